@@ -1,0 +1,83 @@
+"""The primitives as functions: a distributed tensor in, a distributed tensor out.
+
+Each constructs its operator and applies it. In a loop the modules of the same names in :mod:`distdl.nn` are cheaper:
+they construct once. All ranks of the communicator that the partitions come from have to call these functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from distdl import primitives
+from distdl.compatibility import ZeroVolumeCorrectorFunction
+
+__all__ = [
+    "ZeroVolumeCorrectorFunction",
+    "all_gather",
+    "all_sum_reduce",
+    "broadcast",
+    "halo_exchange",
+    "reduce_scatter",
+    "repartition",
+    "sum_reduce",
+]
+
+
+def broadcast(
+    x: torch.Tensor,
+    P_x: Any,
+    P_y: Any,
+    transpose_src: bool = False,
+    transpose_dest: bool = False,
+    preserve_batch: bool = True,
+) -> torch.Tensor:
+    """Copy each worker's tensor from P_x to the workers of P_y that match it. See :class:`distdl.nn.Broadcast`."""
+    return primitives.broadcast(P_x, P_y, transpose_src, transpose_dest, preserve_batch)(x)
+
+
+def sum_reduce(
+    x: torch.Tensor,
+    P_x: Any,
+    P_y: Any,
+    transpose_src: bool = False,
+    transpose_dest: bool = False,
+    preserve_batch: bool = True,
+) -> torch.Tensor:
+    """Sum tensors from the workers of P_x on the matching workers of P_y. See :class:`distdl.nn.SumReduce`."""
+    return primitives.sum_reduce(P_x, P_y, transpose_src, transpose_dest, preserve_batch)(x)
+
+
+def all_sum_reduce(
+    x: torch.Tensor, P_x: Any, axes_reduce: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
+) -> torch.Tensor:
+    """Sum along axes of P_x, on all workers. See :class:`distdl.nn.AllSumReduce`."""
+    return primitives.all_sum_reduce(P_x, axes_reduce, axes_keep)(x)
+
+
+def all_gather(
+    x: torch.Tensor, P_x: Any, axes_all_gather: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
+) -> torch.Tensor:
+    """Put blocks together along axes of P_x, on all workers. See :class:`distdl.nn.AllGather`."""
+    return primitives.all_gather(P_x, axes_all_gather, axes_keep)(x)
+
+
+def reduce_scatter(
+    x: torch.Tensor, P_x: Any, axes_reduce_scatter: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
+) -> torch.Tensor:
+    """Sum along axes of P_x and keep one block each. See :class:`distdl.nn.ReduceScatter`."""
+    return primitives.reduce_scatter(P_x, axes_reduce_scatter, axes_keep)(x)
+
+
+def repartition(x: torch.Tensor, P_x: Any, P_y: Any, preserve_batch: bool = True) -> torch.Tensor:
+    """Move a tensor from its blocks on P_x to balanced blocks on P_y. See :class:`distdl.nn.Repartition`."""
+    return primitives.repartition(P_x, P_y, preserve_batch)(x)
+
+
+def halo_exchange(
+    x: torch.Tensor, P_x: Any, halo: Any, periodic: bool | Sequence[bool] = False, fill_value: float = 0.0
+) -> torch.Tensor:
+    """Grow each block by what its neighbors hold. See :class:`distdl.nn.HaloExchange`."""
+    return primitives.halo_exchange(P_x, halo, periodic, fill_value)(x)

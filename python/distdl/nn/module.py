@@ -1,0 +1,86 @@
+"""The base class of all distributed layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from distdl._load import _core
+from distdl.parameters import Layout
+from distdl.partition import Partition
+from distdl.structure import TensorStructure
+
+
+class Module(torch.nn.Module):
+    """A layer that sets itself up on first use, and again when the structure of its input changes.
+
+    A layer of your own derives from it and overrides the hooks :meth:`_distdl_module_setup`,
+    :meth:`_distdl_module_teardown` and, where the default is not what you want, :meth:`_distdl_input_changed`. Whether
+    the input changed is a question to all ranks of a layer: one that calls :meth:`_distdl_agree_among` in its
+    constructor gets the exact answer, from one small reduction. Without it only this rank's tensor is looked at.
+
+    Like ``torch.nn.Module`` otherwise. All ranks of a layer call it together.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._distdl_is_setup = False
+        self._distdl_input_structure: TensorStructure | None = None
+        self._distdl_agreement: _core.LayerAgreement | None = None
+        self._distdl_layouts: dict[str, Layout] = {}
+        self.register_forward_pre_hook(self._distdl_forward_pre_hook)
+
+    def _distdl_agree_among(self, *partitions: Partition) -> None:
+        """Let the ranks of these partitions agree on the structure of the input before each call."""
+        root = partitions[0]._root
+        if root is not None:
+            ranks = list(dict.fromkeys(rank for partition in partitions for rank in partition._ranks))
+            self._distdl_agreement = _core.LayerAgreement(type(self).__name__, root, ranks)
+            self._distdl_ranks = ranks
+
+    def _distdl_global_structure(self, partition: Partition) -> list[tuple[list[int], torch.dtype]]:
+        """(shape, dtype) of the input on each worker of a partition, as agreed on; empty on ranks outside."""
+        if self._distdl_agreement is None or not self._distdl_agreement.active:
+            return []
+        by_rank = dict(zip(self._distdl_ranks, self._distdl_agreement.structure, strict=True))
+        return [by_rank[rank] for rank in partition._ranks]
+
+    def _distdl_module_setup(self, input: tuple[Any, ...]) -> None:  # noqa: A002 (torch's name)
+        """Prepare for an input of this structure. What it raises, it has to raise on all ranks of the layer."""
+
+    def _distdl_module_teardown(self, input: tuple[Any, ...]) -> None:  # noqa: A002
+        """Undo :meth:`_distdl_module_setup`."""
+
+    def _distdl_input_changed(self, input: tuple[Any, ...]) -> bool:  # noqa: A002
+        """Whether the structure of the input changed, on any rank, since the last call."""
+        if self._distdl_agreement is not None:
+            return self._distdl_agreement.changed(input[0])
+        structure = TensorStructure(input[0])
+        changed = structure != self._distdl_input_structure
+        self._distdl_input_structure = structure
+        return changed
+
+    def _distdl_forward_pre_hook(self, module: torch.nn.Module, input: tuple[Any, ...]) -> None:  # noqa: A002
+        """Set the layer up where it is not, or not for this input. Registered as a forward pre-hook."""
+        changed = self._distdl_input_changed(input)
+        if self._distdl_is_setup and not changed:
+            return
+        if self._distdl_is_setup:
+            self._distdl_module_teardown(input)
+            self._distdl_is_setup = False
+        try:
+            self._distdl_module_setup(input)
+        except Exception:
+            if self._distdl_agreement is not None:
+                self._distdl_agreement.forget()  # so that the next call asks again, on all ranks
+            raise
+        self._distdl_is_setup = True
+
+    def _distdl_register_parameter(
+        self, name: str, layout: Layout, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> None:
+        """A parameter of which each rank has its block, or zero volume where it has none."""
+        shape = layout.local_shape()
+        self.register_parameter(name, torch.nn.Parameter(torch.empty(shape, dtype=dtype, device=device)))
+        self._distdl_layouts[name] = layout

@@ -1,0 +1,227 @@
+"""Pooling over blocks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from distdl._load import _core
+from distdl.construction import constructing
+from distdl.nn.window import WindowLayer, per_dimension
+
+
+class _DistributedPool(WindowLayer):
+    """What max and average pooling have in common: options and windows."""
+
+    def _set_up(
+        self, P_x: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, fill: float,
+        others: dict[str, Any],
+    ) -> None:  # fmt: skip
+        name = type(self).__name__
+        options = {"kernel_size": kernel_size, "stride": stride, "padding": padding, "dilation": dilation}
+        with constructing(name, {"P_x": P_x}, {**options, "ceil_mode": ceil_mode, **others}) as (self.P_x,):
+            self._check_partition(self.P_x, split_channels=True)
+            self.kernel_size = per_dimension(kernel_size, self.dims, "kernel_size")
+            self.stride = per_dimension(kernel_size if stride is None else stride, self.dims, "stride")
+            self.padding = per_dimension(padding, self.dims, "padding")
+            self.dilation = per_dimension(dilation, self.dims, "dilation")
+            self.ceil_mode = bool(ceil_mode)
+            if any(value < 1 for value in (*self.kernel_size, *self.stride, *self.dilation)):
+                raise RuntimeError(
+                    f"{name}: kernel_size={self.kernel_size}, stride={self.stride}, dilation={self.dilation}; all must "
+                    "be at least 1"
+                )
+            for kernel, reach, pad in zip(self.kernel_size, self._reaches(), self.padding, strict=True):
+                if pad < 0 or 2 * pad > reach:
+                    raise RuntimeError(
+                        f"{name}: padding={pad} with kernel_size={kernel}; it must be at least 0 and at most half of the "
+                        f"{reach} elements that the window reaches over"
+                    )
+        windows = [
+            _core.Window(kernel, step, (pad, pad), spread, self.ceil_mode)
+            for kernel, step, pad, spread in zip(self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
+        ]
+        self._slide(self.P_x, windows, fill_value=fill)
+
+    def _reaches(self) -> list[int]:
+        return [d * (k - 1) + 1 for k, d in zip(self.kernel_size, self.dilation, strict=True)]
+
+    def extra_repr(self) -> str:
+        """Options and the partition."""
+        return (
+            f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, dilation={self.dilation}, "
+            f"ceil_mode={self.ceil_mode}, P_x={self.P_x}"
+        )
+
+
+class _DistributedMaxPool(_DistributedPool):
+    _functions = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+
+    def __init__(
+        self,
+        P_x: Any,
+        kernel_size: int | tuple[int, ...],
+        stride: int | tuple[int, ...] | None = None,
+        padding: int | tuple[int, ...] = 0,
+        dilation: int | tuple[int, ...] = 1,
+        return_indices: bool = False,
+        ceil_mode: bool = False,
+    ) -> None:
+        super().__init__()
+        self.return_indices = return_indices
+        others = {"return_indices": return_indices}
+        self._set_up(P_x, kernel_size, stride, padding, dilation, ceil_mode, -math.inf, others)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:  # noqa: A002
+        """Apply the layer. Collective over the workers of P_x."""
+        read = self._exchange(input)
+        if not self.P_x.active:
+            return (read, read.new_zeros(read.shape, dtype=torch.long)) if self.return_indices else read
+        indices = read.new_zeros((), dtype=torch.long)
+
+        def compute(x: torch.Tensor) -> torch.Tensor:
+            nonlocal indices
+            pooled, indices = self._functions[self.dims](
+                x, self.kernel_size, self.stride, 0, self.dilation, return_indices=True
+            )
+            return pooled
+
+        pooled = self._apply_locally(self.P_x, compute, read)
+        if not self.return_indices:
+            return pooled
+        if pooled.numel() == 0:
+            return pooled, pooled.new_zeros(pooled.shape, dtype=torch.long)
+        return pooled, self._to_global(indices, read)
+
+    def _to_global(self, indices: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
+        """From positions in what this worker read to positions in the global tensor, both flattened over space."""
+        extents = self._input_extents()[-self.dims :]
+        starts = [
+            window.reads(outputs)[0]
+            for window, outputs in zip(self._windows, self._output_intervals(self.P_x), strict=True)
+        ]
+        result, stride = torch.zeros_like(indices), 1
+        for d in reversed(range(self.dims)):
+            size = read.shape[read.ndim - self.dims + d]
+            result += (indices % size + starts[d]) * stride
+            indices = indices // size
+            stride *= extents[d]
+        return result
+
+
+class _DistributedAvgPool(_DistributedPool):
+    def __init__(
+        self,
+        P_x: Any,
+        kernel_size: int | tuple[int, ...],
+        stride: int | tuple[int, ...] | None = None,
+        padding: int | tuple[int, ...] = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.count_include_pad, self.divisor_override = count_include_pad, divisor_override
+        others = {"count_include_pad": count_include_pad, "divisor_override": divisor_override}
+        self._set_up(P_x, kernel_size, stride, padding, 1, ceil_mode, 0.0, others)
+        if divisor_override == 0:
+            raise RuntimeError(f"{type(self).__name__}: divisor_override must not be zero")
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+        """Apply the layer. Collective over the workers of P_x."""
+        read = self._exchange(input)
+        if not self.P_x.active:
+            return read
+        return self._apply_locally(self.P_x, self._average, read)
+
+    def _average(self, x: torch.Tensor) -> torch.Tensor:
+        """Sums over the windows, divided by what torch.nn divides by, which differs at the edges of the tensor."""
+        kernel, stride = self.kernel_size, self.stride
+        if self.dims == 1:  # avg_pool1d has no divisor_override
+            sums = F.avg_pool2d(x.unsqueeze(-2), (1, *kernel), (1, *stride), divisor_override=1).squeeze(-2)
+        else:
+            sums = (F.avg_pool2d if self.dims == 2 else F.avg_pool3d)(x, kernel, stride, divisor_override=1)
+        if self.divisor_override is not None:
+            return sums / self.divisor_override
+        divisors = torch.ones((), dtype=sums.dtype)
+        for d, counts in enumerate(self._counts()):
+            divisors = divisors * torch.tensor(counts, dtype=sums.dtype).view(-1, *(1,) * (self.dims - 1 - d))
+        return sums / divisors
+
+    def _counts(self) -> list[list[int]]:
+        """For each dimension, how many elements each of this worker's windows counts along it."""
+        counts = []
+        extents = self._input_extents()[-self.dims :]
+        for d, (first, last) in enumerate(self._output_intervals(self.P_x)):
+            n, pad = extents[d], self.padding[d]
+            low, high = (-pad, n + pad) if self.count_include_pad else (0, n)
+            starts = [o * self.stride[d] - pad for o in range(first, last)]
+            # As torch.nn has it, a window is cut off at the end of the padding, even if it counts the padding.
+            counts.append([min(start + self.kernel_size[d], high) - max(start, low) for start in starts])
+        return counts
+
+
+_DOCUMENTATION = """Applies {dims}-d {kind} pooling to a partitioned tensor: ``torch.nn.{twin}{dims}d``, put together.
+
+    Args:
+        P_x: the partition of input and output, [channels, *space] or [batch, channels, *space].
+        {options}: as in ``torch.nn.{twin}{dims}d``.{indices}
+
+    Shape:
+        (N, C, *space) or (C, *space), as P_x has dimensions, in any blocks; out come balanced blocks of what
+        ``torch.nn.{twin}{dims}d`` gives. Zero volume on all other ranks.
+
+    Raises:
+        ValueError: on all ranks, if the partition is not as described.
+        RuntimeError: on all ranks, if the options or the size of the input are what torch.nn refuses.
+
+    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+
+    Source: R. J. Hewett, T. J. Grady, "A Linear Algebraic Approach to Model Parallelism in Deep Learning" (2020);
+    https://docs.pytorch.org/docs/stable/generated/torch.nn.{twin}{dims}d.html.
+    """
+_MAX = {
+    "kind": "max",
+    "twin": "MaxPool",
+    "options": "kernel_size, stride, padding, dilation, return_indices, ceil_mode",
+    "indices": " Indices are global: those of the whole tensor.",
+}
+_AVG = {
+    "kind": "average",
+    "twin": "AvgPool",
+    "options": "kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override",
+    "indices": "",
+}
+
+
+class DistributedMaxPool1d(_DistributedMaxPool):
+    __doc__ = _DOCUMENTATION.format(dims=1, **_MAX)
+    dims = 1
+
+
+class DistributedMaxPool2d(_DistributedMaxPool):
+    __doc__ = _DOCUMENTATION.format(dims=2, **_MAX)
+    dims = 2
+
+
+class DistributedMaxPool3d(_DistributedMaxPool):
+    __doc__ = _DOCUMENTATION.format(dims=3, **_MAX)
+    dims = 3
+
+
+class DistributedAvgPool1d(_DistributedAvgPool):
+    __doc__ = _DOCUMENTATION.format(dims=1, **_AVG)
+    dims = 1
+
+
+class DistributedAvgPool2d(_DistributedAvgPool):
+    __doc__ = _DOCUMENTATION.format(dims=2, **_AVG)
+    dims = 2
+
+
+class DistributedAvgPool3d(_DistributedAvgPool):
+    __doc__ = _DOCUMENTATION.format(dims=3, **_AVG)
+    dims = 3

@@ -1,0 +1,248 @@
+"""The primitives as layers: how distributed tensors move. Each is a linear operator; its backward is its adjoint.
+
+They have no parameters. Constructing one is collective over the communicator that its partitions come from, calling one
+over the ranks of its partitions. What is wrong on one rank raises the same exception on all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from distdl import primitives
+from distdl.nn.module import Module
+
+# Partitions may be given as distdl.Partition or as mpi4py communicators.
+PartitionLike = Any
+
+
+class _Primitive(Module):
+    """A layer around one operator of the C++ core, which agrees on the structure by itself."""
+
+    def __init__(self, operator: Any, description: str) -> None:
+        super().__init__()
+        self._operator = operator
+        self._description = description
+
+    def _distdl_input_changed(self, input: tuple[Any, ...]) -> bool:  # noqa: A002
+        return False
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+        """Apply the operator. Collective over the ranks of its partitions."""
+        result: torch.Tensor = self._operator(input)
+        return result
+
+    def extra_repr(self) -> str:
+        """Partitions and options."""
+        return self._description
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Primitive:
+        return self  # without parameters, a copy would be the same operator
+
+
+class Broadcast(_Primitive):
+    r"""Copies each worker's tensor from P_x to all workers of P_y that match it.
+
+    In each dimension the extents of P_x and P_y must be equal, or that of P_x 1; P_x is extended to the left with ones.
+    The adjoint is :class:`SumReduce`.
+
+    Args:
+        P_x: the partition of the input.
+        P_y: the partition of the output.
+        transpose_src: read P_x with its dimensions reversed.
+        transpose_dest: read P_y with its dimensions reversed.
+        preserve_batch: zero-volume results have the input's first dimension.
+
+    Shape:
+        On workers of P_x any tensor, of one dtype; on all other ranks a zero-volume tensor. On workers of P_y the copy;
+        on other ranks zero volume.
+
+    Raises:
+        ValueError: on all ranks, if the partitions do not match, or the input is not as described.
+        TypeError: on all ranks, if a rank passes no tensor, or tensors differ in dtype.
+
+    Source: R. J. Hewett, T. J. Grady, "A Linear Algebraic Approach to Model Parallelism in Deep Learning" (2020).
+    """
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        P_y: PartitionLike,
+        transpose_src: bool = False,
+        transpose_dest: bool = False,
+        preserve_batch: bool = True,
+    ) -> None:
+        operator = primitives.broadcast(P_x, P_y, transpose_src, transpose_dest, preserve_batch)
+        super().__init__(operator, f"{P_x}, {P_y}")
+
+
+class SumReduce(_Primitive):
+    r"""Sums the tensors of all workers of P_x that match a worker of P_y, on that worker.
+
+    In each dimension the extents of P_x and P_y must be equal, or that of P_y 1; P_y is extended to the left with ones.
+    The adjoint is :class:`Broadcast`. The sum of bools is their logical or; half, bfloat16 and 8-bit floats are summed
+    in float32.
+
+    Args:
+        P_x: the partition of the input.
+        P_y: the partition of the output.
+        transpose_src: read P_x with its dimensions reversed.
+        transpose_dest: read P_y with its dimensions reversed.
+        preserve_batch: zero-volume results have the input's first dimension.
+
+    Shape:
+        On workers of P_x any tensor, of one dtype, of equal shapes where they are summed; on all other ranks a
+        zero-volume tensor. On workers of P_y the sum; on other ranks zero volume.
+
+    Raises:
+        ValueError, TypeError: as :class:`Broadcast` does.
+    """
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        P_y: PartitionLike,
+        transpose_src: bool = False,
+        transpose_dest: bool = False,
+        preserve_batch: bool = True,
+    ) -> None:
+        operator = primitives.sum_reduce(P_x, P_y, transpose_src, transpose_dest, preserve_batch)
+        super().__init__(operator, f"{P_x}, {P_y}")
+
+
+class AllSumReduce(_Primitive):
+    r"""Sums over the workers along some axes of P_x; all of them receive the sum. It is its own adjoint.
+
+    Args:
+        P_x: the partition of input and output.
+        axes_reduce: the axes along which to sum; or
+        axes_keep: those along which not to.
+
+    Shape:
+        Tensors of equal shapes along the axes; the same shape comes out.
+
+    Raises:
+        ValueError, TypeError: as :class:`Broadcast` does, and if not exactly one of the axes arguments is given.
+    """
+
+    def __init__(
+        self, P_x: PartitionLike, axes_reduce: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
+    ) -> None:
+        super().__init__(primitives.all_sum_reduce(P_x, axes_reduce, axes_keep), f"{P_x}")
+
+
+class AllGather(_Primitive):
+    r"""Puts the blocks of the workers along some axes of P_x together; all of them receive the result.
+
+    The adjoint is :class:`ReduceScatter`.
+
+    Args:
+        P_x: the partition of the input, with as many dimensions as the tensor.
+        axes_all_gather: the axes along which to gather; or
+        axes_keep: those along which not to.
+
+    Shape:
+        A block of a tensor, balanced or not; along the axes the whole extent comes out.
+
+    Raises:
+        ValueError, TypeError: as :class:`Broadcast` does, and if not exactly one of the axes arguments is given.
+    """
+
+    def __init__(
+        self, P_x: PartitionLike, axes_all_gather: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
+    ) -> None:
+        super().__init__(primitives.all_gather(P_x, axes_all_gather, axes_keep), f"{P_x}")
+
+
+class ReduceScatter(_Primitive):
+    r"""Sums over the workers along some axes of P_x; each receives its balanced block of the sum.
+
+    The adjoint is :class:`AllGather`.
+
+    Args:
+        P_x: the partition of the output, with as many dimensions as the tensor.
+        axes_reduce_scatter: the axes along which to sum and to scatter; or
+        axes_keep: those along which not to.
+
+    Shape:
+        Tensors of equal shapes along the axes; the balanced blocks of that extent come out.
+
+    Raises:
+        ValueError, TypeError: as :class:`Broadcast` does, and if not exactly one of the axes arguments is given.
+    """
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        axes_reduce_scatter: Iterable[int] | None = None,
+        axes_keep: Iterable[int] | None = None,
+    ) -> None:
+        super().__init__(primitives.reduce_scatter(P_x, axes_reduce_scatter, axes_keep), f"{P_x}")
+
+
+class Repartition(_Primitive):
+    r"""Moves a tensor from any blocks on P_x to the balanced blocks on P_y: a scatter, a gather, an all-to-all.
+
+    The adjoint moves it back. To the same partition it balances the blocks.
+
+    Args:
+        P_x: the partition of the input, with as many dimensions as the tensor.
+        P_y: the partition of the output, with as many dimensions as the tensor.
+        preserve_batch: zero-volume results have the input's first dimension.
+
+    Shape:
+        On workers of P_x a block, balanced or not; on all other ranks zero volume. On workers of P_y a balanced block
+        (the first n mod p of p workers along a dimension of n hold one element more); on other ranks zero volume.
+
+    Raises:
+        ValueError, TypeError: as :class:`Broadcast` does, and if the numbers of dimensions differ.
+    """
+
+    def __init__(self, P_x: PartitionLike, P_y: PartitionLike, preserve_batch: bool = True) -> None:
+        super().__init__(primitives.repartition(P_x, P_y, preserve_batch), f"{P_x}, {P_y}")
+
+
+DistributedTranspose = Repartition
+
+
+class HaloExchange(_Primitive):
+    r"""Grows each worker's block by a halo of what its neighbors hold.
+
+    Halos may be wider than the neighbor's whole block: they come from as many workers as it takes. Beyond the tensor
+    they wrap in periodic dimensions and hold ``fill_value`` in others. Negative widths cut away. The adjoint adds each
+    halo's elements to their owner.
+
+    Args:
+        P_x: the partition of input and output, with as many dimensions as the tensor.
+        halo: an int, or for each dimension an int or a pair (left, right). Each worker may want other widths.
+        periodic: whether the tensor wraps: for all dimensions, or for each one.
+        fill_value: what lies beyond the tensor.
+
+    The four-argument form ``HaloExchange(P_x, halo_shape, recv_buffer_shape, send_buffer_shape)`` takes a tensor that
+    already has room for its halos, [dim, 2] widths on each rank: the room, what of it is received, and what is sent.
+    What is not received keeps its values.
+
+    Shape:
+        A block comes in, the block grown by its halo goes out; of equal shapes in the four-argument form.
+
+    Raises:
+        ValueError, TypeError: as :class:`Broadcast` does, and if widths do not fit the partition or each other.
+    """
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        halo: Any,
+        recv_buffer_shape: Any = None,
+        send_buffer_shape: Any = None,
+        *,
+        periodic: bool | Sequence[bool] = False,
+        fill_value: float = 0.0,
+    ) -> None:
+        if recv_buffer_shape is None:
+            operator = primitives.halo_exchange(P_x, halo, periodic, fill_value)
+        else:
+            operator = primitives.HaloInRoom(P_x, halo, recv_buffer_shape, send_buffer_shape)
+        super().__init__(operator, f"{P_x}, halo={halo}")

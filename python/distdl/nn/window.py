@@ -1,0 +1,92 @@
+"""What convolution and pooling have in common: windows that slide over blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from distdl import primitives
+from distdl._load import _core
+from distdl.nn.module import Module
+from distdl.partition import Partition
+
+
+def per_dimension(value: Any, dims: int, name: str) -> tuple[int, ...]:
+    """One int for each spatial dimension from an int or a sequence.
+
+    Raises:
+        ValueError: if a sequence has another length.
+    """
+    values = (int(value),) * dims if isinstance(value, int) else tuple(int(v) for v in value)
+    if len(values) != dims:
+        raise ValueError(f"{name}={value!r} has {len(values)} values; the layer has {dims} spatial dimensions")
+    return values
+
+
+class WindowLayer(Module):
+    """A layer of which each worker computes its balanced block of the outputs.
+
+    The workers exchange what the windows of each block read, with the padding filled in; then each applies the local
+    PyTorch layer without padding. P_x may partition the spatial dimensions and the batch, and where each channel is
+    computed by itself the channels too. Reading (C, *spatial) or (N, C, *spatial) follows from the dimension of P_x.
+    """
+
+    dims: int  # spatial dimensions
+
+    def _slide(
+        self, P_x: Partition, windows: Sequence[_core.Window], periodic: bool = False, fill_value: float = 0.0
+    ) -> None:
+        """Prepare the exchange for one window per spatial dimension. Collective like the construction of the layer."""
+        self._windows = list(windows)
+        self._exchange = primitives.window_exchange(type(self).__name__, P_x, windows, periodic, fill_value)
+
+    def _check_partition(self, P_x: Partition, split_channels: bool) -> None:
+        """Refuse a partition that the layer cannot work on. To be called while constructing."""
+        if P_x._root is None:
+            return
+        shape = list(P_x._shape)
+        if len(shape) not in (self.dims + 1, self.dims + 2):
+            raise ValueError(
+                f"{type(self).__name__}: P_x has shape {shape}; it needs {self.dims} spatial dimensions, preceded by "
+                "the channels, or by batch and channels"
+            )
+        if not split_channels and shape[-self.dims - 1] != 1:
+            raise ValueError(
+                f"{type(self).__name__}: P_x has shape {shape}; its channel dimension must be 1, only space and batch "
+                "may be partitioned"
+            )
+
+    def _distdl_input_changed(self, input: tuple[Any, ...]) -> bool:  # noqa: A002
+        return False  # the exchange agrees on the structure by itself
+
+    def _input_extents(self) -> list[int]:
+        """The global shape of the input, after the exchange. Known on the workers."""
+        return [sum(sizes) for sizes in self._exchange.blocks]
+
+    def _output_intervals(self, P_x: Partition) -> list[tuple[int, int]]:
+        """(start, stop) of this worker's outputs along each spatial dimension, after the exchange."""
+        intervals = []
+        for sizes, i in zip(self._exchange.outputs[-self.dims :], P_x.cartesian_index(P_x.rank)[-self.dims :], strict=True):
+            start = sum(sizes[: int(i)])
+            intervals.append((start, start + sizes[int(i)]))
+        return intervals
+
+    def _apply_locally(
+        self,
+        P_x: Partition,
+        compute: Callable[[torch.Tensor], torch.Tensor],
+        read: torch.Tensor,
+        channels: int | None = None,
+        parameters: Sequence[torch.Tensor] = (),
+    ) -> torch.Tensor:
+        """The local layer; where it has no outputs to compute, an empty tensor that still takes part in backward."""
+        extents = [stop - start for start, stop in self._output_intervals(P_x)]
+        if all(extents):
+            return compute(read)
+        leading = list(read.shape[: -self.dims])
+        if channels is not None:
+            leading[-1] = channels
+        zero = sum((parameter.sum() for parameter in parameters), read.sum())
+        return zero * read.new_zeros([*leading, *extents])

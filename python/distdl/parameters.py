@@ -1,0 +1,100 @@
+"""Where the elements of a parameter live, and how they get their first values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from distdl import primitives
+from distdl._load import _core
+
+if TYPE_CHECKING:
+    from distdl.partition import Partition
+
+# Initial values are drawn for this many elements at a time: no rank ever holds a whole weight.
+_DRAWN_AT_ONCE = 1 << 22
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A parameter of a global shape in balanced blocks over a partition: every element has exactly one owner."""
+
+    partition: Partition
+    shape: tuple[int, ...]
+
+    def intervals(self) -> list[tuple[int, int]] | None:
+        """(start, stop) of this rank's block along each dimension; None on ranks that have none."""
+        if not self.partition.active:
+            return None
+        index = self.partition.cartesian_index(self.partition.rank)
+        workers = self.partition._shape
+        return [_core.balanced_block(n, p, int(i)) for n, p, i in zip(self.shape, workers, index, strict=True)]
+
+    def local_shape(self) -> tuple[int, ...]:
+        """The shape of this rank's part of the parameter: (0,) where there is none."""
+        intervals = self.intervals()
+        return (0,) if intervals is None else tuple(stop - start for start, stop in intervals)
+
+
+@torch.no_grad()
+def uniform_(parameter: torch.Tensor, layout: Layout, bound: float) -> None:
+    """Fill a parameter with U(-bound, bound), drawn as ``Tensor.uniform_`` draws the whole parameter in one process.
+
+    With the same seed on all ranks the global parameter is therefore the same for every partition, equal to the
+    sequential layer's, and the ranks' generators stay in step. Takes the time of the sequential layer on each rank, and
+    a bounded amount of memory. Every rank of the layer has to call it.
+    """
+    rows, row = layout.shape[0], math.prod(layout.shape[1:])
+    at_once = max(1, _DRAWN_AT_ONCE // max(row, 1))
+    intervals = layout.intervals()
+    for first in range(0, rows, at_once):
+        drawn = torch.empty((min(at_once, rows - first), *layout.shape[1:]), dtype=parameter.dtype)
+        drawn.uniform_(-bound, bound)
+        if intervals is None:
+            continue
+        start, stop = intervals[0]
+        low, high = max(start, first), min(stop, first + drawn.shape[0])
+        if low < high:
+            mine = drawn[(slice(low - first, high - first), *(slice(*interval) for interval in intervals[1:]))]
+            parameter[low - start : high - start].copy_(mine)
+
+
+def reset_like_linear(weight: torch.Tensor, layout: Layout) -> float:
+    """Initialise a weight as torch.nn's Linear and Conv layers do; return the bound for the bias.
+
+    The bound is that of ``kaiming_uniform_(weight, a=sqrt(5))``: see torch.nn.Linear.
+    """
+    fan_in = math.prod(layout.shape[1:])
+    if fan_in == 0:
+        return 0.0
+    std = torch.nn.init.calculate_gain("leaky_relu", math.sqrt(5)) / math.sqrt(fan_in)
+    uniform_(weight, layout, math.sqrt(3.0) * std)
+    return 1 / math.sqrt(fan_in)
+
+
+class ParameterBroadcast:
+    """Carries the parameters that worker 0 of a partition owns to all its workers, as one message.
+
+    The adjoint sums the gradients back to the owner. Constructing and calling are collective over the partition.
+    """
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._owner = partition._related(partition._ranks[:1], (1,))
+        self._broadcast = primitives.broadcast(self._owner, partition._related(partition._ranks, (partition.size,)))
+
+    @property
+    def owner(self) -> Partition:
+        """The partition of the one worker that owns the parameters."""
+        return self._owner
+
+    def __call__(self, *owned: tuple[torch.Tensor, tuple[int, ...]]) -> list[torch.Tensor]:
+        """Full parameters from (this rank's part, global shape) pairs; on ranks outside the parts as they are."""
+        if not self._partition.active:
+            return [parameter for parameter, _ in owned]
+        flat = self._broadcast(torch.cat([parameter.reshape(-1) for parameter, _ in owned]))
+        parts = flat.split([math.prod(shape) for _, shape in owned])
+        return [part.view(shape) for part, (_, shape) in zip(parts, owned, strict=True)]

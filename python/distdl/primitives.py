@@ -1,0 +1,211 @@
+"""The primitives, constructed: from partitions to the C++ operators.
+
+Each function checks on all ranks that they construct the same thing, and returns a callable: tensor in, tensor out.
+Constructing is collective over the communicator that the partitions come from; calling is collective over the ranks of
+the partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from distdl._load import _core
+from distdl.construction import constructing
+
+if TYPE_CHECKING:
+    from distdl.partition import Partition
+
+Widths = tuple[int, int]
+
+
+class Absent:
+    """An operator on a rank that knows nothing of its partitions: it is in none of them."""
+
+    active = False
+    blocks: tuple[list[int], ...] = ()
+    outputs: tuple[list[int], ...] = ()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return a clone of ``x``."""
+        return x.clone()
+
+    def adjoint(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return a clone of ``y``."""
+        return y.clone()
+
+
+Operator = _core.Primitive | Absent
+
+
+def _made(make: Callable[..., Any], partition: Partition, *arguments: Any) -> Any:
+    return Absent() if partition._root is None else make(partition._root, *arguments)
+
+
+def broadcast(
+    P_x: Any, P_y: Any, transpose_src: bool = False, transpose_dest: bool = False, preserve_batch: bool = True
+) -> Operator:
+    """A broadcast from P_x to P_y."""
+    return _rooted(_core.Broadcast, P_x, P_y, transpose_src, transpose_dest, preserve_batch)
+
+
+def sum_reduce(
+    P_x: Any, P_y: Any, transpose_src: bool = False, transpose_dest: bool = False, preserve_batch: bool = True
+) -> Operator:
+    """A sum-reduction from P_x to P_y."""
+    return _rooted(_core.SumReduce, P_x, P_y, transpose_src, transpose_dest, preserve_batch)
+
+
+def _rooted(make: Any, P_x: Any, P_y: Any, transpose_src: bool, transpose_dest: bool, preserve_batch: bool) -> Operator:
+    flags = {"transpose_src": transpose_src, "transpose_dest": transpose_dest, "preserve_batch": preserve_batch}
+    with constructing(make.__name__, {"P_x": P_x, "P_y": P_y}, flags) as (x, y):
+        pass
+    operator: Operator = _made(make, x, x._workers(), y._workers(), *map(bool, flags.values()))
+    return operator
+
+
+def all_sum_reduce(
+    P_x: Any, axes_reduce: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
+) -> Operator:
+    """A sum along some axes of P_x, for all."""
+    return _along_axes(_core.AllSumReduce, P_x, axes_reduce, axes_keep)
+
+
+def all_gather(
+    P_x: Any, axes_all_gather: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
+) -> Operator:
+    """The blocks along some axes of P_x, for all."""
+    return _along_axes(_core.AllGather, P_x, axes_all_gather, axes_keep)
+
+
+def reduce_scatter(
+    P_x: Any, axes_reduce_scatter: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
+) -> Operator:
+    """A sum along some axes of P_x, in blocks."""
+    return _along_axes(_core.ReduceScatter, P_x, axes_reduce_scatter, axes_keep)
+
+
+def _along_axes(make: Any, P_x: Any, axes: Iterable[int] | None, axes_keep: Iterable[int] | None) -> Operator:
+    along, keep = ([int(axis) for axis in a] if a is not None else None for a in (axes, axes_keep))
+    with constructing(make.__name__, {"P_x": P_x}, {"axes": along, "axes_keep": keep}) as (x,):
+        pass
+    operator: Operator = _made(make, x, x._workers(), along, keep)
+    return operator
+
+
+def repartition(P_x: Any, P_y: Any, preserve_batch: bool = True) -> Operator:
+    """A repartition from P_x to P_y."""
+    with constructing("Repartition", {"P_x": P_x, "P_y": P_y}, {"preserve_batch": preserve_batch}) as (x, y):
+        pass
+    operator: Operator = _made(_core.Repartition, x, x._workers(), y._workers(), bool(preserve_batch))
+    return operator
+
+
+def halo_exchange(
+    P_x: Any, halo: Any, periodic: bool | Sequence[bool] = False, fill_value: float = 0.0
+) -> Operator:
+    """An exchange of halos among the workers of P_x; each worker may want other widths."""
+    mine: list[Widths] = []
+    wraps: list[bool] = []
+    options: dict[str, Any] = {"periodic": periodic, "fill_value": fill_value}
+    with constructing("HaloExchange", {"P_x": P_x}, options) as (x,):
+        if x.active:
+            mine = halo_widths(halo, x.dim)
+        wraps = [bool(periodic)] * x.dim if isinstance(periodic, bool) else [bool(one) for one in periodic]
+        if len(wraps) != x.dim:
+            raise ValueError(f"HaloExchange: periodic {wraps} has {len(wraps)} values; P_x has {x.dim} dimensions")
+    # The widths differ from worker to worker, so that they are gathered rather than compared.
+    everyone = x.allgather_data([list(widths) for widths in mine]) or [[[0, 0]] * x.dim] * x.size
+    halos = [[[int(left), int(right)] for left, right in one] for one in everyone]
+    operator: Operator = _made(_core.HaloExchange, x, x._workers(), halos, wraps, float(fill_value))
+    return operator
+
+
+def halo_widths(halo: Any, dim: int) -> list[Widths]:
+    """(left, right) for each dimension from an int, one int or one pair per dimension.
+
+    Raises:
+        ValueError: for anything else, or for another number of dimensions.
+    """
+    given = [halo] * dim if isinstance(halo, int) else list(halo)
+    widths = []
+    for one in given:
+        sides = [one, one] if isinstance(one, int) or getattr(one, "ndim", None) == 0 else list(one)
+        if len(sides) != 2 or len(given) != dim:
+            raise ValueError(
+                f"HaloExchange: halo {halo} for a partition of {dim} dimensions; it has to be an int, or for each "
+                "dimension an int or a pair (left, right)"
+            )
+        widths.append((int(sides[0]), int(sides[1])))
+    return widths
+
+
+def window_exchange(
+    layer: str, P_x: Partition, windows: Sequence[_core.Window], periodic: bool = False, fill_value: float = 0.0
+) -> Any:
+    """The exchange that brings each worker what its block of sliding windows reads. P_x was agreed on by the layer."""
+    return _made(
+        lambda root, *arguments: _core.WindowExchange(layer, root, *arguments),
+        P_x, P_x._workers(), list(windows), periodic, float(fill_value),
+    )  # fmt: skip
+
+
+class HaloInRoom:
+    """A halo exchange on tensors that already have room for their halos: the four-argument form.
+
+    Args:
+        P_x: the partition.
+        room: [dim, 2] widths of the room around this worker's block.
+        received: [dim, 2] widths of what arrives in it, next to the block; at most the room.
+        sent: [dim, 2] widths of what goes to the left and the right neighbor. It follows from what these receive, and is
+            checked against it where it is given.
+    """
+
+    def __init__(self, P_x: Any, room: Any, received: Any, sent: Any = None) -> None:
+        with constructing("HaloExchange", {"P_x": P_x}, {}) as (x,):
+            if x.active:
+                self._room, self._received = halo_widths(room, x.dim), halo_widths(received, x.dim)
+                for d, (space, width) in enumerate(zip(self._room, self._received, strict=True)):
+                    if any(not 0 <= w <= s for w, s in zip(width, space, strict=True)):
+                        raise ValueError(
+                            f"HaloExchange: in dimension {d} widths {width} are received into room for {space}; they "
+                            "must be at least 0 and at most the room"
+                        )
+        if sent is not None:
+            self._check_sent(x, sent)
+        self._exchange = halo_exchange(x, self._received if x.active else 0)
+        self._active = x.active
+
+    def _check_sent(self, x: Partition, sent: Any) -> None:
+        everyone = x.allgather_data([list(widths) for widths in self._received] if x.active else [])
+        with constructing("HaloExchange", {"P_x": x}, {}):
+            if x.active:
+                widths = halo_widths(sent, x.dim)
+                for d, neighbors in enumerate(x.neighbor_ranks(x.rank)):
+                    for side, neighbor in enumerate(neighbors):
+                        expected = 0 if neighbor < 0 else int(everyone[neighbor][d][1 - side])
+                        if widths[d][side] != expected:
+                            raise ValueError(
+                                f"HaloExchange: worker {x.rank} sends {widths[d][side]} elements to its "
+                                f"{('left', 'right')[side]} neighbor in dimension {d}, which receives {expected}"
+                            )
+
+    @property
+    def active(self) -> bool:
+        """Whether this rank is a worker."""
+        return self._active
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Fill the received part of the room; keep the rest."""
+        if not self._active:
+            return self._exchange(x)
+        block, grown = x, x.clone()
+        target = grown
+        for d, ((left, right), (from_left, from_right)) in enumerate(zip(self._room, self._received, strict=True)):
+            own = x.shape[d] - left - right
+            block = block.narrow(d, left, own)
+            target = target.narrow(d, left - from_left, own + from_left + from_right)
+        target.copy_(self._exchange(block))
+        return grown

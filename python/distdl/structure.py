@@ -1,0 +1,65 @@
+"""What a rank knows of its own tensor, and the tensor that stands for none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from distdl._load import _core
+
+
+def zero_volume_tensor(
+    batch: int | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    requires_grad: bool = False,
+) -> torch.Tensor:
+    """The tensor that a rank passes where it has no part of the global tensor: of shape [batch, 0], or [0].
+
+    Args:
+        batch: the size of the first dimension; none by default.
+        dtype, device, requires_grad: as in ``torch.empty``.
+    """
+    shape = (0,) if batch is None else (batch, 0)
+    return torch.empty(shape, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+@dataclass(frozen=True)
+class TensorStructure:
+    """The structure of a tensor: what a layer's set-up depends on."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    requires_grad: bool
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        object.__setattr__(self, "shape", tensor.shape)
+        object.__setattr__(self, "dtype", tensor.dtype)
+        object.__setattr__(self, "requires_grad", tensor.requires_grad)
+
+
+@contextmanager
+def structure_check(enabled: bool) -> Iterator[None]:
+    """Turn the check of the global structure off (or on) for a block of code.
+
+    Before data moves, the ranks of an operator make sure in one small reduction that they call the same operator and
+    that the structure of its input has not changed on any of them. A loop in which that is known may save the reduction.
+    It has to be known: what differs among the ranks then ends in wrong results or in a hang.
+
+    Every rank of the operators inside has to use the same setting.
+
+    Example:
+        >>> step(batch)  # agrees on every operator's structure
+        >>> with distdl.structure_check(False):
+        ...     for batch in batches_of_equal_shape:
+        ...         step(batch)
+    """
+    before = _core.structure_check()
+    _core.set_structure_check(enabled)
+    try:
+        yield
+    finally:
+        _core.set_structure_check(before)

@@ -1,0 +1,140 @@
+// What the ranks agree on before data moves, for layers written in Python.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/extension.h>
+
+#include "bindings/bindings.hpp"
+#include "bindings/input.hpp"
+#include "comm/vote.hpp"
+#include "operators/placement.hpp"
+
+namespace distdl::bindings {
+
+namespace {
+
+using operators::Agreement;
+using operators::Input;
+using operators::Scope;
+using operators::Site;
+
+// Not the number of any operator: those count from 1.
+constexpr std::int64_t kConstruction = -1;
+
+/// The construction of a layer, a partition or anything else that all ranks of a communicator make together.
+class Forum {
+ public:
+  Forum(MPI_Comm root, const std::vector<int>& ranks) : communicator_(comm::communicator(root, ranks)) {}
+
+  /// Whether all ranks brought the same text; if not, all texts in rank order.
+  std::pair<bool, std::vector<std::string>> compare(const std::string& text) const {
+    comm::Ballot ballot;
+    ballot.call = kConstruction;
+    ballot.value = static_cast<std::int64_t>(std::hash<std::string>{}(text) >> 1);
+    const auto outcome = comm::vote(*communicator_, ballot);
+    if (outcome.same_call && outcome.same_value) return {true, {}};
+    return {false, gather(text)};
+  }
+
+  std::vector<std::string> gather(const std::string& bytes) const { return comm::gather_texts(*communicator_, bytes); }
+
+  MPI_Comm view(const std::vector<int>& shape) const { return communicator_->view(shape); }
+
+ private:
+  comm::CommunicatorPtr communicator_;
+};
+
+/// The structure of a layer's input, over the ranks of its partitions.
+class LayerAgreement {
+ public:
+  LayerAgreement(const std::string& layer, MPI_Comm root, const std::vector<int>& ranks)
+      : site_(std::make_shared<Site>(layer, operators::scope_of(root, {{"the layer's partitions", ranks, {}}}))),
+        agreement_(site_) {}
+
+  bool active() const { return site_->scope.communicator != nullptr; }
+
+  bool changed(const Input& input) {
+    if (!active()) return false;
+    return agreement_.agree(input.structure(), input.requires_grad()).changed;
+  }
+
+  void forget() { agreement_.forget(); }
+
+  std::vector<std::pair<std::vector<std::int64_t>, c10::ScalarType>> structure() const {
+    std::vector<std::pair<std::vector<std::int64_t>, c10::ScalarType>> result;
+    for (const auto& one : agreement_.structure()) result.emplace_back(one.sizes, one.dtype);
+    return result;
+  }
+
+ private:
+  std::shared_ptr<const Site> site_;
+  Agreement agreement_;
+};
+
+}  // namespace
+
+Input input_of(const py::object& x) {
+  if (THPVariable_Check(x.ptr())) return {THPVariable_Unpack(x.ptr()), ""};
+  const auto type = py::str(py::type::of(x).attr("__name__")).cast<std::string>();
+  return {at::Tensor(), "is of type " + type + "; it has to be a torch.Tensor"};
+}
+
+void bind_agreement(py::module_& m) {
+  m.def("set_structure_check", &operators::set_structure_check, py::arg("on"));
+  m.def("structure_check", &operators::structure_check);
+  m.def("live_communicators", &comm::live_communicators, "How many private communicators this process holds.");
+
+  py::class_<Forum>(m, "Forum", "Compares what the ranks of a communicator are about to construct.")
+      .def(py::init([](const py::object& root, const std::vector<int>& ranks) {
+             const auto handle = communicator_handle(root);
+             const py::gil_scoped_release release;
+             return std::make_unique<Forum>(handle, ranks);
+           }),
+           py::arg("root"), py::arg("ranks"))
+      .def("compare", &Forum::compare, py::arg("text"), py::call_guard<py::gil_scoped_release>(),
+           "(all ranks brought the same text, otherwise all texts by rank). Collective.")
+      .def(
+          "gather",
+          [](const Forum& self, const std::string& bytes) {
+            std::vector<std::string> all;
+            {
+              const py::gil_scoped_release release;
+              all = self.gather(bytes);
+            }
+            std::vector<py::bytes> result;
+            for (const auto& one : all) result.emplace_back(one);
+            return result;
+          },
+          py::arg("bytes"), "Every rank's bytes, by rank. Collective.")
+      .def(
+          "view",
+          [](const Forum& self, const std::vector<int>& shape) {
+            MPI_Comm handle = MPI_COMM_NULL;
+            {
+              const py::gil_scoped_release release;
+              handle = self.view(shape);
+            }
+            return communicator_object(handle);
+          },
+          py::arg("shape"), "These ranks as an mpi4py communicator, Cartesian if a shape is given. Collective.");
+
+  py::class_<LayerAgreement>(m, "LayerAgreement", "What the ranks of a layer know of each other's input.")
+      .def(py::init([](const std::string& layer, const py::object& root, const std::vector<int>& ranks) {
+             const auto handle = communicator_handle(root);
+             const py::gil_scoped_release release;
+             return std::make_unique<LayerAgreement>(layer, handle, ranks);
+           }),
+           py::arg("layer"), py::arg("root"), py::arg("ranks"))
+      .def_property_readonly("active", &LayerAgreement::active)
+      .def(
+          "changed",
+          [](LayerAgreement& self, const py::object& x) {
+            const auto input = input_of(x);
+            const py::gil_scoped_release release;
+            return self.changed(input);
+          },
+          py::arg("input"), "Whether the structure changed on any rank since the last call. Collective.")
+      .def("forget", &LayerAgreement::forget, "Makes the next call agree anew; on all ranks or on none.")
+      .def_property_readonly("structure", &LayerAgreement::structure, "(shape, dtype) by rank of the layer.");
+}
+
+}  // namespace distdl::bindings

@@ -1,0 +1,21 @@
+// What the binding files share.
+#pragma once
+
+#include <mpi.h>
+#include <pybind11/pybind11.h>
+
+namespace distdl::bindings {
+
+namespace py = pybind11;
+
+/// The MPI handle behind an mpi4py communicator; MPI_COMM_NULL for None. Throws Python's TypeError for anything else.
+MPI_Comm communicator_handle(const py::object& comm);
+
+/// The mpi4py communicator of a handle that stays ours to free.
+py::object communicator_object(MPI_Comm handle);
+
+void bind_geometry(py::module_& m);
+void bind_agreement(py::module_& m);
+void bind_primitives(py::module_& m);
+
+}  // namespace distdl::bindings

@@ -1,0 +1,78 @@
+// Geometry for Python: the layers and the pictures in the docs use what the operators use.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "bindings/bindings.hpp"
+#include "geometry/blocks.hpp"
+#include "geometry/exchange_plan.hpp"
+#include "geometry/grid.hpp"
+#include "geometry/matching.hpp"
+#include "geometry/window.hpp"
+
+namespace distdl::bindings {
+
+namespace {
+
+using geometry::Interval;
+using geometry::Shape;
+using Pair = std::pair<std::int64_t, std::int64_t>;
+
+Pair pair_of(const Interval& interval) { return {interval.start, interval.stop}; }
+
+std::vector<std::int64_t> matched_many(const Shape& one, const Shape& many, std::int64_t one_rank, bool transpose_one,
+                                       bool transpose_many) {
+  const geometry::Matching matching("matching", {"one", one, transpose_one}, {"many", many, transpose_many});
+  return matching.many_of(one_rank);
+}
+
+/// (owner's worker, start, stop) of the pieces of [start, stop) among balanced blocks: for pictures.
+std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t>> pieces(std::int64_t extent, std::int64_t workers,
+                                                                         Pair wanted) {
+  std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t>> result;
+  const auto blocks = geometry::Blocks::balanced(extent, workers);
+  for (std::int64_t i = 0; i < workers; ++i) {
+    const auto piece = geometry::intersect(blocks.at(i), {wanted.first, wanted.second});
+    if (!piece.empty()) result.emplace_back(i, piece.start, piece.stop);
+  }
+  return result;
+}
+
+}  // namespace
+
+void bind_geometry(py::module_& m) {
+  m.def(
+      "balanced_block",
+      [](std::int64_t n, std::int64_t p, std::int64_t i) { return pair_of(geometry::balanced_block(n, p, i)); },
+      py::arg("n"), py::arg("p"), py::arg("i"), "(start, stop) of block i of n elements over p workers.");
+  m.def(
+      "grid_index", [](const Shape& shape, std::int64_t rank) { return geometry::Grid(shape).index(rank); },
+      py::arg("shape"), py::arg("rank"), "The row-major index of a rank in a grid of workers.");
+  m.def(
+      "grid_rank", [](const Shape& shape, const Shape& index) { return geometry::Grid(shape).rank(index); },
+      py::arg("shape"), py::arg("index"), "The rank of a row-major index in a grid of workers.");
+  m.def("matched_ranks", &matched_many, py::arg("one"), py::arg("many"), py::arg("one_rank"),
+        py::arg("transpose_one") = false, py::arg("transpose_many") = false,
+        "The ranks of the shape `many` that a rank of the shape `one` broadcasts to, or that reduce to it.");
+  m.def("pieces", &pieces, py::arg("extent"), py::arg("workers"), py::arg("wanted"),
+        "(worker, start, stop) for every balanced block that an interval overlaps.");
+
+  py::class_<geometry::Window>(m, "Window", "A sliding window along one dimension.")
+      .def(py::init([](std::int64_t kernel, std::int64_t stride, Pair padding, std::int64_t dilation, bool ceil_mode) {
+             return geometry::Window{kernel, stride, padding.first, padding.second, dilation, ceil_mode};
+           }),
+           py::arg("kernel"), py::arg("stride") = 1, py::arg("padding") = Pair{0, 0}, py::arg("dilation") = 1,
+           py::arg("ceil_mode") = false)
+      .def_property_readonly(
+          "padding",
+          [](const geometry::Window& window) { return Pair{window.padding_left, window.padding_right}; },
+          "(left, right).")
+      .def("outputs", &geometry::Window::outputs, py::arg("n"), "How many windows there are over n inputs.")
+      .def(
+          "reads",
+          [](const geometry::Window& window, Pair outputs) {
+            return pair_of(window.reads({outputs.first, outputs.second}));
+          },
+          py::arg("outputs"), "(start, stop) of the inputs that these outputs read.");
+}
+
+}  // namespace distdl::bindings

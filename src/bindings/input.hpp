@@ -1,0 +1,12 @@
+// From a Python object to an operator's input.
+#pragma once
+
+#include "bindings/bindings.hpp"
+#include "operators/linear_operator.hpp"
+
+namespace distdl::bindings {
+
+/// What is no tensor becomes an Input that says so: all ranks of the operator are to learn of it.
+operators::Input input_of(const py::object& x);
+
+}  // namespace distdl::bindings

@@ -1,0 +1,62 @@
+// The Python module distdl._core: the only place that knows pybind11 and mpi4py.
+#include <mpi4py/mpi4py.h>
+#include <torch/extension.h>
+
+#include "autograd/apply.hpp"
+#include "bindings/bindings.hpp"
+#include "comm/error.hpp"
+#include "comm/vote.hpp"
+
+namespace distdl::bindings {
+
+namespace {
+
+bool mpi_initialized() {
+  int initialized = 0;
+  comm::check(MPI_Initialized(&initialized), "MPI_Initialized");
+  return initialized != 0;
+}
+
+std::string mpi_library_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  comm::check(MPI_Get_library_version(text, &length), "MPI_Get_library_version");
+  return {text, static_cast<std::size_t>(length)};
+}
+
+void bind_errors(py::module_& m) {
+  py::register_exception<comm::MPIError>(m, "MPIError", PyExc_RuntimeError);
+  py::register_exception_translator([](std::exception_ptr thrown) {
+    try {
+      if (thrown) std::rethrow_exception(thrown);
+    } catch (const operators::TypeError& error) {
+      PyErr_SetString(PyExc_TypeError, error.what());
+    }
+  });
+}
+
+}  // namespace
+
+MPI_Comm communicator_handle(const py::object& comm) {
+  if (comm.is_none()) return MPI_COMM_NULL;
+  const MPI_Comm* handle = PyMPIComm_Get(comm.ptr());
+  if (handle == nullptr) throw py::error_already_set();
+  return *handle;
+}
+
+py::object communicator_object(MPI_Comm handle) {
+  return py::reinterpret_steal<py::object>(PyMPIComm_New(handle));
+}
+
+PYBIND11_MODULE(_core, m) {
+  if (import_mpi4py() < 0) throw py::error_already_set();
+  m.doc() = "distdl's C++ core: partitions' geometry, communicators and the primitives.";
+  m.def("mpi_initialized", &mpi_initialized, "Whether the MPI library that this extension uses was initialized.");
+  m.def("mpi_library_version", &mpi_library_version, "The name and version of the MPI library that is in use.");
+  bind_errors(m);
+  bind_geometry(m);
+  bind_agreement(m);
+  bind_primitives(m);
+}
+
+}  // namespace distdl::bindings

@@ -1,0 +1,129 @@
+// The primitives for Python: partitions and options in, a callable out.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/extension.h>
+
+#include <optional>
+
+#include "autograd/apply.hpp"
+#include "bindings/bindings.hpp"
+#include "bindings/input.hpp"
+#include "operators/all_gather.hpp"
+#include "operators/all_sum_reduce.hpp"
+#include "operators/broadcast.hpp"
+#include "operators/halo_exchange.hpp"
+#include "operators/reduce_scatter.hpp"
+#include "operators/repartition.hpp"
+#include "operators/sum_reduce.hpp"
+#include "operators/window_exchange.hpp"
+
+namespace distdl::bindings {
+
+namespace {
+
+using namespace operators;
+using geometry::Window;
+using Axis = std::optional<std::vector<std::int64_t>>;
+
+/// (shape, ranks of the root communicator), as distdl.Partition has them.
+using Workers = std::pair<Shape, std::vector<int>>;
+
+Partition named(const char* name, const Workers& workers) { return {name, workers.second, workers.first}; }
+
+at::Tensor call(Primitive& self, const py::object& x) {
+  const auto input = input_of(x);
+  const py::gil_scoped_release release;
+  return autograd::call(self, input);
+}
+
+at::Tensor call_adjoint(Primitive& self, const py::object& x, const at::Tensor& y) {
+  const auto input = input_of(x);
+  const py::gil_scoped_release release;
+  if (!self.active()) return y.clone();
+  const auto adjoint = self.prepare(input).linear_operator->adjoint();
+  return adjoint->apply(y.detach().resolve_conj().resolve_neg());
+}
+
+std::vector<std::vector<std::int64_t>> sizes_of(const std::vector<geometry::Blocks>& blocks) {
+  std::vector<std::vector<std::int64_t>> sizes;
+  for (const auto& along : blocks) {
+    sizes.emplace_back();
+    for (std::int64_t i = 0; i < along.count(); ++i) sizes.back().push_back(along.at(i).size());
+  }
+  return sizes;
+}
+
+template <class Made, class... Arguments>
+std::unique_ptr<Made> make(const py::object& root, Arguments&&... arguments) {
+  const auto handle = communicator_handle(root);
+  const py::gil_scoped_release release;
+  return std::make_unique<Made>(handle, std::forward<Arguments>(arguments)...);
+}
+
+template <class Made>
+std::unique_ptr<Made> make_rooted(const py::object& root, const Workers& x, const Workers& y, bool transpose_src,
+                                  bool transpose_dest, bool preserve_batch) {
+  return make<Made>(root, named("P_x", x), named("P_y", y),
+                    RootedOptions{transpose_src, transpose_dest, preserve_batch});
+}
+
+template <class Made>
+void bind_rooted(py::module_& m, const char* name) {
+  py::class_<Made, Primitive>(m, name)
+      .def(py::init(&make_rooted<Made>), py::arg("root"), py::arg("P_x"), py::arg("P_y"), py::arg("transpose_src"),
+           py::arg("transpose_dest"), py::arg("preserve_batch"));
+}
+
+template <class Made>
+void bind_along_axes(py::module_& m, const char* name, const char* axes_name) {
+  py::class_<Made, Primitive>(m, name)
+      .def(py::init([axes_name](const py::object& root, const Workers& x, const Axis& along, const Axis& keep) {
+             return make<Made>(root, named("P_x", x), Axes{axes_name, along, keep});
+           }),
+           py::arg("root"), py::arg("P_x"), py::arg("along"), py::arg("keep"));
+}
+
+}  // namespace
+
+void bind_primitives(py::module_& m) {
+  py::class_<Primitive>(m, "Primitive", "A linear operator between distributed tensors, with autograd.")
+      .def("__call__", &call, py::arg("x"), "Applies it. Collective over the ranks of its partitions.")
+      .def("adjoint", &call_adjoint, py::arg("x"), py::arg("y"),
+           "Applies the adjoint, without autograd, to y; x has the structure of the forward input. Collective.")
+      .def_property_readonly("active", &Primitive::active, "Whether this rank is in one of its partitions.");
+
+  bind_rooted<BroadcastPrimitive>(m, "Broadcast");
+  bind_rooted<SumReducePrimitive>(m, "SumReduce");
+  bind_along_axes<AllSumReducePrimitive>(m, "AllSumReduce", "axes_reduce");
+  bind_along_axes<AllGatherPrimitive>(m, "AllGather", "axes_all_gather");
+  bind_along_axes<ReduceScatterPrimitive>(m, "ReduceScatter", "axes_reduce_scatter");
+
+  py::class_<ExchangePrimitive, Primitive>(m, "Exchange")
+      .def_property_readonly(
+          "blocks", [](const ExchangePrimitive& self) { return sizes_of(self.blocks()); },
+          "The sizes of the input's blocks by dimension, as agreed on at the last call.");
+  py::class_<RepartitionPrimitive, ExchangePrimitive>(m, "Repartition")
+      .def(py::init([](const py::object& root, const Workers& x, const Workers& y, bool preserve_batch) {
+             return make<RepartitionPrimitive>(root, named("P_x", x), named("P_y", y), preserve_batch);
+           }),
+           py::arg("root"), py::arg("P_x"), py::arg("P_y"), py::arg("preserve_batch"));
+  py::class_<HaloExchangePrimitive, ExchangePrimitive>(m, "HaloExchange")
+      .def(py::init([](const py::object& root, const Workers& x, const std::vector<Halo>& halos,
+                       const std::vector<bool>& periodic, double fill) {
+             return make<HaloExchangePrimitive>(root, named("P_x", x), halos, periodic, fill);
+           }),
+           py::arg("root"), py::arg("P_x"), py::arg("halos"), py::arg("periodic"), py::arg("fill"));
+  py::class_<WindowExchangePrimitive, ExchangePrimitive>(m, "WindowExchange")
+      .def(py::init([](const std::string& layer, const py::object& root, const Workers& x,
+                       const std::vector<Window>& windows, bool periodic, double fill) {
+             const auto handle = communicator_handle(root);
+             const py::gil_scoped_release release;
+             return std::make_unique<WindowExchangePrimitive>(layer, handle, named("P_x", x), windows, periodic, fill);
+           }),
+           py::arg("layer"), py::arg("root"), py::arg("P_x"), py::arg("windows"), py::arg("periodic"), py::arg("fill"))
+      .def_property_readonly(
+          "outputs", [](const WindowExchangePrimitive& self) { return sizes_of(self.outputs()); },
+          "The sizes of the outputs' blocks by dimension.");
+}
+
+}  // namespace distdl::bindings

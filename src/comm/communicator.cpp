@@ -1,0 +1,133 @@
+#include "comm/communicator.hpp"
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <stdexcept>
+
+#include "comm/error.hpp"
+
+namespace distdl::comm {
+
+namespace {
+
+// MPI_Comm_create_group asks for a tag to keep apart creations that run at the same time in several threads.
+constexpr int kCreationTag = 4242;
+
+std::atomic<std::int64_t> live{0};
+
+struct Cache {
+  std::map<std::vector<int>, CommunicatorPtr> by_ranks;
+  std::vector<CommunicatorPtr> in_order;  // of creation: the order in which all ranks free them
+};
+
+int free_cache(MPI_Comm, int, void* attribute, void*) {
+  const std::unique_ptr<Cache> cache(static_cast<Cache*>(attribute));
+  for (const auto& communicator : cache->in_order) communicator->free();
+  return MPI_SUCCESS;
+}
+
+int keyval() {
+  static const int key = [] {
+    int created = MPI_KEYVAL_INVALID;
+    // A duplicate of the user's communicator starts with an empty cache.
+    check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &free_cache, &created, nullptr), "MPI_Comm_create_keyval");
+    return created;
+  }();
+  return key;
+}
+
+Cache& cache_of(MPI_Comm parent) {
+  void* attribute = nullptr;
+  int found = 0;
+  check(MPI_Comm_get_attr(parent, keyval(), static_cast<void*>(&attribute), &found), "MPI_Comm_get_attr");
+  if (found == 0) {
+    auto cache = std::make_unique<Cache>();
+    check(MPI_Comm_set_attr(parent, keyval(), cache.get()), "MPI_Comm_set_attr");
+    attribute = cache.release();
+  }
+  return *static_cast<Cache*>(attribute);
+}
+
+MPI_Comm create(MPI_Comm parent, std::span<const int> ranks) {
+  MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
+  check(MPI_Comm_group(parent, &all), "MPI_Comm_group");
+  int code = MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &some);
+  MPI_Group_free(&all);
+  check(code, "MPI_Group_incl");
+  MPI_Comm created = MPI_COMM_NULL;
+  code = MPI_Comm_create_group(parent, some, kCreationTag, &created);
+  MPI_Group_free(&some);
+  check(code, "MPI_Comm_create_group");
+  return created;
+}
+
+}  // namespace
+
+Communicator::Communicator(MPI_Comm handle) : handle_(handle) {
+  check(MPI_Comm_set_errhandler(handle_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  check(MPI_Comm_rank(handle_, &rank_), "MPI_Comm_rank");
+  check(MPI_Comm_size(handle_, &size_), "MPI_Comm_size");
+  ++live;
+}
+
+MPI_Comm Communicator::handle() const {
+  if (handle_ == MPI_COMM_NULL) {
+    throw std::runtime_error("the communicator of this operator was freed (or MPI was finalized); "
+                             "keep a partition's communicator alive for as long as its layers are used");
+  }
+  return handle_;
+}
+
+MPI_Comm Communicator::view(const std::vector<int>& shape) {
+  const auto known = views_.find(shape);
+  if (known != views_.end()) return known->second;
+  MPI_Comm made = MPI_COMM_NULL;
+  if (shape.empty()) {
+    check(MPI_Comm_dup(handle(), &made), "MPI_Comm_dup");
+  } else {
+    const std::vector<int> periods(shape.size(), 0);
+    check(MPI_Cart_create(handle(), static_cast<int>(shape.size()), shape.data(), periods.data(), 0, &made),
+          "MPI_Cart_create");
+  }
+  ++live;
+  return views_[shape] = made;
+}
+
+void Communicator::free() noexcept {
+  int finalized = 0;
+  const bool alive = MPI_Finalized(&finalized) == MPI_SUCCESS && finalized == 0;
+  for (auto& [shape, view] : views_) {
+    if (alive) MPI_Comm_free(&view);
+    --live;
+  }
+  views_.clear();
+  if (alive) MPI_Comm_free(&handle_);
+  handle_ = MPI_COMM_NULL;
+  --live;
+}
+
+CommunicatorPtr communicator(MPI_Comm parent, std::span<const int> ranks) {
+  static std::mutex mutex;
+  const std::scoped_lock lock(mutex);
+  auto& cache = cache_of(parent);
+  auto& entry = cache.by_ranks[{ranks.begin(), ranks.end()}];
+  if (!entry) {
+    entry = std::make_shared<Communicator>(create(parent, ranks));
+    cache.in_order.push_back(entry);
+  }
+  return entry;
+}
+
+CommunicatorPtr communicator(MPI_Comm parent) {
+  int size = 0;
+  check(MPI_Comm_size(parent, &size), "MPI_Comm_size");
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return communicator(parent, ranks);
+}
+
+std::int64_t live_communicators() { return live; }
+
+}  // namespace distdl::comm

@@ -1,0 +1,56 @@
+// Private communicators, cached on the communicator that they were made from.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace distdl::comm {
+
+/// A communicator of ours, owned by the cache of its parent and never by an operator: MPI_Comm_free is collective and
+/// garbage collection is not. It is freed together with its parent; using it afterwards throws.
+class Communicator {
+ public:
+  explicit Communicator(MPI_Comm handle);
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  MPI_Comm handle() const;  // throws std::runtime_error once the parent was freed
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  /// Numbers the operators made on this communicator. All ranks make them in the same order, so the number names the
+  /// same operator everywhere.
+  std::int64_t next_operator() { return ++operators_; }
+
+  /// The same ranks as a communicator that may be handed to users: Cartesian if a shape is given. Made at the first
+  /// call; collective then. Freed with this one.
+  MPI_Comm view(const std::vector<int>& shape);
+
+  void free() noexcept;  // collective; called by the parent's delete callback only
+
+ private:
+  MPI_Comm handle_;
+  int rank_ = 0;
+  int size_ = 0;
+  std::int64_t operators_ = 0;
+  std::map<std::vector<int>, MPI_Comm> views_;
+};
+
+using CommunicatorPtr = std::shared_ptr<Communicator>;
+
+/// The private communicator of `ranks` (ranks of `parent`, in this order), made at the first call and cached on
+/// `parent`. Collective over just these ranks; the caller must be one of them.
+CommunicatorPtr communicator(MPI_Comm parent, std::span<const int> ranks);
+
+/// The private communicator of all of the parent's ranks.
+CommunicatorPtr communicator(MPI_Comm parent);
+
+/// How many private communicators this process holds.
+std::int64_t live_communicators();
+
+}  // namespace distdl::comm

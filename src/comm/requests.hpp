@@ -1,0 +1,41 @@
+// Messages under way.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "comm/error.hpp"
+
+namespace distdl::comm {
+
+/// Owns pending requests. The buffers that they use must outlive wait_all().
+class Requests {
+ public:
+  Requests() = default;
+  Requests(const Requests&) = delete;
+  Requests& operator=(const Requests&) = delete;
+
+  /// Where the next MPI call puts its request.
+  MPI_Request* next() { return &pending_.emplace_back(MPI_REQUEST_NULL); }
+
+  bool empty() const { return pending_.empty(); }
+
+  void wait_all() {
+    check(MPI_Waitall(static_cast<int>(pending_.size()), pending_.data(), MPI_STATUSES_IGNORE), "MPI_Waitall");
+    pending_.clear();
+  }
+
+  /// Waits for any one request; its position in the order of next(), or -1 when none is pending.
+  int wait_any() {
+    int which = MPI_UNDEFINED;
+    check(MPI_Waitany(static_cast<int>(pending_.size()), pending_.data(), &which, MPI_STATUS_IGNORE), "MPI_Waitany");
+    return which == MPI_UNDEFINED ? -1 : which;
+  }
+
+ private:
+  std::vector<MPI_Request> pending_;
+};
+
+}  // namespace distdl::comm

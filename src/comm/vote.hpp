@@ -1,0 +1,37 @@
+// The few bytes that all ranks of an operator exchange before they exchange data: does everybody make the same call,
+// and has anything changed anywhere? One MPI_Allreduce.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.hpp"
+
+namespace distdl::comm {
+
+/// What one rank brings to a vote.
+struct Ballot {
+  std::int64_t call = 0;       // which operation this is: must be the same on all ranks
+  std::int64_t value = 0;      // anything whose equality is of interest
+  bool changed = false;        // this rank's part of the structure is not what it was
+  bool requires_grad = false;  // this rank's input takes part in differentiation
+  bool grad_disabled = false;  // this rank runs under no_grad
+};
+
+/// What all ranks know after it.
+struct Outcome {
+  bool same_call;
+  bool same_value;
+  bool any_changed;
+  bool any_requires_grad;
+  bool any_grad_disabled;
+};
+
+/// Collective.
+Outcome vote(const Communicator& communicator, const Ballot& ballot);
+
+/// Every rank's text, in rank order. Collective.
+std::vector<std::string> gather_texts(const Communicator& communicator, const std::string& mine);
+
+}  // namespace distdl::comm

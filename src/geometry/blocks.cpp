@@ -1,0 +1,46 @@
+#include "geometry/blocks.hpp"
+
+#include <stdexcept>
+#include <string>
+
+namespace distdl::geometry {
+
+Interval balanced_block(std::int64_t n, std::int64_t p, std::int64_t i) {
+  if (n < 0 || p < 1 || i < 0 || i >= p) {
+    throw std::invalid_argument("balanced block: worker " + std::to_string(i) + " of " + std::to_string(p) +
+                                " over extent " + std::to_string(n) +
+                                "; need extent >= 0, workers >= 1 and 0 <= worker < workers");
+  }
+  const auto base = n / p, extra = n % p;
+  const auto start = i * base + std::min(i, extra);
+  return {start, start + base + (i < extra ? 1 : 0)};
+}
+
+Blocks Blocks::balanced(std::int64_t extent, std::int64_t count) {
+  balanced_block(extent, count, 0);  // checks the values
+  Blocks blocks;
+  blocks.extent_ = extent;
+  blocks.count_ = count;
+  return blocks;
+}
+
+Blocks Blocks::of_sizes(const Shape& sizes) {
+  Blocks blocks;
+  blocks.count_ = static_cast<std::int64_t>(sizes.size());
+  blocks.offsets_.reserve(sizes.size() + 1);
+  blocks.offsets_.push_back(0);
+  for (const auto size : sizes) {
+    if (size < 0) throw std::invalid_argument("block of negative size " + std::to_string(size));
+    blocks.offsets_.push_back(blocks.offsets_.back() + size);
+  }
+  blocks.extent_ = blocks.offsets_.back();
+  return blocks;
+}
+
+Interval Blocks::at(std::int64_t i) const {
+  if (offsets_.empty()) return balanced_block(extent_, count_, i);
+  const auto k = static_cast<std::size_t>(i);
+  return {offsets_.at(k), offsets_.at(k + 1)};
+}
+
+}  // namespace distdl::geometry

@@ -1,0 +1,105 @@
+#include "operators/all_gather.hpp"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "comm/requests.hpp"
+#include "operators/elements.hpp"
+#include "operators/reduce_scatter.hpp"
+
+namespace distdl::operators {
+
+namespace {
+
+/// Whether the blocks follow each other in the memory of a contiguous `whole`, so that they can arrive in place.
+bool in_memory_order(const at::Tensor& whole, const std::vector<geometry::Box>& blocks) {
+  auto next = whole.storage_offset();
+  return std::all_of(blocks.begin(), blocks.end(), [&](const geometry::Box& box) {
+    const auto block = view_of(whole, box);
+    const bool follows = block.numel() == 0 || (block.is_contiguous() && block.storage_offset() == next);
+    next += block.numel();
+    return follows;
+  });
+}
+
+}  // namespace
+
+at::Tensor AllGather::apply(const at::Tensor& x) const {
+  if (!plan_->group) return x.clone();
+  const auto mine = x.contiguous();
+  auto result = at::empty(plan_->whole.sizes, x.options());
+  const bool direct = in_memory_order(result, plan_->blocks);
+  auto arrived = direct ? result : at::empty({result.numel()}, x.options());
+
+  std::vector<comm::Count> bytes;
+  std::vector<comm::Displacement> offsets;
+  std::int64_t offset = 0;
+  for (const auto& box : plan_->blocks) {
+    const auto size = geometry::volume(box) * static_cast<std::int64_t>(x.element_size());
+    bytes.push_back(comm::count_of(size, "MPI_Iallgatherv"));
+    offsets.push_back(comm::displacement_of(offset, "MPI_Iallgatherv"));
+    offset += size;
+  }
+  comm::Requests requests;
+  comm::check(DISTDL_MPI_LARGE(MPI_Iallgatherv)(mine.data_ptr(), bytes_of(mine, "MPI_Iallgatherv"), MPI_BYTE,
+                                                arrived.data_ptr(), bytes.data(), offsets.data(), MPI_BYTE,
+                                                plan_->group->handle(), requests.next()),
+              "MPI_Iallgatherv");
+  requests.wait_all();
+  if (direct) return result;
+  std::int64_t start = 0;
+  for (const auto& box : plan_->blocks) {
+    const auto size = geometry::volume(box);
+    view_of(result, box).copy_(arrived.narrow(0, start, size).view(geometry::shape_of(box)));
+    start += size;
+  }
+  return result;
+}
+
+OperatorPtr AllGather::adjoint() const { return c10::make_intrusive<ReduceScatter>(site_, !is_adjoint_, plan_); }
+
+AllGatherPrimitive::AllGatherPrimitive(MPI_Comm root, const Partition& x, const Axes& axes)
+    : Primitive("AllGather", scope_of(root, {x})),
+      x_(place(site_->scope, x)),
+      group_(site_->scope, x_, axes.resolve(site_->name, x_.grid.dim())) {}
+
+OperatorPtr AllGatherPrimitive::plan(const GlobalStructure& structure) {
+  const auto dtype = check_roles(*site_, x_, structure);
+  const auto blocks = check_blocks(*site_, x_, structure);
+  return c10::make_intrusive<AllGather>(site_, false, blocks_plan(x_, group_, blocks, dtype));
+}
+
+at::Tensor view_of(const at::Tensor& whole, const geometry::Box& box) {
+  auto view = whole;
+  for (std::size_t d = 0; d < box.size(); ++d) {
+    const auto dim = static_cast<std::int64_t>(d);
+    if (box[d].start != 0 || box[d].size() != view.size(dim)) view = view.narrow(dim, box[d].start, box[d].size());
+  }
+  return view;
+}
+
+BlocksPlanPtr blocks_plan(const Placement& x, const AxisGroup& group, const std::vector<geometry::Blocks>& blocks,
+                          c10::ScalarType dtype) {
+  auto plan = std::make_shared<BlocksPlan>();
+  plan->group = group.communicator;
+  plan->whole.dtype = plan->part.dtype = dtype;
+  const auto here = x.grid.index(*x.mine);
+  for (const auto worker : group.workers) {
+    const auto index = x.grid.index(worker);
+    geometry::Box box;
+    for (std::size_t d = 0; d < blocks.size(); ++d) {
+      const auto block = blocks[d].at(index[d]);
+      const bool gathered = std::count(group.axes.begin(), group.axes.end(), static_cast<std::int64_t>(d)) > 0;
+      box.push_back(gathered ? block : geometry::Interval{0, block.size()});
+      if (worker == *x.mine) {
+        plan->part.sizes.push_back(block.size());
+        plan->whole.sizes.push_back(gathered ? blocks[d].extent() : block.size());
+      }
+    }
+    plan->blocks.push_back(std::move(box));
+  }
+  return plan;
+}
+
+}  // namespace distdl::operators

@@ -1,0 +1,48 @@
+// AllGather: every worker receives the tensor that its group along some axes of P_x holds in blocks. The adjoint is
+// ReduceScatter.
+#pragma once
+
+#include "operators/axis_groups.hpp"
+
+namespace distdl::operators {
+
+/// How a whole tensor is cut into the blocks of a group, and the two tensors of this rank.
+struct BlocksPlan {
+  comm::CommunicatorPtr group;         // null when this rank is alone
+  std::vector<geometry::Box> blocks;   // in `whole`, by rank of the group
+  Structure whole;
+  Structure part;                      // this rank's block
+};
+using BlocksPlanPtr = std::shared_ptr<const BlocksPlan>;
+
+class AllGather final : public LinearOperator {
+ public:
+  AllGather(std::shared_ptr<const Site> site, bool is_adjoint, BlocksPlanPtr plan)
+      : LinearOperator(std::move(site), is_adjoint), plan_(std::move(plan)) {}
+
+  at::Tensor apply(const at::Tensor& x) const override;
+  OperatorPtr adjoint() const override;
+
+ private:
+  BlocksPlanPtr plan_;
+};
+
+class AllGatherPrimitive final : public Primitive {
+ public:
+  AllGatherPrimitive(MPI_Comm root, const Partition& x, const Axes& axes);
+
+ private:
+  OperatorPtr plan(const GlobalStructure& structure) override;
+
+  Placement x_;
+  AxisGroup group_;
+};
+
+/// The part of `whole` (or of any tensor) that a box describes, as a view.
+at::Tensor view_of(const at::Tensor& whole, const geometry::Box& box);
+
+/// The plan of this rank for the blocks of the grid's dimensions: along the group's axes it gathers all of them.
+BlocksPlanPtr blocks_plan(const Placement& x, const AxisGroup& group, const std::vector<geometry::Blocks>& blocks,
+                          c10::ScalarType dtype);
+
+}  // namespace distdl::operators

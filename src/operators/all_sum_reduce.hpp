@@ -1,0 +1,31 @@
+// AllSumReduce: every worker receives the sum over its group along some axes of P_x. It is its own adjoint.
+#pragma once
+
+#include "operators/axis_groups.hpp"
+
+namespace distdl::operators {
+
+class AllSumReduce final : public LinearOperator {
+ public:
+  AllSumReduce(std::shared_ptr<const Site> site, bool is_adjoint, comm::CommunicatorPtr group)
+      : LinearOperator(std::move(site), is_adjoint), group_(std::move(group)) {}
+
+  at::Tensor apply(const at::Tensor& x) const override;
+  OperatorPtr adjoint() const override;
+
+ private:
+  comm::CommunicatorPtr group_;  // null when this rank is alone
+};
+
+class AllSumReducePrimitive final : public Primitive {
+ public:
+  AllSumReducePrimitive(MPI_Comm root, const Partition& x, const Axes& axes);
+
+ private:
+  OperatorPtr plan(const GlobalStructure& structure) override;
+
+  Placement x_;
+  AxisGroup group_;
+};
+
+}  // namespace distdl::operators

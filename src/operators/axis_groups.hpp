@@ -1,0 +1,32 @@
+// The groups of workers of one partition along some of its axes: AllSumReduce, AllGather and ReduceScatter.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "operators/linear_operator.hpp"
+#include "operators/placement.hpp"
+
+namespace distdl::operators {
+
+/// The axes along which a group extends: these, or all but those that are kept. Throws std::invalid_argument unless
+/// exactly one is given and its values are distinct axes of the partition (negative ones count from the end).
+struct Axes {
+  std::string name;  // how the operator calls the axes that it works along
+  std::optional<std::vector<std::int64_t>> along;
+  std::optional<std::vector<std::int64_t>> keep;
+
+  std::vector<std::int64_t> resolve(const std::string& operation, std::int64_t dim) const;
+};
+
+/// This rank's group. Makes its communicator: collective over the group.
+struct AxisGroup {
+  std::vector<std::int64_t> axes;     // ascending
+  std::vector<std::int64_t> workers;  // of the partition; empty on ranks outside of it
+  comm::CommunicatorPtr communicator;  // of these workers in this order; null when this rank is alone
+
+  AxisGroup(const Scope& scope, const Placement& x, std::vector<std::int64_t> along);
+};
+
+}  // namespace distdl::operators

@@ -1,0 +1,54 @@
+#include "operators/broadcast.hpp"
+
+#include <ATen/ATen.h>
+
+#include "comm/requests.hpp"
+#include "operators/elements.hpp"
+#include "operators/sum_reduce.hpp"
+
+namespace distdl::operators {
+
+at::Tensor Broadcast::apply(const at::Tensor& x) const {
+  const auto source = x.contiguous();
+  auto result = at::empty(plan_->at_member.sizes, x.options().dtype(plan_->at_member.dtype));
+  comm::Requests requests;
+  // Nonblocking, because the groups of different roots may form a ring in which each waits for the next.
+  for (const auto& group : plan_->groups) {
+    if (!group.communicator) continue;
+    const auto& buffer = group.is_root ? source : result;
+    comm::check(DISTDL_MPI_LARGE(MPI_Ibcast)(buffer.data_ptr(), bytes_of(buffer, "MPI_Ibcast"), MPI_BYTE, group.root,
+                                             group.communicator->handle(), requests.next()),
+                "MPI_Ibcast");
+  }
+  for (const auto& group : plan_->groups) {
+    if (group.is_root && group.is_member) result.copy_(x);
+  }
+  requests.wait_all();
+  return result;
+}
+
+OperatorPtr Broadcast::adjoint() const { return c10::make_intrusive<SumReduce>(site_, !is_adjoint_, plan_); }
+
+BroadcastPrimitive::BroadcastPrimitive(MPI_Comm root, const Partition& x, const Partition& y, RootedOptions options)
+    : Primitive("Broadcast", scope_of(root, {x, y})),
+      options_(options),
+      matching_(site_->name, {x.name, x.shape, options.transpose_src}, {y.name, y.shape, options.transpose_dest}),
+      x_(place(site_->scope, x)),
+      y_(place(site_->scope, y)),
+      groups_(rooted_groups(site_->scope, matching_, x_, y_)) {}
+
+OperatorPtr BroadcastPrimitive::plan(const GlobalStructure& structure) {
+  const auto dtype = check_roles(*site_, x_, structure);
+  auto plan = std::make_shared<RootedPlan>();
+  plan->groups = groups_;
+  plan->at_root = structure[my_rank()];
+  if (y_.mine) {
+    plan->at_member.sizes = x_.of(structure, matching_.one_of(*y_.mine)).sizes;
+  } else {
+    plan->at_member.sizes = zero_volume(plan->at_root, options_.preserve_batch);
+  }
+  plan->at_member.dtype = dtype;
+  return c10::make_intrusive<Broadcast>(site_, false, plan);
+}
+
+}  // namespace distdl::operators

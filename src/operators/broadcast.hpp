@@ -1,0 +1,41 @@
+// Broadcast: every worker of P_x copies its tensor to the workers of P_y that match it. The adjoint is SumReduce.
+#pragma once
+
+#include "operators/rooted_groups.hpp"
+
+namespace distdl::operators {
+
+class Broadcast final : public LinearOperator {
+ public:
+  Broadcast(std::shared_ptr<const Site> site, bool is_adjoint, RootedPlanPtr plan)
+      : LinearOperator(std::move(site), is_adjoint), plan_(std::move(plan)) {}
+
+  at::Tensor apply(const at::Tensor& x) const override;
+  OperatorPtr adjoint() const override;
+
+ private:
+  RootedPlanPtr plan_;
+};
+
+/// Broadcast and SumReduce as the user asks for them. P_x is the `one` side of a broadcast and the `many` side of a
+/// sum-reduction.
+struct RootedOptions {
+  bool transpose_src = false;
+  bool transpose_dest = false;
+  bool preserve_batch = true;
+};
+
+class BroadcastPrimitive final : public Primitive {
+ public:
+  BroadcastPrimitive(MPI_Comm root, const Partition& x, const Partition& y, RootedOptions options);
+
+ private:
+  OperatorPtr plan(const GlobalStructure& structure) override;
+
+  RootedOptions options_;
+  geometry::Matching matching_;
+  Placement x_, y_;
+  std::vector<RootedGroup> groups_;
+};
+
+}  // namespace distdl::operators

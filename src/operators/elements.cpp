@@ -1,0 +1,91 @@
+#include "operators/elements.hpp"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <limits>
+
+#include "operators/structure.hpp"
+
+namespace distdl::operators {
+
+using c10::ScalarType;
+
+comm::Count bytes_of(const at::Tensor& x, const char* call) {
+  return comm::count_of(x.numel() * static_cast<std::int64_t>(x.element_size()), call);
+}
+
+comm::Count SumType::count_of(std::int64_t numel, const char* call) const {
+  return comm::count_of(numel * components, call);
+}
+
+ScalarType accumulate_type(ScalarType dtype) {
+  switch (dtype) {
+    case ScalarType::Half:
+    case ScalarType::BFloat16:
+    case ScalarType::Float8_e5m2:
+    case ScalarType::Float8_e4m3fn:
+    case ScalarType::Float8_e5m2fnuz:
+    case ScalarType::Float8_e4m3fnuz:
+    case ScalarType::Float8_e8m0fnu:
+      return ScalarType::Float;
+    case ScalarType::ComplexHalf:
+      return ScalarType::ComplexFloat;
+    default:
+      return dtype;
+  }
+}
+
+SumType sum_type(ScalarType dtype) {
+  const auto accumulate = accumulate_type(dtype);
+  switch (accumulate) {
+    case ScalarType::Bool:
+      return {accumulate, MPI_C_BOOL, MPI_LOR, 1};
+    case ScalarType::Byte:
+      return {accumulate, MPI_UINT8_T, MPI_SUM, 1};
+    case ScalarType::Char:
+      return {accumulate, MPI_INT8_T, MPI_SUM, 1};
+    case ScalarType::Short:
+      return {accumulate, MPI_INT16_T, MPI_SUM, 1};
+    case ScalarType::Int:
+      return {accumulate, MPI_INT32_T, MPI_SUM, 1};
+    case ScalarType::Long:
+      return {accumulate, MPI_INT64_T, MPI_SUM, 1};
+    case ScalarType::UInt16:
+      return {accumulate, MPI_UINT16_T, MPI_SUM, 1};
+    case ScalarType::UInt32:
+      return {accumulate, MPI_UINT32_T, MPI_SUM, 1};
+    case ScalarType::UInt64:
+      return {accumulate, MPI_UINT64_T, MPI_SUM, 1};
+    case ScalarType::Float:
+      return {accumulate, MPI_FLOAT, MPI_SUM, 1};
+    case ScalarType::Double:
+      return {accumulate, MPI_DOUBLE, MPI_SUM, 1};
+    // A complex sum is the sum of the parts.
+    case ScalarType::ComplexFloat:
+      return {accumulate, MPI_FLOAT, MPI_SUM, 2};
+    case ScalarType::ComplexDouble:
+      return {accumulate, MPI_DOUBLE, MPI_SUM, 2};
+    default:
+      throw TypeError(std::string("values of dtype ") + c10::toString(dtype) + " cannot be summed");
+  }
+}
+
+at::Scalar fill_value(double value, ScalarType dtype) {
+  if (std::isfinite(value) || !c10::isIntegralType(dtype, /*includeBool=*/true)) return value;
+  if (c10::isBarebonesUnsignedType(dtype) || dtype == ScalarType::Byte || dtype == ScalarType::Bool) return 0;
+  const auto bits = 8 * c10::elementSize(dtype);
+  return std::numeric_limits<std::int64_t>::min() >> (64 - bits);
+}
+
+void fill_neutral(at::Tensor& x) {
+  if (x.is_complex()) {
+    at::view_as_real(x).fill_(-0.0);
+  } else if (x.is_floating_point()) {
+    x.fill_(-0.0);
+  } else {
+    x.zero_();
+  }
+}
+
+}  // namespace distdl::operators

@@ -1,0 +1,37 @@
+// Element types: how torch's dtypes travel, and how they are summed.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <mpi.h>
+
+#include "comm/error.hpp"
+
+namespace distdl::operators {
+
+/// The number of bytes of a tensor's elements, as MPI counts.
+comm::Count bytes_of(const at::Tensor& x, const char* call);
+
+/// How the values of a dtype are added up: converted to `accumulate`, as `components` numbers of MPI type `type`
+/// each, by `op`. Half, bfloat16 and 8-bit floats accumulate in float32. The sum of bools is their logical or.
+struct SumType {
+  c10::ScalarType accumulate;
+  MPI_Datatype type;
+  MPI_Op op;
+  int components;
+
+  comm::Count count_of(std::int64_t numel, const char* call) const;
+};
+
+/// Throws TypeError for a dtype that has no sum.
+SumType sum_type(c10::ScalarType dtype);
+
+/// The dtype in which values of this dtype are added up.
+c10::ScalarType accumulate_type(c10::ScalarType dtype);
+
+/// A fill value as this dtype has it: minus infinity is the lowest value of an integral dtype.
+at::Scalar fill_value(double value, c10::ScalarType dtype);
+
+/// Fills with what changes no sum that it is added to: -0.0 for floating point, since 0.0 + -0.0 is 0.0.
+void fill_neutral(at::Tensor& x);
+
+}  // namespace distdl::operators

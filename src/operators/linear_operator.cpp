@@ -1,0 +1,45 @@
+#include "operators/linear_operator.hpp"
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+namespace distdl::operators {
+
+Structure Input::structure() const {
+  Structure structure;
+  const auto refuse = [&](Structure::Error kind, const std::string& why) {
+    structure.error_kind = kind;
+    structure.error = why;
+    return structure;
+  };
+  if (!tensor.defined()) return refuse(Structure::Error::type, error);
+  if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
+    return refuse(Structure::Error::type, std::string("is a ") + tensor.toString() + "; only strided tensors travel");
+  }
+  if (tensor.is_nested()) return refuse(Structure::Error::type, "is a nested tensor; only strided tensors travel");
+  structure.sizes = tensor.sizes().vec();
+  structure.dtype = tensor.scalar_type();
+  structure.device = tensor.device().type();
+  if (!tensor.device().is_cpu()) {
+    return refuse(Structure::Error::type, "is on " + tensor.device().str() + "; tensors have to be on the CPU");
+  }
+  return structure;
+}
+
+bool Input::requires_grad() const { return tensor.defined() && tensor.requires_grad() && c10::GradMode::is_enabled(); }
+
+Primitive::Prepared Primitive::prepare(const Input& x) {
+  const auto agreed = agreement_.agree(x.structure(), x.requires_grad());
+  if (agreed.changed || !operator_) {
+    operator_.reset();
+    try {
+      operator_ = plan(agreement_.structure());
+    } catch (...) {
+      agreement_.forget();  // so that the next call asks for the structure again, on every rank
+      throw;
+    }
+  }
+  return {operator_, agreed.requires_grad};
+}
+
+}  // namespace distdl::operators

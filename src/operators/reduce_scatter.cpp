@@ -1,0 +1,57 @@
+#include "operators/reduce_scatter.hpp"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "comm/requests.hpp"
+#include "operators/elements.hpp"
+#include "operators/sum_reduce.hpp"
+
+namespace distdl::operators {
+
+at::Tensor ReduceScatter::apply(const at::Tensor& x) const {
+  if (!plan_->group) return x.clone();
+  const auto sum = sum_type(x.scalar_type());
+  // One block after the other, as MPI scatters them.
+  auto packed = at::empty({x.numel()}, x.options().dtype(sum.accumulate));
+  std::vector<comm::Count> counts;
+  std::int64_t start = 0;
+  for (const auto& box : plan_->blocks) {
+    const auto size = geometry::volume(box);
+    packed.narrow(0, start, size).view(geometry::shape_of(box)).copy_(view_of(x, box));
+    counts.push_back(sum.count_of(size, "MPI_Ireduce_scatter"));
+    start += size;
+  }
+  auto result = at::empty(plan_->part.sizes, packed.options());
+  comm::Requests requests;
+  comm::check(DISTDL_MPI_LARGE(MPI_Ireduce_scatter)(packed.data_ptr(), result.data_ptr(), counts.data(), sum.type,
+                                                    sum.op, plan_->group->handle(), requests.next()),
+              "MPI_Ireduce_scatter");
+  requests.wait_all();
+  return result.to(x.scalar_type());
+}
+
+OperatorPtr ReduceScatter::adjoint() const { return c10::make_intrusive<AllGather>(site_, !is_adjoint_, plan_); }
+
+ReduceScatterPrimitive::ReduceScatterPrimitive(MPI_Comm root, const Partition& x, const Axes& axes)
+    : Primitive("ReduceScatter", scope_of(root, {x})),
+      x_(place(site_->scope, x)),
+      group_(site_->scope, x_, axes.resolve(site_->name, x_.grid.dim())) {}
+
+OperatorPtr ReduceScatterPrimitive::plan(const GlobalStructure& structure) {
+  const auto dtype = check_roles(*site_, x_, structure);
+  sum_type(dtype);
+  // Along the scattered axes every worker has the whole tensor; its shape there is replaced by the balanced blocks.
+  for (std::int64_t worker = 0; worker < x_.grid.size(); ++worker) {
+    check_equal_shapes(*site_, x_, {x_.grid.ranks_along(worker, group_.axes).front(), worker}, structure);
+  }
+  auto blocks = check_blocks(*site_, x_, structure);
+  for (const auto axis : group_.axes) {
+    const auto d = static_cast<std::size_t>(axis);
+    blocks[d] = geometry::Blocks::balanced(structure[my_rank()].sizes[d], x_.grid.shape()[d]);
+  }
+  return c10::make_intrusive<ReduceScatter>(site_, false, blocks_plan(x_, group_, blocks, dtype));
+}
+
+}  // namespace distdl::operators

@@ -1,0 +1,33 @@
+// ReduceScatter: the whole tensors of a group along some axes of P_x are summed, and every worker receives its block
+// of the sum. The adjoint is AllGather.
+#pragma once
+
+#include "operators/all_gather.hpp"
+
+namespace distdl::operators {
+
+class ReduceScatter final : public LinearOperator {
+ public:
+  ReduceScatter(std::shared_ptr<const Site> site, bool is_adjoint, BlocksPlanPtr plan)
+      : LinearOperator(std::move(site), is_adjoint), plan_(std::move(plan)) {}
+
+  at::Tensor apply(const at::Tensor& x) const override;
+  OperatorPtr adjoint() const override;
+
+ private:
+  BlocksPlanPtr plan_;
+};
+
+/// Scatters in balanced blocks along the axes.
+class ReduceScatterPrimitive final : public Primitive {
+ public:
+  ReduceScatterPrimitive(MPI_Comm root, const Partition& x, const Axes& axes);
+
+ private:
+  OperatorPtr plan(const GlobalStructure& structure) override;
+
+  Placement x_;
+  AxisGroup group_;
+};
+
+}  // namespace distdl::operators

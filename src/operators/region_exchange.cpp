@@ -1,0 +1,119 @@
+#include "operators/region_exchange.hpp"
+
+#include <ATen/ATen.h>
+
+#include "comm/requests.hpp"
+#include "operators/all_gather.hpp"
+#include "operators/elements.hpp"
+
+namespace distdl::operators {
+
+namespace {
+
+// Messages between two ranks are matched by their order: see geometry::ExchangePlan.
+constexpr int kTag = 0;
+
+bool covers(const RegionExchange::Side& side) {
+  std::int64_t volume = 0;
+  for (const auto& message : side.messages) volume += geometry::volume(message.region);
+  return !side.overlapping && volume == side.local.numel();
+}
+
+void accumulate(const at::Tensor& sum, const at::Tensor& value) {
+  if (sum.scalar_type() == at::kBool) {
+    sum.logical_or_(value);
+  } else {
+    sum.add_(value);
+  }
+}
+
+}  // namespace
+
+at::Tensor RegionExchange::apply(const at::Tensor& x) const {
+  const auto& comm = *site_->scope.communicator;
+  const auto dtype = to_->local.dtype;
+  const bool sums = to_->overlapping;
+  const auto options = x.options().dtype(sums ? accumulate_type(dtype) : dtype);
+  auto result = covers(*to_) ? at::empty(to_->local.sizes, options)
+                             : at::full(to_->local.sizes, fill_value(fill_, dtype), options);
+
+  // Boxes that are contiguous in memory travel from and to where they are; others through a buffer.
+  comm::Requests receiving, sending;
+  std::vector<at::Tensor> regions, arrivals, departures, to_myself;
+  for (const auto& message : to_->messages) {
+    if (message.rank == comm.rank()) continue;
+    regions.push_back(view_of(result, message.region));
+    const bool direct = !sums && regions.back().is_contiguous();
+    arrivals.push_back(direct ? regions.back() : at::empty(geometry::shape_of(message.region), options.dtype(dtype)));
+    comm::check(DISTDL_MPI_LARGE(MPI_Irecv)(arrivals.back().data_ptr(), bytes_of(arrivals.back(), "MPI_Irecv"),
+                                            MPI_BYTE, message.rank, kTag, comm.handle(), receiving.next()),
+                "MPI_Irecv");
+  }
+  for (const auto& message : from_->messages) {
+    const auto region = view_of(x, message.region);
+    if (message.rank == comm.rank()) {
+      to_myself.push_back(region);
+      continue;
+    }
+    departures.push_back(region.contiguous());
+    comm::check(DISTDL_MPI_LARGE(MPI_Isend)(departures.back().data_ptr(), bytes_of(departures.back(), "MPI_Isend"),
+                                            MPI_BYTE, message.rank, kTag, comm.handle(), sending.next()),
+                "MPI_Isend");
+  }
+  std::size_t own = 0;
+  for (const auto& message : to_->messages) {
+    if (message.rank != comm.rank()) continue;
+    const auto region = view_of(result, message.region);
+    sums ? accumulate(region, to_myself[own++]) : void(region.copy_(to_myself[own++]));
+  }
+  if (sums) {  // in the order of the plan, so that a sum is the same from run to run
+    receiving.wait_all();
+    for (std::size_t i = 0; i < regions.size(); ++i) accumulate(regions[i], arrivals[i]);
+  } else {
+    for (auto i = receiving.wait_any(); i >= 0; i = receiving.wait_any()) {
+      const auto& region = regions[static_cast<std::size_t>(i)];
+      const auto& arrived = arrivals[static_cast<std::size_t>(i)];
+      if (!arrived.is_same(region)) region.copy_(arrived);
+    }
+  }
+  sending.wait_all();
+  return result.to(dtype);
+}
+
+OperatorPtr RegionExchange::adjoint() const {
+  return c10::make_intrusive<RegionExchange>(site_, !is_adjoint_, to_, from_, 0.0);
+}
+
+ExchangePrimitive::ExchangePrimitive(std::string name, MPI_Comm root, const Partition& x, const Partition& y,
+                                     std::vector<bool> periodic, double fill, bool preserve_batch)
+    : Primitive(std::move(name), scope_of(root, {x, y})),
+      x_(place(site_->scope, x)),
+      y_(place(site_->scope, y)),
+      periodic_(std::move(periodic)),
+      fill_(fill),
+      preserve_batch_(preserve_batch) {
+  periodic_.resize(static_cast<std::size_t>(x_.grid.dim()), false);
+}
+
+OperatorPtr ExchangePrimitive::plan(const GlobalStructure& structure) {
+  const auto dtype = check_roles(*site_, x_, structure);
+  auto blocks = check_blocks(*site_, x_, structure);
+  const auto exchange = geometry::plan_exchange(blocks, wanted(blocks), x_.mine, y_.mine, periodic_);
+  blocks_ = std::move(blocks);
+
+  const auto side = [&](const Placement& other, const std::vector<geometry::Transfer>& transfers) {
+    auto made = std::make_shared<RegionExchange::Side>();
+    for (const auto& transfer : transfers) {
+      made->messages.push_back({other.rank_of(transfer.peer), transfer.region});
+    }
+    made->local.dtype = dtype;
+    return made;
+  };
+  auto from = side(y_, exchange.sends), to = side(x_, exchange.receives);
+  from->local.sizes = structure[my_rank()].sizes;
+  to->local.sizes = y_.mine ? exchange.output_shape : zero_volume(structure[my_rank()], preserve_batch_);
+  from->overlapping = !unique() && !geometry::disjoint(exchange.sends);
+  return c10::make_intrusive<RegionExchange>(site_, false, from, to, fill_);
+}
+
+}  // namespace distdl::operators

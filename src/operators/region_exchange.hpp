@@ -1,0 +1,67 @@
+// Region exchange: every rank holds a box of a global tensor and wants a box of it. Repartition, halo exchange and
+// what sliding windows read differ only in which box that is.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "geometry/exchange_plan.hpp"
+#include "operators/linear_operator.hpp"
+#include "operators/placement.hpp"
+
+namespace distdl::operators {
+
+class RegionExchange final : public LinearOperator {
+ public:
+  struct Message {
+    int rank;              // of the scope
+    geometry::Box region;  // in this rank's tensor
+  };
+  /// One side of the exchange: this rank's tensor there, and the boxes of it that travel.
+  struct Side {
+    Structure local;
+    std::vector<Message> messages;
+    bool overlapping = false;  // some elements travel more than once: as a target, they are summed
+  };
+  using SidePtr = std::shared_ptr<const Side>;
+
+  /// Elements of the target that nothing arrives for are filled.
+  RegionExchange(std::shared_ptr<const Site> site, bool is_adjoint, SidePtr from, SidePtr to, double fill)
+      : LinearOperator(std::move(site), is_adjoint), from_(std::move(from)), to_(std::move(to)), fill_(fill) {}
+
+  at::Tensor apply(const at::Tensor& x) const override;
+  OperatorPtr adjoint() const override;
+
+ private:
+  SidePtr from_, to_;
+  double fill_;
+};
+
+/// The exchange in which the workers of x, which hold `blocks`, send to the workers of y what those want.
+class ExchangePrimitive : public Primitive {
+ public:
+  /// The blocks of the input as last agreed on, by dimension; empty before the first call and outside of P_x.
+  const std::vector<geometry::Blocks>& blocks() const { return blocks_; }
+
+ protected:
+  ExchangePrimitive(std::string name, MPI_Comm root, const Partition& x, const Partition& y, std::vector<bool> periodic,
+                    double fill, bool preserve_batch);
+
+  /// What the workers of y want, given the blocks of x. Throws the same on all ranks.
+  virtual geometry::Wanted wanted(const std::vector<geometry::Blocks>& blocks) const = 0;
+  /// Whether every element goes to at most one worker.
+  virtual bool unique() const { return false; }
+
+  Placement x_, y_;
+
+ private:
+  OperatorPtr plan(const GlobalStructure& structure) final;
+
+  std::vector<bool> periodic_;
+  double fill_;
+  bool preserve_batch_;
+  std::vector<geometry::Blocks> blocks_;
+};
+
+}  // namespace distdl::operators

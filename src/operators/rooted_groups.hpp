@@ -1,0 +1,34 @@
+// The groups in which one worker of the `one` side meets several workers of the `many` side: what Broadcast and
+// SumReduce, each other's adjoint, have in common.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "geometry/matching.hpp"
+#include "operators/linear_operator.hpp"
+#include "operators/placement.hpp"
+
+namespace distdl::operators {
+
+/// One group as this rank sees it. A rank is in at most two: as the root of one, and as a member of another.
+struct RootedGroup {
+  comm::CommunicatorPtr communicator;  // of the root and the members; null when this rank is alone
+  int root = 0;                        // in `communicator`
+  bool is_root = false;
+  bool is_member = false;
+};
+
+/// This rank's groups. Communicators are made here: collective over the ranks of both sides.
+std::vector<RootedGroup> rooted_groups(const Scope& scope, const geometry::Matching& matching, const Placement& one,
+                                       const Placement& many);
+
+/// The groups with this rank's tensor on either side, for one global structure.
+struct RootedPlan {
+  std::vector<RootedGroup> groups;
+  Structure at_root;    // on the `one` side
+  Structure at_member;  // on the `many` side
+};
+using RootedPlanPtr = std::shared_ptr<const RootedPlan>;
+
+}  // namespace distdl::operators

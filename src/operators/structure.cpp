@@ -1,0 +1,157 @@
+#include "operators/structure.hpp"
+
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+
+#include "comm/error.hpp"
+#include "comm/vote.hpp"
+
+namespace distdl::operators {
+
+namespace {
+
+std::atomic<bool> check_structure{true};
+
+constexpr std::size_t kMaxDims = 32;
+constexpr std::size_t kMaxText = 400;
+
+/// A Structure as it travels.
+struct Record {
+  std::array<std::int64_t, kMaxDims> sizes;
+  std::int32_t dims;
+  std::int8_t dtype;
+  std::int8_t device;
+  std::int8_t error_kind;
+  std::array<char, kMaxText> error;
+};
+
+Record pack(Structure structure) {
+  if (structure.sizes.size() > kMaxDims) {
+    structure.error_kind = Structure::Error::value;
+    structure.error = "has " + std::to_string(structure.sizes.size()) + " dimensions; at most " +
+                      std::to_string(kMaxDims) + " are supported";
+    structure.sizes.clear();
+  }
+  Record record{};
+  std::copy(structure.sizes.begin(), structure.sizes.end(), record.sizes.begin());
+  record.dims = static_cast<std::int32_t>(structure.sizes.size());
+  record.dtype = static_cast<std::int8_t>(structure.dtype);
+  record.device = static_cast<std::int8_t>(structure.device);
+  record.error_kind = static_cast<std::int8_t>(structure.error_kind);
+  structure.error.copy(record.error.data(), kMaxText - 1);
+  return record;
+}
+
+Structure unpack(const Record& record) {
+  Structure structure;
+  structure.sizes.assign(record.sizes.begin(), record.sizes.begin() + record.dims);
+  structure.dtype = static_cast<c10::ScalarType>(record.dtype);
+  structure.device = static_cast<c10::DeviceType>(record.device);
+  structure.error_kind = static_cast<Structure::Error>(record.error_kind);
+  structure.error = record.error.data();
+  return structure;
+}
+
+/// "rank 0: a; ranks 1, 3: b", so that a job of many ranks stays readable.
+std::string by_rank(const Scope& scope, const std::vector<std::string>& texts) {
+  std::vector<std::string> distinct;
+  for (const auto& text : texts) {
+    if (std::find(distinct.begin(), distinct.end(), text) == distinct.end()) distinct.push_back(text);
+  }
+  std::string result;
+  for (const auto& text : distinct) {
+    std::string ranks;
+    for (std::size_t r = 0; r < texts.size(); ++r) {
+      if (texts[r] == text) ranks += (ranks.empty() ? "" : ", ") + std::to_string(scope.ranks[r]);
+    }
+    result += (result.empty() ? "rank " : "; rank ") + ranks + ": " + text;
+  }
+  return result;
+}
+
+[[noreturn]] void throw_gathered(const Scope& scope, const std::string& rule, const std::string& mine) {
+  throw std::runtime_error(rule + "; " + by_rank(scope, comm::gather_texts(*scope.communicator, mine)));
+}
+
+comm::Outcome vote_on_call(const Site& site, bool adjoint, bool changed, bool requires_grad) {
+  comm::Ballot ballot;
+  ballot.call = 2 * site.number + (adjoint ? 1 : 0);
+  ballot.changed = changed;
+  ballot.requires_grad = requires_grad;
+  ballot.grad_disabled = !c10::GradMode::is_enabled();
+  const auto outcome = comm::vote(*site.scope.communicator, ballot);
+  if (!outcome.same_call) {
+    throw_gathered(site.scope, "the ranks do not call the same operator",
+                   site.name + " number " + std::to_string(site.number) + (adjoint ? ", backward" : ""));
+  }
+  if (outcome.any_requires_grad && outcome.any_grad_disabled) {
+    throw_gathered(site.scope,
+                   site.name + ": gradients are asked for on some ranks and disabled on others; enter torch.no_grad "
+                               "(or pass create_graph) on all ranks or on none",
+                   ballot.grad_disabled ? "disabled" : "enabled");
+  }
+  return outcome;
+}
+
+}  // namespace
+
+void set_structure_check(bool on) { check_structure = on; }
+bool structure_check() { return check_structure; }
+
+Site::Site(std::string operation, Scope ranks) : name(std::move(operation)), scope(std::move(ranks)), number(0) {
+  if (scope.communicator) number = scope.communicator->next_operator();
+}
+
+bool agree_on_call(const Site& site, bool adjoint, bool requires_grad) {
+  if (!structure_check()) return requires_grad;
+  return vote_on_call(site, adjoint, false, requires_grad).any_requires_grad;
+}
+
+Agreement::Result Agreement::agree(const Structure& mine, bool requires_grad) {
+  const auto rank = static_cast<std::size_t>(site_->scope.communicator->rank());
+  const bool changed =
+      structure_.empty() || mine.error_kind != Structure::Error::none || structure_[rank] != mine;
+  if (!structure_check() && !structure_.empty()) {
+    if (changed) {
+      throw std::runtime_error(site_->name + ": the input of rank " + std::to_string(site_->scope.ranks[rank]) +
+                               " changed while the structure check is off; turn it on for this call");
+    }
+    return {false, requires_grad_};
+  }
+  const auto outcome = vote_on_call(*site_, false, changed, requires_grad);
+  requires_grad_ = outcome.any_requires_grad;
+  if (outcome.any_changed) {
+    structure_.clear();  // so that after an error the next call agrees anew
+    auto gathered = gather(site_->scope, mine);
+    throw_errors(*site_, gathered);
+    structure_ = std::move(gathered);
+  }
+  return {outcome.any_changed, requires_grad_};
+}
+
+GlobalStructure gather(const Scope& scope, const Structure& mine) {
+  const auto record = pack(mine);
+  std::vector<Record> records(scope.ranks.size());
+  comm::check(MPI_Allgather(&record, sizeof(Record), MPI_BYTE, records.data(), sizeof(Record), MPI_BYTE,
+                            scope.communicator->handle()),
+              "MPI_Allgather");
+  GlobalStructure structure;
+  std::transform(records.begin(), records.end(), std::back_inserter(structure), unpack);
+  return structure;
+}
+
+void throw_errors(const Site& site, const GlobalStructure& structure) {
+  for (std::size_t r = 0; r < structure.size(); ++r) {
+    const auto& one = structure[r];
+    if (one.error_kind == Structure::Error::none) continue;
+    const auto message = site.name + ": the input of rank " + std::to_string(site.scope.ranks[r]) + " " + one.error;
+    if (one.error_kind == Structure::Error::type) throw TypeError(message);
+    throw std::invalid_argument(message);
+  }
+}
+
+}  // namespace distdl::operators

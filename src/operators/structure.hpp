@@ -1,0 +1,96 @@
+// What the ranks of an operator know of each other's tensors, and how they come to know it.
+#pragma once
+
+#include <c10/core/DeviceType.h>
+#include <c10/core/ScalarType.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "geometry/interval.hpp"
+
+namespace distdl::operators {
+
+using geometry::Shape;
+
+/// Becomes Python's TypeError; std::invalid_argument becomes ValueError, std::runtime_error RuntimeError.
+class TypeError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// The ranks that take part in an operator. `ranks` are their numbers as the user counts them: those of the
+/// communicator that the partitions come from.
+struct Scope {
+  comm::CommunicatorPtr communicator;
+  std::vector<int> ranks;
+
+  int user_rank(int rank) const { return ranks.at(static_cast<std::size_t>(rank)); }
+};
+
+/// One rank's tensor as the others see it. A rank that could not use what it was given says so in `error`.
+struct Structure {
+  enum class Error : std::int8_t { none, type, value };
+
+  Shape sizes;
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  c10::DeviceType device = c10::DeviceType::CPU;
+  Error error_kind = Error::none;
+  std::string error;
+
+  std::int64_t numel() const { return geometry::volume(sizes); }
+  bool operator==(const Structure&) const = default;
+};
+
+/// By rank of the scope.
+using GlobalStructure = std::vector<Structure>;
+
+/// Every operator of this process is checked before each call unless this is off: see Agreement::agree.
+void set_structure_check(bool on);
+bool structure_check();
+
+/// Where an operator is called: its name, its ranks and its number among the operators on these ranks.
+struct Site {
+  std::string name;
+  Scope scope;
+  std::int64_t number;
+
+  Site(std::string operation, Scope ranks);
+};
+
+/// Makes sure that all ranks of the site make the same call; returns whether any rank's input requires grad. Throws
+/// on all ranks when they call different operators, or when only some of them run under no_grad. Collective.
+bool agree_on_call(const Site& site, bool adjoint, bool requires_grad);
+
+/// The global structure of an operator's input, agreed on by its ranks and kept until it changes on any of them.
+class Agreement {
+ public:
+  explicit Agreement(std::shared_ptr<const Site> site) : site_(std::move(site)) {}
+
+  /// Collective. Whether the structure changed, and whether any rank's input requires grad. An error on any rank is
+  /// thrown on all. While the structure check is off, a rank whose own part did not change asks nobody.
+  struct Result {
+    bool changed;
+    bool requires_grad;
+  };
+  Result agree(const Structure& mine, bool requires_grad);
+
+  const GlobalStructure& structure() const { return structure_; }
+  void forget() { structure_.clear(); }
+
+ private:
+  std::shared_ptr<const Site> site_;
+  GlobalStructure structure_;  // empty until agreed
+  bool requires_grad_ = false;
+};
+
+/// Every rank's structure, in rank order. Collective.
+GlobalStructure gather(const Scope& scope, const Structure& mine);
+
+/// Throws the first rank's error, if any has one: the same on all ranks.
+void throw_errors(const Site& site, const GlobalStructure& structure);
+
+}  // namespace distdl::operators

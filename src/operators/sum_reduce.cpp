@@ -1,0 +1,80 @@
+#include "operators/sum_reduce.hpp"
+
+#include <ATen/ATen.h>
+
+#include <stdexcept>
+
+#include "comm/requests.hpp"
+#include "geometry/text.hpp"
+#include "operators/elements.hpp"
+
+namespace distdl::operators {
+
+at::Tensor SumReduce::apply(const at::Tensor& x) const {
+  const auto sum = sum_type(plan_->at_root.dtype);
+  const auto mine = x.to(sum.accumulate).contiguous();
+  auto result = at::empty(plan_->at_root.sizes, mine.options());
+  comm::Requests requests;
+  for (const auto& group : plan_->groups) {
+    if (!group.communicator) continue;
+    const void* source = mine.data_ptr();
+    if (group.is_root && !group.is_member) {  // MPI has the root contribute too
+      fill_neutral(result);
+      source = MPI_IN_PLACE;
+    }
+    const auto numel = group.is_root ? result.numel() : mine.numel();
+    comm::check(DISTDL_MPI_LARGE(MPI_Ireduce)(source, group.is_root ? result.data_ptr() : nullptr,
+                                              sum.count_of(numel, "MPI_Ireduce"), sum.type, sum.op, group.root,
+                                              group.communicator->handle(), requests.next()),
+                "MPI_Ireduce");
+  }
+  for (const auto& group : plan_->groups) {
+    if (!group.communicator) result.copy_(mine);
+  }
+  requests.wait_all();
+  return result.to(plan_->at_root.dtype);
+}
+
+OperatorPtr SumReduce::adjoint() const { return c10::make_intrusive<Broadcast>(site_, !is_adjoint_, plan_); }
+
+SumReducePrimitive::SumReducePrimitive(MPI_Comm root, const Partition& x, const Partition& y, RootedOptions options)
+    : Primitive("SumReduce", scope_of(root, {x, y})),
+      options_(options),
+      matching_(site_->name, {y.name, y.shape, options.transpose_dest}, {x.name, x.shape, options.transpose_src}),
+      x_(place(site_->scope, x)),
+      y_(place(site_->scope, y)),
+      groups_(rooted_groups(site_->scope, matching_, y_, x_)) {}
+
+OperatorPtr SumReducePrimitive::plan(const GlobalStructure& structure) {
+  const auto dtype = check_roles(*site_, x_, structure);
+  sum_type(dtype);  // refuses here, where all ranks do
+  for (std::int64_t root = 0; root < y_.grid.size(); ++root) {
+    check_equal_shapes(*site_, x_, matching_.many_of(root), structure);
+  }
+  auto plan = std::make_shared<RootedPlan>();
+  plan->groups = groups_;
+  plan->at_member = structure[my_rank()];
+  plan->at_member.dtype = dtype;
+  if (y_.mine) {
+    plan->at_root.sizes = x_.of(structure, matching_.many_of(*y_.mine).front()).sizes;
+  } else {
+    plan->at_root.sizes = zero_volume(plan->at_member, options_.preserve_batch);
+  }
+  plan->at_root.dtype = dtype;
+  return c10::make_intrusive<SumReduce>(site_, false, plan);
+}
+
+void check_equal_shapes(const Site& site, const Placement& x, const std::vector<std::int64_t>& workers,
+                        const GlobalStructure& structure) {
+  const auto& first = x.of(structure, workers.front()).sizes;
+  for (const auto worker : workers) {
+    const auto& sizes = x.of(structure, worker).sizes;
+    if (sizes == first) continue;
+    const auto user_rank = [&](std::int64_t w) { return std::to_string(site.scope.user_rank(x.rank_of(w))); };
+    throw std::invalid_argument(site.name + ": rank " + user_rank(worker) + " has a tensor of shape " +
+                                geometry::text(sizes) + " and rank " + user_rank(workers.front()) + " one of shape " +
+                                geometry::text(first) + ", which are to be summed; their shapes must be equal");
+  }
+}
+
+}  // namespace distdl::operators

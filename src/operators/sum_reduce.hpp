@@ -1,0 +1,38 @@
+// SumReduce: every worker of P_y receives the sum of the tensors of the workers of P_x that match it. The adjoint is
+// Broadcast.
+#pragma once
+
+#include "operators/broadcast.hpp"
+
+namespace distdl::operators {
+
+class SumReduce final : public LinearOperator {
+ public:
+  SumReduce(std::shared_ptr<const Site> site, bool is_adjoint, RootedPlanPtr plan)
+      : LinearOperator(std::move(site), is_adjoint), plan_(std::move(plan)) {}
+
+  at::Tensor apply(const at::Tensor& x) const override;
+  OperatorPtr adjoint() const override;
+
+ private:
+  RootedPlanPtr plan_;
+};
+
+class SumReducePrimitive final : public Primitive {
+ public:
+  SumReducePrimitive(MPI_Comm root, const Partition& x, const Partition& y, RootedOptions options);
+
+ private:
+  OperatorPtr plan(const GlobalStructure& structure) override;
+
+  RootedOptions options_;
+  geometry::Matching matching_;
+  Placement x_, y_;
+  std::vector<RootedGroup> groups_;
+};
+
+/// Checks that the tensors of `workers` of x, which are to be summed, have one shape.
+void check_equal_shapes(const Site& site, const Placement& x, const std::vector<std::int64_t>& workers,
+                        const GlobalStructure& structure);
+
+}  // namespace distdl::operators

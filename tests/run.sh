@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Runs all tests from a clean checkout. Needs Python 3.11 or later, a C++20 compiler and a Python package index.
+#   bash tests/run.sh [VENV]     VENV: the virtual environment to make or to use again (default build/test-venv)
+# PYTHON names the Python to make it from; DISTDL_SYSTEM_MPI=1 takes the MPI on PATH in place of the mpich wheel;
+# DISTDL_TEST_TIMEOUT bounds every pytest job, in seconds, so that a hang fails.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+venv=${1:-build/test-venv}
+limit=${DISTDL_TEST_TIMEOUT:-1200}
+extras=mpich,test
+[ -z "${DISTDL_SYSTEM_MPI:-}" ] || extras=test
+export OMP_NUM_THREADS=1  # the ranks are the parallelism
+export PYTHONNOUSERSITE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+
+stage() {  # stage NAME COMMAND...
+  local name=$1 start=$SECONDS status=0
+  shift
+  printf '\n=== %s\n' "$name"
+  "$@" || status=$?
+  if [ "$status" -ne 0 ]; then
+    [ "$status" -ne 124 ] || printf 'No end within %s s: that is a hang, or raise DISTDL_TEST_TIMEOUT.\n' "$limit"
+    printf '=== FAILED: %s, exit status %s, after %s s\n' "$name" "$status" $((SECONDS - start)) >&2
+    exit 1
+  fi
+  printf '=== passed: %s, in %s s\n' "$name" $((SECONDS - start))
+}
+
+install() {
+  [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv" || return
+  PATH=$(cd "$venv/bin" && pwd):$PATH
+  hash -r
+  python -m pip install -q ".[$extras]" cmake ninja
+}
+
+geometry() {  # under the sanitizers, where the compiler has them
+  local build=build/geometry-tests sanitize="address;undefined"
+  echo 'int main() {}' | "${CXX:-c++}" -x c++ -fsanitize=address,undefined -o /dev/null - 2>/dev/null || sanitize=
+  cmake -G Ninja -S . -B "$build" -DCMAKE_BUILD_TYPE=Debug -DDISTDL_GEOMETRY_TESTS_ONLY=ON \
+    -DDISTDL_SANITIZE="$sanitize" >"$venv/geometry.log" || { cat "$venv/geometry.log"; return 1; }
+  cmake --build "$build" && ctest --test-dir "$build" --output-on-failure --no-tests=error
+}
+
+relocatable() {  # whatever an installed extension loads is found relative to itself
+  local extension dynamic
+  extension=$(python -c 'import importlib.util as u; print(*u.find_spec("distdl").submodule_search_locations)') || return
+  dynamic=$(readelf -d "$extension"/_core.*.so) || return
+  printf '%s\n' "$dynamic" | grep -E 'NEEDED|R(UN)?PATH'
+  ! printf '%s\n' "$dynamic" | grep -E '(NEEDED|R(UN)?PATH).*(\[|:)/'
+}
+
+ranks() {
+  timeout --kill-after=20 "$limit" mpiexec -n "$1" python -m mpi4py -m pytest
+}
+
+stage "install into $venv" install
+stage "geometry, in C++ alone" geometry
+stage "the extension names no absolute path" relocatable
+for n in 1 2 3 4 12 20; do
+  stage "pytest on $n ranks" ranks "$n"
+done
+printf '\nAll tests passed, in %s s.\n' "$SECONDS"
