@@ -16,8 +16,8 @@ _REBUILD_WITH_MPI = (
 )
 
 
-def load() -> ModuleType:
-    """Return `distdl._core`, or raise an ImportError that says what to do."""
+def load() -> None:
+    """Load `distdl._core`, or raise an ImportError that says what to do."""
     _check_torch()
     mpi = _load_mpi()
     theirs = _first_line(mpi.Get_library_version())
@@ -34,7 +34,6 @@ def load() -> ModuleType:
             f"distdl: two MPI libraries are loaded ({_loaded_mpi_libraries()}). mpi4py uses, and has initialized, "
             f"{theirs}; distdl's extension uses another, {ours}. {_REBUILD_WITH_MPI}"
         )
-    return core
 
 
 def _check_torch() -> None:
@@ -74,4 +73,5 @@ def _loaded_mpi_libraries() -> str:
     return ", ".join(sorted(path for path in mapped if Path(path).name.startswith("libmpi")))
 
 
-_core = load()
+load()
+from distdl import _core as _core  # noqa: E402  (loaded by now, and known to the type checker by its own name)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,6 +75,15 @@ def reset_like_linear(weight: torch.Tensor, layout: Layout) -> float:
     std = torch.nn.init.calculate_gain("leaky_relu", math.sqrt(5)) / math.sqrt(fan_in)
     uniform_(weight, layout, math.sqrt(3.0) * std)
     return 1 / math.sqrt(fan_in)
+
+
+def zero_of(*tensors: torch.Tensor) -> torch.Tensor:
+    """0, as the product of sums of no elements: where nothing is computed, it connects a result with these tensors.
+
+    A rank on which a derivative does not reach a parameter or an input would leave out the communication that leads to
+    it, while other ranks wait: in ``torch.autograd.grad`` with respect to parameters, and in derivatives of derivatives.
+    """
+    return functools.reduce(operator.mul, (tensor.flatten()[:0].sum() for tensor in tensors))
 
 
 class ParameterBroadcast:

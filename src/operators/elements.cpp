@@ -71,11 +71,25 @@ SumType sum_type(ScalarType dtype) {
   }
 }
 
-at::Scalar fill_value(double value, ScalarType dtype) {
-  if (std::isfinite(value) || !c10::isIntegralType(dtype, /*includeBool=*/true)) return value;
-  if (c10::isBarebonesUnsignedType(dtype) || dtype == ScalarType::Byte || dtype == ScalarType::Bool) return 0;
-  const auto bits = 8 * c10::elementSize(dtype);
-  return std::numeric_limits<std::int64_t>::min() >> (64 - bits);
+at::Tensor filled(at::IntArrayRef sizes, double value, const at::TensorOptions& options) {
+  auto result = at::empty(sizes, options);
+  if (value == 0.0) return result.zero_();
+  const auto dtype = result.scalar_type();
+  const bool integral = c10::isIntegralType(dtype, /*includeBool=*/true);
+  try {
+    if (std::isfinite(value) || !integral) return result.fill_(value);
+    if (!c10::isSignedType(dtype)) return result.zero_();
+    const auto bits = 8 * c10::elementSize(dtype);
+    return result.fill_(std::numeric_limits<std::int64_t>::min() >> (64 - bits));
+  } catch (const c10::Error&) {
+    throw TypeError("dtype " + std::string(c10::toString(dtype)) + " has no value " + std::to_string(value));
+  }
+}
+
+bool can_travel(ScalarType dtype) {
+  // Of these, torch has only the names so far.
+  return !(ScalarType::UInt1 <= dtype && dtype <= ScalarType::UInt7) &&
+         !(ScalarType::Int1 <= dtype && dtype <= ScalarType::Int7);
 }
 
 void fill_neutral(at::Tensor& x) {

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include "operators/elements.hpp"
+
 namespace distdl::operators {
 
 Structure Input::structure() const {
@@ -17,6 +19,10 @@ Structure Input::structure() const {
     return refuse(Structure::Error::type, std::string("is a ") + tensor.toString() + "; only strided tensors travel");
   }
   if (tensor.is_nested()) return refuse(Structure::Error::type, "is a nested tensor; only strided tensors travel");
+  if (!can_travel(tensor.scalar_type())) {
+    return refuse(Structure::Error::type, std::string("has dtype ") + c10::toString(tensor.scalar_type()) +
+                                              ", of which torch can copy no values");
+  }
   structure.sizes = tensor.sizes().vec();
   structure.dtype = tensor.scalar_type();
   structure.device = tensor.device().type();

@@ -35,7 +35,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
   const bool sums = to_->overlapping;
   const auto options = x.options().dtype(sums ? accumulate_type(dtype) : dtype);
   auto result = covers(*to_) ? at::empty(to_->local.sizes, options)
-                             : at::full(to_->local.sizes, fill_value(fill_, dtype), options);
+                             : filled(to_->local.sizes, fill_, options);
 
   // Boxes that are contiguous in memory travel from and to where they are; others through a buffer.
   comm::Requests receiving, sending;
@@ -97,6 +97,7 @@ ExchangePrimitive::ExchangePrimitive(std::string name, MPI_Comm root, const Part
 
 OperatorPtr ExchangePrimitive::plan(const GlobalStructure& structure) {
   const auto dtype = check_roles(*site_, x_, structure);
+  filled({1}, fill_, dtype);  // refuses here, where all ranks do
   auto blocks = check_blocks(*site_, x_, structure);
   const auto exchange = geometry::plan_exchange(blocks, wanted(blocks), x_.mine, y_.mine, periodic_);
   blocks_ = std::move(blocks);

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from distdl._load import _core
 from distdl.construction import constructing
 from distdl.nn.window import WindowLayer, per_dimension
-from distdl.parameters import Layout, ParameterBroadcast, reset_like_linear, uniform_
+from distdl.parameters import Layout, ParameterBroadcast, reset_like_linear, uniform_, zero_of
 
 
 class _DistributedConv(WindowLayer):
@@ -105,7 +105,7 @@ class _DistributedConv(WindowLayer):
         """Apply the layer. Collective over the workers of P_x."""
         read = self._exchange(input)
         if not self.P_x.active:
-            return read
+            return read + zero_of(read, *self.parameters())
         self._check_input(read)
         owned = [(self.weight, self._weight_shape)]
         if self.bias is not None:

@@ -11,7 +11,7 @@ from distdl import primitives
 from distdl._load import _core
 from distdl.construction import constructing
 from distdl.nn.module import Module
-from distdl.parameters import Layout, reset_like_linear, uniform_
+from distdl.parameters import Layout, reset_like_linear, uniform_, zero_of
 from distdl.partition import Partition
 
 
@@ -115,8 +115,12 @@ class DistributedLinear(Module):
         """Apply the layer. Collective over the ranks of its partitions."""
         x = self._x_broadcast(input)
         if self.P_W.active:
-            owns_bias = self.bias is not None and self.P_W._ranks[self.P_W.rank] in self._column_0()._ranks
-            x = F.linear(x, self.weight, self.bias if owns_bias else None)
+            bias = self.bias
+            if bias is not None and self.P_W._ranks[self.P_W.rank] not in self._column_0()._ranks:
+                bias = bias.sum().expand(self.weight.shape[0])  # zeros, which keep the parameter in the graph
+            x = F.linear(x, self.weight, bias)
+        else:
+            x = x + zero_of(x, *self.parameters())
         return self._y_sum_reduce(x)
 
     def extra_repr(self) -> str:

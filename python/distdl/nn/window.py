@@ -10,6 +10,7 @@ import torch
 from distdl import primitives
 from distdl._load import _core
 from distdl.nn.module import Module
+from distdl.parameters import zero_of
 from distdl.partition import Partition
 
 
@@ -88,5 +89,4 @@ class WindowLayer(Module):
         leading = list(read.shape[: -self.dims])
         if channels is not None:
             leading[-1] = channels
-        zero = sum((parameter.sum() for parameter in parameters), read.sum())
-        return zero * read.new_zeros([*leading, *extents])
+        return zero_of(read, *parameters) * read.new_zeros([*leading, *extents])

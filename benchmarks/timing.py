@@ -1,0 +1,59 @@
+"""How it is timed: in turns, so that drift of the machine hits all contestants alike."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Sequence
+from time import perf_counter
+
+import numpy as np
+import torch
+from contestants import Contestant
+from mpi4py import MPI
+from numpy.typing import NDArray
+from torch import Tensor
+
+FEWEST_REPEATS = 5
+
+
+def check(what: str, contestant: Contestant, expected: Tensor) -> None:
+    """Run once. Raises RuntimeError on all ranks, unless the result is exactly what is expected on each of them."""
+    with contestant.setting():
+        contestant.prepare()
+        equal = torch.equal(contestant.run(), expected)
+    wrong = [rank for rank, one in enumerate(MPI.COMM_WORLD.allgather(equal)) if not one]
+    if wrong:
+        raise RuntimeError(f"{what}: the result of {contestant.name} is not distdl's on ranks {wrong}")
+
+
+def measure(contestants: Sequence[Contestant], comm: MPI.Comm, repeats: int, seconds: float) -> NDArray[np.float64]:
+    """Seconds that each turn took on the slowest rank: [contestant, repeat].
+
+    Stops after ``repeats`` repeats, or after ``seconds`` on the first rank's clock, but not before five repeats. The
+    order of the turns is drawn anew for each repeat, so that nobody always comes after the same one.
+    """
+    stop = perf_counter() + seconds
+    for contestant in contestants:  # memory is mapped, connections are made
+        _turn(contestant, comm)
+    times: list[list[float]] = []
+    order = random.Random(0)  # the same on all ranks
+    gc.disable()
+    try:
+        while len(times) < repeats and comm.bcast(len(times) < FEWEST_REPEATS or perf_counter() < stop):
+            turns = {i: _turn(contestants[i], comm) for i in order.sample(range(len(contestants)), len(contestants))}
+            times.append([turns[i] for i in range(len(contestants))])
+    finally:
+        gc.enable()
+    slowest = np.array(times).T.copy()
+    comm.Allreduce(MPI.IN_PLACE, slowest, MPI.MAX)
+    return slowest
+
+
+def _turn(contestant: Contestant, comm: MPI.Comm) -> float:
+    with contestant.setting():
+        contestant.prepare()
+        comm.Barrier()
+        start = perf_counter()
+        contestant.run()  # and the release of what it returns
+        return perf_counter() - start

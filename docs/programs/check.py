@@ -1,0 +1,32 @@
+"""Runs the programs of the documentation and compares what they print with the NAME.txt files that the pages show.
+
+`python docs/programs/check.py` says what differs; with --write it writes the files anew. mpiexec has to be on PATH.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+here = Path(__file__).parent
+environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def run(command: str) -> str:
+    """The output of one line of a page, such as: mpiexec -n 2 python -m mpi4py first.py."""
+    words = [sys.executable if word == "python" else word for word in command.split()]
+    done = subprocess.run(words, cwd=here, env=environment, capture_output=True, text=True, timeout=300)
+    return done.stdout if done.returncode == 0 else f"{done.stdout}{done.stderr}(exit code {done.returncode})\n"
+
+
+failed = False
+for page in sorted(here.glob("*.txt")):
+    expected = page.read_text()
+    commands = [line.removeprefix("$ ") for line in expected.splitlines() if line.startswith("$ ")]
+    shown = "\n".join(f"$ {command}\n{run(command).strip()}\n" for command in commands)
+    if "--write" in sys.argv:
+        page.write_text(shown)
+    elif shown != expected:
+        failed = True
+        print(f"{page.name}: expected\n{expected}\nbut got\n{shown}")
+sys.exit(failed)

@@ -1,0 +1,71 @@
+"""Tests run inside an MPI job, the same tests in the same order on all ranks.
+
+A test that fails on any rank fails on all of them and names the rank. A test that hangs ends the job with the stacks
+(faulthandler_timeout in pyproject.toml). Tests that need more than four ranks are marked ``mpi(min_size=N)``: they run in the jobs that are as large, and
+jobs of more than four ranks run nothing else.
+"""
+
+import os
+
+import hypothesis
+import pytest
+from mpi4py import MPI
+
+import distdl
+
+RANKS_OF_SMALL_JOBS = 4
+
+job = MPI.COMM_WORLD.Dup()  # so that messages of the tests' machinery cannot meet those of the tests
+
+# The same examples on all ranks, and nothing that depends on one rank's clock.
+hypothesis.settings.register_profile(
+    "ranks",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(hypothesis.HealthCheck),
+    max_examples=int(os.environ.get("DISTDL_TEST_EXAMPLES", "25")),
+)
+hypothesis.settings.load_profile("ranks")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    """Only rank 0 speaks."""
+    if job.rank != 0:
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+        reporter._tw._file = open(os.devnull, "w")  # noqa: PTH123, SIM115
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """Leave out what this job is too small or too large for."""
+    kept, left_out = [], []
+    for item in items:
+        marker = item.get_closest_marker("mpi")
+        needed = marker.kwargs.get("min_size", 1) if marker else 1
+        belongs = needed <= job.size and (needed > RANKS_OF_SMALL_JOBS or job.size <= RANKS_OF_SMALL_JOBS)
+        (kept if belongs else left_out).append(item)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A failure on any rank is one on all ranks."""
+    report = yield
+    outcomes = job.allgather((report.outcome, str(report.longrepr) if report.failed else ""))
+    failed = [(rank, text) for rank, (outcome, text) in enumerate(outcomes) if outcome == "failed"]
+    if failed:
+        report.outcome = "failed"
+        report.longrepr = "\n".join(f"--- rank {rank} of {job.size} failed:\n{text}" for rank, text in failed)
+    elif any(outcome != report.outcome for outcome, _ in outcomes):
+        report.outcome = "failed"
+        report.longrepr = f"the ranks' outcomes differ: {[outcome for outcome, _ in outcomes]}"
+    return report
+
+
+@pytest.fixture(scope="session")
+def P_world():
+    """The partition of all ranks of the job."""
+    return distdl.Partition(MPI.COMM_WORLD)

@@ -1,0 +1,212 @@
+"""What tests share: blocks of a known tensor, and the ranks' results put together without the code under test."""
+
+import functools
+import time
+
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+
+import distdl
+
+job = MPI.COMM_WORLD.Dup()
+
+# All dtypes that torch can fill from integers.
+REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
+INTEGRAL = (
+    torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64,
+)  # fmt: skip
+FLOAT8 = (
+    torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
+)  # fmt: skip
+ALL_DTYPES = (*REAL, *COMPLEX, *INTEGRAL, torch.bool, *FLOAT8)
+
+
+def grid(P, shape, ranks=None):
+    """A Cartesian partition of these workers of P; of the first ones if none are given."""
+    chosen = range(int(np.prod(shape))) if ranks is None else ranks
+    return P.create_partition_inclusive(list(chosen)).create_cartesian_topology_partition(shape)
+
+
+def balanced(n, p, i):
+    """(start, stop) of block i: the first n mod p of p blocks have one more. The definition, computed the long way."""
+    sizes = [n // p + (1 if j < n % p else 0) for j in range(p)]
+    return sum(sizes[:i]), sum(sizes[: i + 1])
+
+
+def block_slices(P, shape, sizes=None):
+    """The slices of this worker's block: balanced, or of the given sizes along each dimension."""
+    slices = []
+    for d, i in enumerate(P.index):
+        if sizes is None:
+            slices.append(slice(*balanced(shape[d], int(P.shape[d]), int(i))))
+        else:
+            slices.append(slice(sum(sizes[d][:i]), sum(sizes[d][: i + 1])))
+    return tuple(slices)
+
+
+def block_of(whole, P, sizes=None):
+    """This worker's block of a tensor that all ranks have; a zero-volume tensor on ranks outside of P."""
+    if not P.active:
+        return distdl.zero_volume_tensor(dtype=whole.dtype)
+    return whole[block_slices(P, whole.shape, sizes)].clone()
+
+
+def assemble(block, P, shape, sizes=None):
+    """The whole tensor from the workers' blocks, on all ranks of the job, by mpi4py."""
+    mine = (block_slices(P, shape, sizes), block.detach().resolve_conj().clone()) if P.active else None
+    whole, seen = None, torch.zeros(tuple(shape), dtype=torch.int64)
+    for part in job.allgather(mine):
+        if part is not None:
+            slices, values = part
+            whole = torch.zeros(tuple(shape), dtype=values.dtype) if whole is None else whole
+            assert values.shape == whole[slices].shape, (values.shape, slices, shape)
+            whole[slices] = values
+            seen[slices] += 1
+    assert bool((seen == 1).all()), "the blocks do not cover the tensor exactly once"
+    return whole
+
+
+def total(value):
+    """The sum of a Python number over all ranks, in rank order."""
+    return sum(job.allgather(value))
+
+
+def inner(a, b):
+    """<a, b> summed over all ranks, and the sum of the magnitudes of its terms."""
+    terms = (a.detach().conj() * b.detach()).to(torch.complex128).reshape(-1)
+    return total(complex(terms.sum())), total(float(terms.abs().sum()))
+
+
+def assert_adjoint(operator, x, y, tolerance=1e-13):
+    """<A x, y> == <x, A* y>, relative to the magnitude of the terms; on all ranks."""
+    ax = operator(x)
+    aty = operator.adjoint(x, y)
+    assert ax.shape == y.shape
+    assert aty.shape == x.shape
+    left, scale = inner(ax, y)
+    right, other_scale = inner(x, aty)
+    assert abs(left - right) <= tolerance * max(scale, other_scale), (left, right)
+
+
+def raises_everywhere(kind, match, action, seconds=1.0):
+    """`action` raises the same exception on all ranks, within a second of the last rank's start."""
+    job.Barrier()
+    start = time.perf_counter()
+    with pytest.raises(kind, match=match) as raised:
+        action()
+    elapsed = time.perf_counter() - start
+    texts = job.allgather((type(raised.value).__name__, str(raised.value).split(" (raised on rank")[0]))
+    assert len(set(texts)) == 1, texts
+    assert elapsed < seconds, elapsed
+    return str(raised.value)
+
+
+def on_all_ranks(test):
+    """For tests that repeat their body (hypothesis): an exception on one rank is one on all, so they stay in step."""
+
+    @functools.wraps(test)
+    def wrapped(*args, **kwargs):
+        error = None
+        try:
+            test(*args, **kwargs)
+        except Exception as raised:
+            error = raised
+        errors = job.allgather(None if error is None else f"{type(error).__name__}: {error}")
+        if error is not None:
+            raise error
+        failed = [f"rank {rank}: {text}" for rank, text in enumerate(errors) if text is not None]
+        assert not failed, failed
+
+    return wrapped
+
+
+def values(shape, dtype=torch.float64, seed=0, differ_by_rank=False):
+    """A tensor of integers small enough to be exact in every dtype; the same on all ranks unless they are to differ."""
+    generator = torch.Generator().manual_seed(seed + (1000 * (job.rank + 1) if differ_by_rank else 0))
+    high = 2 if dtype in (torch.bool, torch.float8_e8m0fnu) else 4
+    low = 1 if dtype == torch.float8_e8m0fnu else 0
+    whole = torch.randint(low, max(high, low + 1), tuple(shape), generator=generator)
+    if dtype.is_complex:
+        imaginary = torch.randint(0, 4, tuple(shape), generator=generator)
+        return torch.complex(whole.double(), imaginary.double()).to(dtype)
+    return whole.to(dtype)
+
+
+def same_bits(a, b):
+    """Equality of every bit, for any dtype."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if a.numel() == 0:
+        return True
+    flat = [t.detach().resolve_conj().contiguous().reshape(-1).view(torch.uint8) for t in (a, b)]
+    return torch.equal(*flat)
+
+
+def grid_shapes(dim, size, fixed=()):
+    """All shapes of this dimension with at most `size` workers; 1 in the fixed dimensions."""
+    if dim == 0:
+        return [()]
+    firsts = [1] if 0 in fixed else range(1, size + 1)
+    rest = [d - 1 for d in fixed]
+    return [(first, *others) for first in firsts for others in grid_shapes(dim - 1, size // first, rest)]
+
+
+def derivatives(layer, x, parameters, cotangent, directions):
+    """What the layer gives, the gradients of <result, cotangent>, and those of <these gradients, directions>.
+
+    The gradients are with respect to x and the parameters, the second ones also to the cotangent. The sequential layer
+    takes whole tensors; a distributed one takes blocks, and the sums over all ranks are what is differentiated.
+    """
+    leaves = [x.requires_grad_(), *parameters]
+    y = layer(x)
+    unused = {"allow_unused": True, "materialize_grads": True}
+    first = torch.autograd.grad(y, leaves, cotangent.requires_grad_(), create_graph=True, **unused)
+    connected = [(g, u) for g, u in zip(first, directions, strict=True) if g.requires_grad]
+    gradients, along = zip(*connected, strict=True)
+    second = torch.autograd.grad(gradients, [*leaves, cotangent], along, **unused)
+    return [t.detach() for t in (y, *first, *second)]
+
+
+def assert_equals_twin(layer, twin, x, P_x, P_y, parameter_partitions=(), sizes=None, equal=torch.equal):
+    """A distributed layer gives, put together, what its sequential twin gives, up to the second derivatives.
+
+    x is the whole input, of which each worker passes its block, balanced or of the given sizes. The layer gets the
+    twin's parameters, of which each is in balanced blocks on its partition.
+    """
+    partitions = [P_x, *parameter_partitions]
+    wholes = [x, *(p.detach() for p in twin.parameters())]
+    cotangent = values(twin(x).shape, x.dtype, seed=1)
+    directions = [values(whole.shape, x.dtype, seed=2 + i) for i, whole in enumerate(wholes)]
+    expected = derivatives(twin, x.clone(), list(twin.parameters()), cotangent.clone(), directions)
+
+    def mine(whole, i):
+        return block_of(whole, partitions[i], sizes if i == 0 else None)
+
+    with torch.no_grad():
+        for i, parameter in enumerate(layer.parameters(), start=1):
+            parameter.copy_(mine(wholes[i], i))
+    blocks = derivatives(
+        layer,
+        mine(x, 0),
+        list(layer.parameters()),
+        block_of(cotangent, P_y),
+        [mine(direction, i) for i, direction in enumerate(directions)],
+    )
+    where = [(P_y, None), (P_x, sizes), *((P, None) for P in parameter_partitions)]
+    where += [*where[1:], where[0]]
+    for block, whole, (P, sizes_on_P) in zip(blocks, expected, where, strict=True):
+        assert P.active or block.numel() == 0
+        together = assemble(block, P, whole.shape, sizes_on_P)
+        assert together.dtype == whole.dtype
+        assert equal(together, whole), (together, whole)
+
+
+def fill_with_integers(module):
+    """Give a module's parameters values with which sums and products are exact in floating point."""
+    with torch.no_grad():
+        for i, parameter in enumerate(module.parameters()):
+            parameter.copy_(values(parameter.shape, parameter.dtype, seed=100 + i))
+    return module

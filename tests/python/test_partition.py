@@ -1,0 +1,200 @@
+"""Partitions: what they know, how they are made, and that bad arguments raise everywhere."""
+
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+
+import distdl
+from support import grid, job, raises_everywhere
+
+
+def test_world(P_world):
+    assert P_world.active
+    assert (P_world.size, P_world.rank, P_world.dim) == (job.size, job.rank, 1)
+    assert P_world.shape.tolist() == [job.size]
+    assert P_world.index.tolist() == [job.rank]
+    assert P_world.comm == MPI.COMM_WORLD
+    assert P_world._comm == P_world.comm
+
+
+def test_inclusive_keeps_the_order(P_world):
+    ranks = list(range(job.size - 1, -1, -2))
+    P = P_world.create_partition_inclusive(np.array(ranks))
+    assert P.shape.tolist() == [len(ranks)]
+    assert P.active == (job.rank in ranks)
+    if P.active:
+        assert P.rank == ranks.index(job.rank)
+        assert P.comm.Get_rank() == P.rank
+        assert P.comm.allgather(job.rank) == ranks
+    else:
+        assert P.rank == MPI.PROC_NULL
+        assert P.index is None
+        assert P.comm == MPI.COMM_NULL
+
+
+def test_grids_are_row_major_and_known_everywhere(P_world):
+    P = P_world.create_cartesian_topology_partition([1, job.size, 1])
+    assert P.shape.tolist() == [1, job.size, 1]
+    assert P.index.tolist() == [0, job.rank, 0]
+    assert isinstance(P.comm, MPI.Cartcomm)
+    assert list(P.comm.dims) == [1, job.size, 1]
+    assert [P.cartesian_index(r).tolist() for r in range(job.size)] == [[0, r, 0] for r in range(job.size)]
+    one = P.create_cartesian_topology_partition([1, 1])
+    assert one.shape.tolist() == [1, 1]
+    assert one.active == (job.rank == 0)
+    assert one.dim == 2
+    none = P.create_cartesian_topology_partition([])
+    assert none.dim == 0
+    assert none.size == 1
+
+
+def test_shapes_are_values(P_world):
+    shape = P_world.shape
+    shape[0] = 17
+    assert P_world.shape.tolist() == [job.size]
+    assert (P_world.shape == [job.size]).all()
+
+
+def test_neighbors(P_world):
+    P = grid(P_world, [1, job.size])
+    for rank in range(job.size):
+        left = rank - 1 if rank > 0 else MPI.PROC_NULL
+        right = rank + 1 if rank < job.size - 1 else MPI.PROC_NULL
+        assert P.neighbor_ranks(rank) == [(MPI.PROC_NULL, MPI.PROC_NULL), (left, right)]
+
+
+def test_subtopology(P_world):
+    P = grid(P_world, [1, job.size])
+    line = P.create_cartesian_subtopology_partition([False, True])
+    assert line.shape.tolist() == [job.size]
+    assert line.active
+    point = P.create_cartesian_subtopology_partition([True, False])
+    assert point.shape.tolist() == [1]
+    assert point._ranks == (job.rank,)
+
+
+@pytest.mark.parametrize("shape", [[2, 2], [4, 1]])
+def test_subgrids_of_a_grid(P_world, shape):
+    if job.size < 4:
+        shape = [1, job.size]
+    P = grid(P_world, shape)
+    rows = P.create_cartesian_subtopology_partition([False, True])
+    if P.active:
+        assert rows._ranks == tuple(r for r in range(P.size) if P.cartesian_index(r)[0] == P.index[0])
+        assert rows.rank == P.index[1]
+
+
+def test_union(P_world):
+    first, last = grid(P_world, [1], [0]), grid(P_world, [1], [job.size - 1])
+    P = last.create_partition_union(first)
+    assert P._ranks == tuple(dict.fromkeys([job.size - 1, 0]))
+    if P.active:
+        assert P.comm.Get_size() == P.size
+
+
+def test_equality_and_text(P_world):
+    P = grid(P_world, [1, job.size])
+    assert grid(P_world, [1, job.size]) == P
+    assert hash(grid(P_world, [1, job.size])) == hash(P)
+    assert distdl.Partition() == P_world
+    assert P != grid(P_world, [job.size])
+    if job.size > 1:
+        assert P != grid(P_world, [1, job.size], range(job.size - 1, -1, -1))
+    expected = f"Partition(shape=[1, {job.size}], ranks={list(range(job.size))}, rank={job.rank}, index=[0, {job.rank}])"
+    assert repr(P) == expected
+    assert "inactive" in repr(distdl.Partition(MPI.COMM_NULL))
+
+
+def test_null_communicator_is_inactive():
+    P = distdl.Partition(MPI.COMM_NULL)
+    assert not P.active
+    assert P.rank == MPI.PROC_NULL
+    assert P.index is None
+    assert P.device == torch.device("cpu")
+    assert not P.create_partition_inclusive([0]).active
+    assert P.create_cartesian_topology_partition([2, 1]).shape.tolist() == [2, 1]
+
+
+def test_cartesian_communicators_bring_their_shape():
+    comm = MPI.COMM_WORLD.Create_cart([job.size, 1])
+    P = distdl.Partition(comm)
+    assert P.shape.tolist() == [job.size, 1]
+    assert P.index.tolist() == list(comm.coords)
+    comm.Free()
+
+
+@pytest.mark.parametrize("ranks", [[0, 0], [-1], [10**6], []], ids=str)
+def test_bad_ranks_raise_everywhere(P_world, ranks):
+    raises_everywhere(ValueError, "distinct numbers from 0", lambda: P_world.create_partition_inclusive(ranks))
+
+
+@pytest.mark.parametrize("bad", [[0, 0], [10**6], "x"], ids=str)
+def test_bad_ranks_on_one_rank_raise_everywhere(P_world, bad):
+    ranks = bad if job.rank == job.size - 1 else [0]
+    kind = (ValueError, TypeError)
+    raises_everywhere(kind, "", lambda: P_world.create_partition_inclusive(ranks))
+    assert P_world.create_partition_inclusive([0]).size == 1
+
+
+def test_different_ranks_raise_everywhere(P_world):
+    if job.size == 1:
+        return
+    action = lambda: P_world.create_partition_inclusive([0] if job.rank == 0 else [1])  # noqa: E731
+    text = raises_everywhere(ValueError, "construct different things", action)
+    assert "ranks [0]" in text
+    assert "ranks [1]" in text
+
+
+@pytest.mark.parametrize("shape", [[0], [10**6], [-1, -1]], ids=str)
+def test_bad_shapes_raise_everywhere(P_world, shape):
+    wrong = lambda: P_world.create_cartesian_topology_partition(shape if job.rank == 0 else [1])  # noqa: E731
+    raises_everywhere(ValueError, "every extent must be at least 1", wrong)
+
+
+def test_bad_keep_raises_everywhere(P_world):
+    wrong = lambda: P_world.create_cartesian_subtopology_partition([True, True])  # noqa: E731
+    raises_everywhere(ValueError, "the partition has 1 dimensions", wrong)
+
+
+def test_what_is_no_communicator_raises():
+    with pytest.raises(TypeError, match="int"):
+        distdl.Partition(3)
+
+
+def test_data(P_world):
+    P = grid(P_world, [job.size])
+    assert [a.tolist() for a in P.allgather_data([job.rank, 7])] == [[r, 7] for r in range(job.size)]
+    assert P.allreduce_data(np.array([1.0, job.rank])).tolist() == [job.size, sum(range(job.size))]
+    assert int(P.allreduce_data(job.rank, op=MPI.MAX)) == job.size - 1
+    last = job.size - 1
+    shared = P.broadcast_data(np.arange(3) + job.rank if job.rank == last else None, root=last)
+    assert shared.tolist() == [last, last + 1, last + 2]
+    source = grid(P_world, [1], [last])
+    assert P.broadcast_data([5.5] if source.active else None, root=0, P_data=source).tolist() == [5.5]
+
+
+def test_data_outside_is_nothing(P_world):
+    P = grid(P_world, [1])
+    gathered = P.allgather_data(3)
+    assert (len(gathered) == 1) == P.active
+    assert (P.broadcast_data(3) is None) != P.active
+
+
+def test_objects_do_not_travel(P_world):
+    with pytest.raises(ValueError, match="allow_pickle"):
+        P_world.allgather_data([object()])
+
+
+def test_print_sequential(P_world, capsys):
+    P_world.print_sequential(f"I am {job.rank}")
+    printed = capsys.readouterr().out
+    assert printed == ("".join(f"I am {r}\n" for r in range(job.size)) if job.rank == 0 else "")
+
+
+def test_deactivate(P_world):
+    P = grid(P_world, [1, job.size])
+    with P:
+        assert P.active
+    assert not P.active
+    assert P.shape.tolist() == [1, job.size]
