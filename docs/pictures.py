@@ -27,7 +27,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours that are readable on one background."""
+    """Colors that are readable on one background."""
 
     name: str
     ink: str
@@ -127,7 +127,7 @@ def balanced(theme: Theme) -> Figure:
 
 
 def matching(theme: Theme) -> Figure:
-    """Which workers meet in broadcasts and sum-reductions: like colours."""
+    """Which workers meet in broadcasts and sum-reductions: like colors."""
     cases = [  # title, P_x, P_y, transpose_src, transpose_dest
         ("Broadcast", (3,), (2, 3), False, False),
         ("SumReduce", (3, 4), (3, 1), False, False),
@@ -168,7 +168,7 @@ def repartition(theme: Theme) -> Figure:
     along = [_core.pieces(n, p, mine) for n, p, mine in zip(shape, target, middle, strict=True)]
     hue = {}
     for k, ((_, *rows), (_, *columns)) in enumerate(product(*along)):
-        hue.update({element: theme.hues[k + 1] for element in product(range(*rows), range(*columns))})
+        hue.update(dict.fromkeys(product(range(*rows), range(*columns)), theme.hues[k + 1]))
 
     for k, title in enumerate(("$P_x$: 3 × 3", "both", "$P_y$: 4 × 4")):
         at = (0.3 + 11.8 * k, 1.8)

@@ -1,41 +1,47 @@
+import textwrap
 from collections.abc import Callable
 
 import torch
 
 import distdl
-from distdl.nn import Broadcast, DistributedConv2d, DistributedLinear, Repartition, SumReduce
+from distdl import nn
 
-P_world = distdl.Partition()
-rank = P_world.rank
-P_root = P_world.create_partition_inclusive([0])
-P_row, P_column = (P_world.create_cartesian_topology_partition(shape) for shape in ([1, 3], [3, 1]))
-P_2x2 = P_world.create_cartesian_topology_partition([2, 2])
-P_rows = P_world.create_cartesian_topology_partition([1, 1, 4, 1])
-broadcast, repartition = Broadcast(P_root, P_world), Repartition(P_2x2, P_2x2)
+world = distdl.Partition()
+rank = world.rank
+P_0 = world.create_partition_inclusive([0])
+P_row = world.create_cartesian_topology_partition([1, 3])
+P_column = world.create_cartesian_topology_partition([3, 1])
+P_2x2 = world.create_cartesian_topology_partition([2, 2])
+P_image = world.create_cartesian_topology_partition([1, 1, 4, 1])
 
 
 def show(mistake: Callable[[], object]) -> None:
+    caught = "no exception"
     try:
         mistake()
-        caught = "no exception"
     except Exception as error:
         caught = f"{type(error).__name__}: {error}"
-    (text,) = set(map(str, P_world.allgather_data(caught.replace(" (raised on rank 0)", ""))))  # the same on all ranks
+    # The same on all ranks, but for where it comes from.
+    texts = {str(text).removesuffix(" (raised on rank 0)") for text in world.allgather_data(caught)}
+    assert len(texts) == 1
     if rank == 0:
-        print(text, end="\n\n")
+        print(textwrap.fill(caught, 80, subsequent_indent="    "), end="\n\n")
 
 
 # In constructing
-show(lambda: SumReduce(P_row, P_column))
-show(lambda: Repartition(P_root, P_2x2))
-show(lambda: DistributedLinear(P_world, P_world, P_2x2, 4, 4))
-show(lambda: DistributedConv2d(P_rows, 1, 2, kernel_size=5 if rank == 0 else 3))
+show(lambda: nn.SumReduce(P_row, P_column))
+show(lambda: nn.Repartition(P_0, P_2x2))
+show(lambda: nn.DistributedLinear(world, world, P_2x2, 4, 4))
+show(lambda: nn.DistributedConv2d(P_image, 1, 2, kernel_size=5 if rank == 0 else 3))
+
 # In calling
+broadcast = nn.Broadcast(P_0, world)
+repartition = nn.Repartition(P_2x2, P_2x2)
 show(lambda: broadcast(torch.ones(2, 3)))
 show(lambda: repartition(torch.ones(3 if rank == 3 else 2, 2)))
-show(lambda: repartition(torch.ones(2, 2, dtype=torch.float64 if rank == 3 else torch.float32)))
+show(lambda: repartition(torch.ones(2, 2).to(torch.float64 if rank == 3 else torch.float32)))
 show(lambda: repartition(None if rank == 2 else torch.ones(2, 2)))
+
 # In the order of calls
-x = torch.ones(2, 2)
-another = Repartition(P_2x2, P_2x2)
-show(lambda: another(x) if rank == 0 else repartition(x))
+another = nn.Repartition(P_2x2, P_2x2)
+show(lambda: (another if rank == 0 else repartition)(torch.ones(2, 2)))

@@ -1,21 +1,22 @@
 import torch
 
 import distdl
-from distdl.nn import DistributedConv2d, DistributedLinear, DistributedMaxPool2d, Repartition
+from distdl import nn
 
-P_world = distdl.Partition()
-P_image = P_world.create_cartesian_topology_partition([1, 1, 2, 2])
-P_channel = P_world.create_cartesian_topology_partition([1, 4, 1, 1])
-P_feature = P_world.create_cartesian_topology_partition([1, 4])
-P_root = P_world.create_partition_inclusive([0]).create_cartesian_topology_partition([1, 1])
+world = distdl.Partition()
+P_image = world.create_cartesian_topology_partition([1, 1, 2, 2])
+P_channel = world.create_cartesian_topology_partition([1, 4, 1, 1])
+P_feature = world.create_cartesian_topology_partition([1, 4])
+P_0 = world.create_partition_inclusive([0])
+P_root = P_0.create_cartesian_topology_partition([1, 1])
 
 torch.manual_seed(7)
 model = torch.nn.Sequential(
-    DistributedConv2d(P_image, 1, 4, kernel_size=3, padding=1),
-    DistributedMaxPool2d(P_image, 2),
-    Repartition(P_image, P_channel),  # so that each rank has whole channels to flatten
+    nn.DistributedConv2d(P_image, 1, 4, kernel_size=3, padding=1),
+    nn.DistributedMaxPool2d(P_image, 2),
+    nn.Repartition(P_image, P_channel),  # whole channels, to flatten
     torch.nn.Flatten(),
-    DistributedLinear(P_feature, P_root, P_feature, 64, 6),
+    nn.DistributedLinear(P_feature, P_root, P_feature, 64, 6),
 )
 torch.manual_seed(7)
 sequential = torch.nn.Sequential(
@@ -27,18 +28,23 @@ sequential = torch.nn.Sequential(
 )
 
 
-def is_equal() -> bool:
-    state = distdl.sequential_state_dict(model)  # on all ranks; whole parameters on rank 0
-    return P_world.rank != 0 or all(torch.equal(state[name], value) for name, value in sequential.state_dict().items())
+def compare(when: str) -> None:
+    # Called by all ranks; empty on all but rank 0.
+    whole = distdl.sequential_state_dict(model)
+    if world.rank == 0:
+        theirs = sequential.state_dict()
+        equal = all(torch.equal(whole[name], theirs[name]) for name in theirs)
+        print(f"{when}: {'equal' if equal else 'not equal'}")
 
 
-shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-P_world.print_sequential(f"rank {P_world.rank}: {shapes}")
-same = is_equal()
+shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+world.print_sequential(f"rank {world.rank}: {shapes}")
 
+compare("constructed with the same seed")
 with torch.no_grad():
     for parameter in sequential.parameters():
         parameter.mul_(2)
-different = not is_equal() or P_world.rank != 0
-distdl.load_sequential(model, sequential.state_dict())  # rank 0's is loaded
-P_world.print_sequential(f"rank {P_world.rank}: {same}, {different}, {is_equal()}")
+compare("after the sequential weights changed")
+# Called by all ranks; rank 0's state is loaded.
+distdl.load_sequential(model, sequential.state_dict())
+compare("after load_sequential")

@@ -72,7 +72,7 @@ def as_json(
 ) -> dict[str, object]:
     """All figures, and what they depend on."""
     versions = {"distdl": distdl.__version__, "torch": torch.__version__, "python": platform.python_version(),
-                "mpi": MPI.Get_library_version().strip("\0\n ").splitlines()[0]}  # fmt: skip
+                "mpi": " ".join(MPI.Get_library_version().strip("\0\n ").splitlines()[0].split())}  # fmt: skip
     chosen = {name: value for name, value in vars(args).items() if name != "output"}
     results = {
         name: {
@@ -95,9 +95,8 @@ def plot(runs: dict[str, Run], ranks: int, path: Path) -> None:
     axes = figure.subplots(1 + both, 1, sharex=True, squeeze=False)
     for (name, run), style in zip(runs.items(), ({"linewidth": 3, "alpha": 0.4}, {"linewidth": 1}), strict=False):
         epochs = [(step + 1) / run.steps_per_epoch for step in range(len(run.losses))]
-        axes[0, 0].semilogy(
-            epochs, run.losses, label=f"{name}, {ranks} rank(s)" if name == "distributed" else name, **style
-        )
+        label = f"distributed, ranks: {ranks}" if name == "distributed" else name
+        axes[0, 0].semilogy(epochs, run.losses, label=label, **style)
     axes[0, 0].set_ylabel("cross entropy of the batch")
     axes[0, 0].legend()
     if both:

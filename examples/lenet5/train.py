@@ -28,8 +28,8 @@ def options() -> argparse.Namespace:
     """What the command line asks for."""
     parser = argparse.ArgumentParser(description="Train LeNet-5 over 1, 2 or 4 ranks.")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--lr", type=float, default=0.004, help="learning rate of Adam")
+    parser.add_argument("--batch-size", type=int, default=96)
+    parser.add_argument("--lr", type=float, default=0.003, help="learning rate of Adam")
     parser.add_argument("--dtype", choices=["float64", "float32"], default="float64")
     parser.add_argument("--seed", type=int, default=0, help="of the weights and of the order of the batches")
     output = Path(__file__).resolve().parents[2] / "build" / "lenet5"
@@ -122,10 +122,10 @@ def main() -> None:
     dtype = getattr(torch, args.dtype)
     torch.set_num_threads(1)  # the ranks are the parallelism
     P_world = distdl.Partition(MPI.COMM_WORLD)
-    first = P_world.rank == 0
     if P_world.size not in GRIDS:
-        raise SystemExit(f"lenet5: there are {P_world.size} ranks; it runs on 1, 2 or 4" if first else 1)
+        raise SystemExit(f"lenet5: there are {P_world.size} ranks; it runs on 1, 2 or 4")
 
+    first = P_world.rank == 0
     data = digits.load(dtype) if first else digits.absent(dtype)
     torch.manual_seed(args.seed)  # the same on all ranks: the global weights are those of the sequential model
     model = distributed_lenet5(P_world, dtype)

@@ -36,7 +36,7 @@ def compute_subtensor_shapes_balanced(structure: Any, shape: Sequence[int]) -> A
         shape: the shape of the partition.
 
     Returns:
-        An array of shape [*shape, dim].
+        An array of shape ``[*shape, dim]``.
     """
     extents = [int(extent) for extent in shape]
     shapes = np.empty([*extents, len(extents)], dtype=np.int64)
@@ -46,12 +46,12 @@ def compute_subtensor_shapes_balanced(structure: Any, shape: Sequence[int]) -> A
 
 
 def compute_subtensor_stop_indices(shapes: Any) -> Any:
-    """One past the last global index of every worker's block, from the shapes of all blocks: [*shape, dim]."""
+    """One past the last global index of every worker's block, from the shapes of all blocks: ``[*shape, dim]``."""
     return np.stack([np.cumsum(shapes[..., d], axis=d) for d in range(shapes.shape[-1])], axis=-1)
 
 
 def compute_subtensor_start_indices(shapes: Any) -> Any:
-    """The first global index of every worker's block, from the shapes of all blocks: [*shape, dim]."""
+    """The first global index of every worker's block, from the shapes of all blocks: ``[*shape, dim]``."""
     return compute_subtensor_stop_indices(shapes) - shapes
 
 

@@ -101,7 +101,8 @@ def _compare(
     for view in views.values():
         involved = {rank for _, ranks in view["partitions"].values() for rank in ranks}
         if any(views[rank] != view for rank in involved):
-            raise ValueError(f"{what}: the ranks construct different things; " + _differences(views))
+            names = " and ".join(sorted({view["what"] for view in views.values()}))
+            raise ValueError(f"{names}: the ranks construct different things; " + _differences(views))
 
 
 def _differences(views: Mapping[int, Any]) -> str:

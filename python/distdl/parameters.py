@@ -106,6 +106,8 @@ class ParameterBroadcast:
         """Full parameters from (this rank's part, global shape) pairs; on ranks outside the parts as they are."""
         if not self._partition.active:
             return [parameter for parameter, _ in owned]
-        flat = self._broadcast(torch.cat([parameter.reshape(-1) for parameter, _ in owned]))
+        mine = [parameter.reshape(-1) for parameter, _ in owned]
+        # Of no elements outside of the owner: torch.cat would lose these from derivatives of derivatives.
+        flat = self._broadcast(torch.cat(mine) if self._owner.active else functools.reduce(operator.add, mine))
         parts = flat.split([math.prod(shape) for _, shape in owned])
         return [part.view(shape) for part, (_, shape) in zip(parts, owned, strict=True)]

@@ -295,7 +295,7 @@ class Partition:
         """The reduction of every worker's small array; None outside. Collective over this partition."""
         if not self.active:
             return None
-        mine = np.ascontiguousarray(data)
+        mine = np.asarray(data, order="C")
         result = np.empty_like(mine)
         self._forum().view([]).Allreduce(mine, result, op=op)
         return result

@@ -41,13 +41,14 @@ OperatorPtr BroadcastPrimitive::plan(const GlobalStructure& structure) {
   const auto dtype = check_roles(*site_, x_, structure);
   auto plan = std::make_shared<RootedPlan>();
   plan->groups = groups_;
-  plan->at_root = structure[my_rank()];
+  plan->at_root.sizes = structure[my_rank()].sizes;
   if (y_.mine) {
     plan->at_member.sizes = x_.of(structure, matching_.one_of(*y_.mine)).sizes;
   } else {
-    plan->at_member.sizes = zero_volume(plan->at_root, options_.preserve_batch);
+    plan->at_member.sizes = zero_volume(structure[my_rank()], options_.preserve_batch);
   }
-  plan->at_member.dtype = dtype;
+  // The same on all ranks, whatever the dtype of a zero-volume input: the adjoint's sum is in this dtype.
+  plan->at_root.dtype = plan->at_member.dtype = dtype;
   return c10::make_intrusive<Broadcast>(site_, false, plan);
 }
 

@@ -53,14 +53,13 @@ OperatorPtr SumReducePrimitive::plan(const GlobalStructure& structure) {
   }
   auto plan = std::make_shared<RootedPlan>();
   plan->groups = groups_;
-  plan->at_member = structure[my_rank()];
-  plan->at_member.dtype = dtype;
+  plan->at_member.sizes = structure[my_rank()].sizes;
   if (y_.mine) {
     plan->at_root.sizes = x_.of(structure, matching_.many_of(*y_.mine).front()).sizes;
   } else {
-    plan->at_root.sizes = zero_volume(plan->at_member, options_.preserve_batch);
+    plan->at_root.sizes = zero_volume(structure[my_rank()], options_.preserve_batch);
   }
-  plan->at_root.dtype = dtype;
+  plan->at_root.dtype = plan->at_member.dtype = dtype;
   return c10::make_intrusive<SumReduce>(site_, false, plan);
 }
 

@@ -1,11 +1,15 @@
 """What tests share: blocks of a known tensor, and the ranks' results put together without the code under test."""
 
 import functools
+import itertools
 import time
+import traceback
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
+from hypothesis import strategies
 from mpi4py import MPI
 
 import distdl
@@ -37,10 +41,10 @@ def balanced(n, p, i):
 
 
 def block_slices(P, shape, sizes=None):
-    """The slices of this worker's block: balanced, or of the given sizes along each dimension."""
+    """The slices of this worker's block: balanced, or in each dimension of the given sizes unless these are None."""
     slices = []
     for d, i in enumerate(P.index):
-        if sizes is None:
+        if sizes is None or sizes[d] is None:
             slices.append(slice(*balanced(shape[d], int(P.shape[d]), int(i))))
         else:
             slices.append(slice(sum(sizes[d][:i]), sum(sizes[d][: i + 1])))
@@ -109,16 +113,17 @@ def on_all_ranks(test):
 
     @functools.wraps(test)
     def wrapped(*args, **kwargs):
-        error = None
+        raised = None
         try:
             test(*args, **kwargs)
-        except Exception as raised:
-            error = raised
-        errors = job.allgather(None if error is None else f"{type(error).__name__}: {error}")
-        if error is not None:
-            raise error
-        failed = [f"rank {rank}: {text}" for rank, text in enumerate(errors) if text is not None]
-        assert not failed, failed
+        except hypothesis.errors.UnsatisfiedAssumption:
+            raise
+        except Exception:
+            raised = traceback.format_exc()
+        failed = [f"rank {rank}: {text}" for rank, text in enumerate(job.allgather(raised)) if text is not None]
+        # The same exception from the same line on all ranks: hypothesis goes on by where an exception came from.
+        if failed:
+            raise AssertionError("\n".join(failed))
 
     return wrapped
 
@@ -162,19 +167,17 @@ def derivatives(layer, x, parameters, cotangent, directions):
     """
     leaves = [x.requires_grad_(), *parameters]
     y = layer(x)
-    unused = {"allow_unused": True, "materialize_grads": True}
-    first = torch.autograd.grad(y, leaves, cotangent.requires_grad_(), create_graph=True, **unused)
-    connected = [(g, u) for g, u in zip(first, directions, strict=True) if g.requires_grad]
-    gradients, along = zip(*connected, strict=True)
-    second = torch.autograd.grad(gradients, [*leaves, cotangent], along, **unused)
+    cotangent = cotangent.reshape(y.shape).requires_grad_()  # zero volume comes in several shapes
+    first = torch.autograd.grad(y, leaves, cotangent, create_graph=True)
+    second = torch.autograd.grad(first, [*leaves, cotangent], directions, allow_unused=True, materialize_grads=True)
     return [t.detach() for t in (y, *first, *second)]
 
 
-def assert_equals_twin(layer, twin, x, P_x, P_y, parameter_partitions=(), sizes=None, equal=torch.equal):
+def assert_equals_twin(layer, twin, x, P_x, P_y, parameter_partitions=(), sizes=None, y_sizes=None, equal=torch.equal):
     """A distributed layer gives, put together, what its sequential twin gives, up to the second derivatives.
 
-    x is the whole input, of which each worker passes its block, balanced or of the given sizes. The layer gets the
-    twin's parameters, of which each is in balanced blocks on its partition.
+    x is the whole input, of which each worker passes its block, balanced or of the given sizes; y_sizes are those of the
+    result. The layer gets the twin's parameters, of which each is in balanced blocks on its partition.
     """
     partitions = [P_x, *parameter_partitions]
     wholes = [x, *(p.detach() for p in twin.parameters())]
@@ -192,10 +195,10 @@ def assert_equals_twin(layer, twin, x, P_x, P_y, parameter_partitions=(), sizes=
         layer,
         mine(x, 0),
         list(layer.parameters()),
-        block_of(cotangent, P_y),
+        block_of(cotangent, P_y, y_sizes),
         [mine(direction, i) for i, direction in enumerate(directions)],
     )
-    where = [(P_y, None), (P_x, sizes), *((P, None) for P in parameter_partitions)]
+    where = [(P_y, y_sizes), (P_x, sizes), *((P, None) for P in parameter_partitions)]
     where += [*where[1:], where[0]]
     for block, whole, (P, sizes_on_P) in zip(blocks, expected, where, strict=True):
         assert P.active or block.numel() == 0
@@ -210,3 +213,14 @@ def fill_with_integers(module):
         for i, parameter in enumerate(module.parameters()):
             parameter.copy_(values(parameter.shape, parameter.dtype, seed=100 + i))
     return module
+
+
+@strategies.composite
+def blocks_of(draw, shape, workers):
+    """Sizes of blocks in each dimension: None for balanced ones, or any, of which some are 0."""
+
+    def along(n, p):
+        cuts = sorted(draw(strategies.lists(strategies.integers(0, n), min_size=p - 1, max_size=p - 1)))
+        return [stop - start for start, stop in itertools.pairwise([0, *cuts, n])]
+
+    return [None if draw(strategies.booleans()) else along(n, p) for n, p in zip(shape, workers, strict=True)]

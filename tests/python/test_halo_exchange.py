@@ -118,3 +118,10 @@ def test_bad_widths_on_one_rank_raise_everywhere(P_world, halo):
 def test_bad_periodic_raises_everywhere(P_world):
     P = grid(P_world, [job.size])
     raises_everywhere(ValueError, "P_x has 1 dimensions", lambda: dnn.HaloExchange(P, 1, periodic=[True, False]))
+
+
+def test_cutting_away_more_than_there_is_raises_everywhere(P_world):
+    layer = dnn.HaloExchange(grid(P_world, [job.size]), [(-2, -1)])
+    assert layer(torch.ones(4)).shape == (1,)
+    short = torch.ones(2 if job.rank == job.size - 1 else 4)
+    raises_everywhere(ValueError, "cuts away more than there is", lambda: layer(short))

@@ -1,5 +1,7 @@
 """DistributedLinear against torch.nn.Linear: values, derivatives, initial parameters, mistakes."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -79,9 +81,9 @@ def test_one_by_four_to_one_by_three(P_world):
     P_y = P_world.create_partition_inclusive(np.arange(4, 7)).create_cartesian_topology_partition([1, 3])
     P_W = P_world.create_partition_inclusive(np.arange(0, 12)).create_cartesian_topology_partition([3, 4])
     y = DistributedLinear(P_x, P_y, P_W, 16, 12)(torch.rand(1, 4) if P_x.active else zero_volume_tensor())
-    assert y.shape == ((1, 4) if P_y.active else (1, 0) if P_x.active else (0,))
     assert_like_linear(P_x, P_y, P_W, grid(P_world, [3], [0, 4, 8]), 16, 12)
     assert_like_linear(P_x, P_y, P_W, grid(P_world, [3], [0, 4, 8]), 3, 2)
+    assert y.shape == ((1, 4) if P_y.active else (1, 0) if P_W.active else (0,))
 
 
 @pytest.mark.parametrize("drawn_at_once", [1, 7, 1 << 22])
@@ -223,7 +225,5 @@ def test_other_arguments_on_the_last_rank_raise_on_all(P_world):
     if job.size > 1:
         for wrong in ({"in_features": 5}, {"bias": False}, {"dtype": torch.float64}):
             options = {"in_features": 4, **(wrong if last else {})}
-            raises_everywhere(
-                ValueError, "construct different things",
-                lambda options=options: DistributedLinear(P_x, P_y, P_W, out_features=4, **options),
-            )  # fmt: skip
+            make = partial(DistributedLinear, P_x, P_y, P_W, out_features=4, **options)
+            raises_everywhere(ValueError, "construct different things", make)

@@ -146,14 +146,16 @@ class _DistributedConv(WindowLayer):
 _DOCUMENTATION = """Applies a {dims}-d convolution to a tensor that is partitioned in space: ``torch.nn.Conv{dims}d``, put together.
 
     Args:
-        P_x: the partition of input and output, [channels, *space] or [batch, channels, *space]; channels must be 1.
+        P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``; channels must
+            be 1.
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, device, dtype: as in
             ``torch.nn.Conv{dims}d``.
         padding_mode: 'zeros' or 'circular'.
 
     Shape:
-        (N, in_channels, *space) or (in_channels, *space), as P_x has dimensions, in any blocks; out come balanced blocks
-        of what ``torch.nn.Conv{dims}d`` gives. Zero volume on all other ranks.
+        ``(N, in_channels, *space)`` or ``(in_channels, *space)``, as P_x has dimensions, in any blocks; out comes
+        what ``torch.nn.Conv{dims}d`` gives, in the batch's blocks and in balanced blocks of space. Zero volume on all
+        other ranks.
 
     Attributes:
         weight: the whole weight on worker 0 of P_x, which owns it; zero volume on all other ranks.

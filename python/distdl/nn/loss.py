@@ -128,16 +128,16 @@ class DistributedCrossEntropyLoss(_DistributedLoss):
     """The cross entropy between partitioned logits and targets: ``torch.nn.CrossEntropyLoss``, put together.
 
     Args:
-        P_x: the partition of the logits, [classes], [batch, classes] or [batch, classes, *others]; any dimension may be
-            partitioned, the classes too.
+        P_x: the partition of the logits, ``[classes]``, ``[batch, classes]`` or ``[batch, classes, *others]``; any
+            dimension may be partitioned, the classes too.
         weight: a weight for each class, of shape [C], the same on all ranks.
         ignore_index, reduction, label_smoothing: as in ``torch.nn.CrossEntropyLoss``.
 
     Shape:
-        Logits (N, C, *others) in balanced blocks over P_x. Targets as class indices (N, *others), each worker those of
-        its own block (so workers that differ only in the classes have equal targets), or as probabilities of the shape
-        of the logits. Out comes a scalar on every rank; with reduction='none' the blocks of the losses, on the workers
-        with the first classes.
+        Logits ``(N, C, *others)`` in balanced blocks over P_x. Targets as class indices ``(N, *others)``, each worker
+        those of its own block (so workers that differ only in the classes have equal targets), or as probabilities of
+        the shape of the logits. Out comes a scalar on every rank; with reduction='none' the blocks of the losses, on
+        the workers with the first classes.
 
     Raises:
         ValueError: on all workers, if the logits' dimension is not that of P_x, a target's shape does not belong to its

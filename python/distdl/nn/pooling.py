@@ -167,12 +167,13 @@ class _DistributedAvgPool(_DistributedPool):
 _DOCUMENTATION = """Applies {dims}-d {kind} pooling to a partitioned tensor: ``torch.nn.{twin}{dims}d``, put together.
 
     Args:
-        P_x: the partition of input and output, [channels, *space] or [batch, channels, *space].
+        P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``.
         {options}: as in ``torch.nn.{twin}{dims}d``.{indices}
 
     Shape:
-        (N, C, *space) or (C, *space), as P_x has dimensions, in any blocks; out come balanced blocks of what
-        ``torch.nn.{twin}{dims}d`` gives. Zero volume on all other ranks.
+        ``(N, C, *space)`` or ``(C, *space)``, as P_x has dimensions, in any blocks; out comes what
+        ``torch.nn.{twin}{dims}d`` gives, in the same blocks of batch and channels and in balanced blocks of space. Zero
+        volume on all other ranks.
 
     Raises:
         ValueError: on all ranks, if the partition is not as described.
