@@ -1,11 +1,10 @@
 """Model-parallel deep learning for PyTorch: distributed layers from linear operators and their adjoints.
 
-Start programs with ``mpiexec -n P python -m mpi4py program.py``, so that an exception that nobody catches ends all ranks.
+Start programs with ``mpiexec -n P python -m mpi4py program.py``, so that an uncaught exception ends all ranks.
 """
 
-from distdl import _load  # first: it explains what is wrong with an installation  # isort: skip
+from distdl._load import _core  # isort: skip  (first: it explains what is wrong with an installation)
 from distdl import compatibility, functional, nn
-from distdl._load import _core
 from distdl.partition import Partition
 from distdl.state import load_sequential, sequential_state_dict
 from distdl.structure import TensorStructure, structure_check, zero_volume_tensor

@@ -1,4 +1,4 @@
-"""The import paths under which programs know parts of this package: thin names for the real homes, in this one place."""
+"""The import paths under which programs know parts of this package: names for the real homes, in this one place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ZeroVolumeCorrectorFunction(torch.autograd.Function):
     """Turn a zero-volume tensor into the scalar 0, on which ``backward()`` can be called; others pass unchanged."""
 
     @staticmethod
-    def forward(ctx: Any, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 (torch's name)
+    def forward(ctx: Any, input: torch.Tensor) -> torch.Tensor:
         """Return 0 for a zero-volume tensor, else a copy."""
         ctx.shape = input.shape
         return input.new_zeros(()) if input.numel() == 0 else input.clone()

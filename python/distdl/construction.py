@@ -22,9 +22,7 @@ _RAISED = {kind.__name__: kind for kind in (TypeError, ValueError, RuntimeError,
 
 
 @contextmanager
-def constructing(
-    what: str, partitions: Mapping[str, Any], options: Mapping[str, Any]
-) -> Iterator[list[Partition]]:
+def constructing(what: str, partitions: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[list[Partition]]:
     """Check a construction on all ranks before anything is made.
 
     The body checks this rank's arguments. An exception in it is raised on all ranks; so is a ValueError when ranks that
@@ -108,7 +106,9 @@ def _compare(
 def _differences(views: Mapping[int, Any]) -> str:
     by_text: dict[str, list[int]] = {}
     for rank, view in views.items():
-        partitions = [f"{name} of shape {shape} on ranks {ranks}" for name, (shape, ranks) in view["partitions"].items()]
+        partitions = [
+            f"{name} of shape {shape} on ranks {ranks}" for name, (shape, ranks) in view["partitions"].items()
+        ]
         options = [f"{name}={value}" for name, value in view["options"].items()]
         by_text.setdefault(f"{view['what']}({', '.join(partitions + options)})", []).append(rank)
     return "; ".join(f"rank {', '.join(map(str, ranks))}: {text}" for text, ranks in by_text.items())

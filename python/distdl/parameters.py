@@ -80,8 +80,8 @@ def reset_like_linear(weight: torch.Tensor, layout: Layout) -> float:
 def zero_of(*tensors: torch.Tensor) -> torch.Tensor:
     """0, as the product of sums of no elements: where nothing is computed, it connects a result with these tensors.
 
-    A rank on which a derivative does not reach a parameter or an input would leave out the communication that leads to
-    it, while other ranks wait: in ``torch.autograd.grad`` with respect to parameters, and in derivatives of derivatives.
+    A rank on which a derivative does not reach a parameter or an input would leave out the communication that leads
+    to it, while other ranks wait: in ``torch.autograd.grad`` with respect to parameters, in second derivatives.
     """
     return functools.reduce(operator.mul, (tensor.flatten()[:0].sum() for tensor in tensors))
 

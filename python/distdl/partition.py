@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -210,8 +210,8 @@ class Partition:
             extents.extend(int(extent) for extent in shape)
             if any(extent < 1 for extent in extents) or (self._root is not None and np.prod(extents) > self.size):
                 raise ValueError(
-                    f"create_cartesian_topology_partition: shape {extents} on {self.size} workers; every extent must be "
-                    f"at least 1 and their product at most {self.size}"
+                    f"create_cartesian_topology_partition: shape {extents} on {self.size} workers; every extent must "
+                    f"be at least 1 and their product at most {self.size}"
                 )
         if self._root is None:
             return Partition._of(None, (), extents)
@@ -264,15 +264,13 @@ class Partition:
 
     # Small data for scripts
 
-    def broadcast_data(
-        self, data: Any = None, root: int = 0, P_data: Partition | None = None
-    ) -> NDArray[Any] | None:
+    def broadcast_data(self, data: Any = None, root: int = 0, P_data: Partition | None = None) -> NDArray[Any] | None:
         """A small array from one worker to all workers of this partition.
 
         Args:
             data: anything that ``numpy.asarray`` takes, but no objects; used on the sending worker only.
             root: the sending worker.
-            P_data: the partition that ``root`` counts in; this one by default. Its workers have to be of this partition.
+            P_data: the partition that ``root`` counts in; this one by default. Its workers have to be of this one.
 
         Returns:
             The array; None on ranks outside of this partition.
@@ -314,7 +312,7 @@ class Partition:
         """Forget the ranks: the partition is inactive from now on. Communicators are shared and stay cached."""
         self._describe(None, (), self._shape)
 
-    def __enter__(self) -> Partition:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -103,9 +103,7 @@ def repartition(P_x: Any, P_y: Any, preserve_batch: bool = True) -> Operator:
     return operator
 
 
-def halo_exchange(
-    P_x: Any, halo: Any, periodic: bool | Sequence[bool] = False, fill_value: float = 0.0
-) -> Operator:
+def halo_exchange(P_x: Any, halo: Any, periodic: bool | Sequence[bool] = False, fill_value: float = 0.0) -> Operator:
     """An exchange of halos among the workers of P_x; each worker may want other widths."""
     mine: list[Widths] = []
     wraps: list[bool] = []
@@ -117,8 +115,8 @@ def halo_exchange(
         if len(wraps) != x.dim:
             raise ValueError(f"HaloExchange: periodic {wraps} has {len(wraps)} values; P_x has {x.dim} dimensions")
     # The widths differ from worker to worker, so that they are gathered rather than compared.
-    everyone = x.allgather_data([list(widths) for widths in mine]) or [[[0, 0]] * x.dim] * x.size
-    halos = [[[int(left), int(right)] for left, right in one] for one in everyone]
+    gathered = x.allgather_data(mine)
+    halos = [one.reshape(-1, 2).tolist() for one in gathered] if x.active else [[[0, 0]] * x.dim] * x.size
     operator: Operator = _made(_core.HaloExchange, x, x._workers(), halos, wraps, float(fill_value))
     return operator
 
@@ -159,8 +157,8 @@ class HaloInRoom:
         P_x: the partition.
         room: [dim, 2] widths of the room around this worker's block.
         received: [dim, 2] widths of what arrives in it, next to the block; at most the room.
-        sent: [dim, 2] widths of what goes to the left and the right neighbor. It follows from what these receive, and is
-            checked against it where it is given.
+        sent: [dim, 2] widths of what goes to the left and the right neighbor. It follows from what these receive, and
+            is checked against it where it is given.
     """
 
     def __init__(self, P_x: Any, room: Any, received: Any, sent: Any = None) -> None:
@@ -179,7 +177,7 @@ class HaloInRoom:
         self._active = x.active
 
     def _check_sent(self, x: Partition, sent: Any) -> None:
-        everyone = x.allgather_data([list(widths) for widths in self._received] if x.active else [])
+        everyone = x.allgather_data(self._received if x.active else [])
         with constructing("HaloExchange", {"P_x": x}, {}):
             if x.active:
                 widths = halo_widths(sent, x.dim)

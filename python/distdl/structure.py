@@ -46,8 +46,8 @@ def structure_check(enabled: bool) -> Iterator[None]:
     """Turn the check of the global structure off (or on) for a block of code.
 
     Before data moves, the ranks of an operator make sure in one small reduction that they call the same operator and
-    that the structure of its input has not changed on any of them. A loop in which that is known may save the reduction.
-    It has to be known: what differs among the ranks then ends in wrong results or in a hang.
+    that the structure of its input has not changed on any of them. A loop in which that is known may save the
+    reduction. It has to be known: what differs among the ranks then ends in wrong results or in a hang.
 
     Every rank of the operators inside has to use the same setting.
 

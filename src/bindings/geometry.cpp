@@ -63,8 +63,7 @@ void bind_geometry(py::module_& m) {
            py::arg("kernel"), py::arg("stride") = 1, py::arg("padding") = Pair{0, 0}, py::arg("dilation") = 1,
            py::arg("ceil_mode") = false)
       .def_property_readonly(
-          "padding",
-          [](const geometry::Window& window) { return Pair{window.padding_left, window.padding_right}; },
+          "padding", [](const geometry::Window& window) { return Pair{window.padding_left, window.padding_right}; },
           "(left, right).")
       .def("outputs", &geometry::Window::outputs, py::arg("n"), "How many windows there are over n inputs.")
       .def(

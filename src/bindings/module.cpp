@@ -44,9 +44,7 @@ MPI_Comm communicator_handle(const py::object& comm) {
   return *handle;
 }
 
-py::object communicator_object(MPI_Comm handle) {
-  return py::reinterpret_steal<py::object>(PyMPIComm_New(handle));
-}
+py::object communicator_object(MPI_Comm handle) { return py::reinterpret_steal<py::object>(PyMPIComm_New(handle)); }
 
 PYBIND11_MODULE(_core, m) {
   if (import_mpi4py() < 0) throw py::error_already_set();

@@ -69,18 +69,18 @@ std::unique_ptr<Made> make_rooted(const py::object& root, const Workers& x, cons
 
 template <class Made>
 void bind_rooted(py::module_& m, const char* name) {
-  py::class_<Made, Primitive>(m, name)
-      .def(py::init(&make_rooted<Made>), py::arg("root"), py::arg("P_x"), py::arg("P_y"), py::arg("transpose_src"),
-           py::arg("transpose_dest"), py::arg("preserve_batch"));
+  py::class_<Made, Primitive>(m, name).def(py::init(&make_rooted<Made>), py::arg("root"), py::arg("P_x"),
+                                           py::arg("P_y"), py::arg("transpose_src"), py::arg("transpose_dest"),
+                                           py::arg("preserve_batch"));
 }
 
 template <class Made>
 void bind_along_axes(py::module_& m, const char* name, const char* axes_name) {
-  py::class_<Made, Primitive>(m, name)
-      .def(py::init([axes_name](const py::object& root, const Workers& x, const Axis& along, const Axis& keep) {
-             return make<Made>(root, named("P_x", x), Axes{axes_name, along, keep});
-           }),
-           py::arg("root"), py::arg("P_x"), py::arg("along"), py::arg("keep"));
+  py::class_<Made, Primitive>(m, name).def(
+      py::init([axes_name](const py::object& root, const Workers& x, const Axis& along, const Axis& keep) {
+        return make<Made>(root, named("P_x", x), Axes{axes_name, along, keep});
+      }),
+      py::arg("root"), py::arg("P_x"), py::arg("along"), py::arg("keep"));
 }
 
 }  // namespace

@@ -74,8 +74,9 @@ Communicator::Communicator(MPI_Comm handle) : handle_(handle) {
 
 MPI_Comm Communicator::handle() const {
   if (handle_ == MPI_COMM_NULL) {
-    throw std::runtime_error("the communicator of this operator was freed (or MPI was finalized); "
-                             "keep a partition's communicator alive for as long as its layers are used");
+    throw std::runtime_error(
+        "the communicator of this operator was freed (or MPI was finalized); "
+        "keep a partition's communicator alive for as long as its layers are used");
   }
   return handle_;
 }

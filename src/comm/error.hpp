@@ -37,8 +37,9 @@ using Displacement = int;
 template <class Integer>
 Integer narrow(std::int64_t n, const char* call) {
   if (n > static_cast<std::int64_t>(std::numeric_limits<Integer>::max())) {
-    throw std::length_error(std::string(call) + ": " + std::to_string(n) +
-                            " elements in one message; this MPI library counts to 2^31 - 1, MPI 4 or later to 2^63 - 1");
+    throw std::length_error(
+        std::string(call) + ": " + std::to_string(n) +
+        " elements in one message; this MPI library counts to 2^31 - 1, MPI 4 or later to 2^63 - 1");
   }
   return static_cast<Integer>(n);
 }

@@ -23,9 +23,7 @@ struct Interval {
   bool operator==(const Interval&) const = default;
 };
 
-inline Interval intersect(Interval a, Interval b) {
-  return {std::max(a.start, b.start), std::min(a.stop, b.stop)};
-}
+inline Interval intersect(Interval a, Interval b) { return {std::max(a.start, b.start), std::min(a.stop, b.stop)}; }
 
 /// The product of one interval per dimension. The box of no dimensions holds one element.
 using Box = std::vector<Interval>;

@@ -8,10 +8,10 @@ namespace distdl::operators {
 
 /// How a whole tensor is cut into the blocks of a group, and the two tensors of this rank.
 struct BlocksPlan {
-  comm::CommunicatorPtr group;         // null when this rank is alone
-  std::vector<geometry::Box> blocks;   // in `whole`, by rank of the group
+  comm::CommunicatorPtr group;        // null when this rank is alone
+  std::vector<geometry::Box> blocks;  // in `whole`, by rank of the group
   Structure whole;
-  Structure part;                      // this rank's block
+  Structure part;  // this rank's block
 };
 using BlocksPlanPtr = std::shared_ptr<const BlocksPlan>;
 

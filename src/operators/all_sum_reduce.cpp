@@ -14,10 +14,10 @@ at::Tensor AllSumReduce::apply(const at::Tensor& x) const {
   const auto mine = x.to(sum.accumulate).contiguous();
   auto result = at::empty(mine.sizes(), mine.options());
   comm::Requests requests;
-  comm::check(DISTDL_MPI_LARGE(MPI_Iallreduce)(mine.data_ptr(), result.data_ptr(),
-                                               sum.count_of(mine.numel(), "MPI_Iallreduce"), sum.type, sum.op,
-                                               group_->handle(), requests.next()),
-              "MPI_Iallreduce");
+  comm::check(
+      DISTDL_MPI_LARGE(MPI_Iallreduce)(mine.data_ptr(), result.data_ptr(), sum.count_of(mine.numel(), "MPI_Iallreduce"),
+                                       sum.type, sum.op, group_->handle(), requests.next()),
+      "MPI_Iallreduce");
   requests.wait_all();
   return result.to(x.scalar_type());
 }

@@ -22,8 +22,8 @@ struct Axes {
 
 /// This rank's group. Makes its communicator: collective over the group.
 struct AxisGroup {
-  std::vector<std::int64_t> axes;     // ascending
-  std::vector<std::int64_t> workers;  // of the partition; empty on ranks outside of it
+  std::vector<std::int64_t> axes;      // ascending
+  std::vector<std::int64_t> workers;   // of the partition; empty on ranks outside of it
   comm::CommunicatorPtr communicator;  // of these workers in this order; null when this rank is alone
 
   AxisGroup(const Scope& scope, const Placement& x, std::vector<std::int64_t> along);

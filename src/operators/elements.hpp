@@ -28,8 +28,8 @@ SumType sum_type(c10::ScalarType dtype);
 /// The dtype in which values of this dtype are added up.
 c10::ScalarType accumulate_type(c10::ScalarType dtype);
 
-/// A tensor of one value. Minus infinity is the lowest value of an integral dtype; zero is what has no bits set, so that
-/// every dtype has it. Throws TypeError for a value that a dtype does not have.
+/// A tensor of one value. Minus infinity is the lowest value of an integral dtype; zero is what has no bits set, so
+/// that every dtype has it. Throws TypeError for a value that a dtype does not have.
 at::Tensor filled(at::IntArrayRef sizes, double value, const at::TensorOptions& options);
 
 /// Whether torch can copy values of this dtype at all.

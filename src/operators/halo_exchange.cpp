@@ -11,9 +11,8 @@ HaloExchangePrimitive::HaloExchangePrimitive(MPI_Comm root, const Partition& x, 
                                              std::vector<bool> periodic, double fill)
     : ExchangePrimitive("HaloExchange", root, x, x, std::move(periodic), fill, true), halos_(std::move(halos)) {
   const auto workers = static_cast<std::size_t>(x_.grid.size()), dims = static_cast<std::size_t>(x_.grid.dim());
-  const bool complete = halos_.size() == workers && std::all_of(halos_.begin(), halos_.end(), [&](const Halo& halo) {
-    return halo.size() == dims;
-  });
+  const bool complete = halos_.size() == workers && std::all_of(halos_.begin(), halos_.end(),
+                                                                [&](const Halo& halo) { return halo.size() == dims; });
   if (!complete) {
     throw std::invalid_argument(name() + ": P_x has shape " + geometry::text(x_.grid.shape()) +
                                 "; a halo is needed for each of its workers, with a left and a right width for each "
@@ -38,8 +37,7 @@ geometry::Wanted HaloExchangePrimitive::wanted(const std::vector<geometry::Block
       }
     }
     const auto own = blocks[d];
-    wanted.bounds.push_back(
-        {own.count(), [own, left, right](std::int64_t i) { return own.at(i).grown(left, right); }});
+    wanted.bounds.push_back({own.count(), [own, left, right](std::int64_t i) { return own.at(i).grown(left, right); }});
   }
   wanted.exact = [this, blocks](std::int64_t worker) {
     const auto index = x_.grid.index(worker);

@@ -121,10 +121,10 @@ std::vector<geometry::Blocks> check_blocks(const Site& site, const Placement& in
     for (std::size_t d = 0; d < index.size(); ++d) {
       const auto expected = sizes[d][static_cast<std::size_t>(index[d])];
       if (block[d] != expected) {
-        throw std::invalid_argument(
-            site.name + ": " + worker_text(site, input, worker) + " has a block of shape " + text(block) +
-            ", but in dimension " + std::to_string(d) + " the first worker with the same index has " +
-            std::to_string(expected) + "; blocks side by side must have the same size");
+        throw std::invalid_argument(site.name + ": " + worker_text(site, input, worker) + " has a block of shape " +
+                                    text(block) + ", but in dimension " + std::to_string(d) +
+                                    " the first worker with the same index has " + std::to_string(expected) +
+                                    "; blocks side by side must have the same size");
       }
     }
   }

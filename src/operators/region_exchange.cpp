@@ -34,8 +34,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
   const auto dtype = to_->local.dtype;
   const bool sums = to_->overlapping;
   const auto options = x.options().dtype(sums ? accumulate_type(dtype) : dtype);
-  auto result = covers(*to_) ? at::empty(to_->local.sizes, options)
-                             : filled(to_->local.sizes, fill_, options);
+  auto result = covers(*to_) ? at::empty(to_->local.sizes, options) : filled(to_->local.sizes, fill_, options);
 
   // Boxes that are contiguous in memory travel from and to where they are; others through a buffer.
   comm::Requests receiving, sending;

@@ -90,8 +90,9 @@ comm::Outcome vote_on_call(const Site& site, bool adjoint, bool changed, bool re
   }
   if (outcome.any_requires_grad && outcome.any_grad_disabled) {
     throw_gathered(site.scope,
-                   site.name + ": gradients are asked for on some ranks and disabled on others; enter torch.no_grad "
-                               "(or pass create_graph) on all ranks or on none",
+                   site.name +
+                       ": gradients are asked for on some ranks and disabled on others; enter torch.no_grad "
+                       "(or pass create_graph) on all ranks or on none",
                    ballot.grad_disabled ? "disabled" : "enabled");
   }
   return outcome;
@@ -113,8 +114,7 @@ bool agree_on_call(const Site& site, bool adjoint, bool requires_grad) {
 
 Agreement::Result Agreement::agree(const Structure& mine, bool requires_grad) {
   const auto rank = static_cast<std::size_t>(site_->scope.communicator->rank());
-  const bool changed =
-      structure_.empty() || mine.error_kind != Structure::Error::none || structure_[rank] != mine;
+  const bool changed = structure_.empty() || mine.error_kind != Structure::Error::none || structure_[rank] != mine;
   if (!structure_check() && !structure_.empty()) {
     if (changed) {
       throw std::runtime_error(site_->name + ": the input of rank " + std::to_string(site_->scope.ranks[rank]) +

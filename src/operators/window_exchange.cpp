@@ -38,9 +38,10 @@ std::vector<geometry::Blocks> WindowExchangePrimitive::outputs(const std::vector
     const auto& input = blocks[first + w];
     const auto count = windows_[w].outputs(input.extent());
     if (count < 1) {
-      throw std::runtime_error(name() + ": the input has " + std::to_string(input.extent()) + " elements in dimension " +
-                               std::to_string(first + w) + ", padded by " + std::to_string(windows_[w].padding_left) +
-                               " and " + std::to_string(windows_[w].padding_right) + "; a window that reaches over " +
+      throw std::runtime_error(name() + ": the input has " + std::to_string(input.extent()) +
+                               " elements in dimension " + std::to_string(first + w) + ", padded by " +
+                               std::to_string(windows_[w].padding_left) + " and " +
+                               std::to_string(windows_[w].padding_right) + "; a window that reaches over " +
                                std::to_string(windows_[w].reach()) + " elements does not fit");
     }
     outputs[first + w] = geometry::Blocks::balanced(count, input.count());

@@ -60,8 +60,9 @@ TEST(the_transpose_comes_before_the_extension) {  // [3, 4] reversed and extende
 }
 
 TEST(both_directions_agree) {
-  const std::vector<Matching> matchings{match({1, 3}, {4, 3}), match({3}, {2, 2, 3}), match({1, 3}, {3, 4}, false, true),
-                                        match({4, 3, 1}, {1, 3, 4}, true, false), match({2, 1, 2}, {2, 5, 2}, true, true)};
+  const std::vector<Matching> matchings{match({1, 3}, {4, 3}), match({3}, {2, 2, 3}),
+                                        match({1, 3}, {3, 4}, false, true), match({4, 3, 1}, {1, 3, 4}, true, false),
+                                        match({2, 1, 2}, {2, 5, 2}, true, true)};
   const std::vector<std::int64_t> ones{3, 3, 3, 12, 4}, manys{12, 12, 12, 12, 20};
   for (std::size_t m = 0; m < matchings.size(); ++m) {
     std::vector<int> met(static_cast<std::size_t>(manys[m]), 0);

@@ -1,8 +1,8 @@
 """Tests run inside an MPI job, the same tests in the same order on all ranks.
 
 A test that fails on any rank fails on all of them and names the rank. A test that hangs ends the job with the stacks
-(faulthandler_timeout in pyproject.toml). Tests that need more than four ranks are marked ``mpi(min_size=N)``: they run in the jobs that are as large, and
-jobs of more than four ranks run nothing else.
+(faulthandler_timeout in pyproject.toml). Tests that need more than four ranks are marked ``mpi(min_size=N)``: they run
+in the jobs that are as large, and jobs of more than four ranks run nothing else.
 """
 
 import os

@@ -118,7 +118,7 @@ def on_all_ranks(test):
             test(*args, **kwargs)
         except hypothesis.errors.UnsatisfiedAssumption:
             raise
-        except Exception:
+        except (Exception, pytest.fail.Exception):
             raised = traceback.format_exc()
         failed = [f"rank {rank}: {text}" for rank, text in enumerate(job.allgather(raised)) if text is not None]
         # The same exception from the same line on all ranks: hypothesis goes on by where an exception came from.
@@ -173,7 +173,9 @@ def derivatives(layer, x, parameters, cotangent, directions):
     return [t.detach() for t in (y, *first, *second)]
 
 
-def assert_equals_twin(layer, twin, x, P_x, P_y, parameter_partitions=(), sizes=None, y_sizes=None, equal=torch.equal):
+def assert_equals_twin(
+    layer, twin, x, P_x, P_y, parameter_partitions=(), sizes=None, y_sizes=None, equal=torch.equal, equal_derivatives=None
+):
     """A distributed layer gives, put together, what its sequential twin gives, up to the second derivatives.
 
     x is the whole input, of which each worker passes its block, balanced or of the given sizes; y_sizes are those of the
@@ -200,11 +202,12 @@ def assert_equals_twin(layer, twin, x, P_x, P_y, parameter_partitions=(), sizes=
     )
     where = [(P_y, y_sizes), (P_x, sizes), *((P, None) for P in parameter_partitions)]
     where += [*where[1:], where[0]]
-    for block, whole, (P, sizes_on_P) in zip(blocks, expected, where, strict=True):
+    equals = [equal, *[equal_derivatives or equal] * (len(where) - 1)]
+    for block, whole, (P, sizes_on_P), equal_here in zip(blocks, expected, where, equals, strict=True):
         assert P.active or block.numel() == 0
         together = assemble(block, P, whole.shape, sizes_on_P)
         assert together.dtype == whole.dtype
-        assert equal(together, whole), (together, whole)
+        assert equal_here(together, whole), (together, whole)
 
 
 def fill_with_integers(module):

@@ -16,8 +16,7 @@ def test_ten_thousand_layers_on_the_same_partitions(P_world):
     layers = [dnn.Broadcast(P_x, P_y)]
     before = _core.live_communicators()
     x = torch.ones(2) if P_x.active else distdl.zero_volume_tensor()
-    for i in range(10_000):
-        layers.append(dnn.Broadcast(P_x, P_y) if i % 2 else dnn.SumReduce(P_y, P_x))
+    layers.extend(dnn.Broadcast(P_x, P_y) if i % 2 else dnn.SumReduce(P_y, P_x) for i in range(10_000))
     assert torch.equal(layers[-1](x), torch.ones(2))
     assert _core.live_communicators() == before
 

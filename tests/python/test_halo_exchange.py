@@ -60,7 +60,12 @@ def test_empty_blocks_have_halos_too(P_world):
 
 def test_fill_values_of_every_kind(P_world):
     P = grid(P_world, [job.size])
-    for dtype, lowest in ((torch.float32, -torch.inf), (torch.int16, -(2**15)), (torch.uint8, 0), (torch.int64, -(2**63))):
+    for dtype, lowest in (
+        (torch.float32, -torch.inf),
+        (torch.int16, -(2**15)),
+        (torch.uint8, 0),
+        (torch.int64, -(2**63)),
+    ):
         y = dnn.HaloExchange(P, [(1, 0)], fill_value=-torch.inf)(torch.ones(2, dtype=dtype))
         assert y[0] == (lowest if job.rank == 0 else 1)
 

@@ -201,7 +201,9 @@ def test_what_is_no_partition(P_world, bad):
     """Told to the ranks of the partition that is one."""
     last = job.rank == job.size - 1
     raises_everywhere(
-        TypeError, "has to be a distdl.Partition or an mpi4py", lambda: dnn.Repartition(P_world, bad if last else P_world)
+        TypeError,
+        "has to be a distdl.Partition or an mpi4py",
+        lambda: dnn.Repartition(P_world, bad if last else P_world),
     )
     raises_everywhere(TypeError, "has to be a distdl.Partition", lambda: dnn.AllSumReduce(bad, [0]))
 

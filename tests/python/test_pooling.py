@@ -29,12 +29,26 @@ def pool(kind, dims):
     return getattr(torch.nn, f"{kind}{dims}d"), getattr(dnn, f"Distributed{kind}{dims}d")
 
 
-def assert_like_pool(P_x, kind, dims, x, sizes=None, **options):
-    """Up to the second derivatives, and in every bit. Along batch and channels the blocks stay as they are."""
+def refused_by_both(kind, P_x, dims, x, sizes, **options):
+    """Whether torch.nn's layer refuses the options or the input; the distributed one has to then."""
+    sequential, distributed = pool(kind, dims)
+    try:
+        sequential(**options)(x.clone().requires_grad_())  # without, MaxPool1d does not take dilation into account
+    except RuntimeError:
+        with pytest.raises(RuntimeError):
+            distributed(P_x, **options)(block_of(x, P_x, sizes))
+            if not P_x.active:
+                raise RuntimeError("what only the call refuses is not this rank's concern") from None
+        return True
+    return False
+
+
+def assert_like_pool(kind, P_x, dims, x, sizes, equal_derivatives, **options):
+    """In every bit, and up to the second derivatives. Along batch and channels the blocks stay as they are."""
     sequential, distributed = pool(kind, dims)
     y_sizes = sizes and [*sizes[:-dims], *[None] * dims]
     assert_equals_twin(
-        distributed(P_x, **options), sequential(**options), x, P_x, P_x, (), sizes, y_sizes, equal=same_bits
+        distributed(P_x, **options), sequential(**options), x, P_x, P_x, (), sizes, y_sizes, same_bits, equal_derivatives
     )
 
 
@@ -76,27 +90,42 @@ def poolings(draw, kind, dims):
     return options, shape, workers, ranks, draw(blocks_of(shape, workers))
 
 
-@every_kind
+# What the integers of the input stand for: numbers with ties, or what compares in its own ways.
+CONTENTS = {
+    "ties": (0, 1, 2, 3),
+    "lowest": (-torch.inf, -torch.inf, -torch.inf, 1),
+    "nan": (torch.nan, -torch.inf, torch.inf, 2),
+}
+
+
+@pytest.mark.parametrize("content", CONTENTS)
 @every_dimension
 @given(data=st.data())
 @on_all_ranks
-def test_equals_pool(P_world, kind, dims, data):
+def test_equals_max_pool(P_world, dims, content, data):
     """Any options on any blocks, balanced or not, of space, channels and batch: or both layers refuse them."""
-    options, shape, workers, ranks, sizes = data.draw(poolings(kind, dims))
-    P_x, x = grid(P_world, workers, ranks), values(shape)
-    sequential, distributed = pool(kind, dims)
-    try:
-        y = sequential(**options)(x)
-    except RuntimeError:
-        if P_x.active or "P_x" in options:
-            with pytest.raises(RuntimeError):
-                distributed(P_x, **options)(block_of(x, P_x, sizes))
-        else:
-            with contextlib.suppress(RuntimeError):
-                distributed(P_x, **options)
+    options, shape, workers, ranks, sizes = data.draw(poolings("MaxPool", dims))
+    P_x, x = grid(P_world, workers, ranks), torch.tensor(CONTENTS[content], dtype=torch.float64)[values(shape).long()]
+    # Where a window of torch.nn's reads nothing but padding, its backward pass writes anywhere.
+    if refused_by_both("MaxPool", P_x, dims, x, sizes, **options):
         return
-    # Where a window of torch.nn's reads only padding, its backward writes outside of the gradient.
-    assume(kind == "AvgPool" or not torch.isneginf(y).any())
-    assert_like_pool(P_x, kind, dims, x, sizes, **options)
-    if kind == "MaxPool":
-        assert_same_indices(P_x, dims, x, sizes, **options)
+    assume(not pool("MaxPool", dims)[0](**options)(torch.zeros(shape)).isneginf().any())
+    assert_like_pool("MaxPool", P_x, dims, x, sizes, same_bits, **options)
+    assert_same_indices(P_x, dims, x, sizes, **options)
+
+
+@every_dimension
+@given(data=st.data())
+@on_all_ranks
+def test_equals_avg_pool(P_world, dims, data):
+    options, shape, workers, ranks, sizes = data.draw(poolings("AvgPool", dims))
+    P_x, x = grid(P_world, workers, ranks), torch.randn(shape, dtype=torch.float64, generator=torch.Generator())
+    if refused_by_both("AvgPool", P_x, dims, x, sizes, **options):
+        return
+
+    def close(mine, whole):
+        """Gradients are sums of quotients of one sign, one for each window, and added in another order."""
+        windows = torch.Size(pool("AvgPool", dims)[0](**options)(x).shape[-dims:]).numel()
+        return torch.allclose(mine, whole, atol=0, rtol=2 * windows * torch.finfo(x.dtype).eps)
+
+    assert_like_pool("AvgPool", P_x, dims, x, sizes, close, **options)

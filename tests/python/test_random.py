@@ -12,8 +12,16 @@ from hypothesis import strategies as st
 import distdl
 import distdl.nn as dnn
 from support import (
-    assemble, assert_adjoint, balanced, block_of, block_slices, grid, job, on_all_ranks, same_bits,
-)  # fmt: skip
+    assemble,
+    assert_adjoint,
+    balanced,
+    block_of,
+    block_slices,
+    grid,
+    job,
+    on_all_ranks,
+    same_bits,
+)
 
 P_world = distdl.Partition()
 

@@ -66,7 +66,9 @@ class _DistributedConv(WindowLayer):
             raise ValueError(f"{name}: groups={self.groups}; it must be at least 1")
         for channels in ("in_channels", "out_channels"):
             if getattr(self, channels) % self.groups != 0:
-                raise ValueError(f"{name}: {channels}={getattr(self, channels)} is not divisible by groups={self.groups}")
+                raise ValueError(
+                    f"{name}: {channels}={getattr(self, channels)} is not divisible by groups={self.groups}"
+                )
         if self.padding_mode not in ("zeros", "circular"):
             kind = NotImplementedError if self.padding_mode in ("reflect", "replicate") else ValueError
             raise kind(f"{name}: padding_mode={self.padding_mode!r}; 'zeros' and 'circular' are implemented")
@@ -101,7 +103,7 @@ class _DistributedConv(WindowLayer):
         if self.bias is not None:
             uniform_(self.bias, self._distdl_layouts["bias"], bound)
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the layer. Collective over the workers of P_x."""
         read = self._exchange(input)
         if not self.P_x.active:
@@ -132,7 +134,9 @@ class _DistributedConv(WindowLayer):
         if self.padding_mode == "circular":
             for n, window in zip(self._input_extents()[-self.dims :], self._windows, strict=True):
                 if max(window.padding) > n:
-                    raise RuntimeError(f"{name}: circular padding {window.padding} of {n} elements would wrap more than once")
+                    raise RuntimeError(
+                        f"{name}: circular padding {window.padding} of {n} elements would wrap more than once"
+                    )
 
     def extra_repr(self) -> str:
         """Sizes, options and the partition."""
@@ -143,7 +147,7 @@ class _DistributedConv(WindowLayer):
         )
 
 
-_DOCUMENTATION = """Applies a {dims}-d convolution to a tensor that is partitioned in space: ``torch.nn.Conv{dims}d``, put together.
+_DOCUMENTATION = """Applies a {dims}-d convolution to a tensor split in space: ``torch.nn.Conv{dims}d``, put together.
 
     Args:
         P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``; channels must
@@ -165,8 +169,8 @@ _DOCUMENTATION = """Applies a {dims}-d convolution to a tensor that is partition
         ValueError: on all ranks, if the partition or an option is not as described.
         RuntimeError: on all ranks, if the input has other channels or another dtype, or is smaller than the kernel.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers. The weight travels to
-    all workers in one broadcast, whose adjoint sums the gradients.
+    Constructing is collective over the communicator that P_x comes from, calling over its workers. The weight travels
+    to all workers in one broadcast, whose adjoint sums the gradients.
 
     Source: R. J. Hewett, T. J. Grady, "A Linear Algebraic Approach to Model Parallelism in Deep Learning" (2020);
     https://docs.pytorch.org/docs/stable/generated/torch.nn.Conv{dims}d.html.

@@ -100,7 +100,7 @@ class DistributedLinear(Module):
         if self.bias is not None:
             uniform_(self.bias, self._distdl_layouts["bias"], bound)
 
-    def _distdl_module_setup(self, input: tuple[Any, ...]) -> None:  # noqa: A002
+    def _distdl_module_setup(self, input: tuple[Any, ...]) -> None:
         for j, (shape, dtype) in enumerate(self._distdl_global_structure(self.P_x)):
             start, stop = _core.balanced_block(self.in_features, self.P_x.size, j)
             if not shape or shape[-1] != stop - start:
@@ -111,7 +111,7 @@ class DistributedLinear(Module):
             if dtype != self.weight.dtype and not torch.is_autocast_enabled("cpu"):
                 raise RuntimeError(f"DistributedLinear: the input is {dtype} but the weight {self.weight.dtype}")
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the layer. Collective over the ranks of its partitions."""
         x = self._x_broadcast(input)
         if self.P_W.active:

@@ -42,12 +42,12 @@ class _DistributedLoss(Module):
     def _check(self) -> None:
         """Check the partition and the options of a loss, while constructing."""
 
-    def _distdl_input_changed(self, input: tuple[Any, ...]) -> bool:  # noqa: A002
+    def _distdl_input_changed(self, input: tuple[Any, ...]) -> bool:
         assert self._target_agreement is not None or not self.P_x.active
         changed = super()._distdl_input_changed(input)
-        return self.P_x.active and self._target_agreement.changed(input[1]) or changed  # type: ignore[union-attr]
+        return (self.P_x.active and self._target_agreement.changed(input[1])) or changed  # type: ignore[union-attr]
 
-    def _distdl_module_setup(self, input: tuple[Any, ...]) -> None:  # noqa: A002
+    def _distdl_module_setup(self, input: tuple[Any, ...]) -> None:
         """Check that every worker's target belongs to its input; the same on all workers."""
         if not self.P_x.active or self._target_agreement is None:
             return
@@ -58,8 +58,8 @@ class _DistributedLoss(Module):
             except ValueError as error:
                 self._target_agreement.forget()
                 raise ValueError(
-                    f"{type(self).__name__}: worker {worker} of P_x has an input of shape {shape} ({dtype}) and a target "
-                    f"of shape {targets[worker][0]} ({targets[worker][1]}); {error}"
+                    f"{type(self).__name__}: worker {worker} of P_x has an input of shape {shape} ({dtype}) and a "
+                    f"target of shape {targets[worker][0]} ({targets[worker][1]}); {error}"
                 ) from None
 
     def _check_target(self, shape: list[int], target_shape: list[int], target_dtype: torch.dtype) -> None:
@@ -115,7 +115,7 @@ class DistributedMSELoss(_DistributedLoss):
         if shape != target_shape:
             raise ValueError("their shapes must be equal")
 
-    def forward(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:  # noqa: A002
+    def forward(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Compute the loss. Collective."""
         if self.reduction == "none":
             return F.mse_loss(input, target, reduction="none") if self.P_x.active else input.clone()
@@ -188,7 +188,7 @@ class DistributedCrossEntropyLoss(_DistributedLoss):
         elif target_shape != shape[: self._axis] + shape[self._axis + 1 :]:
             raise ValueError("a target of class indices must have the shape of the logits without the classes")
 
-    def forward(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:  # noqa: A002
+    def forward(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Compute the loss. Collective."""
         if not self.P_x.active:
             return input.clone() if self.reduction == "none" else self._reduce(input, 0.0)
@@ -200,7 +200,12 @@ class DistributedCrossEntropyLoss(_DistributedLoss):
     def _losses_over_own_classes(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         reduction = "none" if self.reduction == "none" else "sum"
         return F.cross_entropy(
-            logits, target, self.weight, ignore_index=self._ignored, reduction=reduction, label_smoothing=self._smoothing
+            logits,
+            target,
+            self.weight,
+            ignore_index=self._ignored,
+            reduction=reduction,
+            label_smoothing=self._smoothing,
         )
 
     def _weight_of(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor | float:

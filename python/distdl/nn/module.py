@@ -46,13 +46,13 @@ class Module(torch.nn.Module):
         by_rank = dict(zip(self._distdl_ranks, self._distdl_agreement.structure, strict=True))
         return [by_rank[rank] for rank in partition._ranks]
 
-    def _distdl_module_setup(self, input: tuple[Any, ...]) -> None:  # noqa: A002 (torch's name)
+    def _distdl_module_setup(self, input: tuple[Any, ...]) -> None:
         """Prepare for an input of this structure. What it raises, it has to raise on all ranks of the layer."""
 
-    def _distdl_module_teardown(self, input: tuple[Any, ...]) -> None:  # noqa: A002
+    def _distdl_module_teardown(self, input: tuple[Any, ...]) -> None:
         """Undo :meth:`_distdl_module_setup`."""
 
-    def _distdl_input_changed(self, input: tuple[Any, ...]) -> bool:  # noqa: A002
+    def _distdl_input_changed(self, input: tuple[Any, ...]) -> bool:
         """Whether the structure of the input changed, on any rank, since the last call."""
         if self._distdl_agreement is not None:
             return self._distdl_agreement.changed(input[0])
@@ -61,7 +61,7 @@ class Module(torch.nn.Module):
         self._distdl_input_structure = structure
         return changed
 
-    def _distdl_forward_pre_hook(self, module: torch.nn.Module, input: tuple[Any, ...]) -> None:  # noqa: A002
+    def _distdl_forward_pre_hook(self, module: torch.nn.Module, input: tuple[Any, ...]) -> None:
         """Set the layer up where it is not, or not for this input. Registered as a forward pre-hook."""
         changed = self._distdl_input_changed(input)
         if self._distdl_is_setup and not changed:

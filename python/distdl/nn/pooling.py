@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,12 +38,14 @@ class _DistributedPool(WindowLayer):
             for kernel, reach, pad in zip(self.kernel_size, self._reaches(), self.padding, strict=True):
                 if pad < 0 or 2 * pad > reach:
                     raise RuntimeError(
-                        f"{name}: padding={pad} with kernel_size={kernel}; it must be at least 0 and at most half of the "
-                        f"{reach} elements that the window reaches over"
+                        f"{name}: padding={pad} with kernel_size={kernel}; it must be at least 0 and at most half of "
+                        f"the {reach} elements that the window reaches over"
                     )
         windows = [
             _core.Window(kernel, step, (pad, pad), spread, self.ceil_mode)
-            for kernel, step, pad, spread in zip(self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
+            for kernel, step, pad, spread in zip(
+                self.kernel_size, self.stride, self.padding, self.dilation, strict=True
+            )
         ]
         self._slide(self.P_x, windows, fill_value=fill)
 
@@ -75,7 +78,7 @@ class _DistributedMaxPool(_DistributedPool):
         others = {"return_indices": return_indices}
         self._set_up(P_x, kernel_size, stride, padding, dilation, ceil_mode, -math.inf, others)
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:  # noqa: A002
+    def forward(self, input: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Apply the layer. Collective over the workers of P_x."""
         read = self._exchange(input)
         if not self.P_x.active:
@@ -87,6 +90,10 @@ class _DistributedMaxPool(_DistributedPool):
             pooled, indices = self._functions[self.dims](
                 x, self.kernel_size, self.stride, 0, self.dilation, return_indices=True
             )
+            lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+            if min(self._starts()) < 0 and bool((pooled == lowest).any()):
+                indices = self._inside(indices, x)
+                pooled = x.flatten(-self.dims).gather(-1, indices.flatten(-self.dims)).view_as(pooled)
             return pooled
 
         pooled = self._apply_locally(self.P_x, compute, read)
@@ -96,20 +103,29 @@ class _DistributedMaxPool(_DistributedPool):
             return pooled, pooled.new_zeros(pooled.shape, dtype=torch.long)
         return pooled, self._to_global(indices, read)
 
+    def _starts(self) -> list[int]:
+        """Where what this worker read begins in the global tensor; negative in the padding."""
+        outputs = self._output_intervals(self.P_x)
+        return [window.reads(interval)[0] for window, interval in zip(self._windows, outputs, strict=True)]
+
+    def _inside(self, indices: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
+        """From the padding to the first element behind it that the window reads: where torch.nn finds no larger one."""
+        sizes = read.shape[-self.dims :]
+        steps = zip(torch.unravel_index(indices, sizes), self._starts(), self.dilation, strict=True)
+        return _ravel([at + ((-start - at).clamp(min=0) + d - 1) // d * d for at, start, d in steps], sizes)
+
     def _to_global(self, indices: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
         """From positions in what this worker read to positions in the global tensor, both flattened over space."""
-        extents = self._input_extents()[-self.dims :]
-        starts = [
-            window.reads(outputs)[0]
-            for window, outputs in zip(self._windows, self._output_intervals(self.P_x), strict=True)
-        ]
-        result, stride = torch.zeros_like(indices), 1
-        for d in reversed(range(self.dims)):
-            size = read.shape[read.ndim - self.dims + d]
-            result += (indices % size + starts[d]) * stride
-            indices = indices // size
-            stride *= extents[d]
-        return result
+        positions = zip(torch.unravel_index(indices, read.shape[-self.dims :]), self._starts(), strict=True)
+        return _ravel([at + start for at, start in positions], self._input_extents()[-self.dims :])
+
+
+def _ravel(positions: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
+    """The positions in a flattened tensor of these sizes: the inverse of ``torch.unravel_index``."""
+    flat = positions[0]
+    for at, size in zip(positions[1:], sizes[1:], strict=True):
+        flat = flat * size + at
+    return flat
 
 
 class _DistributedAvgPool(_DistributedPool):
@@ -130,7 +146,7 @@ class _DistributedAvgPool(_DistributedPool):
         if divisor_override == 0:
             raise RuntimeError(f"{type(self).__name__}: divisor_override must not be zero")
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the layer. Collective over the workers of P_x."""
         read = self._exchange(input)
         if not self.P_x.active:

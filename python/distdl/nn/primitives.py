@@ -26,10 +26,10 @@ class _Primitive(Module):
         self._operator = operator
         self._description = description
 
-    def _distdl_input_changed(self, input: tuple[Any, ...]) -> bool:  # noqa: A002
+    def _distdl_input_changed(self, input: tuple[Any, ...]) -> bool:
         return False
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the operator. Collective over the ranks of its partitions."""
         result: torch.Tensor = self._operator(input)
         return result
@@ -241,6 +241,7 @@ class HaloExchange(_Primitive):
         periodic: bool | Sequence[bool] = False,
         fill_value: float = 0.0,
     ) -> None:
+        operator: Any
         if recv_buffer_shape is None:
             operator = primitives.halo_exchange(P_x, halo, periodic, fill_value)
         else:

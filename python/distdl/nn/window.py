@@ -59,7 +59,7 @@ class WindowLayer(Module):
                 "may be partitioned"
             )
 
-    def _distdl_input_changed(self, input: tuple[Any, ...]) -> bool:  # noqa: A002
+    def _distdl_input_changed(self, input: tuple[Any, ...]) -> bool:
         return False  # the exchange agrees on the structure by itself
 
     def _input_extents(self) -> list[int]:
@@ -69,7 +69,9 @@ class WindowLayer(Module):
     def _output_intervals(self, P_x: Partition) -> list[tuple[int, int]]:
         """(start, stop) of this worker's outputs along each spatial dimension, after the exchange."""
         intervals = []
-        for sizes, i in zip(self._exchange.outputs[-self.dims :], P_x.cartesian_index(P_x.rank)[-self.dims :], strict=True):
+        for sizes, i in zip(
+            self._exchange.outputs[-self.dims :], P_x.cartesian_index(P_x.rank)[-self.dims :], strict=True
+        ):
             start = sum(sizes[: int(i)])
             intervals.append((start, start + sizes[int(i)]))
         return intervals
@@ -83,10 +85,9 @@ class WindowLayer(Module):
         parameters: Sequence[torch.Tensor] = (),
     ) -> torch.Tensor:
         """The local layer; where it has no outputs to compute, an empty tensor that still takes part in backward."""
-        extents = [stop - start for start, stop in self._output_intervals(P_x)]
-        if all(extents):
-            return compute(read)
-        leading = list(read.shape[: -self.dims])
+        shape = [*read.shape[: -self.dims], *(stop - start for start, stop in self._output_intervals(P_x))]
         if channels is not None:
-            leading[-1] = channels
-        return zero_of(read, *parameters) * read.new_zeros([*leading, *extents])
+            shape[-self.dims - 1] = channels
+        if 0 not in shape:
+            return compute(read)
+        return zero_of(read, *parameters) * read.new_zeros(shape)
