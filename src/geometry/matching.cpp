@@ -34,8 +34,8 @@ Matching::Matching(const std::string& operation, Side one, Side many)
   for (std::size_t d = 0; d < many_shape.size(); ++d) {
     if (one_read_[d] != 1 && one_read_[d] != many_shape[d]) {
       throw std::invalid_argument(values + "; in dimension " + std::to_string(d) + " of " + text(many_shape) + ", " +
-                                  one_.name + " has " + std::to_string(one_read_[d]) + ", but must have 1 or " +
-                                  std::to_string(many_shape[d]));
+                                  one_.name + " has " + std::to_string(one_read_[d]) + ", but must have 1" +
+                                  (many_shape[d] == 1 ? "" : " or " + std::to_string(many_shape[d])));
     }
   }
 }

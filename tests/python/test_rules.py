@@ -62,7 +62,7 @@ def test_sum_reduce_example_6_does_not_reduce(P_world):
     text = raises_everywhere(ValueError, "in dimension 0", lambda: dnn.SumReduce(P_x, P_y))
     assert "[1, 3]" in text
     assert "[3, 1]" in text
-    raises_everywhere(ValueError, "in dimension 0", lambda: dnn.Broadcast(P_x, P_y))
+    raises_everywhere(ValueError, "in dimension 1", lambda: dnn.Broadcast(P_x, P_y))
 
 
 @pytest.mark.mpi(min_size=3)

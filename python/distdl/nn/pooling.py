@@ -35,11 +35,11 @@ class _DistributedPool(WindowLayer):
                     f"{name}: kernel_size={self.kernel_size}, stride={self.stride}, dilation={self.dilation}; all must "
                     "be at least 1"
                 )
-            for kernel, reach, pad in zip(self.kernel_size, self._reaches(), self.padding, strict=True):
-                if pad < 0 or 2 * pad > reach:
+            for kernel, pad in zip(self.kernel_size, self.padding, strict=True):
+                if not 0 <= 2 * pad <= kernel:
                     raise RuntimeError(
-                        f"{name}: padding={pad} with kernel_size={kernel}; it must be at least 0 and at most half of "
-                        f"the {reach} elements that the window reaches over"
+                        f"{name}: padding={pad} with kernel_size={kernel}; it must be at least 0 and at most half of the "
+                        "kernel"
                     )
         windows = [
             _core.Window(kernel, step, (pad, pad), spread, self.ceil_mode)
@@ -48,9 +48,6 @@ class _DistributedPool(WindowLayer):
             )
         ]
         self._slide(self.P_x, windows, fill_value=fill)
-
-    def _reaches(self) -> list[int]:
-        return [d * (k - 1) + 1 for k, d in zip(self.kernel_size, self.dilation, strict=True)]
 
     def extra_repr(self) -> str:
         """Options and the partition."""
