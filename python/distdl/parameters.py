@@ -77,13 +77,13 @@ def reset_like_linear(weight: torch.Tensor, layout: Layout) -> float:
     return 1 / math.sqrt(fan_in)
 
 
-def zero_of(*tensors: torch.Tensor) -> torch.Tensor:
-    """0, as the product of sums of no elements: where nothing is computed, it connects a result with these tensors.
+def zero_of(tensor: torch.Tensor) -> torch.Tensor:
+    """0, as the sum of none of the elements: where nothing is computed, it connects a result with a tensor.
 
-    A rank on which a derivative does not reach a parameter or an input would leave out the communication that leads
-    to it, while other ranks wait: in ``torch.autograd.grad`` with respect to parameters, in second derivatives.
+    A derivative that does not reach a parameter or an input on one rank leaves out the communication on the way, for
+    which the other ranks wait: in ``torch.autograd.grad``, and in derivatives of derivatives.
     """
-    return functools.reduce(operator.mul, (tensor.flatten()[:0].sum() for tensor in tensors))
+    return tensor.flatten()[:0].sum()
 
 
 class ParameterBroadcast:

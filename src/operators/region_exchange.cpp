@@ -65,14 +65,13 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
     const auto region = view_of(result, message.region);
     sums ? accumulate(region, to_myself[own++]) : void(region.copy_(to_myself[own++]));
   }
-  if (sums) {  // in the order of the plan, so that a sum is the same from run to run
-    receiving.wait_all();
-    for (std::size_t i = 0; i < regions.size(); ++i) accumulate(regions[i], arrivals[i]);
-  } else {
-    for (auto i = receiving.wait_any(); i >= 0; i = receiving.wait_any()) {
-      const auto& region = regions[static_cast<std::size_t>(i)];
-      const auto& arrived = arrivals[static_cast<std::size_t>(i)];
-      if (!arrived.is_same(region)) region.copy_(arrived);
+  // In the order of the plan, so that a sum is the same from run to run.
+  for (std::size_t i = 0; i < regions.size(); ++i) {
+    receiving.wait(i);
+    if (sums) {
+      accumulate(regions[i], arrivals[i]);
+    } else if (!arrivals[i].is_same(regions[i])) {
+      regions[i].copy_(arrivals[i]);
     }
   }
   sending.wait_all();

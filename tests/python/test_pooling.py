@@ -71,10 +71,12 @@ def poolings(draw, kind, dims):
     def one_or_each(options):
         return draw(st.one_of(options, st.tuples(*[options] * dims)))
 
+    kernel_size = one_or_each(st.integers(1, 5))
+    smallest = min(kernel_size) if isinstance(kernel_size, tuple) else kernel_size
     options = {
-        "kernel_size": one_or_each(st.integers(1, 5)),
+        "kernel_size": kernel_size,
         "stride": draw(st.sampled_from([None, 1])) or one_or_each(st.integers(1, 6)),
-        "padding": one_or_each(st.integers(0, 2)),
+        "padding": one_or_each(st.sampled_from([0, smallest // 2, (smallest + 1) // 2])),
         "ceil_mode": draw(st.booleans()),
     }
     if kind == "MaxPool":
@@ -119,6 +121,9 @@ def test_equals_max_pool(P_world, dims, content, data):
 @on_all_ranks
 def test_equals_avg_pool(P_world, dims, data):
     options, shape, workers, ranks, sizes = data.draw(poolings("AvgPool", dims))
+    if dims == 3:  # AvgPool3d alone refuses inputs smaller than the kernel even where the padding makes up for it
+        kernel = torch.tensor(options["kernel_size"]).expand(dims)
+        assume(bool((torch.tensor(shape[-dims:]) >= kernel).all()))
     P_x, x = grid(P_world, workers, ranks), torch.randn(shape, dtype=torch.float64, generator=torch.Generator())
     if refused_by_both("AvgPool", P_x, dims, x, sizes, **options):
         return
@@ -129,3 +134,110 @@ def test_equals_avg_pool(P_world, dims, data):
         return torch.allclose(mine, whole, atol=0, rtol=2 * windows * torch.finfo(x.dtype).eps)
 
     assert_like_pool("AvgPool", P_x, dims, x, sizes, close, **options)
+
+
+@every_dimension
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64, torch.bfloat16, torch.half], ids=str)
+def test_max_pool_of_other_dtypes(P_world, dims, dtype):
+    """The padding is below every number, also below the lowest of the dtype."""
+    P_x = grid(P_world, [1, 1, *[1] * (dims - 1), job.size])
+    negative = -values([1, 2, *[5] * dims], torch.int64) if dtype != torch.uint8 else values([1, 2, *[5] * dims])
+    for x in (negative.to(dtype), torch.zeros_like(negative).sub(128 if dtype == torch.int8 else 0).to(dtype)):
+        assert_same_indices(P_x, dims, x, kernel_size=3, stride=2, padding=1, dilation=1 + (dims < 3), ceil_mode=True)
+
+
+@every_dimension
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bfloat16, torch.half], ids=str)
+@pytest.mark.parametrize("count_include_pad", [True, False])
+def test_avg_pool_of_other_dtypes(P_world, dims, dtype, count_include_pad):
+    """Sums of half precision are in single precision; averages of integers are rounded towards zero."""
+    sequential, distributed = pool("AvgPool", dims)
+    options = {"kernel_size": 3, "stride": 2, "padding": 1, "count_include_pad": count_include_pad}
+    P_x = grid(P_world, [1, 1, job.size, *[1] * (dims - 1)])
+    x = torch.randn([2, 3, *[7] * dims], generator=torch.Generator()).mul(30000).to(dtype)
+    if dims == 3 and dtype in (torch.bfloat16, torch.half):  # which AvgPool3d does not have
+        expected = sequential(**options)(x.float()).to(dtype)
+    else:
+        expected = sequential(**options)(x)
+    y = distributed(P_x, **options)(block_of(x, P_x))
+    assert y.dtype == dtype
+    assert same_bits(assemble(y, P_x, expected.shape), expected)
+
+
+@pytest.mark.parametrize("kind", ["MaxPool", "AvgPool"])
+def test_infinities_and_nans_stay_in_their_windows(P_world, kind):
+    P_x = grid(P_world, [1, 1, job.size])
+    x = torch.tensor([[[1.0, torch.inf, 2.0, -torch.inf, 3.0, torch.nan, 4.0, 5.0, 6.0]]])
+    sequential, distributed = pool(kind, 1)
+    for sizes in (None, [[1], [1], [0] * (job.size - 1) + [9]]):
+        y = distributed(P_x, 2, 1, 1)(block_of(x, P_x, sizes))
+        assert same_bits(assemble(y, P_x, [1, 1, 10]), sequential(2, 1, 1)(x))
+
+
+def test_more_workers_than_channels(P_world):
+    """Workers without channels have nothing to do."""
+    P_x = grid(P_world, [1, job.size, 1])
+    for kind in ("MaxPool", "AvgPool"):
+        assert_like_pool(kind, P_x, 1, values([2, 1, 5]), None, torch.equal, kernel_size=2, padding=1)
+
+
+@pytest.mark.parametrize("kind", ["MaxPool", "AvgPool"])
+def test_one_layer_for_many_inputs(P_world, kind):
+    """Batch, extents, blocks and memory format may change at any time."""
+    sequential, distributed = pool(kind, 2)
+    P_x = grid(P_world, [1, 1, job.size, 1])
+    twin, layer = sequential(3, 2, 1), distributed(P_x, 3, 2, 1)
+    for shape, sizes in (([2, 2, 9, 4], None), ([1, 2, 9, 4], None), ([1, 2, 6, 4], [6] + [0] * (job.size - 1))):
+        x = torch.randn(shape, generator=torch.Generator())
+        block = block_of(x, P_x, [None, None, sizes, None])
+        y = layer(block)
+        assert same_bits(assemble(y, P_x, twin(x).shape), twin(x))
+        assert same_bits(layer(block.movedim(1, -1).contiguous().movedim(-1, 1)), y)
+
+
+REFUSED = {
+    "kernel larger than the input": {"kernel_size": 6},
+    "padding larger than half of the kernel": {"kernel_size": 3, "padding": 2},
+    "negative padding": {"kernel_size": 3, "padding": -1},
+    "stride 0": {"kernel_size": 3, "stride": 0},
+    "kernel 0": {"kernel_size": 0},
+}
+
+
+@pytest.mark.parametrize("kind", ["MaxPool", "AvgPool"])
+@pytest.mark.parametrize("refused", REFUSED)
+def test_what_torch_refuses_raises_on_all(P_world, kind, refused):
+    sequential, distributed = pool(kind, 2)
+    P_x = grid(P_world, [1, 1, job.size, 1])
+    x = values([1, 2, 5, 5])
+    with pytest.raises(RuntimeError):
+        sequential(**REFUSED[refused])(x)
+    raises_everywhere(
+        RuntimeError, f"Distributed{kind}2d: ", lambda: distributed(P_x, **REFUSED[refused])(block_of(x, P_x))
+    )
+
+
+def test_divisor_zero_raises_on_all(P_world):
+    with pytest.raises(RuntimeError):
+        torch.nn.AvgPool2d(2, divisor_override=0)(values([1, 1, 4, 4]))
+    P_x = grid(P_world, [1, 1, job.size, 1])
+    raises_everywhere(RuntimeError, "divisor", lambda: dnn.DistributedAvgPool2d(P_x, 2, divisor_override=0))
+
+
+@pytest.mark.parametrize("kind", ["MaxPool", "AvgPool"])
+def test_mistakes_on_the_last_rank_raise_on_all(P_world, kind):
+    last = job.rank == job.size - 1
+    P_x = grid(P_world, [1, 1, job.size])
+    _, distributed = pool(kind, 1)
+    layer, good = distributed(P_x, 2), torch.ones(1, 2, 2)
+    bads = [torch.ones(1, 2), [1.0]]
+    if job.size > 1:
+        bads += [torch.ones(1, 3, 2), good.double()]
+        wrong = {"kernel_size": 3} if last else {"kernel_size": 2}
+        raises_everywhere(ValueError, "construct different things", lambda: distributed(P_x, **wrong))
+    for bad in bads:
+        raises_everywhere((TypeError, ValueError), f"{kind}1d: ", lambda bad=bad: layer(bad if last else good))
+    assert layer(good).numel() == 2  # and the layer is as good as before
+    for shape in ([1], [1, 1, 1, 1]):
+        P_bad = grid(P_world, shape)
+        raises_everywhere(ValueError, "spatial dimensions", lambda P_bad=P_bad: distributed(P_bad, 2))

@@ -107,7 +107,7 @@ class _DistributedConv(WindowLayer):
         """Apply the layer. Collective over the workers of P_x."""
         read = self._exchange(input)
         if not self.P_x.active:
-            return read + zero_of(read, *self.parameters())
+            return read + sum(zero_of(parameter) for parameter in self.parameters())
         self._check_input(read)
         owned = [(self.weight, self._weight_shape)]
         if self.bias is not None:
@@ -119,7 +119,7 @@ class _DistributedConv(WindowLayer):
             function = self._functions[self.dims]
             return function(x, weight, bias, self.stride, 0, self.dilation, self.groups)
 
-        return self._apply_locally(self.P_x, compute, read, self.out_channels, [weight, *biases])
+        return self._apply_locally(self.P_x, compute, read, self.out_channels)
 
     def _check_input(self, read: torch.Tensor) -> None:
         """What torch.nn refuses; true or false on all workers alike, since they share channels, extents and dtype."""

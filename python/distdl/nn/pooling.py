@@ -90,7 +90,8 @@ class _DistributedMaxPool(_DistributedPool):
             lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
             if min(self._starts()) < 0 and bool((pooled == lowest).any()):
                 indices = self._inside(indices, x)
-                pooled = x.flatten(-self.dims).gather(-1, indices.flatten(-self.dims)).view_as(pooled)
+                inside = x.flatten(-self.dims).gather(-1, indices.flatten(-self.dims)).view_as(pooled)
+                pooled = torch.where(pooled == lowest, inside, pooled)
             return pooled
 
         pooled = self._apply_locally(self.P_x, compute, read)
@@ -153,16 +154,19 @@ class _DistributedAvgPool(_DistributedPool):
     def _average(self, x: torch.Tensor) -> torch.Tensor:
         """Sums over the windows, divided by what torch.nn divides by, which differs at the edges of the tensor."""
         kernel, stride = self.kernel_size, self.stride
+        wide = x.float() if x.dtype in (torch.half, torch.bfloat16) else x  # in which torch.nn adds
         if self.dims == 1:  # avg_pool1d has no divisor_override
-            sums = F.avg_pool2d(x.unsqueeze(-2), (1, *kernel), (1, *stride), divisor_override=1).squeeze(-2)
+            sums = F.avg_pool2d(wide.unsqueeze(-2), (1, *kernel), (1, *stride), divisor_override=1).squeeze(-2)
         else:
-            sums = (F.avg_pool2d if self.dims == 2 else F.avg_pool3d)(x, kernel, stride, divisor_override=1)
-        if self.divisor_override is not None:
-            return sums / self.divisor_override
+            sums = (F.avg_pool2d if self.dims == 2 else F.avg_pool3d)(wide, kernel, stride, divisor_override=1)
         divisors = torch.ones((), dtype=sums.dtype)
-        for d, counts in enumerate(self._counts()):
-            divisors = divisors * torch.tensor(counts, dtype=sums.dtype).view(-1, *(1,) * (self.dims - 1 - d))
-        return sums / divisors
+        if self.divisor_override is not None:
+            divisors = divisors * self.divisor_override
+        else:
+            for d, counts in enumerate(self._counts()):
+                divisors = divisors * torch.tensor(counts, dtype=sums.dtype).view(-1, *(1,) * (self.dims - 1 - d))
+        rounding = None if x.is_floating_point() else "trunc"
+        return torch.div(sums, divisors, rounding_mode=rounding).to(x.dtype)
 
     def _counts(self) -> list[list[int]]:
         """For each dimension, how many elements each of this worker's windows counts along it."""

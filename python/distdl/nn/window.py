@@ -10,7 +10,6 @@ import torch
 from distdl import primitives
 from distdl._load import _core
 from distdl.nn.module import Module
-from distdl.parameters import zero_of
 from distdl.partition import Partition
 
 
@@ -35,6 +34,8 @@ class WindowLayer(Module):
     """
 
     dims: int  # spatial dimensions
+    kernel_size: tuple[int, ...]
+    dilation: tuple[int, ...]
 
     def _slide(
         self, P_x: Partition, windows: Sequence[_core.Window], periodic: bool = False, fill_value: float = 0.0
@@ -82,12 +83,15 @@ class WindowLayer(Module):
         compute: Callable[[torch.Tensor], torch.Tensor],
         read: torch.Tensor,
         channels: int | None = None,
-        parameters: Sequence[torch.Tensor] = (),
     ) -> torch.Tensor:
-        """The local layer; where it has no outputs to compute, an empty tensor that still takes part in backward."""
+        """The local layer; where it has no outputs to compute, the local layer of an empty batch.
+
+        So the graph is the same on all workers: derivatives of any order communicate on all of them or on none.
+        """
         shape = [*read.shape[: -self.dims], *(stop - start for start, stop in self._output_intervals(P_x))]
         if channels is not None:
             shape[-self.dims - 1] = channels
         if 0 not in shape:
             return compute(read)
-        return zero_of(read, *parameters) * read.new_zeros(shape)
+        reaches = [d * (k - 1) + 1 for k, d in zip(self.kernel_size, self.dilation, strict=True)]
+        return compute(read.flatten()[:0].view(0, read.shape[-self.dims - 1] or 1, *reaches)).reshape(shape)
