@@ -1,4 +1,4 @@
-"""How ranks construct things together: what is wrong on one of them raises on all.
+"""How ranks do things together that are no operators: what is wrong on one of them raises on all.
 
 Every rank holds every layer, so constructing one is collective over the communicator that its partitions come from.
 There the ranks compare what they are about to construct, in one small reduction.
@@ -44,7 +44,7 @@ def constructing(what: str, partitions: Mapping[str, Any], options: Mapping[str,
     except Exception as raised:
         error = raised
     described = {name: [p._shape, p._ranks] for name, p in zip(partitions, resolved, strict=True)}
-    _compare(what, root._root, root._voters, error, described, dict(options))
+    _compare(what, f"construction of {what}", root._root, root._voters, error, described, dict(options))
 
 
 def _resolve_or_tell(what: str, partitions: Mapping[str, Any]) -> list[Partition]:
@@ -56,7 +56,7 @@ def _resolve_or_tell(what: str, partitions: Mapping[str, Any]) -> list[Partition
     except TypeError as error:
         for given in partitions.values():
             if isinstance(given, Partition):
-                _compare(what, given._root, given._voters, error, {}, {})
+                _compare(what, f"construction of {what}", given._root, given._voters, error, {}, {})
         raise
 
 
@@ -70,11 +70,12 @@ def agreed(what: str, partition: Partition, describe: Callable[[], str]) -> Iter
         error = raised
     root, voters = (partition._root, partition._ranks) if partition.active else (None, ())
     members = {"the partition": [partition._shape, partition._ranks]}
-    _compare(what, root, voters, error, members, {"arguments": describe()})
+    _compare(what, what, root, voters, error, members, {"arguments": describe()})
 
 
 def _compare(
     what: str,
+    call: str,
     root: MPI.Comm | None,
     voters: tuple[int, ...],
     error: Exception | None,
@@ -88,7 +89,7 @@ def _compare(
     mine: dict[str, Any] = {"what": what, "partitions": partitions, "options": {k: repr(v) for k, v in options.items()}}
     if error is not None:
         mine = {"raised": type(error).__name__, "text": str(error)}
-    same, texts = _core.Forum(root, list(voters)).compare(json.dumps(mine, sort_keys=True))
+    same, texts = _core.Forum(root, list(voters)).compare(call, json.dumps(mine, sort_keys=True))
     if error is not None and same:
         raise error
     views = dict(zip(voters, map(json.loads, texts), strict=True)) if not same else {}
@@ -100,7 +101,7 @@ def _compare(
         involved = {rank for _, ranks in view["partitions"].values() for rank in ranks}
         if any(views[rank] != view for rank in involved):
             names = " and ".join(sorted({view["what"] for view in views.values()}))
-            raise ValueError(f"{names}: the ranks construct different things; " + _differences(views))
+            raise ValueError(f"{names}: the ranks ask for different things; " + _differences(views))
 
 
 def _differences(views: Mapping[int, Any]) -> str:
@@ -152,7 +153,7 @@ def _discover(what: str, known: dict[str, Partition]) -> dict[str, Partition]:
     for _ in known:  # each round carries the knowledge across one more partition
         for partition in known.values():
             if partition.active:
-                for text in partition._forum().gather(json.dumps(table).encode()):
+                for text in partition._gather(json.dumps(table).encode()):
                     table.update(json.loads(text))
     missing = [name for name in known if name not in table]
     if missing:

@@ -40,6 +40,7 @@ class Partition:
         size: the number of workers.
         rank: this rank's number among the workers; ``MPI.PROC_NULL`` if it is none of them.
         device: the torch device on which the rank computes.
+        comm: the mpi4py communicator of the workers; ``MPI.COMM_NULL`` on all other ranks. It is shared, so do not free it.
 
     All ranks of ``comm`` have to make the partitions and layers that come from it, in the same order. A part of the
     ranks that runs a program of its own does so with a communicator of its own.
@@ -93,6 +94,10 @@ class Partition:
 
     def _forum(self) -> _core.Forum:
         return _core.Forum(self._root, list(self._ranks))
+
+    def _gather(self, mine: bytes) -> list[bytes]:
+        """Every worker's bytes, in worker order. Collective over this partition, and unchecked."""
+        return self._forum().gather(mine)
 
     def _workers(self) -> tuple[list[int], list[int]]:
         """Shape and ranks, as the C++ core takes partitions."""
@@ -275,25 +280,41 @@ class Partition:
         Returns:
             The array; None on ranks outside of this partition.
 
+        Raises:
+            ValueError: on every worker, if there is no such sender, the workers name different ones, or what it sends
+                is no array.
+
         Collective over this partition.
         """
         source = self if P_data is None else P_data
         if not self.active:
             return None
-        mine = _to_bytes(data) if source.rank == root else b""
-        return _from_bytes(self._forum().gather(mine)[self._ranks.index(source._ranks[root])])
+        mine, sender = b"", -1
+        with agreed("broadcast_data", self, lambda: f"from rank {sender}"):
+            if not 0 <= root < source.size or source._ranks[root] not in self._ranks:
+                raise ValueError(f"broadcast_data: worker {root} of {source} is not a worker of {self}")
+            sender = source._ranks[root]
+            mine = _to_bytes(data) if source.rank == root else b""
+        return _from_bytes(self._gather(mine)[self._ranks.index(sender)])
 
     def allgather_data(self, data: Any) -> list[NDArray[Any]]:
         """Every worker's small array, in worker order; an empty list outside. Collective over this partition."""
         if not self.active:
             return []
-        return [_from_bytes(one) for one in self._forum().gather(_to_bytes(data))]
+        mine = b""
+        with agreed("allgather_data", self, lambda: ""):
+            mine = _to_bytes(data)
+        return [_from_bytes(one) for one in self._gather(mine)]
 
     def allreduce_data(self, data: Any, op: MPI.Op = MPI.SUM) -> NDArray[Any] | None:
         """The reduction of every worker's small array; None outside. Collective over this partition."""
         if not self.active:
             return None
-        mine = np.asarray(data, order="C")
+        mine = np.empty(0)
+        with agreed("allreduce_data", self, lambda: f"{mine.dtype} of shape {list(mine.shape)}, {_name_of(op)}"):
+            mine = np.asarray(data, order="C")
+            if mine.dtype.hasobject:
+                raise ValueError(f"allreduce_data: {type(data).__name__} is no array of numbers")
         result = np.empty_like(mine)
         self._forum().view([]).Allreduce(mine, result, op=op)
         return result
@@ -302,7 +323,10 @@ class Partition:
         """Print every worker's text in worker order, on the first worker. Collective over this partition."""
         if not self.active:
             return
-        texts = self._forum().gather(str(text).encode())
+        mine = b""
+        with agreed("print_sequential", self, lambda: ""):
+            mine = str(text).encode()
+        texts = self._gather(mine)
         if self.rank == 0:
             print("\n".join(one.decode() for one in texts), flush=True)
 
@@ -319,6 +343,12 @@ class Partition:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.deactivate()
+
+
+def _name_of(op: MPI.Op) -> str:
+    """What ranks can compare: the handle of an operation may differ among them."""
+    names = ("SUM", "PROD", "MAX", "MIN", "MAXLOC", "MINLOC", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR")
+    return next((name for name in names if getattr(MPI, name) == op), "an operation of your own")
 
 
 def _to_bytes(data: Any) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from mpi4py import MPI
 
 from distdl import primitives
 from distdl.construction import constructing
@@ -29,32 +30,54 @@ def _one_rank(layout: Layout, root: int) -> Partition:
     return layout.partition._related((root,), (1,) * len(layout.shape))
 
 
+def _everyone(layouts: Mapping[str, Layout]) -> Partition | None:
+    """All ranks of the communicator that a model's partitions come from; None on ranks outside of it.
+
+    That of the layers that know most ranks, where bare communicators make a difference; MPI.COMM_WORLD for a model without
+    distributed parameters.
+    """
+    if not layouts:
+        return Partition(MPI.COMM_WORLD)
+    widest = max((layout.partition for layout in layouts.values()), key=lambda partition: len(partition._voters))
+    return None if widest._root is None else widest._related(widest._voters, (len(widest._voters),))
+
+
+def _check_root(root: int, everyone: Partition, layouts: Mapping[str, Layout]) -> None:
+    for known in (everyone._ranks, *(layout.partition._voters for layout in layouts.values())):
+        if known and root not in known:
+            raise ValueError(f"root {root} is none of the ranks {list(known)} of the model's partitions")
+
+
 @torch.no_grad()
 def sequential_state_dict(model: torch.nn.Module, root: int = 0) -> dict[str, torch.Tensor]:
     """The state of the sequential twin of a model: whole parameters, under the same names.
 
     Args:
         model: a distributed layer, or a model with distributed and other layers.
-        root: the rank, of the communicator that the partitions come from, that receives it.
+        root: the rank that receives it, of the communicator that the partitions come from. For a model without
+            distributed parameters, that is ``MPI.COMM_WORLD``.
 
     Returns:
         On rank ``root`` what ``load_state_dict`` of the sequential model takes; an empty dict on all other ranks.
 
+    Raises:
+        ValueError: on all ranks, if ``root`` is none of them, or the ranks differ in it or in the model.
+
     Collective over the communicator that the partitions come from.
     """
-    layouts = _layouts(model)
+    layouts, own = _layouts(model), model.state_dict()
+    everyone = _everyone(layouts)
+    if everyone is None:
+        return {}
+    with constructing("sequential_state_dict", {"ranks": everyone}, {"root": root, "names": list(own)}):
+        _check_root(root, everyone, layouts)
     state = {}
-    at_root = True
-    for name, value in model.state_dict().items():
+    for name, value in own.items():
         if name not in layouts:
             state[name] = value.clone()
-            continue
-        layout = layouts[name]
-        if layout.partition._root is None:
-            return {}
-        at_root = layout.partition._root.Get_rank() == root
-        state[name] = primitives.repartition(layout.partition, _one_rank(layout, root))(value)
-    return state if at_root else {}
+        elif layouts[name].partition._root is not None:
+            state[name] = primitives.repartition(layouts[name].partition, _one_rank(layouts[name], root))(value)
+    return state if everyone._ranks[everyone.rank] == root else {}
 
 
 @torch.no_grad()
@@ -66,44 +89,43 @@ def load_sequential(
     Args:
         model: a distributed layer, or a model with distributed and other layers.
         state_dict: the sequential model's; needed on rank ``root`` only.
-        root: the rank, of the communicator that the partitions come from, that has it.
+        root: the rank that has it, of the communicator that the partitions come from. For a model without distributed
+            parameters, that is ``MPI.COMM_WORLD``.
 
     Raises:
         RuntimeError: on all ranks, if names are missing or unknown, or shapes differ. Nothing is loaded then.
+        ValueError: on all ranks, if ``root`` is none of them, or the ranks differ in it or in the model.
 
     Collective over the communicator that the partitions come from.
     """
-    layouts = {name: layout for name, layout in _layouts(model).items() if layout.partition._root is not None}
-    if not layouts:
-        if not any(isinstance(module, Module) and module._distdl_layouts for module in model.modules()):
-            model.load_state_dict(dict(state_dict or {}))
+    layouts, own = _layouts(model), model.state_dict()
+    everyone = _everyone(layouts)
+    if everyone is None:
         return
-    origin = next(iter(layouts.values())).partition
-    own = model.state_dict()
-    at_root = origin._root is not None and origin._root.Get_rank() == root
+    at_root = everyone._ranks[everyone.rank] == root
     given = dict(state_dict or {}) if at_root else {}
-    with constructing("load_sequential", {"origin": origin._related(origin._voters, (len(origin._voters),))}, {}):
+    shapes = {name: list(layouts[name].shape if name in layouts else value.shape) for name, value in own.items()}
+    with constructing("load_sequential", {"ranks": everyone}, {"root": root, "shapes": shapes}):
+        _check_root(root, everyone, layouts)
         if at_root:
-            _check(own, layouts, given)
+            _check(shapes, given)
 
-    everyone = origin._related(origin._voters, (len(origin._voters),))
     for name, value in own.items():
-        layout = layouts.get(name)
         whole = given[name].to(value.dtype) if at_root else zero_volume_tensor(dtype=value.dtype)
-        if layout is not None:
-            block = primitives.repartition(_one_rank(layout, root), layout.partition)(whole)
-            if layout.partition.active:
+        if name not in layouts:
+            value.copy_(primitives.broadcast(everyone._related((root,), (1,)), everyone)(whole))
+        elif layouts[name].partition._root is not None:
+            partition = layouts[name].partition
+            block = primitives.repartition(_one_rank(layouts[name], root), partition)(whole)
+            if partition.active:
                 value.copy_(block)
-        else:
-            value.copy_(primitives.broadcast(origin._related((root,), (1,)), everyone)(whole))
 
 
-def _check(own: Mapping[str, torch.Tensor], layouts: Mapping[str, Layout], given: Mapping[str, torch.Tensor]) -> None:
-    problems = [f"missing {name}" for name in own if name not in given]
-    problems += [f"unknown {name}" for name in given if name not in own]
-    for name in own:
-        expected = layouts[name].shape if name in layouts else tuple(own[name].shape)
-        if name in given and tuple(given[name].shape) != expected:
-            problems.append(f"{name} has shape {tuple(given[name].shape)}; the model has {expected}")
+def _check(shapes: Mapping[str, list[int]], given: Mapping[str, torch.Tensor]) -> None:
+    problems = [f"missing {name}" for name in shapes if name not in given]
+    problems += [f"unknown {name}" for name in given if name not in shapes]
+    for name, shape in shapes.items():
+        if name in given and list(given[name].shape) != shape:
+            problems.append(f"{name} has shape {list(given[name].shape)}; the model has {shape}")
     if problems:
         raise RuntimeError("load_sequential: " + "; ".join(problems))

@@ -1,11 +1,13 @@
 // What the ranks agree on before data moves, for layers written in Python.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
-#include <torch/extension.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
 
 #include "bindings/bindings.hpp"
 #include "bindings/input.hpp"
-#include "comm/vote.hpp"
 #include "operators/placement.hpp"
 
 namespace distdl::bindings {
@@ -18,36 +20,53 @@ using operators::Scope;
 using operators::Site;
 
 // Not the number of any operator: those count from 1.
-constexpr std::int64_t kConstruction = -1;
+constexpr std::int64_t kForum = -1;
 
-/// The construction of a layer, a partition or anything else that all ranks of a communicator make together.
+/// What is known by rank of the scope, in the order in which a Python caller listed the ranks.
+template <class T>
+std::vector<T> in_order_of(const std::vector<int>& ranks, const Scope& scope, const std::vector<T>& by_rank) {
+  std::vector<T> result;
+  for (const auto rank : ranks) {
+    const auto found = std::lower_bound(scope.ranks.begin(), scope.ranks.end(), rank);
+    result.push_back(by_rank.at(static_cast<std::size_t>(found - scope.ranks.begin())));
+  }
+  return result;
+}
+
+/// Where ranks compare what they are about to make or to send together: layers, partitions, small data.
 class Forum {
  public:
-  Forum(MPI_Comm root, const std::vector<int>& ranks) : communicator_(comm::communicator(root, ranks)) {}
+  Forum(MPI_Comm root, std::vector<int> ranks)
+      : root_(root), ranks_(std::move(ranks)), scope_(operators::scope_of(root, {{"the forum", ranks_, {}}})) {}
 
-  /// Whether all ranks brought the same text; if not, all texts in rank order.
-  std::pair<bool, std::vector<std::string>> compare(const std::string& text) const {
+  /// Whether all ranks brought the same text; if not, all texts by rank. Throws if some ranks apply an
+  /// operator instead.
+  std::pair<bool, std::vector<std::string>> compare(const std::string& what, const std::string& text) const {
     comm::Ballot ballot;
-    ballot.call = kConstruction;
+    ballot.call = kForum;
     ballot.value = static_cast<std::int64_t>(std::hash<std::string>{}(text) >> 1);
-    const auto outcome = comm::vote(*communicator_, ballot);
-    if (outcome.same_call && outcome.same_value) return {true, {}};
+    if (operators::vote(scope_, ballot, what).same_value) return {true, {}};
     return {false, gather(text)};
   }
 
-  std::vector<std::string> gather(const std::string& bytes) const { return comm::gather_texts(*communicator_, bytes); }
+  std::vector<std::string> gather(const std::string& bytes) const {
+    return in_order_of(ranks_, scope_, comm::gather_texts(*scope_.communicator, bytes));
+  }
 
-  MPI_Comm view(const std::vector<int>& shape) const { return communicator_->view(shape); }
+  MPI_Comm view(const std::vector<int>& shape) const { return comm::communicator(root_, ranks_)->view(shape); }
 
  private:
-  comm::CommunicatorPtr communicator_;
+  MPI_Comm root_;
+  std::vector<int> ranks_;
+  Scope scope_;
 };
 
 /// The structure of a layer's input, over the ranks of its partitions.
 class LayerAgreement {
  public:
-  LayerAgreement(const std::string& layer, MPI_Comm root, const std::vector<int>& ranks)
-      : site_(std::make_shared<Site>(layer, operators::scope_of(root, {{"the layer's partitions", ranks, {}}}))),
+  LayerAgreement(const std::string& layer, MPI_Comm root, std::vector<int> ranks)
+      : ranks_(std::move(ranks)),
+        site_(std::make_shared<Site>(layer, operators::scope_of(root, {{"the layer's partitions", ranks_, {}}}))),
         agreement_(site_) {}
 
   bool active() const { return site_->scope.communicator != nullptr; }
@@ -62,10 +81,11 @@ class LayerAgreement {
   std::vector<std::pair<std::vector<std::int64_t>, c10::ScalarType>> structure() const {
     std::vector<std::pair<std::vector<std::int64_t>, c10::ScalarType>> result;
     for (const auto& one : agreement_.structure()) result.emplace_back(one.sizes, one.dtype);
-    return result;
+    return in_order_of(ranks_, site_->scope, result);
   }
 
  private:
+  std::vector<int> ranks_;
   std::shared_ptr<const Site> site_;
   Agreement agreement_;
 };
@@ -83,14 +103,14 @@ void bind_agreement(py::module_& m) {
   m.def("structure_check", &operators::structure_check);
   m.def("live_communicators", &comm::live_communicators, "How many private communicators this process holds.");
 
-  py::class_<Forum>(m, "Forum", "Compares what the ranks of a communicator are about to construct.")
+  py::class_<Forum>(m, "Forum", "Where ranks compare what they are about to do together.")
       .def(py::init([](const py::object& root, const std::vector<int>& ranks) {
              const auto handle = communicator_handle(root);
              const py::gil_scoped_release release;
              return std::make_unique<Forum>(handle, ranks);
            }),
            py::arg("root"), py::arg("ranks"))
-      .def("compare", &Forum::compare, py::arg("text"), py::call_guard<py::gil_scoped_release>(),
+      .def("compare", &Forum::compare, py::arg("what"), py::arg("text"), py::call_guard<py::gil_scoped_release>(),
            "(all ranks brought the same text, otherwise all texts by rank). Collective.")
       .def(
           "gather",
@@ -115,7 +135,7 @@ void bind_agreement(py::module_& m) {
             }
             return communicator_object(handle);
           },
-          py::arg("shape"), "These ranks as an mpi4py communicator, Cartesian if a shape is given. Collective.");
+          py::arg("shape"), "These ranks, in this order, as an mpi4py communicator, Cartesian if a shape is given. Collective.");
 
   py::class_<LayerAgreement>(m, "LayerAgreement", "What the ranks of a layer know of each other's input.")
       .def(py::init([](const std::string& layer, const py::object& root, const std::vector<int>& ranks) {

@@ -1,6 +1,6 @@
 // The Python module distdl._core: the only place that knows pybind11 and mpi4py.
 #include <mpi4py/mpi4py.h>
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "autograd/apply.hpp"
 #include "bindings/bindings.hpp"

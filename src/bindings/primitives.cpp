@@ -1,7 +1,7 @@
 // The primitives for Python: partitions and options in, a callable out.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <optional>
 

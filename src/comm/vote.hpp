@@ -31,7 +31,7 @@ struct Outcome {
 /// Collective.
 Outcome vote(const Communicator& communicator, const Ballot& ballot);
 
-/// Every rank's text, in rank order. Collective.
+/// Every rank's text, by rank of the communicator. Collective.
 std::vector<std::string> gather_texts(const Communicator& communicator, const std::string& mine);
 
 }  // namespace distdl::comm

@@ -1,6 +1,7 @@
 #include "operators/placement.hpp"
 
 #include <algorithm>
+#include <set>
 #include <stdexcept>
 
 #include "comm/error.hpp"
@@ -27,18 +28,11 @@ std::string worker_text(const Site& site, const Placement& placement, std::int64
 
 Scope scope_of(MPI_Comm root, const std::vector<Partition>& partitions) {
   Scope scope;
-  std::vector<bool> seen;
-  for (const auto& partition : partitions) {
-    for (const auto rank : partition.ranks) {
-      const auto r = static_cast<std::size_t>(rank);
-      if (r >= seen.size()) seen.resize(r + 1, false);
-      if (!seen[r]) scope.ranks.push_back(rank);
-      seen[r] = true;
-    }
-  }
+  std::set<int> ranks;
+  for (const auto& partition : partitions) ranks.insert(partition.ranks.begin(), partition.ranks.end());
+  scope.ranks.assign(ranks.begin(), ranks.end());
   if (root == MPI_COMM_NULL) return scope;
-  const auto me = static_cast<std::size_t>(rank_in(root));
-  if (me < seen.size() && seen[me]) scope.communicator = comm::communicator(root, scope.ranks);
+  if (ranks.contains(rank_in(root))) scope.communicator = comm::communicator(root, scope.ranks);
   return scope;
 }
 
@@ -49,14 +43,9 @@ Placement place(const Scope& scope, const Partition& partition) {
                                 " ranks, but its shape " + text(partition.shape) + " needs " +
                                 std::to_string(placement.grid.size()));
   }
-  std::vector<int> position;
-  for (std::size_t i = 0; i < scope.ranks.size(); ++i) {
-    const auto r = static_cast<std::size_t>(scope.ranks[i]);
-    if (r >= position.size()) position.resize(r + 1, -1);
-    position[r] = static_cast<int>(i);
-  }
   for (const auto rank : partition.ranks) {
-    const auto here = position.at(static_cast<std::size_t>(rank));
+    const auto found = std::lower_bound(scope.ranks.begin(), scope.ranks.end(), rank);
+    const auto here = static_cast<int>(found - scope.ranks.begin());
     if (scope.communicator && here == scope.communicator->rank()) {
       placement.mine = static_cast<std::int64_t>(placement.ranks.size());
     }

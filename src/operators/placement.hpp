@@ -32,7 +32,7 @@ struct Placement {
   }
 };
 
-/// The scope of an operator on these partitions: their ranks, each once, in order. Makes its communicator: collective
+/// The scope of an operator on these partitions: their ranks, each once. Makes its communicator: collective
 /// over these ranks. A rank outside of them, or without a root communicator, gets a scope with no communicator.
 Scope scope_of(MPI_Comm root, const std::vector<Partition>& partitions);
 Placement place(const Scope& scope, const Partition& partition);

@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include "comm/error.hpp"
-#include "comm/vote.hpp"
 
 namespace distdl::operators {
 
@@ -83,11 +82,8 @@ comm::Outcome vote_on_call(const Site& site, bool adjoint, bool changed, bool re
   ballot.changed = changed;
   ballot.requires_grad = requires_grad;
   ballot.grad_disabled = !c10::GradMode::is_enabled();
-  const auto outcome = comm::vote(*site.scope.communicator, ballot);
-  if (!outcome.same_call) {
-    throw_gathered(site.scope, "the ranks do not call the same operator",
-                   site.name + " number " + std::to_string(site.number) + (adjoint ? ", backward" : ""));
-  }
+  const auto outcome =
+      vote(site.scope, ballot, site.name + " number " + std::to_string(site.number) + (adjoint ? ", backward" : ""));
   if (outcome.any_requires_grad && outcome.any_grad_disabled) {
     throw_gathered(site.scope,
                    site.name +
@@ -105,6 +101,12 @@ bool structure_check() { return check_structure; }
 
 Site::Site(std::string operation, Scope ranks) : name(std::move(operation)), scope(std::move(ranks)), number(0) {
   if (scope.communicator) number = scope.communicator->next_operator();
+}
+
+comm::Outcome vote(const Scope& scope, const comm::Ballot& ballot, const std::string& description) {
+  const auto outcome = comm::vote(*scope.communicator, ballot);
+  if (!outcome.same_call) throw_gathered(scope, "the ranks do not make the same call", description);
+  return outcome;
 }
 
 bool agree_on_call(const Site& site, bool adjoint, bool requires_grad) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
+#include "comm/vote.hpp"
 #include "geometry/interval.hpp"
 
 namespace distdl::operators {
@@ -23,7 +24,7 @@ class TypeError : public std::runtime_error {
 };
 
 /// The ranks that take part in an operator. `ranks` are their numbers as the user counts them: those of the
-/// communicator that the partitions come from.
+/// communicator that the partitions come from, in ascending order, so that the same ranks always vote together.
 struct Scope {
   comm::CommunicatorPtr communicator;
   std::vector<int> ranks;
@@ -60,6 +61,10 @@ struct Site {
 
   Site(std::string operation, Scope ranks);
 };
+
+/// Makes sure that all ranks of the scope make the same call, which `description` names. Otherwise throws on all of
+/// them, and tells what each one calls. Collective.
+comm::Outcome vote(const Scope& scope, const comm::Ballot& ballot, const std::string& description);
 
 /// Makes sure that all ranks of the site make the same call; returns whether any rank's input requires grad. Throws
 /// on all ranks when they call different operators, or when only some of them run under no_grad. Collective.

@@ -124,9 +124,9 @@ def repartition_scatter(P: Partition) -> Case:
 
 
 def repartition_fewer_elements(P: Partition) -> Case:
-    """Fewer elements than ranks, in reversed order."""
-    P_x, P_y = grid(P, [P.size]), grid(P, [P.size], range(P.size - 1, -1, -1))
-    return Case(dnn.Repartition(P_x, P_y), _blocks(P_x, (2,)))
+    """Fewer rows than ranks, in reversed order."""
+    P_x, P_y = grid(P, [P.size, 1]), grid(P, [P.size, 1], range(P.size - 1, -1, -1))
+    return Case(dnn.Repartition(P_x, P_y), _blocks(P_x, (2, 3)))
 
 
 def halo_uneven(P: Partition) -> Case:

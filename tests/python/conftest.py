@@ -65,6 +65,12 @@ def pytest_runtest_makereport(item, call):
     return report
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config):
+    """The first rank that ends with an error ends the job: not before rank 0 has said everything."""
+    job.Barrier()
+
+
 @pytest.fixture(scope="session")
 def P_world():
     """The partition of all ranks of the job."""

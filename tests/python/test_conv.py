@@ -195,7 +195,7 @@ def test_mistakes_on_the_last_rank_raise_on_all(P_world):
     layer(good)  # and the layer is as good as before
     if job.size > 1:
         raises_everywhere(
-            ValueError, "construct different things", lambda: dnn.DistributedConv1d(P_x, 2, 2, 3 if last else 5)
+            ValueError, "ask for different things", lambda: dnn.DistributedConv1d(P_x, 2, 2, 3 if last else 5)
         )
 
 

@@ -226,4 +226,4 @@ def test_other_arguments_on_the_last_rank_raise_on_all(P_world):
         for wrong in ({"in_features": 5}, {"bias": False}, {"dtype": torch.float64}):
             options = {"in_features": 4, **(wrong if last else {})}
             make = partial(DistributedLinear, P_x, P_y, P_W, out_features=4, **options)
-            raises_everywhere(ValueError, "construct different things", make)
+            raises_everywhere(ValueError, "ask for different things", make)

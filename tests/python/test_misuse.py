@@ -141,7 +141,7 @@ def test_different_operators(P_world):
     first, second = dnn.AllSumReduce(P_world, [0]), dnn.Broadcast(P_world, P_world)
     text = raises_everywhere(
         RuntimeError,
-        "the ranks do not call the same operator",
+        "the ranks do not make the same call",
         lambda: (first if job.rank == 0 else second)(torch.ones(2)),
     )
     assert "AllSumReduce number" in text
@@ -156,9 +156,34 @@ def test_forward_on_some_ranks_and_backward_on_others(P_world):
     y = layer(x)
     raises_everywhere(
         RuntimeError,
-        "the ranks do not call the same operator",
+        "the ranks do not make the same call",
         lambda: y.sum().backward() if job.rank == 0 else layer(x),
     )
+
+
+OTHER_THINGS = {
+    "construction": ("construction of Broadcast", lambda P: dnn.Broadcast(P, P)),
+    "partition": ("create_partition_inclusive", lambda P: P.create_partition_inclusive([0])),
+    "data": ("allgather_data", lambda P: P.allgather_data(1)),
+}
+
+
+@more_than_one_rank
+@pytest.mark.parametrize(("name", "action"), OTHER_THINGS.values(), ids=OTHER_THINGS)
+@pytest.mark.parametrize("order", ["same", "reversed"])
+def test_an_operator_on_some_ranks_and_something_else_on_others(P_world, name, action, order):
+    """Also where the two have the same ranks in another order."""
+    ranks = range(job.size) if order == "same" else range(job.size - 1, -1, -1)
+    layer = dnn.AllSumReduce(grid(P_world, [job.size], ranks), axes_reduce=[0])
+    x = torch.ones(2)
+    text = raises_everywhere(
+        RuntimeError,
+        "the ranks do not make the same call",
+        lambda: layer(x) if job.rank == 0 else action(P_world),
+    )
+    assert "AllSumReduce number" in text
+    assert name in text
+    assert torch.equal(layer(x), torch.full((2,), float(job.size)))
 
 
 CONSTRUCTIONS = {
@@ -184,7 +209,7 @@ def test_another_partition_on_one_rank(P_world, construct, other):
         "fewer": grid(P_world, [1, job.size - 1]),
     }[other]
     raises_everywhere(
-        ValueError, "construct different things", lambda: construct(wrong if job.rank == job.size - 1 else P)
+        ValueError, "ask for different things", lambda: construct(wrong if job.rank == job.size - 1 else P)
     )
     construct(P)
 
@@ -196,7 +221,7 @@ def test_a_layer_constructed_on_some_ranks_only_meets_another(P_world, construct
     other = lambda: dnn.Broadcast(grid_of_one, P_world)  # noqa: E731
     grid_of_one = grid(P_world, [1])
     raises_everywhere(
-        ValueError, "construct different things", lambda: other() if job.rank == 0 else construct(P_world)
+        ValueError, "ask for different things", lambda: other() if job.rank == 0 else construct(P_world)
     )
 
 

@@ -143,7 +143,7 @@ def test_different_ranks_raise_everywhere(P_world):
     if job.size == 1:
         return
     action = lambda: P_world.create_partition_inclusive([0] if job.rank == 0 else [1])  # noqa: E731
-    text = raises_everywhere(ValueError, "construct different things", action)
+    text = raises_everywhere(ValueError, "ask for different things", action)
     assert "ranks [0]" in text
     assert "ranks [1]" in text
 
@@ -183,9 +183,25 @@ def test_data_outside_is_nothing(P_world):
     assert (P.broadcast_data(3) is None) != P.active
 
 
-def test_objects_do_not_travel(P_world):
-    with pytest.raises(ValueError, match="allow_pickle"):
-        P_world.allgather_data([object()])
+MISTAKES_IN_DATA = {
+    "objects gathered": ("Object arrays", lambda P, last: P.allgather_data([object()] if last else [1])),
+    "objects shared": ("Object arrays", lambda P, last: P.broadcast_data([object()], root=job.size - 1)),
+    "objects reduced": ("no array of numbers", lambda P, last: P.allreduce_data(object() if last else 1)),
+    "an unknown sender": ("worker 99", lambda P, last: P.broadcast_data(1, root=99 if last else 0)),
+    "two senders": ("from rank 1", lambda P, last: P.broadcast_data(1, root=1 if last else 0)),
+    "two shapes": ("of shape", lambda P, last: P.allreduce_data([1, 2] if last else 1)),
+    "two operations": ("PROD", lambda P, last: P.allreduce_data(1, op=MPI.PROD if last else MPI.SUM)),
+    "two calls": ("print_sequential", lambda P, last: P.print_sequential("") if last else P.allgather_data(1)),
+}
+
+
+@pytest.mark.parametrize(("match", "action"), MISTAKES_IN_DATA.values(), ids=MISTAKES_IN_DATA)
+def test_mistakes_in_data_raise_everywhere(P_world, match, action):
+    """The last rank does something else."""
+    if job.size == 1 and match in ("from rank 1", "of shape", "PROD", "print_sequential"):
+        return
+    raises_everywhere(ValueError, match, lambda: action(P_world, job.rank == job.size - 1))
+    assert int(P_world.allreduce_data(1)) == job.size
 
 
 def test_print_sequential(P_world, capsys):

@@ -234,7 +234,7 @@ def test_mistakes_on_the_last_rank_raise_on_all(P_world, kind):
     if job.size > 1:
         bads += [torch.ones(1, 3, 2), good.double()]
         wrong = {"kernel_size": 3} if last else {"kernel_size": 2}
-        raises_everywhere(ValueError, "construct different things", lambda: distributed(P_x, **wrong))
+        raises_everywhere(ValueError, "ask for different things", lambda: distributed(P_x, **wrong))
     for bad in bads:
         raises_everywhere((TypeError, ValueError), f"{kind}1d: ", lambda bad=bad: layer(bad if last else good))
     assert layer(good).numel() == 2  # and the layer is as good as before
