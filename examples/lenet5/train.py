@@ -27,7 +27,7 @@ State = dict[str, torch.Tensor]
 def options() -> argparse.Namespace:
     """What the command line asks for."""
     parser = argparse.ArgumentParser(description="Train LeNet-5 over 1, 2 or 4 ranks.")
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=96)
     parser.add_argument("--lr", type=float, default=0.003, help="learning rate of Adam")
     parser.add_argument("--dtype", choices=["float64", "float32"], default="float64")

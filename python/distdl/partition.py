@@ -40,7 +40,8 @@ class Partition:
         size: the number of workers.
         rank: this rank's number among the workers; ``MPI.PROC_NULL`` if it is none of them.
         device: the torch device on which the rank computes.
-        comm: the mpi4py communicator of the workers; ``MPI.COMM_NULL`` on all other ranks. It is shared, so do not free it.
+        comm: the mpi4py communicator of the workers; ``MPI.COMM_NULL`` on all other ranks. Shared: not to
+            be freed.
 
     All ranks of ``comm`` have to make the partitions and layers that come from it, in the same order. A part of the
     ranks that runs a program of its own does so with a communicator of its own.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from mpi4py import MPI
 
 from distdl import primitives
 from distdl.construction import constructing
@@ -33,11 +32,8 @@ def _one_rank(layout: Layout, root: int) -> Partition:
 def _everyone(layouts: Mapping[str, Layout]) -> Partition | None:
     """All ranks of the communicator that a model's partitions come from; None on ranks outside of it.
 
-    That of the layers that know most ranks, where bare communicators make a difference; MPI.COMM_WORLD for a model without
-    distributed parameters.
+    Where layers are on bare communicators, these are the ranks of the layer that has most of them.
     """
-    if not layouts:
-        return Partition(MPI.COMM_WORLD)
     widest = max((layout.partition for layout in layouts.values()), key=lambda partition: len(partition._voters))
     return None if widest._root is None else widest._related(widest._voters, (len(widest._voters),))
 
@@ -54,8 +50,7 @@ def sequential_state_dict(model: torch.nn.Module, root: int = 0) -> dict[str, to
 
     Args:
         model: a distributed layer, or a model with distributed and other layers.
-        root: the rank that receives it, of the communicator that the partitions come from. For a model without
-            distributed parameters, that is ``MPI.COMM_WORLD``.
+        root: the rank that receives it, of the communicator that the partitions come from.
 
     Returns:
         On rank ``root`` what ``load_state_dict`` of the sequential model takes; an empty dict on all other ranks.
@@ -63,9 +58,12 @@ def sequential_state_dict(model: torch.nn.Module, root: int = 0) -> dict[str, to
     Raises:
         ValueError: on all ranks, if ``root`` is none of them, or the ranks differ in it or in the model.
 
-    Collective over the communicator that the partitions come from.
+    Collective over the communicator that the partitions come from. A model without distributed parameters has none: its
+    state is returned where it is asked for.
     """
     layouts, own = _layouts(model), model.state_dict()
+    if not layouts:
+        return {name: value.clone() for name, value in own.items()}
     everyone = _everyone(layouts)
     if everyone is None:
         return {}
@@ -89,22 +87,26 @@ def load_sequential(
     Args:
         model: a distributed layer, or a model with distributed and other layers.
         state_dict: the sequential model's; needed on rank ``root`` only.
-        root: the rank that has it, of the communicator that the partitions come from. For a model without distributed
-            parameters, that is ``MPI.COMM_WORLD``.
+        root: the rank that has it, of the communicator that the partitions come from.
 
     Raises:
         RuntimeError: on all ranks, if names are missing or unknown, or shapes differ. Nothing is loaded then.
         ValueError: on all ranks, if ``root`` is none of them, or the ranks differ in it or in the model.
 
-    Collective over the communicator that the partitions come from.
+    Collective over the communicator that the partitions come from. A model without distributed parameters has none: it
+    needs its state on every rank.
     """
     layouts, own = _layouts(model), model.state_dict()
+    shapes = {name: list(layouts[name].shape if name in layouts else value.shape) for name, value in own.items()}
+    if not layouts:
+        _check(shapes, state_dict or {})
+        model.load_state_dict(dict(state_dict or {}))
+        return
     everyone = _everyone(layouts)
     if everyone is None:
         return
     at_root = everyone._ranks[everyone.rank] == root
     given = dict(state_dict or {}) if at_root else {}
-    shapes = {name: list(layouts[name].shape if name in layouts else value.shape) for name, value in own.items()}
     with constructing("load_sequential", {"ranks": everyone}, {"root": root, "shapes": shapes}):
         _check_root(root, everyone, layouts)
         if at_root:

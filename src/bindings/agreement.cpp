@@ -71,9 +71,14 @@ class LayerAgreement {
 
   bool active() const { return site_->scope.communicator != nullptr; }
 
-  bool changed(const Input& input) {
+  bool changed(const Input& input, const std::string& problem) {
     if (!active()) return false;
-    return agreement_.agree(input.structure(), input.requires_grad()).changed;
+    auto structure = input.structure();
+    if (structure.error_kind == operators::Structure::Error::none && !problem.empty()) {
+      structure.error_kind = operators::Structure::Error::value;
+      structure.error = problem;
+    }
+    return agreement_.agree(structure, input.requires_grad()).changed;
   }
 
   void forget() { agreement_.forget(); }
@@ -147,12 +152,14 @@ void bind_agreement(py::module_& m) {
       .def_property_readonly("active", &LayerAgreement::active)
       .def(
           "changed",
-          [](LayerAgreement& self, const py::object& x) {
+          [](LayerAgreement& self, const py::object& x, const std::string& problem) {
             const auto input = input_of(x);
             const py::gil_scoped_release release;
-            return self.changed(input);
+            return self.changed(input, problem);
           },
-          py::arg("input"), "Whether the structure changed on any rank since the last call. Collective.")
+          py::arg("input"), py::arg("problem") = "",
+          "Whether the structure changed on any rank since the last call. A problem that a rank has with its input is a "
+          "ValueError on all. Collective.")
       .def("forget", &LayerAgreement::forget, "Makes the next call agree anew; on all ranks or on none.")
       .def_property_readonly("structure", &LayerAgreement::structure, "(shape, dtype) by rank of the layer.");
 }

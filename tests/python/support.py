@@ -184,12 +184,21 @@ def derivatives(layer, x, parameters, cotangent, directions):
 
 
 def assert_equals_twin(
-    layer, twin, x, P_x, P_y, parameter_partitions=(), sizes=None, y_sizes=None, equal=torch.equal, equal_derivatives=None
+    layer,
+    twin,
+    x,
+    P_x,
+    P_y,
+    parameter_partitions=(),
+    sizes=None,
+    y_sizes=None,
+    equal=torch.equal,
+    equal_derivatives=None,
 ):
     """A distributed layer gives, put together, what its sequential twin gives, up to the second derivatives.
 
-    x is the whole input, of which each worker passes its block, balanced or of the given sizes; y_sizes are those of the
-    result. The layer gets the twin's parameters, of which each is in balanced blocks on its partition.
+    x is the whole input, of which each worker passes its block, balanced or of the given sizes; y_sizes are those of
+    the result. The layer gets the twin's parameters, of which each is in balanced blocks on its partition.
     """
     partitions = [P_x, *parameter_partitions]
     wholes = [x, *(p.detach() for p in twin.parameters())]

@@ -191,7 +191,9 @@ def test_mistakes_on_the_last_rank_raise_on_all(P_world):
     good = torch.ones(1, 2, 2)
     for bad in (torch.ones(1, 3, 2), torch.ones(1, 2), torch.ones(1, 2, 2, dtype=torch.float64), [1.0]):
         if job.size > 1 or not torch.is_tensor(bad) or bad.dim() != good.dim():
-            raises_everywhere((TypeError, ValueError), "DistributedConv1d: ", lambda bad=bad: layer(bad if last else good))
+            raises_everywhere(
+                (TypeError, ValueError), "DistributedConv1d: ", lambda bad=bad: layer(bad if last else good)
+            )
     layer(good)  # and the layer is as good as before
     if job.size > 1:
         raises_everywhere(

@@ -219,9 +219,7 @@ def test_partitions_that_do_not_fit_raise_on_all(P_world, shapes):
 def test_other_arguments_on_the_last_rank_raise_on_all(P_world):
     P_x, P_y, P_W, _ = partitions(P_world, 1, job.size)
     last = job.rank == job.size - 1
-    raises_everywhere(
-        TypeError, "P_y is a int", lambda: DistributedLinear(P_x, 3 if last else P_y, P_W, 4, 4)
-    )
+    raises_everywhere(TypeError, "P_y is a int", lambda: DistributedLinear(P_x, 3 if last else P_y, P_W, 4, 4))
     if job.size > 1:
         for wrong in ({"in_features": 5}, {"bias": False}, {"dtype": torch.float64}):
             options = {"in_features": 4, **(wrong if last else {})}

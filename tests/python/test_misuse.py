@@ -220,9 +220,7 @@ def test_a_layer_constructed_on_some_ranks_only_meets_another(P_world, construct
     """One rank skips a construction and is at the next one."""
     other = lambda: dnn.Broadcast(grid_of_one, P_world)  # noqa: E731
     grid_of_one = grid(P_world, [1])
-    raises_everywhere(
-        ValueError, "ask for different things", lambda: other() if job.rank == 0 else construct(P_world)
-    )
+    raises_everywhere(ValueError, "ask for different things", lambda: other() if job.rank == 0 else construct(P_world))
 
 
 @pytest.mark.parametrize("bad", [None, 3, "P", [0]], ids=str)

@@ -35,10 +35,12 @@ def refused_by_both(kind, P_x, dims, x, sizes, **options):
     try:
         sequential(**options)(x)
     except RuntimeError:
-        with pytest.raises(RuntimeError):
+        refused = []
+        try:
             distributed(P_x, **options)(block_of(x, P_x, sizes))
-            if not P_x.active:
-                raise RuntimeError("what only the call refuses is not this rank's concern") from None
+        except RuntimeError as error:
+            refused.append(error)
+        assert refused or not P_x.active  # what only the call refuses is not of concern outside
         return True
     return False
 
@@ -48,7 +50,16 @@ def assert_like_pool(kind, P_x, dims, x, sizes, equal_derivatives, **options):
     sequential, distributed = pool(kind, dims)
     y_sizes = sizes and [*sizes[:-dims], *[None] * dims]
     assert_equals_twin(
-        distributed(P_x, **options), sequential(**options), x, P_x, P_x, (), sizes, y_sizes, same_bits, equal_derivatives
+        distributed(P_x, **options),
+        sequential(**options),
+        x,
+        P_x,
+        P_x,
+        (),
+        sizes,
+        y_sizes,
+        same_bits,
+        equal_derivatives,
     )
 
 
@@ -137,7 +148,9 @@ def test_equals_avg_pool(P_world, dims, data):
 
 
 @every_dimension
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int32, torch.int64, torch.bfloat16, torch.half], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.int8, torch.int32, torch.int64, torch.bfloat16, torch.half], ids=str
+)
 def test_max_pool_of_other_dtypes(P_world, dims, dtype):
     """The padding is below every number, also below the lowest of the dtype."""
     P_x = grid(P_world, [1, 1, *[1] * (dims - 1), job.size])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -11,6 +12,13 @@ from distdl import primitives
 from distdl._load import _core
 from distdl.construction import constructing
 from distdl.nn.module import Module
+
+Described = tuple[list[int], torch.dtype]  # shape and dtype of a worker's tensor
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """In the precision in which losses are summed: single precision for half."""
+    return tensor.float() if tensor.dtype in (torch.half, torch.bfloat16) else tensor
 
 
 class _DistributedLoss(Module):
@@ -43,42 +51,56 @@ class _DistributedLoss(Module):
         """Check the partition and the options of a loss, while constructing."""
 
     def _distdl_input_changed(self, input: tuple[Any, ...]) -> bool:
-        assert self._target_agreement is not None or not self.P_x.active
         changed = super()._distdl_input_changed(input)
-        return (self.P_x.active and self._target_agreement.changed(input[1])) or changed  # type: ignore[union-attr]
+        if not self.P_x.active or self._target_agreement is None:
+            return changed
+        return self._target_agreement.changed(input[1], self._problem_of(input[1])) or changed
 
     def _distdl_module_setup(self, input: tuple[Any, ...]) -> None:
         """Check that every worker's target belongs to its input; the same on all workers."""
         if not self.P_x.active or self._target_agreement is None:
             return
-        targets = self._target_agreement.structure
-        for worker, (shape, dtype) in enumerate(self._distdl_global_structure(self.P_x)):
-            try:
-                self._check_target(shape, *targets[worker])
-            except ValueError as error:
-                self._target_agreement.forget()
-                raise ValueError(
-                    f"{type(self).__name__}: worker {worker} of P_x has an input of shape {shape} ({dtype}) and a "
-                    f"target of shape {targets[worker][0]} ({targets[worker][1]}); {error}"
-                ) from None
+        inputs, targets = self._distdl_global_structure(self.P_x), self._target_agreement.structure
+        try:
+            self._check_input(inputs)
+            for worker, (one, target) in enumerate(zip(inputs, targets, strict=True)):
+                if (one[1], target[1]) != (inputs[0][1], targets[0][1]):
+                    why = f"worker 0 has {inputs[0][1]} and {targets[0][1]}: all workers must have the same dtypes"
+                else:
+                    why = self._why_not(one, target)
+                if why:
+                    raise ValueError(
+                        f"{type(self).__name__}: worker {worker} of P_x has an input of shape {one[0]} ({one[1]}) "
+                        f"and a target of shape {target[0]} ({target[1]}); {why}"
+                    )
+        except Exception:
+            self._target_agreement.forget()  # so that the next call asks again, on all workers
+            raise
 
-    def _check_target(self, shape: list[int], target_shape: list[int], target_dtype: torch.dtype) -> None:
+    def _problem_of(self, target: Any) -> str:
+        """What is wrong with the values of this worker's target; "" if nothing is."""
+        return ""
+
+    def _check_input(self, inputs: list[Described]) -> None:
+        """Raise for what is wrong with the input as a whole, of which all workers know the shapes."""
+
+    def _why_not(self, input: Described, target: Described) -> str:
+        """Why a worker's target does not belong to its input; "" if it does."""
         raise NotImplementedError
 
-    def _reduce(self, numerator: torch.Tensor, denominator: torch.Tensor | float) -> torch.Tensor:
+    def _reduce(self, numerator: torch.Tensor, denominator: torch.Tensor | float, dtype: torch.dtype) -> torch.Tensor:
         """The sum of the workers' numerators over that of their denominators (with 'sum', over 1), on every rank."""
         if self.P_x.active:
             mine = torch.stack([numerator, torch.as_tensor(denominator, dtype=numerator.dtype)])
         else:
             mine = numerator  # of zero volume
         sums = self._to_first(mine)
-        shared = self._to_everyone(sums.detach())
         if self.P_x.active and self.P_x.rank == 0:
-            return sums[0] / sums[1] if self.reduction == "mean" else sums[0]
-        if shared.numel() == 0:  # a rank that knows nothing of P_x
-            return shared.sum() + sums.sum()
-        value = shared[0] / shared[1] if self.reduction == "mean" else shared[0]
-        loss = value + sums.sum()  # of no elements: connects this rank with the backward pass
+            loss = (sums[0] / sums[1] if self.reduction == "mean" else sums[0]).to(dtype)
+            self._to_everyone(loss.detach())
+            return loss
+        value = self._to_everyone(sums.detach()).sum()
+        loss = value + sums.sum().to(value.dtype)  # of no elements: connects this rank with the backward pass
         if not self.P_x.active and torch.is_grad_enabled() and not loss.requires_grad:
             loss.requires_grad_(True)  # so that backward() may be called here as on the workers
         return loss
@@ -111,17 +133,18 @@ class DistributedMSELoss(_DistributedLoss):
     def __init__(self, P_x: Any, reduction: str = "mean") -> None:
         super().__init__(P_x, reduction, {})
 
-    def _check_target(self, shape: list[int], target_shape: list[int], target_dtype: torch.dtype) -> None:
-        if shape != target_shape:
-            raise ValueError("their shapes must be equal")
+    def _why_not(self, input: Described, target: Described) -> str:
+        return "" if input[0] == target[0] else "their shapes must be equal"
 
     def forward(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Compute the loss. Collective."""
         if self.reduction == "none":
             return F.mse_loss(input, target, reduction="none") if self.P_x.active else input.clone()
         if not self.P_x.active:
-            return self._reduce(input, 0.0)
-        return self._reduce(F.mse_loss(input, target, reduction="sum"), input.numel())
+            return self._reduce(input, 0.0, input.dtype)
+        dtype = torch.promote_types(input.dtype, target.dtype)
+        squares = F.mse_loss(_wide(input), _wide(target), reduction="sum")
+        return self._reduce(squares, input.numel(), dtype)
 
 
 class DistributedCrossEntropyLoss(_DistributedLoss):
@@ -134,14 +157,14 @@ class DistributedCrossEntropyLoss(_DistributedLoss):
         ignore_index, reduction, label_smoothing: as in ``torch.nn.CrossEntropyLoss``.
 
     Shape:
-        Logits ``(N, C, *others)`` in balanced blocks over P_x. Targets as class indices ``(N, *others)``, each worker
+        Logits ``(N, C, *others)`` in blocks over P_x. Targets as class indices ``(N, *others)``, each worker
         those of its own block (so workers that differ only in the classes have equal targets), or as probabilities of
         the shape of the logits. Out comes a scalar on every rank; with reduction='none' the blocks of the losses, on
         the workers with the first classes.
 
     Raises:
-        ValueError: on all workers, if the logits' dimension is not that of P_x, a target's shape does not belong to its
-            logits, or an option is unknown.
+        ValueError: on all workers, if the logits' dimension is not that of P_x, a target's shape or dtype does not
+            belong to its logits, a class is none of theirs, weight has another length, or an option is unknown.
 
     Constructing and calling are collective over the communicator that P_x comes from. ``backward()`` has to be called
     on every rank, and counts once.
@@ -160,9 +183,9 @@ class DistributedCrossEntropyLoss(_DistributedLoss):
         label_smoothing: float = 0.0,
     ) -> None:
         self._smoothing, self._ignored = label_smoothing, ignore_index
-        options = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
+        options = {"weight": weight, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
         super().__init__(P_x, reduction, options)
-        self.register_buffer("weight", weight, persistent=False)
+        self.register_buffer("weight", weight)
         self._axis = 0 if self.P_x.dim == 1 else 1
         self._splits_classes = self.P_x.dim > 0 and self.P_x._shape[self._axis] > 1
         if self._splits_classes:
@@ -179,75 +202,120 @@ class DistributedCrossEntropyLoss(_DistributedLoss):
         if self.P_x._root is not None and self.P_x.dim < 1:
             raise ValueError("DistributedCrossEntropyLoss: P_x has no dimension; it needs one for the classes")
 
-    def _check_target(self, shape: list[int], target_shape: list[int], target_dtype: torch.dtype) -> None:
-        if len(shape) != self.P_x.dim:
-            raise ValueError(f"the logits must have the {self.P_x.dim} dimensions of P_x")
-        if target_dtype.is_floating_point:
-            if target_shape != shape:
-                raise ValueError("a target of probabilities must have the shape of the logits")
-        elif target_shape != shape[: self._axis] + shape[self._axis + 1 :]:
-            raise ValueError("a target of class indices must have the shape of the logits without the classes")
+    def _problem_of(self, target: Any) -> str:
+        """Class indices are looked at in each call: one that is no class would fail on this worker alone."""
+        if not isinstance(target, torch.Tensor) or target.dtype not in (torch.int64, torch.uint8) or not target.numel():
+            return ""
+        kept, sizes = target[target != self._ignored], self._class_sizes()
+        if not sizes or not kept.numel() or (kept.min() >= 0 and kept.max() < sum(sizes)):
+            return ""
+        return f"has classes from {kept.min()} to {kept.max()}; the logits are of {sum(sizes)} classes"
+
+    def _check_input(self, inputs: list[Described]) -> None:
+        for worker, (shape, dtype) in enumerate(inputs):
+            if len(shape) != self.P_x.dim:
+                raise ValueError(
+                    f"DistributedCrossEntropyLoss: worker {worker} has logits of shape {shape}; they must have the "
+                    f"{self.P_x.dim} dimensions of P_x"
+                )
+            if not dtype.is_floating_point:
+                raise ValueError(f"DistributedCrossEntropyLoss: worker {worker} has logits of {dtype}")
+        sizes = self._class_sizes()
+        for worker, (shape, _) in enumerate(inputs):
+            expected = sizes[int(self.P_x.cartesian_index(worker)[self._axis])]
+            if shape[self._axis] != expected:
+                raise ValueError(
+                    f"DistributedCrossEntropyLoss: worker {worker} has logits of shape {shape}, with "
+                    f"{shape[self._axis]} classes; the first worker with the same classes has {expected}"
+                )
+        classes = sum(sizes)
+        if self.weight is not None and list(self.weight.shape) != [classes]:
+            raise ValueError(
+                f"DistributedCrossEntropyLoss: weight has shape {list(self.weight.shape)}; there are {classes} classes"
+            )
+
+    def _why_not(self, input: Described, target: Described) -> str:
+        shape, dtype = input
+        if target[1].is_floating_point:
+            if target[0] != shape:
+                return "a target of probabilities must have the shape of the logits"
+            return "" if target[1] == dtype else "a target of probabilities must have the dtype of the logits"
+        if target[1] not in (torch.int64, torch.uint8):
+            return "class indices must be of dtype int64 or uint8"
+        if target[0] != shape[: self._axis] + shape[self._axis + 1 :]:
+            return "a target of class indices must have the shape of the logits without the classes"
+        return ""
 
     def forward(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Compute the loss. Collective."""
         if not self.P_x.active:
-            return input.clone() if self.reduction == "none" else self._reduce(input, 0.0)
-        losses = self._losses_over_split_classes if self._splits_classes else self._losses_over_own_classes
+            return input.clone() if self.reduction == "none" else self._reduce(input, 0.0, input.dtype)
+        logits = _wide(input)
+        target = _wide(target)
+        weight = None if self.weight is None else self.weight.to(logits.dtype)
+        compute = self._losses_over_split_classes if self._splits_classes else self._losses_over_own_classes
+        losses = compute(logits, target, weight)
         if self.reduction == "none":
-            return losses(input, target)
-        return self._reduce(losses(input, target).sum(), self._weight_of(input, target))
+            return losses.to(input.dtype)
+        return self._reduce(losses.sum(), self._weight_of(logits, target, weight), input.dtype)
 
-    def _losses_over_own_classes(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def _losses_over_own_classes(
+        self, logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None
+    ) -> torch.Tensor:
         reduction = "none" if self.reduction == "none" else "sum"
         return F.cross_entropy(
             logits,
             target,
-            self.weight,
+            weight,
             ignore_index=self._ignored,
             reduction=reduction,
             label_smoothing=self._smoothing,
         )
 
-    def _weight_of(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor | float:
+    def _weight_of(
+        self, logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None
+    ) -> torch.Tensor | float:
         """What this worker adds to the denominator of the mean; counted by the workers with the first classes."""
         if self.P_x.cartesian_index(self.P_x.rank)[self._axis] != 0:
             return 0.0
         if target.is_floating_point():
-            return target.numel() / max(target.shape[self._axis], 1)
+            return float(math.prod(n for d, n in enumerate(logits.shape) if d != self._axis))
         kept = target[target != self._ignored]
-        return kept.numel() if self.weight is None else self.weight[kept].sum()
+        return kept.numel() if weight is None else weight[kept.long()].sum()
 
-    def _losses_over_split_classes(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def _losses_over_split_classes(
+        self, logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None
+    ) -> torch.Tensor:
         """Each worker's part of the losses: the log-softmax needs the maximum and one sum over all classes."""
         axis = self._axis
-        start, classes = self._my_classes(logits)
+        sizes = self._class_sizes()
+        start = sum(sizes[: int(self.P_x.cartesian_index(self.P_x.rank)[axis])])
         lowest = logits.new_full((*logits.shape[:axis], 1, *logits.shape[axis + 1 :]), -torch.inf)
         largest = torch.cat([logits.detach(), lowest], axis).amax(axis, keepdim=True)
         shifted = logits - self._gather(largest).amax(axis, keepdim=True)
         log_p = shifted - self._sum(shifted.exp().sum(axis, keepdim=True)).log()
 
+        along_classes = (-1, *(1,) * (logits.ndim - 1 - axis))
         if target.is_floating_point():
             wanted, kept = target, torch.ones((), dtype=torch.bool)
         else:
             kept = (target != self._ignored).unsqueeze(axis)
-            place = torch.arange(start, start + logits.shape[axis]).view(-1, *(1,) * (logits.ndim - 1 - axis))
+            place = torch.arange(start, start + logits.shape[axis]).view(along_classes)
             wanted = (target.unsqueeze(axis) == place).to(logits.dtype)
-        wanted = wanted * (1 - self._smoothing) + self._smoothing / classes
-        if self.weight is not None:
-            mine = self.weight[start : start + logits.shape[axis]]
-            wanted = wanted * mine.view(-1, *(1,) * (logits.ndim - 1 - axis))
+        wanted = wanted * (1 - self._smoothing) + self._smoothing / sum(sizes)
+        if weight is not None:
+            wanted = wanted * weight[start : start + logits.shape[axis]].view(along_classes)
         # A product with 0 would turn the -inf of an impossible class into nan.
         terms = torch.where((wanted != 0) & kept, log_p * wanted, 0.0)
         losses = -terms.sum(axis)
         return self._to_first_classes(losses) if self.reduction == "none" else losses
 
-    def _my_classes(self, logits: torch.Tensor) -> tuple[int, int]:
-        """The first class of this worker, and the number of all classes."""
-        by_worker = [shape[self._axis] for shape, _ in self._distdl_global_structure(self.P_x)]
-        mine = self.P_x.cartesian_index(self.P_x.rank)
-        line = []
-        for i in range(self.P_x._shape[self._axis]):
-            there = [int(j) for j in mine]
-            there[self._axis] = i
-            line.append(by_worker[_core.grid_rank(list(self.P_x._shape), there)])
-        return sum(line[: int(mine[self._axis])]), sum(line)
+    def _class_sizes(self) -> list[int]:
+        """The sizes of the blocks of classes; none while the logits have another dimension than P_x."""
+        inputs = [shape for shape, _ in self._distdl_global_structure(self.P_x)]
+        if any(len(shape) != self.P_x.dim for shape in inputs):
+            return []
+        line = [[0] * self.P_x.dim for _ in range(self.P_x._shape[self._axis])]
+        for i, index in enumerate(line):
+            index[self._axis] = i
+        return [inputs[_core.grid_rank(list(self.P_x._shape), index)][self._axis] for index in line]

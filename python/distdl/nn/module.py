@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ class Module(torch.nn.Module):
         self._distdl_input_structure: TensorStructure | None = None
         self._distdl_agreement: _core.LayerAgreement | None = None
         self._distdl_layouts: dict[str, Layout] = {}
-        self.register_forward_pre_hook(self._distdl_forward_pre_hook)
+        self.register_forward_pre_hook(type(self)._distdl_before_call, with_kwargs=True)
 
     def _distdl_agree_among(self, *partitions: Partition) -> None:
         """Let the ranks of these partitions agree on the structure of the input before each call."""
@@ -61,8 +62,14 @@ class Module(torch.nn.Module):
         self._distdl_input_structure = structure
         return changed
 
+    def _distdl_before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Call the hook with the arguments in the order of forward's, also of those that were passed by name."""
+        if kwargs:
+            args = inspect.signature(self.forward).bind(*args, **kwargs).args
+        self._distdl_forward_pre_hook(self, args)
+
     def _distdl_forward_pre_hook(self, module: torch.nn.Module, input: tuple[Any, ...]) -> None:
-        """Set the layer up where it is not, or not for this input. Registered as a forward pre-hook."""
+        """Set the layer up where it is not, or not for this input. Runs before each call."""
         changed = self._distdl_input_changed(input)
         if self._distdl_is_setup and not changed:
             return

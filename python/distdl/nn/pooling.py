@@ -38,8 +38,8 @@ class _DistributedPool(WindowLayer):
             for kernel, pad in zip(self.kernel_size, self.padding, strict=True):
                 if not 0 <= 2 * pad <= kernel:
                     raise RuntimeError(
-                        f"{name}: padding={pad} with kernel_size={kernel}; it must be at least 0 and at most half of the "
-                        "kernel"
+                        f"{name}: padding={pad} with kernel_size={kernel}; it must be at least 0 and at most half "
+                        "of the kernel"
                     )
         windows = [
             _core.Window(kernel, step, (pad, pad), spread, self.ceil_mode)
