@@ -160,6 +160,10 @@ void bind_agreement(py::module_& m) {
           py::arg("input"), py::arg("problem") = "",
           "Whether the structure changed on any rank since the last call. A problem that a rank has with its input is a "
           "ValueError on all. Collective.")
+      .def(
+          "__deepcopy__",
+          [](const LayerAgreement& self, const py::dict&) { return std::make_unique<LayerAgreement>(self); },
+          py::arg("memo"), "A copied layer agrees on the structure of its own input.")
       .def("forget", &LayerAgreement::forget, "Makes the next call agree anew; on all ranks or on none.")
       .def_property_readonly("structure", &LayerAgreement::structure, "(shape, dtype) by rank of the layer.");
 }

@@ -14,6 +14,9 @@ MPI_Comm communicator_handle(const py::object& comm);
 /// The mpi4py communicator of a handle that stays ours to free.
 py::object communicator_object(MPI_Comm handle);
 
+/// __deepcopy__ of what never changes.
+inline py::object shared_by_copies(py::object self, const py::dict& /*memo*/) { return self; }
+
 void bind_geometry(py::module_& m);
 void bind_agreement(py::module_& m);
 void bind_primitives(py::module_& m);

@@ -62,6 +62,7 @@ void bind_geometry(py::module_& m) {
            }),
            py::arg("kernel"), py::arg("stride") = 1, py::arg("padding") = Pair{0, 0}, py::arg("dilation") = 1,
            py::arg("ceil_mode") = false)
+      .def("__deepcopy__", &shared_by_copies, py::arg("memo"), "A copied layer shares it.")
       .def_property_readonly(
           "padding", [](const geometry::Window& window) { return Pair{window.padding_left, window.padding_right}; },
           "(left, right).")

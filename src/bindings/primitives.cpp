@@ -90,6 +90,7 @@ void bind_primitives(py::module_& m) {
       .def("__call__", &call, py::arg("x"), "Applies it. Collective over the ranks of its partitions.")
       .def("adjoint", &call_adjoint, py::arg("x"), py::arg("y"),
            "Applies the adjoint, without autograd, to y; x has the structure of the forward input. Collective.")
+      .def("__deepcopy__", &shared_by_copies, py::arg("memo"), "A copied layer shares it.")
       .def_property_readonly("active", &Primitive::active, "Whether this rank is in one of its partitions.");
 
   bind_rooted<BroadcastPrimitive>(m, "Broadcast");

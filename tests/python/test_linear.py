@@ -193,6 +193,18 @@ def test_a_wrong_input_on_the_last_rank_raises_on_all(P_world, mistake):
         layer(x)  # and the layer is as good as before
 
 
+def test_another_dtype_of_the_weight_raises_on_all(P_world):
+    """Also on ranks that have no part of it, and for an input that was right before."""
+    P_x, P_y, P_W, _ = partitions(P_world, 1, 1, [job.size - 1], [0])
+    layer, x = DistributedLinear(P_x, P_y, P_W, 4, 4), block_of(torch.ones(2, 4), P_x)
+    layer(x)
+    layer.double()
+    if P_x.active or P_y.active or P_W.active:
+        with pytest.raises(RuntimeError, match=r"the input is .*float32 but the weight .*float64"):
+            layer(x)
+    layer.float()(x)
+
+
 def test_wrong_batch_or_input_outside_of_the_partition_raises_on_all(P_world):
     if job.size == 1:
         return

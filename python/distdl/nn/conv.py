@@ -167,7 +167,7 @@ _DOCUMENTATION = """Applies a {dims}-d convolution to a tensor split in space: `
 
     Raises:
         ValueError: on all ranks, if the partition or an option is not as described.
-        RuntimeError: on all ranks, if the input has other channels or another dtype, or is smaller than the kernel.
+        RuntimeError: on all workers, if the input has other channels or another dtype, or is smaller than the kernel.
 
     Constructing is collective over the communicator that P_x comes from, calling over its workers. The weight travels
     to all workers in one broadcast, whose adjoint sums the gradients.

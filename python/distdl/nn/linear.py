@@ -79,6 +79,7 @@ class DistributedLinear(Module):
         self._x_broadcast = primitives.broadcast(x_row, self.P_W)
         self._y_sum_reduce = primitives.sum_reduce(self.P_W, y_row, transpose_src=True)
         self._distdl_agree_among(self.P_x, self.P_y, self.P_W)
+        self._input_dtype: torch.dtype | None = None  # as agreed on
 
     def _check_partitions(self) -> None:
         x, y, w = self.P_x._shape, self.P_y._shape, self.P_W._shape
@@ -108,11 +109,19 @@ class DistributedLinear(Module):
                     f"DistributedLinear: worker {j} of P_x has an input of shape {shape}; its last dimension must be "
                     f"{stop - start}, the balanced block of in_features={self.in_features} over {self.P_x.size} workers"
                 )
-            if dtype != self.weight.dtype and not torch.is_autocast_enabled("cpu"):
-                raise RuntimeError(f"DistributedLinear: the input is {dtype} but the weight {self.weight.dtype}")
+            self._input_dtype = dtype
+            self._check_dtype()
+
+    def _check_dtype(self) -> None:
+        """Before each call, for the weight's dtype may change: where it is used alone, other ranks would wait."""
+        if self._input_dtype not in (None, self.weight.dtype) and not torch.is_autocast_enabled("cpu"):
+            raise RuntimeError(
+                f"DistributedLinear: the input is {self._input_dtype} but the weight {self.weight.dtype}"
+            )
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the layer. Collective over the ranks of its partitions."""
+        self._check_dtype()
         x = self._x_broadcast(input)
         if self.P_W.active:
             bias = self.bias
