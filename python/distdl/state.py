@@ -38,10 +38,10 @@ def _everyone(layouts: Mapping[str, Layout]) -> Partition | None:
     return None if widest._root is None else widest._related(widest._voters, (len(widest._voters),))
 
 
-def _check_root(root: int, everyone: Partition, layouts: Mapping[str, Layout]) -> None:
+def _check_root(what: str, root: int, everyone: Partition, layouts: Mapping[str, Layout]) -> None:
     for known in (everyone._ranks, *(layout.partition._voters for layout in layouts.values())):
         if known and root not in known:
-            raise ValueError(f"root {root} is none of the ranks {list(known)} of the model's partitions")
+            raise ValueError(f"{what}: root {root} is none of the ranks {list(known)} of the model's partitions")
 
 
 @torch.no_grad()
@@ -68,7 +68,7 @@ def sequential_state_dict(model: torch.nn.Module, root: int = 0) -> dict[str, to
     if everyone is None:
         return {}
     with constructing("sequential_state_dict", {"ranks": everyone}, {"root": root, "names": list(own)}):
-        _check_root(root, everyone, layouts)
+        _check_root("sequential_state_dict", root, everyone, layouts)
     state = {}
     for name, value in own.items():
         if name not in layouts:
@@ -108,7 +108,7 @@ def load_sequential(
     at_root = everyone._ranks[everyone.rank] == root
     given = dict(state_dict or {}) if at_root else {}
     with constructing("load_sequential", {"ranks": everyone}, {"root": root, "shapes": shapes}):
-        _check_root(root, everyone, layouts)
+        _check_root("load_sequential", root, everyone, layouts)
         if at_root:
             _check(shapes, given)
 
