@@ -140,7 +140,8 @@ void bind_agreement(py::module_& m) {
             }
             return communicator_object(handle);
           },
-          py::arg("shape"), "These ranks, in this order, as an mpi4py communicator, Cartesian if a shape is given. Collective.");
+          py::arg("shape"),
+          "These ranks, in this order, as an mpi4py communicator, Cartesian if a shape is given. Collective.");
 
   py::class_<LayerAgreement>(m, "LayerAgreement", "What the ranks of a layer know of each other's input.")
       .def(py::init([](const std::string& layer, const py::object& root, const std::vector<int>& ranks) {
@@ -158,7 +159,8 @@ void bind_agreement(py::module_& m) {
             return self.changed(input, problem);
           },
           py::arg("input"), py::arg("problem") = "",
-          "Whether the structure changed on any rank since the last call. A problem that a rank has with its input is a "
+          "Whether the structure changed on any rank since the last call. A problem that a rank has with its input is "
+          "a "
           "ValueError on all. Collective.")
       .def(
           "__deepcopy__",
