@@ -15,7 +15,7 @@ import torch
 from mpi4py import MPI
 
 from distdl._load import _core
-from distdl.construction import agreed
+from distdl.agreement import agreed
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -261,12 +261,15 @@ class Partition:
 
         Collective over the communicator that both come from.
         """
-        from distdl.construction import constructing
-
-        with constructing("create_partition_union", {"self": self, "other": other}, {}) as (mine, theirs):
-            pass
-        union = list(dict.fromkeys(mine._ranks + theirs._ranks))
-        return mine._derived(union, [len(union)], cartesian=False)
+        if self._root is None and (not isinstance(other, Partition) or other._root is None):
+            return Partition._of(None, (), ())
+        union: list[int] = []
+        everyone = self._related(self._voters, (len(self._voters),))
+        with agreed("create_partition_union", everyone, lambda: f"workers {list(self._ranks)} and {union}"):
+            if not isinstance(other, Partition) or other._root != self._root:
+                raise ValueError(f"create_partition_union: {self} and {other} do not come from the same communicator")
+            union.extend(dict.fromkeys(self._ranks + other._ranks))
+        return self._derived(union, [len(union)], cartesian=False)
 
     # Small data for scripts
 

@@ -85,6 +85,14 @@ def test_subgrids_of_a_grid(P_world, shape):
         assert rows.rank == P.index[1]
 
 
+def test_union_of_what_does_not_belong_together_raises_everywhere(P_world):
+    comm = MPI.COMM_WORLD.Dup()
+    other = distdl.Partition(comm) if job.rank == job.size - 1 else P_world
+    raises_everywhere(ValueError, "the same communicator", lambda: P_world.create_partition_union(other))
+    raises_everywhere(ValueError, "the same communicator", lambda: P_world.create_partition_union(comm))
+    comm.Free()
+
+
 def test_union(P_world):
     first, last = grid(P_world, [1], [0]), grid(P_world, [1], [job.size - 1])
     P = last.create_partition_union(first)
