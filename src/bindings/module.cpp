@@ -25,7 +25,7 @@ std::string mpi_library_version() {
 }
 
 void bind_errors(py::module_& m) {
-  py::register_exception<comm::MPIError>(m, "MPIError", PyExc_RuntimeError);
+  py::register_exception<comm::MPIError>(m, "MPIError", PyExc_RuntimeError).attr("__module__") = "distdl";
   py::register_exception_translator([](std::exception_ptr thrown) {
     try {
       if (thrown) std::rethrow_exception(thrown);

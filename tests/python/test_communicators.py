@@ -1,7 +1,10 @@
 """Communicators are private, cached and bounded; layers take bare mpi4py communicators as well."""
 
 import gc
+import threading
+import time
 
+import pytest
 import torch
 from mpi4py import MPI
 
@@ -122,4 +125,42 @@ def test_a_communicator_of_their_own(P_world):
 
 
 def test_mpi_errors_carry_the_call_and_the_text():
+    """A rank that does not exist: the geometry of partitions never asks for one."""
     assert issubclass(distdl.MPIError, RuntimeError)
+    with pytest.raises(distdl.MPIError, match=r"MPI_Group_incl: .*[Rr]ank"):
+        _core.Forum(MPI.COMM_WORLD, [job.rank, job.size + 7])
+
+
+WAITING = {
+    "constructing": lambda P, layer: lambda: dnn.Broadcast(P, P),
+    "small data": lambda P, layer: lambda: P.allgather_data(1),
+    "forward": lambda P, layer: lambda: layer(torch.ones(2)),
+    "backward": lambda P, layer: layer(torch.ones(2, requires_grad=True)).sum().backward,
+}
+
+
+@pytest.mark.parametrize("prepare", WAITING.values(), ids=WAITING)
+def test_other_threads_run_while_a_rank_waits(P_world, prepare):
+    """The last rank comes late; on the others, Python's lock is free in the meantime."""
+    if job.size == 1:
+        return
+    wait = prepare(P_world, dnn.AllSumReduce(P_world, [0]))
+    ticks, done = 0, threading.Event()
+
+    def count():
+        nonlocal ticks
+        while not done.wait(0.01):
+            ticks += 1
+
+    job.Barrier()
+    thread = threading.Thread(target=count)
+    if job.rank == job.size - 1:
+        time.sleep(0.3)
+    else:
+        thread.start()
+    wait()
+    done.set()
+    if job.rank != job.size - 1:
+        thread.join()
+    counted = job.allgather(ticks)
+    assert min(counted[:-1]) >= 5, counted
