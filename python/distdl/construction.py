@@ -31,15 +31,15 @@ def constructing(what: str, partitions: Mapping[str, Any], options: Mapping[str,
     Yields:
         The partitions, in order, all with the same root communicator.
     """
-    resolved = _resolve_or_tell(what, partitions)
-    root = resolved[0]
+    resolved = [partition._snapshot() for partition in _resolve_or_tell(what, partitions)]
     error: Exception | None = None
     try:
         yield resolved
     except Exception as raised:
         error = raised
     described = {name: [p._shape, p._ranks] for name, p in zip(partitions, resolved, strict=True)}
-    compare(what, f"construction of {what}", root._root, root._voters, error, described, dict(options))
+    voters = tuple(dict.fromkeys(rank for partition in resolved for rank in partition._voters))
+    compare(what, f"construction of {what}", resolved[0]._root, voters, error, described, dict(options))
 
 
 def _resolve_or_tell(what: str, partitions: Mapping[str, Any]) -> list[Partition]:

@@ -35,10 +35,14 @@ class Layout:
         workers = self.partition._shape
         return [_core.balanced_block(n, p, int(i)) for n, p, i in zip(self.shape, workers, index, strict=True)]
 
+    @functools.cached_property
     def local_shape(self) -> tuple[int, ...]:
-        """The shape of this rank's part of the parameter: (0,) where there is none."""
+        """The shape of this rank's part of the parameter.
+
+        Where there is none, it has no rows: as many dimensions as elsewhere, so that torch.nn.init takes it.
+        """
         intervals = self.intervals()
-        return (0,) if intervals is None else tuple(stop - start for start, stop in intervals)
+        return (0, *self.shape[1:]) if intervals is None else tuple(stop - start for start, stop in intervals)
 
 
 @torch.no_grad()
@@ -92,8 +96,8 @@ class ParameterBroadcast:
     The adjoint sums the gradients back to the owner. Constructing and calling are collective over the partition.
     """
 
-    def __init__(self, partition: Partition) -> None:
-        self._partition = partition
+    def __init__(self, layer: str, partition: Partition) -> None:
+        self._layer, self._partition = layer, partition
         self._owner = partition._related(partition._ranks[:1], (1,))
         self._broadcast = primitives.broadcast(self._owner, partition._related(partition._ranks, (partition.size,)))
 
@@ -103,11 +107,23 @@ class ParameterBroadcast:
         return self._owner
 
     def __call__(self, *owned: tuple[torch.Tensor, tuple[int, ...]]) -> list[torch.Tensor]:
-        """Full parameters from (this rank's part, global shape) pairs; on ranks outside the parts as they are."""
+        """Full parameters from (this rank's part, global shape) pairs; on ranks outside the parts as they are.
+
+        Raises:
+            RuntimeError: on all workers, if what the owner has is not of these shapes.
+        """
         if not self._partition.active:
             return [parameter for parameter, _ in owned]
         mine = [parameter.reshape(-1) for parameter, _ in owned]
-        # Of no elements outside of the owner: torch.cat would lose these from derivatives of derivatives.
-        flat = self._broadcast(torch.cat(mine) if self._owner.active else functools.reduce(operator.add, mine))
+        expected = [shape for _, shape in owned]
+        if not self._owner.active:  # of no elements: torch.cat would lose these from derivatives of derivatives
+            flat = functools.reduce(operator.add, mine)
+        elif [tuple(parameter.shape) for parameter, _ in owned] == expected:
+            flat = torch.cat(mine)
+        else:
+            flat = torch.empty(0)  # tells the others
+        flat = self._broadcast(flat)
+        if flat.numel() != sum(map(math.prod, expected)):
+            raise RuntimeError(f"{self._layer}: the parameters of worker 0 of P_x do not have the shapes {expected}")
         parts = flat.split([math.prod(shape) for _, shape in owned])
         return [part.view(shape) for part, (_, shape) in zip(parts, owned, strict=True)]

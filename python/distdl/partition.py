@@ -7,6 +7,7 @@ creation of a partition knows its shape and its ranks afterwards, whether it is 
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -169,8 +170,20 @@ class Partition:
             return f"{text}, rank={self.rank}, index={[int(i) for i in self.cartesian_index(self.rank)]})"
         return text + ", inactive)"
 
+    def _snapshot(self) -> Partition:
+        """What a layer keeps: a partition that stays as it is when the user's is deactivated."""
+        kept = Partition.__new__(type(self))
+        kept.__dict__.update(self.__dict__)
+        return kept
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Partition:
         return self  # a description of ranks, which a copied layer shares
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a Partition belongs to its running job and cannot be pickled; save a model's state_dict(), or "
+            "distdl.sequential_state_dict(model), and make the partitions anew"
+        )
 
     # Partitions from partitions
 
@@ -214,17 +227,19 @@ class Partition:
         extents: list[int] = []
         with agreed("create_cartesian_topology_partition", self, lambda: f"shape {extents}"):
             extents.extend(int(extent) for extent in shape)
-            if any(extent < 1 for extent in extents) or (self._root is not None and np.prod(extents) > self.size):
+            if any(extent < 1 for extent in extents) or (self._root is not None and math.prod(extents) > self.size):
                 raise ValueError(
                     f"create_cartesian_topology_partition: shape {extents} on {self.size} workers; every extent must "
                     f"be at least 1 and their product at most {self.size}"
                 )
         if self._root is None:
             return Partition._of(None, (), extents)
-        return self._derived(self._ranks[: int(np.prod(extents))], extents)
+        return self._derived(self._ranks[: math.prod(extents)], extents)
 
     def create_cartesian_subtopology_partition(self, keep: Sequence[bool]) -> Partition:
         """The sub-grid along the kept dimensions that this worker is in. Inactive outside of this partition.
+
+        Layers on it are a matter of the workers of this sub-grid: these construct and call them together.
 
         Args:
             keep: for each dimension whether it is kept.
@@ -246,12 +261,14 @@ class Partition:
                 )
         shape = [extent for extent, k in zip(self._shape, kept, strict=True) if k]
         if not self.active:
-            return Partition._of(self._root, (), shape)
+            return Partition._of(None, (), shape)
         mine = self.cartesian_index(self.rank)
         fixed = [d for d, k in enumerate(kept) if not k]
         indices = [self.cartesian_index(rank) for rank in range(self.size)]
         ranks = [self._ranks[rank] for rank, index in enumerate(indices) if all(index[d] == mine[d] for d in fixed)]
-        return self._derived(ranks, shape)
+        partition = self._derived(ranks, shape)
+        partition._voters = partition._ranks  # other workers have other sub-grids, and know nothing of this one
+        return partition
 
     def create_partition_union(self, other: Partition) -> Partition:
         """The workers of both, this partition's first, as a 1-d partition.

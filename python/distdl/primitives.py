@@ -8,6 +8,7 @@ the partitions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,7 +31,7 @@ class Absent:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return a clone of ``x``."""
-        return x.clone()
+        return _core.pass_through(x)
 
     def adjoint(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Return a clone of ``y``."""
@@ -88,9 +89,9 @@ def reduce_scatter(
 
 
 def _along_axes(make: Any, P_x: Any, axes: Iterable[int] | None, axes_keep: Iterable[int] | None) -> Operator:
-    along, keep = ([int(axis) for axis in a] if a is not None else None for a in (axes, axes_keep))
+    along, keep = (a if a is None or isinstance(a, Sequence) else list(a) for a in (axes, axes_keep))
     with constructing(make.__name__, {"P_x": P_x}, {"axes": along, "axes_keep": keep}) as (x,):
-        pass
+        along, keep = ([index(axis) for axis in a] if a is not None else None for a in (along, keep))
     operator: Operator = _made(make, x, x._workers(), along, keep)
     return operator
 

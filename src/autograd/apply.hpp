@@ -7,11 +7,12 @@
 
 namespace distdl::autograd {
 
-/// y = A x; the backward pass applies A* in the same way, so that derivatives of any order follow. `requires_grad` says
-/// whether any rank's x does: then every rank records the operation, so that all of them take part in its backward.
-at::Tensor apply(const operators::OperatorPtr& linear_operator, at::Tensor x, bool requires_grad);
-
-/// A primitive's call. Collective over its ranks; on other ranks the result is a clone.
+/// A primitive's call: y = A x. The backward pass applies A* in the same way, so that derivatives of any order follow.
+/// If any rank's x requires grad, every rank records the call, so that all take part in its backward pass. Collective
+/// over the primitive's ranks; on other ranks the result is a clone.
 at::Tensor call(operators::Primitive& primitive, const operators::Input& x);
+
+/// What a call gives on a rank that is in none of the operator's partitions.
+at::Tensor pass_through(const at::Tensor& x);
 
 }  // namespace distdl::autograd

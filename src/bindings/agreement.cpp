@@ -44,7 +44,7 @@ class Forum {
   std::pair<bool, std::vector<std::string>> compare(const std::string& what, const std::string& text) const {
     comm::Ballot ballot;
     ballot.call = kForum;
-    ballot.value = static_cast<std::int64_t>(std::hash<std::string>{}(text) >> 1);
+    ballot.value = comm::value_of(text);
     if (operators::vote(scope_, ballot, what).same_value) return {true, {}};
     return {false, gather(text)};
   }
@@ -64,33 +64,33 @@ class Forum {
 /// The structure of a layer's input, over the ranks of its partitions.
 class LayerAgreement {
  public:
-  LayerAgreement(const std::string& layer, MPI_Comm root, std::vector<int> ranks)
-      : ranks_(std::move(ranks)),
-        site_(std::make_shared<Site>(layer, operators::scope_of(root, {{"the layer's partitions", ranks_, {}}}))),
+  LayerAgreement(const std::string& layer, MPI_Comm root, const std::vector<int>& ranks)
+      : site_(std::make_shared<Site>(layer, operators::scope_of(root, {{"the layer's partitions", ranks, {}}}))),
         agreement_(site_) {}
 
   bool active() const { return site_->scope.communicator != nullptr; }
 
-  bool changed(const Input& input, const std::string& problem) {
+  bool changed(const Input& input, const std::string& problem, const std::string& own) {
     if (!active()) return false;
     auto structure = input.structure();
     if (structure.error_kind == operators::Structure::Error::none && !problem.empty()) {
       structure.error_kind = operators::Structure::Error::value;
       structure.error = problem;
     }
-    return agreement_.agree(structure, input.requires_grad()).changed;
+    return agreement_.agree(structure, input.requires_grad(), own).changed;
   }
 
   void forget() { agreement_.forget(); }
 
-  std::vector<std::pair<std::vector<std::int64_t>, c10::ScalarType>> structure() const {
+  std::vector<std::pair<std::vector<std::int64_t>, c10::ScalarType>> structure(const std::vector<int>& ranks) const {
     std::vector<std::pair<std::vector<std::int64_t>, c10::ScalarType>> result;
-    for (const auto& one : agreement_.structure()) result.emplace_back(one.sizes, one.dtype);
-    return in_order_of(ranks_, site_->scope, result);
+    for (const auto& one : in_order_of(ranks, site_->scope, agreement_.structure())) {
+      result.emplace_back(one.sizes, one.dtype);
+    }
+    return result;
   }
 
  private:
-  std::vector<int> ranks_;
   std::shared_ptr<const Site> site_;
   Agreement agreement_;
 };
@@ -153,21 +153,20 @@ void bind_agreement(py::module_& m) {
       .def_property_readonly("active", &LayerAgreement::active)
       .def(
           "changed",
-          [](LayerAgreement& self, const py::object& x, const std::string& problem) {
+          [](LayerAgreement& self, const py::object& x, const std::string& problem, const std::string& own) {
             const auto input = input_of(x);
             const py::gil_scoped_release release;
-            return self.changed(input, problem);
+            return self.changed(input, problem, own);
           },
-          py::arg("input"), py::arg("problem") = "",
+          py::arg("input"), py::arg("problem") = "", py::arg("own") = "",
           "Whether the structure changed on any rank since the last call. A problem that a rank has with its input is "
-          "a "
-          "ValueError on all. Collective.")
+          "a ValueError on all; so is what the layer has of its own, where it differs among the ranks. Collective.")
       .def(
           "__deepcopy__",
           [](const LayerAgreement& self, const py::dict&) { return std::make_unique<LayerAgreement>(self); },
           py::arg("memo"), "A copied layer agrees on the structure of its own input.")
       .def("forget", &LayerAgreement::forget, "Makes the next call agree anew; on all ranks or on none.")
-      .def_property_readonly("structure", &LayerAgreement::structure, "(shape, dtype) by rank of the layer.");
+      .def("structure", &LayerAgreement::structure, py::arg("ranks"), "(shape, dtype) on each of these ranks.");
 }
 
 }  // namespace distdl::bindings

@@ -93,6 +93,9 @@ void bind_primitives(py::module_& m) {
       .def("__deepcopy__", &shared_by_copies, py::arg("memo"), "A copied layer shares it.")
       .def_property_readonly("active", &Primitive::active, "Whether this rank is in one of its partitions.");
 
+  m.def("pass_through", &autograd::pass_through, py::arg("x"), py::call_guard<py::gil_scoped_release>(),
+        "What any primitive gives on a rank that is in none of its partitions.");
+
   bind_rooted<BroadcastPrimitive>(m, "Broadcast");
   bind_rooted<SumReducePrimitive>(m, "SumReduce");
   bind_along_axes<AllSumReducePrimitive>(m, "AllSumReduce", "axes_reduce");

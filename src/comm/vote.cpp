@@ -1,10 +1,15 @@
 #include "comm/vote.hpp"
 
 #include <array>
+#include <functional>
 
 #include "comm/error.hpp"
 
 namespace distdl::comm {
+
+std::int64_t value_of(const std::string& text) {
+  return static_cast<std::int64_t>(std::hash<std::string>{}(text) >> 1);  // so that its negative is a number as well
+}
 
 Outcome vote(const Communicator& communicator, const Ballot& ballot) {
   // The maximum of a value and of its negative tells whether all ranks have the same one.

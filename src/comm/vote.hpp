@@ -19,6 +19,9 @@ struct Ballot {
   bool grad_disabled = false;  // this rank runs under no_grad
 };
 
+/// What stands for a text as the value of a ballot.
+std::int64_t value_of(const std::string& text);
+
 /// What all ranks know after it.
 struct Outcome {
   bool same_call;

@@ -60,8 +60,7 @@ at::Tensor AllGather::apply(const at::Tensor& x) const {
 OperatorPtr AllGather::adjoint() const { return c10::make_intrusive<ReduceScatter>(site_, !is_adjoint_, plan_); }
 
 AllGatherPrimitive::AllGatherPrimitive(MPI_Comm root, const Partition& x, const Axes& axes)
-    : Primitive("AllGather", scope_of(root, {x})),
-      x_(place(site_->scope, x)),
+    : Primitive("AllGather", scope_of(root, {x}), x),
       group_(site_->scope, x_, axes.resolve(site_->name, x_.grid.dim())) {}
 
 OperatorPtr AllGatherPrimitive::plan(const GlobalStructure& structure) {

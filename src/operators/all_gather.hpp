@@ -34,7 +34,6 @@ class AllGatherPrimitive final : public Primitive {
  private:
   OperatorPtr plan(const GlobalStructure& structure) override;
 
-  Placement x_;
   AxisGroup group_;
 };
 

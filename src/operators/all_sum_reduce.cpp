@@ -25,8 +25,7 @@ at::Tensor AllSumReduce::apply(const at::Tensor& x) const {
 OperatorPtr AllSumReduce::adjoint() const { return c10::make_intrusive<AllSumReduce>(site_, !is_adjoint_, group_); }
 
 AllSumReducePrimitive::AllSumReducePrimitive(MPI_Comm root, const Partition& x, const Axes& axes)
-    : Primitive("AllSumReduce", scope_of(root, {x})),
-      x_(place(site_->scope, x)),
+    : Primitive("AllSumReduce", scope_of(root, {x}), x),
       group_(site_->scope, x_, axes.resolve(site_->name, x_.grid.dim())) {}
 
 OperatorPtr AllSumReducePrimitive::plan(const GlobalStructure& structure) {

@@ -24,7 +24,6 @@ class AllSumReducePrimitive final : public Primitive {
  private:
   OperatorPtr plan(const GlobalStructure& structure) override;
 
-  Placement x_;
   AxisGroup group_;
 };
 

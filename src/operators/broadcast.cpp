@@ -30,10 +30,9 @@ at::Tensor Broadcast::apply(const at::Tensor& x) const {
 OperatorPtr Broadcast::adjoint() const { return c10::make_intrusive<SumReduce>(site_, !is_adjoint_, plan_); }
 
 BroadcastPrimitive::BroadcastPrimitive(MPI_Comm root, const Partition& x, const Partition& y, RootedOptions options)
-    : Primitive("Broadcast", scope_of(root, {x, y})),
+    : Primitive("Broadcast", scope_of(root, {x, y}), x),
       options_(options),
       matching_(site_->name, {x.name, x.shape, options.transpose_src}, {y.name, y.shape, options.transpose_dest}),
-      x_(place(site_->scope, x)),
       y_(place(site_->scope, y)),
       groups_(rooted_groups(site_->scope, matching_, x_, y_)) {}
 

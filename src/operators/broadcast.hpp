@@ -34,7 +34,7 @@ class BroadcastPrimitive final : public Primitive {
 
   RootedOptions options_;
   geometry::Matching matching_;
-  Placement x_, y_;
+  Placement y_;
   std::vector<RootedGroup> groups_;
 };
 

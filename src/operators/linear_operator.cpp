@@ -7,6 +7,12 @@
 
 namespace distdl::operators {
 
+Clone::Clone() : LinearOperator(std::make_shared<Site>("Clone", Scope{}), false) {}
+
+at::Tensor Clone::apply(const at::Tensor& x) const { return x.clone(); }
+
+OperatorPtr Clone::adjoint() const { return c10::make_intrusive<Clone>(); }
+
 Structure Input::structure() const {
   Structure structure;
   const auto refuse = [&](Structure::Error kind, const std::string& why) {
@@ -45,7 +51,9 @@ Primitive::Prepared Primitive::prepare(const Input& x) {
       throw;
     }
   }
-  return {operator_, agreed.requires_grad};
+  const auto dtype = x_.of(agreement_.structure(), 0).dtype;
+  const bool differentiable = c10::isFloatingType(dtype) || c10::isComplexType(dtype);
+  return {operator_, dtype, agreed.requires_grad && differentiable};
 }
 
 }  // namespace distdl::operators

@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "operators/placement.hpp"
 #include "operators/structure.hpp"
 
 namespace distdl::operators {
@@ -35,6 +36,14 @@ class LinearOperator : public torch::CustomClassHolder {
   bool is_adjoint_;
 };
 
+/// Every operator, on a rank that is in none of its partitions. It communicates with nobody.
+class Clone final : public LinearOperator {
+ public:
+  Clone();
+  at::Tensor apply(const at::Tensor& x) const override;
+  OperatorPtr adjoint() const override;
+};
+
 /// What a rank passes to an operator: a tensor, or the reason why it has none.
 struct Input {
   at::Tensor tensor;
@@ -54,7 +63,8 @@ class Primitive {
 
   struct Prepared {
     OperatorPtr linear_operator;
-    bool requires_grad;  // on any rank
+    c10::ScalarType dtype;  // of the tensor: a rank that has no part of it may have passed another one
+    bool requires_grad;     // on any rank, and the dtype has derivatives
   };
   /// Agrees on the structure of x. Collective over the ranks of the partitions; what is wrong on one rank is thrown
   /// on all of them.
@@ -65,8 +75,10 @@ class Primitive {
   const std::string& name() const { return site_->name; }
 
  protected:
-  Primitive(std::string name, Scope scope)
-      : site_(std::make_shared<Site>(std::move(name), std::move(scope))), agreement_(site_) {}
+  Primitive(std::string name, Scope scope, const Partition& x)
+      : site_(std::make_shared<Site>(std::move(name), std::move(scope))),
+        x_(place(site_->scope, x)),
+        agreement_(site_) {}
 
   /// The operator for this structure. Throws the same on all ranks, since all know the same structure.
   virtual OperatorPtr plan(const GlobalStructure& structure) = 0;
@@ -74,6 +86,7 @@ class Primitive {
   std::size_t my_rank() const { return static_cast<std::size_t>(site_->scope.communicator->rank()); }
 
   std::shared_ptr<const Site> site_;
+  Placement x_;  // where the input is
 
  private:
   Agreement agreement_;

@@ -35,8 +35,7 @@ at::Tensor ReduceScatter::apply(const at::Tensor& x) const {
 OperatorPtr ReduceScatter::adjoint() const { return c10::make_intrusive<AllGather>(site_, !is_adjoint_, plan_); }
 
 ReduceScatterPrimitive::ReduceScatterPrimitive(MPI_Comm root, const Partition& x, const Axes& axes)
-    : Primitive("ReduceScatter", scope_of(root, {x})),
-      x_(place(site_->scope, x)),
+    : Primitive("ReduceScatter", scope_of(root, {x}), x),
       group_(site_->scope, x_, axes.resolve(site_->name, x_.grid.dim())) {}
 
 OperatorPtr ReduceScatterPrimitive::plan(const GlobalStructure& structure) {

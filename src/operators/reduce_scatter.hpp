@@ -26,7 +26,6 @@ class ReduceScatterPrimitive final : public Primitive {
  private:
   OperatorPtr plan(const GlobalStructure& structure) override;
 
-  Placement x_;
   AxisGroup group_;
 };
 

@@ -84,8 +84,7 @@ OperatorPtr RegionExchange::adjoint() const {
 
 ExchangePrimitive::ExchangePrimitive(std::string name, MPI_Comm root, const Partition& x, const Partition& y,
                                      std::vector<bool> periodic, double fill, bool preserve_batch)
-    : Primitive(std::move(name), scope_of(root, {x, y})),
-      x_(place(site_->scope, x)),
+    : Primitive(std::move(name), scope_of(root, {x, y}), x),
       y_(place(site_->scope, y)),
       periodic_(std::move(periodic)),
       fill_(fill),

@@ -53,7 +53,7 @@ class ExchangePrimitive : public Primitive {
   /// Whether every element goes to at most one worker.
   virtual bool unique() const { return false; }
 
-  Placement x_, y_;
+  Placement y_;
 
  private:
   OperatorPtr plan(const GlobalStructure& structure) final;

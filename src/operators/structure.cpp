@@ -72,12 +72,15 @@ std::string by_rank(const Scope& scope, const std::vector<std::string>& texts) {
   return result;
 }
 
+template <class Error = std::runtime_error>
 [[noreturn]] void throw_gathered(const Scope& scope, const std::string& rule, const std::string& mine) {
-  throw std::runtime_error(rule + "; " + by_rank(scope, comm::gather_texts(*scope.communicator, mine)));
+  throw Error(rule + "; " + by_rank(scope, comm::gather_texts(*scope.communicator, mine)));
 }
 
-comm::Outcome vote_on_call(const Site& site, bool adjoint, bool changed, bool requires_grad) {
+comm::Outcome vote_on_call(const Site& site, bool adjoint, bool changed, bool requires_grad,
+                           const std::string& own = "") {
   comm::Ballot ballot;
+  ballot.value = comm::value_of(own);
   ballot.call = 2 * site.number + (adjoint ? 1 : 0);
   ballot.changed = changed;
   ballot.requires_grad = requires_grad;
@@ -91,6 +94,7 @@ comm::Outcome vote_on_call(const Site& site, bool adjoint, bool changed, bool re
                        "(or pass create_graph) on all ranks or on none",
                    ballot.grad_disabled ? "disabled" : "enabled");
   }
+  if (!outcome.same_value) throw_gathered<std::invalid_argument>(site.scope, site.name + ": the ranks differ", own);
   return outcome;
 }
 
@@ -109,12 +113,11 @@ comm::Outcome vote(const Scope& scope, const comm::Ballot& ballot, const std::st
   return outcome;
 }
 
-bool agree_on_call(const Site& site, bool adjoint, bool requires_grad) {
-  if (!structure_check()) return requires_grad;
-  return vote_on_call(site, adjoint, false, requires_grad).any_requires_grad;
+void agree_on_backward(const Site& site, bool adjoint, bool differentiated) {
+  if (structure_check() && site.scope.communicator) vote_on_call(site, adjoint, false, differentiated);
 }
 
-Agreement::Result Agreement::agree(const Structure& mine, bool requires_grad) {
+Agreement::Result Agreement::agree(const Structure& mine, bool requires_grad, const std::string& own) {
   const auto rank = static_cast<std::size_t>(site_->scope.communicator->rank());
   const bool changed = structure_.empty() || mine.error_kind != Structure::Error::none || structure_[rank] != mine;
   if (!structure_check() && !structure_.empty()) {
@@ -124,7 +127,7 @@ Agreement::Result Agreement::agree(const Structure& mine, bool requires_grad) {
     }
     return {false, requires_grad_};
   }
-  const auto outcome = vote_on_call(*site_, false, changed, requires_grad);
+  const auto outcome = vote_on_call(*site_, false, changed, requires_grad, own);
   requires_grad_ = outcome.any_requires_grad;
   if (outcome.any_changed) {
     structure_.clear();  // so that after an error the next call agrees anew

@@ -66,9 +66,9 @@ struct Site {
 /// them, and tells what each one calls. Collective.
 comm::Outcome vote(const Scope& scope, const comm::Ballot& ballot, const std::string& description);
 
-/// Makes sure that all ranks of the site make the same call; returns whether any rank's input requires grad. Throws
-/// on all ranks when they call different operators, or when only some of them run under no_grad. Collective.
-bool agree_on_call(const Site& site, bool adjoint, bool requires_grad);
+/// Makes sure that all ranks of the site are in the same backward pass, and are asked alike for a gradient that can
+/// be differentiated again. Otherwise throws on all of them. Collective.
+void agree_on_backward(const Site& site, bool adjoint, bool differentiated);
 
 /// The global structure of an operator's input, agreed on by its ranks and kept until it changes on any of them.
 class Agreement {
@@ -76,12 +76,13 @@ class Agreement {
   explicit Agreement(std::shared_ptr<const Site> site) : site_(std::move(site)) {}
 
   /// Collective. Whether the structure changed, and whether any rank's input requires grad. An error on any rank is
-  /// thrown on all. While the structure check is off, a rank whose own part did not change asks nobody.
+  /// thrown on all, and so is a difference in `own`, which says what else has to be equal. While the structure check is
+  /// off, a rank whose own part did not change asks nobody.
   struct Result {
     bool changed;
     bool requires_grad;
   };
-  Result agree(const Structure& mine, bool requires_grad);
+  Result agree(const Structure& mine, bool requires_grad, const std::string& own = "");
 
   const GlobalStructure& structure() const { return structure_; }
   void forget() { structure_.clear(); }

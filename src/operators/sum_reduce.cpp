@@ -38,10 +38,9 @@ at::Tensor SumReduce::apply(const at::Tensor& x) const {
 OperatorPtr SumReduce::adjoint() const { return c10::make_intrusive<Broadcast>(site_, !is_adjoint_, plan_); }
 
 SumReducePrimitive::SumReducePrimitive(MPI_Comm root, const Partition& x, const Partition& y, RootedOptions options)
-    : Primitive("SumReduce", scope_of(root, {x, y})),
+    : Primitive("SumReduce", scope_of(root, {x, y}), x),
       options_(options),
       matching_(site_->name, {y.name, y.shape, options.transpose_dest}, {x.name, x.shape, options.transpose_src}),
-      x_(place(site_->scope, x)),
       y_(place(site_->scope, y)),
       groups_(rooted_groups(site_->scope, matching_, y_, x_)) {}
 

@@ -27,7 +27,7 @@ class SumReducePrimitive final : public Primitive {
 
   RootedOptions options_;
   geometry::Matching matching_;
-  Placement x_, y_;
+  Placement y_;
   std::vector<RootedGroup> groups_;
 };
 

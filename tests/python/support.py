@@ -179,6 +179,7 @@ def derivatives(layer, x, parameters, cotangent, directions):
     y = layer(x)
     cotangent = cotangent.reshape(y.shape).requires_grad_()  # zero volume comes in several shapes
     first = torch.autograd.grad(y, leaves, cotangent, create_graph=True)
+    directions = [direction.reshape(g.shape) for direction, g in zip(directions, first, strict=True)]
     second = torch.autograd.grad(first, [*leaves, cotangent], directions, allow_unused=True, materialize_grads=True)
     return [t.detach() for t in (y, *first, *second)]
 
@@ -211,7 +212,7 @@ def assert_equals_twin(
 
     with torch.no_grad():
         for i, parameter in enumerate(layer.parameters(), start=1):
-            parameter.copy_(mine(wholes[i], i))
+            parameter.copy_(mine(wholes[i], i).reshape(parameter.shape))
     blocks = derivatives(
         layer,
         mine(x, 0),

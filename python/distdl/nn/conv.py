@@ -37,7 +37,7 @@ class _DistributedConv(WindowLayer):
         options = {
             "in_channels": in_channels, "out_channels": out_channels, "kernel_size": kernel_size, "stride": stride,
             "padding": padding, "dilation": dilation, "groups": groups, "bias": bias, "padding_mode": padding_mode,
-            "dtype": dtype,
+            "device": device, "dtype": dtype,
         }  # fmt: skip
         with constructing(type(self).__name__, {"P_x": P_x}, options) as (self.P_x,):
             self._check_partition(self.P_x, split_channels=False)
@@ -49,7 +49,7 @@ class _DistributedConv(WindowLayer):
             windows = self._make_windows()
 
         self._slide(self.P_x, windows, periodic=padding_mode == "circular")
-        self._parameters_to_all = ParameterBroadcast(self.P_x)
+        self._parameters_to_all = ParameterBroadcast(type(self).__name__, self.P_x)
         owner = self._parameters_to_all.owner
         self._weight_shape = (out_channels, in_channels // groups, *self.kernel_size)
         block = owner._related(owner._ranks, (1,) * len(self._weight_shape))
@@ -108,12 +108,15 @@ class _DistributedConv(WindowLayer):
         read = self._exchange(input)
         if not self.P_x.active:
             return read + sum(zero_of(parameter) for parameter in self.parameters())
+        self._check_extents(self.dims)
         self._check_input(read)
         owned = [(self.weight, self._weight_shape)]
         if self.bias is not None:
             owned.append((self.bias, (self.out_channels,)))
         weight, *biases = self._parameters_to_all(*owned)
         bias = biases[0] if biases else None
+        if read.dtype != weight.dtype and not torch.is_autocast_enabled("cpu"):  # now all have worker 0's dtype
+            raise RuntimeError(f"{type(self).__name__}: the input is {read.dtype} but the weight {weight.dtype}")
 
         def compute(x: torch.Tensor) -> torch.Tensor:
             function = self._functions[self.dims]
@@ -122,15 +125,13 @@ class _DistributedConv(WindowLayer):
         return self._apply_locally(self.P_x, compute, read, self.out_channels)
 
     def _check_input(self, read: torch.Tensor) -> None:
-        """What torch.nn refuses; true or false on all workers alike, since they share channels, extents and dtype."""
+        """What torch.nn refuses; true or false on all workers alike, since they share channels and extents."""
         name, channels = type(self).__name__, read.shape[-self.dims - 1]
         if channels != self.in_channels:
             raise RuntimeError(
                 f"{name}: the input of shape {self._input_extents()} has {channels} channels; expected "
                 f"in_channels={self.in_channels}"
             )
-        if read.dtype != self.weight.dtype and not torch.is_autocast_enabled("cpu"):
-            raise RuntimeError(f"{name}: the input is {read.dtype} but the weight {self.weight.dtype}")
         if self.padding_mode == "circular":
             for n, window in zip(self._input_extents()[-self.dims :], self._windows, strict=True):
                 if max(window.padding) > n:

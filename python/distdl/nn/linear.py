@@ -38,7 +38,7 @@ class DistributedLinear(Module):
     Raises:
         ValueError: on all ranks, if the partitions do not fit each other, or the input is not in balanced blocks of
             in_features.
-        RuntimeError: on all ranks, if the dtypes of input and weight differ.
+        RuntimeError: on all ranks, if the dtypes of input, weight and bias differ, without autocast.
 
     Constructing is collective over the communicator that the partitions come from, calling over their ranks.
 
@@ -59,7 +59,9 @@ class DistributedLinear(Module):
     ) -> None:
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
-        options = {"in_features": in_features, "out_features": out_features, "bias": bias, "dtype": dtype}
+        options = {
+            "in_features": in_features, "out_features": out_features, "bias": bias, "device": device, "dtype": dtype,
+        }  # fmt: skip
         given = {"P_x": P_x, "P_y": P_y, "P_W": P_W}
         with constructing("DistributedLinear", given, options) as (self.P_x, self.P_y, self.P_W):
             if self.P_W._root is not None:
@@ -79,7 +81,9 @@ class DistributedLinear(Module):
         self._x_broadcast = primitives.broadcast(x_row, self.P_W)
         self._y_sum_reduce = primitives.sum_reduce(self.P_W, y_row, transpose_src=True)
         self._distdl_agree_among(self.P_x, self.P_y, self.P_W)
-        self._input_dtype: torch.dtype | None = None  # as agreed on
+        self._dtypes: list[torch.dtype] = []
+        self._input_dtypes: list[torch.dtype] = []  # on each worker of P_x
+        self._autocast = False
 
     def _check_partitions(self) -> None:
         x, y, w = self.P_x._shape, self.P_y._shape, self.P_W._shape
@@ -101,27 +105,45 @@ class DistributedLinear(Module):
         if self.bias is not None:
             uniform_(self.bias, self._distdl_layouts["bias"], bound)
 
+    def _distdl_input_changed(self, input: tuple[Any, ...]) -> bool:
+        """Agree on the parameters' dtypes too: were they to differ, F.linear would raise on one rank, others wait."""
+        self._dtypes = [parameter.dtype for parameter in (self.weight, self.bias) if parameter is not None]
+        self._autocast = torch.is_autocast_enabled("cpu")
+        if self._distdl_agreement is None:
+            return False
+        own = f"parameters of {self._dtypes}, autocast {'on' if self._autocast else 'off'}"
+        return self._distdl_agreement.changed(input[0], self._problem_of_parameters(), own)
+
+    def _problem_of_parameters(self) -> str:
+        if self.P_W.active:
+            for name, layout in self._distdl_layouts.items():
+                shape = getattr(self, name).shape
+                if shape != layout.local_shape:
+                    return f"meets a {name} of shape {list(shape)}; it must be {list(layout.local_shape)}"
+        return ""
+
     def _distdl_module_setup(self, input: tuple[Any, ...]) -> None:
-        for j, (shape, dtype) in enumerate(self._distdl_global_structure(self.P_x)):
+        xs = self._distdl_global_structure(self.P_x)
+        for j, (shape, _) in enumerate(xs):
             start, stop = _core.balanced_block(self.in_features, self.P_x.size, j)
             if not shape or shape[-1] != stop - start:
                 raise ValueError(
                     f"DistributedLinear: worker {j} of P_x has an input of shape {shape}; its last dimension must be "
                     f"{stop - start}, the balanced block of in_features={self.in_features} over {self.P_x.size} workers"
                 )
-            self._input_dtype = dtype
-            self._check_dtype()
-
-    def _check_dtype(self) -> None:
-        """Before each call, for the weight's dtype may change: where it is used alone, other ranks would wait."""
-        if self._input_dtype not in (None, self.weight.dtype) and not torch.is_autocast_enabled("cpu"):
-            raise RuntimeError(
-                f"DistributedLinear: the input is {self._input_dtype} but the weight {self.weight.dtype}"
-            )
+            if shape[:-1] != xs[0][0][:-1]:
+                raise ValueError(
+                    f"DistributedLinear: worker {j} of P_x has an input of shape {shape}, worker 0 one of shape "
+                    f"{xs[0][0]}; all dimensions but the last must be the same"
+                )
+        self._input_dtypes = [dtype for _, dtype in xs]
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the layer. Collective over the ranks of its partitions."""
-        self._check_dtype()
+        odd = [dtype for dtype in (*self._input_dtypes, *self._dtypes) if dtype != self._dtypes[0]]
+        if odd and not self._autocast:  # on all ranks alike
+            what = "input" if odd[0] in self._input_dtypes else "bias"
+            raise RuntimeError(f"DistributedLinear: the {what} is {odd[0]} but the weight {self._dtypes[0]}")
         x = self._x_broadcast(input)
         if self.P_W.active:
             bias = self.bias

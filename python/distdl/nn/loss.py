@@ -11,14 +11,20 @@ import torch.nn.functional as F
 from distdl import primitives
 from distdl._load import _core
 from distdl.construction import constructing
-from distdl.nn.module import Module
+from distdl.nn.module import Module, agreement_among
 
+_HALF = (torch.half, torch.bfloat16)
 Described = tuple[list[int], torch.dtype]  # shape and dtype of a worker's tensor
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
     """In the precision in which losses are summed: single precision for half."""
-    return tensor.float() if tensor.dtype in (torch.half, torch.bfloat16) else tensor
+    return tensor.float() if tensor.dtype in _HALF else tensor
+
+
+def _result_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Of a loss of this dtype. Autocast leaves losses of half precision in single precision, as in torch.nn."""
+    return torch.float32 if dtype in _HALF and torch.is_autocast_enabled("cpu") else dtype
 
 
 class _DistributedLoss(Module):
@@ -40,27 +46,25 @@ class _DistributedLoss(Module):
         everyone = self.P_x._related(self.P_x._voters, (len(self.P_x._voters),))
         self._to_first = primitives.sum_reduce(workers, first)
         self._to_everyone = primitives.broadcast(first, everyone)
-        self._distdl_agree_among(self.P_x)
-        self._target_agreement = (
-            None
-            if self.P_x._root is None
-            else _core.LayerAgreement(f"{type(self).__name__} (target)", self.P_x._root, list(self.P_x._ranks))
-        )
+        self._distdl_agree_among(everyone)
+        self._target_agreement = agreement_among(f"{type(self).__name__} (target)", everyone)
 
     def _check(self) -> None:
         """Check the partition and the options of a loss, while constructing."""
 
     def _distdl_input_changed(self, input: tuple[Any, ...]) -> bool:
         changed = super()._distdl_input_changed(input)
-        if not self.P_x.active or self._target_agreement is None:
+        if self._target_agreement is None:
             return changed
-        return self._target_agreement.changed(input[1], self._problem_of(input[1])) or changed
+        problem = self._problem_of(input[1]) if self.P_x.active else ""
+        return self._target_agreement.changed(input[1], problem) or changed
 
     def _distdl_module_setup(self, input: tuple[Any, ...]) -> None:
-        """Check that every worker's target belongs to its input; the same on all workers."""
-        if not self.P_x.active or self._target_agreement is None:
+        """Check that every worker's target belongs to its input; the same on all ranks."""
+        if self._target_agreement is None:
             return
-        inputs, targets = self._distdl_global_structure(self.P_x), self._target_agreement.structure
+        inputs = self._distdl_global_structure(self.P_x)
+        targets = self._target_agreement.structure(self.P_x._ranks)
         try:
             self._check_input(inputs)
             for worker, (one, target) in enumerate(zip(inputs, targets, strict=True)):
@@ -74,7 +78,7 @@ class _DistributedLoss(Module):
                         f"and a target of shape {target[0]} ({target[1]}); {why}"
                     )
         except Exception:
-            self._target_agreement.forget()  # so that the next call asks again, on all workers
+            self._target_agreement.forget()  # so that the next call asks again, on all ranks
             raise
 
     def _problem_of(self, target: Any) -> str:
@@ -96,7 +100,8 @@ class _DistributedLoss(Module):
             mine = numerator  # of zero volume
         sums = self._to_first(mine)
         if self.P_x.active and self.P_x.rank == 0:
-            loss = (sums[0] / sums[1] if self.reduction == "mean" else sums[0]).to(dtype)
+            # The denominator is no function of the input; but a derivative of the derivative would look for one.
+            loss = (sums[0] / sums[1].detach() if self.reduction == "mean" else sums[0]).to(_result_dtype(dtype))
             self._to_everyone(loss.detach())
             return loss
         value = self._to_everyone(sums.detach()).sum()
@@ -122,7 +127,8 @@ class DistributedMSELoss(_DistributedLoss):
         rank; with reduction='none' the blocks of the squared errors.
 
     Raises:
-        ValueError: on all workers, if a target's shape is not its input's, or reduction is unknown.
+        ValueError: on all ranks, if a target's shape is not its input's, one of them is not of floating point, or
+            reduction is unknown.
 
     Constructing and calling are collective over the communicator that P_x comes from. ``backward()`` has to be called
     on every rank, and counts once.
@@ -134,6 +140,8 @@ class DistributedMSELoss(_DistributedLoss):
         super().__init__(P_x, reduction, {})
 
     def _why_not(self, input: Described, target: Described) -> str:
+        if not (input[1].is_floating_point and target[1].is_floating_point):
+            return "their dtypes must be of floating point"
         return "" if input[0] == target[0] else "their shapes must be equal"
 
     def forward(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -163,7 +171,7 @@ class DistributedCrossEntropyLoss(_DistributedLoss):
         the workers with the first classes.
 
     Raises:
-        ValueError: on all workers, if the logits' dimension is not that of P_x, a target's shape or dtype does not
+        ValueError: on all ranks, if the logits' dimension is not that of P_x, a target's shape or dtype does not
             belong to its logits, a class is none of theirs, weight has another length, or an option is unknown.
 
     Constructing and calling are collective over the communicator that P_x comes from. ``backward()`` has to be called
@@ -183,7 +191,11 @@ class DistributedCrossEntropyLoss(_DistributedLoss):
         label_smoothing: float = 0.0,
     ) -> None:
         self._smoothing, self._ignored = label_smoothing, ignore_index
-        options = {"weight": weight, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
+        options = {
+            "weight": None if weight is None else weight.tolist(),
+            "ignore_index": ignore_index,
+            "label_smoothing": label_smoothing,
+        }
         super().__init__(P_x, reduction, options)
         self.register_buffer("weight", weight)
         self._axis = 0 if self.P_x.dim == 1 else 1
@@ -206,6 +218,7 @@ class DistributedCrossEntropyLoss(_DistributedLoss):
         """Class indices are looked at in each call: one that is no class would fail on this worker alone."""
         if not isinstance(target, torch.Tensor) or target.dtype not in (torch.int64, torch.uint8) or not target.numel():
             return ""
+        target = target.long()  # a uint8 is never equal to a negative ignore_index
         kept, sizes = target[target != self._ignored], self._class_sizes()
         if not sizes or not kept.numel() or (kept.min() >= 0 and kept.max() < sum(sizes)):
             return ""
@@ -239,6 +252,8 @@ class DistributedCrossEntropyLoss(_DistributedLoss):
         if target[1].is_floating_point:
             if target[0] != shape:
                 return "a target of probabilities must have the shape of the logits"
+            if self._ignored >= 0:
+                return f"ignore_index={self._ignored} is not supported for a target of probabilities"
             return "" if target[1] == dtype else "a target of probabilities must have the dtype of the logits"
         if target[1] not in (torch.int64, torch.uint8):
             return "class indices must be of dtype int64 or uint8"
@@ -251,12 +266,12 @@ class DistributedCrossEntropyLoss(_DistributedLoss):
         if not self.P_x.active:
             return input.clone() if self.reduction == "none" else self._reduce(input, 0.0, input.dtype)
         logits = _wide(input)
-        target = _wide(target)
+        target = _wide(target) if target.is_floating_point() else target.long()
         weight = None if self.weight is None else self.weight.to(logits.dtype)
         compute = self._losses_over_split_classes if self._splits_classes else self._losses_over_own_classes
         losses = compute(logits, target, weight)
         if self.reduction == "none":
-            return losses.to(input.dtype)
+            return losses.to(_result_dtype(input.dtype))
         return self._reduce(losses.sum(), self._weight_of(logits, target, weight), input.dtype)
 
     def _losses_over_own_classes(
@@ -281,7 +296,7 @@ class DistributedCrossEntropyLoss(_DistributedLoss):
         if target.is_floating_point():
             return float(math.prod(n for d, n in enumerate(logits.shape) if d != self._axis))
         kept = target[target != self._ignored]
-        return kept.numel() if weight is None else weight[kept.long()].sum()
+        return kept.numel() if weight is None else weight[kept].sum()
 
     def _losses_over_split_classes(
         self, logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None

@@ -13,6 +13,14 @@ from distdl.partition import Partition
 from distdl.structure import TensorStructure
 
 
+def agreement_among(name: str, *partitions: Partition) -> _core.LayerAgreement | None:
+    """How the ranks of these partitions agree on the structure of a tensor; None on ranks that know none of them."""
+    if partitions[0]._root is None:
+        return None
+    ranks = list(dict.fromkeys(rank for partition in partitions for rank in partition._ranks))
+    return _core.LayerAgreement(name, partitions[0]._root, ranks)
+
+
 class Module(torch.nn.Module):
     """A layer that sets itself up on first use, and again when the structure of its input changes.
 
@@ -34,18 +42,12 @@ class Module(torch.nn.Module):
 
     def _distdl_agree_among(self, *partitions: Partition) -> None:
         """Let the ranks of these partitions agree on the structure of the input before each call."""
-        root = partitions[0]._root
-        if root is not None:
-            ranks = list(dict.fromkeys(rank for partition in partitions for rank in partition._ranks))
-            self._distdl_agreement = _core.LayerAgreement(type(self).__name__, root, ranks)
-            self._distdl_ranks = ranks
+        self._distdl_agreement = agreement_among(type(self).__name__, *partitions)
 
     def _distdl_global_structure(self, partition: Partition) -> list[tuple[list[int], torch.dtype]]:
         """(shape, dtype) of the input on each worker of a partition, as agreed on; empty on ranks outside."""
-        if self._distdl_agreement is None or not self._distdl_agreement.active:
-            return []
-        by_rank = dict(zip(self._distdl_ranks, self._distdl_agreement.structure, strict=True))
-        return [by_rank[rank] for rank in partition._ranks]
+        agreement = self._distdl_agreement
+        return agreement.structure(partition._ranks) if agreement is not None and agreement.active else []
 
     def _distdl_module_setup(self, input: tuple[Any, ...]) -> None:
         """Prepare for an input of this structure. What it raises, it has to raise on all ranks of the layer."""
@@ -88,6 +90,6 @@ class Module(torch.nn.Module):
         self, name: str, layout: Layout, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> None:
         """A parameter of which each rank has its block, or zero volume where it has none."""
-        shape = layout.local_shape()
+        shape = layout.local_shape
         self.register_parameter(name, torch.nn.Parameter(torch.empty(shape, dtype=dtype, device=device)))
         self._distdl_layouts[name] = layout

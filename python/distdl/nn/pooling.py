@@ -80,6 +80,7 @@ class _DistributedMaxPool(_DistributedPool):
         read = self._exchange(input)
         if not self.P_x.active:
             return (read, read.new_zeros(read.shape, dtype=torch.long)) if self.return_indices else read
+        self._check_extents(self.dims + 1)
         indices = read.new_zeros((), dtype=torch.long)
 
         def compute(x: torch.Tensor) -> torch.Tensor:
@@ -149,6 +150,7 @@ class _DistributedAvgPool(_DistributedPool):
         read = self._exchange(input)
         if not self.P_x.active:
             return read
+        self._check_extents(self.dims + 1)
         return self._apply_locally(self.P_x, self._average, read)
 
     def _average(self, x: torch.Tensor) -> torch.Tensor:

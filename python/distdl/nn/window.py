@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ def per_dimension(value: Any, dims: int, name: str) -> tuple[int, ...]:
     Raises:
         ValueError: if a sequence has another length.
     """
-    values = (int(value),) * dims if isinstance(value, int) else tuple(int(v) for v in value)
+    values = (operator.index(value),) * dims if hasattr(value, "__index__") else tuple(map(operator.index, value))
     if len(values) != dims:
         raise ValueError(f"{name}={value!r} has {len(values)} values; the layer has {dims} spatial dimensions")
     return values
@@ -67,6 +68,12 @@ class WindowLayer(Module):
         """The global shape of the input, after the exchange. Known on the workers."""
         return [sum(sizes) for sizes in self._exchange.blocks]
 
+    def _check_extents(self, dims: int) -> None:
+        """Refuse an input with one of the last dimensions of size 0, as torch.nn does; on all workers alike."""
+        extents = self._input_extents()
+        if 0 in extents[-dims:]:
+            raise RuntimeError(f"{type(self).__name__}: the input has shape {extents}; only the batch may be of size 0")
+
     def _output_intervals(self, P_x: Partition) -> list[tuple[int, int]]:
         """(start, stop) of this worker's outputs along each spatial dimension, after the exchange."""
         intervals = []
@@ -86,7 +93,7 @@ class WindowLayer(Module):
     ) -> torch.Tensor:
         """The local layer; where it has no outputs to compute, the local layer of an empty batch.
 
-        So the graph is the same on all workers: derivatives of any order communicate on all of them or on none.
+        So the graph is the same on all workers, and second derivatives communicate on all of them or on none.
         """
         shape = [*read.shape[: -self.dims], *(stop - start for start, stop in self._output_intervals(P_x))]
         if channels is not None:
