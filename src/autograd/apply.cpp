@@ -3,10 +3,9 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/input_metadata.h>
 
 #include <optional>
-
-#include "operators/elements.hpp"
 
 namespace distdl::autograd {
 
@@ -18,68 +17,57 @@ using torch::autograd::variable_list;
 
 namespace {
 
-at::Tensor neutral(const at::Tensor& x) {
-  auto number = at::empty({}, x.options());
-  operators::fill_neutral(number);
-  return number;
-}
-
 /// What is lazily conjugated or negated in torch is not so in memory.
 at::Tensor in_memory(const at::Tensor& x) { return x.resolve_conj().resolve_neg(); }
 
-/// A number that depends on all of x by name and on nothing by value. Added to x it changes no bit: it is -0.0.
-///
-/// It keeps the graphs of all ranks alike: each derivative depends on all that came before it. Where that were so on
-/// some ranks only, a derivative of the derivative would communicate there, and wait for ranks that have no reason to.
+/// A tensor of no elements that depends on what `node` computed, and passes no gradient on to it.
 struct Tie : torch::autograd::Function<Tie> {
-  static Variable forward(AutogradContext* context, const Variable& x) {
-    context->saved_data["sizes"] = x.sizes();
-    return neutral(x);
+  static Variable forward(AutogradContext* /*context*/, const Variable& y) { return y.new_empty({0}); }
+  static variable_list backward(AutogradContext* /*context*/, const variable_list& /*gradients*/) {
+    return {Variable()};
   }
 
-  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    return {Tie::apply(gradients[0]).expand(context->saved_data["sizes"].toIntVector())};
+  static Variable to(const c10::intrusive_ptr<torch::autograd::Node>& node, const at::TensorOptions& options) {
+    const auto result = at::empty({0}, options);
+    torch::autograd::impl::set_gradient_edge(result, {node, 0});
+    return Tie::apply(result);
   }
-};
-
-/// A tensor that is no argument of a Function: it is neither differentiated nor changed.
-struct Aside {
-  at::Tensor tensor;
 };
 
 struct Apply : torch::autograd::Function<Apply> {
-  /// `tie` is an input that has no influence: it makes all ranks record the call where only some ranks' x requires
-  /// grad. `kept` ties the backward pass to what comes before the call.
-  static Variable forward(AutogradContext* context, const Variable& x, const std::optional<at::Tensor>& tie,
-                          const Aside& kept, const OperatorPtr& linear_operator) {
-    context->saved_data["tied"] = tie.has_value();
+  /// `tie` has no influence. It makes this rank record the call where x alone would not.
+  static Variable forward(AutogradContext* context, const Variable& x, const std::optional<at::Tensor>& /*tie*/,
+                          const OperatorPtr& linear_operator) {
+    static const auto nothing = at::empty({0});
     context->saved_data["operator"] = c10::IValue::make_capsule(linear_operator);
-    if (kept.tensor.defined()) context->save_for_backward({kept.tensor});
+    context->save_for_backward({nothing});
+    context->set_materialize_grads(false);
     return linear_operator->apply(in_memory(x));
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    // Before anything else: where activations are checkpointed, this computes them again, with all communication in it.
-    const auto kept = context->get_saved_variables().at(0);
-    const auto linear_operator =
-        c10::static_intrusive_pointer_cast<LinearOperator>(context->saved_data["operator"].toCapsule());
-    const auto adjoint = linear_operator->adjoint();
-    const auto& gradient = gradients[0];
+    // Where activations are checkpointed, this computes them again, with all communication in it: before anything else.
+    context->get_saved_variables();
+    const auto adjoint =
+        c10::static_intrusive_pointer_cast<LinearOperator>(context->saved_data["operator"].toCapsule())->adjoint();
     const bool differentiated = c10::GradMode::is_enabled();
-    operators::agree_on_backward(adjoint->site(), adjoint->is_adjoint(), differentiated);
-    const auto to_tie = context->saved_data["tied"].toBool() ? Tie::apply(gradient) : Variable();
-    if (!differentiated) return {adjoint->apply(in_memory(gradient)), to_tie, Variable(), Variable()};
-    const Aside next{gradient.requires_grad() ? kept + Tie::apply(gradient) : kept};
-    return {Apply::apply(gradient, kept, next, adjoint), to_tie, Variable(), Variable()};
+    const bool any =
+        operators::agree_on_backward(adjoint->site(), adjoint->is_adjoint(), gradients[0].defined(), differentiated);
+    if (!any) return variable_list(3);
+    const auto node = torch::autograd::get_current_node();
+    const auto gradient = gradients[0].defined() ? gradients[0] : node->input_metadata(0).zeros_like();
+    if (!differentiated) return {adjoint->apply(in_memory(gradient)), Variable(), Variable()};
+    // Where only some ranks' gradients depend on this call, a derivative of the derivative would come through it there
+    // and wait for ranks that have no reason to. Tied to it, the gradients of all ranks depend on it.
+    return {Apply::apply(gradient, Tie::to(node, gradient.options()), adjoint), Variable(), Variable()};
   }
 };
 
 /// This rank's part of y = A x, where A* is to be applied in the backward pass.
 at::Tensor record(const at::Tensor& x, const OperatorPtr& linear_operator) {
-  if (x.requires_grad()) return Apply::apply(x, std::nullopt, Aside{Tie::apply(x)}, linear_operator);
+  if (x.requires_grad()) return Apply::apply(x, std::nullopt, linear_operator);
   // Nobody asks for this rank's gradient, but others need its part of A*.
-  const auto leaf = neutral(x).requires_grad_(true);
-  return Apply::apply(x, leaf, Aside{leaf}, linear_operator);
+  return Apply::apply(x, x.new_empty({0}).requires_grad_(true), linear_operator);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // The Python module distdl._core: the only place that knows pybind11 and mpi4py.
 #include <mpi4py/mpi4py.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "autograd/apply.hpp"
@@ -31,6 +32,8 @@ void bind_errors(py::module_& m) {
       if (thrown) std::rethrow_exception(thrown);
     } catch (const operators::TypeError& error) {
       PyErr_SetString(PyExc_TypeError, error.what());
+    } catch (python_error& error) {  // of a hook that torch called: checkpointing ends its second forward pass with one
+      error.restore();
     }
   });
 }

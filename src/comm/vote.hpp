@@ -14,7 +14,7 @@ namespace distdl::comm {
 struct Ballot {
   std::int64_t call = 0;       // which operation this is: must be the same on all ranks
   std::int64_t value = 0;      // anything whose equality is of interest
-  bool changed = false;        // this rank's part of the structure is not what it was
+  bool changed = false;        // this rank's part of the structure is not what it was; backward: it has a gradient
   bool requires_grad = false;  // this rank's input takes part in differentiation
   bool grad_disabled = false;  // this rank runs under no_grad
 };

@@ -113,8 +113,10 @@ comm::Outcome vote(const Scope& scope, const comm::Ballot& ballot, const std::st
   return outcome;
 }
 
-void agree_on_backward(const Site& site, bool adjoint, bool differentiated) {
-  if (structure_check() && site.scope.communicator) vote_on_call(site, adjoint, false, differentiated);
+bool agree_on_backward(const Site& site, bool adjoint, bool has_gradient, bool differentiated) {
+  if (!site.scope.communicator) return has_gradient;
+  if (!structure_check()) return true;
+  return vote_on_call(site, adjoint, has_gradient, differentiated).any_changed;
 }
 
 Agreement::Result Agreement::agree(const Structure& mine, bool requires_grad, const std::string& own) {

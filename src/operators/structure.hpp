@@ -66,9 +66,9 @@ struct Site {
 /// them, and tells what each one calls. Collective.
 comm::Outcome vote(const Scope& scope, const comm::Ballot& ballot, const std::string& description);
 
-/// Makes sure that all ranks of the site are in the same backward pass, and are asked alike for a gradient that can
-/// be differentiated again. Otherwise throws on all of them. Collective.
-void agree_on_backward(const Site& site, bool adjoint, bool differentiated);
+/// Makes sure that all ranks of the site are in the same backward pass, and are asked alike for a gradient that can be
+/// differentiated again. Otherwise throws on all of them. Returns whether any rank has a gradient. Collective.
+bool agree_on_backward(const Site& site, bool adjoint, bool has_gradient, bool differentiated);
 
 /// The global structure of an operator's input, agreed on by its ranks and kept until it changes on any of them.
 class Agreement {
