@@ -1,5 +1,6 @@
 """DistributedConv against torch.nn.Conv in one, two and three dimensions."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -167,6 +168,7 @@ REFUSED = {
     "stride 0": ({"stride": 0}, lambda x: x, RuntimeError),
     "dilation 0": ({"dilation": 0}, lambda x: x, RuntimeError),
     "kernel 0": ({"kernel_size": 0}, lambda x: x, RuntimeError),
+    "no elements": ({"padding": 2}, lambda x: x[..., :0], RuntimeError),
     "negative padding": ({"padding": -1}, lambda x: x, RuntimeError),
 }
 
@@ -199,6 +201,30 @@ def test_mistakes_on_the_last_rank_raise_on_all(P_world):
         raises_everywhere(
             ValueError, "ask for different things", lambda: dnn.DistributedConv1d(P_x, 2, 2, 3 if last else 5)
         )
+
+
+def test_other_parameters_on_the_owner_raise_on_all(P_world):
+    P_x = grid(P_world, [1, 1, job.size])
+    layer, x = dnn.DistributedConv1d(P_x, 2, 3, 3, padding=1), torch.ones(1, 2, 2)
+    y = layer(x)
+    good = layer.weight.data
+    if job.rank == 0:
+        layer.weight.data = good.double()
+    raises_everywhere(RuntimeError, "the input is .*float32 but the weight .*float64", lambda: layer(x))
+    if job.rank == 0:
+        layer.weight.data = good.movedim(0, 1)  # as many numbers
+    raises_everywhere(RuntimeError, "do not have the shapes", lambda: layer(x))
+    layer.weight.data = good
+    assert torch.equal(layer(x), y)
+
+
+def test_options_of_any_integer_type(P_world):
+    P_x = grid(P_world, [1, 1, 1, job.size])
+    kernel = (np.int64(3), np.int64(1))
+    layer = dnn.DistributedConv2d(P_x, 1, 1, kernel, padding=(np.int64(1), 0), stride=np.int64(1))
+    assert layer.weight.shape == (1 if job.rank == 0 else 0, 1, 3, 1)
+    assert layer(torch.ones(1, 1, 4, 2)).shape == (1, 1, 4, 2)
+    raises_everywhere(TypeError, "integer", lambda: dnn.DistributedConv2d(P_x, 1, 1, 1.5 if job.rank == 0 else 1))
 
 
 @pytest.mark.parametrize("shape", [[1], [1, 1, 1, 1]], ids=str)

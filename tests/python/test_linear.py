@@ -1,5 +1,6 @@
 """DistributedLinear against torch.nn.Linear: values, derivatives, initial parameters, mistakes."""
 
+import warnings
 from functools import partial
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import distdl
 from distdl import parameters, zero_volume_tensor
 from distdl.nn import DistributedLinear
 from support import (
@@ -203,6 +205,47 @@ def test_another_dtype_of_the_weight_raises_on_all(P_world):
         with pytest.raises(RuntimeError, match=r"the input is .*float32 but the weight .*float64"):
             layer(x)
     layer.float()(x)
+
+
+def test_other_parameters_on_the_last_rank_raise_on_all(P_world):
+    """Of another dtype or shape: where F.linear would raise on one rank, and leave the others waiting."""
+    P_x, P_y, P_W, _ = partitions(P_world, job.size, 1)
+    layer, last = DistributedLinear(P_x, P_y, P_W, 4, 2 * job.size), job.rank == job.size - 1
+    x = block_of(torch.ones(3, 4), P_x)
+    y = layer(x)
+    for name in ("weight", "bias"):
+        parameter = getattr(layer, name)
+        good = parameter.data
+        if last:
+            parameter.data = good.double()
+        different = (RuntimeError, "but the weight") if job.size == 1 else (ValueError, "the ranks differ")
+        raises_everywhere(*different, lambda: layer(x))
+        parameter.data = good[:1] if last else good
+        raises_everywhere(ValueError, f"meets a {name} of shape", lambda: layer(x))
+        parameter.data = good
+    assert torch.equal(layer(x), y)
+
+
+def test_leading_dimensions_that_differ_raise_on_all(P_world):
+    """They may be of the same number of elements."""
+    if job.size > 1:
+        P_x, P_y, P_W, _ = partitions(P_world, 1, job.size)
+        layer = DistributedLinear(P_x, P_y, P_W, 2 * job.size, 3)
+        shape = [3, 2, 2] if job.rank == job.size - 1 else [2, 3, 2]
+        raises_everywhere(ValueError, "all dimensions but the last must be the same", lambda: layer(torch.ones(shape)))
+
+
+def test_initialisers_take_parameters_without_rows(P_world):
+    P_x, P_y, P_W, _ = partitions(P_world, 1, 1, [job.size - 1], [0])
+    layer = DistributedLinear(P_x, P_y, P_W, 4, 3)
+    assert layer.weight.shape == ((3, 4) if P_W.active else (0, 4))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Initializing zero-element tensors is a no-op")
+        torch.nn.init.xavier_uniform_(layer.weight)
+        torch.nn.init.orthogonal_(layer.weight)
+        torch.nn.init.eye_(layer.weight)
+    whole = distdl.sequential_state_dict(layer)
+    assert job.rank != 0 or torch.equal(whole["weight"], torch.eye(3, 4))
 
 
 def test_wrong_batch_or_input_outside_of_the_partition_raises_on_all(P_world):

@@ -220,6 +220,70 @@ def test_a_wrong_target_on_one_rank_raises_on_all(P_world, match, bad, weight):
     assert torch.isclose(layer(logits, good), torch.tensor(3.0).log())
 
 
+def test_a_wrong_target_raises_on_ranks_outside_too(P_world):
+    P_last = grid(P_world, [1, 1], [job.size - 1])
+    layer = DistributedCrossEntropyLoss(P_last)
+    logits = torch.zeros(2, 3) if P_last.active else distdl.zero_volume_tensor()
+    good = torch.tensor([0, 1]) if P_last.active else distdl.zero_volume_tensor()
+    bad = torch.tensor([0, 3]) if P_last.active else good
+    raises_everywhere(ValueError, "the logits are of 3 classes", lambda: layer(logits, bad))
+    raises_everywhere(ValueError, "has to have the same|shape of the logits", lambda: layer(logits, logits[:1]))
+    raises_everywhere(TypeError, "has to be a torch.Tensor", lambda: layer(logits, None if job.rank == 0 else good))
+    assert torch.isclose(layer(logits, good), torch.tensor(3.0).log())
+    squares = DistributedMSELoss(P_last)
+    raises_everywhere(ValueError, "shapes must be equal", lambda: squares(logits, logits[..., :1]))
+    raises_everywhere(ValueError, "floating point", lambda: squares(logits.to(torch.cfloat), logits.to(torch.cfloat)))
+    raises_everywhere(ValueError, "floating point", lambda: squares(logits, logits.long()))
+
+
+def test_probabilities_and_an_ignored_class(P_world):
+    """No class can be ignored where targets are probabilities: as in torch.nn, unless its number is negative."""
+    P_x = grid(P_world, [job.size, 1])
+    logits = torch.zeros(2, 3)
+    layer = DistributedCrossEntropyLoss(P_x, ignore_index=1)
+    raises_everywhere(ValueError, "ignore_index=1 is not supported", lambda: layer(logits, torch.ones(2, 3) / 3))
+    assert torch.isclose(DistributedCrossEntropyLoss(P_x)(logits, torch.ones(2, 3) / 3), torch.tensor(3.0).log())
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_class_indices_of_eight_bits(P_world, split):
+    """No uint8 is the negative number that is ignored by default, 156 neither."""
+    P_x = grid(P_world, [1, job.size] if split else [job.size, 1])
+    logits, target = (
+        torch.randn(job.size, 200, generator=torch.Generator().manual_seed(0)),
+        torch.full((job.size,), 156),
+    )
+    mine = target[block_slices(P_x, logits.shape)[:1]].to(torch.uint8)
+    for ignored in (-100, 156):
+        value = DistributedCrossEntropyLoss(P_x, reduction="sum", ignore_index=ignored)(block_of(logits, P_x), mine)
+        expected = torch.nn.functional.cross_entropy(logits, target, reduction="sum", ignore_index=ignored)
+        assert torch.allclose(value, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_keeps_single_precision(P_world, dtype):
+    P_x = grid(P_world, [job.size, 1])
+    logits, target = torch.ones(2, 3, dtype=dtype), torch.zeros(2, dtype=torch.int64)
+    with torch.autocast("cpu", dtype=dtype):
+        assert DistributedCrossEntropyLoss(P_x)(logits, target).dtype == torch.float32
+        assert DistributedMSELoss(P_x)(logits, logits).dtype == torch.float32
+        assert DistributedMSELoss(P_x, reduction="none")(logits, logits).dtype == torch.float32
+    assert DistributedCrossEntropyLoss(P_x)(logits, target).dtype == dtype
+
+
+def test_a_loss_for_each_row_of_a_grid(P_world):
+    """Replicas: each sub-grid has a loss of its own, of which others know nothing."""
+    rows = 2 if job.size % 2 == 0 else 1
+    P = grid(P_world, [rows, job.size // rows])
+    P_row = P.create_cartesian_subtopology_partition([False, True])
+    row, x = job.rank // P_row.size, torch.ones(2, requires_grad=True)
+    if row == 0:  # the other row does without
+        loss = DistributedMSELoss(P_row)(x, torch.full((2,), 3.0))
+        loss.backward()
+        assert loss.item() == 4.0
+        assert torch.equal(x.grad, torch.full((2,), -4.0 / (2 * P_row.size)))
+
+
 def test_wrong_logits_raise_on_all(P_world):
     P_x = grid(P_world, [job.size, 1])
     last = job.rank == job.size - 1

@@ -243,6 +243,12 @@ AXES = {
 }
 
 
+def test_axes_that_are_no_integers_on_one_rank(P_world):
+    P = grid(P_world, [1, job.size])
+    wrong = [0.5] if job.rank == job.size - 1 else [0]
+    raises_everywhere(TypeError, "integer", lambda: dnn.AllSumReduce(P, wrong))
+
+
 @pytest.mark.parametrize(("arguments", "match"), AXES.values(), ids=AXES)
 @pytest.mark.parametrize(
     ("layer", "name"),

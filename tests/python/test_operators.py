@@ -198,6 +198,24 @@ def test_the_dtype_of_a_zero_volume_input_is_of_no_account(P_world, make, dtype)
 
 
 @every_operator
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex128], ids=str)
+def test_an_empty_input_that_requires_grad_changes_no_values(P_world, make, dtype):
+    """Neither where the others' numbers have no derivatives, nor where they have another dtype."""
+    case = make(P_world)
+    x = values(case.shape, dtype, seed=job.rank)
+    expected = case.operator(x)
+    outside = case.shape == (0,)
+    y = case.operator(distdl.zero_volume_tensor(requires_grad=True) if outside else x)
+    assert same_bits(y, expected.to(y.dtype))
+    active = case.operator._operator.active
+    asked_for = any(job.allgather(active and outside))
+    if active:
+        assert y.requires_grad == (dtype.is_complex and asked_for)
+    if y.requires_grad:
+        y.sum().abs().backward()
+
+
+@every_operator
 def test_no_gradients_no_graph(P_world, make):
     case = make(P_world)
     x = torch.ones(case.shape)

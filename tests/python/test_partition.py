@@ -1,11 +1,14 @@
 """Partitions: what they know, how they are made, and that bad arguments raise everywhere."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
 from mpi4py import MPI
 
 import distdl
+import distdl.nn as dnn
 from support import grid, job, raises_everywhere
 
 
@@ -219,8 +222,18 @@ def test_print_sequential(P_world, capsys):
 
 
 def test_deactivate(P_world):
+    """Layers that were made before keep what they know."""
     P = grid(P_world, [1, job.size])
     with P:
+        layer = dnn.AllSumReduce(P, [1])
         assert P.active
     assert not P.active
     assert P.shape.tolist() == [1, job.size]
+    assert layer(torch.ones(2)).tolist() == [job.size] * 2
+    assert dnn.AllSumReduce(P, [1])(torch.ones(2)).tolist() == [1, 1]
+
+
+def test_partitions_are_not_pickled(P_world):
+    for what in (P_world, dnn.DistributedConv1d(grid(P_world, [1, 1, job.size]), 1, 1, 1)):
+        with pytest.raises(TypeError, match=r"save a model's state_dict"):
+            pickle.dumps(what)

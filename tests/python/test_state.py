@@ -117,6 +117,20 @@ def test_ranks_outside(P_world):
         some.Free()
 
 
+def test_replicas_on_subgrids(P_world):
+    """Each sub-grid has its own model and its own root."""
+    rows = 2 if job.size % 2 == 0 else 1
+    P_row = grid(P_world, [rows, job.size // rows]).create_cartesian_subtopology_partition([False, True])
+    first = job.rank // P_row.size * P_row.size
+    layer = dnn.DistributedConv1d(P_row.create_cartesian_topology_partition([1, 1, P_row.size]), 1, 1, 1)
+    given = {"weight": torch.full((1, 1, 1), float(first)), "bias": torch.zeros(1)}
+    load_sequential(layer, given, root=first)
+    y = layer(torch.ones(1, 1, 2))
+    assert y.tolist() == [[[float(first)] * 2]]
+    whole = sequential_state_dict(layer, root=first)
+    assert equal_states(whole, given if job.rank == first else {})
+
+
 def test_models_without_distributed_parameters(P_world):
     """Their state is that of each rank."""
     model = torch.nn.Sequential(dnn.DistributedMaxPool1d(grid(P_world, [1, 1, job.size]), 2), torch.nn.PReLU())

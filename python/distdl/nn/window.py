@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import index
 from typing import Any
 
 import torch
@@ -19,8 +19,9 @@ def per_dimension(value: Any, dims: int, name: str) -> tuple[int, ...]:
 
     Raises:
         ValueError: if a sequence has another length.
+        TypeError: if something else is given.
     """
-    values = (operator.index(value),) * dims if hasattr(value, "__index__") else tuple(map(operator.index, value))
+    values = tuple(map(index, value)) if isinstance(value, Iterable) else (index(value),) * dims
     if len(values) != dims:
         raise ValueError(f"{name}={value!r} has {len(values)} values; the layer has {dims} spatial dimensions")
     return values
