@@ -45,6 +45,11 @@ class Layout:
         return (0, *self.shape[1:]) if intervals is None else tuple(stop - start for start, stop in intervals)
 
 
+def kind_of(device: torch.device | str | None) -> str | None:
+    """What ranks have in common, of which each has a device of its own."""
+    return None if device is None else str(device).split(":")[0]
+
+
 @torch.no_grad()
 def uniform_(parameter: torch.Tensor, layout: Layout, bound: float) -> None:
     """Fill a parameter with U(-bound, bound), drawn as ``Tensor.uniform_`` draws the whole parameter in one process.

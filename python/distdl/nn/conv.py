@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from distdl._load import _core
 from distdl.construction import constructing
 from distdl.nn.window import WindowLayer, per_dimension
-from distdl.parameters import Layout, ParameterBroadcast, reset_like_linear, uniform_, zero_of
+from distdl.parameters import Layout, ParameterBroadcast, kind_of, reset_like_linear, uniform_, zero_of
 
 
 class _DistributedConv(WindowLayer):
@@ -37,7 +37,7 @@ class _DistributedConv(WindowLayer):
         options = {
             "in_channels": in_channels, "out_channels": out_channels, "kernel_size": kernel_size, "stride": stride,
             "padding": padding, "dilation": dilation, "groups": groups, "bias": bias, "padding_mode": padding_mode,
-            "device": device, "dtype": dtype,
+            "device": kind_of(device), "dtype": dtype,
         }  # fmt: skip
         with constructing(type(self).__name__, {"P_x": P_x}, options) as (self.P_x,):
             self._check_partition(self.P_x, split_channels=False)

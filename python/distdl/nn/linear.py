@@ -11,7 +11,7 @@ from distdl import primitives
 from distdl._load import _core
 from distdl.construction import constructing
 from distdl.nn.module import Module
-from distdl.parameters import Layout, reset_like_linear, uniform_, zero_of
+from distdl.parameters import Layout, kind_of, reset_like_linear, uniform_, zero_of
 from distdl.partition import Partition
 
 
@@ -60,7 +60,8 @@ class DistributedLinear(Module):
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         options = {
-            "in_features": in_features, "out_features": out_features, "bias": bias, "device": device, "dtype": dtype,
+            "in_features": in_features, "out_features": out_features, "bias": bias, "device": kind_of(device),
+            "dtype": dtype,
         }  # fmt: skip
         given = {"P_x": P_x, "P_y": P_y, "P_W": P_W}
         with constructing("DistributedLinear", given, options) as (self.P_x, self.P_y, self.P_W):
