@@ -12,6 +12,7 @@
 #include "operators/all_sum_reduce.hpp"
 #include "operators/broadcast.hpp"
 #include "operators/halo_exchange.hpp"
+#include "operators/memory.hpp"
 #include "operators/reduce_scatter.hpp"
 #include "operators/repartition.hpp"
 #include "operators/sum_reduce.hpp"
@@ -95,6 +96,11 @@ void bind_primitives(py::module_& m) {
 
   m.def("pass_through", &autograd::pass_through, py::arg("x"), py::call_guard<py::gil_scoped_release>(),
         "What any primitive gives on a rank that is in none of its partitions.");
+
+  m.def("set_pool_limit", &set_pool_limit, py::arg("bytes"));
+  m.def("pool_limit", &pool_limit);
+  m.def("pool_size", &pool_size);
+  m.def("empty_pool", &empty_pool);
 
   bind_rooted<BroadcastPrimitive>(m, "Broadcast");
   bind_rooted<SumReducePrimitive>(m, "SumReduce");

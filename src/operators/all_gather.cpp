@@ -6,6 +6,7 @@
 
 #include "comm/requests.hpp"
 #include "operators/elements.hpp"
+#include "operators/memory.hpp"
 #include "operators/reduce_scatter.hpp"
 
 namespace distdl::operators {
@@ -26,11 +27,11 @@ bool in_memory_order(const at::Tensor& whole, const std::vector<geometry::Box>& 
 }  // namespace
 
 at::Tensor AllGather::apply(const at::Tensor& x) const {
-  if (!plan_->group) return x.clone();
-  const auto mine = x.contiguous();
-  auto result = at::empty(plan_->whole.sizes, x.options());
+  if (!plan_->group) return copy_of(x);
+  const auto mine = contiguous(x);
+  auto result = empty(plan_->whole.sizes, x.options());
   const bool direct = in_memory_order(result, plan_->blocks);
-  auto arrived = direct ? result : at::empty({result.numel()}, x.options());
+  auto arrived = direct ? result : empty({result.numel()}, x.options());
 
   std::vector<comm::Count> bytes;
   std::vector<comm::Displacement> offsets;

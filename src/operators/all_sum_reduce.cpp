@@ -4,22 +4,23 @@
 
 #include "comm/requests.hpp"
 #include "operators/elements.hpp"
+#include "operators/memory.hpp"
 #include "operators/sum_reduce.hpp"
 
 namespace distdl::operators {
 
 at::Tensor AllSumReduce::apply(const at::Tensor& x) const {
-  if (!group_) return x.clone();
+  if (!group_) return copy_of(x);
   const auto sum = sum_type(x.scalar_type());
-  const auto mine = x.to(sum.accumulate).contiguous();
-  auto result = at::empty(mine.sizes(), mine.options());
+  const auto mine = contiguous(converted(x, sum.accumulate));
+  auto result = empty(mine.sizes(), mine.options());
   comm::Requests requests;
   comm::check(
       DISTDL_MPI_LARGE(MPI_Iallreduce)(mine.data_ptr(), result.data_ptr(), sum.count_of(mine.numel(), "MPI_Iallreduce"),
                                        sum.type, sum.op, group_->handle(), requests.next()),
       "MPI_Iallreduce");
   requests.wait_all();
-  return result.to(x.scalar_type());
+  return converted(result, x.scalar_type());
 }
 
 OperatorPtr AllSumReduce::adjoint() const { return c10::make_intrusive<AllSumReduce>(site_, !is_adjoint_, group_); }

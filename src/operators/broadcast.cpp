@@ -4,13 +4,14 @@
 
 #include "comm/requests.hpp"
 #include "operators/elements.hpp"
+#include "operators/memory.hpp"
 #include "operators/sum_reduce.hpp"
 
 namespace distdl::operators {
 
 at::Tensor Broadcast::apply(const at::Tensor& x) const {
-  const auto source = x.contiguous();
-  auto result = at::empty(plan_->at_member.sizes, x.options().dtype(plan_->at_member.dtype));
+  const auto source = contiguous(x);
+  auto result = empty(plan_->at_member.sizes, x.options().dtype(plan_->at_member.dtype));
   comm::Requests requests;
   // Nonblocking, because the groups of different roots may form a ring in which each waits for the next.
   for (const auto& group : plan_->groups) {

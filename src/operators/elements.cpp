@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "operators/memory.hpp"
 #include "operators/structure.hpp"
 
 namespace distdl::operators {
@@ -72,7 +73,7 @@ SumType sum_type(ScalarType dtype) {
 }
 
 at::Tensor filled(at::IntArrayRef sizes, double value, const at::TensorOptions& options) {
-  auto result = at::empty(sizes, options);
+  auto result = empty(sizes, options);
   if (value == 0.0) return result.zero_();
   const auto dtype = result.scalar_type();
   const bool integral = c10::isIntegralType(dtype, /*includeBool=*/true);

@@ -4,12 +4,13 @@
 #include <c10/core/GradMode.h>
 
 #include "operators/elements.hpp"
+#include "operators/memory.hpp"
 
 namespace distdl::operators {
 
 Clone::Clone() : LinearOperator(std::make_shared<Site>("Clone", Scope{}), false) {}
 
-at::Tensor Clone::apply(const at::Tensor& x) const { return x.clone(); }
+at::Tensor Clone::apply(const at::Tensor& x) const { return copy_of(x); }
 
 OperatorPtr Clone::adjoint() const { return c10::make_intrusive<Clone>(); }
 

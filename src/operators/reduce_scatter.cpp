@@ -6,15 +6,16 @@
 
 #include "comm/requests.hpp"
 #include "operators/elements.hpp"
+#include "operators/memory.hpp"
 #include "operators/sum_reduce.hpp"
 
 namespace distdl::operators {
 
 at::Tensor ReduceScatter::apply(const at::Tensor& x) const {
-  if (!plan_->group) return x.clone();
+  if (!plan_->group) return copy_of(x);
   const auto sum = sum_type(x.scalar_type());
   // One block after the other, as MPI scatters them.
-  auto packed = at::empty({x.numel()}, x.options().dtype(sum.accumulate));
+  auto packed = empty({x.numel()}, x.options().dtype(sum.accumulate));
   std::vector<comm::Count> counts;
   std::int64_t start = 0;
   for (const auto& box : plan_->blocks) {
@@ -23,13 +24,13 @@ at::Tensor ReduceScatter::apply(const at::Tensor& x) const {
     counts.push_back(sum.count_of(size, "MPI_Ireduce_scatter"));
     start += size;
   }
-  auto result = at::empty(plan_->part.sizes, packed.options());
+  auto result = empty(plan_->part.sizes, packed.options());
   comm::Requests requests;
   comm::check(DISTDL_MPI_LARGE(MPI_Ireduce_scatter)(packed.data_ptr(), result.data_ptr(), counts.data(), sum.type,
                                                     sum.op, plan_->group->handle(), requests.next()),
               "MPI_Ireduce_scatter");
   requests.wait_all();
-  return result.to(x.scalar_type());
+  return converted(result, x.scalar_type());
 }
 
 OperatorPtr ReduceScatter::adjoint() const { return c10::make_intrusive<AllGather>(site_, !is_adjoint_, plan_); }

@@ -5,6 +5,7 @@
 #include "comm/requests.hpp"
 #include "operators/all_gather.hpp"
 #include "operators/elements.hpp"
+#include "operators/memory.hpp"
 
 namespace distdl::operators {
 
@@ -34,7 +35,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
   const auto dtype = to_->local.dtype;
   const bool sums = to_->overlapping;
   const auto options = x.options().dtype(sums ? accumulate_type(dtype) : dtype);
-  auto result = covers(*to_) ? at::empty(to_->local.sizes, options) : filled(to_->local.sizes, fill_, options);
+  auto result = covers(*to_) ? empty(to_->local.sizes, options) : filled(to_->local.sizes, fill_, options);
 
   // Boxes that are contiguous in memory travel from and to where they are; others through a buffer.
   comm::Requests receiving, sending;
@@ -43,7 +44,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
     if (message.rank == comm.rank()) continue;
     regions.push_back(view_of(result, message.region));
     const bool direct = !sums && regions.back().is_contiguous();
-    arrivals.push_back(direct ? regions.back() : at::empty(geometry::shape_of(message.region), options.dtype(dtype)));
+    arrivals.push_back(direct ? regions.back() : empty(geometry::shape_of(message.region), options.dtype(dtype)));
     comm::check(DISTDL_MPI_LARGE(MPI_Irecv)(arrivals.back().data_ptr(), bytes_of(arrivals.back(), "MPI_Irecv"),
                                             MPI_BYTE, message.rank, kTag, comm.handle(), receiving.next()),
                 "MPI_Irecv");
@@ -54,7 +55,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
       to_myself.push_back(region);
       continue;
     }
-    departures.push_back(region.contiguous());
+    departures.push_back(contiguous(region));
     comm::check(DISTDL_MPI_LARGE(MPI_Isend)(departures.back().data_ptr(), bytes_of(departures.back(), "MPI_Isend"),
                                             MPI_BYTE, message.rank, kTag, comm.handle(), sending.next()),
                 "MPI_Isend");
@@ -75,7 +76,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
     }
   }
   sending.wait_all();
-  return result.to(dtype);
+  return converted(result, dtype);
 }
 
 OperatorPtr RegionExchange::adjoint() const {

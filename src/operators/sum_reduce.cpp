@@ -7,13 +7,14 @@
 #include "comm/requests.hpp"
 #include "geometry/text.hpp"
 #include "operators/elements.hpp"
+#include "operators/memory.hpp"
 
 namespace distdl::operators {
 
 at::Tensor SumReduce::apply(const at::Tensor& x) const {
   const auto sum = sum_type(plan_->at_root.dtype);
-  const auto mine = x.to(sum.accumulate).contiguous();
-  auto result = at::empty(plan_->at_root.sizes, mine.options());
+  const auto mine = contiguous(converted(x, sum.accumulate));
+  auto result = empty(plan_->at_root.sizes, mine.options());
   comm::Requests requests;
   for (const auto& group : plan_->groups) {
     if (!group.communicator) continue;
@@ -32,7 +33,7 @@ at::Tensor SumReduce::apply(const at::Tensor& x) const {
     if (!group.communicator) result.copy_(mine);
   }
   requests.wait_all();
-  return result.to(plan_->at_root.dtype);
+  return converted(result, plan_->at_root.dtype);
 }
 
 OperatorPtr SumReduce::adjoint() const { return c10::make_intrusive<Broadcast>(site_, !is_adjoint_, plan_); }
