@@ -2,9 +2,10 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
+#include <numeric>
 
 #include "comm/requests.hpp"
+#include "operators/block_sum.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
 #include "operators/sum_reduce.hpp"
@@ -14,17 +15,31 @@ namespace distdl::operators {
 at::Tensor ReduceScatter::apply(const at::Tensor& x) const {
   if (!plan_->group) return copy_of(x);
   const auto sum = sum_type(x.scalar_type());
+  const auto mine = converted(x, sum.accumulate);
+  auto result = empty(plan_->part.sizes, mine.options());
+  if (BlockSum::pays(static_cast<std::int64_t>(mine.nbytes()), plan_->blocks.size())) {
+    SumLayout layout{.contributors = std::vector<int>(plan_->blocks.size()), .offsets = {0}, .receivers = {}};
+    std::iota(layout.contributors.begin(), layout.contributors.end(), 0);
+    std::vector<at::Tensor> parts;
+    for (const auto& box : plan_->blocks) {
+      parts.push_back(contiguous(view_of(mine, box)));
+      layout.offsets.push_back(layout.offsets.back() + parts.back().numel());
+    }
+    BlockSum in_blocks(*plan_->group, std::move(layout), parts, result);
+    in_blocks.add();
+    in_blocks.finish();
+    return converted(result, x.scalar_type());
+  }
   // One block after the other, as MPI scatters them.
-  auto packed = empty({x.numel()}, x.options().dtype(sum.accumulate));
+  const auto packed = empty({mine.numel()}, mine.options());
   std::vector<comm::Count> counts;
   std::int64_t start = 0;
   for (const auto& box : plan_->blocks) {
     const auto size = geometry::volume(box);
-    packed.narrow(0, start, size).view(geometry::shape_of(box)).copy_(view_of(x, box));
+    packed.narrow(0, start, size).view(geometry::shape_of(box)).copy_(view_of(mine, box));
     counts.push_back(sum.count_of(size, "MPI_Ireduce_scatter"));
     start += size;
   }
-  auto result = empty(plan_->part.sizes, packed.options());
   comm::Requests requests;
   comm::check(DISTDL_MPI_LARGE(MPI_Ireduce_scatter)(packed.data_ptr(), result.data_ptr(), counts.data(), sum.type,
                                                     sum.op, plan_->group->handle(), requests.next()),

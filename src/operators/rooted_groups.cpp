@@ -16,11 +16,12 @@ std::vector<RootedGroup> rooted_groups(const Scope& scope, const geometry::Match
   for (const auto worker : mine) {
     const auto root = one.rank_of(worker);
     std::vector<int> ranks{root};
+    RootedGroup group;
     for (const auto member : matching.many_of(worker)) {
       const auto rank = many.rank_of(member);
+      group.members.push_back(rank == root ? 0 : static_cast<int>(ranks.size()));
       if (rank != root) ranks.push_back(rank);
     }
-    RootedGroup group;
     group.communicator = group_communicator(scope, ranks);
     group.root = 0;
     group.is_root = one.mine == worker;

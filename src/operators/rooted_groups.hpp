@@ -15,6 +15,7 @@ namespace distdl::operators {
 struct RootedGroup {
   comm::CommunicatorPtr communicator;  // of the root and the members; null when this rank is alone
   int root = 0;                        // in `communicator`
+  std::vector<int> members;            // in `communicator`; the root is one of them or not
   bool is_root = false;
   bool is_member = false;
 };

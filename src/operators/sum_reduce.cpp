@@ -6,6 +6,7 @@
 
 #include "comm/requests.hpp"
 #include "geometry/text.hpp"
+#include "operators/block_sum.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
 
@@ -16,19 +17,28 @@ at::Tensor SumReduce::apply(const at::Tensor& x) const {
   const auto mine = contiguous(converted(x, sum.accumulate));
   auto result = empty(plan_->at_root.sizes, mine.options());
   comm::Requests requests;
+  std::vector<std::unique_ptr<BlockSum>> in_blocks;
   for (const auto& group : plan_->groups) {
     if (!group.communicator) continue;
+    const auto& vector = group.is_root ? result : mine;
+    if (BlockSum::pays(static_cast<std::int64_t>(vector.nbytes()), group.members.size())) {
+      auto layout = balanced_layout(vector.numel(), group.members, {group.root});
+      const auto parts = group.is_member ? parts_of(mine, layout) : std::vector<at::Tensor>{};
+      in_blocks.push_back(std::make_unique<BlockSum>(*group.communicator, std::move(layout), parts, result));
+      continue;
+    }
     const void* source = mine.data_ptr();
     if (group.is_root && !group.is_member) {  // MPI has the root contribute too
       fill_neutral(result);
       source = MPI_IN_PLACE;
     }
-    const auto numel = group.is_root ? result.numel() : mine.numel();
     comm::check(DISTDL_MPI_LARGE(MPI_Ireduce)(source, group.is_root ? result.data_ptr() : nullptr,
-                                              sum.count_of(numel, "MPI_Ireduce"), sum.type, sum.op, group.root,
+                                              sum.count_of(vector.numel(), "MPI_Ireduce"), sum.type, sum.op, group.root,
                                               group.communicator->handle(), requests.next()),
                 "MPI_Ireduce");
   }
+  for (const auto& sums : in_blocks) sums->add();
+  for (const auto& sums : in_blocks) sums->finish();
   for (const auto& group : plan_->groups) {
     if (!group.communicator) result.copy_(mine);
   }

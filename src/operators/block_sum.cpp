@@ -1,0 +1,163 @@
+#include "operators/block_sum.hpp"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "geometry/blocks.hpp"
+#include "operators/elements.hpp"
+#include "operators/memory.hpp"
+
+namespace distdl::operators {
+
+namespace {
+
+constexpr int kAddend = 1, kSum = 2;  // tags: messages of one kind between two ranks arrive in order
+
+constexpr std::int64_t kSmallestPart = 64 << 10;  // bytes
+constexpr std::int64_t kBlock = 1 << 20;          // bytes: in cache when it is added, and large for a message
+constexpr std::int64_t kMostBlocks = 256;         // in a part
+constexpr int kAhead = 2;                         // blocks under way from each contributor
+
+/// The same bits in a dtype that ATen adds: addition is the same for signed and unsigned numbers.
+at::Tensor addable(const at::Tensor& x) {
+  switch (x.scalar_type()) {
+    case at::kUInt16:
+      return x.view(at::kShort);
+    case at::kUInt32:
+      return x.view(at::kInt);
+    case at::kUInt64:
+      return x.view(at::kLong);
+    default:
+      return x;
+  }
+}
+
+void add_to(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
+  if (sum.scalar_type() == at::kBool) {
+    at::logical_or_out(sum, a, b);
+  } else {
+    at::add_out(sum, a, b);
+  }
+}
+
+}  // namespace
+
+bool BlockSum::pays(std::int64_t bytes, std::size_t contributors) {
+  return contributors > 0 && bytes / static_cast<std::int64_t>(contributors) >= kSmallestPart;
+}
+
+BlockSum::BlockSum(const comm::Communicator& communicator, SumLayout layout, const std::vector<at::Tensor>& parts,
+                   const at::Tensor& result)
+    : communicator_(communicator), layout_(std::move(layout)) {
+  const auto rank = communicator_.rank();
+  const auto& contributors = layout_.contributors;
+  const auto& receivers = layout_.receivers;
+  me_ = static_cast<std::size_t>(std::find(contributors.begin(), contributors.end(), rank) - contributors.begin());
+  const bool receives = std::find(receivers.begin(), receivers.end(), rank) != receivers.end();
+  for (const auto& part : parts) parts_.push_back(addable(part).view(-1));
+  if (receives || receivers.empty()) result_ = addable(result).view(-1);
+
+  std::int64_t largest = 0;
+  for (std::size_t c = 0; c < contributors.size(); ++c) largest = std::max(largest, size_of(c));
+  const auto size = static_cast<std::int64_t>((parts_.empty() ? result_ : parts_.front()).element_size());
+  block_ = std::max(kBlock / size, (largest + kMostBlocks - 1) / kMostBlocks);
+
+  std::int64_t most = 0;
+  for (std::size_t c = 0; c < contributors.size(); ++c) {
+    most = std::max(most, blocks_of(c));
+    if (!receives || c == me_) continue;
+    for (std::int64_t b = 0; b < blocks_of(c); ++b) {
+      receive(block(result_, c, b, layout_.offsets[c]), contributors[c], kSum, receiving_);
+    }
+  }
+  if (me_ == contributors.size()) return;
+  for (std::int64_t b = 0; b < most; ++b) {
+    for (std::size_t i = 1; i < contributors.size(); ++i) {
+      const auto c = (me_ + i) % contributors.size();  // not all to the same one at once
+      if (b < blocks_of(c)) send(block(parts_[c], c, b), contributors[c], kAddend);
+    }
+  }
+}
+
+void BlockSum::add() {
+  const auto& contributors = layout_.contributors;
+  if (me_ == contributors.size()) return;
+  const bool in_result = result_.defined();
+  const bool alone = contributors.size() == 1;
+  // Where the sum of this rank's part comes to lie, and where it begins there.
+  const auto sums = in_result ? result_ : alone ? parts_[me_] : empty({size_of(me_)}, parts_[me_].options());
+  const auto start = in_result && !layout_.receivers.empty() ? layout_.offsets[me_] : 0;
+
+  const auto ahead = static_cast<std::int64_t>(kAhead);
+  const auto rooms = empty({static_cast<std::int64_t>(contributors.size()), ahead, std::min(block_, size_of(me_))},
+                           parts_[me_].options());
+  std::vector<comm::Requests> arriving(contributors.size());
+  const auto room = [&](std::size_t c, std::int64_t b) {
+    return rooms[static_cast<std::int64_t>(c)][b % ahead].narrow(0, 0, block(parts_[me_], me_, b).numel());
+  };
+  const auto expect = [&](std::int64_t b) {
+    for (std::size_t c = 0; c < contributors.size() && b < blocks_of(me_); ++c) {
+      if (c != me_) receive(room(c, b), contributors[c], kAddend, arriving[c]);
+    }
+  };
+  for (std::int64_t b = 0; b < ahead; ++b) expect(b);
+  for (std::int64_t b = 0; b < blocks_of(me_); ++b) {
+    auto sum = block(sums, me_, b, start);
+    at::Tensor so_far;
+    for (std::size_t c = 0; c < contributors.size(); ++c) {
+      if (c != me_) arriving[c].wait(static_cast<std::size_t>(b));
+      const auto addend = c == me_ ? block(parts_[me_], me_, b) : room(c, b);
+      if (c > 0) add_to(sum, so_far, addend);
+      so_far = c > 0 ? sum : addend;
+    }
+    if (alone && in_result) sum.copy_(so_far);
+    expect(b + ahead);
+    for (const auto receiver : layout_.receivers) {
+      if (receiver != communicator_.rank()) send(sum, receiver, kSum);
+    }
+  }
+}
+
+void BlockSum::finish() {
+  receiving_.wait_all();
+  sending_.wait_all();
+  sent_.clear();
+}
+
+std::int64_t BlockSum::blocks_of(std::size_t part) const { return (size_of(part) + block_ - 1) / block_; }
+
+at::Tensor BlockSum::block(const at::Tensor& whole, std::size_t part, std::int64_t b, std::int64_t start) const {
+  return whole.narrow(0, start + b * block_, std::min(block_, size_of(part) - b * block_));
+}
+
+void BlockSum::send(const at::Tensor& x, int rank, int tag) {
+  sent_.push_back(x);
+  comm::check(DISTDL_MPI_LARGE(MPI_Isend)(x.data_ptr(), bytes_of(x, "MPI_Isend"), MPI_BYTE, rank, tag,
+                                          communicator_.handle(), sending_.next()),
+              "MPI_Isend");
+}
+
+void BlockSum::receive(const at::Tensor& x, int rank, int tag, comm::Requests& requests) const {
+  comm::check(DISTDL_MPI_LARGE(MPI_Irecv)(x.data_ptr(), bytes_of(x, "MPI_Irecv"), MPI_BYTE, rank, tag,
+                                          communicator_.handle(), requests.next()),
+              "MPI_Irecv");
+}
+
+SumLayout balanced_layout(std::int64_t n, std::vector<int> contributors, std::vector<int> receivers) {
+  std::vector<std::int64_t> offsets{0};
+  const auto parts = static_cast<std::int64_t>(contributors.size());
+  for (std::int64_t c = 0; c < parts; ++c) offsets.push_back(geometry::balanced_block(n, parts, c).stop);
+  return {std::move(contributors), std::move(offsets), std::move(receivers)};
+}
+
+std::vector<at::Tensor> parts_of(const at::Tensor& x, const SumLayout& layout) {
+  std::vector<at::Tensor> parts;
+  const auto flat = x.view(-1);
+  for (std::size_t c = 0; c < layout.contributors.size(); ++c) {
+    parts.push_back(flat.narrow(0, layout.offsets[c], layout.offsets[c + 1] - layout.offsets[c]));
+  }
+  return parts;
+}
+
+}  // namespace distdl::operators
