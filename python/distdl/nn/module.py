@@ -32,13 +32,17 @@ class Module(torch.nn.Module):
     Like ``torch.nn.Module`` otherwise. All ranks of a layer call it together.
     """
 
+    # Whether the hooks run at all. They cost some microseconds a call.
+    _distdl_sets_up = True
+
     def __init__(self) -> None:
         super().__init__()
         self._distdl_is_setup = False
         self._distdl_input_structure: TensorStructure | None = None
         self._distdl_agreement: _core.LayerAgreement | None = None
         self._distdl_layouts: dict[str, Layout] = {}
-        self.register_forward_pre_hook(type(self)._distdl_before_call, with_kwargs=True)
+        if self._distdl_sets_up:
+            self.register_forward_pre_hook(type(self)._distdl_before_call, with_kwargs=True)
 
     def _distdl_agree_among(self, *partitions: Partition) -> None:
         """Let the ranks of these partitions agree on the structure of the input before each call."""

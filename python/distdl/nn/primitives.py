@@ -21,13 +21,12 @@ PartitionLike = Any
 class _Primitive(Module):
     """A layer around one operator of the C++ core, which agrees on the structure by itself."""
 
+    _distdl_sets_up = False
+
     def __init__(self, operator: Any, description: str) -> None:
         super().__init__()
         self._operator = operator
         self._description = description
-
-    def _distdl_input_changed(self, input: tuple[Any, ...]) -> bool:
-        return False
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the operator. Collective over the ranks of its partitions."""

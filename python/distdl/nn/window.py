@@ -35,6 +35,7 @@ class WindowLayer(Module):
     computed by itself the channels too. Reading (C, *spatial) or (N, C, *spatial) follows from the dimension of P_x.
     """
 
+    _distdl_sets_up = False  # the exchange agrees on the structure by itself
     dims: int  # spatial dimensions
     kernel_size: tuple[int, ...]
     dilation: tuple[int, ...]
@@ -61,9 +62,6 @@ class WindowLayer(Module):
                 f"{type(self).__name__}: P_x has shape {shape}; its channel dimension must be 1, only space and batch "
                 "may be partitioned"
             )
-
-    def _distdl_input_changed(self, input: tuple[Any, ...]) -> bool:
-        return False  # the exchange agrees on the structure by itself
 
     def _input_extents(self) -> list[int]:
         """The global shape of the input, after the exchange. Known on the workers."""
