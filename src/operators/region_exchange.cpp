@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "comm/requests.hpp"
 #include "operators/all_gather.hpp"
 #include "operators/elements.hpp"
@@ -20,6 +22,14 @@ bool covers(const RegionExchange::Side& side) {
   return !side.overlapping && volume == side.local.numel();
 }
 
+/// The message from this rank to itself that is as large as the result, if there is one.
+const RegionExchange::Message* whole_from(const RegionExchange::Side& side, int rank) {
+  const auto found = std::find_if(side.messages.begin(), side.messages.end(), [&](const auto& message) {
+    return message.rank == rank && geometry::volume(message.region) == side.local.numel();
+  });
+  return found == side.messages.end() ? nullptr : &*found;
+}
+
 void accumulate(const at::Tensor& sum, const at::Tensor& value) {
   if (sum.scalar_type() == at::kBool) {
     sum.logical_or_(value);
@@ -35,7 +45,9 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
   const auto dtype = to_->local.dtype;
   const bool sums = to_->overlapping;
   const auto options = x.options().dtype(sums ? accumulate_type(dtype) : dtype);
-  auto result = covers(*to_) ? empty(to_->local.sizes, options) : filled(to_->local.sizes, fill_, options);
+  // Of a sum, what comes from this rank itself may be all that there is but for the borders, and is then a copy.
+  const auto* const basis = sums ? whole_from(*to_, comm.rank()) : nullptr;
+  auto result = covers(*to_) || basis ? empty(to_->local.sizes, options) : filled(to_->local.sizes, fill_, options);
 
   // Boxes that are contiguous in memory travel from and to where they are; others through a buffer.
   comm::Requests receiving, sending;
@@ -60,12 +72,18 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
                                             MPI_BYTE, message.rank, kTag, comm.handle(), sending.next()),
                 "MPI_Isend");
   }
-  std::size_t own = 0;
-  for (const auto& message : to_->messages) {
-    if (message.rank != comm.rank()) continue;
-    const auto region = view_of(result, message.region);
-    sums ? accumulate(region, to_myself[own++]) : void(region.copy_(to_myself[own++]));
-  }
+  const auto from_myself = [&](bool of_basis) {
+    std::size_t own = 0;
+    for (const auto& message : to_->messages) {
+      if (message.rank != comm.rank()) continue;
+      const auto& region = to_myself[own++];
+      if ((&message == basis) != of_basis) continue;
+      const auto target = view_of(result, message.region);
+      sums && !of_basis ? accumulate(target, region) : void(target.copy_(region));
+    }
+  };
+  if (basis) from_myself(true);
+  from_myself(false);
   // In the order of the plan, so that a sum is the same from run to run.
   for (std::size_t i = 0; i < regions.size(); ++i) {
     receiving.wait(i);
