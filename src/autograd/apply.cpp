@@ -1,73 +1,82 @@
 #include "autograd/apply.hpp"
 
 #include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
-#include <torch/csrc/autograd/custom_function.h>
-#include <torch/csrc/autograd/input_metadata.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
 
-#include <optional>
+#include <mutex>
+#include <utility>
 
 namespace distdl::autograd {
 
-using operators::LinearOperator;
 using operators::OperatorPtr;
-using torch::autograd::AutogradContext;
-using torch::autograd::Variable;
+using torch::autograd::edge_list;
 using torch::autograd::variable_list;
 
 namespace {
 
-/// What is lazily conjugated or negated in torch is not so in memory.
-at::Tensor in_memory(const at::Tensor& x) { return x.resolve_conj().resolve_neg(); }
+/// A x, of which autograd sees nothing.
+at::Tensor apply(const OperatorPtr& linear_operator, const at::Tensor& x) {
+  RECORD_FUNCTION(linear_operator->text(), std::vector<c10::IValue>{});
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return linear_operator->apply(x.resolve_conj().resolve_neg());  // what is lazily so in torch is not so in memory
+}
 
-/// A tensor of no elements that depends on what `node` computed, and passes no gradient on to it.
-struct Tie : torch::autograd::Function<Tie> {
-  static Variable forward(AutogradContext* /*context*/, const Variable& y) { return y.new_empty({0}); }
-  static variable_list backward(AutogradContext* /*context*/, const variable_list& /*gradients*/) {
-    return {Variable()};
-  }
+at::Tensor record(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges);
 
-  static Variable to(const c10::intrusive_ptr<torch::autograd::Node>& node, const at::TensorOptions& options) {
-    const auto result = at::empty({0}, options);
-    torch::autograd::impl::set_gradient_edge(result, {node, 0});
-    return Tie::apply(result);
-  }
-};
+/// The backward pass of every operator: A*, applied to the gradient.
+class Backward final : public torch::autograd::Node {
+ public:
+  Backward(OperatorPtr linear_operator, edge_list&& edges)
+      : Node(std::move(edges)), operator_(std::move(linear_operator)), nothing_(at::Tensor(at::empty({0})), false) {}
 
-struct Apply : torch::autograd::Function<Apply> {
-  /// `tie` has no influence. It makes this rank record the call where x alone would not.
-  static Variable forward(AutogradContext* context, const Variable& x, const std::optional<at::Tensor>& /*tie*/,
-                          const OperatorPtr& linear_operator) {
-    static const auto nothing = at::empty({0});
-    context->saved_data["operator"] = c10::IValue::make_capsule(linear_operator);
-    context->save_for_backward({nothing});
-    context->set_materialize_grads(false);
-    return linear_operator->apply(in_memory(x));
-  }
+  std::string name() const override { return operator_->adjoint()->text(); }
 
-  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    // Where activations are checkpointed, this computes them again, with all communication in it: before anything else.
-    context->get_saved_variables();
-    const auto adjoint =
-        c10::static_intrusive_pointer_cast<LinearOperator>(context->saved_data["operator"].toCapsule())->adjoint();
+  variable_list apply(variable_list&& gradients) override {
+    {
+      // Where activations are checkpointed, this computes them again, with all communication in it: before anything
+      // else. Where the graph was freed, it throws.
+      const std::lock_guard lock(mutex_);
+      nothing_.unpack();
+    }
+    const auto adjoint = operator_->adjoint();
     const bool differentiated = c10::GradMode::is_enabled();
+    variable_list results(num_outputs());
     const bool any =
         operators::agree_on_backward(adjoint->site(), adjoint->is_adjoint(), gradients[0].defined(), differentiated);
-    if (!any) return variable_list(3);
-    const auto node = torch::autograd::get_current_node();
-    const auto gradient = gradients[0].defined() ? gradients[0] : node->input_metadata(0).zeros_like();
-    if (!differentiated) return {adjoint->apply(in_memory(gradient)), Variable(), Variable()};
-    // Where only some ranks' gradients depend on this call, a derivative of the derivative would come through it there
-    // and wait for ranks that have no reason to. Tied to it, the gradients of all ranks depend on it.
-    return {Apply::apply(gradient, Tie::to(node, gradient.options()), adjoint), Variable(), Variable()};
+    if (!any) return results;
+    const auto gradient = gradients[0].defined() ? gradients[0] : input_metadata(0).zeros_like();
+    if (!differentiated) {
+      results[0] = autograd::apply(adjoint, gradient);
+      return results;
+    }
+    // The second edge passes nothing back, but leads here. Where only some ranks' gradients depend on this call, a
+    // derivative of the derivative would come through it there, and wait for ranks that have no reason to.
+    auto edges = torch::autograd::collect_next_edges(gradient);
+    edges.emplace_back(getptr(), 0);
+    results[0] = record(gradient, adjoint, std::move(edges));
+    return results;
   }
+
+  void release_variables() override {
+    const std::lock_guard lock(mutex_);
+    nothing_.reset_data();
+  }
+
+ private:
+  OperatorPtr operator_;
+  torch::autograd::SavedVariable nothing_;  // saved for what torch does with what is saved
 };
 
-/// This rank's part of y = A x, where A* is to be applied in the backward pass.
-at::Tensor record(const at::Tensor& x, const OperatorPtr& linear_operator) {
-  if (x.requires_grad()) return Apply::apply(x, std::nullopt, linear_operator);
-  // Nobody asks for this rank's gradient, but others need its part of A*.
-  return Apply::apply(x, x.new_empty({0}).requires_grad_(true), linear_operator);
+/// A x, with A* in the backward pass: also where nobody asks for this rank's gradient, since others need its part.
+at::Tensor record(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges) {
+  auto y = apply(linear_operator, x);
+  torch::autograd::set_history(y, c10::make_intrusive<Backward>(linear_operator, std::move(edges)));
+  return y;
 }
 
 }  // namespace
@@ -79,14 +88,14 @@ at::Tensor call(operators::Primitive& primitive, const operators::Input& x) {
   }
   const auto prepared = primitive.prepare(x);
   const auto mine = x.tensor.to(prepared.dtype);
-  return prepared.requires_grad ? record(mine, prepared.linear_operator)
-                                : prepared.linear_operator->apply(in_memory(mine));
+  return prepared.requires_grad ? record(mine, prepared.linear_operator, torch::autograd::collect_next_edges(mine))
+                                : apply(prepared.linear_operator, mine);
 }
 
 at::Tensor pass_through(const at::Tensor& x) {
-  if (!x.requires_grad() || !c10::GradMode::is_enabled()) return x.clone();
   static const OperatorPtr outside = c10::make_intrusive<operators::Clone>();
-  return record(x, outside);
+  const bool recorded = x.requires_grad() && c10::GradMode::is_enabled();
+  return recorded ? record(x, outside, torch::autograd::collect_next_edges(x)) : apply(outside, x);
 }
 
 }  // namespace distdl::autograd

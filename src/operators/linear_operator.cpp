@@ -30,6 +30,12 @@ Structure Input::structure() const {
     return refuse(Structure::Error::type, std::string("has dtype ") + c10::toString(tensor.scalar_type()) +
                                               ", of which torch can copy no values");
   }
+  if (!tensor.has_storage()) {
+    return refuse(Structure::Error::type, "has no memory of its own; the transforms of torch.func are not supported");
+  }
+  if (tensor._fw_grad(0).defined()) {
+    return refuse(Structure::Error::type, "has a forward-mode derivative, which is not supported");
+  }
   structure.sizes = tensor.sizes().vec();
   structure.dtype = tensor.scalar_type();
   structure.device = tensor.device().type();

@@ -31,6 +31,9 @@ class LinearOperator : public torch::CustomClassHolder {
   const Site& site() const { return *site_; }
   bool is_adjoint() const { return is_adjoint_; }
 
+  /// As profilers show it.
+  std::string text() const { return "distdl::" + site_->name + (is_adjoint_ ? " adjoint" : ""); }
+
  protected:
   std::shared_ptr<const Site> site_;
   bool is_adjoint_;

@@ -92,6 +92,27 @@ def test_tensors_that_do_not_travel(P_world, make, kind):
 
 
 @more_than_one_rank
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_transforms_of_functions(P_world):
+    """What would have to be applied on all ranks alike is refused on all of them."""
+    layer, x = dnn.AllSumReduce(grid(P_world, [job.size]), [0]), torch.ones(2, 3)
+    for transform in (torch.func.vmap, torch.func.jacrev):
+        raises_everywhere(TypeError, "transforms of torch.func", lambda transform=transform: transform(layer)(x))
+
+    def forward_mode():
+        with torch.autograd.forward_ad.dual_level():
+            return layer(torch.autograd.forward_ad.make_dual(x, x))
+
+    raises_everywhere(TypeError, "forward-mode derivative", forward_mode)
+
+
+def test_a_second_backward_pass_of_a_graph_that_was_freed(P_world):
+    layer, x = dnn.AllSumReduce(grid(P_world, [job.size]), [0]), torch.ones(3, requires_grad=True)
+    total = layer(x).sum()
+    total.backward()
+    raises_everywhere(RuntimeError, "backward through the graph a second time", total.backward)
+
+
 def test_data_where_a_rank_is_not_active(P_world):
     P_x, P_y = grid(P_world, [1], [0]), grid(P_world, [job.size])
     for primitive in (dnn.Broadcast, dnn.Repartition):

@@ -216,6 +216,18 @@ def test_an_empty_input_that_requires_grad_changes_no_values(P_world, make, dtyp
 
 
 @every_operator
+def test_profilers_show_operators_by_name(P_world, make):
+    case = make(P_world)
+    x = torch.ones(case.shape, requires_grad=True)
+    with torch.profiler.profile() as profile:
+        case.operator(x).sum().backward()
+    shown = {event.key for event in profile.key_averages()}
+    name = f"distdl::{type(case.operator).__name__}"
+    active = case.operator._operator.active
+    assert ({name, f"{name} adjoint"} if active else {"distdl::Clone"}) <= shown
+
+
+@every_operator
 def test_no_gradients_no_graph(P_world, make):
     case = make(P_world)
     x = torch.ones(case.shape)
