@@ -91,7 +91,6 @@ def test_tensors_that_do_not_travel(P_world, make, kind):
         check(case, bad, (TypeError, ValueError), "only strided|on the CPU|at most 32|can copy no values", 0)
 
 
-@more_than_one_rank
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_transforms_of_functions(P_world):
     """What would have to be applied on all ranks alike is refused on all of them."""
@@ -113,6 +112,7 @@ def test_a_second_backward_pass_of_a_graph_that_was_freed(P_world):
     raises_everywhere(RuntimeError, "backward through the graph a second time", total.backward)
 
 
+@more_than_one_rank
 def test_data_where_a_rank_is_not_active(P_world):
     P_x, P_y = grid(P_world, [1], [0]), grid(P_world, [job.size])
     for primitive in (dnn.Broadcast, dnn.Repartition):
