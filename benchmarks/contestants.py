@@ -216,4 +216,5 @@ def gloo(comm: MPI.Comm) -> Iterator[Gloo]:
         dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
         yield Gloo(comm)
         dist.destroy_process_group()
-        comm.Barrier()  # the folder is everybody's
+        del store  # it uses the folder, which is everybody's, until the end
+        comm.Barrier()

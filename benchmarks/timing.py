@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 FEWEST_REPEATS = 5
+WARM_UP = 3  # calls before a turn of several
 
 
 def check(what: str, contestant: Contestant, expected: Tensor) -> None:
@@ -27,21 +28,25 @@ def check(what: str, contestant: Contestant, expected: Tensor) -> None:
         raise RuntimeError(f"{what}: the result of {contestant.name} is not distdl's on ranks {wrong}")
 
 
-def measure(contestants: Sequence[Contestant], comm: MPI.Comm, repeats: int, seconds: float) -> NDArray[np.float64]:
-    """Seconds that each turn took on the slowest rank: [contestant, repeat].
+def measure(
+    contestants: Sequence[Contestant], comm: MPI.Comm, repeats: int, seconds: float, calls: int
+) -> NDArray[np.float64]:
+    """Seconds that a call took on the slowest rank, on average over the calls of a turn: [contestant, repeat].
 
     Stops after ``repeats`` repeats, or after ``seconds`` on the first rank's clock, but not before five repeats. The
     order of the turns is drawn anew for each repeat, so that nobody always comes after the same one.
     """
     stop = perf_counter() + seconds
     for contestant in contestants:  # memory is mapped, connections are made
-        _turn(contestant, comm)
+        _turn(contestant, comm, calls)
     times: list[list[float]] = []
     order = random.Random(0)  # the same on all ranks
     gc.disable()
     try:
         while len(times) < repeats and comm.bcast(len(times) < FEWEST_REPEATS or perf_counter() < stop):
-            turns = {i: _turn(contestants[i], comm) for i in order.sample(range(len(contestants)), len(contestants))}
+            turns = {
+                i: _turn(contestants[i], comm, calls) for i in order.sample(range(len(contestants)), len(contestants))
+            }
             times.append([turns[i] for i in range(len(contestants))])
     finally:
         gc.enable()
@@ -50,10 +55,13 @@ def measure(contestants: Sequence[Contestant], comm: MPI.Comm, repeats: int, sec
     return slowest
 
 
-def _turn(contestant: Contestant, comm: MPI.Comm) -> float:
+def _turn(contestant: Contestant, comm: MPI.Comm, calls: int) -> float:
     with contestant.setting():
         contestant.prepare()
+        for _ in range(min(calls - 1, WARM_UP)):
+            contestant.run()
         comm.Barrier()
         start = perf_counter()
-        contestant.run()  # and the release of what it returns
-        return perf_counter() - start
+        for _ in range(calls):
+            contestant.run()  # and the release of what it returns
+        return (perf_counter() - start) / calls
