@@ -252,7 +252,7 @@ def layers(theme: Theme) -> Figure:
     rows: Sequence[tuple[str, str, str]] = [
         ("python/distdl", "layers, partitions, agreement on what is constructed", "torch, mpi4py, numpy"),
         ("src/bindings", "the module distdl._core", "pybind11, mpi4py"),
-        ("src/autograd", "one torch::autograd::Function for all operators", "torch"),
+        ("src/autograd", "one autograd node for all operators", "torch"),
         ("src/operators", "linear operators and their adjoints, on tensors", "torch (ATen)"),
         ("src/comm", "private communicators, the vote, errors", "MPI"),
         ("src/geometry", "blocks, grids, matching rules, windows, exchange plans", "the standard library"),
