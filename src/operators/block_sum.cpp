@@ -17,7 +17,7 @@ constexpr int kAddend = 1, kSum = 2;  // tags: messages of one kind between two 
 constexpr std::int64_t kSmallestPart = 64 << 10;  // bytes
 constexpr std::int64_t kBlock = 1 << 20;          // bytes: in cache when it is added, and large for a message
 constexpr std::int64_t kMostBlocks = 256;         // in a part
-constexpr int kAhead = 2;                         // blocks under way from each contributor
+constexpr std::int64_t kAhead = 2;                // blocks under way from each contributor
 
 /// The same bits in a dtype that ATen adds: addition is the same for signed and unsigned numbers.
 at::Tensor addable(const at::Tensor& x) {
@@ -89,7 +89,7 @@ void BlockSum::add() {
   const auto sums = in_result ? result_ : alone ? parts_[me_] : empty({size_of(me_)}, parts_[me_].options());
   const auto start = in_result && !layout_.receivers.empty() ? layout_.offsets[me_] : 0;
 
-  const auto ahead = static_cast<std::int64_t>(kAhead);
+  const auto ahead = std::clamp(blocks_of(me_), std::int64_t{1}, kAhead);
   const auto rooms = empty({static_cast<std::int64_t>(contributors.size()), ahead, std::min(block_, size_of(me_))},
                            parts_[me_].options());
   std::vector<comm::Requests> arriving(contributors.size());
