@@ -8,7 +8,9 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
+#include <atomic>
 #include <mutex>
+#include <string>
 #include <utility>
 
 namespace distdl::autograd {
@@ -23,6 +25,9 @@ namespace {
 at::Tensor apply(const OperatorPtr& linear_operator, const at::Tensor& x) {
   RECORD_FUNCTION(linear_operator->text(), std::vector<c10::IValue>{});
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  // Modes see operators, not what these are made of: selective checkpointing would leave out what writes to a tensor.
+  const c10::impl::ExcludeDispatchKeyGuard below_modes(
+      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
   return linear_operator->apply(x.resolve_conj().resolve_neg());  // what is lazily so in torch is not so in memory
 }
 
@@ -37,19 +42,20 @@ class Backward final : public torch::autograd::Node {
   std::string name() const override { return operator_->adjoint()->text(); }
 
   variable_list apply(variable_list&& gradients) override {
-    {
-      // Where activations are checkpointed, this computes them again, with all communication in it: before anything
-      // else. Where the graph was freed, it throws.
-      const std::lock_guard lock(mutex_);
-      nothing_.unpack();
-    }
+    // Where activations are checkpointed, this computes them again, with all communication in it: before anything else.
+    if (!freed_) unpack();
     const auto adjoint = operator_->adjoint();
     const bool differentiated = c10::GradMode::is_enabled();
     variable_list results(num_outputs());
-    const bool any =
-        operators::agree_on_backward(adjoint->site(), adjoint->is_adjoint(), gradients[0].defined(), differentiated);
+    auto gradient = gradients[0];
+    if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();
+    const auto problem = gradient.defined() ? operators::Input{gradient, ""}.structure().error : std::string();
+    const bool any = operators::agree_on_backward(adjoint->site(), adjoint->is_adjoint(), gradient.defined(),
+                                                  differentiated, problem);
     if (!any) return results;
-    const auto gradient = gradients[0].defined() ? gradients[0] : input_metadata(0).zeros_like();
+    if (freed_) unpack();
+    if (!problem.empty()) throw operators::TypeError(adjoint->site().name + ": the gradient " + problem);
+    if (!gradient.defined()) gradient = input_metadata(0).zeros_like();
     if (!differentiated) {
       results[0] = autograd::apply(adjoint, gradient);
       return results;
@@ -65,11 +71,18 @@ class Backward final : public torch::autograd::Node {
   void release_variables() override {
     const std::lock_guard lock(mutex_);
     nothing_.reset_data();
+    freed_ = true;
   }
 
  private:
+  /// Throws if the graph was freed.
+  void unpack() {
+    const std::lock_guard lock(mutex_);
+    nothing_.unpack();
+  }
   OperatorPtr operator_;
   torch::autograd::SavedVariable nothing_;  // saved for what torch does with what is saved
+  std::atomic<bool> freed_ = false;
 };
 
 /// A x, with A* in the backward pass: also where nobody asks for this rank's gradient, since others need its part.
@@ -94,7 +107,7 @@ at::Tensor call(operators::Primitive& primitive, const operators::Input& x) {
 
 at::Tensor pass_through(const at::Tensor& x) {
   static const OperatorPtr outside = c10::make_intrusive<operators::Clone>();
-  const bool recorded = x.requires_grad() && c10::GradMode::is_enabled();
+  const bool recorded = x.requires_grad() && operators::records_gradients();
   return recorded ? record(x, outside, torch::autograd::collect_next_edges(x)) : apply(outside, x);
 }
 

@@ -3,19 +3,35 @@
 
 #include <mpi.h>
 
+#include <algorithm>
+#include <any>
 #include <cstddef>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "comm/error.hpp"
 
 namespace distdl::comm {
 
-/// Owns pending requests. The buffers that they use must outlive wait_all().
+/// Owns pending requests, and what it was told to keep for them: the memory that they use, which has to outlive them.
 class Requests {
  public:
   Requests() = default;
   Requests(const Requests&) = delete;
   Requests& operator=(const Requests&) = delete;
+  ~Requests() {
+    const auto done = [](MPI_Request request) { return request == MPI_REQUEST_NULL; };
+    if (std::all_of(pending_.begin(), pending_.end(), done)) return;
+    // An exception came in between. MPI may still read or write the memory: it must never be used for anything else.
+    static auto* const abandoned = new std::vector<std::vector<std::any>>;
+    static auto* const lock = new std::mutex;
+    const std::lock_guard locked(*lock);
+    abandoned->push_back(std::move(kept_));
+  }
+
+  /// Keeps whatever owns the memory of the requests.
+  void keep(std::any owner) { kept_.push_back(std::move(owner)); }
 
   /// Where the next MPI call puts its request.
   MPI_Request* next() { return &pending_.emplace_back(MPI_REQUEST_NULL); }
@@ -25,6 +41,7 @@ class Requests {
   void wait_all() {
     check(MPI_Waitall(static_cast<int>(pending_.size()), pending_.data(), MPI_STATUSES_IGNORE), "MPI_Waitall");
     pending_.clear();
+    kept_.clear();
   }
 
   /// Waits for one request, by its position in the order of next(). In order, not for whichever comes first: where
@@ -33,6 +50,7 @@ class Requests {
 
  private:
   std::vector<MPI_Request> pending_;
+  std::vector<std::any> kept_;
 };
 
 }  // namespace distdl::comm

@@ -43,6 +43,8 @@ at::Tensor AllGather::apply(const at::Tensor& x) const {
     offset += size;
   }
   comm::Requests requests;
+  requests.keep(mine);
+  requests.keep(arrived);
   comm::check(DISTDL_MPI_LARGE(MPI_Iallgatherv)(mine.data_ptr(), bytes_of(mine, "MPI_Iallgatherv"), MPI_BYTE,
                                                 arrived.data_ptr(), bytes.data(), offsets.data(), MPI_BYTE,
                                                 plan_->group->handle(), requests.next()),

@@ -28,6 +28,8 @@ at::Tensor AllSumReduce::apply(const at::Tensor& x) const {
     return converted(result, x.scalar_type());
   }
   comm::Requests requests;
+  requests.keep(mine);
+  requests.keep(result);
   comm::check(
       DISTDL_MPI_LARGE(MPI_Iallreduce)(mine.data_ptr(), result.data_ptr(), sum.count_of(mine.numel(), "MPI_Iallreduce"),
                                        sum.type, sum.op, group_->handle(), requests.next()),

@@ -122,7 +122,6 @@ void BlockSum::add() {
 void BlockSum::finish() {
   receiving_.wait_all();
   sending_.wait_all();
-  sent_.clear();
 }
 
 std::int64_t BlockSum::blocks_of(std::size_t part) const { return (size_of(part) + block_ - 1) / block_; }
@@ -132,13 +131,14 @@ at::Tensor BlockSum::block(const at::Tensor& whole, std::size_t part, std::int64
 }
 
 void BlockSum::send(const at::Tensor& x, int rank, int tag) {
-  sent_.push_back(x);
+  sending_.keep(x);
   comm::check(DISTDL_MPI_LARGE(MPI_Isend)(x.data_ptr(), bytes_of(x, "MPI_Isend"), MPI_BYTE, rank, tag,
                                           communicator_.handle(), sending_.next()),
               "MPI_Isend");
 }
 
 void BlockSum::receive(const at::Tensor& x, int rank, int tag, comm::Requests& requests) const {
+  requests.keep(x);
   comm::check(DISTDL_MPI_LARGE(MPI_Irecv)(x.data_ptr(), bytes_of(x, "MPI_Irecv"), MPI_BYTE, rank, tag,
                                           communicator_.handle(), requests.next()),
               "MPI_Irecv");

@@ -51,10 +51,10 @@ class BlockSum {
   const comm::Communicator& communicator_;
   SumLayout layout_;
   std::vector<at::Tensor> parts_;
-  at::Tensor result_;             // undefined if it is not used
-  std::int64_t block_ = 0;        // elements
-  std::size_t me_ = 0;            // position among the contributors, or their number
-  std::vector<at::Tensor> sent_;  // what MPI still reads
+  at::Tensor result_;       // undefined if it is not used
+  std::int64_t block_ = 0;  // elements
+  std::size_t me_ = 0;      // position among the contributors, or their number
+
   comm::Requests sending_, receiving_;
 };
 

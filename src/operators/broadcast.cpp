@@ -13,6 +13,8 @@ at::Tensor Broadcast::apply(const at::Tensor& x) const {
   const auto source = contiguous(x);
   auto result = empty(plan_->at_member.sizes, x.options().dtype(plan_->at_member.dtype));
   comm::Requests requests;
+  requests.keep(source);
+  requests.keep(result);
   // Nonblocking, because the groups of different roots may form a ring in which each waits for the next.
   for (const auto& group : plan_->groups) {
     if (!group.communicator) continue;

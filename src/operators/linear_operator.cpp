@@ -10,7 +10,10 @@ namespace distdl::operators {
 
 Clone::Clone() : LinearOperator(std::make_shared<Site>("Clone", Scope{}), false) {}
 
-at::Tensor Clone::apply(const at::Tensor& x) const { return copy_of(x); }
+at::Tensor Clone::apply(const at::Tensor& x) const {
+  // It may be whatever torch has, for it goes nowhere.
+  return x.layout() == at::kStrided && x.is_cpu() && !x.is_quantized() ? copy_of(x) : x.clone();
+}
 
 OperatorPtr Clone::adjoint() const { return c10::make_intrusive<Clone>(); }
 
@@ -45,7 +48,7 @@ Structure Input::structure() const {
   return structure;
 }
 
-bool Input::requires_grad() const { return tensor.defined() && tensor.requires_grad() && c10::GradMode::is_enabled(); }
+bool Input::requires_grad() const { return tensor.defined() && tensor.requires_grad() && records_gradients(); }
 
 Primitive::Prepared Primitive::prepare(const Input& x) {
   const auto agreed = agreement_.agree(x.structure(), x.requires_grad());

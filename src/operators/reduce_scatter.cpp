@@ -41,6 +41,8 @@ at::Tensor ReduceScatter::apply(const at::Tensor& x) const {
     start += size;
   }
   comm::Requests requests;
+  requests.keep(packed);
+  requests.keep(result);
   comm::check(DISTDL_MPI_LARGE(MPI_Ireduce_scatter)(packed.data_ptr(), result.data_ptr(), counts.data(), sum.type,
                                                     sum.op, plan_->group->handle(), requests.next()),
               "MPI_Ireduce_scatter");

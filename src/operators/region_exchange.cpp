@@ -57,6 +57,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
     regions.push_back(view_of(result, message.region));
     const bool direct = !sums && regions.back().is_contiguous();
     arrivals.push_back(direct ? regions.back() : empty(geometry::shape_of(message.region), options.dtype(dtype)));
+    receiving.keep(arrivals.back());
     comm::check(DISTDL_MPI_LARGE(MPI_Irecv)(arrivals.back().data_ptr(), bytes_of(arrivals.back(), "MPI_Irecv"),
                                             MPI_BYTE, message.rank, kTag, comm.handle(), receiving.next()),
                 "MPI_Irecv");
@@ -68,6 +69,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
       continue;
     }
     departures.push_back(contiguous(region));
+    sending.keep(departures.back());
     comm::check(DISTDL_MPI_LARGE(MPI_Isend)(departures.back().data_ptr(), bytes_of(departures.back(), "MPI_Isend"),
                                             MPI_BYTE, message.rank, kTag, comm.handle(), sending.next()),
                 "MPI_Isend");

@@ -1,6 +1,7 @@
 #include "operators/structure.hpp"
 
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <array>
@@ -84,7 +85,7 @@ comm::Outcome vote_on_call(const Site& site, bool adjoint, bool changed, bool re
   ballot.call = 2 * site.number + (adjoint ? 1 : 0);
   ballot.changed = changed;
   ballot.requires_grad = requires_grad;
-  ballot.grad_disabled = !c10::GradMode::is_enabled();
+  ballot.grad_disabled = !records_gradients();
   const auto outcome =
       vote(site.scope, ballot, site.name + " number " + std::to_string(site.number) + (adjoint ? ", backward" : ""));
   if (outcome.any_requires_grad && outcome.any_grad_disabled) {
@@ -113,10 +114,13 @@ comm::Outcome vote(const Scope& scope, const comm::Ballot& ballot, const std::st
   return outcome;
 }
 
-bool agree_on_backward(const Site& site, bool adjoint, bool has_gradient, bool differentiated) {
+bool records_gradients() { return c10::GradMode::is_enabled() && !c10::InferenceMode::is_enabled(); }
+
+bool agree_on_backward(const Site& site, bool adjoint, bool has_gradient, bool differentiated,
+                       const std::string& problem) {
   if (!site.scope.communicator) return has_gradient;
   if (!structure_check()) return true;
-  return vote_on_call(site, adjoint, has_gradient, differentiated).any_changed;
+  return vote_on_call(site, adjoint, has_gradient, differentiated, problem).any_changed;
 }
 
 Agreement::Result Agreement::agree(const Structure& mine, bool requires_grad, const std::string& own) {

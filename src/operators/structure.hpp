@@ -67,8 +67,13 @@ struct Site {
 comm::Outcome vote(const Scope& scope, const comm::Ballot& ballot, const std::string& description);
 
 /// Makes sure that all ranks of the site are in the same backward pass, and are asked alike for a gradient that can be
-/// differentiated again. Otherwise throws on all of them. Returns whether any rank has a gradient. Collective.
-bool agree_on_backward(const Site& site, bool adjoint, bool has_gradient, bool differentiated);
+/// differentiated again. Otherwise throws on all of them, and so it does if some ranks have a problem with theirs that
+/// others do not have. Returns whether any rank has a gradient. Collective.
+bool agree_on_backward(const Site& site, bool adjoint, bool has_gradient, bool differentiated,
+                       const std::string& problem);
+
+/// Whether torch records what is called now: neither under no_grad nor in inference mode.
+bool records_gradients();
 
 /// The global structure of an operator's input, agreed on by its ranks and kept until it changes on any of them.
 class Agreement {

@@ -17,6 +17,8 @@ at::Tensor SumReduce::apply(const at::Tensor& x) const {
   const auto mine = contiguous(converted(x, sum.accumulate));
   auto result = empty(plan_->at_root.sizes, mine.options());
   comm::Requests requests;
+  requests.keep(mine);
+  requests.keep(result);
   std::vector<std::unique_ptr<BlockSum>> in_blocks;
   for (const auto& group : plan_->groups) {
     if (!group.communicator) continue;

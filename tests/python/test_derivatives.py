@@ -1,13 +1,15 @@
 """Derivatives of derivatives, and of activations that are computed again, where the ranks' graphs are not alike."""
 
+from functools import partial
+
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import distdl
 import distdl.nn as dnn
 from cases import CASES
-from support import block_of, grid, job, total, values
+from support import block_of, grid, job, raises_everywhere, total, values
 
 
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
@@ -110,3 +112,64 @@ def test_a_penalty_on_the_gradient(P_world):
     if job.rank == 0:
         for name, parameter in twin.named_parameters():
             assert torch.allclose(gradients[name], parameter.grad, rtol=1e-12, atol=1e-12), name
+
+
+@pytest.mark.parametrize("sparse", ["all", "last"])
+def test_a_sparse_gradient(P_world, sparse):
+    """An embedding passes one back on the ranks that ask for it; it arrives as any other."""
+    here = sparse == "all" or job.rank == job.size - 1
+    layer = dnn.AllSumReduce(grid(P_world, [job.size]), [0])
+    x = values([5, 2], seed=job.rank).requires_grad_()
+    torch.nn.functional.embedding(torch.tensor([0, 3, 3]), layer(x), sparse=here).sum().backward()
+    expected = torch.zeros(5, 2, dtype=torch.float64)
+    expected[0], expected[3] = job.size, 2 * job.size
+    assert torch.equal(x.grad, expected)
+
+
+def test_batched_gradients_are_refused_on_all(P_world):
+    layer = dnn.Repartition(grid(P_world, [job.size]), grid(P_world, [job.size], range(job.size - 1, -1, -1)))
+    x = values([2], seed=job.rank).requires_grad_()
+    y = layer(x)
+
+    def batched():
+        torch.autograd.grad(y, x, torch.eye(2, dtype=torch.float64), is_grads_batched=True)
+
+    raises_everywhere(RuntimeError, "Repartition: the gradient has no memory of its own", batched)
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], torch.ones(2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("numel", [10, 100_000])
+def test_activations_of_which_a_policy_keeps_some(P_world, numel):
+    """Selective checkpointing sees an operator, not the writes to memory that it is made of."""
+    layer = dnn.AllSumReduce(grid(P_world, [job.size]), [0])
+
+    def keep_all(context, operator, *arguments, **options):
+        return CheckpointPolicy.MUST_SAVE
+
+    def function(x):
+        return layer(x.sin()).cos().sum()
+
+    x = torch.linspace(0, 1, numel, dtype=torch.float64, requires_grad=True)
+    (expected,) = torch.autograd.grad(function(x), x)
+    contexts = partial(create_selective_checkpoint_contexts, keep_all)
+    checkpoint(function, x, use_reentrant=False, context_fn=contexts).backward()
+    assert torch.equal(x.grad, expected)
+
+
+def test_nothing_is_recorded_in_inference_mode(P_world):
+    layer, x = dnn.AllSumReduce(grid(P_world, [job.size]), [0]), torch.ones(2, requires_grad=True)
+    with torch.inference_mode(), torch.enable_grad():
+        assert not layer(x).requires_grad
+    assert layer(x).requires_grad
+
+
+def test_a_linear_operator_asks_for_no_graph_that_was_freed(P_world):
+    """Its gradient does not depend on its input: a second derivative does without the first graph."""
+    layer = dnn.AllSumReduce(grid(P_world, [job.size]), [0])
+    x, w = (values([3], seed=seed).requires_grad_() for seed in (1, 2))
+    loss = (layer(x) * w).sum()
+    (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+    loss.backward()
+    w.grad = None
+    gradient.square().sum().backward()
+    assert torch.equal(w.grad, 2 * job.size**2 * w.detach())
