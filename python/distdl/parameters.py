@@ -103,8 +103,8 @@ class ParameterBroadcast:
 
     def __init__(self, layer: str, partition: Partition) -> None:
         self._layer, self._partition = layer, partition
-        self._owner = partition._related(partition._ranks[:1], (1,))
-        self._broadcast = primitives.broadcast(self._owner, partition._related(partition._ranks, (partition.size,)))
+        self._owner = partition._line(partition._ranks[:1])
+        self._broadcast = primitives.broadcast(self._owner, partition._line(partition._ranks))
 
     @property
     def owner(self) -> Partition:
@@ -130,5 +130,5 @@ class ParameterBroadcast:
         flat = self._broadcast(flat)
         if flat.numel() != sum(map(math.prod, expected)):
             raise RuntimeError(f"{self._layer}: the parameters of worker 0 of P_x do not have the shapes {expected}")
-        parts = flat.split([math.prod(shape) for _, shape in owned])
-        return [part.view(shape) for part, (_, shape) in zip(parts, owned, strict=True)]
+        parts = flat.split([math.prod(shape) for shape in expected])
+        return [part.view(shape) for part, shape in zip(parts, expected, strict=True)]

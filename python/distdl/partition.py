@@ -87,6 +87,10 @@ class Partition:
         partition._voters = self._voters
         return partition
 
+    def _line(self, ranks: Sequence[int]) -> Partition:
+        """Ranks of the same origin as a 1-d partition. Made without any communication."""
+        return self._related(ranks, (len(ranks),))
+
     def _derived(self, ranks: Sequence[int], shape: Sequence[int], cartesian: bool = True) -> Partition:
         """A partition of the same origin, with its communicator. Collective over ``ranks``."""
         partition = self._related(ranks, shape)
@@ -281,7 +285,7 @@ class Partition:
         if self._root is None and (not isinstance(other, Partition) or other._root is None):
             return Partition._of(None, (), ())
         union: list[int] = []
-        everyone = self._related(self._voters, (len(self._voters),))
+        everyone = self._line(self._voters)
         with agreed("create_partition_union", everyone, lambda: f"workers {list(self._ranks)} and {union}"):
             if not isinstance(other, Partition) or other._root != self._root:
                 raise ValueError(f"create_partition_union: {self} and {other} do not come from the same communicator")

@@ -35,7 +35,7 @@ def _everyone(layouts: Mapping[str, Layout]) -> Partition | None:
     Where layers are on bare communicators, these are the ranks of the layer that has most of them.
     """
     widest = max((layout.partition for layout in layouts.values()), key=lambda partition: len(partition._voters))
-    return None if widest._root is None else widest._related(widest._voters, (len(widest._voters),))
+    return None if widest._root is None else widest._line(widest._voters)
 
 
 def _check_root(what: str, root: int, everyone: Partition, layouts: Mapping[str, Layout]) -> None:
@@ -115,7 +115,7 @@ def load_sequential(
     for name, value in own.items():
         whole = given[name].to(value.dtype) if at_root else zero_volume_tensor(dtype=value.dtype)
         if name not in layouts:
-            value.copy_(primitives.broadcast(everyone._related((root,), (1,)), everyone)(whole))
+            value.copy_(primitives.broadcast(everyone._line((root,)), everyone)(whole))
         elif layouts[name].partition._root is not None:
             partition = layouts[name].partition
             block = primitives.repartition(_one_rank(layouts[name], root), partition)(whole)

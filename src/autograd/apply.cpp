@@ -80,6 +80,7 @@ class Backward final : public torch::autograd::Node {
     const std::lock_guard lock(mutex_);
     nothing_.unpack();
   }
+
   OperatorPtr operator_;
   torch::autograd::SavedVariable nothing_;  // saved for what torch does with what is saved
   std::atomic<bool> freed_ = false;
@@ -103,6 +104,11 @@ at::Tensor call(operators::Primitive& primitive, const operators::Input& x) {
   const auto mine = x.tensor.to(prepared.dtype);
   return prepared.requires_grad ? record(mine, prepared.linear_operator, torch::autograd::collect_next_edges(mine))
                                 : apply(prepared.linear_operator, mine);
+}
+
+at::Tensor call_adjoint(operators::Primitive& primitive, const operators::Input& x, const at::Tensor& y) {
+  if (!primitive.active()) return pass_through(y.detach());
+  return autograd::apply(primitive.prepare(x).linear_operator->adjoint(), y.detach());
 }
 
 at::Tensor pass_through(const at::Tensor& x) {

@@ -12,6 +12,9 @@ namespace distdl::autograd {
 /// over the primitive's ranks; on other ranks the result is a clone.
 at::Tensor call(operators::Primitive& primitive, const operators::Input& x);
 
+/// A* y, of which autograd sees nothing; x has the structure of the forward input. Collective like a call.
+at::Tensor call_adjoint(operators::Primitive& primitive, const operators::Input& x, const at::Tensor& y);
+
 /// What a call gives on a rank that is in none of the operator's partitions.
 at::Tensor pass_through(const at::Tensor& x);
 

@@ -40,9 +40,7 @@ at::Tensor call(Primitive& self, const py::object& x) {
 at::Tensor call_adjoint(Primitive& self, const py::object& x, const at::Tensor& y) {
   const auto input = input_of(x);
   const py::gil_scoped_release release;
-  if (!self.active()) return y.clone();
-  const auto adjoint = self.prepare(input).linear_operator->adjoint();
-  return adjoint->apply(y.detach().resolve_conj().resolve_neg());
+  return autograd::call_adjoint(self, input, y);
 }
 
 std::vector<std::vector<std::int64_t>> sizes_of(const std::vector<geometry::Blocks>& blocks) {

@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <numeric>
-
 #include "comm/requests.hpp"
 #include "operators/block_sum.hpp"
 #include "operators/elements.hpp"
@@ -17,10 +15,8 @@ at::Tensor AllSumReduce::apply(const at::Tensor& x) const {
   const auto sum = sum_type(x.scalar_type());
   const auto mine = contiguous(converted(x, sum.accumulate));
   auto result = empty(mine.sizes(), mine.options());
-  const auto ranks = static_cast<std::size_t>(group_->size());
-  if (BlockSum::pays(static_cast<std::int64_t>(mine.nbytes()), ranks)) {
-    std::vector<int> everyone(ranks);
-    std::iota(everyone.begin(), everyone.end(), 0);
+  if (const auto everyone = all_ranks(*group_);
+      BlockSum::pays(static_cast<std::int64_t>(mine.nbytes()), everyone.size())) {
     const auto layout = balanced_layout(mine.numel(), everyone, everyone);
     BlockSum sum_of_all(*group_, layout, parts_of(mine, layout), result);
     sum_of_all.add();

@@ -3,10 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "geometry/blocks.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
+#include "operators/messages.hpp"
 
 namespace distdl::operators {
 
@@ -18,28 +20,6 @@ constexpr std::int64_t kSmallestPart = 64 << 10;  // bytes
 constexpr std::int64_t kBlock = 1 << 20;          // bytes: in cache when it is added, and large for a message
 constexpr std::int64_t kMostBlocks = 256;         // in a part
 constexpr std::int64_t kAhead = 2;                // blocks under way from each contributor
-
-/// The same bits in a dtype that ATen adds: addition is the same for signed and unsigned numbers.
-at::Tensor addable(const at::Tensor& x) {
-  switch (x.scalar_type()) {
-    case at::kUInt16:
-      return x.view(at::kShort);
-    case at::kUInt32:
-      return x.view(at::kInt);
-    case at::kUInt64:
-      return x.view(at::kLong);
-    default:
-      return x;
-  }
-}
-
-void add_to(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
-  if (sum.scalar_type() == at::kBool) {
-    at::logical_or_out(sum, a, b);
-  } else {
-    at::add_out(sum, a, b);
-  }
-}
 
 }  // namespace
 
@@ -55,8 +35,8 @@ BlockSum::BlockSum(const comm::Communicator& communicator, SumLayout layout, con
   const auto& receivers = layout_.receivers;
   me_ = static_cast<std::size_t>(std::find(contributors.begin(), contributors.end(), rank) - contributors.begin());
   const bool receives = std::find(receivers.begin(), receivers.end(), rank) != receivers.end();
-  for (const auto& part : parts) parts_.push_back(addable(part).view(-1));
-  if (receives || receivers.empty()) result_ = addable(result).view(-1);
+  for (const auto& part : parts) parts_.push_back(part.view(-1));
+  if (receives || receivers.empty()) result_ = result.view(-1);
 
   std::int64_t largest = 0;
   for (std::size_t c = 0; c < contributors.size(); ++c) largest = std::max(largest, size_of(c));
@@ -68,14 +48,14 @@ BlockSum::BlockSum(const comm::Communicator& communicator, SumLayout layout, con
     most = std::max(most, blocks_of(c));
     if (!receives || c == me_) continue;
     for (std::int64_t b = 0; b < blocks_of(c); ++b) {
-      receive(block(result_, c, b, layout_.offsets[c]), contributors[c], kSum, receiving_);
+      receive(block(result_, c, b, layout_.offsets[c]), contributors[c], kSum, communicator_, receiving_);
     }
   }
   if (me_ == contributors.size()) return;
   for (std::int64_t b = 0; b < most; ++b) {
     for (std::size_t i = 1; i < contributors.size(); ++i) {
       const auto c = (me_ + i) % contributors.size();  // not all to the same one at once
-      if (b < blocks_of(c)) send(block(parts_[c], c, b), contributors[c], kAddend);
+      if (b < blocks_of(c)) send(block(parts_[c], c, b), contributors[c], kAddend, communicator_, sending_);
     }
   }
 }
@@ -98,7 +78,7 @@ void BlockSum::add() {
   };
   const auto expect = [&](std::int64_t b) {
     for (std::size_t c = 0; c < contributors.size() && b < blocks_of(me_); ++c) {
-      if (c != me_) receive(room(c, b), contributors[c], kAddend, arriving[c]);
+      if (c != me_) receive(room(c, b), contributors[c], kAddend, communicator_, arriving[c]);
     }
   };
   for (std::int64_t b = 0; b < ahead; ++b) expect(b);
@@ -108,13 +88,13 @@ void BlockSum::add() {
     for (std::size_t c = 0; c < contributors.size(); ++c) {
       if (c != me_) arriving[c].wait(static_cast<std::size_t>(b));
       const auto addend = c == me_ ? block(parts_[me_], me_, b) : room(c, b);
-      if (c > 0) add_to(sum, so_far, addend);
+      if (c > 0) operators::add(so_far, addend, sum);
       so_far = c > 0 ? sum : addend;
     }
     if (alone && in_result) sum.copy_(so_far);
     expect(b + ahead);
     for (const auto receiver : layout_.receivers) {
-      if (receiver != communicator_.rank()) send(sum, receiver, kSum);
+      if (receiver != communicator_.rank()) send(sum, receiver, kSum, communicator_, sending_);
     }
   }
 }
@@ -130,18 +110,10 @@ at::Tensor BlockSum::block(const at::Tensor& whole, std::size_t part, std::int64
   return whole.narrow(0, start + b * block_, std::min(block_, size_of(part) - b * block_));
 }
 
-void BlockSum::send(const at::Tensor& x, int rank, int tag) {
-  sending_.keep(x);
-  comm::check(DISTDL_MPI_LARGE(MPI_Isend)(x.data_ptr(), bytes_of(x, "MPI_Isend"), MPI_BYTE, rank, tag,
-                                          communicator_.handle(), sending_.next()),
-              "MPI_Isend");
-}
-
-void BlockSum::receive(const at::Tensor& x, int rank, int tag, comm::Requests& requests) const {
-  requests.keep(x);
-  comm::check(DISTDL_MPI_LARGE(MPI_Irecv)(x.data_ptr(), bytes_of(x, "MPI_Irecv"), MPI_BYTE, rank, tag,
-                                          communicator_.handle(), requests.next()),
-              "MPI_Irecv");
+std::vector<int> all_ranks(const comm::Communicator& communicator) {
+  std::vector<int> ranks(static_cast<std::size_t>(communicator.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 SumLayout balanced_layout(std::int64_t n, std::vector<int> contributors, std::vector<int> receivers) {

@@ -18,6 +18,9 @@ struct SumLayout {
   std::vector<int> receivers;         // ranks that get the whole sum; without any, all keep the parts that they added
 };
 
+/// 0 to size - 1: where all ranks contribute, or receive.
+std::vector<int> all_ranks(const comm::Communicator& communicator);
+
 /// Vectors of n elements in balanced parts.
 SumLayout balanced_layout(std::int64_t n, std::vector<int> contributors, std::vector<int> receivers);
 
@@ -45,8 +48,6 @@ class BlockSum {
   std::int64_t size_of(std::size_t part) const { return layout_.offsets[part + 1] - layout_.offsets[part]; }
   /// Block b of a part, of a tensor in which the part begins at `start`.
   at::Tensor block(const at::Tensor& whole, std::size_t part, std::int64_t b, std::int64_t start = 0) const;
-  void send(const at::Tensor& x, int rank, int tag);
-  void receive(const at::Tensor& x, int rank, int tag, comm::Requests& requests) const;
 
   const comm::Communicator& communicator_;
   SumLayout layout_;

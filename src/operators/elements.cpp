@@ -12,6 +12,24 @@ namespace distdl::operators {
 
 using c10::ScalarType;
 
+namespace {
+
+/// A dtype that ATen adds, to the same bits: addition is the same for signed and unsigned numbers.
+ScalarType signed_twin(ScalarType dtype) {
+  switch (dtype) {
+    case ScalarType::UInt16:
+      return ScalarType::Short;
+    case ScalarType::UInt32:
+      return ScalarType::Int;
+    case ScalarType::UInt64:
+      return ScalarType::Long;
+    default:
+      return dtype;
+  }
+}
+
+}  // namespace
+
 comm::Count bytes_of(const at::Tensor& x, const char* call) {
   return comm::count_of(x.numel() * static_cast<std::int64_t>(x.element_size()), call);
 }
@@ -84,6 +102,20 @@ at::Tensor filled(at::IntArrayRef sizes, double value, const at::TensorOptions& 
     return result.fill_(std::numeric_limits<std::int64_t>::min() >> (64 - bits));
   } catch (const c10::Error&) {
     throw TypeError("dtype " + std::string(c10::toString(dtype)) + " has no value " + std::to_string(value));
+  }
+}
+
+void add(const at::Tensor& a, const at::Tensor& b, at::Tensor sum) {
+  if (sum.scalar_type() == at::kBool) {
+    at::logical_or_out(sum, a, b);
+    return;
+  }
+  const auto same_bits = signed_twin(sum.scalar_type());
+  if (same_bits == sum.scalar_type()) {
+    at::add_out(sum, a, b);
+  } else {
+    auto signed_sum = sum.view(same_bits);
+    at::add_out(signed_sum, a.view(same_bits), b.view(same_bits));
   }
 }
 

@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <numeric>
-
 #include "comm/requests.hpp"
 #include "operators/block_sum.hpp"
 #include "operators/elements.hpp"
@@ -18,8 +16,7 @@ at::Tensor ReduceScatter::apply(const at::Tensor& x) const {
   const auto mine = converted(x, sum.accumulate);
   auto result = empty(plan_->part.sizes, mine.options());
   if (BlockSum::pays(static_cast<std::int64_t>(mine.nbytes()), plan_->blocks.size())) {
-    SumLayout layout{.contributors = std::vector<int>(plan_->blocks.size()), .offsets = {0}, .receivers = {}};
-    std::iota(layout.contributors.begin(), layout.contributors.end(), 0);
+    SumLayout layout{.contributors = all_ranks(*plan_->group), .offsets = {0}, .receivers = {}};
     std::vector<at::Tensor> parts;
     for (const auto& box : plan_->blocks) {
       parts.push_back(contiguous(view_of(mine, box)));

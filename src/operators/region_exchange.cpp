@@ -8,6 +8,7 @@
 #include "operators/all_gather.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
+#include "operators/messages.hpp"
 
 namespace distdl::operators {
 
@@ -30,14 +31,6 @@ const RegionExchange::Message* whole_from(const RegionExchange::Side& side, int 
   return found == side.messages.end() ? nullptr : &*found;
 }
 
-void accumulate(const at::Tensor& sum, const at::Tensor& value) {
-  if (sum.scalar_type() == at::kBool) {
-    sum.logical_or_(value);
-  } else {
-    sum.add_(value);
-  }
-}
-
 }  // namespace
 
 at::Tensor RegionExchange::apply(const at::Tensor& x) const {
@@ -51,16 +44,13 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
 
   // Boxes that are contiguous in memory travel from and to where they are; others through a buffer.
   comm::Requests receiving, sending;
-  std::vector<at::Tensor> regions, arrivals, departures, to_myself;
+  std::vector<at::Tensor> regions, arrivals, to_myself;
   for (const auto& message : to_->messages) {
     if (message.rank == comm.rank()) continue;
     regions.push_back(view_of(result, message.region));
     const bool direct = !sums && regions.back().is_contiguous();
     arrivals.push_back(direct ? regions.back() : empty(geometry::shape_of(message.region), options.dtype(dtype)));
-    receiving.keep(arrivals.back());
-    comm::check(DISTDL_MPI_LARGE(MPI_Irecv)(arrivals.back().data_ptr(), bytes_of(arrivals.back(), "MPI_Irecv"),
-                                            MPI_BYTE, message.rank, kTag, comm.handle(), receiving.next()),
-                "MPI_Irecv");
+    receive(arrivals.back(), message.rank, kTag, comm, receiving);
   }
   for (const auto& message : from_->messages) {
     const auto region = view_of(x, message.region);
@@ -68,11 +58,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
       to_myself.push_back(region);
       continue;
     }
-    departures.push_back(contiguous(region));
-    sending.keep(departures.back());
-    comm::check(DISTDL_MPI_LARGE(MPI_Isend)(departures.back().data_ptr(), bytes_of(departures.back(), "MPI_Isend"),
-                                            MPI_BYTE, message.rank, kTag, comm.handle(), sending.next()),
-                "MPI_Isend");
+    send(contiguous(region), message.rank, kTag, comm, sending);
   }
   const auto from_myself = [&](bool of_basis) {
     std::size_t own = 0;
@@ -81,7 +67,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
       const auto& region = to_myself[own++];
       if ((&message == basis) != of_basis) continue;
       const auto target = view_of(result, message.region);
-      sums && !of_basis ? accumulate(target, region) : void(target.copy_(region));
+      sums && !of_basis ? add(target, region, target) : void(target.copy_(region));
     }
   };
   if (basis) from_myself(true);
@@ -90,7 +76,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
   for (std::size_t i = 0; i < regions.size(); ++i) {
     receiving.wait(i);
     if (sums) {
-      accumulate(regions[i], arrivals[i]);
+      add(regions[i], arrivals[i], regions[i]);
     } else if (!arrivals[i].is_same(regions[i])) {
       regions[i].copy_(arrivals[i]);
     }

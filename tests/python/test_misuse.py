@@ -102,6 +102,8 @@ def test_transforms_of_functions(P_world):
         with torch.autograd.forward_ad.dual_level():
             return layer(torch.autograd.forward_ad.make_dual(x, x))
 
+    with torch.autograd.forward_ad.dual_level():
+        torch.autograd.forward_ad.make_dual(x, x)  # torch imports what it needs at the first one, which takes a second
     raises_everywhere(TypeError, "forward-mode derivative", forward_mode)
 
 

@@ -98,7 +98,7 @@ class DistributedLinear(Module):
         if self.P_W._root is None:
             return self.P_W
         columns = self.P_W._shape[1]
-        return self.P_W._related(self.P_W._ranks[::columns], (self.P_W._shape[0],))
+        return self.P_W._line(self.P_W._ranks[::columns])
 
     def reset_parameters(self) -> None:
         """Draw the parameters as ``torch.nn.Linear`` does; every rank has to call it, with the same seed."""

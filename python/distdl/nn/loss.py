@@ -41,9 +41,7 @@ class _DistributedLoss(Module):
             if reduction not in ("mean", "sum", "none"):
                 raise ValueError(f"{type(self).__name__}: reduction={reduction!r}; it must be 'mean', 'sum' or 'none'")
             self._check()
-        workers = self.P_x._related(self.P_x._ranks, (self.P_x.size,))
-        first = self.P_x._related(self.P_x._ranks[:1], (1,))
-        everyone = self.P_x._related(self.P_x._voters, (len(self.P_x._voters),))
+        workers, first, everyone = map(self.P_x._line, (self.P_x._ranks, self.P_x._ranks[:1], self.P_x._voters))
         self._to_first = primitives.sum_reduce(workers, first)
         self._to_everyone = primitives.broadcast(first, everyone)
         self._distdl_agree_among(everyone)

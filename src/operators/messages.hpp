@@ -1,0 +1,17 @@
+// Tensors as messages between two ranks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "comm/communicator.hpp"
+#include "comm/requests.hpp"
+
+namespace distdl::operators {
+
+/// Starts to send a contiguous tensor, which `requests` keeps until it has left.
+void send(const at::Tensor& x, int rank, int tag, const comm::Communicator& communicator, comm::Requests& requests);
+
+/// Starts to receive into a contiguous tensor, which `requests` keeps until it has arrived.
+void receive(const at::Tensor& x, int rank, int tag, const comm::Communicator& communicator, comm::Requests& requests);
+
+}  // namespace distdl::operators
