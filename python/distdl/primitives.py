@@ -16,6 +16,7 @@ import torch
 
 from distdl._load import _core
 from distdl.construction import constructing
+from distdl.dispatch import Done, Operator
 
 if TYPE_CHECKING:
     from distdl.partition import Partition
@@ -33,84 +34,94 @@ class Absent:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return a clone of ``x``."""
-        return _core.pass_through(x)
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(f"the input is of type {type(x).__name__}; it has to be a torch.Tensor")
+        return x.clone()
 
-    def start(self, x: torch.Tensor) -> _core.Started:
-        """Clone ``x`` for :meth:`distdl.functional.wait`."""
-        return _core.start_pass_through(x)
+    def start(self, x: torch.Tensor) -> Done:
+        """Clone ``x``."""
+        return Done(self.name, self(x))
 
     def adjoint(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Return a clone of ``y``."""
         return y.clone()
 
 
-Operator = _core.Primitive | Absent
+Workers = tuple[Sequence[int], Sequence[int]]  # shape, ranks
 
 
-def _made(make: Callable[..., Any], partition: Partition, *arguments: Any) -> Any:
-    return Absent() if partition._root is None else make(partition._root, *arguments)
+def _made(make: Callable[..., Any], partition: Partition, *arguments: Any, lifted: Sequence[Any] | None = None) -> Any:
+    """The operator of these arguments; `lifted` are those for tensors with a further dimension in front."""
+    root = partition._root
+    if root is None:
+        return Absent()
+    return Operator(make(root, *arguments), lifted and (lambda: make(root, *lifted)))
+
+
+def _lift(workers: Workers) -> Workers:
+    """The same workers with a dimension in front that is not split."""
+    shape, ranks = workers
+    return (1, *shape), ranks
 
 
 def broadcast(
     P_x: Any, P_y: Any, transpose_src: bool = False, transpose_dest: bool = False, preserve_batch: bool = True
-) -> Operator:
+) -> Any:
     """A broadcast from P_x to P_y."""
     return _rooted(_core.Broadcast, P_x, P_y, transpose_src, transpose_dest, preserve_batch)
 
 
 def sum_reduce(
     P_x: Any, P_y: Any, transpose_src: bool = False, transpose_dest: bool = False, preserve_batch: bool = True
-) -> Operator:
+) -> Any:
     """A sum-reduction from P_x to P_y."""
     return _rooted(_core.SumReduce, P_x, P_y, transpose_src, transpose_dest, preserve_batch)
 
 
-def _rooted(make: Any, P_x: Any, P_y: Any, transpose_src: bool, transpose_dest: bool, preserve_batch: bool) -> Operator:
+def _rooted(make: Any, P_x: Any, P_y: Any, transpose_src: bool, transpose_dest: bool, preserve_batch: bool) -> Any:
     flags = {"transpose_src": transpose_src, "transpose_dest": transpose_dest, "preserve_batch": preserve_batch}
     with constructing(make.__name__, {"P_x": P_x, "P_y": P_y}, flags) as (x, y):
         pass
-    operator: Operator = _made(make, x, x._workers(), y._workers(), *map(bool, flags.values()))
-    return operator
+    return _made(make, x, x._workers(), y._workers(), *map(bool, flags.values()))
 
 
-def all_sum_reduce(
-    P_x: Any, axes_reduce: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
-) -> Operator:
+def all_sum_reduce(P_x: Any, axes_reduce: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None) -> Any:
     """A sum along some axes of P_x, for all."""
     return _along_axes(_core.AllSumReduce, P_x, axes_reduce, axes_keep)
 
 
-def all_gather(
-    P_x: Any, axes_all_gather: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
-) -> Operator:
+def all_gather(P_x: Any, axes_all_gather: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None) -> Any:
     """The blocks along some axes of P_x, for all."""
     return _along_axes(_core.AllGather, P_x, axes_all_gather, axes_keep)
 
 
 def reduce_scatter(
     P_x: Any, axes_reduce_scatter: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
-) -> Operator:
+) -> Any:
     """A sum along some axes of P_x, in blocks."""
     return _along_axes(_core.ReduceScatter, P_x, axes_reduce_scatter, axes_keep)
 
 
-def _along_axes(make: Any, P_x: Any, axes: Iterable[int] | None, axes_keep: Iterable[int] | None) -> Operator:
+def _along_axes(make: Any, P_x: Any, axes: Iterable[int] | None, axes_keep: Iterable[int] | None) -> Any:
     along, keep = (a if a is None or isinstance(a, Sequence) else list(a) for a in (axes, axes_keep))
     with constructing(make.__name__, {"P_x": P_x}, {"axes": along, "axes_keep": keep}) as (x,):
         along, keep = ([index(axis) for axis in a] if a is not None else None for a in (along, keep))
-    operator: Operator = _made(make, x, x._workers(), along, keep)
-    return operator
+    if make is _core.AllSumReduce:
+        return _made(make, x, x._workers(), along, keep)
+    axes_kept = None if keep is None else [0, *(a if a < 0 else a + 1 for a in keep)]
+    axes = None if along is None else [a if a < 0 else a + 1 for a in along]
+    return _made(make, x, x._workers(), along, keep, lifted=(_lift(x._workers()), axes, axes_kept))
 
 
-def repartition(P_x: Any, P_y: Any, preserve_batch: bool = True) -> Operator:
+def repartition(P_x: Any, P_y: Any, preserve_batch: bool = True) -> Any:
     """A repartition from P_x to P_y."""
     with constructing("Repartition", {"P_x": P_x, "P_y": P_y}, {"preserve_batch": preserve_batch}) as (x, y):
         pass
-    operator: Operator = _made(_core.Repartition, x, x._workers(), y._workers(), bool(preserve_batch))
-    return operator
+    lifted = (_lift(x._workers()), _lift(y._workers()), bool(preserve_batch))
+    return _made(_core.Repartition, x, x._workers(), y._workers(), bool(preserve_batch), lifted=lifted)
 
 
-def halo_exchange(P_x: Any, halo: Any, periodic: bool | Sequence[bool] = False, fill_value: float = 0.0) -> Operator:
+def halo_exchange(P_x: Any, halo: Any, periodic: bool | Sequence[bool] = False, fill_value: float = 0.0) -> Any:
     """An exchange of halos among the workers of P_x; each worker may want other widths."""
     mine: list[Widths] = []
     wraps: list[bool] = []
@@ -124,8 +135,8 @@ def halo_exchange(P_x: Any, halo: Any, periodic: bool | Sequence[bool] = False, 
     # The widths differ from worker to worker, so that they are gathered rather than compared.
     gathered = x.allgather_data(mine)
     halos = [one.reshape(-1, 2).tolist() for one in gathered] if x.active else [[[0, 0]] * x.dim] * x.size
-    operator: Operator = _made(_core.HaloExchange, x, x._workers(), halos, wraps, float(fill_value))
-    return operator
+    lifted = (_lift(x._workers()), [[[0, 0], *one] for one in halos], [False, *wraps], float(fill_value))
+    return _made(_core.HaloExchange, x, x._workers(), halos, wraps, float(fill_value), lifted=lifted)
 
 
 def halo_widths(halo: Any, dim: int) -> list[Widths]:
@@ -154,6 +165,7 @@ def window_exchange(
     return _made(
         lambda root, *arguments: _core.WindowExchange(layer, root, *arguments),
         P_x, P_x._workers(), list(windows), periodic, float(fill_value),
+        lifted=(_lift(P_x._workers()), list(windows), periodic, float(fill_value)),
     )  # fmt: skip
 
 

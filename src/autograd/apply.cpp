@@ -25,6 +25,16 @@ at::Tensor record(const at::Tensor& x, const OperatorPtr& linear_operator, edge_
 at::Tensor record_start(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges);
 at::Tensor record_wait(const at::Tensor& token);
 
+/// Gives y = A x the forward-mode derivative that follows from that of x, which is 0 where x has none.
+void push_forward(const at::Tensor& x, const at::Tensor& y, const OperatorPtr& linear_operator, bool recorded) {
+  const auto& given = x._fw_grad(0);
+  const auto tangent = given.defined() ? given : at::zeros_like(x);
+  const auto linear_part = linear_operator->adjoint()->adjoint();  // what an operator fills in has no derivative
+  y._set_fw_grad(recorded ? record(tangent, linear_part, torch::autograd::collect_next_edges(tangent))
+                          : autograd::apply(linear_part, tangent),
+                 0, false);
+}
+
 /// The backward pass of A: A*, applied to the gradient once all ranks agree on it.
 class Adjoint : public torch::autograd::Node {
  public:
@@ -42,21 +52,24 @@ class Adjoint : public torch::autograd::Node {
     auto gradient = gradients[0];
     if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();
     const auto problem = gradient.defined() ? operators::Input{gradient, ""}.structure().error : std::string();
-    const bool any = operators::agree_on_backward(adjoint->site(), adjoint->is_adjoint(), gradient.defined(),
-                                                  differentiated, problem);
-    if (!any) return results;
+    const bool has_tangent = gradient.defined() && gradient._fw_grad(0).defined();
+    const auto agreed = operators::agree_on_backward(adjoint->site(), adjoint->is_adjoint(), gradient.defined(),
+                                                     {differentiated, has_tangent}, problem);
+    if (!agreed.any) return results;
     if (freed_) unpack();
     if (!problem.empty()) throw operators::TypeError(adjoint->site().name + ": the gradient " + problem);
     if (!gradient.defined()) gradient = input_metadata(0).zeros_like();
-    if (!differentiated) {
-      results[0] = do_apply(adjoint, gradient);
-      return results;
-    }
     // The second edge passes nothing back, but leads here. Where only some ranks' gradients depend on this call, a
     // derivative of the derivative would come through it there, and wait for ranks that have no reason to.
-    auto edges = torch::autograd::collect_next_edges(gradient);
-    edges.emplace_back(getptr(), 0);
-    results[0] = do_record(adjoint, gradient, std::move(edges));
+    auto edges = differentiated ? torch::autograd::collect_next_edges(gradient) : edge_list();
+    if (differentiated) edges.emplace_back(getptr(), 0);
+    if (agreed.has_tangent) {  // nothing is left to be waited for
+      auto y = differentiated ? record(gradient, adjoint, std::move(edges)) : autograd::apply(adjoint, gradient);
+      push_forward(gradient, y, adjoint, differentiated);
+      results[0] = pass_on(y);
+    } else {
+      results[0] = differentiated ? do_record(adjoint, gradient, std::move(edges)) : do_apply(adjoint, gradient);
+    }
     return results;
   }
 
@@ -69,6 +82,8 @@ class Adjoint : public torch::autograd::Node {
  private:
   virtual at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient) const = 0;
   virtual at::Tensor do_record(const OperatorPtr& adjoint, const at::Tensor& gradient, edge_list edges) const = 0;
+  /// What stands for A* y that is there already.
+  virtual at::Tensor pass_on(const at::Tensor& y) const = 0;
 
   /// Throws if the graph was freed.
   void unpack() {
@@ -93,6 +108,7 @@ class Backward final : public Adjoint {
   at::Tensor do_record(const OperatorPtr& adjoint, const at::Tensor& gradient, edge_list edges) const override {
     return record(gradient, adjoint, std::move(edges));
   }
+  at::Tensor pass_on(const at::Tensor& y) const override { return y; }
 };
 
 /// Of wait(): it starts A*. What it returns goes to StartBackward, and what was computed between the two halves comes
@@ -108,6 +124,7 @@ class WaitBackward final : public Adjoint {
   at::Tensor do_record(const OperatorPtr& adjoint, const at::Tensor& gradient, edge_list edges) const override {
     return record_start(gradient, adjoint, std::move(edges));
   }
+  at::Tensor pass_on(const at::Tensor& y) const override { return done(y); }
 };
 
 /// Of start(): it waits for A*.
@@ -152,12 +169,12 @@ at::Tensor record_wait(const at::Tensor& token) {
 struct Agreed {
   OperatorPtr linear_operator;
   at::Tensor x;
-  bool recorded;
+  operators::Derivatives derivatives;
 };
 
 Agreed outside(const at::Tensor& x) {
   static const OperatorPtr clone = c10::make_intrusive<operators::Clone>();
-  return {clone, x, x.requires_grad() && operators::records_gradients()};
+  return {clone, x, operators::Input{x, ""}.derivatives()};
 }
 
 Agreed agree(operators::Primitive& primitive, const operators::Input& x) {
@@ -166,19 +183,15 @@ Agreed agree(operators::Primitive& primitive, const operators::Input& x) {
     return outside(x.tensor);
   }
   auto prepared = primitive.prepare(x);
-  return {std::move(prepared.linear_operator), x.tensor.to(prepared.dtype), prepared.requires_grad};
+  return {std::move(prepared.linear_operator), x.tensor.to(prepared.dtype), prepared.derivatives};
 }
 
 at::Tensor carry_out(const Agreed& call) {
-  return call.recorded ? record(call.x, call.linear_operator, torch::autograd::collect_next_edges(call.x))
-                       : autograd::apply(call.linear_operator, call.x);
-}
-
-std::unique_ptr<Started> carry_out_later(std::string name, const Agreed& call) {
-  return std::make_unique<Started>(
-      std::move(name), call.recorded
-                           ? record_start(call.x, call.linear_operator, torch::autograd::collect_next_edges(call.x))
-                           : start(call.linear_operator, call.x, false));
+  const auto& [linear_operator, x, derivatives] = call;
+  const auto y = derivatives.requires_grad ? record(x, linear_operator, torch::autograd::collect_next_edges(x))
+                                           : autograd::apply(linear_operator, x);
+  if (derivatives.has_tangent) push_forward(x, y, linear_operator, derivatives.requires_grad);
+  return y;
 }
 
 }  // namespace
@@ -186,17 +199,24 @@ std::unique_ptr<Started> carry_out_later(std::string name, const Agreed& call) {
 at::Tensor call(operators::Primitive& primitive, const operators::Input& x) { return carry_out(agree(primitive, x)); }
 
 at::Tensor call_adjoint(operators::Primitive& primitive, const operators::Input& x, const at::Tensor& y) {
-  if (!primitive.active()) return pass_through(y.detach());
+  if (!primitive.active()) return carry_out(outside(y.detach()));
   return autograd::apply(primitive.prepare(x).linear_operator->adjoint(), y.detach());
 }
 
-at::Tensor pass_through(const at::Tensor& x) { return carry_out(outside(x)); }
-
-std::unique_ptr<Started> start(operators::Primitive& primitive, const operators::Input& x) {
-  return carry_out_later(primitive.name(), agree(primitive, x));
+at::Tensor call_traced(operators::Primitive& primitive, const operators::Input& x, bool linear, bool differentiated) {
+  if (!primitive.active()) return autograd::apply(outside(x.tensor).linear_operator, x.tensor);
+  const auto [linear_operator, dtype, _] = primitive.prepare_traced(x, differentiated);
+  return autograd::apply(linear ? linear_operator->adjoint()->adjoint() : linear_operator, x.tensor.to(dtype));
 }
 
-std::unique_ptr<Started> start_pass_through(const at::Tensor& x) { return carry_out_later("Clone", outside(x)); }
+std::unique_ptr<Started> start(operators::Primitive& primitive, const operators::Input& x) {
+  const auto call = agree(primitive, x);
+  auto token = call.derivatives.has_tangent ? done(carry_out(call))
+               : call.derivatives.requires_grad
+                   ? record_start(call.x, call.linear_operator, torch::autograd::collect_next_edges(call.x))
+                   : start(call.linear_operator, call.x, false);
+  return std::make_unique<Started>(primitive.name(), std::move(token));
+}
 
 Started::~Started() {
   if (waited()) return;

@@ -17,8 +17,9 @@ at::Tensor call(operators::Primitive& primitive, const operators::Input& x);
 /// A* y, of which autograd sees nothing; x has the structure of the forward input. Collective like a call.
 at::Tensor call_adjoint(operators::Primitive& primitive, const operators::Input& x, const at::Tensor& y);
 
-/// What a call gives on a rank that is in none of the operator's partitions.
-at::Tensor pass_through(const at::Tensor& x);
+/// A x, or only its linear part, of which autograd sees nothing, in a program that was compiled for the sizes of the
+/// result. Collective like a call.
+at::Tensor call_traced(operators::Primitive& primitive, const operators::Input& x, bool linear, bool differentiated);
 
 /// A call that was started. To drop it before its wait() is a mistake, which the next call on this rank throws on all
 /// ranks of its operator.
@@ -44,6 +45,5 @@ class Started {
 /// The first half of a call: agrees on the structure, and hands the operator over to the progress thread. Collective
 /// like a call. In the backward pass wait() starts A*, and start() waits for it.
 std::unique_ptr<Started> start(operators::Primitive& primitive, const operators::Input& x);
-std::unique_ptr<Started> start_pass_through(const at::Tensor& x);
 
 }  // namespace distdl::autograd

@@ -34,19 +34,23 @@ std::uint32_t version_of(const at::Tensor& x) {
 struct UnderWay {
   OperatorPtr linear_operator;
   at::Tensor x;
-  std::uint32_t version;  // of x
-  bool recorded;
-  comm::TaskPtr task;
+  std::uint32_t version = 0;  // of x
+  bool recorded = false;
+  comm::TaskPtr task;  // null if it is done
   at::Tensor result;
 };
 using UnderWayPtr = std::shared_ptr<UnderWay>;
 
 UnderWayPtr hand_over(const OperatorPtr& linear_operator, const at::Tensor& x, bool recorded) {
-  auto under_way = std::make_shared<UnderWay>(linear_operator, x, version_of(x), recorded, nullptr, at::Tensor());
+  auto under_way = std::make_shared<UnderWay>();
+  under_way->linear_operator = linear_operator;
+  under_way->recorded = recorded;
   if (!linear_operator->communicates()) {
     under_way->result = run(linear_operator, x);
     return under_way;
   }
+  under_way->x = x;
+  under_way->version = version_of(x);
   // The state of this thread (the profiler's, for one) holds on the thread that does it.
   under_way->task = comm::start([under_way, state = at::ThreadLocalState()] {
     const at::ThreadLocalStateGuard same_state(state);
@@ -59,16 +63,26 @@ at::Tensor result_of(UnderWay& under_way) {
   if (under_way.task) {
     RECORD_FUNCTION(under_way.linear_operator->text() + " wait", std::vector<c10::IValue>{});
     under_way.task->wait();
+    if (version_of(under_way.x) != under_way.version) {
+      throw std::runtime_error(under_way.linear_operator->site().name +
+                               ": the input was written between start() and wait(), while it was sent");
+    }
+    under_way.x.reset();
   }
-  if (version_of(under_way.x) != under_way.version) {
-    throw std::runtime_error(under_way.linear_operator->site().name +
-                             ": the input was written between start() and wait(), while it was sent");
-  }
-  under_way.x.reset();
   return std::exchange(under_way.result, at::Tensor());
 }
 
 void drop(void* context) { delete static_cast<UnderWayPtr*>(context); }
+
+at::Tensor token_of(UnderWayPtr under_way, caffe2::TypeMeta dtype) {
+  auto* const context = new UnderWayPtr(std::move(under_way));
+  c10::DataPtr no_data(nullptr, context, &drop, at::kCPU);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), 0, std::move(no_data), nullptr, false);
+  auto token =
+      at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype);
+  token.unsafeGetTensorImpl()->set_sizes_contiguous({0});
+  return token;
+}
 
 UnderWay& of(const at::Tensor& token) { return **token.storage().data_ptr().cast_context<UnderWayPtr>(&drop); }
 
@@ -80,13 +94,13 @@ at::Tensor apply(const OperatorPtr& linear_operator, const at::Tensor& x) {
 }
 
 at::Tensor start(const OperatorPtr& linear_operator, const at::Tensor& x, bool recorded) {
-  auto* const context = new UnderWayPtr(hand_over(linear_operator, x, recorded));
-  c10::DataPtr no_data(nullptr, context, &drop, at::kCPU);
-  c10::Storage storage(c10::Storage::use_byte_size_t(), 0, std::move(no_data), nullptr, false);
-  auto token = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
-                                                        x.dtype());
-  token.unsafeGetTensorImpl()->set_sizes_contiguous({0});
-  return token;
+  return token_of(hand_over(linear_operator, x, recorded), x.dtype());
+}
+
+at::Tensor done(const at::Tensor& result) {
+  auto under_way = std::make_shared<UnderWay>();
+  under_way->result = result;
+  return token_of(std::move(under_way), result.dtype());
 }
 
 const OperatorPtr& operator_of(const at::Tensor& token) { return of(token).linear_operator; }

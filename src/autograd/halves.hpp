@@ -14,6 +14,9 @@ at::Tensor apply(const operators::OperatorPtr& linear_operator, const at::Tensor
 /// gradient from one half's node to the other's. `recorded` is kept for whoever waits.
 at::Tensor start(const operators::OperatorPtr& linear_operator, const at::Tensor& x, bool recorded);
 
+/// A token that stands for a result which is there already.
+at::Tensor done(const at::Tensor& result);
+
 /// What a token stands for.
 const operators::OperatorPtr& operator_of(const at::Tensor& token);
 bool recorded(const at::Tensor& token);

@@ -77,7 +77,7 @@ class LayerAgreement {
       structure.error_kind = operators::Structure::Error::value;
       structure.error = problem;
     }
-    return agreement_.agree(structure, input.requires_grad(), own).changed;
+    return agreement_.agree(structure, input.derivatives(), own).changed;
   }
 
   void forget() { agreement_.forget(); }

@@ -48,6 +48,23 @@ at::Tensor call_adjoint(Primitive& self, const py::object& x, const at::Tensor& 
   return autograd::call_adjoint(self, input, y);
 }
 
+std::pair<Shape, c10::ScalarType> trace(Primitive& self, const Shape& sizes, c10::ScalarType dtype) {
+  Structure structure;
+  structure.sizes = sizes;
+  structure.dtype = dtype;
+  const py::gil_scoped_release release;
+  const c10::impl::ExcludeDispatchKeyGuard no_fake_tensors(
+      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
+  const auto traced = self.trace(structure);
+  return {traced.sizes, traced.dtype};
+}
+
+at::Tensor call_traced(Primitive& self, const py::object& x, bool linear, bool differentiated) {
+  const auto input = input_of(x);
+  const py::gil_scoped_release release;
+  return autograd::call_traced(self, input, linear, differentiated);
+}
+
 std::vector<std::vector<std::int64_t>> sizes_of(const std::vector<geometry::Blocks>& blocks) {
   std::vector<std::vector<std::int64_t>> sizes;
   for (const auto& along : blocks) {
@@ -95,14 +112,13 @@ void bind_primitives(py::module_& m) {
       .def("start", &start, py::arg("x"), "The first half of a call. Collective over the ranks of its partitions.")
       .def("adjoint", &call_adjoint, py::arg("x"), py::arg("y"),
            "Applies the adjoint, without autograd, to y; x has the structure of the forward input. Collective.")
+      .def("trace", &trace, py::arg("sizes"), py::arg("dtype"),
+           "(sizes, dtype) of the result for an input of these. Collective, if this rank's input was another one.")
+      .def("call_traced", &call_traced, py::arg("x"), py::arg("linear"), py::arg("differentiated"),
+           "A call, or the linear part of one, without autograd, in a program compiled for trace(). Collective.")
       .def("__deepcopy__", &shared_by_copies, py::arg("memo"), "A copied layer shares it.")
       .def_property_readonly("name", &Primitive::name)
       .def_property_readonly("active", &Primitive::active, "Whether this rank is in one of its partitions.");
-
-  m.def("pass_through", &autograd::pass_through, py::arg("x"), py::call_guard<py::gil_scoped_release>(),
-        "What any primitive gives on a rank that is in none of its partitions.");
-
-  m.def("start_pass_through", &autograd::start_pass_through, py::arg("x"), py::call_guard<py::gil_scoped_release>());
 
   py::class_<autograd::Started>(m, "Started", "A call that was started.")
       .def("wait", &autograd::Started::wait, py::call_guard<py::gil_scoped_release>(),

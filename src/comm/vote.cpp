@@ -13,14 +13,14 @@ std::int64_t value_of(const std::string& text) {
 
 Outcome vote(const Communicator& communicator, const Ballot& ballot) {
   // The maximum of a value and of its negative tells whether all ranks have the same one.
-  std::array<std::int64_t, 7> votes{ballot.call,    -ballot.call,         ballot.value,        -ballot.value,
-                                    ballot.changed, ballot.requires_grad, ballot.grad_disabled};
+  std::array<std::int64_t, 8> votes{ballot.call,    -ballot.call,         ballot.value,         -ballot.value,
+                                    ballot.changed, ballot.requires_grad, ballot.grad_disabled, ballot.has_tangent};
   const auto handle = communicator.handle();
   if (communicator.size() > 1) {
     check(MPI_Allreduce(MPI_IN_PLACE, votes.data(), static_cast<int>(votes.size()), MPI_INT64_T, MPI_MAX, handle),
           "MPI_Allreduce");
   }
-  return {votes[0] == -votes[1], votes[2] == -votes[3], votes[4] != 0, votes[5] != 0, votes[6] != 0};
+  return {votes[0] == -votes[1], votes[2] == -votes[3], votes[4] != 0, votes[5] != 0, votes[6] != 0, votes[7] != 0};
 }
 
 std::vector<std::string> gather_texts(const Communicator& communicator, const std::string& mine) {

@@ -17,6 +17,7 @@ struct Ballot {
   bool changed = false;        // this rank's part of the structure is not what it was; backward: it has a gradient
   bool requires_grad = false;  // this rank's input takes part in differentiation
   bool grad_disabled = false;  // this rank runs under no_grad
+  bool has_tangent = false;    // this rank's input has a forward-mode derivative
 };
 
 /// What stands for a text as the value of a ballot.
@@ -29,6 +30,7 @@ struct Outcome {
   bool any_changed;
   bool any_requires_grad;
   bool any_grad_disabled;
+  bool any_has_tangent;
 };
 
 /// Collective.

@@ -12,6 +12,7 @@ class AllSumReduce final : public LinearOperator {
 
   at::Tensor apply(const at::Tensor& x) const override;
   OperatorPtr adjoint() const override;
+  Shape result_sizes(at::IntArrayRef sizes) const override { return sizes.vec(); }
 
  private:
   comm::CommunicatorPtr group_;  // null when this rank is alone

@@ -12,6 +12,7 @@ class Broadcast final : public LinearOperator {
 
   at::Tensor apply(const at::Tensor& x) const override;
   OperatorPtr adjoint() const override;
+  Shape result_sizes(at::IntArrayRef /*sizes*/) const override { return plan_->at_member.sizes; }
 
  private:
   RootedPlanPtr plan_;

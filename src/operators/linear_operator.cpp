@@ -36,9 +36,6 @@ Structure Input::structure() const {
   if (!tensor.has_storage()) {
     return refuse(Structure::Error::type, "has no memory of its own; the transforms of torch.func are not supported");
   }
-  if (tensor._fw_grad(0).defined()) {
-    return refuse(Structure::Error::type, "has a forward-mode derivative, which is not supported");
-  }
   structure.sizes = tensor.sizes().vec();
   structure.dtype = tensor.scalar_type();
   structure.device = tensor.device().type();
@@ -48,7 +45,12 @@ Structure Input::structure() const {
   return structure;
 }
 
-bool Input::requires_grad() const { return tensor.defined() && tensor.requires_grad() && records_gradients(); }
+Derivatives Input::derivatives() const {
+  if (!tensor.defined()) return {};
+  const auto& tangent = tensor._fw_grad(0);
+  const bool requires_grad = tensor.requires_grad() || (tangent.defined() && tangent.requires_grad());
+  return {requires_grad && records_gradients(), tangent.defined()};
+}
 
 Primitive::Prepared Primitive::prepare(const Input& x) {
   auto mine = x.structure();
@@ -56,19 +58,50 @@ Primitive::Prepared Primitive::prepare(const Input& x) {
     mine.error = take_complaint();
     if (!mine.error.empty()) mine.error_kind = Structure::Error::state;
   }
-  const auto agreed = agreement_.agree(mine, x.requires_grad());
-  if (agreed.changed || !operator_) {
-    operator_.reset();
-    try {
-      operator_ = plan(agreement_.structure());
-    } catch (...) {
-      agreement_.forget();  // so that the next call asks for the structure again, on every rank
-      throw;
-    }
+  const auto agreed = agreement_.agree(mine, x.derivatives());
+  plan_if(agreed.changed);
+  const bool differentiable = c10::isFloatingType(dtype()) || c10::isComplexType(dtype());
+  return {operator_, dtype(), differentiable ? agreed.derivatives : Derivatives{}};
+}
+
+void Primitive::plan_if(bool changed) {
+  if (!changed && operator_) return;
+  operator_.reset();
+  try {
+    operator_ = plan(agreement_.structure());
+  } catch (...) {
+    agreement_.forget();  // so that the next call asks for the structure again, on every rank
+    throw;
   }
-  const auto dtype = x_.of(agreement_.structure(), 0).dtype;
-  const bool differentiable = c10::isFloatingType(dtype) || c10::isComplexType(dtype);
-  return {operator_, dtype, agreed.requires_grad && differentiable};
+}
+
+Primitive::Traced Primitive::trace(const Structure& mine) {
+  if (!operator_ || agreement_.structure().at(my_rank()) != mine) {
+    plan_if(agreement_.agree(mine, {}, "", Agreement::Purpose::trace).changed);
+  }
+  return {traced_[mine.sizes] = operator_->result_sizes(mine.sizes), dtype()};
+}
+
+Primitive::Prepared Primitive::prepare_traced(const Input& x, bool differentiated) {
+  auto mine = x.structure();
+  const auto traced = traced_.find(mine.sizes);
+  const auto check_sizes = [&] {
+    if (traced == traced_.end() || operator_->result_sizes(mine.sizes) == traced->second) return;
+    mine.error_kind = Structure::Error::state;
+    mine.error =
+        "was compiled for a result of other sizes: tensors of other ranks have changed since; compile anew on all "
+        "ranks "
+        "(torch.compiler.reset)";
+  };
+  if (operator_ && agreement_.structure().at(my_rank()) == mine) check_sizes();
+  const bool changed =
+      agreement_.agree(mine, {}, differentiated ? "compiled, with gradients" : "compiled, without gradients").changed;
+  plan_if(changed);
+  if (changed) {  // now each rank knows what came of it here, but not on the others
+    check_sizes();
+    throw_errors(*site_, gather(site_->scope, mine));
+  }
+  return {operator_, dtype(), {}};
 }
 
 }  // namespace distdl::operators

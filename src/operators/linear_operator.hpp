@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <map>
 #include <memory>
 
 #include "operators/placement.hpp"
@@ -27,6 +28,8 @@ class LinearOperator : public torch::CustomClassHolder {
   /// x has this rank's input sizes. The result never shares memory with x, and x is not written.
   virtual at::Tensor apply(const at::Tensor& x) const = 0;
   virtual OperatorPtr adjoint() const = 0;
+  /// The sizes of A x on this rank.
+  virtual Shape result_sizes(at::IntArrayRef sizes) const = 0;
 
   const Site& site() const { return *site_; }
   bool is_adjoint() const { return is_adjoint_; }
@@ -46,6 +49,7 @@ class Clone final : public LinearOperator {
   Clone();
   at::Tensor apply(const at::Tensor& x) const override;
   OperatorPtr adjoint() const override;
+  Shape result_sizes(at::IntArrayRef sizes) const override { return sizes.vec(); }
 };
 
 /// What a rank passes to an operator: a tensor, or the reason why it has none.
@@ -54,7 +58,7 @@ struct Input {
   std::string error;
 
   Structure structure() const;
-  bool requires_grad() const;
+  Derivatives derivatives() const;
 };
 
 /// An operator before the structure of its input is known: partitions and options. It makes the LinearOperator at the
@@ -67,12 +71,23 @@ class Primitive {
 
   struct Prepared {
     OperatorPtr linear_operator;
-    c10::ScalarType dtype;  // of the tensor: a rank that has no part of it may have passed another one
-    bool requires_grad;     // on any rank, and the dtype has derivatives
+    c10::ScalarType dtype;    // of the tensor: a rank that has no part of it may have passed another one
+    Derivatives derivatives;  // of any rank's tensor; none if the dtype has none
   };
   /// Agrees on the structure of x. Collective over the ranks of the partitions; what is wrong on one rank is thrown
   /// on all of them.
   Prepared prepare(const Input& x);
+
+  /// For compilers, which have to know the sizes of a result before there is one. trace() agrees on the structure if
+  /// this rank's is not the one last agreed on, and returns the result's sizes. prepare_traced() is the call of what
+  /// was compiled: it throws on all ranks if any rank's result no longer has the sizes it was compiled for, or if some
+  /// ranks are to differentiate it and others are not. Collective.
+  struct Traced {
+    Shape sizes;
+    c10::ScalarType dtype;
+  };
+  Traced trace(const Structure& mine);
+  Prepared prepare_traced(const Input& x, bool differentiated);
 
   /// Whether this rank is in any of the partitions. A rank that is not must not call prepare.
   bool active() const { return site_->scope.communicator != nullptr; }
@@ -93,8 +108,14 @@ class Primitive {
   Placement x_;  // where the input is
 
  private:
+  /// Makes the operator if there is none for the structure agreed on.
+  void plan_if(bool changed);
+  /// Of the structure agreed on.
+  c10::ScalarType dtype() const { return x_.of(agreement_.structure(), 0).dtype; }
+
   Agreement agreement_;
   OperatorPtr operator_;
+  std::map<Shape, Shape> traced_;  // the sizes of the result, by those of the input
 };
 
 }  // namespace distdl::operators

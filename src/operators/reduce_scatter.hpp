@@ -13,6 +13,7 @@ class ReduceScatter final : public LinearOperator {
 
   at::Tensor apply(const at::Tensor& x) const override;
   OperatorPtr adjoint() const override;
+  Shape result_sizes(at::IntArrayRef /*sizes*/) const override { return plan_->part.sizes; }
 
  private:
   BlocksPlanPtr plan_;

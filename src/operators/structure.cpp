@@ -96,16 +96,20 @@ template <class Error = std::runtime_error>
   }
 }
 
-comm::Outcome vote_on_call(const Site& site, bool adjoint, bool changed, bool requires_grad,
-                           const std::string& own = "") {
+enum class Turn { forward, backward, trace };
+constexpr std::array<const char*, 3> kTurns{"", ", backward", ", compiled"};
+
+comm::Outcome vote_on_call(const Site& site, Turn turn, bool changed, Derivatives derivatives, const std::string& own) {
   comm::Ballot ballot;
   ballot.value = comm::value_of(own);
-  ballot.call = 2 * site.number + (adjoint ? 1 : 0);
+  ballot.call = 3 * site.number + static_cast<std::int64_t>(turn);
   ballot.changed = changed;
-  ballot.requires_grad = requires_grad;
+  ballot.requires_grad = derivatives.requires_grad;
+  ballot.has_tangent = derivatives.has_tangent;
   ballot.grad_disabled = !records_gradients();
   const auto outcome =
-      vote(site.scope, ballot, site.name + " number " + std::to_string(site.number) + (adjoint ? ", backward" : ""));
+      vote(site.scope, ballot,
+           site.name + " number " + std::to_string(site.number) + kTurns.at(static_cast<std::size_t>(turn)));
   if (outcome.any_requires_grad && outcome.any_grad_disabled) {
     throw_gathered(site.scope,
                    site.name +
@@ -147,14 +151,16 @@ std::string take_complaint() {
 
 bool records_gradients() { return c10::GradMode::is_enabled() && !c10::InferenceMode::is_enabled(); }
 
-bool agree_on_backward(const Site& site, bool adjoint, bool has_gradient, bool differentiated,
-                       const std::string& problem) {
-  if (!site.scope.communicator) return has_gradient;
-  if (!structure_check()) return true;
-  return vote_on_call(site, adjoint, has_gradient, differentiated, problem).any_changed;
+BackwardAgreement agree_on_backward(const Site& site, bool adjoint, bool has_gradient, Derivatives derivatives,
+                                    const std::string& problem) {
+  if (!site.scope.communicator) return {has_gradient, derivatives.has_tangent};
+  if (!structure_check()) return {true, derivatives.has_tangent};
+  const auto outcome = vote_on_call(site, adjoint ? Turn::backward : Turn::forward, has_gradient, derivatives, problem);
+  return {outcome.any_changed, outcome.any_has_tangent};
 }
 
-Agreement::Result Agreement::agree(const Structure& mine, bool requires_grad, const std::string& own) {
+Agreement::Result Agreement::agree(const Structure& mine, Derivatives derivatives, const std::string& own,
+                                   Purpose purpose) {
   const auto rank = static_cast<std::size_t>(site_->scope.communicator->rank());
   const bool changed = structure_.empty() || mine.error_kind != Structure::Error::none || structure_[rank] != mine;
   if (!structure_check() && !structure_.empty()) {
@@ -163,17 +169,18 @@ Agreement::Result Agreement::agree(const Structure& mine, bool requires_grad, co
       throw std::runtime_error(site_->name + ": the input of rank " + std::to_string(site_->scope.ranks[rank]) +
                                " changed while the structure check is off; turn it on for this call");
     }
-    return {false, requires_grad_};
+    return {false, derivatives_};
   }
-  const auto outcome = vote_on_call(*site_, false, changed, requires_grad, own);
-  requires_grad_ = outcome.any_requires_grad;
+  const auto outcome =
+      vote_on_call(*site_, purpose == Purpose::trace ? Turn::trace : Turn::forward, changed, derivatives, own);
+  derivatives_ = {outcome.any_requires_grad, outcome.any_has_tangent};
   if (outcome.any_changed) {
     structure_.clear();  // so that after an error the next call agrees anew
     auto gathered = gather(site_->scope, mine);
     throw_errors(*site_, gathered);
     structure_ = std::move(gathered);
   }
-  return {outcome.any_changed, requires_grad_};
+  return {outcome.any_changed, derivatives_};
 }
 
 GlobalStructure gather(const Scope& scope, const Structure& mine) {

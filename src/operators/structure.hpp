@@ -66,11 +66,22 @@ struct Site {
 /// them, and tells what each one calls. Collective.
 comm::Outcome vote(const Scope& scope, const comm::Ballot& ballot, const std::string& description);
 
+/// What a tensor takes along into differentiation: whether it requires grad, and whether it has a forward-mode
+/// derivative. Agreed on, it is what any rank's tensor has.
+struct Derivatives {
+  bool requires_grad = false;
+  bool has_tangent = false;
+};
+
 /// Makes sure that all ranks of the site are in the same backward pass, and are asked alike for a gradient that can be
 /// differentiated again. Otherwise throws on all of them, and so it does if some ranks have a problem with theirs that
-/// others do not have. Returns whether any rank has a gradient. Collective.
-bool agree_on_backward(const Site& site, bool adjoint, bool has_gradient, bool differentiated,
-                       const std::string& problem);
+/// others do not have. Collective.
+struct BackwardAgreement {
+  bool any;          // whether any rank has a gradient
+  bool has_tangent;  // whether any rank's gradient has a forward-mode derivative
+};
+BackwardAgreement agree_on_backward(const Site& site, bool adjoint, bool has_gradient, Derivatives derivatives,
+                                    const std::string& problem);
 
 /// Whether torch records what is called now: neither under no_grad nor in inference mode.
 bool records_gradients();
@@ -85,14 +96,16 @@ class Agreement {
  public:
   explicit Agreement(std::shared_ptr<const Site> site) : site_(std::move(site)) {}
 
-  /// Collective. Whether the structure changed, and whether any rank's input requires grad. An error on any rank is
-  /// thrown on all, and so is a difference in `own`, which says what else has to be equal. While the structure check is
-  /// off, a rank whose own part did not change asks nobody.
+  /// Collective. Whether the structure changed, and what any rank's input takes along. An error on any rank is thrown
+  /// on all, and so is a difference in `own`, which says what else has to be equal. While the structure check is off, a
+  /// rank whose own part did not change asks nobody.
   struct Result {
     bool changed;
-    bool requires_grad;
+    Derivatives derivatives;
   };
-  Result agree(const Structure& mine, bool requires_grad, const std::string& own = "");
+  enum class Purpose { call, trace };  // of which all ranks must have the same
+  Result agree(const Structure& mine, Derivatives derivatives, const std::string& own = "",
+               Purpose purpose = Purpose::call);
 
   const GlobalStructure& structure() const { return structure_; }
   void forget() { structure_.clear(); }
@@ -100,7 +113,7 @@ class Agreement {
  private:
   std::shared_ptr<const Site> site_;
   GlobalStructure structure_;  // empty until agreed
-  bool requires_grad_ = false;
+  Derivatives derivatives_;
 };
 
 /// Every rank's structure, in rank order. Collective.

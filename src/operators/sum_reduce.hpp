@@ -13,6 +13,7 @@ class SumReduce final : public LinearOperator {
 
   at::Tensor apply(const at::Tensor& x) const override;
   OperatorPtr adjoint() const override;
+  Shape result_sizes(at::IntArrayRef /*sizes*/) const override { return plan_->at_root.sizes; }
 
  private:
   RootedPlanPtr plan_;

@@ -91,22 +91,6 @@ def test_tensors_that_do_not_travel(P_world, make, kind):
         check(case, bad, (TypeError, ValueError), "only strided|on the CPU|at most 32|can copy no values", 0)
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
-def test_transforms_of_functions(P_world):
-    """What would have to be applied on all ranks alike is refused on all of them."""
-    layer, x = dnn.AllSumReduce(grid(P_world, [job.size]), [0]), torch.ones(2, 3)
-    for transform in (torch.func.vmap, torch.func.jacrev):
-        raises_everywhere(TypeError, "transforms of torch.func", lambda transform=transform: transform(layer)(x))
-
-    def forward_mode():
-        with torch.autograd.forward_ad.dual_level():
-            return layer(torch.autograd.forward_ad.make_dual(x, x))
-
-    with torch.autograd.forward_ad.dual_level():
-        torch.autograd.forward_ad.make_dual(x, x)  # torch imports what it needs at the first one, which takes a second
-    raises_everywhere(TypeError, "forward-mode derivative", forward_mode)
-
-
 def test_a_second_backward_pass_of_a_graph_that_was_freed(P_world):
     layer, x = dnn.AllSumReduce(grid(P_world, [job.size]), [0]), torch.ones(3, requires_grad=True)
     total = layer(x).sum()
