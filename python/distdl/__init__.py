@@ -7,6 +7,7 @@ from distdl._load import _core  # isort: skip  (first: it explains what is wrong
 from distdl import compatibility, functional, memory, nn, progress
 from distdl.partition import Partition
 from distdl.state import load_sequential, sequential_state_dict
+from distdl.statistics import CommStats, comm_stats, reset_comm_stats
 from distdl.structure import TensorStructure, structure_check, zero_volume_tensor
 
 MPIError = _core.MPIError
@@ -15,15 +16,18 @@ MPIPartition = Partition
 __version__ = "0.1.0"
 
 __all__ = [
+    "CommStats",
     "MPIError",
     "MPIPartition",
     "Partition",
     "TensorStructure",
+    "comm_stats",
     "functional",
     "load_sequential",
     "memory",
     "nn",
     "progress",
+    "reset_comm_stats",
     "sequential_state_dict",
     "structure_check",
     "zero_volume_tensor",

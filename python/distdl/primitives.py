@@ -55,7 +55,7 @@ def _made(make: Callable[..., Any], partition: Partition, *arguments: Any, lifte
     root = partition._root
     if root is None:
         return Absent()
-    return Operator(make(root, *arguments), lifted and (lambda: make(root, *lifted)))
+    return Operator(make(root, *arguments), None if lifted is None else lambda: make(root, *lifted))
 
 
 def _lift(workers: Workers) -> Workers:

@@ -41,7 +41,7 @@ class Adjoint : public torch::autograd::Node {
   Adjoint(OperatorPtr linear_operator, edge_list&& edges)
       : Node(std::move(edges)), operator_(std::move(linear_operator)), nothing_(at::Tensor(at::empty({0})), false) {}
 
-  std::string name() const override { return operator_->adjoint()->text(); }
+  std::string name() const override { return "distdl::" + operator_->name() + kind() + " backward"; }
 
   variable_list apply(variable_list&& gradients) override {
     // Where activations are checkpointed, this computes them again, with all communication in it: before anything else.
@@ -80,6 +80,7 @@ class Adjoint : public torch::autograd::Node {
   }
 
  private:
+  virtual const char* kind() const = 0;
   virtual at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient) const = 0;
   virtual at::Tensor do_record(const OperatorPtr& adjoint, const at::Tensor& gradient, edge_list edges) const = 0;
   /// What stands for A* y that is there already.
@@ -102,6 +103,7 @@ class Backward final : public Adjoint {
   using Adjoint::Adjoint;
 
  private:
+  const char* kind() const override { return ""; }
   at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient) const override {
     return autograd::apply(adjoint, gradient);
   }
@@ -118,6 +120,7 @@ class WaitBackward final : public Adjoint {
   using Adjoint::Adjoint;
 
  private:
+  const char* kind() const override { return " wait"; }
   at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient) const override {
     return autograd::start(adjoint, gradient, false);
   }
@@ -131,7 +134,7 @@ class WaitBackward final : public Adjoint {
 class StartBackward final : public torch::autograd::Node {
  public:
   StartBackward(const OperatorPtr& linear_operator, edge_list&& edges)
-      : Node(std::move(edges)), name_(linear_operator->adjoint()->text() + " wait") {}
+      : Node(std::move(edges)), name_("distdl::" + linear_operator->name() + " start backward") {}
 
   std::string name() const override { return name_; }
 

@@ -17,8 +17,27 @@ using operators::OperatorPtr;
 
 namespace {
 
+/// In torch.profiler: its name, and with record_shapes the bytes and the peers.
+class Recorded {
+ public:
+  Recorded(const std::string& name, const at::Tensor& x, const operators::Traffic& traffic)
+      : record_(at::RecordScope::FUNCTION) {
+    if (!record_.isActive()) return;
+    const std::vector<c10::IValue> inputs{x};
+    const std::unordered_map<std::string, c10::IValue> details{{"peers", c10::IValue(traffic.peers)},
+                                                               {"bytes_sent", traffic.bytes_sent},
+                                                               {"bytes_received", traffic.bytes_received}};
+    record_.before("distdl::" + name, &inputs, &details);
+  }
+
+ private:
+  at::RecordFunction record_;
+};
+
 at::Tensor run(const OperatorPtr& linear_operator, const at::Tensor& x) {
-  RECORD_FUNCTION(linear_operator->text(), std::vector<c10::IValue>{});
+  const auto traffic = linear_operator->traffic(x);
+  operators::count_call(linear_operator->name(), traffic);
+  const Recorded recorded(linear_operator->name(), x, traffic);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   // Modes see operators, not what these are made of: selective checkpointing would leave out what writes to a tensor.
   const c10::impl::ExcludeDispatchKeyGuard below_modes(
@@ -61,7 +80,9 @@ UnderWayPtr hand_over(const OperatorPtr& linear_operator, const at::Tensor& x, b
 
 at::Tensor result_of(UnderWay& under_way) {
   if (under_way.task) {
-    RECORD_FUNCTION(under_way.linear_operator->text() + " wait", std::vector<c10::IValue>{});
+    const auto name = under_way.linear_operator->name();
+    RECORD_FUNCTION("distdl::" + name + " wait", std::vector<c10::IValue>{});
+    const operators::CountedWaits waits(name);
     under_way.task->wait();
     if (version_of(under_way.x) != under_way.version) {
       throw std::runtime_error(under_way.linear_operator->site().name +
@@ -90,6 +111,7 @@ UnderWay& of(const at::Tensor& token) { return **token.storage().data_ptr().cast
 
 at::Tensor apply(const OperatorPtr& linear_operator, const at::Tensor& x) {
   if (comm::under_way() && linear_operator->communicates()) return result_of(*hand_over(linear_operator, x, false));
+  const operators::CountedWaits waits(linear_operator->name());
   return run(linear_operator, x);
 }
 

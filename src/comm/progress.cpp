@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "comm/error.hpp"
+#include "comm/waiting.hpp"
 
 namespace distdl::comm {
 
@@ -52,6 +53,7 @@ class Progress {
   }
 
   void wait(const Task& task) {
+    const Waiting waiting;
     std::unique_lock lock(mutex_);
     work_until(lock, [&] { return task.done_; });
   }

@@ -12,6 +12,7 @@
 
 #include "comm/error.hpp"
 #include "comm/progress.hpp"
+#include "comm/waiting.hpp"
 
 namespace distdl::comm {
 
@@ -40,8 +41,9 @@ class Requests {
   bool empty() const { return pending_.empty(); }
 
   void wait_all() {
+    const Waiting waiting;
     if (patient()) {
-      for (std::size_t position = 0; position < pending_.size(); ++position) wait(position);
+      for (auto& request : pending_) wait_for(request);
     } else {
       check(MPI_Waitall(static_cast<int>(pending_.size()), pending_.data(), MPI_STATUSES_IGNORE), "MPI_Waitall");
     }
@@ -52,7 +54,12 @@ class Requests {
   /// Waits for one request, by its position in the order of next(). In order, not for whichever comes first: where
   /// ranks share a core, MPI_Waitany of MPICH takes five times as long as MPI_Wait.
   void wait(std::size_t position) {
-    auto& request = pending_.at(position);
+    const Waiting waiting;
+    wait_for(pending_.at(position));
+  }
+
+ private:
+  static void wait_for(MPI_Request& request) {
     for (int looks = 0; patient(); ++looks) {
       int done = 0;
       check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
@@ -62,7 +69,6 @@ class Requests {
     check(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait");
   }
 
- private:
   std::vector<MPI_Request> pending_;
   std::vector<std::any> kept_;
 };

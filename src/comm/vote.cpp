@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "comm/error.hpp"
+#include "comm/waiting.hpp"
 
 namespace distdl::comm {
 
@@ -17,6 +18,7 @@ Outcome vote(const Communicator& communicator, const Ballot& ballot) {
                                     ballot.changed, ballot.requires_grad, ballot.grad_disabled, ballot.has_tangent};
   const auto handle = communicator.handle();
   if (communicator.size() > 1) {
+    const Waiting waiting;
     check(MPI_Allreduce(MPI_IN_PLACE, votes.data(), static_cast<int>(votes.size()), MPI_INT64_T, MPI_MAX, handle),
           "MPI_Allreduce");
   }

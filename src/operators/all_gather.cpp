@@ -62,6 +62,17 @@ at::Tensor AllGather::apply(const at::Tensor& x) const {
 
 OperatorPtr AllGather::adjoint() const { return c10::make_intrusive<ReduceScatter>(site_, !is_adjoint_, plan_); }
 
+Traffic traffic_of(const BlocksPlan& plan, bool gathers) {
+  Traffic traffic;
+  for (std::size_t r = 0; plan.group && r < plan.blocks.size(); ++r) {
+    if (static_cast<int>(r) == plan.group->rank()) continue;
+    const auto mine = plan.part.nbytes();
+    const auto theirs = geometry::volume(plan.blocks[r]) * static_cast<std::int64_t>(c10::elementSize(plan.part.dtype));
+    traffic.exchange(plan.ranks[r], gathers ? mine : theirs, gathers ? theirs : mine);
+  }
+  return traffic;
+}
+
 AllGatherPrimitive::AllGatherPrimitive(MPI_Comm root, const Partition& x, const Axes& axes)
     : Primitive("AllGather", scope_of(root, {x}), x),
       group_(site_->scope, x_, axes.resolve(site_->name, x_.grid.dim())) {}
@@ -85,6 +96,7 @@ BlocksPlanPtr blocks_plan(const Placement& x, const AxisGroup& group, const std:
                           c10::ScalarType dtype) {
   auto plan = std::make_shared<BlocksPlan>();
   plan->group = group.communicator;
+  plan->ranks = group.ranks;
   plan->whole.dtype = plan->part.dtype = dtype;
   const auto here = x.grid.index(*x.mine);
   for (const auto worker : group.workers) {

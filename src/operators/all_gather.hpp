@@ -9,11 +9,15 @@ namespace distdl::operators {
 /// How a whole tensor is cut into the blocks of a group, and the two tensors of this rank.
 struct BlocksPlan {
   comm::CommunicatorPtr group;        // null when this rank is alone
+  std::vector<int> ranks;             // of the group, as the user counts them
   std::vector<geometry::Box> blocks;  // in `whole`, by rank of the group
   Structure whole;
   Structure part;  // this rank's block
 };
 using BlocksPlanPtr = std::shared_ptr<const BlocksPlan>;
+
+/// What travels when blocks are gathered, or when a sum is scattered.
+Traffic traffic_of(const BlocksPlan& plan, bool gathers);
 
 class AllGather final : public LinearOperator {
  public:
@@ -22,6 +26,7 @@ class AllGather final : public LinearOperator {
 
   at::Tensor apply(const at::Tensor& x) const override;
   OperatorPtr adjoint() const override;
+  Traffic traffic(const at::Tensor& /*x*/) const override { return traffic_of(*plan_, true); }
   Shape result_sizes(at::IntArrayRef /*sizes*/) const override { return plan_->whole.sizes; }
 
  private:

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "comm/requests.hpp"
+#include "geometry/blocks.hpp"
 #include "operators/block_sum.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
@@ -11,14 +12,15 @@
 namespace distdl::operators {
 
 at::Tensor AllSumReduce::apply(const at::Tensor& x) const {
-  if (!group_) return copy_of(x);
+  if (!group_->communicator) return copy_of(x);
+  const auto& group = *group_->communicator;
   const auto sum = sum_type(x.scalar_type());
   const auto mine = contiguous(converted(x, sum.accumulate));
   auto result = empty(mine.sizes(), mine.options());
-  if (const auto everyone = all_ranks(*group_);
+  if (const auto everyone = all_ranks(group);
       BlockSum::pays(static_cast<std::int64_t>(mine.nbytes()), everyone.size())) {
     const auto layout = balanced_layout(mine.numel(), everyone, everyone);
-    BlockSum sum_of_all(*group_, layout, parts_of(mine, layout), result);
+    BlockSum sum_of_all(group, layout, parts_of(mine, layout), result);
     sum_of_all.add();
     sum_of_all.finish();
     return converted(result, x.scalar_type());
@@ -28,24 +30,38 @@ at::Tensor AllSumReduce::apply(const at::Tensor& x) const {
   requests.keep(result);
   comm::check(
       DISTDL_MPI_LARGE(MPI_Iallreduce)(mine.data_ptr(), result.data_ptr(), sum.count_of(mine.numel(), "MPI_Iallreduce"),
-                                       sum.type, sum.op, group_->handle(), requests.next()),
+                                       sum.type, sum.op, group.handle(), requests.next()),
       "MPI_Iallreduce");
   requests.wait_all();
   return converted(result, x.scalar_type());
+}
+
+Traffic AllSumReduce::traffic(const at::Tensor& x) const {
+  Traffic traffic;
+  const auto ranks = static_cast<std::int64_t>(group_->ranks.size());
+  for (std::int64_t r = 0; group_->communicator && r < ranks; ++r) {
+    if (r == group_->communicator->rank()) continue;
+    // Each adds up a part: the addends of that one there, and the sum of this one.
+    const auto size = static_cast<std::int64_t>(x.element_size());
+    const auto theirs = geometry::balanced_block(x.numel(), ranks, r).size() * size;
+    const auto mine = geometry::balanced_block(x.numel(), ranks, group_->communicator->rank()).size() * size;
+    traffic.exchange(group_->ranks[static_cast<std::size_t>(r)], theirs + mine, theirs + mine);
+  }
+  return traffic;
 }
 
 OperatorPtr AllSumReduce::adjoint() const { return c10::make_intrusive<AllSumReduce>(site_, !is_adjoint_, group_); }
 
 AllSumReducePrimitive::AllSumReducePrimitive(MPI_Comm root, const Partition& x, const Axes& axes)
     : Primitive("AllSumReduce", scope_of(root, {x}), x),
-      group_(site_->scope, x_, axes.resolve(site_->name, x_.grid.dim())) {}
+      group_(std::make_shared<AxisGroup>(site_->scope, x_, axes.resolve(site_->name, x_.grid.dim()))) {}
 
 OperatorPtr AllSumReducePrimitive::plan(const GlobalStructure& structure) {
   sum_type(check_roles(*site_, x_, structure));
   for (std::int64_t worker = 0; worker < x_.grid.size(); ++worker) {
-    check_equal_shapes(*site_, x_, {x_.grid.ranks_along(worker, group_.axes).front(), worker}, structure);
+    check_equal_shapes(*site_, x_, {x_.grid.ranks_along(worker, group_->axes).front(), worker}, structure);
   }
-  return c10::make_intrusive<AllSumReduce>(site_, false, group_.communicator);
+  return c10::make_intrusive<AllSumReduce>(site_, false, group_);
 }
 
 }  // namespace distdl::operators

@@ -7,15 +7,16 @@ namespace distdl::operators {
 
 class AllSumReduce final : public LinearOperator {
  public:
-  AllSumReduce(std::shared_ptr<const Site> site, bool is_adjoint, comm::CommunicatorPtr group)
+  AllSumReduce(std::shared_ptr<const Site> site, bool is_adjoint, std::shared_ptr<const AxisGroup> group)
       : LinearOperator(std::move(site), is_adjoint), group_(std::move(group)) {}
 
   at::Tensor apply(const at::Tensor& x) const override;
   OperatorPtr adjoint() const override;
+  Traffic traffic(const at::Tensor& x) const override;
   Shape result_sizes(at::IntArrayRef sizes) const override { return sizes.vec(); }
 
  private:
-  comm::CommunicatorPtr group_;  // null when this rank is alone
+  std::shared_ptr<const AxisGroup> group_;
 };
 
 class AllSumReducePrimitive final : public Primitive {
@@ -25,7 +26,7 @@ class AllSumReducePrimitive final : public Primitive {
  private:
   OperatorPtr plan(const GlobalStructure& structure) override;
 
-  AxisGroup group_;
+  std::shared_ptr<const AxisGroup> group_;
 };
 
 }  // namespace distdl::operators

@@ -34,9 +34,10 @@ std::vector<std::int64_t> Axes::resolve(const std::string& operation, std::int64
 AxisGroup::AxisGroup(const Scope& scope, const Placement& x, std::vector<std::int64_t> along) : axes(std::move(along)) {
   if (!x.mine) return;
   workers = x.grid.ranks_along(*x.mine, axes);
-  std::vector<int> ranks;
-  for (const auto worker : workers) ranks.push_back(x.rank_of(worker));
-  communicator = group_communicator(scope, ranks);
+  std::vector<int> in_scope;
+  for (const auto worker : workers) in_scope.push_back(x.rank_of(worker));
+  communicator = group_communicator(scope, in_scope);
+  for (const auto rank : in_scope) ranks.push_back(scope.user_rank(rank));
 }
 
 }  // namespace distdl::operators

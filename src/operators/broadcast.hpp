@@ -12,6 +12,7 @@ class Broadcast final : public LinearOperator {
 
   at::Tensor apply(const at::Tensor& x) const override;
   OperatorPtr adjoint() const override;
+  Traffic traffic(const at::Tensor& /*x*/) const override { return traffic_of(*plan_, false); }
   Shape result_sizes(at::IntArrayRef /*sizes*/) const override { return plan_->at_member.sizes; }
 
  private:

@@ -9,6 +9,7 @@
 
 #include "operators/placement.hpp"
 #include "operators/structure.hpp"
+#include "operators/traffic.hpp"
 
 namespace distdl::operators {
 
@@ -28,6 +29,8 @@ class LinearOperator : public torch::CustomClassHolder {
   /// x has this rank's input sizes. The result never shares memory with x, and x is not written.
   virtual at::Tensor apply(const at::Tensor& x) const = 0;
   virtual OperatorPtr adjoint() const = 0;
+  /// What apply(x) sends and receives.
+  virtual Traffic traffic(const at::Tensor& x) const = 0;
   /// The sizes of A x on this rank.
   virtual Shape result_sizes(at::IntArrayRef sizes) const = 0;
 
@@ -35,8 +38,8 @@ class LinearOperator : public torch::CustomClassHolder {
   bool is_adjoint() const { return is_adjoint_; }
   bool communicates() const { return site_->scope.communicator != nullptr; }
 
-  /// As profilers show it.
-  std::string text() const { return "distdl::" + site_->name + (is_adjoint_ ? " adjoint" : ""); }
+  /// As statistics call it, and after distdl:: profilers.
+  std::string name() const { return is_adjoint_ ? site_->name + " adjoint" : site_->name; }
 
  protected:
   std::shared_ptr<const Site> site_;
@@ -49,6 +52,7 @@ class Clone final : public LinearOperator {
   Clone();
   at::Tensor apply(const at::Tensor& x) const override;
   OperatorPtr adjoint() const override;
+  Traffic traffic(const at::Tensor& /*x*/) const override { return {}; }
   Shape result_sizes(at::IntArrayRef sizes) const override { return sizes.vec(); }
 };
 

@@ -85,6 +85,21 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
   return converted(result, dtype);
 }
 
+Traffic RegionExchange::traffic(const at::Tensor& x) const {
+  Traffic traffic;
+  const auto size = static_cast<std::int64_t>(x.element_size());
+  const auto count = [&](const Side& side, bool sends) {
+    for (const auto& [rank, region] : side.messages) {
+      if (rank == site_->scope.communicator->rank()) continue;
+      const auto bytes = geometry::volume(region) * size;
+      traffic.exchange(site_->scope.user_rank(rank), sends ? bytes : 0, sends ? 0 : bytes);
+    }
+  };
+  count(*from_, true);
+  count(*to_, false);
+  return traffic;
+}
+
 OperatorPtr RegionExchange::adjoint() const {
   return c10::make_intrusive<RegionExchange>(site_, !is_adjoint_, to_, from_, 0.0);
 }

@@ -32,6 +32,7 @@ class RegionExchange final : public LinearOperator {
 
   at::Tensor apply(const at::Tensor& x) const override;
   OperatorPtr adjoint() const override;
+  Traffic traffic(const at::Tensor& x) const override;
   Shape result_sizes(at::IntArrayRef /*sizes*/) const override { return to_->local.sizes; }
 
  private:

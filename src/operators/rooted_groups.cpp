@@ -23,12 +23,31 @@ std::vector<RootedGroup> rooted_groups(const Scope& scope, const geometry::Match
       if (rank != root) ranks.push_back(rank);
     }
     group.communicator = group_communicator(scope, ranks);
+    for (const auto rank : ranks) group.ranks.push_back(scope.user_rank(rank));
     group.root = 0;
     group.is_root = one.mine == worker;
     group.is_member = many.mine && matching.one_of(*many.mine) == worker;
     groups.push_back(std::move(group));
   }
   return groups;
+}
+
+Traffic traffic_of(const RootedPlan& plan, bool to_roots) {
+  Traffic traffic;
+  for (const auto& group : plan.groups) {
+    if (!group.communicator) continue;
+    const auto exchange = [&](int peer, std::int64_t bytes, bool sends) {
+      traffic.exchange(group.ranks.at(static_cast<std::size_t>(peer)), sends ? bytes : 0, sends ? 0 : bytes);
+    };
+    if (!group.is_root) {
+      exchange(group.root, plan.at_member.nbytes(), to_roots);
+      continue;
+    }
+    for (const auto member : group.members) {
+      if (member != group.root) exchange(member, plan.at_root.nbytes(), !to_roots);
+    }
+  }
+  return traffic;
 }
 
 }  // namespace distdl::operators

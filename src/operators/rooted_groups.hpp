@@ -14,6 +14,7 @@ namespace distdl::operators {
 /// One group as this rank sees it. A rank is in at most two: as the root of one, and as a member of another.
 struct RootedGroup {
   comm::CommunicatorPtr communicator;  // of the root and the members; null when this rank is alone
+  std::vector<int> ranks;              // of the communicator, as the user counts them
   int root = 0;                        // in `communicator`
   std::vector<int> members;            // in `communicator`; the root is one of them or not
   bool is_root = false;
@@ -31,5 +32,8 @@ struct RootedPlan {
   Structure at_member;  // on the `many` side
 };
 using RootedPlanPtr = std::shared_ptr<const RootedPlan>;
+
+/// What travels from the roots to the members, or to the roots.
+Traffic traffic_of(const RootedPlan& plan, bool to_roots);
 
 }  // namespace distdl::operators

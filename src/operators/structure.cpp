@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "comm/error.hpp"
+#include "operators/traffic.hpp"
 
 namespace distdl::operators {
 
@@ -107,6 +108,7 @@ comm::Outcome vote_on_call(const Site& site, Turn turn, bool changed, Derivative
   ballot.requires_grad = derivatives.requires_grad;
   ballot.has_tangent = derivatives.has_tangent;
   ballot.grad_disabled = !records_gradients();
+  const CountedWaits waits(turn == Turn::backward ? site.name + " adjoint" : site.name);
   const auto outcome =
       vote(site.scope, ballot,
            site.name + " number " + std::to_string(site.number) + kTurns.at(static_cast<std::size_t>(turn)));

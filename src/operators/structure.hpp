@@ -43,6 +43,7 @@ struct Structure {
   std::string error;
 
   std::int64_t numel() const { return geometry::volume(sizes); }
+  std::int64_t nbytes() const { return numel() * static_cast<std::int64_t>(c10::elementSize(dtype)); }
   bool operator==(const Structure&) const = default;
 };
 

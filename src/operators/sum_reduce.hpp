@@ -13,6 +13,7 @@ class SumReduce final : public LinearOperator {
 
   at::Tensor apply(const at::Tensor& x) const override;
   OperatorPtr adjoint() const override;
+  Traffic traffic(const at::Tensor& /*x*/) const override { return traffic_of(*plan_, true); }
   Shape result_sizes(at::IntArrayRef /*sizes*/) const override { return plan_->at_root.sizes; }
 
  private:

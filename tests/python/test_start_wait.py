@@ -88,8 +88,8 @@ def test_in_the_backward_pass_the_halves_swap(P_world):
         node.register_prehook(lambda _, name=name: order.append(name))
     (y.sum() + meanwhile.sum()).backward()
     assert order == ["wait", "meanwhile", "start"]
-    assert nodes["wait"].name() == "distdl::AllSumReduce adjoint"
-    assert nodes["start"].name() == "distdl::AllSumReduce adjoint wait"
+    assert nodes["wait"].name() == "distdl::AllSumReduce wait backward"
+    assert nodes["start"].name() == "distdl::AllSumReduce start backward"
     assert same_bits(x.grad, torch.full([4], float(job.size), dtype=torch.float64))
 
 

@@ -1,0 +1,46 @@
+"""What the operators of this rank have sent, received and waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distdl._load import _core
+
+
+@dataclass(frozen=True)
+class CommStats:
+    """The calls of all operators of one name on this rank.
+
+    Attributes:
+        calls: how often such an operator was applied.
+        messages: how many messages this rank sent in them.
+        bytes_sent, bytes_received: bytes of tensors.
+        seconds_waited: how long the program stood still for them: waiting for other ranks to agree, for messages, and
+            for what was started.
+
+    Messages are counted as if each two ranks sent each other directly what they need of each other; MPI's collectives
+    may cut and route them otherwise.
+    """
+
+    calls: int
+    messages: int
+    bytes_sent: int
+    bytes_received: int
+    seconds_waited: float
+
+
+def comm_stats() -> dict[str, CommStats]:
+    """The communication of this rank by operator, since the program began or since :func:`reset_comm_stats`.
+
+    Adjoints are listed by themselves, as ``"Broadcast adjoint"``. No other rank has to call it.
+    """
+    fields = CommStats.__dataclass_fields__
+    return {
+        name: CommStats(**{field: getattr(sums, field) for field in fields})
+        for name, sums in sorted(_core.statistics().items())
+    }
+
+
+def reset_comm_stats() -> None:
+    """Begin to count anew on this rank. No other rank has to call it."""
+    _core.reset_statistics()
