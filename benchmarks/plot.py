@@ -15,9 +15,9 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
-from report import LARGE, MOST_OF_A_MOVE, MOST_OF_A_SUM, SUMS, size_text
 
 COLUMNS = 5
+LARGE = 1 << 20  # bytes, from which on the goal is a ratio
 STYLES = {"forward": {"color": "#1f6fb4", "marker": "o"}, "adjoint": {"color": "#d1690e", "marker": "s"}}
 RATIOS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
 
@@ -38,7 +38,7 @@ def plot(rows: Sequence[dict[str, Any]], file: Path) -> None:
             axes.tick_params(labelbottom=True, labelsize=6.5)
         first = figure.axes[0]
         first.set(xscale="log", yscale="log")
-        first.set_xticks(sizes, [size_text(size).replace(" ", "\n") for size in sizes])
+        first.set_xticks(sizes, [_text(size) for size in sizes])
         first.xaxis.set_minor_locator(NullLocator())
         first.set_yticks(RATIOS)
         first.yaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}"))
@@ -49,14 +49,18 @@ def plot(rows: Sequence[dict[str, Any]], file: Path) -> None:
         figure.savefig(file, format="svg", metadata={"Date": None})
 
 
+def _text(size: int) -> str:
+    return f"{size >> 20}\nMiB" if size >= LARGE else f"{size >> 10}\nKiB"
+
+
 def _panel(axes: Axes, primitive: str, rows: Sequence[dict[str, Any]]) -> None:
     reference = next(iter(rows[0]["ratio"]))
     for direction, style in STYLES.items():
         mine = [row for row in rows if row["direction"] == direction]
         sizes, ratios = [row["bytes"] for row in mine], [row["ratio"][reference] for row in mine]
         axes.plot(sizes, ratios, label=direction, markersize=3, linewidth=1.2, **style)
-        goal = MOST_OF_A_SUM if (primitive, direction) in SUMS else MOST_OF_A_MOVE
-        axes.plot([LARGE, sizes[-1]], [goal, goal], linestyle="--", linewidth=1, color=style["color"])
+        goals = {row["bytes"]: float(row["goal"].split()[0]) for row in mine if row["bytes"] >= LARGE}
+        axes.plot(list(goals), list(goals.values()), linestyle="--", linewidth=1, color=style["color"])
     axes.axhline(1, color="#888888", linewidth=0.6)
     axes.set_title(f"{primitive} / {reference}", fontsize=7.5)
 

@@ -22,7 +22,7 @@ from contestants import Clone, Contestant, MPIByHand, Raw, distdl_adjoint, distd
 from entries import ENTRIES, Entry
 from mpi4py import MPI
 from plot import plot
-from report import Row, machine, row, size_text
+from report import Row, machine, row, size_from, size_text
 from timing import check, measure
 
 from distdl import Partition
@@ -125,16 +125,6 @@ def arguments() -> argparse.Namespace:
     add("--json", type=Path, metavar="FILE", help="write the figures to this file")
     add("--plot", type=Path, metavar="FILE", help="draw them into this SVG file")
     return parser.parse_args()
-
-
-def size_from(text: str) -> int:
-    """1024 from 1K."""
-    unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
-    number = text if unit == 1 else text[:-1]
-    size = int(number) * unit if number.isdigit() else 0
-    if size < 1024 or size.bit_count() != 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a power of two of at least 1K")
-    return size
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 from collections.abc import Sequence
@@ -31,8 +32,8 @@ MOST_OF_A_MOVE, MOST_OF_A_SUM = 1.05, 0.5
 MICROSECONDS_OVER, MICROSECONDS_OVER_UNCHECKED = 10, 3
 
 
-def goal(primitive: str, direction: str, size: int, median: dict[str, float]) -> tuple[str, bool]:
-    """The goal for a row of the table, and whether it is met. It is relative to the first that is not distdl."""
+def goal(primitive: str, direction: str, size: int, median: dict[str, float]) -> tuple[str, float]:
+    """The goal for a row of the table, in words and in seconds. It is relative to the first that is not distdl."""
     reference = next(name for name in median if name != "distdl")
     aim, most = "", float("inf")
     if size >= LARGE:
@@ -43,13 +44,13 @@ def goal(primitive: str, direction: str, size: int, median: dict[str, float]) ->
         aim, most = f"{reference} + {over} us", median[reference] + 1e-6 * over
     if "gloo" in median:
         aim, most = aim or "1 gloo", min(most, median["gloo"])
-    return aim, median["distdl"] <= most
+    return aim, most
 
 
 def row(primitive: str, direction: str, size: int, names: Sequence[str], times: NDArray[np.float64]) -> Row:
     """What is kept of the times [contestant, repeat], in seconds."""
     median = dict(zip(names, np.median(times, axis=1).tolist(), strict=True))
-    aim, met = goal(primitive, direction, size, median)
+    aim, most = goal(primitive, direction, size, median)
     return {
         "primitive": primitive,
         "direction": direction,
@@ -58,7 +59,7 @@ def row(primitive: str, direction: str, size: int, names: Sequence[str], times: 
         "median": median,
         "min": dict(zip(names, times.min(axis=1).tolist(), strict=True)),
         "goal": aim,
-        "met": met,
+        "met": median["distdl"] <= most,
         "ratio": {name: median["distdl"] / median[name] for name in names if name != "distdl"},
     }
 
@@ -83,6 +84,16 @@ def line(row: Row) -> str:
 def size_text(size: int) -> str:
     """1 KiB for 1024."""
     return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
+
+
+def size_from(text: str) -> int:
+    """1024 from 1K."""
+    unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
+    number = text if unit == 1 else text[:-1]
+    size = int(number) * unit if number.isdigit() else 0
+    if size < 1024 or size.bit_count() != 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a power of two of at least 1K")
+    return size
 
 
 def machine() -> dict[str, Any]:
