@@ -4,7 +4,7 @@ Start programs with ``mpiexec -n P python -m mpi4py program.py``, so that an unc
 """
 
 from distdl._load import _core  # isort: skip  (first: it explains what is wrong with an installation)
-from distdl import compatibility, functional, memory, nn
+from distdl import compatibility, functional, memory, nn, progress
 from distdl.partition import Partition
 from distdl.state import load_sequential, sequential_state_dict
 from distdl.structure import TensorStructure, structure_check, zero_volume_tensor
@@ -23,6 +23,7 @@ __all__ = [
     "load_sequential",
     "memory",
     "nn",
+    "progress",
     "sequential_state_dict",
     "structure_check",
     "zero_volume_tensor",

@@ -6,7 +6,7 @@ they construct once. All ranks of the communicator that the partitions come from
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,9 @@ __all__ = [
     "halo_exchange",
     "reduce_scatter",
     "repartition",
+    "start",
     "sum_reduce",
+    "wait",
 ]
 
 
@@ -81,3 +83,32 @@ def halo_exchange(
 ) -> torch.Tensor:
     """Grow each block by what its neighbors hold. See :class:`distdl.nn.HaloExchange`."""
     return primitives.halo_exchange(P_x, halo, periodic, fill_value)(x)
+
+
+def start(function: Callable[..., torch.Tensor], x: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+    """Begin what ``function(x, *arguments, **options)`` does, for one of these functions; :func:`wait` has the result.
+
+    See :meth:`distdl.nn.Broadcast.start`.
+
+    Example:
+        >>> started = distdl.functional.start(distdl.functional.broadcast, x, P_x, P_y)
+        >>> z = compute_something_else()
+        >>> y = distdl.functional.wait(started)
+
+    Raises:
+        ValueError: if ``function`` is none of these.
+    """
+    if getattr(function, "__module__", None) != __name__ or not hasattr(primitives, function.__name__):
+        raise ValueError(f"start: {function!r} is no primitive of distdl.functional")
+    make = getattr(primitives, function.__name__)
+    return make(*arguments, **options).start(x)
+
+
+def wait(started: Any) -> torch.Tensor:
+    """The result of what was started. Each start needs its wait; no other rank has to call it.
+
+    Raises:
+        RuntimeError: if it was waited for before, or the input was written since :func:`start`.
+    """
+    result: torch.Tensor = started.wait()
+    return result

@@ -8,6 +8,7 @@ the partitions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +27,17 @@ class Absent:
     """An operator on a rank that knows nothing of its partitions: it is in none of them."""
 
     active = False
+    name = "Clone"
     blocks: tuple[list[int], ...] = ()
     outputs: tuple[list[int], ...] = ()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return a clone of ``x``."""
         return _core.pass_through(x)
+
+    def start(self, x: torch.Tensor) -> _core.Started:
+        """Clone ``x`` for :meth:`distdl.functional.wait`."""
+        return _core.start_pass_through(x)
 
     def adjoint(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Return a clone of ``y``."""
@@ -162,6 +168,8 @@ class HaloInRoom:
             is checked against it where it is given.
     """
 
+    name = "HaloExchange"
+
     def __init__(self, P_x: Any, room: Any, received: Any, sent: Any = None) -> None:
         with constructing("HaloExchange", {"P_x": P_x}, {}) as (x,):
             if x.active:
@@ -200,11 +208,38 @@ class HaloInRoom:
         """Fill the received part of the room; keep the rest."""
         if not self._active:
             return self._exchange(x)
+        block, grown, target = self._views(x)
+        target.copy_(self._exchange(block))
+        return grown
+
+    def start(self, x: torch.Tensor) -> Any:
+        """Begin to fill the received part of the room."""
+        if not self._active:
+            return self._exchange.start(x)
+        block, grown, target = self._views(x)
+        return _RoomBeingFilled(grown, target, self._exchange.start(block))
+
+    def _views(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """This worker's own block of x, a copy of x, and the part of the copy that the exchange fills."""
         block, grown = x, x.clone()
         target = grown
         for d, ((left, right), (from_left, from_right)) in enumerate(zip(self._room, self._received, strict=True)):
             own = x.shape[d] - left - right
             block = block.narrow(d, left, own)
             target = target.narrow(d, left - from_left, own + from_left + from_right)
-        target.copy_(self._exchange(block))
-        return grown
+        return block, grown, target
+
+
+@dataclass(frozen=True)
+class _RoomBeingFilled:
+    """A call of HaloInRoom that was started."""
+
+    grown: torch.Tensor
+    target: torch.Tensor
+    started: _core.Started
+
+    name = HaloInRoom.name
+
+    def wait(self) -> torch.Tensor:
+        self.target.copy_(self.started.wait())
+        return self.grown

@@ -1,8 +1,6 @@
 #include "autograd/apply.hpp"
 
 #include <ATen/ATen.h>
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -10,8 +8,10 @@
 
 #include <atomic>
 #include <mutex>
-#include <string>
+#include <stdexcept>
 #include <utility>
+
+#include "autograd/halves.hpp"
 
 namespace distdl::autograd {
 
@@ -21,22 +21,14 @@ using torch::autograd::variable_list;
 
 namespace {
 
-/// A x, of which autograd sees nothing.
-at::Tensor apply(const OperatorPtr& linear_operator, const at::Tensor& x) {
-  RECORD_FUNCTION(linear_operator->text(), std::vector<c10::IValue>{});
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  // Modes see operators, not what these are made of: selective checkpointing would leave out what writes to a tensor.
-  const c10::impl::ExcludeDispatchKeyGuard below_modes(
-      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
-  return linear_operator->apply(x.resolve_conj().resolve_neg());  // what is lazily so in torch is not so in memory
-}
-
 at::Tensor record(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges);
+at::Tensor record_start(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges);
+at::Tensor record_wait(const at::Tensor& token);
 
-/// The backward pass of every operator: A*, applied to the gradient.
-class Backward final : public torch::autograd::Node {
+/// The backward pass of A: A*, applied to the gradient once all ranks agree on it.
+class Adjoint : public torch::autograd::Node {
  public:
-  Backward(OperatorPtr linear_operator, edge_list&& edges)
+  Adjoint(OperatorPtr linear_operator, edge_list&& edges)
       : Node(std::move(edges)), operator_(std::move(linear_operator)), nothing_(at::Tensor(at::empty({0})), false) {}
 
   std::string name() const override { return operator_->adjoint()->text(); }
@@ -57,14 +49,14 @@ class Backward final : public torch::autograd::Node {
     if (!problem.empty()) throw operators::TypeError(adjoint->site().name + ": the gradient " + problem);
     if (!gradient.defined()) gradient = input_metadata(0).zeros_like();
     if (!differentiated) {
-      results[0] = autograd::apply(adjoint, gradient);
+      results[0] = do_apply(adjoint, gradient);
       return results;
     }
     // The second edge passes nothing back, but leads here. Where only some ranks' gradients depend on this call, a
     // derivative of the derivative would come through it there, and wait for ranks that have no reason to.
     auto edges = torch::autograd::collect_next_edges(gradient);
     edges.emplace_back(getptr(), 0);
-    results[0] = record(gradient, adjoint, std::move(edges));
+    results[0] = do_record(adjoint, gradient, std::move(edges));
     return results;
   }
 
@@ -75,6 +67,9 @@ class Backward final : public torch::autograd::Node {
   }
 
  private:
+  virtual at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient) const = 0;
+  virtual at::Tensor do_record(const OperatorPtr& adjoint, const at::Tensor& gradient, edge_list edges) const = 0;
+
   /// Throws if the graph was freed.
   void unpack() {
     const std::lock_guard lock(mutex_);
@@ -86,35 +81,133 @@ class Backward final : public torch::autograd::Node {
   std::atomic<bool> freed_ = false;
 };
 
+/// Of a call.
+class Backward final : public Adjoint {
+ public:
+  using Adjoint::Adjoint;
+
+ private:
+  at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient) const override {
+    return autograd::apply(adjoint, gradient);
+  }
+  at::Tensor do_record(const OperatorPtr& adjoint, const at::Tensor& gradient, edge_list edges) const override {
+    return record(gradient, adjoint, std::move(edges));
+  }
+};
+
+/// Of wait(): it starts A*. What it returns goes to StartBackward, and what was computed between the two halves comes
+/// in between, for torch runs the nodes in the reverse of their order.
+class WaitBackward final : public Adjoint {
+ public:
+  using Adjoint::Adjoint;
+
+ private:
+  at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient) const override {
+    return autograd::start(adjoint, gradient, false);
+  }
+  at::Tensor do_record(const OperatorPtr& adjoint, const at::Tensor& gradient, edge_list edges) const override {
+    return record_start(gradient, adjoint, std::move(edges));
+  }
+};
+
+/// Of start(): it waits for A*.
+class StartBackward final : public torch::autograd::Node {
+ public:
+  StartBackward(const OperatorPtr& linear_operator, edge_list&& edges)
+      : Node(std::move(edges)), name_(linear_operator->adjoint()->text() + " wait") {}
+
+  std::string name() const override { return name_; }
+
+  variable_list apply(variable_list&& tokens) override {
+    variable_list results(num_outputs());
+    if (tokens[0].defined()) results[0] = recorded(tokens[0]) ? record_wait(tokens[0]) : autograd::wait(tokens[0]);
+    return results;
+  }
+
+ private:
+  std::string name_;
+};
+
 /// A x, with A* in the backward pass: also where nobody asks for this rank's gradient, since others need its part.
 at::Tensor record(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges) {
-  auto y = apply(linear_operator, x);
+  auto y = autograd::apply(linear_operator, x);
   torch::autograd::set_history(y, c10::make_intrusive<Backward>(linear_operator, std::move(edges)));
   return y;
 }
 
-}  // namespace
+at::Tensor record_start(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges) {
+  auto token = start(linear_operator, x, true);
+  torch::autograd::set_history(token, c10::make_intrusive<StartBackward>(linear_operator, std::move(edges)));
+  return token;
+}
 
-at::Tensor call(operators::Primitive& primitive, const operators::Input& x) {
+at::Tensor record_wait(const at::Tensor& token) {
+  auto y = wait(token);
+  torch::autograd::set_history(
+      y, c10::make_intrusive<WaitBackward>(operator_of(token), torch::autograd::collect_next_edges(token)));
+  return y;
+}
+
+/// What is to be done for a call on this rank.
+struct Agreed {
+  OperatorPtr linear_operator;
+  at::Tensor x;
+  bool recorded;
+};
+
+Agreed outside(const at::Tensor& x) {
+  static const OperatorPtr clone = c10::make_intrusive<operators::Clone>();
+  return {clone, x, x.requires_grad() && operators::records_gradients()};
+}
+
+Agreed agree(operators::Primitive& primitive, const operators::Input& x) {
   if (!primitive.active()) {
     if (!x.tensor.defined()) throw operators::TypeError(primitive.name() + ": the input " + x.error);
-    return pass_through(x.tensor);
+    return outside(x.tensor);
   }
-  const auto prepared = primitive.prepare(x);
-  const auto mine = x.tensor.to(prepared.dtype);
-  return prepared.requires_grad ? record(mine, prepared.linear_operator, torch::autograd::collect_next_edges(mine))
-                                : apply(prepared.linear_operator, mine);
+  auto prepared = primitive.prepare(x);
+  return {std::move(prepared.linear_operator), x.tensor.to(prepared.dtype), prepared.requires_grad};
 }
+
+at::Tensor carry_out(const Agreed& call) {
+  return call.recorded ? record(call.x, call.linear_operator, torch::autograd::collect_next_edges(call.x))
+                       : autograd::apply(call.linear_operator, call.x);
+}
+
+std::unique_ptr<Started> carry_out_later(std::string name, const Agreed& call) {
+  return std::make_unique<Started>(
+      std::move(name), call.recorded
+                           ? record_start(call.x, call.linear_operator, torch::autograd::collect_next_edges(call.x))
+                           : start(call.linear_operator, call.x, false));
+}
+
+}  // namespace
+
+at::Tensor call(operators::Primitive& primitive, const operators::Input& x) { return carry_out(agree(primitive, x)); }
 
 at::Tensor call_adjoint(operators::Primitive& primitive, const operators::Input& x, const at::Tensor& y) {
   if (!primitive.active()) return pass_through(y.detach());
   return autograd::apply(primitive.prepare(x).linear_operator->adjoint(), y.detach());
 }
 
-at::Tensor pass_through(const at::Tensor& x) {
-  static const OperatorPtr outside = c10::make_intrusive<operators::Clone>();
-  const bool recorded = x.requires_grad() && operators::records_gradients();
-  return recorded ? record(x, outside, torch::autograd::collect_next_edges(x)) : apply(outside, x);
+at::Tensor pass_through(const at::Tensor& x) { return carry_out(outside(x)); }
+
+std::unique_ptr<Started> start(operators::Primitive& primitive, const operators::Input& x) {
+  return carry_out_later(primitive.name(), agree(primitive, x));
+}
+
+std::unique_ptr<Started> start_pass_through(const at::Tensor& x) { return carry_out_later("Clone", outside(x)); }
+
+Started::~Started() {
+  if (waited()) return;
+  operators::complain("comes after " + name_ +
+                      " was started and dropped; what start() returns has to be passed to wait()");
+}
+
+at::Tensor Started::wait() {
+  if (waited()) throw std::runtime_error(name_ + ": wait() was called before; each start() has one wait()");
+  const auto token = std::exchange(token_, at::Tensor());
+  return recorded(token) ? record_wait(token) : autograd::wait(token);
 }
 
 }  // namespace distdl::autograd

@@ -20,5 +20,6 @@ inline py::object shared_by_copies(py::object self, const py::dict& /*memo*/) { 
 void bind_geometry(py::module_& m);
 void bind_agreement(py::module_& m);
 void bind_primitives(py::module_& m);
+void bind_process(py::module_& m);
 
 }  // namespace distdl::bindings

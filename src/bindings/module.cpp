@@ -58,6 +58,7 @@ PYBIND11_MODULE(_core, m) {
   bind_geometry(m);
   bind_agreement(m);
   bind_primitives(m);
+  bind_process(m);
 }
 
 }  // namespace distdl::bindings

@@ -12,7 +12,6 @@
 #include "operators/all_sum_reduce.hpp"
 #include "operators/broadcast.hpp"
 #include "operators/halo_exchange.hpp"
-#include "operators/memory.hpp"
 #include "operators/reduce_scatter.hpp"
 #include "operators/repartition.hpp"
 #include "operators/sum_reduce.hpp"
@@ -35,6 +34,12 @@ at::Tensor call(Primitive& self, const py::object& x) {
   const auto input = input_of(x);
   const py::gil_scoped_release release;
   return autograd::call(self, input);
+}
+
+std::unique_ptr<autograd::Started> start(Primitive& self, const py::object& x) {
+  const auto input = input_of(x);
+  const py::gil_scoped_release release;
+  return autograd::start(self, input);
 }
 
 at::Tensor call_adjoint(Primitive& self, const py::object& x, const at::Tensor& y) {
@@ -87,18 +92,23 @@ void bind_along_axes(py::module_& m, const char* name, const char* axes_name) {
 void bind_primitives(py::module_& m) {
   py::class_<Primitive>(m, "Primitive", "A linear operator between distributed tensors, with autograd.")
       .def("__call__", &call, py::arg("x"), "Applies it. Collective over the ranks of its partitions.")
+      .def("start", &start, py::arg("x"), "The first half of a call. Collective over the ranks of its partitions.")
       .def("adjoint", &call_adjoint, py::arg("x"), py::arg("y"),
            "Applies the adjoint, without autograd, to y; x has the structure of the forward input. Collective.")
       .def("__deepcopy__", &shared_by_copies, py::arg("memo"), "A copied layer shares it.")
+      .def_property_readonly("name", &Primitive::name)
       .def_property_readonly("active", &Primitive::active, "Whether this rank is in one of its partitions.");
 
   m.def("pass_through", &autograd::pass_through, py::arg("x"), py::call_guard<py::gil_scoped_release>(),
         "What any primitive gives on a rank that is in none of its partitions.");
 
-  m.def("set_pool_limit", &set_pool_limit, py::arg("bytes"));
-  m.def("pool_limit", &pool_limit);
-  m.def("pool_size", &pool_size);
-  m.def("empty_pool", &empty_pool);
+  m.def("start_pass_through", &autograd::start_pass_through, py::arg("x"), py::call_guard<py::gil_scoped_release>());
+
+  py::class_<autograd::Started>(m, "Started", "A call that was started.")
+      .def("wait", &autograd::Started::wait, py::call_guard<py::gil_scoped_release>(),
+           "Its result. Has to be called once; no other rank has to.")
+      .def_property_readonly("waited", &autograd::Started::waited)
+      .def_property_readonly("name", &autograd::Started::name);
 
   bind_rooted<BroadcastPrimitive>(m, "Broadcast");
   bind_rooted<SumReducePrimitive>(m, "SumReduce");

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/error.hpp"
+#include "comm/progress.hpp"
 
 namespace distdl::comm {
 
@@ -39,14 +40,27 @@ class Requests {
   bool empty() const { return pending_.empty(); }
 
   void wait_all() {
-    check(MPI_Waitall(static_cast<int>(pending_.size()), pending_.data(), MPI_STATUSES_IGNORE), "MPI_Waitall");
+    if (patient()) {
+      for (std::size_t position = 0; position < pending_.size(); ++position) wait(position);
+    } else {
+      check(MPI_Waitall(static_cast<int>(pending_.size()), pending_.data(), MPI_STATUSES_IGNORE), "MPI_Waitall");
+    }
     pending_.clear();
     kept_.clear();
   }
 
   /// Waits for one request, by its position in the order of next(). In order, not for whichever comes first: where
   /// ranks share a core, MPI_Waitany of MPICH takes five times as long as MPI_Wait.
-  void wait(std::size_t position) { check(MPI_Wait(&pending_.at(position), MPI_STATUS_IGNORE), "MPI_Wait"); }
+  void wait(std::size_t position) {
+    auto& request = pending_.at(position);
+    for (int looks = 0; patient(); ++looks) {
+      int done = 0;
+      check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+      if (done != 0) return;
+      pause(looks);
+    }
+    check(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait");
+  }
 
  private:
   std::vector<MPI_Request> pending_;

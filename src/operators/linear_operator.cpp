@@ -51,7 +51,12 @@ Structure Input::structure() const {
 bool Input::requires_grad() const { return tensor.defined() && tensor.requires_grad() && records_gradients(); }
 
 Primitive::Prepared Primitive::prepare(const Input& x) {
-  const auto agreed = agreement_.agree(x.structure(), x.requires_grad());
+  auto mine = x.structure();
+  if (mine.error_kind == Structure::Error::none) {
+    mine.error = take_complaint();
+    if (!mine.error.empty()) mine.error_kind = Structure::Error::state;
+  }
+  const auto agreed = agreement_.agree(mine, x.requires_grad());
   if (agreed.changed || !operator_) {
     operator_.reset();
     try {

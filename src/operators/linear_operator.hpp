@@ -30,6 +30,7 @@ class LinearOperator : public torch::CustomClassHolder {
 
   const Site& site() const { return *site_; }
   bool is_adjoint() const { return is_adjoint_; }
+  bool communicates() const { return site_->scope.communicator != nullptr; }
 
   /// As profilers show it.
   std::string text() const { return "distdl::" + site_->name + (is_adjoint_ ? " adjoint" : ""); }

@@ -7,6 +7,8 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <deque>
+#include <mutex>
 
 #include "comm/error.hpp"
 
@@ -15,6 +17,9 @@ namespace distdl::operators {
 namespace {
 
 std::atomic<bool> check_structure{true};
+
+std::mutex complaints_mutex;
+std::deque<std::string> complaints;
 
 constexpr std::size_t kMaxDims = 32;
 constexpr std::size_t kMaxText = 400;
@@ -78,6 +83,19 @@ template <class Error = std::runtime_error>
   throw Error(rule + "; " + by_rank(scope, comm::gather_texts(*scope.communicator, mine)));
 }
 
+[[noreturn]] void throw_error(const Site& site, std::size_t rank, const Structure& structure) {
+  const auto message =
+      site.name + ": the input of rank " + std::to_string(site.scope.ranks[rank]) + " " + structure.error;
+  switch (structure.error_kind) {
+    case Structure::Error::type:
+      throw TypeError(message);
+    case Structure::Error::state:
+      throw std::runtime_error(message);
+    default:
+      throw std::invalid_argument(message);
+  }
+}
+
 comm::Outcome vote_on_call(const Site& site, bool adjoint, bool changed, bool requires_grad,
                            const std::string& own = "") {
   comm::Ballot ballot;
@@ -114,6 +132,19 @@ comm::Outcome vote(const Scope& scope, const comm::Ballot& ballot, const std::st
   return outcome;
 }
 
+void complain(std::string problem) {
+  const std::lock_guard lock(complaints_mutex);
+  complaints.push_back(std::move(problem));
+}
+
+std::string take_complaint() {
+  const std::lock_guard lock(complaints_mutex);
+  if (complaints.empty()) return {};
+  auto problem = std::move(complaints.front());
+  complaints.pop_front();
+  return problem;
+}
+
 bool records_gradients() { return c10::GradMode::is_enabled() && !c10::InferenceMode::is_enabled(); }
 
 bool agree_on_backward(const Site& site, bool adjoint, bool has_gradient, bool differentiated,
@@ -127,6 +158,7 @@ Agreement::Result Agreement::agree(const Structure& mine, bool requires_grad, co
   const auto rank = static_cast<std::size_t>(site_->scope.communicator->rank());
   const bool changed = structure_.empty() || mine.error_kind != Structure::Error::none || structure_[rank] != mine;
   if (!structure_check() && !structure_.empty()) {
+    if (mine.error_kind != Structure::Error::none) throw_error(*site_, rank, mine);
     if (changed) {
       throw std::runtime_error(site_->name + ": the input of rank " + std::to_string(site_->scope.ranks[rank]) +
                                " changed while the structure check is off; turn it on for this call");
@@ -157,11 +189,7 @@ GlobalStructure gather(const Scope& scope, const Structure& mine) {
 
 void throw_errors(const Site& site, const GlobalStructure& structure) {
   for (std::size_t r = 0; r < structure.size(); ++r) {
-    const auto& one = structure[r];
-    if (one.error_kind == Structure::Error::none) continue;
-    const auto message = site.name + ": the input of rank " + std::to_string(site.scope.ranks[r]) + " " + one.error;
-    if (one.error_kind == Structure::Error::type) throw TypeError(message);
-    throw std::invalid_argument(message);
+    if (structure[r].error_kind != Structure::Error::none) throw_error(site, r, structure[r]);
   }
 }
 

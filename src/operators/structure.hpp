@@ -34,7 +34,7 @@ struct Scope {
 
 /// One rank's tensor as the others see it. A rank that could not use what it was given says so in `error`.
 struct Structure {
-  enum class Error : std::int8_t { none, type, value };
+  enum class Error : std::int8_t { none, type, value, state };
 
   Shape sizes;
   c10::ScalarType dtype = c10::ScalarType::Float;
@@ -74,6 +74,11 @@ bool agree_on_backward(const Site& site, bool adjoint, bool has_gradient, bool d
 
 /// Whether torch records what is called now: neither under no_grad nor in inference mode.
 bool records_gradients();
+
+/// What this rank did wrong where it could not be thrown on all ranks: the next agreement of an operator's ranks does.
+void complain(std::string problem);
+/// What was complained about first, which is then forgotten; empty if nothing was.
+std::string take_complaint();
 
 /// The global structure of an operator's input, agreed on by its ranks and kept until it changes on any of them.
 class Agreement {

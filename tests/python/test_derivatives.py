@@ -14,16 +14,18 @@ from support import block_of, grid, job, raises_everywhere, total, values
 
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
 @pytest.mark.parametrize("curved", ["first", "last"])
-def test_second_derivatives_where_one_rank_alone_is_not_linear(P_world, make, curved):
+@pytest.mark.parametrize("halves", [False, True])
+def test_second_derivatives_where_one_rank_alone_is_not_linear(P_world, make, curved, halves):
     """f sums y^2 / 2 on one rank and y on the others: only there does the gradient depend on the call before it.
 
     With D, the projection on that rank, f' = A* (D A x + (1 - D) 1), and the gradient of <f', f'> / 2 is A* D A f'.
     """
     case = make(P_world)
     A = case.operator._operator
+    operator = (lambda x: case.operator.wait(case.operator.start(x))) if halves else case.operator
     here = job.rank == (0 if curved == "first" else job.size - 1)
     x = values(case.shape, seed=job.rank).requires_grad_()
-    y = case.operator(x)
+    y = operator(x)
     (first,) = torch.autograd.grad((y.square() / 2 if here else y).sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(
         first.square().sum() / 2, x, allow_unused=True, materialize_grads=True, retain_graph=True

@@ -19,7 +19,10 @@ PartitionLike = Any
 
 
 class _Primitive(Module):
-    """A layer around one operator of the C++ core, which agrees on the structure by itself."""
+    """A layer around one operator of the C++ core, which agrees on the structure by itself.
+
+    ``layer(x)`` is ``layer.wait(layer.start(x))``.
+    """
 
     _distdl_sets_up = False
 
@@ -31,6 +34,30 @@ class _Primitive(Module):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the operator. Collective over the ranks of its partitions."""
         result: torch.Tensor = self._operator(input)
+        return result
+
+    def start(self, input: torch.Tensor) -> Any:
+        """Begin to apply the operator, and return at once what :meth:`wait` takes.
+
+        The data travels while Python and torch compute something else. In the backward pass the roles are swapped: what
+        was computed between start and wait overlaps with the adjoint's messages too. Several calls may be under way;
+        all ranks have to start them in the same order. The input must not be written before the wait.
+
+        Collective over the ranks of the partitions, and raises what a call raises.
+        """
+        return self._operator.start(input)
+
+    def wait(self, started: Any) -> torch.Tensor:
+        """The result of a call that was started. Each start needs its wait; no other rank has to call it.
+
+        Raises:
+            RuntimeError: if it was waited for before, or the input was written since :meth:`start`. A call that was
+                started and then dropped raises at the next call of any operator, on all of its ranks.
+            ValueError: if another layer started it.
+        """
+        if started.name not in (self._operator.name, "Clone"):
+            raise ValueError(f"{type(self).__name__}: wait() was passed a start of {started.name}")
+        result: torch.Tensor = started.wait()
         return result
 
     def extra_repr(self) -> str:

@@ -1,0 +1,156 @@
+#include "comm/progress.hpp"
+
+#include <mpi.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "comm/error.hpp"
+
+namespace distdl::comm {
+
+namespace {
+
+std::atomic<bool> thread_wanted{true};
+thread_local bool is_progress_thread = false;
+
+constexpr int kLooksWithoutPause = 20;
+constexpr std::chrono::microseconds kShortestPause{5}, kLongestPause{50};
+
+bool thread_multiple() {
+  static const bool provided = [] {
+    int level = MPI_THREAD_SINGLE;
+    check(MPI_Query_thread(&level), "MPI_Query_thread");
+    return level == MPI_THREAD_MULTIPLE;
+  }();
+  return provided;
+}
+
+}  // namespace
+
+/// The queue. Whoever waits takes the next task if nobody is at one; the progress thread only is the one who always has
+/// time.
+class Progress {
+ public:
+  void add(TaskPtr task) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (progress_thread() && !has_thread_) {
+        std::thread([this] { serve(); }).detach();
+        has_thread_ = true;
+      }
+      queue_.push_back(std::move(task));
+      ++unfinished_;
+    }
+    changed_.notify_all();
+  }
+
+  void wait(const Task& task) {
+    std::unique_lock lock(mutex_);
+    work_until(lock, [&] { return task.done_; });
+  }
+
+  void wait_for_all() {
+    std::unique_lock lock(mutex_);
+    work_until(lock, [&] { return unfinished_ == 0; });
+  }
+
+  bool under_way() const { return unfinished_ != 0; }
+  bool waited_for() const { return waiting_ != 0; }
+
+ private:
+  template <class Condition>
+  void work_until(std::unique_lock<std::mutex>& lock, const Condition& reached) {
+    ++waiting_;
+    while (!reached()) {
+      if (!busy_ && !queue_.empty()) {
+        work(lock);
+      } else {
+        changed_.wait(lock);
+      }
+    }
+    --waiting_;
+  }
+
+  void serve() {
+    is_progress_thread = true;
+    prctl(PR_SET_NAME, "distdl");
+    prctl(PR_SET_TIMERSLACK, 1000UL);  // ns: so that short pauses are short
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return !busy_ && !queue_.empty(); });
+      work(lock);
+    }
+  }
+
+  void work(std::unique_lock<std::mutex>& lock) {
+    const auto task = std::move(queue_.front());
+    queue_.pop_front();
+    busy_ = true;
+    lock.unlock();
+    std::exception_ptr error;
+    try {
+      task->work_();
+    } catch (...) {
+      error = std::current_exception();
+    }
+    task->work_ = nullptr;
+    lock.lock();
+    task->error_ = error;
+    task->done_ = true;
+    busy_ = false;
+    --unfinished_;
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<TaskPtr> queue_;
+  bool has_thread_ = false;
+  bool busy_ = false;
+  std::atomic<int> unfinished_ = 0;  // in the queue or at work
+  std::atomic<int> waiting_ = 0;
+};
+
+namespace {
+
+/// Never destroyed: the thread lives as long as the process.
+Progress& progress() {
+  static auto* const the_progress = new Progress;
+  return *the_progress;
+}
+
+}  // namespace
+
+void Task::wait() {
+  progress().wait(*this);
+  if (error_) std::rethrow_exception(error_);
+}
+
+TaskPtr start(std::function<void()> work) {
+  auto task = std::make_shared<Task>(std::move(work));
+  progress().add(task);
+  if (!progress_thread()) progress().wait(*task);
+  return task;
+}
+
+bool under_way() { return progress().under_way(); }
+void finish_all() { progress().wait_for_all(); }
+
+bool progress_thread() { return thread_wanted && thread_multiple(); }
+void set_progress_thread(bool on) { thread_wanted = on; }
+
+bool patient() { return is_progress_thread && !progress().waited_for(); }
+
+void pause(int looks) {
+  if (looks < kLooksWithoutPause) return;
+  std::this_thread::sleep_for(std::min(kShortestPause * (looks - kLooksWithoutPause + 1), kLongestPause));
+}
+
+}  // namespace distdl::comm
