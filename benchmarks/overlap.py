@@ -26,7 +26,7 @@ from distdl import Partition
 
 GOAL = 0.8
 PROGRAMS = ("communicate", "compute", "one_after_other", "overlapped")
-MOST_REPEATS = 1000
+MOST_REPEATS, MOST_GUESSES = 1000, 8
 COLUMNS = ("cores", "median, in ms", "direction", "communicate", "compute", "one after other", "overlapped", "hidden")
 HEADER = "{:5} {:14} {:9} {:>12} {:>12} {:>16} {:>12} {:>7}  goal"
 LINE = "{:5} {:14} {:9} {:12.2f} {:12.2f} {:16.2f} {:12.2f} {:7.0%}  {}"
@@ -81,11 +81,14 @@ def overlaps(name: str, size: int, seconds: float, has_goal: bool) -> Iterator[R
 
 
 def equal_work(make: Callable[[int], Overlap], program: Prepares) -> int:
-    """How much to compute for it to take as long as the communication, found in two steps."""
+    """How much to compute for it to take about as long as the communication."""
     work = 1
-    for _ in range(2):
-        times = medians(make(work), program, PROGRAMS[:2], seconds=1.0)
-        work = max(1, round(work * times["communicate"] / times["compute"]))
+    for _ in range(MOST_GUESSES):
+        times = medians(make(work), program, PROGRAMS[:2], seconds=0.5)
+        ratio = times["communicate"] / times["compute"]
+        if 0.9 < ratio < 1.1:
+            break
+        work = max(1, round(work * ratio))
     return work
 
 

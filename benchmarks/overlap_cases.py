@@ -69,8 +69,8 @@ def convolution(world: Partition, size: int, work: int) -> Overlap:
     def overlapped() -> Outputs:
         started = halo.start(x)
         inside = convolve(x)
-        whole = halo.wait(started)
-        return (torch.cat([convolve(whole[:, :, :3]), inside, convolve(whole[:, :, -3:])], 2),)
+        above, _, below = halo.wait(started).split([3, rows - 4, 3], dim=2)
+        return (torch.cat([convolve(above), inside, convolve(below)], dim=2),)
 
     return Overlap(
         inputs=(x, weight, grown),
@@ -82,24 +82,27 @@ def convolution(world: Partition, size: int, work: int) -> Overlap:
 
 
 def linear_layer(world: Partition, size: int, work: int) -> Overlap:
-    """The second of two linear layers: its weight travels from its owner while the first computes."""
+    """A wide linear layer after some small ones: its weight travels from its owner while these compute."""
     root = first_alone(world)
     broadcast = nn.Broadcast(root, world)
-    features = 512
+    features = 256
     weight = on(root, size // 4 // features, features)
-    first = torch.randn(features, features, requires_grad=True)
-    x = torch.randn(32 * work, features, requires_grad=True)
     arrived = torch.randn(size // 4 // features, features, requires_grad=True)
+    small = torch.randn(features, features, requires_grad=True)
+    x = torch.randn(32, features, requires_grad=True)
 
-    def layers(second: Callable[[], Tensor]) -> Outputs:
-        return (linear(linear(x, first), second()),)
+    def layers(wide: Callable[[], Tensor]) -> Outputs:
+        y = x
+        for _ in range(work):
+            y = linear(y, small) / 16  # the root of features: y stays about as large
+        return (linear(y, wide()),)
 
     def overlapped() -> Outputs:
         started = broadcast.start(weight)
         return layers(lambda: broadcast.wait(started))
 
     return Overlap(
-        inputs=(weight, first, x, arrived),
+        inputs=(weight, arrived, small, x),
         communicate=lambda: (broadcast(weight),),
         compute=lambda: layers(lambda: arrived),
         one_after_other=lambda: layers(lambda: broadcast(weight)),
