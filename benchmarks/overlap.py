@@ -7,7 +7,6 @@ python benchmarks/two_hosts.py benchmarks/overlap.py --wire
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +18,7 @@ import torch
 from contestants import Contestant
 from mpi4py import MPI
 from overlap_cases import OVERLAPS, Outputs, Overlap
-from report import Row, machine, size_from
+from report import Row, machine, save, size_from
 from timing import measure
 
 from distdl import Partition
@@ -56,7 +55,7 @@ def main() -> None:
                 if comm.rank == 0:
                     print(line(rows[-1]), flush=True)
     if options.json and comm.rank == 0:
-        options.json.write_text(json.dumps({"machine": machine(), "overlap": rows}, indent=1) + "\n")
+        save({"machine": machine(), "overlap": rows}, options.json)
 
 
 def use(cores: list[int]) -> None:

@@ -53,14 +53,14 @@ def halo_exchange(world: Partition, size: int, work: int) -> Overlap:
 def convolution(world: Partition, size: int, work: int) -> Overlap:
     """An image cut into an upper and a lower half: the rows inside are convolved while the rows at the cut travel.
 
-    These are an eighth of ``size``, for the whole block is four times as large as that.
+    These are a quarter of ``size``, for the whole block is four times as large as that.
     """
     grid = world.create_cartesian_topology_partition([1, 1, 2, 1])
     halo = nn.HaloExchange(grid, [(0, 0), (0, 0), (1, 1), (0, 0)])
-    channels, rows = 64, 32
-    columns = size // 8 // 4 // channels
+    channels, rows = 64, 16
+    columns = size // 4 // 4 // channels
     x = on(world, 1, channels, rows, columns)
-    weight = torch.randn(work, channels, 3, 3, requires_grad=True)
+    weight = torch.randn(16 * work, channels, 3, 3, requires_grad=True)
     grown = torch.randn(1, channels, rows + 2, columns, requires_grad=True)
 
     def convolve(block: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ mpiexec -n 2 python -m mpi4py benchmarks/primitives.py
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,7 +21,7 @@ from contestants import Clone, Contestant, MPIByHand, Raw, distdl_adjoint, distd
 from entries import ENTRIES, Entry
 from mpi4py import MPI
 from plot import plot
-from report import Row, machine, row, size_from, size_text
+from report import Row, machine, row, save, size_from, size_text
 from timing import check, measure
 
 from distdl import Partition
@@ -60,7 +59,7 @@ def main() -> None:
     if comm.rank == 0:
         print(f"\n{perf_counter() - start:.0f} s; {sum(goals)} of {len(goals)} goals are met")
         if options.json:
-            options.json.write_text(json.dumps(figures, indent=1) + "\n")
+            save(figures, options.json)
         if options.plot:
             plot(figures["times"], options.plot)
 

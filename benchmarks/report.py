@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 from collections.abc import Sequence
@@ -79,6 +80,16 @@ def line(row: Row) -> str:
     ratios = "".join(f"{ratio:9.2f}" for ratio in row["ratio"].values())
     what = f"{row['primitive']:22} {row['direction']:9} {size_text(row['bytes']):>7}"
     return f"{what} {medians} {ratios} {row['repeats']:8}  {row['goal']}{'' if row['met'] else ': not met'}"
+
+
+def save(figures: dict[str, Any], file: Path) -> None:
+    """Write tables as JSON, a row on each line, for people to compare."""
+    rows = (f"{json.dumps(name)}: {_lines(table)}" for name, table in figures.items())
+    file.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+
+
+def _lines(table: Any) -> str:
+    return "[\n" + ",\n".join(map(json.dumps, table)) + "\n]" if isinstance(table, list) else json.dumps(table)
 
 
 def size_text(size: int) -> str:
