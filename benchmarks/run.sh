@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes all figures of docs/performance.rst, in about ten minutes: see README.md. The last part needs root, and more.
+# Makes all figures of docs/performance.rst, in about a quarter of an hour: see README.md. The last part needs root, and more.
 #   bash benchmarks/run.sh [FOLDER]     FOLDER: where the figures go (default docs/figures)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
