@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,7 +18,7 @@ from torch import Tensor
 import distdl
 
 ROOT = 0
-Region = tuple[slice, ...]
+Region = tuple[Any, ...]  # slices, after an ellipsis perhaps
 NOTHING: Region = (slice(0, 0),)
 
 
@@ -118,7 +119,8 @@ class Raw(ABC):
                 if outgoing is not leaving:
                     outgoing.copy_(leaving)
                 wait = start()
-                kept_to.copy_(kept_from)
+                if kept_to.numel() > 0:
+                    kept_to.copy_(kept_from)
                 wait()
                 if not in_place:
                     deliver(incoming)
@@ -206,6 +208,14 @@ class Gloo(Raw):
             return lambda: [work.wait() for work in works]
 
         return start
+
+
+class Clone:
+    """torch.clone, where everything stays where it is."""
+
+    def keep(self, x: Tensor, y: Tensor) -> Contestant:
+        """A copy of x."""
+        return Contestant("clone", x.clone)
 
 
 @contextmanager

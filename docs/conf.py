@@ -20,6 +20,7 @@ try:
     import mpi4py
 
     mpi4py.rc.initialize = False  # where pages are made, MPI need not be able to start
+    import performance
     import pictures
 
     import distdl
@@ -94,6 +95,7 @@ def check_that_all_is_documented(app: Sphinx, env: BuildEnvironment) -> None:
 
 def setup(app: Sphinx) -> None:
     pictures.draw_all(here / "_generated")
+    performance.write_all(here / "_generated")
     app.add_directive("picture", Picture)
     app.add_html_math_renderer("mathml", (write_inline_math, None), (write_math_block, None))
     app.connect("env-check-consistency", check_that_all_is_documented)

@@ -2,6 +2,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace distdl::geometry {
 
@@ -25,22 +26,23 @@ Blocks Blocks::balanced(std::int64_t extent, std::int64_t count) {
 }
 
 Blocks Blocks::of_sizes(const Shape& sizes) {
-  Blocks blocks;
-  blocks.count_ = static_cast<std::int64_t>(sizes.size());
-  blocks.offsets_.reserve(sizes.size() + 1);
-  blocks.offsets_.push_back(0);
+  std::vector<std::int64_t> offsets{0};
+  offsets.reserve(sizes.size() + 1);
   for (const auto size : sizes) {
     if (size < 0) throw std::invalid_argument("block of negative size " + std::to_string(size));
-    blocks.offsets_.push_back(blocks.offsets_.back() + size);
+    offsets.push_back(offsets.back() + size);
   }
-  blocks.extent_ = blocks.offsets_.back();
+  Blocks blocks;
+  blocks.count_ = static_cast<std::int64_t>(sizes.size());
+  blocks.extent_ = offsets.back();
+  blocks.offsets_ = std::make_shared<const std::vector<std::int64_t>>(std::move(offsets));
   return blocks;
 }
 
 Interval Blocks::at(std::int64_t i) const {
-  if (offsets_.empty()) return balanced_block(extent_, count_, i);
+  if (!offsets_) return balanced_block(extent_, count_, i);
   const auto k = static_cast<std::size_t>(i);
-  return {offsets_.at(k), offsets_.at(k + 1)};
+  return {offsets_->at(k), offsets_->at(k + 1)};
 }
 
 }  // namespace distdl::geometry

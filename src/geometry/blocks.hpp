@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "geometry/interval.hpp"
@@ -24,7 +25,8 @@ class Blocks {
  private:
   std::int64_t extent_ = 0;
   std::int64_t count_ = 0;
-  std::vector<std::int64_t> offsets_;  // count + 1 of them; empty when balanced
+  // count + 1 of them; none when balanced. Copies share them, so that a copy costs the same for any count.
+  std::shared_ptr<const std::vector<std::int64_t>> offsets_;
 };
 
 }  // namespace distdl::geometry

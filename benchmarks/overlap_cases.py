@@ -1,0 +1,144 @@
+"""What is overlapped: a primitive, and what can be computed while its messages travel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d, linear
+
+from cases import first_alone, on
+from distdl import Partition, nn
+
+Outputs = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Four programs on the same inputs. The last two give the same."""
+
+    inputs: Outputs
+    communicate: Callable[[], Outputs]
+    compute: Callable[[], Outputs]
+    one_after_other: Callable[[], Outputs]
+    overlapped: Callable[[], Outputs]
+
+
+MakesOverlap = Callable[[Partition, int, int], Overlap]  # from the bytes to communicate, and how much to compute
+
+
+def broadcast(world: Partition, size: int, work: int) -> Overlap:
+    """A vector from one rank to both, beside matrix products."""
+    root = first_alone(world)
+    return _beside_products(nn.Broadcast(root, world), on(root, size // 4), work)
+
+
+def repartition(world: Partition, size: int, work: int) -> Overlap:
+    """A matrix from rows to columns, of which each rank sends half of its block, beside matrix products."""
+    P_x, P_y = (world.create_cartesian_topology_partition(shape) for shape in ([2, 1], [1, 2]))
+    rows = 1024
+    return _beside_products(nn.Repartition(P_x, P_y), on(world, rows, 2 * size // 4 // rows), work)
+
+
+def halo_exchange(world: Partition, size: int, work: int) -> Overlap:
+    """Blocks of rows, of which each rank sends the half next to the other rank, beside matrix products."""
+    grid = world.create_cartesian_topology_partition([2, 1])
+    rows = 64
+    halo = [(rows // 2, rows // 2), (0, 0)]
+    return _beside_products(nn.HaloExchange(grid, halo), on(world, rows, 2 * size // 4 // rows), work)
+
+
+def convolution(world: Partition, size: int, work: int) -> Overlap:
+    """An image cut into an upper and a lower half: the rows inside are convolved while the rows at the cut travel.
+
+    These are a quarter of ``size``, for the whole block is four times as large as that.
+    """
+    grid = world.create_cartesian_topology_partition([1, 1, 2, 1])
+    halo = nn.HaloExchange(grid, [(0, 0), (0, 0), (1, 1), (0, 0)])
+    channels, rows = 64, 16
+    columns = size // 4 // 4 // channels
+    x = on(world, 1, channels, rows, columns)
+    weight = torch.randn(16 * work, channels, 3, 3, requires_grad=True)
+    grown = torch.randn(1, channels, rows + 2, columns, requires_grad=True)
+
+    def convolve(block: Tensor) -> Tensor:
+        return conv2d(block, weight, padding=(0, 1))
+
+    def overlapped() -> Outputs:
+        started = halo.start(x)
+        inside = convolve(x)
+        above, _, below = halo.wait(started).split([3, rows - 4, 3], dim=2)
+        return (torch.cat([convolve(above), inside, convolve(below)], dim=2),)
+
+    return Overlap(
+        inputs=(x, weight, grown),
+        communicate=lambda: (halo(x),),
+        compute=lambda: (convolve(grown),),
+        one_after_other=lambda: (convolve(halo(x)),),
+        overlapped=overlapped,
+    )
+
+
+def linear_layer(world: Partition, size: int, work: int) -> Overlap:
+    """A wide linear layer after some small ones: its weight travels from its owner while these compute."""
+    root = first_alone(world)
+    broadcast = nn.Broadcast(root, world)
+    features = 256
+    weight = on(root, size // 4 // features, features)
+    arrived = torch.randn(size // 4 // features, features, requires_grad=True)
+    small = torch.randn(features, features, requires_grad=True)
+    x = torch.randn(32, features, requires_grad=True)
+
+    def layers(wide: Callable[[], Tensor]) -> Outputs:
+        y = x
+        for _ in range(work):
+            y = linear(y, small) / 16  # the root of features: y stays about as large
+        return (linear(y, wide()),)
+
+    def overlapped() -> Outputs:
+        started = broadcast.start(weight)
+        return layers(lambda: broadcast.wait(started))
+
+    return Overlap(
+        inputs=(weight, arrived, small, x),
+        communicate=lambda: (broadcast(weight),),
+        compute=lambda: layers(lambda: arrived),
+        one_after_other=lambda: layers(lambda: broadcast(weight)),
+        overlapped=overlapped,
+    )
+
+
+def _beside_products(layer: torch.nn.Module, x: Tensor, work: int) -> Overlap:
+    """The layer, and ``work`` products with a matrix that is in the caches, which have nothing to do with it."""
+    factor = torch.linalg.qr(torch.randn(256, 256)).Q  # keeps what it is multiplied with as large as it is
+    a = torch.randn(256, 256, requires_grad=True)
+
+    def products() -> Tensor:
+        b = a
+        for _ in range(work):
+            b = b @ factor
+        return b
+
+    def overlapped() -> Outputs:
+        started = layer.start(x)
+        b = products()
+        return layer.wait(started), b
+
+    return Overlap(
+        inputs=(x, a),
+        communicate=lambda: (layer(x),),
+        compute=lambda: (products(),),
+        one_after_other=lambda: (layer(x), products()),
+        overlapped=overlapped,
+    )
+
+
+OVERLAPS: dict[str, MakesOverlap] = {
+    "Broadcast": broadcast,
+    "Repartition": repartition,
+    "HaloExchange": halo_exchange,
+    "Conv2d-halo": convolution,
+    "Linear-weight": linear_layer,
+}
