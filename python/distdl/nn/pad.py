@@ -78,8 +78,9 @@ class DistributedPad(Module):
     def _refuse_as_torch(self, extents: list[int], dtype: torch.dtype) -> None:
         with as_of(type(self).__name__):
             F.pad(torch.empty(extents, device="meta"), self.pad, self.mode, self.value)
-            # For this dtype too, which meta tensors do not know.
-            F.pad(torch.zeros([1] * len(extents), dtype=dtype), [0] * len(self.pad), self.mode)
+            # What torch refuses of dtypes and values shows only where it computes: here of one element.
+            widths = [1 if self.mode == "constant" else 0] * len(self.pad)
+            F.pad(torch.zeros([1] * len(extents), dtype=dtype), widths, self.mode, self.value)
 
     def _crop(self, d: int, left: int, right: int, blocks: list[Interval]) -> tuple[int, int, list[Interval]]:
         """Cut away what negative widths do, without any communication; the widths and blocks that are left."""
