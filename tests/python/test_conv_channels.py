@@ -192,3 +192,35 @@ def test_mistakes_raise_on_all_that_are_in_any_partition(P_world):
     layer.weight.data = weight
     y = layer(good)  # and the layer is as good as before
     assert not P_y.active or y.shape == (1, 2, 3)
+
+
+@pytest.mark.mpi(min_size=6)
+@pytest.mark.parametrize("kind", ["GeneralConv", "ConvTranspose"])
+def test_everything_is_split_at_once(P_world, kind):
+    """As many workers in each direction as there is room for, in jobs that are large enough for that."""
+    left, split = job.size, [1, 1, 1, 1, 1]
+    for d in (2, 1, 3, 0, 4):  # p_in, p_out, height, batch, width
+        split[d] = 2 if left >= 2 else 1
+        left //= split[d]
+    batch, p_out, p_in, *space = split
+    ranks = list(range(job.size))
+    grids = Split([batch], p_out, p_in, space, [ranks, ranks[::-1], ranks[1:] + ranks[:1]])
+    sizes = [[2, 1][:batch] if batch > 1 else [3], *[None] * 3]
+    assert_like_twin(kind, 2, P_world, grids, values([3, 3, 7, 6]), 3, 5, 3, stride=2, padding=1, sizes=sizes)
+    depthwise = Split([1], job.size, 1, [1, 1], [ranks] * 3, grouped=True)
+    assert_like_twin(kind, 2, P_world, depthwise, values([1, 7, 4, 4]), 7, 7, 3, groups=7)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+@pytest.mark.mpi(min_size=6)
+@given(data=st.data())
+@on_all_ranks
+def test_more_blocks_than_channels_and_rows(P_world, data):
+    """Draws as above, on the grids of a larger job."""
+    split, shape, sizes, channels, options, dtype = data.draw(convolutions(1))
+    x = values(shape, dtype)
+    try:
+        torch.nn.Conv1d(*channels, dtype=dtype, **options)(x)
+    except RuntimeError:
+        return
+    assert_like_twin("GeneralConv", 1, P_world, split, x, *channels, sizes=sizes, **options)

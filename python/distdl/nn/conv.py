@@ -132,12 +132,13 @@ _DOCUMENTATION = """Applies a {dims}-d convolution to a tensor in blocks: ``torc
     """
 _P_X = """        P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``, of
             which channels must be 1."""
-_P_XYW = """        P_x: the partition of the input: [batch, p_in, *space], or without batch.
-        P_y: the partition of the output: [batch, p_out, *space], likewise.
-        P_w: the workers that compute: [batch, p_out, p_in, *space]. Worker (b, i, j, *s) applies block (i, j) of the
-            weight, which worker (0, i, j, 0, ...) owns, and results are summed over j. [p_out, p_in, *space] where
-            batch is 1, and [p_out, p_in] where space is too. With groups, P_x is [batch, p, *space] like P_y, P_w is
-            [batch, p, 1, *space], and blocks of channels have to be whole groups."""
+_P_XYW = """        P_x: the partition of the input: ``[batch, p_in, *space]``, or without batch.
+        P_y: the partition of the output: ``[batch, p_out, *space]``, likewise.
+        P_w: the workers that compute: ``[batch, p_out, p_in, *space]``. Worker ``(b, i, j, *s)`` applies block (i, j)
+            of the weight, which worker (0, i, j, 0, ...) owns, and results are summed over j. It may be
+            ``[p_out, p_in, *space]`` where batch is 1, and ``[p_out, p_in]`` where space is too. With groups, P_x is
+            ``[batch, p, *space]`` like P_y, P_w is ``[batch, p, 1, *space]``, and blocks of channels have to be whole
+            groups."""
 _SPACE = """
     Space and batch may be split. The weight is on one worker.
 """

@@ -141,8 +141,8 @@ _DOCUMENTATION = """Applies a {dims}-d transposed convolution to a tensor in blo
 
     Args:
         P_x, P_y, P_w: as in :class:`DistributedConv{dims}d`.
-        in_channels, out_channels, kernel_size, stride, padding, output_padding, groups, bias, dilation, padding_mode,
-            device, dtype: as in ``torch.nn.ConvTranspose{dims}d``.
+        in_channels, out_channels, kernel_size, stride, padding: as in ``torch.nn.ConvTranspose{dims}d``.
+        output_padding, groups, bias, dilation, padding_mode, device, dtype: likewise.
 
     Shape:
         ``(N, in_channels, *space)`` or ``(in_channels, *space)``, as P_x has dimensions, in any blocks; out comes
