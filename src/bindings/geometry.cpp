@@ -77,6 +77,7 @@ void bind_geometry(py::module_& m) {
   py::class_<geometry::TransposedWindow>(m, "TransposedWindow", "A window of a transposed convolution, likewise.")
       .def(py::init<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>(), py::arg("kernel"),
            py::arg("stride"), py::arg("padding"), py::arg("dilation"), py::arg("output_padding"))
+      .def("__deepcopy__", &shared_by_copies, py::arg("memo"), "A copied layer shares it.")
       .def("reach", &geometry::TransposedWindow::reach, "How far apart the first and the last output of an input are.")
       .def("first", &geometry::TransposedWindow::first, py::arg("i"), "The first output that input i adds to.")
       .def("outputs", &geometry::TransposedWindow::outputs, py::arg("n"), "How many outputs n inputs have.")

@@ -3,6 +3,7 @@
 DISTDL_DRAWS is the number of drawn examples in the test of each dimension: 25 by default, more for a long run.
 """
 
+import copy
 import os
 
 import pytest
@@ -114,6 +115,20 @@ def test_output_size(P_world, dims):
         size = [13 if job.rank == 0 else 14] * dims
         raises_everywhere(ValueError, "the ranks differ", lambda: layer(block_of(x, P_x), output_size=size))
     assert torch.equal(assemble(layer(block_of(x, P_x)), P_x, twin(x).shape), twin(x))
+
+
+@pytest.mark.parametrize("kind", ["Conv1d", "ConvTranspose1d"])
+def test_a_copy_goes_its_own_way(P_world, kind):
+    """After a call too, and with inputs of other shapes than the original's."""
+    P_x = grid(P_world, [1, 1, job.size])
+    layer = getattr(dnn, f"Distributed{kind}")(P_x, 2, 2, 3)
+    twin = getattr(torch.nn, kind)(2, 2, 3)
+    distdl.load_sequential(layer, fill_with_integers(twin).state_dict())
+    small, large = values([1, 2, 5], torch.float32), values([2, 2, 9], torch.float32)
+    layer(block_of(small, P_x))
+    other = copy.deepcopy(layer)
+    for one, x in ((layer, large), (other, small), (layer, large), (other, large), (layer, small)):
+        assert torch.equal(assemble(one(block_of(x, P_x)), P_x, twin(x).shape), twin(x))
 
 
 @every_dimension
