@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,13 +28,16 @@ class Layout:
     partition: Partition
     shape: tuple[int, ...]
 
+    def block(self, index: Iterable[int]) -> list[tuple[int, int]]:
+        """(start, stop) along each dimension of the block that the worker at this place owns."""
+        workers = self.partition._shape
+        return [_core.balanced_block(n, p, int(i)) for n, p, i in zip(self.shape, workers, index, strict=True)]
+
     def intervals(self) -> list[tuple[int, int]] | None:
         """(start, stop) of this rank's block along each dimension; None on ranks that have none."""
         if not self.partition.active:
             return None
-        index = self.partition.cartesian_index(self.partition.rank)
-        workers = self.partition._shape
-        return [_core.balanced_block(n, p, int(i)) for n, p, i in zip(self.shape, workers, index, strict=True)]
+        return self.block(self.partition.cartesian_index(self.partition.rank))
 
     @functools.cached_property
     def local_shape(self) -> tuple[int, ...]:
@@ -96,39 +100,47 @@ def zero_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class ParameterBroadcast:
-    """Carries the parameters that worker 0 of a partition owns to all its workers, as one message.
+    """Carries parameters from their owners to all workers of a partition that need them, as one message each.
 
-    The adjoint sums the gradients back to the owner. Constructing and calling are collective over the partition.
+    The adjoint sums the gradients back to the owners. Constructing and calling are collective over the partition.
+
+    Args:
+        layer: its name, for messages.
+        partition: the workers.
+        owners: those of them that own the parameters, as a partition that broadcasts to all; worker 0 by default.
     """
 
-    def __init__(self, layer: str, partition: Partition) -> None:
+    def __init__(self, layer: str, partition: Partition, owners: Partition | None = None) -> None:
         self._layer, self._partition = layer, partition
-        self._owner = partition._line(partition._ranks[:1])
-        self._broadcast = primitives.broadcast(self._owner, partition._line(partition._ranks))
+        self._owner = owners or partition._line(partition._ranks[:1])
+        self._broadcast = primitives.broadcast(self._owner, partition if owners else partition._line(partition._ranks))
 
     @property
     def owner(self) -> Partition:
-        """The partition of the one worker that owns the parameters."""
+        """The partition of the workers that own the parameters."""
         return self._owner
 
     def __call__(self, *owned: tuple[torch.Tensor, tuple[int, ...]]) -> list[torch.Tensor]:
-        """Full parameters from (this rank's part, global shape) pairs; on ranks outside the parts as they are.
+        """This worker's parameters from (this rank's part, shape of the owner's) pairs; outside the parts as they are.
 
         Raises:
-            RuntimeError: on all workers, if what the owner has is not of these shapes.
+            RuntimeError: on all workers of an owner, if what it has is not of these shapes.
         """
         if not self._partition.active:
             return [parameter for parameter, _ in owned]
         mine = [parameter.reshape(-1) for parameter, _ in owned]
         expected = [shape for _, shape in owned]
-        if not self._owner.active:  # of no elements: torch.cat would lose these from derivatives of derivatives
+        # torch.cat would lose what has no elements from derivatives of derivatives.
+        if not self._owner.active:
             flat = functools.reduce(operator.add, mine)
         elif [tuple(parameter.shape) for parameter, _ in owned] == expected:
             flat = torch.cat(mine)
+            for empty in (one for one in mine if one.numel() == 0):
+                flat = flat + zero_of(empty)
         else:
             flat = torch.empty(0)  # tells the others
         flat = self._broadcast(flat)
         if flat.numel() != sum(map(math.prod, expected)):
-            raise RuntimeError(f"{self._layer}: the parameters of worker 0 of P_x do not have the shapes {expected}")
+            raise RuntimeError(f"{self._layer}: the parameters of their owner do not have the shapes {expected}")
         parts = flat.split([math.prod(shape) for shape in expected])
         return [part.view(shape) for part, shape in zip(parts, expected, strict=True)]

@@ -169,6 +169,38 @@ def window_exchange(
     )  # fmt: skip
 
 
+def interval_exchange(
+    layer: str,
+    P_x: Partition,
+    P_y: Partition,
+    wanted: Sequence[Sequence[tuple[int, int]]],
+    periodic: Sequence[bool] = (),
+    fill_value: float = 0.0,
+) -> Any:
+    """The exchange that brings each worker of P_y the box that it wants of a tensor on P_x.
+
+    For a layer that knows the global shape of its input, in its set-up: partitions and intervals are agreed on then.
+
+    Args:
+        layer: its name, for messages.
+        P_x, P_y: partitions with as many dimensions as the tensor.
+        wanted: for each dimension the (start, stop) of each place along that dimension of P_y. They may overlap, leave
+            gaps and reach beyond the tensor.
+        periodic: for each dimension whether the tensor wraps; it does not by default.
+        fill_value: what lies beyond the tensor elsewhere.
+    """
+    if P_x._root is None:
+        return Absent()
+    core = _core.IntervalExchange(
+        layer, P_x._root, P_x._workers(), P_y._workers(), wanted, list(periodic), float(fill_value)
+    )
+
+    def lift() -> Any:
+        raise NotImplementedError(f"{layer}: vmap is not supported; give the layer the batch as a dimension")
+
+    return Operator(core, lift)
+
+
 class HaloInRoom:
     """A halo exchange on tensors that already have room for their halos: the four-argument form.
 

@@ -82,6 +82,16 @@ class LayerAgreement {
 
   void forget() { agreement_.forget(); }
 
+  std::vector<geometry::Shape> blocks(const geometry::Shape& shape, const std::vector<int>& ranks) const {
+    const auto input = operators::place(site_->scope, {"P_x", ranks, shape});
+    operators::check_roles(*site_, input, agreement_.structure());
+    std::vector<geometry::Shape> sizes;
+    for (const auto& along : operators::check_blocks(*site_, input, agreement_.structure())) {
+      sizes.push_back(along.sizes());
+    }
+    return sizes;
+  }
+
   std::vector<std::pair<std::vector<std::int64_t>, c10::ScalarType>> structure(const std::vector<int>& ranks) const {
     std::vector<std::pair<std::vector<std::int64_t>, c10::ScalarType>> result;
     for (const auto& one : in_order_of(ranks, site_->scope, agreement_.structure())) {
@@ -166,6 +176,8 @@ void bind_agreement(py::module_& m) {
           [](const LayerAgreement& self, const py::dict&) { return std::make_unique<LayerAgreement>(self); },
           py::arg("memo"), "A copied layer agrees on the structure of its own input.")
       .def("forget", &LayerAgreement::forget, "Makes the next call agree anew; on all ranks or on none.")
+      .def("blocks", &LayerAgreement::blocks, py::arg("shape"), py::arg("ranks"),
+           "The sizes of the input's blocks by dimension, on a partition of this shape and these ranks.")
       .def("structure", &LayerAgreement::structure, py::arg("ranks"), "(shape, dtype) on each of these ranks.");
 }
 

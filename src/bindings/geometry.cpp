@@ -73,6 +73,20 @@ void bind_geometry(py::module_& m) {
             return pair_of(window.reads({outputs.first, outputs.second}));
           },
           py::arg("outputs"), "(start, stop) of the inputs that these outputs read.");
+
+  py::class_<geometry::TransposedWindow>(m, "TransposedWindow", "A window of a transposed convolution, likewise.")
+      .def(py::init<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>(), py::arg("kernel"),
+           py::arg("stride"), py::arg("padding"), py::arg("dilation"), py::arg("output_padding"))
+      .def("__deepcopy__", &shared_by_copies, py::arg("memo"), "A copied layer shares it.")
+      .def("reach", &geometry::TransposedWindow::reach, "How far apart the first and the last output of an input are.")
+      .def("first", &geometry::TransposedWindow::first, py::arg("i"), "The first output that input i adds to.")
+      .def("outputs", &geometry::TransposedWindow::outputs, py::arg("n"), "How many outputs n inputs have.")
+      .def(
+          "reads",
+          [](const geometry::TransposedWindow& window, Pair outputs, std::int64_t n) {
+            return pair_of(window.reads({outputs.first, outputs.second}, n));
+          },
+          py::arg("outputs"), py::arg("n"), "(start, stop) of those of n inputs that add to these outputs.");
 }
 
 }  // namespace distdl::bindings

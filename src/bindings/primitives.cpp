@@ -12,6 +12,7 @@
 #include "operators/all_sum_reduce.hpp"
 #include "operators/broadcast.hpp"
 #include "operators/halo_exchange.hpp"
+#include "operators/interval_exchange.hpp"
 #include "operators/reduce_scatter.hpp"
 #include "operators/repartition.hpp"
 #include "operators/sum_reduce.hpp"
@@ -65,12 +66,9 @@ at::Tensor call_traced(Primitive& self, const py::object& x, bool linear, bool d
   return autograd::call_traced(self, input, linear, differentiated);
 }
 
-std::vector<std::vector<std::int64_t>> sizes_of(const std::vector<geometry::Blocks>& blocks) {
-  std::vector<std::vector<std::int64_t>> sizes;
-  for (const auto& along : blocks) {
-    sizes.emplace_back();
-    for (std::int64_t i = 0; i < along.count(); ++i) sizes.back().push_back(along.at(i).size());
-  }
+std::vector<Shape> sizes_of(const std::vector<geometry::Blocks>& blocks) {
+  std::vector<Shape> sizes;
+  for (const auto& along : blocks) sizes.push_back(along.sizes());
   return sizes;
 }
 
@@ -147,6 +145,22 @@ void bind_primitives(py::module_& m) {
              return make<HaloExchangePrimitive>(root, named("P_x", x), halos, periodic, fill);
            }),
            py::arg("root"), py::arg("P_x"), py::arg("halos"), py::arg("periodic"), py::arg("fill"));
+  py::class_<IntervalExchangePrimitive, ExchangePrimitive>(m, "IntervalExchange")
+      .def(py::init([](const std::string& layer, const py::object& root, const Workers& x, const Workers& y,
+                       const std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>>& wanted,
+                       const std::vector<bool>& periodic, double fill) {
+             const auto handle = communicator_handle(root);
+             const py::gil_scoped_release release;
+             std::vector<std::vector<geometry::Interval>> intervals;
+             for (const auto& along : wanted) {
+               intervals.emplace_back();
+               for (const auto& [start, stop] : along) intervals.back().push_back({start, stop});
+             }
+             return std::make_unique<IntervalExchangePrimitive>(layer, handle, named("P_x", x), named("P_y", y),
+                                                                std::move(intervals), periodic, fill);
+           }),
+           py::arg("layer"), py::arg("root"), py::arg("P_x"), py::arg("P_y"), py::arg("wanted"), py::arg("periodic"),
+           py::arg("fill"));
   py::class_<WindowExchangePrimitive, ExchangePrimitive>(m, "WindowExchange")
       .def(py::init([](const std::string& layer, const py::object& root, const Workers& x,
                        const std::vector<Window>& windows, bool periodic, double fill) {

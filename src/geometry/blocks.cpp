@@ -45,4 +45,10 @@ Interval Blocks::at(std::int64_t i) const {
   return {offsets_->at(k), offsets_->at(k + 1)};
 }
 
+Shape Blocks::sizes() const {
+  Shape sizes;
+  for (std::int64_t i = 0; i < count_; ++i) sizes.push_back(at(i).size());
+  return sizes;
+}
+
 }  // namespace distdl::geometry

@@ -21,6 +21,7 @@ class Blocks {
   std::int64_t extent() const { return extent_; }
   std::int64_t count() const { return count_; }
   Interval at(std::int64_t i) const;
+  Shape sizes() const;
 
  private:
   std::int64_t extent_ = 0;

@@ -99,6 +99,25 @@ Box Wanted::box(const Grid& grid, std::int64_t rank) const {
   return box;
 }
 
+std::vector<Interval> bounds_of(const std::vector<Interval>& intervals) {
+  Interval hull;
+  for (const auto& one : intervals) {
+    if (one.empty()) continue;
+    hull = hull.empty() ? one : Interval{std::min(hull.start, one.start), std::max(hull.stop, one.stop)};
+  }
+  std::vector<Interval> bounds(intervals.size());
+  auto stop = hull.start, start = hull.stop;
+  for (std::size_t i = 0; i < intervals.size(); ++i) {
+    if (!intervals[i].empty()) stop = std::max(stop, intervals[i].stop);
+    bounds[i].stop = stop;
+  }
+  for (auto i = intervals.size(); i-- > 0;) {
+    if (!intervals[i].empty()) start = std::min(start, intervals[i].start);
+    bounds[i].start = start;
+  }
+  return bounds;
+}
+
 ExchangePlan plan_exchange(const std::vector<Blocks>& owned, const Wanted& wanted, std::optional<std::int64_t> source,
                            std::optional<std::int64_t> target, const std::vector<bool>& periodic) {
   const auto dims = owned.size();

@@ -28,6 +28,10 @@ struct Wanted {
   Box box(const Grid& grid, std::int64_t rank) const;
 };
 
+/// The smallest intervals around these whose ends do not decrease, as bounds need it: for intervals in any order. What
+/// empty ones among them are bounded by does not matter.
+std::vector<Interval> bounds_of(const std::vector<Interval>& intervals);
+
 struct Transfer {
   std::int64_t peer;  // rank in the other side's grid
   Box region;         // in this worker's local coordinates: of its input if it sends, of its output if it receives

@@ -20,4 +20,13 @@ Interval Window::reads(Interval outputs) const {
   return {start, stop};
 }
 
+Interval TransposedWindow::reads(Interval outputs, std::int64_t n) const {
+  const auto padded = outputs.start + padding;
+  // Where the stride is longer than the reach, there are outputs that no input adds to.
+  const auto first_adding = (std::max(padded - reach() + 1, std::int64_t{0}) + stride - 1) / stride;
+  const auto start = std::min({first_adding, padded / stride, n - 1});
+  if (outputs.empty()) return {start, start};
+  return {start, std::min((outputs.stop - 1 + padding) / stride, n - 1) + 1};
+}
+
 }  // namespace distdl::geometry

@@ -1,4 +1,4 @@
-// Sliding windows along one dimension: what convolution and pooling read.
+// Sliding windows along one dimension: what convolution, transposed convolution and pooling read.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,26 @@ struct Window {
 
   /// The inputs that the windows of `outputs` read, beyond [0, n) too where the padding is. No windows read nothing.
   Interval reads(Interval outputs) const;
+};
+
+/// Input i adds to the outputs i * stride - padding + dilation * j for j in [0, kernel): a transposed convolution.
+struct TransposedWindow {
+  std::int64_t kernel = 1;
+  std::int64_t stride = 1;
+  std::int64_t padding = 0;
+  std::int64_t dilation = 1;
+  std::int64_t output_padding = 0;  // more outputs on the right; less than the stride or the dilation
+
+  std::int64_t reach() const { return dilation * (kernel - 1) + 1; }
+
+  /// The first output that input i adds to, even if the padding cuts it off.
+  std::int64_t first(std::int64_t i) const { return i * stride - padding; }
+
+  std::int64_t outputs(std::int64_t n) const { return first(n - 1) - padding + reach() + output_padding; }
+
+  /// All of the n inputs that add to these outputs. Where there are outputs it is one input at least, and its first
+  /// output is not behind the first of them: so the transposed convolution of what is read begins there or before.
+  Interval reads(Interval outputs, std::int64_t n) const;
 };
 
 }  // namespace distdl::geometry

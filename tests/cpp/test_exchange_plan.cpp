@@ -171,6 +171,28 @@ TEST(each_worker_may_want_something_else) {
   check_plans({blocks}, wanted, {true});
 }
 
+TEST(bounds_of_intervals_in_any_order) {
+  const std::vector<Interval> wanted{{4, 4}, {5, 9}, {-3, 2}, {7, 6}, {2, 3}, {100, 100}};
+  const auto bounds = bounds_of(wanted);
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    CHECK(wanted[i].empty() || intersect(bounds[i], wanted[i]) == wanted[i]);
+    CHECK(i == 0 || bounds[i].start >= bounds[i - 1].start);
+    CHECK(i == 0 || bounds[i].stop >= bounds[i - 1].stop);
+  }
+  CHECK_EQ(bounds_of({{3, 3}, {2, 1}}).size(), 2);
+  CHECK(bounds_of({{3, 3}, {2, 1}}).front().empty());
+}
+
+TEST(wanted_intervals_in_any_order) {
+  const auto blocks = Blocks::balanced(9, 3);
+  const std::vector<Interval> intervals{{5, 12}, {-4, 3}, {4, 4}};
+  const auto bounds = bounds_of(intervals);
+  Wanted wanted{{{3, [&](std::int64_t i) { return bounds[static_cast<std::size_t>(i)]; }}}};
+  wanted.exact = [&](std::int64_t worker) { return Box{intervals[static_cast<std::size_t>(worker)]}; };
+  check_plans({blocks}, wanted, {false});
+  check_plans({blocks}, wanted, {true});
+}
+
 TEST(no_dimensions) {
   const auto plan = plan_exchange({}, {}, 0, 0, {});
   CHECK_EQ(plan.sends.size(), 1);

@@ -63,3 +63,36 @@ TEST(reads_never_step_back_from_block_to_block) {
     }
   }
 }
+
+TEST(transposed_windows_read_every_input_that_adds_to_the_outputs) {
+  for (std::int64_t n = 1; n < 6; ++n) {
+    for (std::int64_t kernel = 1; kernel < 4; ++kernel) {
+      for (std::int64_t stride = 1; stride < 5; ++stride) {
+        for (std::int64_t dilation = 1; dilation < 4; ++dilation) {
+          for (std::int64_t padding = 0; padding < 3; ++padding) {
+            for (std::int64_t more = 0; more < std::max(stride, dilation); ++more) {
+              const TransposedWindow window{kernel, stride, padding, dilation, more};
+              const auto count = window.outputs(n);
+              for (std::int64_t start = 0; start < count; ++start) {
+                const Interval outputs{start, std::min(start + 3, count)};
+                const auto reads = window.reads(outputs, n);
+                CHECK(reads.start >= 0 && reads.stop <= n && !reads.empty());
+                CHECK(window.first(reads.start) <= start);
+                // What the local layer has to be given as output padding, which is limited likewise.
+                CHECK(outputs.stop - window.first(reads.stop - 1) - window.reach() < std::max(stride, dilation));
+                for (std::int64_t i = 0; i < n; ++i) {
+                  bool adds = false;
+                  for (std::int64_t j = 0; j < kernel; ++j) {
+                    const auto o = i * stride - padding + dilation * j;
+                    adds = adds || (outputs.start <= o && o < outputs.stop);
+                  }
+                  CHECK(!adds || (reads.start <= i && i < reads.stop));
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}

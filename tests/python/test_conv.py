@@ -62,7 +62,7 @@ def convolutions(draw, dims):
         "dilation": one_or_each(st.integers(1, 2)),
         "groups": groups,
         "bias": draw(st.booleans()),
-        "padding_mode": draw(st.sampled_from(["zeros", "circular"])),
+        "padding_mode": draw(st.sampled_from(["zeros", "zeros", "reflect", "replicate", "circular"])),
     }
     channels = [groups * draw(st.integers(1, 2)) for _ in range(2)]
     batch = draw(st.sampled_from([[], [0], [1], [3]]))
@@ -95,6 +95,8 @@ def test_equals_conv(P_world, dims, data):
 WIDE = {
     "zeros": {"padding": "same"},
     "circular": {"padding": "same", "padding_mode": "circular"},
+    "reflect": {"padding": "same", "padding_mode": "reflect"},
+    "replicate": {"padding": 20, "padding_mode": "replicate"},
     "more outputs than inputs": {"padding": 20},
     "strided": {"padding": 9, "stride": 7},
     "dilated": {"padding": 20, "dilation": 3},
@@ -107,8 +109,8 @@ def test_windows_wider_than_many_blocks(P_world, options):
     P_x = grid(P_world, [1, 1, job.size])
     for sizes in ([1] * job.size, [0] * (job.size - 1) + [8], [5] + [0] * (job.size - 1)):
         x = values([2, 2, sum(sizes)])
-        if options.get("padding_mode") == "circular" and sum(sizes) < 4:
-            continue
+        if options.get("padding_mode") in ("circular", "reflect") and sum(sizes) < 4:
+            continue  # torch.nn refuses it
         assert_like_conv(P_x, 1, x, 2, 2, 7, sizes=[[2], [2], sizes], **options)
 
 
@@ -159,6 +161,14 @@ REFUSED = {
     "channels": ({}, lambda x: x[:, :1], RuntimeError),
     "dtype": ({}, lambda x: x.float(), RuntimeError),
     "circular padding that wraps twice": ({"padding": 6, "padding_mode": "circular"}, lambda x: x, RuntimeError),
+    "reflected padding that leaves the tensor": (
+        {"padding": 5, "padding_mode": "reflect"},
+        lambda x: x,
+        RuntimeError,
+    ),
+    "a dtype that torch has no convolution of": ({}, lambda x: x.bool(), RuntimeError),
+    "no output channels": ({"out_channels": 0}, lambda x: x, RuntimeError),
+    "no elements to replicate": ({"padding": 2, "padding_mode": "replicate"}, lambda x: x[..., :0], RuntimeError),
     "groups that do not divide in_channels": ({"groups": 4}, lambda x: x, ValueError),
     "groups that do not divide out_channels": ({"groups": 2, "out_channels": 3}, lambda x: x, ValueError),
     "no groups": ({"groups": 0}, lambda x: x, ValueError),
@@ -210,10 +220,11 @@ def test_other_parameters_on_the_owner_raise_on_all(P_world):
     good = layer.weight.data
     if job.rank == 0:
         layer.weight.data = good.double()
-    raises_everywhere(RuntimeError, "the input is .*float32 but the weight .*float64", lambda: layer(x))
+    kind, text = (RuntimeError, "but the weight .*float64") if job.size == 1 else (ValueError, "the ranks differ")
+    raises_everywhere(kind, text, lambda: layer(x))
     if job.rank == 0:
         layer.weight.data = good.movedim(0, 1)  # as many numbers
-    raises_everywhere(RuntimeError, "do not have the shapes", lambda: layer(x))
+    raises_everywhere(ValueError, "meets a weight of shape", lambda: layer(x))
     layer.weight.data = good
     assert torch.equal(layer(x), y)
 

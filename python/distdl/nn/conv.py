@@ -1,4 +1,4 @@
-"""Convolution over blocks in space."""
+"""Convolution over blocks of batch, channels and space."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ import torch
 import torch.nn.functional as F
 
 from distdl._load import _core
-from distdl.construction import constructing
-from distdl.nn.window import WindowLayer, per_dimension
-from distdl.parameters import Layout, ParameterBroadcast, kind_of, reset_like_linear, uniform_, zero_of
+from distdl.nn.boundary import as_of
+from distdl.nn.conv_layer import ConvLayer, Slide, split_partitions
+from distdl.nn.window import per_dimension
 
 
-class _DistributedConv(WindowLayer):
+class _DistributedConv(ConvLayer):
     _functions = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
-    def __init__(
+    def __init__(self, P_x: Any, *arguments: Any, **options: Any) -> None:
+        super().__init__()
+        P_y, P_w, others = split_partitions(arguments, options)
+        self._set_up(P_x, P_y, P_w, *others, **options)
+
+    def _set_up(
         self,
         P_x: Any,
+        P_y: Any,
+        P_w: Any,
         in_channels: int,
         out_channels: int,
         kernel_size: int | tuple[int, ...],
@@ -31,60 +38,28 @@ class _DistributedConv(WindowLayer):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__()
-        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        options = {"stride": stride, "padding": padding, "dilation": dilation, "padding_mode": padding_mode}
+        self._construct(P_x, P_y, P_w, in_channels, out_channels, kernel_size, groups, bias, device, dtype, options)
+
+    def _check_options(self, stride: Any, padding: Any, dilation: Any, padding_mode: str) -> None:  # type: ignore[override]
+        name = type(self).__name__
+        self.stride = per_dimension(stride, self.dims, "stride")
+        self.dilation = per_dimension(dilation, self.dims, "dilation")
+        self.padding = padding if isinstance(padding, str) else per_dimension(padding, self.dims, "padding")
         self.padding_mode = padding_mode
-        options = {
-            "in_channels": in_channels, "out_channels": out_channels, "kernel_size": kernel_size, "stride": stride,
-            "padding": padding, "dilation": dilation, "groups": groups, "bias": bias, "padding_mode": padding_mode,
-            "device": kind_of(device), "dtype": dtype,
-        }  # fmt: skip
-        with constructing(type(self).__name__, {"P_x": P_x}, options) as (self.P_x,):
-            self._check_partition(self.P_x, split_channels=False)
-            self._check_channels()
-            self.kernel_size = per_dimension(kernel_size, self.dims, "kernel_size")
-            self.stride = per_dimension(stride, self.dims, "stride")
-            self.dilation = per_dimension(dilation, self.dims, "dilation")
-            self.padding = padding if isinstance(padding, str) else per_dimension(padding, self.dims, "padding")
-            windows = self._make_windows()
-
-        self._slide(self.P_x, windows, periodic=padding_mode == "circular")
-        self._parameters_to_all = ParameterBroadcast(type(self).__name__, self.P_x)
-        owner = self._parameters_to_all.owner
-        self._weight_shape = (out_channels, in_channels // groups, *self.kernel_size)
-        block = owner._related(owner._ranks, (1,) * len(self._weight_shape))
-        self._distdl_register_parameter("weight", Layout(block, self._weight_shape), dtype, device)
-        if bias:
-            self._distdl_register_parameter("bias", Layout(owner, (out_channels,)), dtype, device)
-        else:
-            self.register_parameter("bias", None)
-        self.reset_parameters()
-
-    def _check_channels(self) -> None:
-        name = type(self).__name__
-        if self.groups < 1:
-            raise ValueError(f"{name}: groups={self.groups}; it must be at least 1")
-        for channels in ("in_channels", "out_channels"):
-            if getattr(self, channels) % self.groups != 0:
-                raise ValueError(
-                    f"{name}: {channels}={getattr(self, channels)} is not divisible by groups={self.groups}"
-                )
-        if self.padding_mode not in ("zeros", "circular"):
-            kind = NotImplementedError if self.padding_mode in ("reflect", "replicate") else ValueError
-            raise kind(f"{name}: padding_mode={self.padding_mode!r}; 'zeros' and 'circular' are implemented")
-
-    def _make_windows(self) -> list[_core.Window]:
-        name = type(self).__name__
+        if padding_mode not in ("zeros", "reflect", "replicate", "circular"):
+            raise ValueError(
+                f"{name}: padding_mode={padding_mode!r}; it must be 'zeros', 'reflect', 'replicate' or 'circular'"
+            )
         if isinstance(self.padding, str):
             if self.padding not in ("valid", "same"):
                 raise ValueError(f"{name}: padding={self.padding!r}; as a string it must be 'valid' or 'same'")
             if self.padding == "same" and any(s != 1 for s in self.stride):
                 raise ValueError(f"{name}: padding='same' is not supported for strided convolutions")
-        if any(s < 1 for s in (*self.stride, *self.dilation, *self.kernel_size)):
-            raise RuntimeError(
-                f"{name}: kernel_size={self.kernel_size}, stride={self.stride}, dilation={self.dilation}; all must be "
-                "at least 1"
-            )
+        elif padding_mode == "zeros" and min(self.padding) < 0:
+            raise RuntimeError(f"{name}: padding={self.padding}; it must not be negative")
+
+    def _windows(self) -> list[_core.Window]:
         windows = []
         for d, (kernel, stride, dilation) in enumerate(zip(self.kernel_size, self.stride, self.dilation, strict=True)):
             if isinstance(self.padding, str):
@@ -92,102 +67,165 @@ class _DistributedConv(WindowLayer):
                 sides = (total // 2, total - total // 2)  # the longer side on the right, as torch.nn has it
             else:
                 sides = (self.padding[d], self.padding[d])
-                if sides[0] < 0:
-                    raise RuntimeError(f"{name}: padding={self.padding}; it must not be negative")
             windows.append(_core.Window(kernel, stride, sides, dilation))
         return windows
 
-    def reset_parameters(self) -> None:
-        """Draw the parameters as torch.nn's convolution does; every rank has to call it, with the same seed."""
-        bound = reset_like_linear(self.weight, self._distdl_layouts["weight"])
-        if self.bias is not None:
-            uniform_(self.bias, self._distdl_layouts["bias"], bound)
+    def _slide(self, extents: list[int], *_: Any) -> list[Slide]:
+        name, windows = type(self).__name__, self._windows()
+        if self.padding_mode != "zeros":
+            sides = [side for window in reversed(windows) for side in window.padding]
+            with as_of(name):
+                F.pad(torch.empty(1, 1, *extents, device="meta"), sides, self.padding_mode)
+        slides: list[Slide] = []
+        for d, (n, window) in enumerate(zip(extents, windows, strict=True)):
+            count = window.outputs(n)
+            if count < 1:
+                raise RuntimeError(
+                    f"{name}: the input has {n} elements in spatial dimension {d}, padded by {window.padding}; a "
+                    f"kernel of {self.kernel_size[d]} with dilation={self.dilation[d]} does not fit"
+                )
+            slides.append((count, window.reads))
+        return slides
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer. Collective over the workers of P_x."""
-        read = self._exchange(input)
-        if not self.P_x.active:
-            return read + sum(zero_of(parameter) for parameter in self.parameters())
-        self._check_extents(self.dims)
-        self._check_input(read)
-        owned = [(self.weight, self._weight_shape)]
-        if self.bias is not None:
-            owned.append((self.bias, (self.out_channels,)))
-        weight, *biases = self._parameters_to_all(*owned)
-        bias = biases[0] if biases else None
-        if read.dtype != weight.dtype and not torch.is_autocast_enabled("cpu"):  # now all have worker 0's dtype
-            raise RuntimeError(f"{type(self).__name__}: the input is {read.dtype} but the weight {weight.dtype}")
+        """Apply the layer. Collective over the ranks of its partitions."""
+        return self._convolve(input)
 
-        def compute(x: torch.Tensor) -> torch.Tensor:
-            function = self._functions[self.dims]
-            return function(x, weight, bias, self.stride, 0, self.dilation, self.groups)
-
-        return self._apply_locally(self.P_x, compute, read, self.out_channels)
-
-    def _check_input(self, read: torch.Tensor) -> None:
-        """What torch.nn refuses; true or false on all workers alike, since they share channels and extents."""
-        name, channels = type(self).__name__, read.shape[-self.dims - 1]
-        if channels != self.in_channels:
-            raise RuntimeError(
-                f"{name}: the input of shape {self._input_extents()} has {channels} channels; expected "
-                f"in_channels={self.in_channels}"
-            )
-        if self.padding_mode == "circular":
-            for n, window in zip(self._input_extents()[-self.dims :], self._windows, strict=True):
-                if max(window.padding) > n:
-                    raise RuntimeError(
-                        f"{name}: circular padding {window.padding} of {n} elements would wrap more than once"
-                    )
+    def _compute(self, read: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        groups = read.shape[-self.dims - 1] // weight.shape[1]
+        return self._functions[self.dims](read, weight, bias, self.stride, 0, self.dilation, groups)
 
     def extra_repr(self) -> str:
-        """Sizes, options and the partition."""
+        """Sizes, options and partitions."""
         return (
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
             f"padding={self.padding}, dilation={self.dilation}, groups={self.groups}, bias={self.bias is not None}, "
-            f"padding_mode={self.padding_mode}, P_x={self.P_x}"
+            f"padding_mode={self.padding_mode}, {self._partitions()}"
         )
 
 
-_DOCUMENTATION = """Applies a {dims}-d convolution to a tensor split in space: ``torch.nn.Conv{dims}d``, put together.
-
+_DOCUMENTATION = """Applies a {dims}-d convolution to a tensor in blocks: ``torch.nn.Conv{dims}d``, put together.
+{form}
     Args:
-        P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``; channels must
-            be 1.
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, device, dtype: as in
-            ``torch.nn.Conv{dims}d``.
-        padding_mode: 'zeros' or 'circular'.
+{partitions}
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device, dtype: as
+            in ``torch.nn.Conv{dims}d``.
 
     Shape:
         ``(N, in_channels, *space)`` or ``(in_channels, *space)``, as P_x has dimensions, in any blocks; out comes
-        what ``torch.nn.Conv{dims}d`` gives, in the batch's blocks and in balanced blocks of space. Zero volume on all
-        other ranks.
+        what ``torch.nn.Conv{dims}d`` gives, in the batch's blocks and in balanced blocks of channels and space. Zero
+        volume on all other ranks.
 
     Attributes:
-        weight: the whole weight on worker 0 of P_x, which owns it; zero volume on all other ranks.
+        weight: the balanced block of the weight that this worker owns; zero volume on all other ranks.{owner}
         bias: likewise; None without bias.
 
     Raises:
-        ValueError: on all ranks, if the partition or an option is not as described.
-        RuntimeError: on all workers, if the input has other channels or another dtype, or is smaller than the kernel.
+        ValueError: on all ranks, if the partitions or an option are not as described.
+        RuntimeError: on all ranks, if the input has other channels or another dtype, or is smaller than the kernel.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers. The weight travels
-    to all workers in one broadcast, whose adjoint sums the gradients.
+    Constructing is collective over the communicator that the partitions come from, calling over their ranks. Each block
+    of the weight travels to the workers that apply it in one broadcast, whose adjoint sums the gradients.
 
     Source: R. J. Hewett, T. J. Grady, "A Linear Algebraic Approach to Model Parallelism in Deep Learning" (2020);
     https://docs.pytorch.org/docs/stable/generated/torch.nn.Conv{dims}d.html.
     """
+_P_X = """        P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``, of
+            which channels must be 1."""
+_P_XYW = """        P_x: the partition of the input: ``[batch, p_in, *space]``, or without batch.
+        P_y: the partition of the output: ``[batch, p_out, *space]``, likewise.
+        P_w: the workers that compute: ``[batch, p_out, p_in, *space]``. Worker ``(b, i, j, *s)`` applies block (i, j)
+            of the weight, which worker (0, i, j, 0, ...) owns, and results are summed over j. It may be
+            ``[p_out, p_in, *space]`` where batch is 1, and ``[p_out, p_in]`` where space is too. With groups, P_x is
+            ``[batch, p, *space]`` like P_y, P_w is ``[batch, p, 1, *space]``, and blocks of channels have to be whole
+            groups."""
+_SPACE = """
+    Space and batch may be split. The weight is on one worker.
+"""
+_CHANNELS = """
+    Channels and batch may be split, not space: where P_x, P_y and P_w speak of space, it must be 1.
+"""
+_ALL = """
+    Batch, channels and space may be split, all at once.
+"""
+_EITHER = """
+    Given P_x alone, it splits space and batch as :class:`DistributedFeatureConv{dims}d` does; given P_x, P_y and P_w,
+    in this order before all other arguments or by name, channels too, as :class:`DistributedGeneralConv{dims}d` does.
+"""
+_FIRST = "\n            With P_x alone, worker 0 of P_x owns all of it."
+
+
+def _documentation(dims: int, form: str, partitions: str, owner: str = "") -> str:
+    return _DOCUMENTATION.format(dims=dims, form=form.format(dims=dims), partitions=partitions, owner=owner)
+
+
+class _SplitsSpace(_DistributedConv):
+    def _check_form(self) -> None:
+        if self.P_w is not None:
+            raise ValueError(f"{type(self).__name__}: takes one partition, P_x; P_y and P_w are for split channels")
+
+
+class _SplitsAll(_DistributedConv):
+    def _check_form(self) -> None:
+        if self.P_w is None:
+            raise ValueError(f"{type(self).__name__}: needs three partitions: P_x, P_y and P_w")
+
+
+class _SplitsChannels(_SplitsAll):
+    def _check_grid(self) -> None:
+        if self._grid.known and any(workers != 1 for workers in self._grid.space):
+            raise ValueError(
+                f"{type(self).__name__}: P_x has shape {list(self.P_x._shape)}; only channels and batch may be "
+                "partitioned, all of space must be 1"
+            )
 
 
 class DistributedConv1d(_DistributedConv):
-    __doc__ = _DOCUMENTATION.format(dims=1)
+    __doc__ = _documentation(1, _EITHER, _P_XYW, _FIRST)
     dims = 1
 
 
 class DistributedConv2d(_DistributedConv):
-    __doc__ = _DOCUMENTATION.format(dims=2)
+    __doc__ = _documentation(2, _EITHER, _P_XYW, _FIRST)
     dims = 2
 
 
 class DistributedConv3d(_DistributedConv):
-    __doc__ = _DOCUMENTATION.format(dims=3)
+    __doc__ = _documentation(3, _EITHER, _P_XYW, _FIRST)
     dims = 3
+
+
+class DistributedFeatureConv1d(_SplitsSpace, DistributedConv1d):
+    __doc__ = _documentation(1, _SPACE, _P_X, _FIRST)
+
+
+class DistributedFeatureConv2d(_SplitsSpace, DistributedConv2d):
+    __doc__ = _documentation(2, _SPACE, _P_X, _FIRST)
+
+
+class DistributedFeatureConv3d(_SplitsSpace, DistributedConv3d):
+    __doc__ = _documentation(3, _SPACE, _P_X, _FIRST)
+
+
+class DistributedChannelConv1d(_SplitsChannels, DistributedConv1d):
+    __doc__ = _documentation(1, _CHANNELS, _P_XYW)
+
+
+class DistributedChannelConv2d(_SplitsChannels, DistributedConv2d):
+    __doc__ = _documentation(2, _CHANNELS, _P_XYW)
+
+
+class DistributedChannelConv3d(_SplitsChannels, DistributedConv3d):
+    __doc__ = _documentation(3, _CHANNELS, _P_XYW)
+
+
+class DistributedGeneralConv1d(_SplitsAll, DistributedConv1d):
+    __doc__ = _documentation(1, _ALL, _P_XYW)
+
+
+class DistributedGeneralConv2d(_SplitsAll, DistributedConv2d):
+    __doc__ = _documentation(2, _ALL, _P_XYW)
+
+
+class DistributedGeneralConv3d(_SplitsAll, DistributedConv3d):
+    __doc__ = _documentation(3, _ALL, _P_XYW)

@@ -113,15 +113,7 @@ class DistributedLinear(Module):
         if self._distdl_agreement is None:
             return False
         own = f"parameters of {self._dtypes}, autocast {'on' if self._autocast else 'off'}"
-        return self._distdl_agreement.changed(input[0], self._problem_of_parameters(), own)
-
-    def _problem_of_parameters(self) -> str:
-        if self.P_W.active:
-            for name, layout in self._distdl_layouts.items():
-                shape = getattr(self, name).shape
-                if shape != layout.local_shape:
-                    return f"meets a {name} of shape {list(shape)}; it must be {list(layout.local_shape)}"
-        return ""
+        return self._distdl_agreement.changed(input[0], self._distdl_problem_of_parameters(), own)
 
     def _distdl_module_setup(self, input: tuple[Any, ...]) -> None:
         xs = self._distdl_global_structure(self.P_x)

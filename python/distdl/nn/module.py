@@ -90,6 +90,14 @@ class Module(torch.nn.Module):
             raise
         self._distdl_is_setup = True
 
+    def _distdl_problem_of_parameters(self) -> str:
+        """What is wrong with the shape of a parameter on this rank, for the agreement with the others."""
+        for name, layout in self._distdl_layouts.items():
+            shape = getattr(self, name).shape
+            if layout.partition.active and shape != layout.local_shape:
+                return f"meets a {name} of shape {list(shape)}; it must be {list(layout.local_shape)}"
+        return ""
+
     def _distdl_register_parameter(
         self, name: str, layout: Layout, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> None:

@@ -1,4 +1,4 @@
-"""What convolution and pooling have in common: windows that slide over blocks."""
+"""What pooling layers have in common: windows that slide over blocks."""
 
 from __future__ import annotations
 
@@ -88,15 +88,12 @@ class WindowLayer(Module):
         P_x: Partition,
         compute: Callable[[torch.Tensor], torch.Tensor],
         read: torch.Tensor,
-        channels: int | None = None,
     ) -> torch.Tensor:
         """The local layer; where it has no outputs to compute, the local layer of an empty batch.
 
         So the graph is the same on all workers, and second derivatives communicate on all of them or on none.
         """
         shape = [*read.shape[: -self.dims], *(stop - start for start, stop in self._output_intervals(P_x))]
-        if channels is not None:
-            shape[-self.dims - 1] = channels
         if 0 not in shape:
             return compute(read)
         reaches = [d * (k - 1) + 1 for k, d in zip(self.kernel_size, self.dilation, strict=True)]

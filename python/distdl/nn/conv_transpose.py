@@ -1,0 +1,181 @@
+"""Transposed convolution over blocks of batch, channels and space."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from distdl._load import _core
+from distdl.nn.boundary import as_of
+from distdl.nn.conv_layer import ConvLayer, Slide, split_partitions
+from distdl.nn.window import per_dimension
+
+
+class _DistributedConvTranspose(ConvLayer):
+    _functions = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+    transposed = True
+
+    def __init__(self, P_x: Any, *arguments: Any, **options: Any) -> None:
+        super().__init__()
+        P_y, P_w, others = split_partitions(arguments, options)
+        self._set_up(P_x, P_y, P_w, *others, **options)
+
+    def _set_up(
+        self,
+        P_x: Any,
+        P_y: Any,
+        P_w: Any,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, ...],
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] = 0,
+        output_padding: int | tuple[int, ...] = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: int | tuple[int, ...] = 1,
+        padding_mode: str = "zeros",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        options = {
+            "stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation,
+            "padding_mode": padding_mode,
+        }  # fmt: skip
+        self._windows: list[_core.TransposedWindow] = []  # of the last set-up, which knows the output padding
+        self._construct(P_x, P_y, P_w, in_channels, out_channels, kernel_size, groups, bias, device, dtype, options)
+
+    def _check_options(self, stride: Any, padding: Any, output_padding: Any, dilation: Any, padding_mode: str) -> None:  # type: ignore[override]
+        name = type(self).__name__
+        if padding_mode != "zeros":
+            raise ValueError(f"{name}: padding_mode={padding_mode!r}; only 'zeros' is supported, as in torch.nn")
+        self.stride = per_dimension(stride, self.dims, "stride")
+        self.padding = per_dimension(padding, self.dims, "padding")
+        self.output_padding = per_dimension(output_padding, self.dims, "output_padding")
+        self.dilation = per_dimension(dilation, self.dims, "dilation")
+        if min((*self.padding, *self.output_padding)) < 0:
+            raise RuntimeError(
+                f"{name}: padding={self.padding}, output_padding={self.output_padding}; they must not be negative"
+            )
+
+    def _slide(self, extents: list[int], output_size: Any = None, *_: Any) -> list[Slide]:
+        name = type(self).__name__
+        slides: list[Slide] = []
+        more = self.output_padding if output_size is None else self._output_padding(extents, output_size)
+        self._windows = [
+            _core.TransposedWindow(*one)
+            for one in zip(self.kernel_size, self.stride, self.padding, self.dilation, more, strict=True)
+        ]
+        for n, window, stride, dilation, extra in zip(
+            extents, self._windows, self.stride, self.dilation, more, strict=True
+        ):
+            if extra >= max(stride, dilation):
+                raise RuntimeError(
+                    f"{name}: output_padding={more}, stride={self.stride}, dilation={self.dilation}; output_padding "
+                    "must be less than stride or dilation"
+                )
+            count = window.outputs(n)
+            if count < 1:
+                raise RuntimeError(
+                    f"{name}: {n} elements, kernel_size={self.kernel_size}, stride={self.stride}, "
+                    f"padding={self.padding} and dilation={self.dilation} leave {count} outputs"
+                )
+            slides.append((count, functools.partial(window.reads, n=n)))
+        return slides
+
+    def _output_padding(self, extents: list[int], output_size: Sequence[int]) -> tuple[int, ...]:
+        """What has to be added for an output of this size, as torch.nn finds it and with what it refuses."""
+        twin = getattr(torch.nn, f"ConvTranspose{self.dims}d")
+        leading = [1] * (1 + self._grid.batched)
+        with as_of(type(self).__name__):
+            found = twin._output_padding(
+                self, torch.empty(*leading, *extents, device="meta"), list(output_size), self.stride, self.padding,
+                self.kernel_size, self.dims, self.dilation,
+            )  # fmt: skip
+        return tuple(found)
+
+    def forward(self, input: torch.Tensor, output_size: Sequence[int] | None = None) -> torch.Tensor:
+        """Apply the layer. Collective over the ranks of its partitions.
+
+        Args:
+            input: this rank's block.
+            output_size: the size of the whole output, of space alone or of all dimensions, as in torch.nn. It takes the
+                place of ``output_padding``.
+        """
+        return self._convolve(input)
+
+    def _compute(self, read: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """The local layer of all inputs that reach this worker's outputs, and of its result these."""
+        # Of blocks without groups all input channels, of others those of whole groups.
+        groups = self.groups * weight.shape[0] // self.in_channels if self._grid.grouped else 1
+        ends = [
+            window.first(last - 1) + window.reach()
+            for window, (_, last) in zip(self._windows, self._inputs, strict=True)
+        ]
+        # Outputs behind what the inputs reach: of the output padding, or between the windows of a long stride.
+        beyond = [max(stop - end, 0) for (_, stop), end in zip(self._outputs, ends, strict=True)]
+        result = self._functions[self.dims](read, weight, bias, self.stride, 0, beyond, groups, self.dilation)
+        for d, (window, (first, _), (start, stop)) in enumerate(
+            zip(self._windows, self._inputs, self._outputs, strict=True), start=-self.dims
+        ):
+            result = result.narrow(d, start - window.first(first), stop - start)
+        return result
+
+    def extra_repr(self) -> str:
+        """Sizes, options and partitions."""
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
+            f"padding={self.padding}, output_padding={self.output_padding}, groups={self.groups}, "
+            f"bias={self.bias is not None}, dilation={self.dilation}, {self._partitions()}"
+        )
+
+
+_DOCUMENTATION = """Applies a {dims}-d transposed convolution to a tensor in blocks: ``torch.nn.ConvTranspose{dims}d``.
+
+    Given P_x alone, it splits space and batch; given P_x, P_y and P_w, in this order before all other arguments or by
+    name, channels too.
+
+    Args:
+        P_x, P_y, P_w: as in :class:`DistributedConv{dims}d`.
+        in_channels, out_channels, kernel_size, stride, padding: as in ``torch.nn.ConvTranspose{dims}d``.
+        output_padding, groups, bias, dilation, padding_mode, device, dtype: likewise.
+
+    Shape:
+        ``(N, in_channels, *space)`` or ``(in_channels, *space)``, as P_x has dimensions, in any blocks; out comes
+        what ``torch.nn.ConvTranspose{dims}d`` gives, in the batch's blocks and in balanced blocks of channels and
+        space. Zero volume on all other ranks.
+
+    Attributes:
+        weight: the balanced block of the weight (in_channels, out_channels / groups, ...) that this worker owns; zero
+            volume on all other ranks. With P_x alone, worker 0 of P_x owns all of it.
+        bias: likewise; None without bias.
+
+    Raises:
+        ValueError: on all ranks, if the partitions or an option are not as described, or ``output_size`` cannot be
+            reached.
+        RuntimeError: on all ranks, if the input has other channels or another dtype, or nothing is left of the output.
+
+    Each worker receives the inputs that reach its block of the outputs, applies the local layer to them without
+    padding, and cuts its block out of the result. Collective like :class:`DistributedConv{dims}d`.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.ConvTranspose{dims}d.html.
+    """
+
+
+class DistributedConvTranspose1d(_DistributedConvTranspose):
+    __doc__ = _DOCUMENTATION.format(dims=1)
+    dims = 1
+
+
+class DistributedConvTranspose2d(_DistributedConvTranspose):
+    __doc__ = _DOCUMENTATION.format(dims=2)
+    dims = 2
+
+
+class DistributedConvTranspose3d(_DistributedConvTranspose):
+    __doc__ = _DOCUMENTATION.format(dims=3)
+    dims = 3

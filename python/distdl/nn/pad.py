@@ -1,0 +1,110 @@
+"""Padding and cropping over blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import index
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from distdl import primitives
+from distdl._load import _core
+from distdl.construction import constructing
+from distdl.nn.boundary import Interval, Reader, as_of, intervals_of
+from distdl.nn.module import Module
+
+
+class DistributedPad(Module):
+    """Pads or crops a tensor in blocks: ``torch.nn.functional.pad``, put together.
+
+    Args:
+        P_x: the partition of input and output, with as many dimensions as the tensor; any of them may be split.
+        pad: (left, right) of the last dimension, then of the one before it and so on. Negative widths cut away.
+        mode: 'constant', 'reflect', 'replicate' or 'circular'.
+        value: what 'constant' fills in; 0 by default.
+
+    Shape:
+        Any shape, in any blocks; out comes what ``torch.nn.functional.pad`` gives, in balanced blocks of the dimensions
+        that ``pad`` names, also where it leaves them as they are, and in the input's blocks of all others. Zero volume
+        on all other ranks.
+
+    Raises:
+        ValueError: on all ranks, if the partition and the tensor differ in their number of dimensions.
+        RuntimeError, NotImplementedError: on all ranks, where ``torch.nn.functional.pad`` raises them, and if more is
+            to be wrapped than cropping has left, for which torch has no defined result.
+
+    Constructing is collective over the communicator that P_x comes from, calling over its workers. With a ``value``
+    other than 0 it is affine; the adjoint is that of the linear part.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.pad.html.
+    """
+
+    def __init__(self, P_x: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> None:
+        super().__init__()
+        name = type(self).__name__
+        with constructing(name, {"P_x": P_x}, {"pad": pad, "mode": mode, "value": value}) as (self.P_x,):
+            self.pad, self.mode, self.value = tuple(map(index, pad)), mode, value
+        self._distdl_agree_among(self.P_x)
+        self._crops: list[tuple[int, int, int]] = []  # (dimension, start, size) in this worker's block
+        self._read: Callable[[torch.Tensor], torch.Tensor] = primitives.Absent()
+
+    def _distdl_module_setup(self, input: tuple[Any, ...]) -> None:
+        agreement, P_x = self._distdl_agreement, self.P_x
+        if agreement is None or not agreement.active:
+            return
+        sizes = agreement.blocks(*P_x._workers())
+        _, dtype = self._distdl_global_structure(P_x)[0]
+        self._refuse_as_torch([sum(along) for along in sizes], dtype)
+        self._crops = []
+        extents, reads = [], []
+        for d, along in enumerate(sizes):
+            blocks = intervals_of(along)
+            left, right = self._widths(d, len(sizes))
+            if self.mode == "circular":  # what is wrapped is what cropping leaves
+                left, right, blocks = self._crop(d, left, right, blocks)
+            extents.append(sum(stop - start for start, stop in blocks))
+            if d >= len(sizes) - len(self.pad) // 2:
+                outputs = extents[d] + left + right
+                blocks = [_core.balanced_block(outputs, len(along), i) for i in range(len(along))]
+            reads.append([(start - left, stop - left) for start, stop in blocks])
+        self._read = Reader(type(self).__name__, P_x, P_x, extents, reads, self.mode, self.value or 0.0)
+
+    def _widths(self, d: int, dims: int) -> tuple[int, int]:
+        at = 2 * (dims - 1 - d)
+        return (self.pad[at], self.pad[at + 1]) if at < len(self.pad) else (0, 0)
+
+    def _refuse_as_torch(self, extents: list[int], dtype: torch.dtype) -> None:
+        with as_of(type(self).__name__):
+            F.pad(torch.empty(extents, device="meta"), self.pad, self.mode, self.value)
+            # What torch refuses of dtypes and values shows only where it computes: here of one element.
+            widths = [1 if self.mode == "constant" else 0] * len(self.pad)
+            F.pad(torch.zeros([1] * len(extents), dtype=dtype), widths, self.mode, self.value)
+
+    def _crop(self, d: int, left: int, right: int, blocks: list[Interval]) -> tuple[int, int, list[Interval]]:
+        """Cut away what negative widths do, without any communication; the widths and blocks that are left."""
+        n = blocks[-1][1]
+        low, high = max(-left, 0), n - max(-right, 0)
+        left, right = max(left, 0), max(right, 0)
+        if max(left, right) > max(high - low, 0):
+            raise RuntimeError(
+                f"{type(self).__name__}: pad={self.pad} leaves {max(high - low, 0)} of {n} elements in dimension {d}, "
+                "of which more cannot be wrapped"
+            )
+        kept = [(min(max(start, low), high), max(min(stop, high), low)) for start, stop in blocks]
+        if self.P_x.active:
+            mine = int(self.P_x.cartesian_index(self.P_x.rank)[d])
+            (start, _), (first, stop) = blocks[mine], kept[mine]
+            self._crops.append((d, first - start, stop - first))
+        return left, right, [(start - low, stop - low) for start, stop in kept]
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Pad. Collective over the workers of P_x."""
+        for crop in self._crops:
+            input = input.narrow(*crop)
+        return self._read(input)
+
+    def extra_repr(self) -> str:
+        """Options and the partition."""
+        return f"{self.pad}, mode={self.mode!r}, value={self.value}, P_x={self.P_x}"
