@@ -151,6 +151,15 @@ def window_exchange(
     )  # fmt: skip
 
 
+def resize_exchange(
+    layer: str, P_x: Partition, resizings: Sequence[_core.AdaptiveWindows | _core.Interpolation]
+) -> Any:
+    """The exchange that brings each worker what its block of the outputs reads. P_x was agreed on by the layer."""
+    return _made(
+        lambda root, *arguments: _core.ResizeExchange(layer, root, *arguments), P_x, P_x._workers(), list(resizings)
+    )
+
+
 class HaloInRoom:
     """A halo exchange on tensors that already have room for their halos: the four-argument form.
 
