@@ -1,6 +1,7 @@
 """Distributed layers. Names, arguments and defaults are those of torch.nn, preceded by the partitions."""
 
 from distdl.nn.conv import DistributedConv1d, DistributedConv2d, DistributedConv3d
+from distdl.nn.interpolation import DistributedUpsample
 from distdl.nn.linear import DistributedLinear
 from distdl.nn.loss import DistributedCrossEntropyLoss, DistributedMSELoss
 from distdl.nn.module import Module
@@ -12,6 +13,15 @@ from distdl.nn.pooling import (
     DistributedMaxPool2d,
     DistributedMaxPool3d,
 )
+from distdl.nn.pooling_adaptive import (
+    DistributedAdaptiveAvgPool1d,
+    DistributedAdaptiveAvgPool2d,
+    DistributedAdaptiveAvgPool3d,
+    DistributedAdaptiveMaxPool1d,
+    DistributedAdaptiveMaxPool2d,
+    DistributedAdaptiveMaxPool3d,
+)
+from distdl.nn.pooling_lp import DistributedLPPool1d, DistributedLPPool2d, DistributedLPPool3d
 from distdl.nn.primitives import (
     AllGather,
     AllSumReduce,
@@ -27,6 +37,12 @@ __all__ = [
     "AllGather",
     "AllSumReduce",
     "Broadcast",
+    "DistributedAdaptiveAvgPool1d",
+    "DistributedAdaptiveAvgPool2d",
+    "DistributedAdaptiveAvgPool3d",
+    "DistributedAdaptiveMaxPool1d",
+    "DistributedAdaptiveMaxPool2d",
+    "DistributedAdaptiveMaxPool3d",
     "DistributedAvgPool1d",
     "DistributedAvgPool2d",
     "DistributedAvgPool3d",
@@ -34,12 +50,16 @@ __all__ = [
     "DistributedConv2d",
     "DistributedConv3d",
     "DistributedCrossEntropyLoss",
+    "DistributedLPPool1d",
+    "DistributedLPPool2d",
+    "DistributedLPPool3d",
     "DistributedLinear",
     "DistributedMSELoss",
     "DistributedMaxPool1d",
     "DistributedMaxPool2d",
     "DistributedMaxPool3d",
     "DistributedTranspose",
+    "DistributedUpsample",
     "HaloExchange",
     "Module",
     "ReduceScatter",
