@@ -118,8 +118,9 @@ def test_equals_lp_pool(P_world, dims, data):
 
     def close(mine, whole):
         """Sums of one term for each window, in another order. A term is a product of less than 20 factors, each of
-        which is rounded once; the largest terms are below a hundred times the largest sum."""
-        scale = whole.abs().max() if whole.numel() else 0.0
+        which is rounded once; the largest terms are below a hundred times the largest sum, or a hundred where all
+        terms cancel."""
+        scale = max(1.0, float(whole.abs().max())) if whole.numel() else 0.0
         return torch.allclose(mine, whole, rtol=0, atol=20 * 100 * (1 + windows) * torch.finfo(x.dtype).eps * scale)
 
     # Squares and their roots are exactly rounded. Other powers torch computes by one method or another, depending on
@@ -236,3 +237,35 @@ def test_mistakes_on_the_last_rank_raise_on_all(P_world, kind):
     for shape in ([1], [1, 1, 1, 1]):
         P_bad = grid(P_world, shape)
         raises_everywhere(ValueError, "spatial dimensions", lambda P_bad=P_bad: distributed(P_bad, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("MaxPool2d", {"kernel_size": 3, "stride": 2, "padding": 1}),
+        ("AvgPool2d", {"kernel_size": 4, "stride": 4}),
+        ("LPPool2d", {"norm_type": 1, "kernel_size": 4, "stride": 2}),
+        ("AdaptiveMaxPool2d", {"output_size": (2, 5)}),
+        ("AdaptiveAvgPool2d", {"output_size": (8, 4)}),
+        ("Upsample", {"size": (17, 5), "mode": "nearest-exact"}),
+        ("Upsample", {"scale_factor": (0.5, 2.0), "mode": "bilinear"}),
+    ],
+    ids=str,
+)
+@pytest.mark.mpi(min_size=6)
+def test_on_a_grid(P_world, name, options):
+    """Whole numbers and weights that are powers of two: all sums are exact."""
+    P_x = grid(P_world, [1, 1, 3, 2], [5, 3, 1, 0, 2, 4])
+    x = values([2, 2, 16, 8])
+    for sizes in (None, [None, None, [1, 0, 15], [7, 1]]):
+        assert_like_twin(name, P_x, 2, x, sizes, options)
+
+
+@pytest.mark.parametrize("norm_type", [0, "many", None], ids=str)
+def test_norms_that_torch_refuses_raise_on_all(P_world, norm_type):
+    P_x, x = grid(P_world, [1, 1, job.size]), values([1, 2, 4])
+    with pytest.raises((ZeroDivisionError, ValueError, TypeError)) as refused:
+        torch.nn.LPPool1d(norm_type, 2)(x)
+    raises_everywhere(
+        refused.type, "DistributedLPPool1d: norm_type", lambda: dnn.DistributedLPPool1d(P_x, norm_type, 2)
+    )

@@ -169,6 +169,7 @@ REFUSED = {
     "a mode for other dimensions": {"size": 4, "mode": "trilinear"},
     "an unknown mode": {"size": 4, "mode": "quadratic"},
     "sizes that are no integers": {"size": (4.5, 4)},
+    "a factor that is no number": {"scale_factor": "twice"},
     "no output": {"size": 0},
     "a factor that leaves no output": {"scale_factor": 0.1},
     "a negative factor": {"scale_factor": -1.0, "mode": "bilinear"},

@@ -124,7 +124,12 @@ class DistributedUpsample(ResizingLayer):
             list(self.scale_factor) if isinstance(self.scale_factor, Sequence) else [self.scale_factor] * dims
         )
         _check_length("scale_factor", given, dims)
-        return [float(factor) for factor in given]
+        try:
+            return [float(factor) for factor in given]
+        except (TypeError, ValueError) as error:
+            raise type(error)(
+                f"DistributedUpsample: scale_factor={self.scale_factor!r}; it has to be a number or a tuple of numbers"
+            ) from error
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the layer. Collective over the workers of P_x."""
@@ -157,10 +162,7 @@ class DistributedUpsample(ResizingLayer):
             extents = [sum(sizes) for sizes in self._exchange.outputs[-self.dims :]]
             vectorized = self.dims == 2 and sum(extents) <= _VECTORIZED
             tables = []
-            own = zip(
-                self._resizings, self._input_extents()[-self.dims :], self._output_intervals(self.P_x), strict=True
-            )
-            for (resizing, n, outputs), start in zip(own, self._starts(), strict=True):
+            for resizing, n, outputs, start in self._own():
                 inputs, weights = resizing.taps(n, outputs, dtype == torch.double, vectorized)
                 shape = (_TAPS[self._kernel], outputs[1] - outputs[0])
                 positions = torch.tensor(inputs, dtype=torch.long).view(shape) - start

@@ -86,7 +86,7 @@ class _DistributedAdaptiveMaxPool(_DistributedAdaptivePool):
             read = read.index_select(d, rows[-1])
         pooled, indices = self._functions[self.dims](read, counts, return_indices=True)
         positions = torch.unravel_index(indices, read.shape[-self.dims :])
-        found = [along[at] + start for along, at, start in zip(rows, positions, self._starts(), strict=True)]
+        found = [along[at] + own[-1] for along, at, own in zip(rows, positions, self._own(), strict=True)]
         return pooled, ravel(found, self._input_extents()[-self.dims :])
 
 

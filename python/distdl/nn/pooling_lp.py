@@ -24,7 +24,11 @@ class _DistributedLPPool(AveragingPool):
     ) -> None:
         super().__init__()
         self._set_up(P_x, kernel_size, stride, 0, 1, ceil_mode, 0.0, {"norm_type": norm_type})
-        self.norm_type = float(norm_type)  # the same on all ranks, and so is what it raises
+        # The same on all ranks, and so is what it raises.
+        try:
+            self.norm_type = float(norm_type)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{type(self).__name__}: norm_type={norm_type!r} is not a number") from error
         if self.norm_type == 0:
             raise ZeroDivisionError(f"{type(self).__name__}: norm_type must not be zero")
 
@@ -69,7 +73,7 @@ _DOCUMENTATION = """Applies {dims}-d power-average pooling to a partitioned tens
 
     Raises:
         ValueError: on all ranks, if the partition is not as described.
-        ZeroDivisionError: on all ranks, if norm_type is 0.
+        ValueError, TypeError, ZeroDivisionError: on all ranks, if norm_type is not a number, or is 0.
         RuntimeError: on all ranks, if the options or the size of the input are what torch.nn refuses.
 
     Constructing is collective over the communicator that P_x comes from, calling over its workers.

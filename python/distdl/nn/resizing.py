@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -35,16 +35,17 @@ class ResizingLayer(WindowLayer):
         if dtype not in accepted:
             raise NotImplementedError(f"{type(self).__name__}: not implemented for {dtype}")
 
-    def _starts(self) -> list[int]:
-        """Where what this worker read begins in the global tensor, after the exchange."""
-        own = zip(self._resizings, self._input_extents()[-self.dims :], self._output_intervals(self.P_x), strict=True)
-        return [resizing.reads(n, outputs)[0] for resizing, n, outputs in own]
+    def _own(self) -> Iterator[tuple[Any, int, tuple[int, int], int]]:
+        """For each spatial dimension, after the exchange: the resizing, the extent of the input, this worker's outputs
+        and where in the global tensor that begins which it read."""
+        extents, outputs = self._input_extents()[-self.dims :], self._output_intervals(self.P_x)
+        for resizing, n, own in zip(self._resizings, extents, outputs, strict=True):
+            yield resizing, n, own, resizing.reads(n, own)[0]
 
     def _adaptive_windows(self) -> list[list[tuple[int, int]]]:
         """For each spatial dimension the (start, stop) in what this worker read of each of its adaptive windows."""
         windows = []
-        own = zip(self._resizings, self._input_extents()[-self.dims :], self._output_intervals(self.P_x), strict=True)
-        for (resizing, n, outputs), origin in zip(own, self._starts(), strict=True):
+        for resizing, n, outputs, origin in self._own():
             reads = [resizing.reads(n, (o, o + 1)) for o in range(*outputs)]
             windows.append([(start - origin, stop - origin) for start, stop in reads])
         return windows
