@@ -1,4 +1,4 @@
-"""The primitives as functions: a distributed tensor in, a distributed tensor out.
+"""The primitives and interpolation as functions: a distributed tensor in, a distributed tensor out.
 
 Each constructs its operator and applies it. In a loop the modules of the same names in :mod:`distdl.nn` are cheaper:
 they construct once. All ranks of the communicator that the partitions come from have to call these functions.
@@ -13,6 +13,8 @@ import torch
 
 from distdl import primitives
 from distdl.compatibility import ZeroVolumeCorrectorFunction
+from distdl.construction import constructing
+from distdl.nn.interpolation import DistributedUpsample
 
 __all__ = [
     "ZeroVolumeCorrectorFunction",
@@ -20,6 +22,7 @@ __all__ = [
     "all_sum_reduce",
     "broadcast",
     "halo_exchange",
+    "interpolate",
     "reduce_scatter",
     "repartition",
     "start",
@@ -83,6 +86,27 @@ def halo_exchange(
 ) -> torch.Tensor:
     """Grow each block by what its neighbors hold. See :class:`distdl.nn.HaloExchange`."""
     return primitives.halo_exchange(P_x, halo, periodic, fill_value)(x)
+
+
+def interpolate(
+    x: torch.Tensor,
+    P_x: Any,
+    size: int | tuple[int, ...] | None = None,
+    scale_factor: float | tuple[float, ...] | None = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> torch.Tensor:
+    """Resize a tensor in space. See :class:`distdl.nn.DistributedUpsample`.
+
+    Raises:
+        NotImplementedError: on all ranks, with antialias.
+    """
+    with constructing("interpolate", {"P_x": P_x}, {"antialias": antialias}) as (known,):
+        if antialias:
+            raise NotImplementedError("interpolate: antialias=True is not implemented")
+    return DistributedUpsample(known, size, scale_factor, mode, align_corners, recompute_scale_factor)(x)
 
 
 def start(function: Callable[..., torch.Tensor], x: torch.Tensor, *arguments: Any, **options: Any) -> Any:

@@ -201,6 +201,17 @@ def interval_exchange(
     return Operator(core, lift)
 
 
+def resize_exchange(
+    layer: str, P_x: Partition, resizings: Sequence[_core.AdaptiveWindows | _core.Interpolation]
+) -> Any:
+    """The exchange that brings each worker what its block of the outputs reads. P_x was agreed on by the layer."""
+    return _made(
+        lambda root, *arguments: _core.ResizeExchange(layer, root, *arguments),
+        P_x, P_x._workers(), list(resizings),
+        lifted=(_lift(P_x._workers()), list(resizings)),
+    )  # fmt: skip
+
+
 class HaloInRoom:
     """A halo exchange on tensors that already have room for their halos: the four-argument form.
 

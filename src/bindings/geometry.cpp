@@ -2,17 +2,24 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <map>
+#include <optional>
+#include <string>
+
 #include "bindings/bindings.hpp"
 #include "geometry/blocks.hpp"
 #include "geometry/exchange_plan.hpp"
 #include "geometry/grid.hpp"
 #include "geometry/matching.hpp"
+#include "geometry/resizing.hpp"
 #include "geometry/window.hpp"
 
 namespace distdl::bindings {
 
 namespace {
 
+using geometry::AdaptiveWindows;
+using geometry::Interpolation;
 using geometry::Interval;
 using geometry::Shape;
 using Pair = std::pair<std::int64_t, std::int64_t>;
@@ -35,6 +42,46 @@ std::vector<std::tuple<std::int64_t, std::int64_t, std::int64_t>> pieces(std::in
     if (!piece.empty()) result.emplace_back(i, piece.start, piece.stop);
   }
   return result;
+}
+
+Interpolation interpolation(const std::string& mode, std::optional<std::int64_t> size, double factor,
+                            bool align_corners, bool keeps_factor) {
+  static const std::map<std::string, Interpolation::Mode> modes{{"nearest", Interpolation::Mode::nearest},
+                                                                {"nearest-exact", Interpolation::Mode::nearest_exact},
+                                                                {"linear", Interpolation::Mode::linear},
+                                                                {"cubic", Interpolation::Mode::cubic}};
+  return {modes.at(mode), {size, factor}, align_corners, keeps_factor};
+}
+
+/// What the classes of resizings have in common.
+template <class Made>
+py::class_<Made> bind_resizing(py::module_& m, const char* name, const char* text) {
+  return py::class_<Made>(m, name, text)
+      .def("__deepcopy__", &shared_by_copies, py::arg("memo"), "A copied layer shares it.")
+      .def("outputs", &Made::outputs, py::arg("n"), "How many outputs there are for n inputs.")
+      .def(
+          "reads",
+          [](const Made& self, std::int64_t n, Pair outputs) {
+            return pair_of(self.reads(n, {outputs.first, outputs.second}));
+          },
+          py::arg("n"), py::arg("outputs"), "(start, stop) of the inputs, of n, that these outputs read.");
+}
+
+void bind_resizings(py::module_& m) {
+  bind_resizing<AdaptiveWindows>(m, "AdaptiveWindows", "The windows of adaptive pooling along one dimension.")
+      .def(py::init([](std::optional<std::int64_t> size, double factor) { return AdaptiveWindows{{size, factor}}; }),
+           py::arg("size"), py::arg("factor") = 1.0);
+  bind_resizing<Interpolation>(m, "Interpolation", "What interpolation reads along one dimension.")
+      .def(py::init(&interpolation), py::arg("mode"), py::arg("size"), py::arg("factor") = 1.0,
+           py::arg("align_corners") = false, py::arg("keeps_factor") = false)
+      .def(
+          "taps",
+          [](const Interpolation& self, std::int64_t n, Pair outputs, bool in_double, bool vectorized) {
+            auto taps = self.taps(n, {outputs.first, outputs.second}, {in_double, vectorized});
+            return std::pair{std::move(taps.inputs), std::move(taps.weights)};
+          },
+          py::arg("n"), py::arg("outputs"), py::arg("in_double"), py::arg("vectorized") = false,
+          "The inputs that these outputs are weighted sums of, tap by tap, and their weights.");
 }
 
 }  // namespace
@@ -87,6 +134,7 @@ void bind_geometry(py::module_& m) {
             return pair_of(window.reads({outputs.first, outputs.second}, n));
           },
           py::arg("outputs"), py::arg("n"), "(start, stop) of those of n inputs that add to these outputs.");
+  bind_resizings(m);
 }
 
 }  // namespace distdl::bindings

@@ -15,6 +15,7 @@
 #include "operators/interval_exchange.hpp"
 #include "operators/reduce_scatter.hpp"
 #include "operators/repartition.hpp"
+#include "operators/resize_exchange.hpp"
 #include "operators/sum_reduce.hpp"
 #include "operators/window_exchange.hpp"
 
@@ -171,6 +172,17 @@ void bind_primitives(py::module_& m) {
            py::arg("layer"), py::arg("root"), py::arg("P_x"), py::arg("windows"), py::arg("periodic"), py::arg("fill"))
       .def_property_readonly(
           "outputs", [](const WindowExchangePrimitive& self) { return sizes_of(self.outputs()); },
+          "The sizes of the outputs' blocks by dimension.");
+  py::class_<ResizeExchangePrimitive, ExchangePrimitive>(m, "ResizeExchange")
+      .def(py::init([](const std::string& layer, const py::object& root, const Workers& x,
+                       const std::vector<geometry::Resizing>& resizings) {
+             const auto handle = communicator_handle(root);
+             const py::gil_scoped_release release;
+             return std::make_unique<ResizeExchangePrimitive>(layer, handle, named("P_x", x), resizings);
+           }),
+           py::arg("layer"), py::arg("root"), py::arg("P_x"), py::arg("resizings"))
+      .def_property_readonly(
+          "outputs", [](const ResizeExchangePrimitive& self) { return sizes_of(self.outputs()); },
           "The sizes of the outputs' blocks by dimension.");
 }
 

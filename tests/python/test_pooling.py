@@ -1,4 +1,4 @@
-"""DistributedMaxPool and DistributedAvgPool against torch.nn's, bit for bit, in one, two and three dimensions."""
+"""DistributedMaxPool, AvgPool and LPPool against torch.nn's, in one, two and three dimensions."""
 
 import pytest
 import torch
@@ -6,137 +6,93 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import distdl.nn as dnn
-from support import (
-    assemble,
-    assert_equals_twin,
-    block_of,
-    blocks_of,
-    grid,
-    grid_shapes,
-    job,
-    on_all_ranks,
-    raises_everywhere,
-    same_bits,
-    values,
+from poolings import (
+    CONTENTS,
+    assert_like_twin,
+    assert_same_indices,
+    draws,
+    one_or_each,
+    refused_by_both,
+    split_tensors,
+    twins,
 )
+from support import assemble, block_of, grid, job, on_all_ranks, raises_everywhere, same_bits, values
 
 every_dimension = pytest.mark.parametrize("dims", [1, 2, 3])
-every_kind = pytest.mark.parametrize("kind", ["MaxPool", "AvgPool"])
+every_kind = pytest.mark.parametrize("kind", ["MaxPool", "AvgPool", "LPPool"])
 
 
 def pool(kind, dims):
-    """The sequential and the distributed layer."""
-    return getattr(torch.nn, f"{kind}{dims}d"), getattr(dnn, f"Distributed{kind}{dims}d")
-
-
-def refused_by_both(kind, P_x, dims, x, sizes, **options):
-    """Whether torch.nn's layer refuses the options or the input; the distributed one has to then."""
-    sequential, distributed = pool(kind, dims)
-    try:
-        sequential(**options)(x)
-    except RuntimeError:
-        refused = []
-        try:
-            distributed(P_x, **options)(block_of(x, P_x, sizes))
-        except RuntimeError as error:
-            refused.append(error)
-        assert refused or not P_x.active  # what only the call refuses is not of concern outside
-        return True
-    return False
-
-
-def assert_like_pool(kind, P_x, dims, x, sizes, equal_derivatives, **options):
-    """In every bit, and up to the second derivatives. Along batch and channels the blocks stay as they are."""
-    sequential, distributed = pool(kind, dims)
-    y_sizes = sizes and [*sizes[:-dims], *[None] * dims]
-    assert_equals_twin(
-        distributed(P_x, **options),
-        sequential(**options),
-        x,
-        P_x,
-        P_x,
-        (),
-        sizes,
-        y_sizes,
-        same_bits,
-        equal_derivatives,
+    """The sequential and the distributed layer, LPPool's of norm 2."""
+    layers = twins(f"{kind}{dims}d")
+    if kind != "LPPool":
+        return layers
+    sequential, distributed = layers
+    return (
+        lambda *options, **named: sequential(2, *options, **named),
+        lambda P_x, *options, **named: distributed(P_x, 2, *options, **named),
     )
-
-
-def assert_same_indices(P_x, dims, x, sizes=None, **options):
-    """The values and indices of a max pooling, bit for bit; where nothing was computed, none."""
-    sequential, distributed = pool("MaxPool", dims)
-    expected = sequential(**options, return_indices=True)(x)
-    results = distributed(P_x, **options, return_indices=True)(block_of(x, P_x, sizes))
-    y_sizes = sizes and [*sizes[:-dims], *[None] * dims]
-    for mine, whole in zip(results, expected, strict=True):
-        assert mine.dtype == whole.dtype
-        assert P_x.active or mine.numel() == 0
-        assert same_bits(assemble(mine, P_x, whole.shape, y_sizes), whole)
 
 
 @st.composite
 def poolings(draw, kind, dims):
-    """Options for the layers, the shape of the input and of its partition, and the sizes of its blocks."""
-
-    def one_or_each(options):
-        return draw(st.one_of(options, st.tuples(*[options] * dims)))
-
-    kernel_size = one_or_each(st.integers(1, 5))
+    """Options for the layers."""
+    # LPPool1d alone refuses a tuple of one kernel size.
+    kernel_size = draw(st.integers(1, 5)) if kind == "LPPool" else one_or_each(draw, st.integers(1, 5), dims)
     smallest = min(kernel_size) if isinstance(kernel_size, tuple) else kernel_size
     options = {
         "kernel_size": kernel_size,
-        "stride": draw(st.sampled_from([None, 1])) or one_or_each(st.integers(1, 6)),
-        "padding": one_or_each(st.sampled_from([0, smallest // 2, (smallest + 1) // 2])),
+        "stride": draw(st.sampled_from([None, 1])) or one_or_each(draw, st.integers(1, 6), dims),
         "ceil_mode": draw(st.booleans()),
     }
-    if kind == "MaxPool":
-        options["dilation"] = one_or_each(st.integers(1, 3))
+    if kind == "LPPool":
+        options["norm_type"] = draw(st.sampled_from([1, 2, 3, 0.5, -1, torch.inf, -torch.inf]))
     else:
+        options["padding"] = one_or_each(draw, st.sampled_from([0, smallest // 2, (smallest + 1) // 2]), dims)
+    if kind == "MaxPool":
+        options["dilation"] = one_or_each(draw, st.integers(1, 3), dims)
+    if kind == "AvgPool":
         options["count_include_pad"] = draw(st.booleans())
         if dims > 1:
             options["divisor_override"] = draw(st.sampled_from([None, 1, 3, -2]))
-    leading = draw(st.sampled_from([[1], [3], [0, 1], [1, 2], [3, 1]]))
-    shape = [*leading, *draw(st.lists(st.integers(1, 9), min_size=dims, max_size=dims))]
-    workers = draw(st.sampled_from(grid_shapes(len(shape), job.size)))
-    ranks = draw(st.permutations(range(job.size)))[: torch.Size(workers).numel()]
-    return options, shape, workers, ranks, draw(blocks_of(shape, workers))
-
-
-# What the integers of the input stand for: numbers with ties, or what compares in its own ways.
-CONTENTS = {
-    "ties": (0, 1, 2, 3),
-    "lowest": (-torch.inf, -torch.inf, -torch.inf, 1),
-    "nan": (torch.nan, -torch.inf, torch.inf, 2),
-}
+    return options
 
 
 @pytest.mark.parametrize("content", CONTENTS)
 @every_dimension
+@draws
 @given(data=st.data())
 @on_all_ranks
 def test_equals_max_pool(P_world, dims, content, data):
     """Any options on any blocks, balanced or not, of space, channels and batch: or both layers refuse them."""
-    options, shape, workers, ranks, sizes = data.draw(poolings("MaxPool", dims))
-    P_x, x = grid(P_world, workers, ranks), torch.tensor(CONTENTS[content], dtype=torch.float64)[values(shape).long()]
-    # Where a window of torch.nn's reads nothing but padding, its backward pass writes anywhere.
-    if refused_by_both("MaxPool", P_x, dims, x, sizes, **options):
+    options = data.draw(poolings("MaxPool", dims))
+    shape, P_x, sizes = data.draw(split_tensors(P_world, dims))
+    x = torch.tensor(CONTENTS[content], dtype=torch.float64)[values(shape).long()]
+    if refused_by_both(f"MaxPool{dims}d", P_x, x, sizes, options):
         return
+    # Where a window of torch.nn's reads nothing but padding, its backward pass writes anywhere.
     assume(not pool("MaxPool", dims)[0](**options)(torch.zeros(shape)).isneginf().any())
-    assert_like_pool("MaxPool", P_x, dims, x, sizes, same_bits, **options)
-    assert_same_indices(P_x, dims, x, sizes, **options)
+    assert_like_twin(f"MaxPool{dims}d", P_x, dims, x, sizes, options)
+    assert_same_indices(f"MaxPool{dims}d", P_x, dims, x, sizes, **options)
+
+
+def assume_not_smaller_than_the_kernel(dims, shape, options):
+    """AvgPool3d alone refuses inputs smaller than the kernel even where padding or ceil_mode make up for it."""
+    if dims == 3:
+        kernel = torch.tensor(options["kernel_size"]).expand(dims)
+        assume(bool((torch.tensor(shape[-dims:]) >= kernel).all()))
 
 
 @every_dimension
+@draws
 @given(data=st.data())
 @on_all_ranks
 def test_equals_avg_pool(P_world, dims, data):
-    options, shape, workers, ranks, sizes = data.draw(poolings("AvgPool", dims))
-    if dims == 3:  # AvgPool3d alone refuses inputs smaller than the kernel even where the padding makes up for it
-        kernel = torch.tensor(options["kernel_size"]).expand(dims)
-        assume(bool((torch.tensor(shape[-dims:]) >= kernel).all()))
-    P_x, x = grid(P_world, workers, ranks), torch.randn(shape, dtype=torch.float64, generator=torch.Generator())
-    if refused_by_both("AvgPool", P_x, dims, x, sizes, **options):
+    options = data.draw(poolings("AvgPool", dims))
+    shape, P_x, sizes = data.draw(split_tensors(P_world, dims))
+    assume_not_smaller_than_the_kernel(dims, shape, options)
+    x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator())
+    if refused_by_both(f"AvgPool{dims}d", P_x, x, sizes, options):
         return
 
     def close(mine, whole):
@@ -144,7 +100,33 @@ def test_equals_avg_pool(P_world, dims, data):
         windows = torch.Size(pool("AvgPool", dims)[0](**options)(x).shape[-dims:]).numel()
         return torch.allclose(mine, whole, atol=0, rtol=2 * windows * torch.finfo(x.dtype).eps)
 
-    assert_like_pool("AvgPool", P_x, dims, x, sizes, close, **options)
+    assert_like_twin(f"AvgPool{dims}d", P_x, dims, x, sizes, options, equal_derivatives=close)
+
+
+@every_dimension
+@draws
+@given(data=st.data())
+@on_all_ranks
+def test_equals_lp_pool(P_world, dims, data):
+    options = data.draw(poolings("LPPool", dims))
+    shape, P_x, sizes = data.draw(split_tensors(P_world, dims))
+    assume_not_smaller_than_the_kernel(dims, shape, options)
+    x = torch.rand(shape, dtype=torch.float64, generator=torch.Generator()) + 0.5
+    if refused_by_both(f"LPPool{dims}d", P_x, x, sizes, options):
+        return
+    windows = twins(f"LPPool{dims}d")[0](**options)(x).shape[-dims:].numel()
+
+    def close(mine, whole):
+        """Sums of one term for each window, in another order. A term is a product of less than 20 factors, each of
+        which is rounded once; the largest terms are below a hundred times the largest sum, or a hundred where all
+        terms cancel."""
+        scale = max(1.0, float(whole.abs().max())) if whole.numel() else 0.0
+        return torch.allclose(mine, whole, rtol=0, atol=20 * 100 * (1 + windows) * torch.finfo(x.dtype).eps * scale)
+
+    # Squares and their roots are exactly rounded. Other powers torch computes by one method or another, depending on
+    # the place in memory.
+    equal = same_bits if options["norm_type"] in (1, 2, torch.inf, -torch.inf) else close
+    assert_like_twin(f"LPPool{dims}d", P_x, dims, x, sizes, options, equal, close)
 
 
 @every_dimension
@@ -156,7 +138,8 @@ def test_max_pool_of_other_dtypes(P_world, dims, dtype):
     P_x = grid(P_world, [1, 1, *[1] * (dims - 1), job.size])
     negative = -values([1, 2, *[5] * dims], torch.int64) if dtype != torch.uint8 else values([1, 2, *[5] * dims])
     for x in (negative.to(dtype), torch.zeros_like(negative).sub(128 if dtype == torch.int8 else 0).to(dtype)):
-        assert_same_indices(P_x, dims, x, kernel_size=3, stride=2, padding=1, dilation=1 + (dims < 3), ceil_mode=True)
+        options = {"kernel_size": 3, "stride": 2, "padding": 1, "dilation": 1 + (dims < 3), "ceil_mode": True}
+        assert_same_indices(f"MaxPool{dims}d", P_x, dims, x, **options)
 
 
 @every_dimension
@@ -191,7 +174,7 @@ def test_more_workers_than_channels(P_world):
     """Workers without channels have nothing to do."""
     P_x = grid(P_world, [1, job.size, 1])
     for kind in ("MaxPool", "AvgPool"):
-        assert_like_pool(kind, P_x, 1, values([2, 1, 5]), None, torch.equal, kernel_size=2, padding=1)
+        assert_like_twin(f"{kind}1d", P_x, 1, values([2, 1, 5]), None, {"kernel_size": 2, "padding": 1}, torch.equal)
 
 
 @pytest.mark.parametrize("kind", ["MaxPool", "AvgPool"])
@@ -254,3 +237,35 @@ def test_mistakes_on_the_last_rank_raise_on_all(P_world, kind):
     for shape in ([1], [1, 1, 1, 1]):
         P_bad = grid(P_world, shape)
         raises_everywhere(ValueError, "spatial dimensions", lambda P_bad=P_bad: distributed(P_bad, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("MaxPool2d", {"kernel_size": 3, "stride": 2, "padding": 1}),
+        ("AvgPool2d", {"kernel_size": 4, "stride": 4}),
+        ("LPPool2d", {"norm_type": 1, "kernel_size": 4, "stride": 2}),
+        ("AdaptiveMaxPool2d", {"output_size": (2, 5)}),
+        ("AdaptiveAvgPool2d", {"output_size": (8, 4)}),
+        ("Upsample", {"size": (17, 5), "mode": "nearest-exact"}),
+        ("Upsample", {"scale_factor": (0.5, 2.0), "mode": "bilinear"}),
+    ],
+    ids=str,
+)
+@pytest.mark.mpi(min_size=6)
+def test_on_a_grid(P_world, name, options):
+    """Whole numbers and weights that are powers of two: all sums are exact."""
+    P_x = grid(P_world, [1, 1, 3, 2], [5, 3, 1, 0, 2, 4])
+    x = values([2, 2, 16, 8])
+    for sizes in (None, [None, None, [1, 0, 15], [7, 1]]):
+        assert_like_twin(name, P_x, 2, x, sizes, options)
+
+
+@pytest.mark.parametrize("norm_type", [0, "many", None], ids=str)
+def test_norms_that_torch_refuses_raise_on_all(P_world, norm_type):
+    P_x, x = grid(P_world, [1, 1, job.size]), values([1, 2, 4])
+    with pytest.raises((ZeroDivisionError, ValueError, TypeError)) as refused:
+        torch.nn.LPPool1d(norm_type, 2)(x)
+    raises_everywhere(
+        refused.type, "DistributedLPPool1d: norm_type", lambda: dnn.DistributedLPPool1d(P_x, norm_type, 2)
+    )

@@ -19,6 +19,7 @@ from distdl.nn.conv_transpose import (
     DistributedConvTranspose2d,
     DistributedConvTranspose3d,
 )
+from distdl.nn.interpolation import DistributedUpsample
 from distdl.nn.linear import DistributedLinear
 from distdl.nn.loss import DistributedCrossEntropyLoss, DistributedMSELoss
 from distdl.nn.module import Module
@@ -31,6 +32,15 @@ from distdl.nn.pooling import (
     DistributedMaxPool2d,
     DistributedMaxPool3d,
 )
+from distdl.nn.pooling_adaptive import (
+    DistributedAdaptiveAvgPool1d,
+    DistributedAdaptiveAvgPool2d,
+    DistributedAdaptiveAvgPool3d,
+    DistributedAdaptiveMaxPool1d,
+    DistributedAdaptiveMaxPool2d,
+    DistributedAdaptiveMaxPool3d,
+)
+from distdl.nn.pooling_lp import DistributedLPPool1d, DistributedLPPool2d, DistributedLPPool3d
 from distdl.nn.primitives import (
     AllGather,
     AllSumReduce,
@@ -46,6 +56,12 @@ __all__ = [
     "AllGather",
     "AllSumReduce",
     "Broadcast",
+    "DistributedAdaptiveAvgPool1d",
+    "DistributedAdaptiveAvgPool2d",
+    "DistributedAdaptiveAvgPool3d",
+    "DistributedAdaptiveMaxPool1d",
+    "DistributedAdaptiveMaxPool2d",
+    "DistributedAdaptiveMaxPool3d",
     "DistributedAvgPool1d",
     "DistributedAvgPool2d",
     "DistributedAvgPool3d",
@@ -65,6 +81,9 @@ __all__ = [
     "DistributedGeneralConv1d",
     "DistributedGeneralConv2d",
     "DistributedGeneralConv3d",
+    "DistributedLPPool1d",
+    "DistributedLPPool2d",
+    "DistributedLPPool3d",
     "DistributedLinear",
     "DistributedMSELoss",
     "DistributedMaxPool1d",
@@ -72,6 +91,7 @@ __all__ = [
     "DistributedMaxPool3d",
     "DistributedPad",
     "DistributedTranspose",
+    "DistributedUpsample",
     "HaloExchange",
     "Module",
     "ReduceScatter",

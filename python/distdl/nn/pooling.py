@@ -14,8 +14,8 @@ from distdl.construction import constructing
 from distdl.nn.window import WindowLayer, per_dimension
 
 
-class _DistributedPool(WindowLayer):
-    """What max and average pooling have in common: options and windows."""
+class SlidingPool(WindowLayer):
+    """What max, average and power-average pooling have in common: options and windows."""
 
     def _set_up(
         self, P_x: Any, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, fill: float,
@@ -57,7 +57,7 @@ class _DistributedPool(WindowLayer):
         )
 
 
-class _DistributedMaxPool(_DistributedPool):
+class _DistributedMaxPool(SlidingPool):
     _functions = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 
     def __init__(
@@ -88,7 +88,7 @@ class _DistributedMaxPool(_DistributedPool):
             pooled, indices = self._functions[self.dims](
                 x, self.kernel_size, self.stride, 0, self.dilation, return_indices=True
             )
-            lowest = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
+            lowest = lowest_of(x.dtype)
             if min(self._starts()) < 0 and bool((pooled == lowest).any()):
                 indices = self._inside(indices, x)
                 inside = x.flatten(-self.dims).gather(-1, indices.flatten(-self.dims)).view_as(pooled)
@@ -111,15 +111,15 @@ class _DistributedMaxPool(_DistributedPool):
         """From the padding to the first element behind it that the window reads: where torch.nn finds no larger one."""
         sizes = read.shape[-self.dims :]
         steps = zip(torch.unravel_index(indices, sizes), self._starts(), self.dilation, strict=True)
-        return _ravel([at + ((-start - at).clamp(min=0) + d - 1) // d * d for at, start, d in steps], sizes)
+        return ravel([at + ((-start - at).clamp(min=0) + d - 1) // d * d for at, start, d in steps], sizes)
 
     def _to_global(self, indices: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
         """From positions in what this worker read to positions in the global tensor, both flattened over space."""
         positions = zip(torch.unravel_index(indices, read.shape[-self.dims :]), self._starts(), strict=True)
-        return _ravel([at + start for at, start in positions], self._input_extents()[-self.dims :])
+        return ravel([at + start for at, start in positions], self._input_extents()[-self.dims :])
 
 
-def _ravel(positions: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
+def ravel(positions: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
     """The positions in a flattened tensor of these sizes: the inverse of ``torch.unravel_index``."""
     flat = positions[0]
     for at, size in zip(positions[1:], sizes[1:], strict=True):
@@ -127,23 +127,24 @@ def _ravel(positions: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Ten
     return flat
 
 
-class _DistributedAvgPool(_DistributedPool):
-    def __init__(
-        self,
-        P_x: Any,
-        kernel_size: int | tuple[int, ...],
-        stride: int | tuple[int, ...] | None = None,
-        padding: int | tuple[int, ...] = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> None:
-        super().__init__()
-        self.count_include_pad, self.divisor_override = count_include_pad, divisor_override
-        others = {"count_include_pad": count_include_pad, "divisor_override": divisor_override}
-        self._set_up(P_x, kernel_size, stride, padding, 1, ceil_mode, 0.0, others)
-        if divisor_override == 0:
-            raise RuntimeError(f"{type(self).__name__}: divisor_override must not be zero")
+def lowest_of(dtype: torch.dtype) -> float:
+    """What no element is below: the padding of max pooling."""
+    return -math.inf if dtype.is_floating_point else torch.iinfo(dtype).min
+
+
+def window_sums(x: torch.Tensor, kernel: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
+    """The sums over sliding windows, in the order and in the precision in which torch.nn adds; not rounded to x's."""
+    wide = x.float() if x.dtype in (torch.half, torch.bfloat16) else x
+    if len(kernel) == 1:  # avg_pool1d has no divisor_override
+        return F.avg_pool2d(wide.unsqueeze(-2), (1, *kernel), (1, *stride), divisor_override=1).squeeze(-2)
+    return (F.avg_pool2d if len(kernel) == 2 else F.avg_pool3d)(wide, kernel, stride, divisor_override=1)
+
+
+class AveragingPool(SlidingPool):
+    """What average and power-average pooling have in common: sums over windows and what they are divided by."""
+
+    count_include_pad = True
+    divisor_override: int | None = None
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the layer. Collective over the workers of P_x."""
@@ -151,16 +152,11 @@ class _DistributedAvgPool(_DistributedPool):
         if not self.P_x.active:
             return read
         self._check_extents(self.dims + 1)
-        return self._apply_locally(self.P_x, self._average, read)
+        return self._apply_locally(self.P_x, self._pool, read)
 
-    def _average(self, x: torch.Tensor) -> torch.Tensor:
+    def _pool(self, x: torch.Tensor) -> torch.Tensor:
         """Sums over the windows, divided by what torch.nn divides by, which differs at the edges of the tensor."""
-        kernel, stride = self.kernel_size, self.stride
-        wide = x.float() if x.dtype in (torch.half, torch.bfloat16) else x  # in which torch.nn adds
-        if self.dims == 1:  # avg_pool1d has no divisor_override
-            sums = F.avg_pool2d(wide.unsqueeze(-2), (1, *kernel), (1, *stride), divisor_override=1).squeeze(-2)
-        else:
-            sums = (F.avg_pool2d if self.dims == 2 else F.avg_pool3d)(wide, kernel, stride, divisor_override=1)
+        sums = window_sums(x, self.kernel_size, self.stride)
         divisors = torch.ones((), dtype=sums.dtype)
         if self.divisor_override is not None:
             divisors = divisors * self.divisor_override
@@ -181,6 +177,25 @@ class _DistributedAvgPool(_DistributedPool):
             # As torch.nn has it, a window is cut off at the end of the padding, even if it counts the padding.
             counts.append([min(start + self.kernel_size[d], high) - max(start, low) for start in starts])
         return counts
+
+
+class _DistributedAvgPool(AveragingPool):
+    def __init__(
+        self,
+        P_x: Any,
+        kernel_size: int | tuple[int, ...],
+        stride: int | tuple[int, ...] | None = None,
+        padding: int | tuple[int, ...] = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.count_include_pad, self.divisor_override = count_include_pad, divisor_override
+        others = {"count_include_pad": count_include_pad, "divisor_override": divisor_override}
+        self._set_up(P_x, kernel_size, stride, padding, 1, ceil_mode, 0.0, others)
+        if divisor_override == 0:
+            raise RuntimeError(f"{type(self).__name__}: divisor_override must not be zero")
 
 
 _DOCUMENTATION = """Applies {dims}-d {kind} pooling to a partitioned tensor: ``torch.nn.{twin}{dims}d``, put together.

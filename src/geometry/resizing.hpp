@@ -1,0 +1,75 @@
+// What each of a given number of outputs along one dimension reads: adaptive pooling and interpolation.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "geometry/interval.hpp"
+
+namespace distdl::geometry {
+
+/// How many outputs there are for n inputs: as many as said, or `factor` times as many, without the fraction.
+struct OutputCount {
+  std::optional<std::int64_t> size = std::nullopt;
+  double factor = 1.0;
+
+  /// Negative where there is no such number.
+  std::int64_t of(std::int64_t n) const;
+};
+
+/// Output i of m reads the inputs from floor(i n / m) to ceil((i + 1) n / m), as torch.nn's adaptive pooling does.
+struct AdaptiveWindows {
+  OutputCount count;
+
+  static constexpr std::int64_t fewest = 0;  // outputs
+  std::int64_t outputs(std::int64_t n) const { return count.of(n); }
+
+  /// All that these outputs read: for one output, its window. No outputs read nothing.
+  Interval reads(std::int64_t n, Interval outputs) const;
+};
+
+/// Output o of torch.nn.functional.interpolate reads one, two or four inputs around its place among them. The place is
+/// computed in floating point, and near the border between two inputs its rounding decides which ones are read; so it
+/// is computed here in the same steps, in the same precision.
+struct Interpolation {
+  enum class Mode { nearest, nearest_exact, linear, cubic };
+
+  Mode mode = Mode::nearest;
+  OutputCount count;
+  bool align_corners = false;
+  bool keeps_factor = false;  // places are computed with count.factor, not with the ratio of the sizes
+
+  /// How torch computes. Its vectorized kernels find the nearest input in another way than the others.
+  struct Arithmetic {
+    bool in_double = false;
+    bool vectorized = false;
+  };
+
+  /// For each output the inputs that it is a weighted sum of, and their weights: tap by tap, all outputs of the first
+  /// tap before those of the second. The nearest input has weight 1.
+  struct Taps {
+    std::vector<std::int64_t> inputs;
+    std::vector<double> weights;
+  };
+
+  static constexpr std::int64_t fewest = 1;  // output
+  std::int64_t outputs(std::int64_t n) const { return count.of(n); }
+  Taps taps(std::int64_t n, Interval outputs, Arithmetic arithmetic) const;
+
+  /// All that these outputs read, in any arithmetic. No outputs read nothing.
+  Interval reads(std::int64_t n, Interval outputs) const;
+
+ private:
+  template <class Real>
+  void append(Taps& taps, std::int64_t n, std::int64_t o, bool vectorized) const;
+  template <class Real>
+  std::int64_t nearest(std::int64_t n, std::int64_t o, bool vectorized) const;
+  template <class Real>
+  Real scale(std::int64_t n) const;
+};
+
+using Resizing = std::variant<AdaptiveWindows, Interpolation>;
+
+}  // namespace distdl::geometry

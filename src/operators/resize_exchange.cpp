@@ -1,0 +1,57 @@
+#include "operators/resize_exchange.hpp"
+
+#include <stdexcept>
+
+#include "geometry/text.hpp"
+
+namespace distdl::operators {
+
+ResizeExchangePrimitive::ResizeExchangePrimitive(std::string layer, MPI_Comm root, const Partition& x,
+                                                 std::vector<geometry::Resizing> resizings)
+    : ExchangePrimitive(std::move(layer), root, x, x, {}, 0.0, true), resizings_(std::move(resizings)) {
+  if (x.shape.size() < resizings_.size()) {
+    throw std::invalid_argument(name() + ": P_x has shape " + geometry::text(x.shape) + "; it needs at least " +
+                                std::to_string(resizings_.size()) + " dimensions");
+  }
+}
+
+std::vector<geometry::Blocks> ResizeExchangePrimitive::outputs() const {
+  return blocks().empty() ? blocks() : outputs(blocks());
+}
+
+std::vector<geometry::Blocks> ResizeExchangePrimitive::outputs(const std::vector<geometry::Blocks>& blocks) const {
+  auto outputs = blocks;
+  const auto first = blocks.size() - resizings_.size();
+  for (std::size_t r = 0; r < resizings_.size(); ++r) {
+    const auto& input = blocks[first + r];
+    const auto [count, fewest] =
+        std::visit([&](const auto& resizing) { return std::pair{resizing.outputs(input.extent()), resizing.fewest}; },
+                   resizings_[r]);
+    if (input.extent() < 1 || count < fewest) {
+      throw std::runtime_error(name() + ": the input has " + std::to_string(input.extent()) +
+                               " elements in dimension " + std::to_string(first + r) + " and the output would have " +
+                               std::to_string(count) + "; they must have at least 1 and " + std::to_string(fewest));
+    }
+    outputs[first + r] = geometry::Blocks::balanced(count, input.count());
+  }
+  return outputs;
+}
+
+geometry::Wanted ResizeExchangePrimitive::wanted(const std::vector<geometry::Blocks>& blocks) const {
+  geometry::Wanted wanted;
+  const auto first = blocks.size() - resizings_.size();
+  const auto outputs = this->outputs(blocks);
+  for (std::size_t d = 0; d < blocks.size(); ++d) {
+    const auto own = outputs[d];
+    if (d < first) {
+      wanted.bounds.push_back({own.count(), [own](std::int64_t i) { return own.at(i); }});
+      continue;
+    }
+    wanted.bounds.push_back({own.count(), [own, n = blocks[d].extent(), resizing = resizings_[d - first]](auto i) {
+                               return std::visit([&](const auto& by) { return by.reads(n, own.at(i)); }, resizing);
+                             }});
+  }
+  return wanted;
+}
+
+}  // namespace distdl::operators

@@ -1,0 +1,27 @@
+// ResizeExchange: every worker receives the interval of inputs that its block of outputs reads, along each dimension
+// that is resized. Adaptive pooling and interpolation over blocks are this exchange and then local arithmetic.
+#pragma once
+
+#include "geometry/resizing.hpp"
+#include "operators/region_exchange.hpp"
+
+namespace distdl::operators {
+
+class ResizeExchangePrimitive final : public ExchangePrimitive {
+ public:
+  /// One resizing for each of the last dimensions of P_x; along the dimensions before them blocks stay as they are. The
+  /// outputs are in balanced blocks on P_x.
+  ResizeExchangePrimitive(std::string layer, MPI_Comm root, const Partition& x,
+                          std::vector<geometry::Resizing> resizings);
+
+  /// The blocks of the outputs, by dimension; empty before the first call and outside of P_x.
+  std::vector<geometry::Blocks> outputs() const;
+
+ private:
+  geometry::Wanted wanted(const std::vector<geometry::Blocks>& blocks) const override;
+  std::vector<geometry::Blocks> outputs(const std::vector<geometry::Blocks>& blocks) const;
+
+  std::vector<geometry::Resizing> resizings_;
+};
+
+}  // namespace distdl::operators

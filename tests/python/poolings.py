@@ -1,0 +1,90 @@
+"""What the tests of pooling and interpolation share: tensors in any blocks, and layers beside their twins in torch.nn.
+
+DISTDL_DRAWS is the number of drawn examples in each test that draws: 25 by default, more for a long run.
+"""
+
+import os
+
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+
+import distdl.nn as dnn
+from support import assemble, assert_equals_twin, block_of, blocks_of, grid, grid_shapes, job, same_bits
+
+draws = settings(max_examples=int(os.environ.get("DISTDL_DRAWS", "25")))
+
+# What the integers of the input stand for: numbers with ties, or what compares in its own ways.
+CONTENTS = {
+    "ties": (0, 1, 2, 3),
+    "lowest": (-torch.inf, -torch.inf, -torch.inf, 1),
+    "nan": (torch.nan, -torch.inf, torch.inf, 2),
+}
+
+
+def twins(name):
+    """The sequential and the distributed layer of this name in torch.nn."""
+    return getattr(torch.nn, name), getattr(dnn, f"Distributed{name}")
+
+
+def one_or_each(draw, options, dims):
+    """The same for all dimensions, or for each of them its own."""
+    return draw(st.one_of(options, st.tuples(*[options] * dims)))
+
+
+@st.composite
+def split_tensors(draw, P_world, dims, leading=([1], [3], [0, 1], [1, 2], [3, 1])):
+    """The shape of a tensor with this many spatial dimensions, a partition for it, and the sizes of its blocks."""
+    shape = [*draw(st.sampled_from(leading)), *draw(st.lists(st.integers(1, 9), min_size=dims, max_size=dims))]
+    workers = draw(st.sampled_from(grid_shapes(len(shape), job.size)))
+    ranks = draw(st.permutations(range(job.size)))[: torch.Size(workers).numel()]
+    return shape, grid(P_world, workers, ranks), draw(blocks_of(shape, workers))
+
+
+def refused_by_both(name, P_x, x, sizes, options):
+    """Whether torch.nn's layer refuses the options or the input; the distributed one has to then, in the same way."""
+    sequential, distributed = twins(name)
+    try:
+        sequential(**options)(x)
+    except Exception as expected:
+        refused = []
+        try:
+            distributed(P_x, **options)(block_of(x, P_x, sizes))
+        except type(expected) as error:
+            refused.append(error)
+        assert refused or not P_x.active  # what only the call refuses is not of concern outside
+        return True
+    return False
+
+
+def sizes_of_result(sizes, dims):
+    """Along batch and channels the blocks stay as they are, in space they are balanced."""
+    return sizes and [*sizes[:-dims], *[None] * dims]
+
+
+def assert_like_twin(name, P_x, dims, x, sizes, options, equal=same_bits, equal_derivatives=same_bits):
+    """Values, gradients and second gradients."""
+    sequential, distributed = twins(name)
+    assert_equals_twin(
+        distributed(P_x, **options),
+        sequential(**options),
+        x,
+        P_x,
+        P_x,
+        (),
+        sizes,
+        sizes_of_result(sizes, dims),
+        equal,
+        equal_derivatives,
+    )
+
+
+def assert_same_indices(name, P_x, dims, x, sizes=None, **options):
+    """The values and indices of a max pooling, bit for bit; where nothing was computed, none."""
+    sequential, distributed = twins(name)
+    expected = sequential(**options, return_indices=True)(x)
+    results = distributed(P_x, **options, return_indices=True)(block_of(x, P_x, sizes))
+    for mine, whole in zip(results, expected, strict=True):
+        assert mine.dtype == whole.dtype
+        assert P_x.active or mine.numel() == 0
+        assert same_bits(assemble(mine, P_x, whole.shape, sizes_of_result(sizes, dims)), whole)
