@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from distdl.structure import belongs_to_its_job
+
 _operators: weakref.WeakValueDictionary[int, Operator] = weakref.WeakValueDictionary()
 # torch keeps compiled programs on disk; a key of another process must not be found there, so the first one is random.
 _keys = itertools.count(random.SystemRandom().getrandbits(52) << 10)
@@ -80,6 +82,9 @@ class Operator:
 
     def __deepcopy__(self, memo: dict[int, object]) -> Operator:
         return self  # nothing of it depends on who calls it
+
+    def __reduce__(self) -> Any:
+        raise belongs_to_its_job(f"the operator of a {self.name}")
 
 
 class Done:

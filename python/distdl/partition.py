@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 from distdl._load import _core
 from distdl.agreement import agreed
+from distdl.structure import belongs_to_its_job
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -184,10 +185,7 @@ class Partition:
         return self  # a description of ranks, which a copied layer shares
 
     def __reduce__(self) -> Any:
-        raise TypeError(
-            "a Partition belongs to its running job and cannot be pickled; save a model's state_dict(), or "
-            "distdl.sequential_state_dict(model), and make the partitions anew"
-        )
+        raise belongs_to_its_job("a Partition")
 
     # Partitions from partitions
 

@@ -63,3 +63,11 @@ def structure_check(enabled: bool) -> Iterator[None]:
         yield
     finally:
         _core.set_structure_check(before)
+
+
+def belongs_to_its_job(what: str) -> TypeError:
+    """The error for pickling what other ranks know as well."""
+    return TypeError(
+        f"{what} belongs to its running job and cannot be pickled; save a model's state_dict(), or "
+        "distdl.sequential_state_dict(model), and make the partitions and layers anew"
+    )

@@ -175,6 +175,12 @@ void bind_agreement(py::module_& m) {
           "__deepcopy__",
           [](const LayerAgreement& self, const py::dict&) { return std::make_unique<LayerAgreement>(self); },
           py::arg("memo"), "A copied layer agrees on the structure of its own input.")
+      .def("__reduce__",
+           [](const py::object&) -> py::object {
+             throw py::type_error(
+                 "the agreement of a layer's ranks belongs to its running job and cannot be pickled; "
+                 "save a model's state_dict(), or distdl.sequential_state_dict(model)");
+           })
       .def("forget", &LayerAgreement::forget, "Makes the next call agree anew; on all ranks or on none.")
       .def("blocks", &LayerAgreement::blocks, py::arg("shape"), py::arg("ranks"),
            "The sizes of the input's blocks by dimension, on a partition of this shape and these ranks.")
