@@ -1,12 +1,21 @@
-"""The pool of memory behind results and messages.
+"""The memory of results and messages: the pool behind them, and the way to and from devices.
 
-Fresh memory costs several times the copy into it, so what a result or a message used is kept for the next ones. The
-pool belongs to this rank, and so do its functions: no other rank has to call them.
+Fresh memory costs several times the copy into it, so what a result or a message used is kept in a pool for the next
+ones. Tensors on a device go straight to MPI if it says that it can use their memory, and otherwise through pinned
+memory of the host. All of this belongs to this rank, and so do these functions: no other rank has to call them.
 """
 
 from __future__ import annotations
 
+import os
+
 from distdl._load import _core
+
+STAGING = {
+    "where needed": _core.Staging.where_needed,
+    "never": _core.Staging.never,
+    "always": _core.Staging.always,
+}
 
 
 def set_pool_limit(bytes: int) -> None:
@@ -36,3 +45,29 @@ def pool_size() -> int:
 def empty_pool() -> None:
     """Give all unused memory back to the system."""
     _core.empty_pool()
+
+
+def set_staging(when: str) -> None:
+    """Say when what travels is copied to and from memory of the host, for MPI libraries that know no other.
+
+    Only what is sent is copied, not the whole tensor. The environment variable ``DISTDL_STAGING`` sets it from the
+    beginning.
+
+    Args:
+        when: "where needed", the default: for devices that MPI does not list in the info key ``mpi_memory_alloc_kinds``
+            (MPI 4.1); "never", if it can use their memory without saying so; "always", also for tensors on the CPU.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    if when not in STAGING:
+        raise ValueError(f"set_staging: when={when!r}; it must be one of {', '.join(map(repr, STAGING))}")
+    _core.set_staging(STAGING[when])
+
+
+def staging() -> str:
+    """When what travels is staged: see :func:`set_staging`."""
+    return next(name for name, value in STAGING.items() if value == _core.staging())
+
+
+set_staging(os.environ.get("DISTDL_STAGING", "where needed"))

@@ -5,11 +5,13 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/record_function.h>
 
+#include <optional>
 #include <stdexcept>
 #include <utility>
 #include <vector>
 
 #include "comm/progress.hpp"
+#include "operators/staging.hpp"
 
 namespace distdl::autograd {
 
@@ -42,7 +44,7 @@ at::Tensor run(const OperatorPtr& linear_operator, const at::Tensor& x) {
   // Modes see operators, not what these are made of: selective checkpointing would leave out what writes to a tensor.
   const c10::impl::ExcludeDispatchKeyGuard below_modes(
       c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
-  return linear_operator->apply(x.resolve_conj().resolve_neg());  // what is lazily so in torch is not so in memory
+  return linear_operator->apply(x);
 }
 
 std::uint32_t version_of(const at::Tensor& x) {
@@ -55,6 +57,7 @@ struct UnderWay {
   at::Tensor x;
   std::uint32_t version = 0;  // of x
   bool recorded = false;
+  std::optional<operators::StreamOrder> order;
   comm::TaskPtr task;  // null if it is done
   at::Tensor result;
 };
@@ -70,10 +73,11 @@ UnderWayPtr hand_over(const OperatorPtr& linear_operator, const at::Tensor& x, b
   }
   under_way->x = x;
   under_way->version = version_of(x);
+  under_way->order.emplace(x);
   // The state of this thread (the profiler's, for one) holds on the thread that does it.
   under_way->task = comm::start([under_way, state = at::ThreadLocalState()] {
     const at::ThreadLocalStateGuard same_state(state);
-    under_way->result = run(under_way->linear_operator, under_way->x);
+    under_way->result = under_way->order->run([&] { return run(under_way->linear_operator, under_way->x); });
   });
   return under_way;
 }
@@ -88,6 +92,7 @@ at::Tensor result_of(UnderWay& under_way) {
       throw std::runtime_error(under_way.linear_operator->site().name +
                                ": the input was written between start() and wait(), while it was sent");
     }
+    under_way.order->join(under_way.result);
     under_way.x.reset();
   }
   return std::exchange(under_way.result, at::Tensor());

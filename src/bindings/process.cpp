@@ -1,10 +1,11 @@
-// What belongs to this process rather than to an operator: the progress thread, statistics, the pool of memory.
+// What belongs to this process rather than to an operator: the progress thread, statistics, memory.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.hpp"
 #include "comm/progress.hpp"
 #include "operators/memory.hpp"
+#include "operators/staging.hpp"
 #include "operators/structure.hpp"
 #include "operators/traffic.hpp"
 
@@ -24,6 +25,13 @@ void bind_process(py::module_& m) {
       .def_readonly("seconds_waited", &operators::Statistics::seconds_waited);
   m.def("statistics", &operators::statistics);
   m.def("reset_statistics", &operators::reset_statistics);
+
+  py::enum_<operators::Staging>(m, "Staging")
+      .value("where_needed", operators::Staging::where_needed)
+      .value("never", operators::Staging::never)
+      .value("always", operators::Staging::always);
+  m.def("set_staging", &operators::set_staging, py::arg("when"));
+  m.def("staging", &operators::staging);
 
   m.def("set_pool_limit", &operators::set_pool_limit, py::arg("bytes"));
   m.def("pool_limit", &operators::pool_limit);

@@ -8,6 +8,7 @@
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
 #include "operators/reduce_scatter.hpp"
+#include "operators/staging.hpp"
 
 namespace distdl::operators {
 
@@ -28,10 +29,10 @@ bool in_memory_order(const at::Tensor& whole, const std::vector<geometry::Box>& 
 
 at::Tensor AllGather::apply(const at::Tensor& x) const {
   if (!plan_->group) return copy_of(x);
-  const auto mine = contiguous(x);
+  const auto mine = for_sending(x);
   auto result = empty(plan_->whole.sizes, x.options());
-  const bool direct = in_memory_order(result, plan_->blocks);
-  auto arrived = direct ? result : empty({result.numel()}, x.options());
+  const bool direct = in_memory_order(result, plan_->blocks) && !is_staged(x.device());
+  auto arrived = direct ? result : for_receiving({result.numel()}, x.options());
 
   std::vector<comm::Count> bytes;
   std::vector<comm::Displacement> offsets;

@@ -7,6 +7,7 @@
 #include "operators/block_sum.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
+#include "operators/staging.hpp"
 #include "operators/sum_reduce.hpp"
 
 namespace distdl::operators {
@@ -15,15 +16,15 @@ at::Tensor AllSumReduce::apply(const at::Tensor& x) const {
   if (!group_->communicator) return copy_of(x);
   const auto& group = *group_->communicator;
   const auto sum = sum_type(x.scalar_type());
-  const auto mine = contiguous(converted(x, sum.accumulate));
-  auto result = empty(mine.sizes(), mine.options());
+  const auto mine = for_sending(converted(x, sum.accumulate));
+  auto result = for_receiving(mine.sizes(), mine.options());
   if (const auto everyone = all_ranks(group);
       BlockSum::pays(static_cast<std::int64_t>(mine.nbytes()), everyone.size())) {
     const auto layout = balanced_layout(mine.numel(), everyone, everyone);
     BlockSum sum_of_all(group, layout, parts_of(mine, layout), result);
     sum_of_all.add();
     sum_of_all.finish();
-    return converted(result, x.scalar_type());
+    return converted(delivered(result, x.device()), x.scalar_type());
   }
   comm::Requests requests;
   requests.keep(mine);
@@ -33,7 +34,7 @@ at::Tensor AllSumReduce::apply(const at::Tensor& x) const {
                                        sum.type, sum.op, group.handle(), requests.next()),
       "MPI_Iallreduce");
   requests.wait_all();
-  return converted(result, x.scalar_type());
+  return converted(delivered(result, x.device()), x.scalar_type());
 }
 
 Traffic AllSumReduce::traffic(const at::Tensor& x) const {

@@ -2,32 +2,36 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "comm/requests.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
+#include "operators/staging.hpp"
 #include "operators/sum_reduce.hpp"
 
 namespace distdl::operators {
 
 at::Tensor Broadcast::apply(const at::Tensor& x) const {
-  const auto source = contiguous(x);
-  auto result = empty(plan_->at_member.sizes, x.options().dtype(plan_->at_member.dtype));
+  const bool keeps_own = std::any_of(plan_->groups.begin(), plan_->groups.end(),
+                                     [](const RootedGroup& group) { return group.is_root && group.is_member; });
+  const auto source = for_sending(x);
+  const auto arrived =
+      keeps_own ? at::Tensor() : for_receiving(plan_->at_member.sizes, x.options().dtype(plan_->at_member.dtype));
   comm::Requests requests;
   requests.keep(source);
-  requests.keep(result);
+  requests.keep(arrived);
   // Nonblocking, because the groups of different roots may form a ring in which each waits for the next.
   for (const auto& group : plan_->groups) {
     if (!group.communicator) continue;
-    const auto& buffer = group.is_root ? source : result;
+    const auto& buffer = group.is_root ? source : arrived;
     comm::check(DISTDL_MPI_LARGE(MPI_Ibcast)(buffer.data_ptr(), bytes_of(buffer, "MPI_Ibcast"), MPI_BYTE, group.root,
                                              group.communicator->handle(), requests.next()),
                 "MPI_Ibcast");
   }
-  for (const auto& group : plan_->groups) {
-    if (group.is_root && group.is_member) result.copy_(x);
-  }
+  const auto own = keeps_own ? copy_of(x) : at::Tensor();
   requests.wait_all();
-  return result;
+  return keeps_own ? own : delivered(arrived, x.device());
 }
 
 OperatorPtr Broadcast::adjoint() const { return c10::make_intrusive<SumReduce>(site_, !is_adjoint_, plan_); }

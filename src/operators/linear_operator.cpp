@@ -12,7 +12,7 @@ Clone::Clone() : LinearOperator(std::make_shared<Site>("Clone", Scope{}), false)
 
 at::Tensor Clone::apply(const at::Tensor& x) const {
   // It may be whatever torch has, for it goes nowhere.
-  return x.layout() == at::kStrided && x.is_cpu() && !x.is_quantized() ? copy_of(x) : x.clone();
+  return x.layout() == at::kStrided && !x.is_quantized() && !x.is_meta() ? copy_of(x) : x.clone();
 }
 
 OperatorPtr Clone::adjoint() const { return c10::make_intrusive<Clone>(); }
@@ -39,9 +39,7 @@ Structure Input::structure() const {
   structure.sizes = tensor.sizes().vec();
   structure.dtype = tensor.scalar_type();
   structure.device = tensor.device().type();
-  if (!tensor.device().is_cpu()) {
-    return refuse(Structure::Error::type, "is on " + tensor.device().str() + "; tensors have to be on the CPU");
-  }
+  if (tensor.is_meta()) return refuse(Structure::Error::type, "is on the meta device; it has no values");
   return structure;
 }
 

@@ -159,13 +159,18 @@ at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
   return at::detail::empty_generic(sizes, &pool(), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype, std::nullopt);
 }
 
-at::Tensor contiguous(const at::Tensor& x) { return x.is_contiguous() ? x : copy_of(x); }
+at::Tensor resolved(const at::Tensor& x) { return x.resolve_conj().resolve_neg(); }
 
-at::Tensor converted(const at::Tensor& x, c10::ScalarType dtype) {
-  return x.scalar_type() == dtype ? x : empty(x.sizes(), x.options().dtype(dtype)).copy_(x);
+at::Tensor contiguous(const at::Tensor& x) {
+  const auto values = resolved(x);
+  return values.is_contiguous() ? values : copy_of(values);
 }
 
-at::Tensor copy_of(const at::Tensor& x) { return empty(x.sizes(), x.options()).copy_(x); }
+at::Tensor converted(const at::Tensor& x, c10::ScalarType dtype) {
+  return x.scalar_type() == dtype ? x : empty(x.sizes(), x.options().dtype(dtype)).copy_(resolved(x));
+}
+
+at::Tensor copy_of(const at::Tensor& x) { return empty(x.sizes(), x.options()).copy_(resolved(x)); }
 
 void set_pool_limit(std::size_t bytes) { pool().set_limit(bytes); }
 std::size_t pool_limit() { return pool().limit(); }

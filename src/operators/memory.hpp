@@ -11,7 +11,10 @@ namespace distdl::operators {
 /// the last tensor that uses it is gone.
 at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options);
 
-/// x in contiguous memory: x itself, or a copy of it.
+/// x, of which nothing is left to be conjugated or negated when it is read: x itself, or a copy of it.
+at::Tensor resolved(const at::Tensor& x);
+
+/// x in contiguous memory, resolved: x itself, or a copy of it.
 at::Tensor contiguous(const at::Tensor& x);
 
 /// x in another dtype: x itself, or a contiguous copy of it.

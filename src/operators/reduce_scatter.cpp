@@ -6,6 +6,7 @@
 #include "operators/block_sum.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
+#include "operators/staging.hpp"
 #include "operators/sum_reduce.hpp"
 
 namespace distdl::operators {
@@ -14,26 +15,26 @@ at::Tensor ReduceScatter::apply(const at::Tensor& x) const {
   if (!plan_->group) return copy_of(x);
   const auto sum = sum_type(x.scalar_type());
   const auto mine = converted(x, sum.accumulate);
-  auto result = empty(plan_->part.sizes, mine.options());
+  auto result = for_receiving(plan_->part.sizes, mine.options());
   if (BlockSum::pays(static_cast<std::int64_t>(mine.nbytes()), plan_->blocks.size())) {
     SumLayout layout{.contributors = all_ranks(*plan_->group), .offsets = {0}, .receivers = {}};
     std::vector<at::Tensor> parts;
     for (const auto& box : plan_->blocks) {
-      parts.push_back(contiguous(view_of(mine, box)));
+      parts.push_back(for_sending(view_of(mine, box)));
       layout.offsets.push_back(layout.offsets.back() + parts.back().numel());
     }
     BlockSum in_blocks(*plan_->group, std::move(layout), parts, result);
     in_blocks.add();
     in_blocks.finish();
-    return converted(result, x.scalar_type());
+    return converted(delivered(result, x.device()), x.scalar_type());
   }
   // One block after the other, as MPI scatters them.
-  const auto packed = empty({mine.numel()}, mine.options());
+  const auto packed = for_receiving({mine.numel()}, mine.options());
   std::vector<comm::Count> counts;
   std::int64_t start = 0;
   for (const auto& box : plan_->blocks) {
     const auto size = geometry::volume(box);
-    packed.narrow(0, start, size).view(geometry::shape_of(box)).copy_(view_of(mine, box));
+    packed.narrow(0, start, size).view(geometry::shape_of(box)).copy_(resolved(view_of(mine, box)));
     counts.push_back(sum.count_of(size, "MPI_Ireduce_scatter"));
     start += size;
   }
@@ -44,7 +45,7 @@ at::Tensor ReduceScatter::apply(const at::Tensor& x) const {
                                                     sum.op, plan_->group->handle(), requests.next()),
               "MPI_Ireduce_scatter");
   requests.wait_all();
-  return converted(result, x.scalar_type());
+  return converted(delivered(result, x.device()), x.scalar_type());
 }
 
 OperatorPtr ReduceScatter::adjoint() const { return c10::make_intrusive<AllGather>(site_, !is_adjoint_, plan_); }

@@ -9,6 +9,7 @@
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
 #include "operators/messages.hpp"
+#include "operators/staging.hpp"
 
 namespace distdl::operators {
 
@@ -48,17 +49,18 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
   for (const auto& message : to_->messages) {
     if (message.rank == comm.rank()) continue;
     regions.push_back(view_of(result, message.region));
-    const bool direct = !sums && regions.back().is_contiguous();
-    arrivals.push_back(direct ? regions.back() : empty(geometry::shape_of(message.region), options.dtype(dtype)));
+    const bool direct = !sums && regions.back().is_contiguous() && !is_staged(x.device());
+    arrivals.push_back(direct ? regions.back()
+                              : for_receiving(geometry::shape_of(message.region), options.dtype(dtype)));
     receive(arrivals.back(), message.rank, kTag, comm, receiving);
   }
   for (const auto& message : from_->messages) {
     const auto region = view_of(x, message.region);
     if (message.rank == comm.rank()) {
-      to_myself.push_back(region);
+      to_myself.push_back(resolved(region));
       continue;
     }
-    send(contiguous(region), message.rank, kTag, comm, sending);
+    send(for_sending(region), message.rank, kTag, comm, sending);
   }
   const auto from_myself = [&](bool of_basis) {
     std::size_t own = 0;
@@ -76,7 +78,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
   for (std::size_t i = 0; i < regions.size(); ++i) {
     receiving.wait(i);
     if (sums) {
-      add(regions[i], arrivals[i], regions[i]);
+      add(regions[i], delivered(arrivals[i], x.device()), regions[i]);
     } else if (!arrivals[i].is_same(regions[i])) {
       regions[i].copy_(arrivals[i]);
     }

@@ -9,13 +9,14 @@
 #include "operators/block_sum.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
+#include "operators/staging.hpp"
 
 namespace distdl::operators {
 
 at::Tensor SumReduce::apply(const at::Tensor& x) const {
   const auto sum = sum_type(plan_->at_root.dtype);
-  const auto mine = contiguous(converted(x, sum.accumulate));
-  auto result = empty(plan_->at_root.sizes, mine.options());
+  const auto mine = for_sending(converted(x, sum.accumulate));
+  auto result = for_receiving(plan_->at_root.sizes, mine.options());
   comm::Requests requests;
   requests.keep(mine);
   requests.keep(result);
@@ -45,7 +46,7 @@ at::Tensor SumReduce::apply(const at::Tensor& x) const {
     if (!group.communicator) result.copy_(mine);
   }
   requests.wait_all();
-  return converted(result, plan_->at_root.dtype);
+  return converted(delivered(result, x.device()), plan_->at_root.dtype);
 }
 
 OperatorPtr SumReduce::adjoint() const { return c10::make_intrusive<Broadcast>(site_, !is_adjoint_, plan_); }

@@ -130,6 +130,8 @@ def strided(x, how):
 def test_any_strides(P_world, make, how):
     case = make(P_world)
     x = values(case.shape, torch.complex64, seed=job.rank)
+    if how == "negated":
+        x += 1 + 1j  # torch negates a complex zero to either zero, by its place in memory
     odd = strided(x, how)
     plain = odd.clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
     assert same_bits(case.operator(odd), case.operator(plain))

@@ -1,0 +1,47 @@
+// Memory that MPI can use, for tensors on any device. Most MPI libraries know only the processor's: then what travels
+// is staged, copied to and from pinned memory of the host.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+
+#include <functional>
+#include <optional>
+
+namespace distdl::operators {
+
+/// When to stage: for devices whose memory MPI does not say that it can use; never; or also for tensors on the CPU, as
+/// a stand-in where there is no device.
+enum class Staging { where_needed, never, always };
+void set_staging(Staging when);
+Staging staging();
+
+/// Whether what travels from and to this device is staged.
+bool is_staged(const at::Device& device);
+
+/// x in contiguous memory that MPI can read: x itself, or a copy of it.
+at::Tensor for_sending(const at::Tensor& x);
+
+/// Like empty(), in memory that MPI can write.
+at::Tensor for_receiving(at::IntArrayRef sizes, const at::TensorOptions& options);
+
+/// What arrived there, on the device that it is for.
+at::Tensor delivered(const at::Tensor& arrived, const at::Device& device);
+
+/// Work on a device is queued in streams, of which each thread has its own. Made where an operator is started, this
+/// lets it run on another thread, in a stream of its own, so that the copies wait for x and for nothing else, and what
+/// uses the result waits for them. On the CPU there is nothing to do.
+class StreamOrder {
+ public:
+  explicit StreamOrder(const at::Tensor& x);
+  /// Does it where it runs.
+  at::Tensor run(const std::function<at::Tensor()>& apply);
+  /// Lets the waiting thread's stream wait for the result.
+  void join(const at::Tensor& result) const;
+
+ private:
+  at::Device device_;
+  std::optional<c10::Event> ready_, done_;
+};
+
+}  // namespace distdl::operators
