@@ -49,8 +49,8 @@ relocatable() {  # whatever an installed extension loads is found relative to it
   ! printf '%s\n' "$dynamic" | grep -E '(NEEDED|R(UN)?PATH).*(\[|:)/'
 }
 
-ranks() {
-  timeout --kill-after=20 "$limit" mpiexec -n "$1" python -m mpi4py -m pytest
+ranks() {  # ranks N [FILES]
+  timeout --kill-after=20 "$limit" mpiexec -n "$1" python -m mpi4py -m pytest "${@:2}"
 }
 
 stage "install into $venv" install
@@ -59,4 +59,5 @@ stage "the extension names no absolute path" relocatable
 for n in 1 2 3 4 12 20; do
   stage "pytest on $n ranks" ranks "$n"
 done
+stage "messages of more than 2^31 bytes, on 2 ranks" ranks 2 tests/python/huge_messages.py
 printf '\nAll tests passed, in %s s.\n' "$SECONDS"
