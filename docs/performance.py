@@ -62,6 +62,35 @@ def overlap(rows: Sequence[Row]) -> str:
     return _table(["cores", "", "", *programs, "hidden"], map(line, rows))
 
 
+def convolution(rows: Sequence[Row]) -> str:
+    """Milliseconds of a layer and of what it is compared with, how much faster it is, and the exchange's share."""
+
+    def line(row: Row) -> list[str]:
+        milliseconds = [f"{1e3 * seconds:,.1f}" for seconds in row["median"].values()]
+        speed_up = [f"{ratio:.2f}" for ratio in row["speed-up"]]
+        what = [row["layer"], str(row["side"]), row["direction"]]
+        return [*what, *milliseconds, *speed_up, _marked(f"{row['exchange']:.1%}", row)]
+
+    titles = ["", "side", "", *rows[0]["median"], "speed-up", "over 2 threads", "exchange"]
+    return _table(titles, map(line, rows))
+
+
+def convolution_memory(rows: Sequence[Row]) -> str:
+    """MiB that forward and backward need, and their ratio to the sequential layer's."""
+
+    def line(row: Row) -> list[str]:
+        mebibytes = [f"{row[name] / (1 << 20):,.1f}" for name in ("distdl", "1 thread", "halos")]
+        return [
+            row["layer"],
+            str(row["side"]),
+            row["what"],
+            *mebibytes,
+            _marked(f"{row['distdl'] / row['1 thread']:.2f}", row),
+        ]
+
+    return _table(["", "side", "", "distdl", "sequential", "halos", "ratio"], map(line, rows))
+
+
 def machine(facts: dict[str, Any]) -> str:
     """What the figures depend on, in a line."""
     return "; ".join(f"{name} {fact}" for name, fact in facts.items()) + "\n"
@@ -70,8 +99,9 @@ def machine(facts: dict[str, Any]) -> str:
 def write_all(folder: Path) -> None:
     """Write the tables as reStructuredText and the plot as SVG. What would not change is left alone."""
     folder.mkdir(parents=True, exist_ok=True)
-    primitives, shared, wire = (
-        json.loads((FIGURES / f"{name}.json").read_text()) for name in ("primitives", "overlap", "two_hosts")
+    primitives, shared, wire, layers = (
+        json.loads((FIGURES / f"{name}.json").read_text())
+        for name in ("primitives", "overlap", "two_hosts", "convolution")
     )
     parts = {
         "machine": machine(primitives["machine"]),
@@ -80,6 +110,8 @@ def write_all(folder: Path) -> None:
         "peak": peak(primitives["peak"]),
         "overlap": overlap(shared["overlap"]),
         "two_hosts": overlap(wire["overlap"]),
+        "convolution": convolution(layers["times"]),
+        "convolution_memory": convolution_memory(layers["memory"]),
     }
     for name, text in parts.items():
         path = folder / f"performance-{name}.rst"
