@@ -79,6 +79,19 @@ def assert_like_twin(name, P_x, dims, x, sizes, options, equal=same_bits, equal_
     )
 
 
+def powers_close(windows, dtype):
+    """How derivatives of power-average pooling are compared, and values where torch's powers are not exact."""
+
+    def close(mine, whole):
+        """Sums of one term for each window, in another order. A term is a product of less than 20 factors, each of
+        which is rounded once; the largest terms are below a hundred times the largest sum, or a hundred where all
+        terms cancel."""
+        scale = max(1.0, float(whole.abs().max())) if whole.numel() else 0.0
+        return torch.allclose(mine, whole, rtol=0, atol=20 * 100 * (1 + windows) * torch.finfo(dtype).eps * scale)
+
+    return close
+
+
 def assert_same_indices(name, P_x, dims, x, sizes=None, **options):
     """The values and indices of a max pooling, bit for bit; where nothing was computed, none."""
     sequential, distributed = twins(name)

@@ -24,9 +24,9 @@ from support import (
 every_dimension = pytest.mark.parametrize("dims", [1, 2, 3])
 
 
-def conv(dims):
+def conv(dims, kind="Conv"):
     """The sequential and the distributed layer."""
-    return getattr(torch.nn, f"Conv{dims}d"), getattr(dnn, f"DistributedConv{dims}d")
+    return getattr(torch.nn, f"Conv{dims}d"), getattr(dnn, f"Distributed{kind}{dims}d")
 
 
 def owners(P_x, layer):
@@ -34,12 +34,12 @@ def owners(P_x, layer):
     return [grid(P_x, [1] * parameter.dim(), [0]) for parameter in layer.parameters()]
 
 
-def assert_like_conv(P_x, dims, x, *arguments, sizes=None, **options):
+def assert_like_conv(P_x, dims, x, *arguments, kind="Conv", sizes=None, **options):
     """Up to the second derivatives. Sums of small integers are exact, in any order.
 
     Along the batch the blocks stay as they are, along space they come out balanced.
     """
-    sequential, distributed = conv(dims)
+    sequential, distributed = conv(dims, kind)
     twin = fill_with_integers(sequential(*arguments, dtype=x.dtype, **options))
     layer = distributed(P_x, *arguments, dtype=x.dtype, **options)
     assert [name for name, _ in layer.named_parameters()] == [name for name, _ in twin.named_parameters()]
@@ -80,7 +80,8 @@ def test_equals_conv(P_world, dims, data):
     """Any options on any blocks, balanced or not, of space and of the batch: or both layers refuse the input."""
     channels, options, shape, workers, ranks, sizes = data.draw(convolutions(dims))
     P_x, x = grid(P_world, workers, ranks), values(shape)
-    sequential, distributed = conv(dims)
+    kind = data.draw(st.sampled_from(["Conv", "FeatureConv"]))
+    sequential, distributed = conv(dims, kind)
     try:
         sequential(*channels, dtype=x.dtype, **options)(x)
     except RuntimeError:
@@ -89,7 +90,7 @@ def test_equals_conv(P_world, dims, data):
             with pytest.raises(RuntimeError):
                 layer(block_of(x, P_x, sizes))
     else:
-        assert_like_conv(P_x, dims, x, *channels, sizes=sizes, **options)
+        assert_like_conv(P_x, dims, x, *channels, kind=kind, sizes=sizes, **options)
 
 
 WIDE = {

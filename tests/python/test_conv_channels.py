@@ -21,11 +21,11 @@ draws = settings(max_examples=int(os.environ.get("DISTDL_DRAWS", "25")))
 
 
 @st.composite
-def convolutions(draw, dims):
+def convolutions(draw, dims, space=True):
     """A split, the shape of the input and the sizes of its blocks, and arguments for the layers."""
     groups = draw(st.sampled_from([1, 1, 2, 3, 4]))
     channels = [groups * draw(st.integers(1, 3)) for _ in range(2)]
-    split = draw(splits(dims, draw(st.booleans()), groups))
+    split = draw(splits(dims, draw(st.booleans()), groups, space))
     mode = draw(st.sampled_from(["zeros", "reflect", "replicate", "circular"]))
     padding = draw(st.one_of(st.integers(0, 3), st.sampled_from(["same", "valid"])))
     options = {
@@ -41,6 +41,21 @@ def convolutions(draw, dims):
     return split, *draw(inputs(split, channels[0])), channels, options, dtype
 
 
+def assert_like_twin_or_refused_by_both(kind, P_world, dims, drawn):
+    split, shape, sizes, channels, options, dtype = drawn
+    x = values(shape, dtype)
+    try:
+        getattr(torch.nn, f"Conv{dims}d")(*channels, dtype=dtype, **options)(x)
+    except RuntimeError:
+        P_x, P_y, P_w = split.of(P_world)
+        layer = getattr(dnn, f"Distributed{kind}{dims}d")(P_x, P_y, P_w, *channels, dtype=dtype, **options)
+        if P_x.active or P_y.active or P_w.active:
+            with pytest.raises(RuntimeError):
+                layer(block_of(x, P_x, sizes))
+    else:
+        assert_like_twin(kind, dims, P_world, split, x, *channels, sizes=sizes, **options)
+
+
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 @every_dimension
 @draws
@@ -48,18 +63,16 @@ def convolutions(draw, dims):
 @on_all_ranks
 def test_equals_conv(P_world, dims, data):
     """Any options on any grid and any blocks: or both layers refuse the input."""
-    split, shape, sizes, channels, options, dtype = data.draw(convolutions(dims))
-    x = values(shape, dtype)
-    try:
-        getattr(torch.nn, f"Conv{dims}d")(*channels, dtype=dtype, **options)(x)
-    except RuntimeError:
-        P_x, P_y, P_w = split.of(P_world)
-        layer = getattr(dnn, f"DistributedGeneralConv{dims}d")(P_x, P_y, P_w, *channels, dtype=dtype, **options)
-        if P_x.active or P_y.active or P_w.active:
-            with pytest.raises(RuntimeError):
-                layer(block_of(x, P_x, sizes))
-    else:
-        assert_like_twin("GeneralConv", dims, P_world, split, x, *channels, sizes=sizes, **options)
+    assert_like_twin_or_refused_by_both("GeneralConv", P_world, dims, data.draw(convolutions(dims)))
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+@every_dimension
+@draws
+@given(data=st.data())
+@on_all_ranks
+def test_channels_alone_with_any_options(P_world, dims, data):
+    assert_like_twin_or_refused_by_both("ChannelConv", P_world, dims, data.draw(convolutions(dims, space=False)))
 
 
 @pytest.mark.parametrize("kind", ["ChannelConv", "GeneralConv", "Conv"])
@@ -127,6 +140,24 @@ def test_same_seed_same_parameters_and_state(P_world, dims):
     distdl.load_sequential(layer, state)
     for mine, whole, owner in zip(layer.parameters(), twin.parameters(), split.owners(P_world), strict=True):
         assert torch.equal(assemble(mine, owner, whole.shape), 2 * whole)
+
+
+@pytest.mark.parametrize("kind", ["FeatureConv", "ChannelConv", "GeneralConv", "ConvTranspose"])
+def test_device_and_dtype(P_world, kind):
+    """They are those of the parameters, also where these have no volume. All ranks have to ask for the same."""
+    P_x = grid(P_world, [1, 1, 1], [job.size - 1])
+    partitions = [P_x] if kind == "FeatureConv" else [P_x, P_x, P_x]
+    make = getattr(dnn, f"Distributed{kind}1d")
+    for device in ("cpu", torch.device("cpu"), "meta"):
+        for dtype in (torch.float32, torch.bfloat16, torch.complex128):
+            layer = make(*partitions, 2, 3, 1, device=device, dtype=dtype)
+            assert {parameter.device for parameter in layer.parameters()} == {torch.device(device)}
+            assert {parameter.dtype for parameter in layer.parameters()} == {dtype}
+    assert make(*partitions, 2, 3, 1).weight.dtype == torch.get_default_dtype()
+    if job.size > 1:
+        last = job.rank == job.size - 1
+        for odd in ({"device": "meta" if last else "cpu"}, {"dtype": torch.float64 if last else torch.float32}):
+            raises_everywhere(ValueError, "ask for different things", lambda odd=odd: make(*partitions, 2, 3, 1, **odd))
 
 
 def test_autocast(P_world):

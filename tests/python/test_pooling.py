@@ -12,6 +12,7 @@ from poolings import (
     assert_same_indices,
     draws,
     one_or_each,
+    powers_close,
     refused_by_both,
     split_tensors,
     twins,
@@ -116,13 +117,7 @@ def test_equals_lp_pool(P_world, dims, data):
         return
     windows = twins(f"LPPool{dims}d")[0](**options)(x).shape[-dims:].numel()
 
-    def close(mine, whole):
-        """Sums of one term for each window, in another order. A term is a product of less than 20 factors, each of
-        which is rounded once; the largest terms are below a hundred times the largest sum, or a hundred where all
-        terms cancel."""
-        scale = max(1.0, float(whole.abs().max())) if whole.numel() else 0.0
-        return torch.allclose(mine, whole, rtol=0, atol=20 * 100 * (1 + windows) * torch.finfo(x.dtype).eps * scale)
-
+    close = powers_close(windows, x.dtype)
     # Squares and their roots are exactly rounded. Other powers torch computes by one method or another, depending on
     # the place in memory.
     equal = same_bits if options["norm_type"] in (1, 2, torch.inf, -torch.inf) else close
@@ -158,6 +153,30 @@ def test_avg_pool_of_other_dtypes(P_world, dims, dtype, count_include_pad):
     y = distributed(P_x, **options)(block_of(x, P_x))
     assert y.dtype == dtype
     assert same_bits(assemble(y, P_x, expected.shape), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.half], ids=str)
+@pytest.mark.parametrize("norm_type", [1, 2, torch.inf])
+@pytest.mark.parametrize("dims", [1, 2])
+def test_lp_pool_in_half_precision(P_world, dims, norm_type, dtype):
+    """Each step is rounded where torch.nn rounds it. In 3-d torch has none to compare with."""
+    sequential, distributed = twins(f"LPPool{dims}d")
+    P_x = grid(P_world, [1, 1, job.size, *[1] * (dims - 1)])
+    x = torch.rand([2, 3, *[7] * dims], generator=torch.Generator()).to(dtype)
+    expected = sequential(norm_type, 3, 2, ceil_mode=True)(x)
+    y = assemble(distributed(P_x, norm_type, 3, 2, ceil_mode=True)(block_of(x, P_x)), P_x, expected.shape)
+    assert same_bits(y, expected)
+
+
+def test_elements_that_no_window_reads(P_world):
+    """Their gradient is 0; that of torch.nn is too, but NaN where their power is not a number."""
+    P_x = grid(P_world, [1, 1, job.size])
+    whole = torch.tensor([[[1.0, 4.0, -1.0, 4.0, -1.0]]])
+    x = block_of(whole, P_x).requires_grad_()
+    dnn.DistributedLPPool1d(P_x, 1.5, 2)(x).nan_to_num().sum().backward()
+    gradient = assemble(x.grad, P_x, whole.shape)
+    assert gradient[0, 0, 2].isnan()
+    assert gradient[0, 0, 4] == 0
 
 
 @pytest.mark.parametrize("kind", ["MaxPool", "AvgPool"])
