@@ -24,7 +24,7 @@ class Convolution:
 
 
 CONVOLUTIONS = {
-    "Conv2d-3x3": Convolution(2, 3, (64, 256, 512, 1024, 2048)),
+    "Conv2d-3x3": Convolution(2, 3, (64, 256, 512, 1024)),
     "Conv2d-7x7": Convolution(2, 7, (64, 256, 512)),
     "Conv3d-3x3x3": Convolution(3, 3, (16, 32, 64)),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -54,7 +53,6 @@ def peaks(entry: Entry, size: int, comm: MPI.Intracomm) -> Iterator[Row]:
 
 def growth(run: Callable[[], Result]) -> tuple[int, Result]:
     """Bytes of resident memory at the peak, over those before; the result."""
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed earlier, and is resident still, would serve again uncounted
     Path("/proc/self/clear_refs").write_text("5")  # the peak is that from now on
     before = _status("VmRSS")
     result = run()
