@@ -126,11 +126,10 @@ class ConvLayer(Module):
 
     def _distdl_input_changed(self, input: tuple[Any, ...]) -> bool:
         """Agree on what torch.nn takes from the layer and from the call too, so that it raises on all ranks or none."""
-        if self._distdl_agreement is None:
-            return False
         dtypes = [parameter.dtype for parameter in self.parameters()]
-        own = f"parameters of {dtypes}, autocast {torch.is_autocast_enabled('cpu')}, {input[1:]}"
-        changed = self._distdl_agreement.changed(input[0], self._distdl_problem_of_parameters(), own)
+        autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else "off"
+        own = f"parameters of {dtypes}, autocast {autocast}, {input[1:]}"
+        changed = self._distdl_agree_on(input[0], own)
         self._own, before = own, self._own
         return changed or own != before
 
