@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -84,7 +85,7 @@ class _DistributedConv(ConvLayer):
                     f"{name}: the input has {n} elements in spatial dimension {d}, padded by {window.padding}; a "
                     f"kernel of {self.kernel_size[d]} with dilation={self.dilation[d]} does not fit"
                 )
-            slides.append((count, window.reads))
+            slides.append((count, functools.partial(window.reads, n)))
         return slides
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:

@@ -84,7 +84,7 @@ class _DistributedConvTranspose(ConvLayer):
                     f"{name}: {n} elements, kernel_size={self.kernel_size}, stride={self.stride}, "
                     f"padding={self.padding} and dilation={self.dilation} leave {count} outputs"
                 )
-            slides.append((count, functools.partial(window.reads, n=n)))
+            slides.append((count, functools.partial(window.reads, n)))
         return slides
 
     def _output_padding(self, extents: list[int], output_size: Sequence[int]) -> tuple[int, ...]:
