@@ -66,7 +66,7 @@ class ConvLayer(Module):
             self._grid = ConvGrid.of(name, self.dims, groups, self.P_x, self.P_y, self.P_w)
             check_groups(name, self._grid, in_channels, out_channels, groups)
             self._check_grid()
-            self.kernel_size = per_dimension(kernel_size, self.dims, "kernel_size")
+            self.kernel_size = per_dimension(name, kernel_size, self.dims, "kernel_size")
             self._check_options(**options)
             if any(s < 1 for s in (*self.stride, *self.dilation, *self.kernel_size)):
                 raise RuntimeError(

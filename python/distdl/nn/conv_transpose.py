@@ -53,10 +53,10 @@ class _DistributedConvTranspose(ConvLayer):
         name = type(self).__name__
         if padding_mode != "zeros":
             raise ValueError(f"{name}: padding_mode={padding_mode!r}; only 'zeros' is supported, as in torch.nn")
-        self.stride = per_dimension(stride, self.dims, "stride")
-        self.padding = per_dimension(padding, self.dims, "padding")
-        self.output_padding = per_dimension(output_padding, self.dims, "output_padding")
-        self.dilation = per_dimension(dilation, self.dims, "dilation")
+        self.stride = per_dimension(name, stride, self.dims, "stride")
+        self.padding = per_dimension(name, padding, self.dims, "padding")
+        self.output_padding = per_dimension(name, output_padding, self.dims, "output_padding")
+        self.dilation = per_dimension(name, dilation, self.dims, "dilation")
         if min((*self.padding, *self.output_padding)) < 0:
             raise RuntimeError(
                 f"{name}: padding={self.padding}, output_padding={self.output_padding}; they must not be negative"

@@ -25,10 +25,10 @@ class SlidingPool(WindowLayer):
         options = {"kernel_size": kernel_size, "stride": stride, "padding": padding, "dilation": dilation}
         with constructing(name, {"P_x": P_x}, {**options, "ceil_mode": ceil_mode, **others}) as (self.P_x,):
             self._check_partition()
-            self.kernel_size = per_dimension(kernel_size, self.dims, "kernel_size")
-            self.stride = per_dimension(kernel_size if stride is None else stride, self.dims, "stride")
-            self.padding = per_dimension(padding, self.dims, "padding")
-            self.dilation = per_dimension(dilation, self.dims, "dilation")
+            self.kernel_size = per_dimension(name, kernel_size, self.dims, "kernel_size")
+            self.stride = per_dimension(name, kernel_size if stride is None else stride, self.dims, "stride")
+            self.padding = per_dimension(name, padding, self.dims, "padding")
+            self.dilation = per_dimension(name, dilation, self.dims, "dilation")
             self.ceil_mode = bool(ceil_mode)
             if any(value < 1 for value in (*self.kernel_size, *self.stride, *self.dilation)):
                 raise RuntimeError(

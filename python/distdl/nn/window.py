@@ -12,17 +12,22 @@ from distdl.nn.module import Module
 from distdl.partition import Partition
 
 
-def per_dimension(value: Any, dims: int, name: str) -> tuple[int, ...]:
-    """One int for each spatial dimension from an int or a sequence.
+def per_dimension(layer: str, value: Any, dims: int, name: str) -> tuple[int, ...]:
+    """One int for each spatial dimension from an int or a sequence; a sequence of one stands for all, as in torch.nn.
 
     Raises:
-        ValueError: if a sequence has another length.
+        RuntimeError: if a sequence has another length, as in torch.nn.
         TypeError: if something else is given.
     """
-    values = tuple(map(index, value)) if isinstance(value, Iterable) else (index(value),) * dims
-    if len(values) != dims:
-        raise ValueError(f"{name}={value!r} has {len(values)} values; the layer has {dims} spatial dimensions")
-    return values
+    try:
+        values = tuple(map(index, value)) if isinstance(value, Iterable) else (index(value),)
+    except TypeError as error:
+        raise TypeError(f"{layer}: {name}={value!r}: {error}") from error
+    if len(values) not in (1, dims):
+        raise RuntimeError(
+            f"{layer}: {name}={value!r} has {len(values)} values; the layer has {dims} spatial dimensions"
+        )
+    return values * (dims // len(values))
 
 
 class WindowLayer(Module):
