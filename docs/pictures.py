@@ -187,7 +187,7 @@ def windows(n: int, workers: int, window: _core.Window) -> Callable[[Theme], Fig
     def draw(theme: Theme) -> Figure:
         total = window.outputs(n)
         outputs = [_core.balanced_block(total, workers, w) for w in range(workers)]
-        reads = [window.reads(one) for one in outputs]
+        reads = [window.reads(n, one) for one in outputs]
         low, high = min(0, *(r[0] for r in reads)), max(n, *(r[1] for r in reads))
         left = 5.6 - low
         sheet = Sheet(theme, left + high + 4.4, 2.4 + 1.55 * workers)

@@ -158,17 +158,6 @@ def halo_widths(halo: Any, dim: int) -> list[Widths]:
     return widths
 
 
-def window_exchange(
-    layer: str, P_x: Partition, windows: Sequence[_core.Window], periodic: bool = False, fill_value: float = 0.0
-) -> Any:
-    """The exchange that brings each worker what its block of sliding windows reads. P_x was agreed on by the layer."""
-    return _made(
-        lambda root, *arguments: _core.WindowExchange(layer, root, *arguments),
-        P_x, P_x._workers(), list(windows), periodic, float(fill_value),
-        lifted=(_lift(P_x._workers()), list(windows), periodic, float(fill_value)),
-    )  # fmt: skip
-
-
 def interval_exchange(
     layer: str,
     P_x: Partition,
@@ -202,13 +191,16 @@ def interval_exchange(
 
 
 def resize_exchange(
-    layer: str, P_x: Partition, resizings: Sequence[_core.AdaptiveWindows | _core.Interpolation]
+    layer: str,
+    P_x: Partition,
+    resizings: Sequence[_core.AdaptiveWindows | _core.Interpolation | _core.Window],
+    fill_value: float = 0.0,
 ) -> Any:
     """The exchange that brings each worker what its block of the outputs reads. P_x was agreed on by the layer."""
     return _made(
         lambda root, *arguments: _core.ResizeExchange(layer, root, *arguments),
-        P_x, P_x._workers(), list(resizings),
-        lifted=(_lift(P_x._workers()), list(resizings)),
+        P_x, P_x._workers(), list(resizings), float(fill_value),
+        lifted=(_lift(P_x._workers()), list(resizings), float(fill_value)),
     )  # fmt: skip
 
 

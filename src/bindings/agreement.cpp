@@ -70,14 +70,16 @@ class LayerAgreement {
 
   bool active() const { return site_->scope.communicator != nullptr; }
 
-  bool changed(const Input& input, const std::string& problem, const std::string& own) {
+  bool changed(const Input& input, const std::string& problem, const std::string& own, bool requires_grad) {
     if (!active()) return false;
     auto structure = input.structure();
     if (structure.error_kind == operators::Structure::Error::none && !problem.empty()) {
       structure.error_kind = operators::Structure::Error::value;
       structure.error = problem;
     }
-    return agreement_.agree(structure, input.derivatives(), own).changed;
+    auto derivatives = input.derivatives();
+    derivatives.requires_grad |= requires_grad && operators::records_gradients();
+    return agreement_.agree(structure, derivatives, own).changed;
   }
 
   void forget() { agreement_.forget(); }
@@ -163,14 +165,17 @@ void bind_agreement(py::module_& m) {
       .def_property_readonly("active", &LayerAgreement::active)
       .def(
           "changed",
-          [](LayerAgreement& self, const py::object& x, const std::string& problem, const std::string& own) {
+          [](LayerAgreement& self, const py::object& x, const std::string& problem, const std::string& own,
+             bool requires_grad) {
             const auto input = input_of(x);
             const py::gil_scoped_release release;
-            return self.changed(input, problem, own);
+            return self.changed(input, problem, own, requires_grad);
           },
-          py::arg("input"), py::arg("problem") = "", py::arg("own") = "",
+          py::arg("input"), py::arg("problem") = "", py::arg("own") = "", py::arg("requires_grad") = false,
           "Whether the structure changed on any rank since the last call. A problem that a rank has with its input is "
-          "a ValueError on all; so is what the layer has of its own, where it differs among the ranks. Collective.")
+          "a ValueError on all; so is what the layer has of its own, where it differs among the ranks. A RuntimeError "
+          "on all, if some ask for gradients, of the input or of the layer's own, and others disabled them. "
+          "Collective.")
       .def(
           "__deepcopy__",
           [](const LayerAgreement& self, const py::dict&) { return std::make_unique<LayerAgreement>(self); },

@@ -64,7 +64,7 @@ py::class_<Made> bind_resizing(py::module_& m, const char* name, const char* tex
           [](const Made& self, std::int64_t n, Pair outputs) {
             return pair_of(self.reads(n, {outputs.first, outputs.second}));
           },
-          py::arg("n"), py::arg("outputs"), "(start, stop) of the inputs, of n, that these outputs read.");
+          py::arg("n"), py::arg("outputs"), "(start, stop) of the inputs, of n, that these outputs depend on.");
 }
 
 void bind_resizings(py::module_& m) {
@@ -103,37 +103,20 @@ void bind_geometry(py::module_& m) {
   m.def("pieces", &pieces, py::arg("extent"), py::arg("workers"), py::arg("wanted"),
         "(worker, start, stop) for every balanced block that an interval overlaps.");
 
-  py::class_<geometry::Window>(m, "Window", "A sliding window along one dimension.")
+  bind_resizing<geometry::Window>(m, "Window", "A sliding window along one dimension.")
       .def(py::init([](std::int64_t kernel, std::int64_t stride, Pair padding, std::int64_t dilation, bool ceil_mode) {
              return geometry::Window{kernel, stride, padding.first, padding.second, dilation, ceil_mode};
            }),
            py::arg("kernel"), py::arg("stride") = 1, py::arg("padding") = Pair{0, 0}, py::arg("dilation") = 1,
            py::arg("ceil_mode") = false)
-      .def("__deepcopy__", &shared_by_copies, py::arg("memo"), "A copied layer shares it.")
       .def_property_readonly(
           "padding", [](const geometry::Window& window) { return Pair{window.padding_left, window.padding_right}; },
-          "(left, right).")
-      .def("outputs", &geometry::Window::outputs, py::arg("n"), "How many windows there are over n inputs.")
-      .def(
-          "reads",
-          [](const geometry::Window& window, Pair outputs) {
-            return pair_of(window.reads({outputs.first, outputs.second}));
-          },
-          py::arg("outputs"), "(start, stop) of the inputs that these outputs read.");
-
-  py::class_<geometry::TransposedWindow>(m, "TransposedWindow", "A window of a transposed convolution, likewise.")
+          "(left, right).");
+  bind_resizing<geometry::TransposedWindow>(m, "TransposedWindow", "A window of a transposed convolution, likewise.")
       .def(py::init<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>(), py::arg("kernel"),
            py::arg("stride"), py::arg("padding"), py::arg("dilation"), py::arg("output_padding"))
-      .def("__deepcopy__", &shared_by_copies, py::arg("memo"), "A copied layer shares it.")
       .def("reach", &geometry::TransposedWindow::reach, "How far apart the first and the last output of an input are.")
-      .def("first", &geometry::TransposedWindow::first, py::arg("i"), "The first output that input i adds to.")
-      .def("outputs", &geometry::TransposedWindow::outputs, py::arg("n"), "How many outputs n inputs have.")
-      .def(
-          "reads",
-          [](const geometry::TransposedWindow& window, Pair outputs, std::int64_t n) {
-            return pair_of(window.reads({outputs.first, outputs.second}, n));
-          },
-          py::arg("outputs"), py::arg("n"), "(start, stop) of those of n inputs that add to these outputs.");
+      .def("first", &geometry::TransposedWindow::first, py::arg("i"), "The first output that input i adds to.");
   bind_resizings(m);
 }
 

@@ -17,14 +17,12 @@
 #include "operators/repartition.hpp"
 #include "operators/resize_exchange.hpp"
 #include "operators/sum_reduce.hpp"
-#include "operators/window_exchange.hpp"
 
 namespace distdl::bindings {
 
 namespace {
 
 using namespace operators;
-using geometry::Window;
 using Axis = std::optional<std::vector<std::int64_t>>;
 
 /// (shape, ranks of the root communicator), as distdl.Partition has them.
@@ -162,25 +160,14 @@ void bind_primitives(py::module_& m) {
            }),
            py::arg("layer"), py::arg("root"), py::arg("P_x"), py::arg("P_y"), py::arg("wanted"), py::arg("periodic"),
            py::arg("fill"));
-  py::class_<WindowExchangePrimitive, ExchangePrimitive>(m, "WindowExchange")
-      .def(py::init([](const std::string& layer, const py::object& root, const Workers& x,
-                       const std::vector<Window>& windows, bool periodic, double fill) {
-             const auto handle = communicator_handle(root);
-             const py::gil_scoped_release release;
-             return std::make_unique<WindowExchangePrimitive>(layer, handle, named("P_x", x), windows, periodic, fill);
-           }),
-           py::arg("layer"), py::arg("root"), py::arg("P_x"), py::arg("windows"), py::arg("periodic"), py::arg("fill"))
-      .def_property_readonly(
-          "outputs", [](const WindowExchangePrimitive& self) { return sizes_of(self.outputs()); },
-          "The sizes of the outputs' blocks by dimension.");
   py::class_<ResizeExchangePrimitive, ExchangePrimitive>(m, "ResizeExchange")
       .def(py::init([](const std::string& layer, const py::object& root, const Workers& x,
-                       const std::vector<geometry::Resizing>& resizings) {
+                       const std::vector<geometry::Resizing>& resizings, double fill) {
              const auto handle = communicator_handle(root);
              const py::gil_scoped_release release;
-             return std::make_unique<ResizeExchangePrimitive>(layer, handle, named("P_x", x), resizings);
+             return std::make_unique<ResizeExchangePrimitive>(layer, handle, named("P_x", x), resizings, fill);
            }),
-           py::arg("layer"), py::arg("root"), py::arg("P_x"), py::arg("resizings"))
+           py::arg("layer"), py::arg("root"), py::arg("P_x"), py::arg("resizings"), py::arg("fill"))
       .def_property_readonly(
           "outputs", [](const ResizeExchangePrimitive& self) { return sizes_of(self.outputs()); },
           "The sizes of the outputs' blocks by dimension.");

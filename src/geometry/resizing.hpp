@@ -1,4 +1,5 @@
-// What each of a given number of outputs along one dimension reads: adaptive pooling and interpolation.
+// What outputs along one dimension read, of which there are another number than inputs: adaptive pooling, interpolation
+// and sliding windows.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "geometry/interval.hpp"
+#include "geometry/window.hpp"
 
 namespace distdl::geometry {
 
@@ -70,6 +72,6 @@ struct Interpolation {
   Real scale(std::int64_t n) const;
 };
 
-using Resizing = std::variant<AdaptiveWindows, Interpolation>;
+using Resizing = std::variant<AdaptiveWindows, Interpolation, Window>;
 
 }  // namespace distdl::geometry

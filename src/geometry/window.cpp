@@ -12,7 +12,7 @@ std::int64_t Window::outputs(std::int64_t n) const {
   return count;
 }
 
-Interval Window::reads(Interval outputs) const {
+Interval Window::reads(std::int64_t /*n*/, Interval outputs) const {
   const auto start = outputs.start * stride - padding_left;
   const auto stop = (std::max(outputs.stop, outputs.start) - 1) * stride - padding_left + reach();
   // Reading nothing still has a place: behind what the outputs before it read, so that reads never step back.
@@ -20,7 +20,7 @@ Interval Window::reads(Interval outputs) const {
   return {start, stop};
 }
 
-Interval TransposedWindow::reads(Interval outputs, std::int64_t n) const {
+Interval TransposedWindow::reads(std::int64_t n, Interval outputs) const {
   const auto padded = outputs.start + padding;
   // Where the stride is longer than the reach, there are outputs that no input adds to.
   const auto first_adding = (std::max(padded - reach() + 1, std::int64_t{0}) + stride - 1) / stride;

@@ -21,8 +21,11 @@ struct Window {
   /// How many windows torch.nn places over n inputs; 0 when none fits.
   std::int64_t outputs(std::int64_t n) const;
 
-  /// The inputs that the windows of `outputs` read, beyond [0, n) too where the padding is. No windows read nothing.
-  Interval reads(Interval outputs) const;
+  static constexpr std::int64_t fewest = 1;  // output
+
+  /// The inputs that the windows of `outputs` read, beyond [0, n) too where the padding is, whatever n is. No windows
+  /// read nothing.
+  Interval reads(std::int64_t n, Interval outputs) const;
 };
 
 /// Input i adds to the outputs i * stride - padding + dilation * j for j in [0, kernel): a transposed convolution.
@@ -42,7 +45,7 @@ struct TransposedWindow {
 
   /// All of the n inputs that add to these outputs. Where there are outputs it is one input at least, and its first
   /// output is not behind the first of them: so the transposed convolution of what is read begins there or before.
-  Interval reads(Interval outputs, std::int64_t n) const;
+  Interval reads(std::int64_t n, Interval outputs) const;
 };
 
 }  // namespace distdl::geometry

@@ -6,9 +6,21 @@
 
 namespace distdl::operators {
 
+namespace {
+
+/// What decides how many outputs there are, where it is more than the size of the input.
+std::string rule_of(const geometry::Resizing& resizing) {
+  const auto* const window = std::get_if<geometry::Window>(&resizing);
+  if (!window) return "";
+  return ". A window reaches over " + std::to_string(window->reach()) + " elements, and the padding is " +
+         std::to_string(window->padding_left) + " and " + std::to_string(window->padding_right);
+}
+
+}  // namespace
+
 ResizeExchangePrimitive::ResizeExchangePrimitive(std::string layer, MPI_Comm root, const Partition& x,
-                                                 std::vector<geometry::Resizing> resizings)
-    : ExchangePrimitive(std::move(layer), root, x, x, {}, 0.0, true), resizings_(std::move(resizings)) {
+                                                 std::vector<geometry::Resizing> resizings, double fill)
+    : ExchangePrimitive(std::move(layer), root, x, x, {}, fill, true), resizings_(std::move(resizings)) {
   if (x.shape.size() < resizings_.size()) {
     throw std::invalid_argument(name() + ": P_x has shape " + geometry::text(x.shape) + "; it needs at least " +
                                 std::to_string(resizings_.size()) + " dimensions");
@@ -30,7 +42,8 @@ std::vector<geometry::Blocks> ResizeExchangePrimitive::outputs(const std::vector
     if (input.extent() < 1 || count < fewest) {
       throw std::runtime_error(name() + ": the input has " + std::to_string(input.extent()) +
                                " elements in dimension " + std::to_string(first + r) + " and the output would have " +
-                               std::to_string(count) + "; they must have at least 1 and " + std::to_string(fewest));
+                               std::to_string(count) + "; they must have at least 1 and " + std::to_string(fewest) +
+                               rule_of(resizings_[r]));
     }
     outputs[first + r] = geometry::Blocks::balanced(count, input.count());
   }

@@ -1,5 +1,5 @@
 // ResizeExchange: every worker receives the interval of inputs that its block of outputs reads, along each dimension
-// that is resized. Adaptive pooling and interpolation over blocks are this exchange and then local arithmetic.
+// that is resized. Pooling and interpolation over blocks are this exchange and then the local layer, without padding.
 #pragma once
 
 #include "geometry/resizing.hpp"
@@ -10,9 +10,9 @@ namespace distdl::operators {
 class ResizeExchangePrimitive final : public ExchangePrimitive {
  public:
   /// One resizing for each of the last dimensions of P_x; along the dimensions before them blocks stay as they are. The
-  /// outputs are in balanced blocks on P_x.
+  /// outputs are in balanced blocks on P_x. What they read beyond the tensor is filled.
   ResizeExchangePrimitive(std::string layer, MPI_Comm root, const Partition& x,
-                          std::vector<geometry::Resizing> resizings);
+                          std::vector<geometry::Resizing> resizings, double fill);
 
   /// The blocks of the outputs, by dimension; empty before the first call and outside of P_x.
   std::vector<geometry::Blocks> outputs() const;

@@ -45,8 +45,8 @@ TEST(nothing_fits) {
 
 TEST(reads_are_those_of_the_first_and_the_last_output) {
   const Window window{3, 2, 1, 1, 2};  // reads 5 elements: at -1, 1, 3 first
-  CHECK_EQ(window.reads({0, 1}), (Interval{-1, 4}));
-  CHECK_EQ(window.reads({2, 5}), (Interval{3, 12}));
+  CHECK_EQ(window.reads(20, {0, 1}), (Interval{-1, 4}));
+  CHECK_EQ(window.reads(20, {2, 5}), (Interval{3, 12}));
 }
 
 TEST(reads_never_step_back_from_block_to_block) {
@@ -55,7 +55,7 @@ TEST(reads_never_step_back_from_block_to_block) {
       const Window window{4, stride, 2, 2, 1};
       const auto outputs = Blocks::balanced(count, 8);
       for (std::int64_t i = 1; i < 8; ++i) {
-        const auto before = window.reads(outputs.at(i - 1)), here = window.reads(outputs.at(i));
+        const auto before = window.reads(count, outputs.at(i - 1)), here = window.reads(count, outputs.at(i));
         CHECK(here.start >= before.start);
         CHECK(here.stop >= before.stop);
         CHECK_EQ(here.empty(), outputs.at(i).empty());
@@ -75,7 +75,7 @@ TEST(transposed_windows_read_every_input_that_adds_to_the_outputs) {
               const auto count = window.outputs(n);
               for (std::int64_t start = 0; start < count; ++start) {
                 const Interval outputs{start, std::min(start + 3, count)};
-                const auto reads = window.reads(outputs, n);
+                const auto reads = window.reads(n, outputs);
                 CHECK(reads.start >= 0 && reads.stop <= n && !reads.empty());
                 CHECK(window.first(reads.start) <= start);
                 // What the local layer has to be given as output padding, which is limited likewise.

@@ -181,6 +181,8 @@ REFUSED = {
     "kernel 0": ({"kernel_size": 0}, lambda x: x, RuntimeError),
     "no elements": ({"padding": 2}, lambda x: x[..., :0], RuntimeError),
     "negative padding": ({"padding": -1}, lambda x: x, RuntimeError),
+    "a stride of two dimensions": ({"stride": (1, 1)}, lambda x: x, RuntimeError),
+    "a kernel of no dimensions": ({"kernel_size": ()}, lambda x: x, RuntimeError),
 }
 
 
@@ -236,7 +238,12 @@ def test_options_of_any_integer_type(P_world):
     layer = dnn.DistributedConv2d(P_x, 1, 1, kernel, padding=(np.int64(1), 0), stride=np.int64(1))
     assert layer.weight.shape == (1 if job.rank == 0 else 0, 1, 3, 1)
     assert layer(torch.ones(1, 1, 4, 2)).shape == (1, 1, 4, 2)
-    raises_everywhere(TypeError, "integer", lambda: dnn.DistributedConv2d(P_x, 1, 1, 1.5 if job.rank == 0 else 1))
+    assert dnn.DistributedConv2d(P_x, 1, 1, 3, stride=[2])(torch.ones(1, 1, 5, 3)).shape[2] == 2
+    raises_everywhere(
+        TypeError,
+        "DistributedConv2d: kernel_size=.*integer",
+        lambda: dnn.DistributedConv2d(P_x, 1, 1, 1.5 if job.rank == 0 else 1),
+    )
 
 
 @pytest.mark.parametrize("shape", [[1], [1, 1, 1, 1]], ids=str)

@@ -225,6 +225,25 @@ def test_mistakes_raise_on_all_that_are_in_any_partition(P_world):
     assert not P_y.active or y.shape == (1, 2, 3)
 
 
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("layer", ["conv", "linear"])
+def test_what_parameters_ask_for_concerns_ranks_that_have_none(P_world, layer):
+    """The workers that share the weight are not all ranks of the layer, which raise all the same."""
+    if layer == "conv":
+        P_x, P_y, P_w = grid(P_world, [1, 1, 1], [0]), grid(P_world, [1, 1, 1], [2]), grid(P_world, [1, 1, 1, 1], [1])
+        conv, x = dnn.DistributedConv1d(P_x, P_y, P_w, 1, 1, 1), block_of(torch.ones(1, 1, 4), P_x)
+    else:
+        P_x, P_y, P_w = grid(P_world, [1, 1], [0]), grid(P_world, [1, 1], [2]), grid(P_world, [1, 1], [1])
+        conv, x = dnn.DistributedLinear(P_x, P_y, P_w, 4, 4), block_of(torch.ones(1, 4), P_x)
+    involved = job.rank < 3
+    for without in range(3):
+        with torch.set_grad_enabled(job.rank != without):
+            raises_everywhere(RuntimeError, "gradients are asked for on some ranks", lambda: conv(x), involved=involved)
+    if job.rank == 2:
+        conv.weight.data = torch.ones(1, 1, 1)
+    raises_everywhere(ValueError, "meets a weight of shape", lambda: conv(x), involved=involved)
+
+
 @pytest.mark.mpi(min_size=6)
 @pytest.mark.parametrize("kind", ["GeneralConv", "ConvTranspose"])
 def test_everything_is_split_at_once(P_world, kind):

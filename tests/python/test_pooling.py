@@ -216,6 +216,8 @@ REFUSED = {
     "negative padding": {"kernel_size": 3, "padding": -1},
     "stride 0": {"kernel_size": 3, "stride": 0},
     "kernel 0": {"kernel_size": 0},
+    "kernel of three dimensions": {"kernel_size": (2, 2, 2)},
+    "padding of no dimensions": {"kernel_size": 2, "padding": ()},
 }
 
 
@@ -230,6 +232,15 @@ def test_what_torch_refuses_raises_on_all(P_world, kind, refused):
     raises_everywhere(
         RuntimeError, f"Distributed{kind}2d: ", lambda: distributed(P_x, **REFUSED[refused])(block_of(x, P_x))
     )
+
+
+@pytest.mark.parametrize("kind", ["MaxPool", "AvgPool"])
+def test_a_sequence_of_one_stands_for_all_dimensions(P_world, kind):
+    P_x, x = grid(P_world, [1, 1, job.size, 1]), values([1, 2, 7, 7])
+    options = {"kernel_size": (3,), "stride": [2], "padding": (1,)}
+    sequential, distributed = pool(kind, 2)
+    expected = sequential(**options)(x)
+    assert same_bits(assemble(distributed(P_x, **options)(block_of(x, P_x)), P_x, expected.shape), expected)
 
 
 def test_divisor_zero_raises_on_all(P_world):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -43,9 +44,9 @@ class _DistributedConv(ConvLayer):
 
     def _check_options(self, stride: Any, padding: Any, dilation: Any, padding_mode: str) -> None:  # type: ignore[override]
         name = type(self).__name__
-        self.stride = per_dimension(stride, self.dims, "stride")
-        self.dilation = per_dimension(dilation, self.dims, "dilation")
-        self.padding = padding if isinstance(padding, str) else per_dimension(padding, self.dims, "padding")
+        self.stride = per_dimension(name, stride, self.dims, "stride")
+        self.dilation = per_dimension(name, dilation, self.dims, "dilation")
+        self.padding = padding if isinstance(padding, str) else per_dimension(name, padding, self.dims, "padding")
         self.padding_mode = padding_mode
         if padding_mode not in ("zeros", "reflect", "replicate", "circular"):
             raise ValueError(
@@ -84,7 +85,7 @@ class _DistributedConv(ConvLayer):
                     f"{name}: the input has {n} elements in spatial dimension {d}, padded by {window.padding}; a "
                     f"kernel of {self.kernel_size[d]} with dilation={self.dilation[d]} does not fit"
                 )
-            slides.append((count, window.reads))
+            slides.append((count, functools.partial(window.reads, n)))
         return slides
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:

@@ -66,7 +66,7 @@ class ConvLayer(Module):
             self._grid = ConvGrid.of(name, self.dims, groups, self.P_x, self.P_y, self.P_w)
             check_groups(name, self._grid, in_channels, out_channels, groups)
             self._check_grid()
-            self.kernel_size = per_dimension(kernel_size, self.dims, "kernel_size")
+            self.kernel_size = per_dimension(name, kernel_size, self.dims, "kernel_size")
             self._check_options(**options)
             if any(s < 1 for s in (*self.stride, *self.dilation, *self.kernel_size)):
                 raise RuntimeError(
@@ -126,11 +126,10 @@ class ConvLayer(Module):
 
     def _distdl_input_changed(self, input: tuple[Any, ...]) -> bool:
         """Agree on what torch.nn takes from the layer and from the call too, so that it raises on all ranks or none."""
-        if self._distdl_agreement is None:
-            return False
         dtypes = [parameter.dtype for parameter in self.parameters()]
-        own = f"parameters of {dtypes}, autocast {torch.is_autocast_enabled('cpu')}, {input[1:]}"
-        changed = self._distdl_agreement.changed(input[0], self._distdl_problem_of_parameters(), own)
+        autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else "off"
+        own = f"parameters of {dtypes}, autocast {autocast}, {input[1:]}"
+        changed = self._distdl_agree_on(input[0], own)
         self._own, before = own, self._own
         return changed or own != before
 

@@ -53,10 +53,10 @@ class _DistributedConvTranspose(ConvLayer):
         name = type(self).__name__
         if padding_mode != "zeros":
             raise ValueError(f"{name}: padding_mode={padding_mode!r}; only 'zeros' is supported, as in torch.nn")
-        self.stride = per_dimension(stride, self.dims, "stride")
-        self.padding = per_dimension(padding, self.dims, "padding")
-        self.output_padding = per_dimension(output_padding, self.dims, "output_padding")
-        self.dilation = per_dimension(dilation, self.dims, "dilation")
+        self.stride = per_dimension(name, stride, self.dims, "stride")
+        self.padding = per_dimension(name, padding, self.dims, "padding")
+        self.output_padding = per_dimension(name, output_padding, self.dims, "output_padding")
+        self.dilation = per_dimension(name, dilation, self.dims, "dilation")
         if min((*self.padding, *self.output_padding)) < 0:
             raise RuntimeError(
                 f"{name}: padding={self.padding}, output_padding={self.output_padding}; they must not be negative"
@@ -84,7 +84,7 @@ class _DistributedConvTranspose(ConvLayer):
                     f"{name}: {n} elements, kernel_size={self.kernel_size}, stride={self.stride}, "
                     f"padding={self.padding} and dilation={self.dilation} leave {count} outputs"
                 )
-            slides.append((count, functools.partial(window.reads, n=n)))
+            slides.append((count, functools.partial(window.reads, n)))
         return slides
 
     def _output_padding(self, extents: list[int], output_size: Sequence[int]) -> tuple[int, ...]:

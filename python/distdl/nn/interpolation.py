@@ -162,7 +162,7 @@ class DistributedUpsample(ResizingLayer):
             extents = [sum(sizes) for sizes in self._exchange.outputs[-self.dims :]]
             vectorized = self.dims == 2 and sum(extents) <= _VECTORIZED
             tables = []
-            for resizing, n, outputs, start in self._own():
+            for resizing, n, outputs, (start, _) in self._own():
                 inputs, weights = resizing.taps(n, outputs, dtype == torch.double, vectorized)
                 shape = (_TAPS[self._kernel], outputs[1] - outputs[0])
                 positions = torch.tensor(inputs, dtype=torch.long).view(shape) - start

@@ -110,10 +110,9 @@ class DistributedLinear(Module):
         """Agree on the parameters' dtypes too: were they to differ, F.linear would raise on one rank, others wait."""
         self._dtypes = [parameter.dtype for parameter in (self.weight, self.bias) if parameter is not None]
         self._autocast = torch.is_autocast_enabled("cpu")
-        if self._distdl_agreement is None:
-            return False
-        own = f"parameters of {self._dtypes}, autocast {'on' if self._autocast else 'off'}"
-        return self._distdl_agreement.changed(input[0], self._distdl_problem_of_parameters(), own)
+        return self._distdl_agree_on(
+            input[0], f"parameters of {self._dtypes}, autocast {'on' if self._autocast else 'off'}"
+        )
 
     def _distdl_module_setup(self, input: tuple[Any, ...]) -> None:
         xs = self._distdl_global_structure(self.P_x)

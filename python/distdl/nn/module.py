@@ -62,11 +62,23 @@ class Module(torch.nn.Module):
     def _distdl_input_changed(self, input: tuple[Any, ...]) -> bool:
         """Whether the structure of the input changed, on any rank, since the last call."""
         if self._distdl_agreement is not None:
-            return self._distdl_agreement.changed(input[0])
+            return self._distdl_agree_on(input[0])
         structure = TensorStructure(input[0])
         changed = structure != self._distdl_input_structure
         self._distdl_input_structure = structure
         return changed
+
+    def _distdl_agree_on(self, input: torch.Tensor, own: str = "") -> bool:
+        """Whether the structure of the input changed on any rank. Collective over the ranks of the layer.
+
+        It raises on all of them if a parameter of one has a wrong shape, if they differ in `own`, or if some ask for
+        gradients, also of parameters alone, and others disabled them. Found out later, in the broadcast of a parameter,
+        it would be known to the ranks of the broadcast only.
+        """
+        if self._distdl_agreement is None:
+            return False
+        asked = any(parameter.requires_grad for parameter in self.parameters())
+        return self._distdl_agreement.changed(input, self._distdl_problem_of_parameters(), own, asked)
 
     def _distdl_before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Call the hook with the arguments in the order of forward's, also of those that were passed by name."""
@@ -94,7 +106,7 @@ class Module(torch.nn.Module):
         """What is wrong with the shape of a parameter on this rank, for the agreement with the others."""
         for name, layout in self._distdl_layouts.items():
             shape = getattr(self, name).shape
-            if layout.partition.active and shape != layout.local_shape:
+            if shape != layout.local_shape and (layout.partition.active or shape.numel() > 0):
                 return f"meets a {name} of shape {list(shape)}; it must be {list(layout.local_shape)}"
         return ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,11 +24,11 @@ class SlidingPool(WindowLayer):
         name = type(self).__name__
         options = {"kernel_size": kernel_size, "stride": stride, "padding": padding, "dilation": dilation}
         with constructing(name, {"P_x": P_x}, {**options, "ceil_mode": ceil_mode, **others}) as (self.P_x,):
-            self._check_partition(self.P_x, split_channels=True)
-            self.kernel_size = per_dimension(kernel_size, self.dims, "kernel_size")
-            self.stride = per_dimension(kernel_size if stride is None else stride, self.dims, "stride")
-            self.padding = per_dimension(padding, self.dims, "padding")
-            self.dilation = per_dimension(dilation, self.dims, "dilation")
+            self._check_partition()
+            self.kernel_size = per_dimension(name, kernel_size, self.dims, "kernel_size")
+            self.stride = per_dimension(name, kernel_size if stride is None else stride, self.dims, "stride")
+            self.padding = per_dimension(name, padding, self.dims, "padding")
+            self.dilation = per_dimension(name, dilation, self.dims, "dilation")
             self.ceil_mode = bool(ceil_mode)
             if any(value < 1 for value in (*self.kernel_size, *self.stride, *self.dilation)):
                 raise RuntimeError(
@@ -47,7 +47,18 @@ class SlidingPool(WindowLayer):
                 self.kernel_size, self.stride, self.padding, self.dilation, strict=True
             )
         ]
-        self._slide(self.P_x, windows, fill_value=fill)
+        self._resize(windows, fill)
+
+    def _apply_locally(self, compute: Callable[[torch.Tensor], torch.Tensor], read: torch.Tensor) -> torch.Tensor:
+        """The local layer; where it has no outputs to compute, the local layer of an empty batch.
+
+        So the graph is the same on all workers, and second derivatives communicate on all of them or on none.
+        """
+        shape = [*read.shape[: -self.dims], *(stop - start for start, stop in self._output_intervals())]
+        if 0 not in shape:
+            return compute(read)
+        reaches = [d * (k - 1) + 1 for k, d in zip(self.kernel_size, self.dilation, strict=True)]
+        return compute(read.flatten()[:0].view(0, read.shape[-self.dims - 1] or 1, *reaches)).reshape(shape)
 
     def extra_repr(self) -> str:
         """Options and the partition."""
@@ -95,7 +106,7 @@ class _DistributedMaxPool(SlidingPool):
                 pooled = torch.where(pooled == lowest, inside, pooled)
             return pooled
 
-        pooled = self._apply_locally(self.P_x, compute, read)
+        pooled = self._apply_locally(compute, read)
         if not self.return_indices:
             return pooled
         if pooled.numel() == 0:
@@ -104,8 +115,7 @@ class _DistributedMaxPool(SlidingPool):
 
     def _starts(self) -> list[int]:
         """Where what this worker read begins in the global tensor; negative in the padding."""
-        outputs = self._output_intervals(self.P_x)
-        return [window.reads(interval)[0] for window, interval in zip(self._windows, outputs, strict=True)]
+        return [start for *_, (start, _) in self._own()]
 
     def _inside(self, indices: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
         """From the padding to the first element behind it that the window reads: where torch.nn finds no larger one."""
@@ -152,7 +162,7 @@ class AveragingPool(SlidingPool):
         if not self.P_x.active:
             return read
         self._check_extents(self.dims + 1)
-        return self._apply_locally(self.P_x, self._pool, read)
+        return self._apply_locally(self._pool, read)
 
     def _pool(self, x: torch.Tensor) -> torch.Tensor:
         """Sums over the windows, divided by what torch.nn divides by, which differs at the edges of the tensor."""
@@ -169,9 +179,8 @@ class AveragingPool(SlidingPool):
     def _counts(self) -> list[list[int]]:
         """For each dimension, how many elements each of this worker's windows counts along it."""
         counts = []
-        extents = self._input_extents()[-self.dims :]
-        for d, (first, last) in enumerate(self._output_intervals(self.P_x)):
-            n, pad = extents[d], self.padding[d]
+        for d, (_, n, (first, last), _) in enumerate(self._own()):
+            pad = self.padding[d]
             low, high = (-pad, n + pad) if self.count_include_pad else (0, n)
             starts = [o * self.stride[d] - pad for o in range(first, last)]
             # As torch.nn has it, a window is cut off at the end of the padding, even if it counts the padding.

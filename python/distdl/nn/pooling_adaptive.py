@@ -21,7 +21,7 @@ class _DistributedAdaptivePool(ResizingLayer):
     def _set_up(self, P_x: Any, output_size: Any, others: dict[str, Any]) -> None:
         options = {"output_size": output_size, **others}
         with constructing(type(self).__name__, {"P_x": P_x}, options) as (self.P_x,):
-            self._check_partition(self.P_x, split_channels=True)
+            self._check_partition()
             sizes = self._sizes(output_size)
         self.output_size = output_size
         self._resize([_core.AdaptiveWindows(size) for size in sizes])
@@ -86,7 +86,7 @@ class _DistributedAdaptiveMaxPool(_DistributedAdaptivePool):
             read = read.index_select(d, rows[-1])
         pooled, indices = self._functions[self.dims](read, counts, return_indices=True)
         positions = torch.unravel_index(indices, read.shape[-self.dims :])
-        found = [along[at] + own[-1] for along, at, own in zip(rows, positions, self._own(), strict=True)]
+        found = [along[at] + reads[0] for along, at, (*_, reads) in zip(rows, positions, self._own(), strict=True)]
         return pooled, ravel(found, self._input_extents()[-self.dims :])
 
 

@@ -46,9 +46,7 @@ class _DistributedLPPool(AveragingPool):
     def _beyond(self, sign: int) -> list[int]:
         """How far windows hang over the end of the tensor, in the order of ``F.pad``; negative to cut that off."""
         widths = []
-        extents, outputs = self._input_extents()[-self.dims :], self._output_intervals(self.P_x)
-        for window, n, own in reversed(list(zip(self._windows, extents, outputs, strict=True))):
-            start, stop = window.reads(own)
+        for _, n, _, (start, stop) in reversed(list(self._own())):
             widths += [0, sign * max(0, min(stop - n, stop - start))]
         return widths
 

@@ -2,50 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 
-from distdl import primitives
-from distdl._load import _core
 from distdl.nn.pooling import window_sums
 from distdl.nn.window import WindowLayer
-from distdl.partition import Partition
 
 FLOATING = (torch.half, torch.bfloat16, torch.float, torch.double)
 
 
 class ResizingLayer(WindowLayer):
-    """A layer of which each worker computes its balanced block of as many outputs as are asked for.
-
-    The workers exchange the intervals of inputs that the outputs of each block read.
-    """
-
-    P_x: Partition
-
-    def _resize(self, resizings: Sequence[_core.AdaptiveWindows | _core.Interpolation]) -> None:
-        """Prepare the exchange for one resizing per spatial dimension. Collective like constructing the layer."""
-        self._resizings: list[Any] = list(resizings)
-        self._exchange = primitives.resize_exchange(type(self).__name__, self.P_x, resizings)
+    """A layer of which each worker computes its balanced block of as many outputs as are asked for."""
 
     def _check_dtype(self, dtype: torch.dtype, accepted: Sequence[torch.dtype] = FLOATING) -> None:
         """Refuse what torch.nn has no kernel for, also on workers that have nothing to compute."""
         if dtype not in accepted:
             raise NotImplementedError(f"{type(self).__name__}: not implemented for {dtype}")
 
-    def _own(self) -> Iterator[tuple[Any, int, tuple[int, int], int]]:
-        """For each spatial dimension, after the exchange: the resizing, the extent of the input, this worker's outputs
-        and where in the global tensor that begins which it read."""
-        extents, outputs = self._input_extents()[-self.dims :], self._output_intervals(self.P_x)
-        for resizing, n, own in zip(self._resizings, extents, outputs, strict=True):
-            yield resizing, n, own, resizing.reads(n, own)[0]
-
     def _adaptive_windows(self) -> list[list[tuple[int, int]]]:
         """For each spatial dimension the (start, stop) in what this worker read of each of its adaptive windows."""
         windows = []
-        for resizing, n, outputs, origin in self._own():
+        for resizing, n, outputs, (origin, _) in self._own():
             reads = [resizing.reads(n, (o, o + 1)) for o in range(*outputs)]
             windows.append([(start - origin, stop - origin) for start, stop in reads])
         return windows

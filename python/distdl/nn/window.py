@@ -1,12 +1,10 @@
-"""What pooling layers have in common: windows that slide over blocks."""
+"""What pooling and interpolation have in common: each worker computes a block of outputs from what these read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import index
 from typing import Any
-
-import torch
 
 from distdl import primitives
 from distdl._load import _core
@@ -14,53 +12,54 @@ from distdl.nn.module import Module
 from distdl.partition import Partition
 
 
-def per_dimension(value: Any, dims: int, name: str) -> tuple[int, ...]:
-    """One int for each spatial dimension from an int or a sequence.
+def per_dimension(layer: str, value: Any, dims: int, name: str) -> tuple[int, ...]:
+    """One int for each spatial dimension from an int or a sequence; a sequence of one stands for all, as in torch.nn.
 
     Raises:
-        ValueError: if a sequence has another length.
+        RuntimeError: if a sequence has another length, as in torch.nn.
         TypeError: if something else is given.
     """
-    values = tuple(map(index, value)) if isinstance(value, Iterable) else (index(value),) * dims
-    if len(values) != dims:
-        raise ValueError(f"{name}={value!r} has {len(values)} values; the layer has {dims} spatial dimensions")
-    return values
+    try:
+        values = tuple(map(index, value)) if isinstance(value, Iterable) else (index(value),)
+    except TypeError as error:
+        raise TypeError(f"{layer}: {name}={value!r}: {error}") from error
+    if len(values) not in (1, dims):
+        raise RuntimeError(
+            f"{layer}: {name}={value!r} has {len(values)} values; the layer has {dims} spatial dimensions"
+        )
+    return values * (dims // len(values))
 
 
 class WindowLayer(Module):
     """A layer of which each worker computes its balanced block of the outputs.
 
-    The workers exchange what the windows of each block read, with the padding filled in; then each applies the local
-    PyTorch layer without padding. P_x may partition the spatial dimensions and the batch, and where each channel is
-    computed by itself the channels too. Reading (C, *spatial) or (N, C, *spatial) follows from the dimension of P_x.
+    The workers exchange what the outputs of each block read, with the padding filled in; then each applies the local
+    PyTorch layer without padding. P_x may partition batch, channels and the spatial dimensions. Reading (C, *spatial)
+    or (N, C, *spatial) follows from the dimension of P_x.
     """
 
     _distdl_sets_up = False  # the exchange agrees on the structure by itself
     dims: int  # spatial dimensions
-    kernel_size: tuple[int, ...]
-    dilation: tuple[int, ...]
+    P_x: Partition
 
-    def _slide(
-        self, P_x: Partition, windows: Sequence[_core.Window], periodic: bool = False, fill_value: float = 0.0
+    def _resize(
+        self,
+        resizings: Sequence[_core.AdaptiveWindows | _core.Interpolation | _core.Window],
+        fill_value: float = 0.0,
     ) -> None:
-        """Prepare the exchange for one window per spatial dimension. Collective like the construction of the layer."""
-        self._windows = list(windows)
-        self._exchange = primitives.window_exchange(type(self).__name__, P_x, windows, periodic, fill_value)
+        """Prepare the exchange for one resizing per spatial dimension. Collective like constructing the layer."""
+        self._resizings: list[Any] = list(resizings)
+        self._exchange = primitives.resize_exchange(type(self).__name__, self.P_x, resizings, fill_value)
 
-    def _check_partition(self, P_x: Partition, split_channels: bool) -> None:
+    def _check_partition(self) -> None:
         """Refuse a partition that the layer cannot work on. To be called while constructing."""
-        if P_x._root is None:
+        if self.P_x._root is None:
             return
-        shape = list(P_x._shape)
+        shape = list(self.P_x._shape)
         if len(shape) not in (self.dims + 1, self.dims + 2):
             raise ValueError(
                 f"{type(self).__name__}: P_x has shape {shape}; it needs {self.dims} spatial dimensions, preceded by "
                 "the channels, or by batch and channels"
-            )
-        if not split_channels and shape[-self.dims - 1] != 1:
-            raise ValueError(
-                f"{type(self).__name__}: P_x has shape {shape}; its channel dimension must be 1, only space and batch "
-                "may be partitioned"
             )
 
     def _input_extents(self) -> list[int]:
@@ -73,28 +72,18 @@ class WindowLayer(Module):
         if 0 in extents[-dims:]:
             raise RuntimeError(f"{type(self).__name__}: the input has shape {extents}; only the batch may be of size 0")
 
-    def _output_intervals(self, P_x: Partition) -> list[tuple[int, int]]:
+    def _output_intervals(self) -> list[tuple[int, int]]:
         """(start, stop) of this worker's outputs along each spatial dimension, after the exchange."""
         intervals = []
-        for sizes, i in zip(
-            self._exchange.outputs[-self.dims :], P_x.cartesian_index(P_x.rank)[-self.dims :], strict=True
-        ):
+        index = self.P_x.cartesian_index(self.P_x.rank)
+        for sizes, i in zip(self._exchange.outputs[-self.dims :], index[-self.dims :], strict=True):
             start = sum(sizes[: int(i)])
             intervals.append((start, start + sizes[int(i)]))
         return intervals
 
-    def _apply_locally(
-        self,
-        P_x: Partition,
-        compute: Callable[[torch.Tensor], torch.Tensor],
-        read: torch.Tensor,
-    ) -> torch.Tensor:
-        """The local layer; where it has no outputs to compute, the local layer of an empty batch.
-
-        So the graph is the same on all workers, and second derivatives communicate on all of them or on none.
-        """
-        shape = [*read.shape[: -self.dims], *(stop - start for start, stop in self._output_intervals(P_x))]
-        if 0 not in shape:
-            return compute(read)
-        reaches = [d * (k - 1) + 1 for k, d in zip(self.kernel_size, self.dilation, strict=True)]
-        return compute(read.flatten()[:0].view(0, read.shape[-self.dims - 1] or 1, *reaches)).reshape(shape)
+    def _own(self) -> Iterator[tuple[Any, int, tuple[int, int], tuple[int, int]]]:
+        """For each spatial dimension, after the exchange: the resizing, the extent of the input, (start, stop) of this
+        worker's outputs and of what it read in the global tensor."""
+        extents, outputs = self._input_extents()[-self.dims :], self._output_intervals()
+        for resizing, n, own in zip(self._resizings, extents, outputs, strict=True):
+            yield resizing, n, own, resizing.reads(n, own)
