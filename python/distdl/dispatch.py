@@ -18,6 +18,7 @@ import torch
 from distdl.structure import belongs_to_its_job
 
 _operators: weakref.WeakValueDictionary[int, Operator] = weakref.WeakValueDictionary()
+_compiled: set[Operator] = set()  # for ever: programs know them by their keys alone, and may outlive their layers
 # torch keeps compiled programs on disk; a key of another process must not be found there, so the first one is random.
 _keys = itertools.count(random.SystemRandom().getrandbits(52) << 10)
 
@@ -27,11 +28,11 @@ class Operator:
 
     Args:
         core: the primitive.
-        lift: makes the primitive that does the same for each element along a further dimension, the first one; None if
+        lift: makes the operator that does the same for each element along a further dimension, the first one; None if
             this one does.
     """
 
-    def __init__(self, core: Any, lift: Callable[[], Any] | None = None) -> None:
+    def __init__(self, core: Any, lift: Callable[[], Operator] | None = None) -> None:
         self.core = core
         self.active: bool = core.active
         self.name: str = core.name
@@ -77,7 +78,7 @@ class Operator:
         if self._lift is None:
             return self
         if self._lifted is None:
-            self._lifted = Operator(self._lift())
+            self._lifted = self._lift()
         return self._lifted
 
     def __deepcopy__(self, memo: dict[int, object]) -> Operator:
@@ -178,6 +179,7 @@ def _apply_adjoint(y: torch.Tensor, operator: int, sizes: Any) -> torch.Tensor:
 
 @torch.library.register_fake("distdl::apply", lib=_library)
 def _apply_fake(x: torch.Tensor, operator: int, linear: bool, differentiated: bool) -> torch.Tensor:
+    _compiled.add(_operators[operator])
     sizes, dtype = _operators[operator].core.trace([int(size) for size in x.shape], x.dtype)
     return x.new_empty(sizes, dtype=dtype)
 

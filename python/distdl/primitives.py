@@ -50,12 +50,15 @@ class Absent:
 Workers = tuple[Sequence[int], Sequence[int]]  # shape, ranks
 
 
-def _made(make: Callable[..., Any], partition: Partition, *arguments: Any, lifted: Sequence[Any] | None = None) -> Any:
-    """The operator of these arguments; `lifted` are those for tensors with a further dimension in front."""
+def _made(
+    make: Callable[..., Any], partition: Partition, *arguments: Any, lift: Callable[..., tuple[Any, ...]] | None = None
+) -> Any:
+    """The operator of these arguments, of which `lift` makes those for tensors with a further dimension in front."""
     root = partition._root
     if root is None:
         return Absent()
-    return Operator(make(root, *arguments), None if lifted is None else lambda: make(root, *lifted))
+    further = None if lift is None else lambda: _made(make, partition, *lift(*arguments), lift=lift)
+    return Operator(make(root, *arguments), further)
 
 
 def _lift(workers: Workers) -> Workers:
@@ -108,17 +111,22 @@ def _along_axes(make: Any, P_x: Any, axes: Iterable[int] | None, axes_keep: Iter
         along, keep = ([index(axis) for axis in a] if a is not None else None for a in (along, keep))
     if make is _core.AllSumReduce:
         return _made(make, x, x._workers(), along, keep)
-    axes_kept = None if keep is None else [0, *(a if a < 0 else a + 1 for a in keep)]
-    axes = None if along is None else [a if a < 0 else a + 1 for a in along]
-    return _made(make, x, x._workers(), along, keep, lifted=(_lift(x._workers()), axes, axes_kept))
+
+    def lift(workers: Workers, along: list[int] | None, keep: list[int] | None) -> tuple[Any, ...]:
+        along, keep = ([a if a < 0 else a + 1 for a in axes] if axes is not None else None for axes in (along, keep))
+        return _lift(workers), along, None if keep is None else [0, *keep]
+
+    return _made(make, x, x._workers(), along, keep, lift=lift)
 
 
 def repartition(P_x: Any, P_y: Any, preserve_batch: bool = True) -> Any:
     """A repartition from P_x to P_y."""
     with constructing("Repartition", {"P_x": P_x, "P_y": P_y}, {"preserve_batch": preserve_batch}) as (x, y):
         pass
-    lifted = (_lift(x._workers()), _lift(y._workers()), bool(preserve_batch))
-    return _made(_core.Repartition, x, x._workers(), y._workers(), bool(preserve_batch), lifted=lifted)
+    return _made(
+        _core.Repartition, x, x._workers(), y._workers(), bool(preserve_batch),
+        lift=lambda x, y, batch: (_lift(x), _lift(y), batch),
+    )  # fmt: skip
 
 
 def halo_exchange(P_x: Any, halo: Any, periodic: bool | Sequence[bool] = False, fill_value: float = 0.0) -> Any:
@@ -135,8 +143,12 @@ def halo_exchange(P_x: Any, halo: Any, periodic: bool | Sequence[bool] = False, 
     # The widths differ from worker to worker, so that they are gathered rather than compared.
     gathered = x.allgather_data(mine)
     halos = [one.reshape(-1, 2).tolist() for one in gathered] if x.active else [[[0, 0]] * x.dim] * x.size
-    lifted = (_lift(x._workers()), [[[0, 0], *one] for one in halos], [False, *wraps], float(fill_value))
-    return _made(_core.HaloExchange, x, x._workers(), halos, wraps, float(fill_value), lifted=lifted)
+    return _made(
+        _core.HaloExchange, x, x._workers(), halos, wraps, float(fill_value),
+        lift=lambda workers, halos, wraps, fill: (
+            _lift(workers), [[[0, 0], *one] for one in halos], [False, *wraps], fill
+        ),
+    )  # fmt: skip
 
 
 def halo_widths(halo: Any, dim: int) -> list[Widths]:
@@ -200,7 +212,7 @@ def resize_exchange(
     return _made(
         lambda root, *arguments: _core.ResizeExchange(layer, root, *arguments),
         P_x, P_x._workers(), list(resizings), float(fill_value),
-        lifted=(_lift(P_x._workers()), list(resizings), float(fill_value)),
+        lift=lambda workers, *others: (_lift(workers), *others),
     )  # fmt: skip
 
 

@@ -2,8 +2,10 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include <atomic>
@@ -162,6 +164,7 @@ at::Tensor record_start(const at::Tensor& x, const OperatorPtr& linear_operator,
 }
 
 at::Tensor record_wait(const at::Tensor& token) {
+  const c10::InferenceMode off(false);  // all ranks recorded the start, so that they record the wait in any mode
   auto y = wait(token);
   torch::autograd::set_history(
       y, c10::make_intrusive<WaitBackward>(operator_of(token), torch::autograd::collect_next_edges(token)));
@@ -218,11 +221,13 @@ std::unique_ptr<Started> start(operators::Primitive& primitive, const operators:
                : call.derivatives.requires_grad
                    ? record_start(call.x, call.linear_operator, torch::autograd::collect_next_edges(call.x))
                    : start(call.linear_operator, call.x, false);
-  return std::make_unique<Started>(primitive.name(), std::move(token));
+  // Checkpointing ends its second forward pass, which is within a backward pass, where it has what it needs.
+  const bool may_be_dropped = torch::autograd::get_current_graph_task_id() != -1;
+  return std::make_unique<Started>(primitive.name(), std::move(token), may_be_dropped);
 }
 
 Started::~Started() {
-  if (waited()) return;
+  if (waited() || may_be_dropped_) return;
   operators::complain("comes after " + name_ +
                       " was started and dropped; what start() returns has to be passed to wait()");
 }

@@ -21,11 +21,12 @@ at::Tensor call_adjoint(operators::Primitive& primitive, const operators::Input&
 /// result. Collective like a call.
 at::Tensor call_traced(operators::Primitive& primitive, const operators::Input& x, bool linear, bool differentiated);
 
-/// A call that was started. To drop it before its wait() is a mistake, which the next call on this rank throws on all
-/// ranks of its operator.
+/// A call that was started. Unless it may be dropped, to do so before its wait() is a mistake, which the next call on
+/// this rank throws on all ranks of its operator.
 class Started {
  public:
-  Started(std::string name, at::Tensor token) : name_(std::move(name)), token_(std::move(token)) {}
+  Started(std::string name, at::Tensor token, bool may_be_dropped)
+      : name_(std::move(name)), token_(std::move(token)), may_be_dropped_(may_be_dropped) {}
   Started(const Started&) = delete;
   Started& operator=(const Started&) = delete;
   ~Started();
@@ -40,6 +41,7 @@ class Started {
  private:
   std::string name_;
   at::Tensor token_;  // see halves.hpp
+  bool may_be_dropped_;
 };
 
 /// The first half of a call: agrees on the structure, and hands the operator over to the progress thread. Collective

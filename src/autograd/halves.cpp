@@ -44,7 +44,8 @@ at::Tensor run(const OperatorPtr& linear_operator, const at::Tensor& x) {
   // Modes see operators, not what these are made of: selective checkpointing would leave out what writes to a tensor.
   const c10::impl::ExcludeDispatchKeyGuard below_modes(
       c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
-  return linear_operator->apply(x);
+  // Zeros that torch makes for derivatives have no memory.
+  return linear_operator->apply(x._is_zerotensor() ? at::zeros(x.sizes(), x.options()) : x);
 }
 
 std::uint32_t version_of(const at::Tensor& x) {
@@ -74,6 +75,7 @@ UnderWayPtr hand_over(const OperatorPtr& linear_operator, const at::Tensor& x, b
   under_way->x = x;
   under_way->version = version_of(x);
   under_way->order.emplace(x);
+  const operators::CountedWaits waits(linear_operator->name());  // where there is no thread
   // The state of this thread (the profiler's, for one) holds on the thread that does it.
   under_way->task = comm::start([under_way, state = at::ThreadLocalState()] {
     const at::ThreadLocalStateGuard same_state(state);
@@ -110,7 +112,15 @@ at::Tensor token_of(UnderWayPtr under_way, caffe2::TypeMeta dtype) {
   return token;
 }
 
-UnderWay& of(const at::Tensor& token) { return **token.storage().data_ptr().cast_context<UnderWayPtr>(&drop); }
+UnderWay& of(const at::Tensor& token) {
+  auto* const context = token.has_storage() ? token.storage().data_ptr().cast_context<UnderWayPtr>(&drop) : nullptr;
+  if (context == nullptr) {
+    throw std::runtime_error(
+        "distdl: a hook replaced what passes from the backward pass of wait() to that of start(); it stands for an "
+        "operator that is under way, and must be passed on as it is");
+  }
+  return **context;
+}
 
 }  // namespace
 

@@ -34,7 +34,10 @@ Structure Input::structure() const {
                                               ", of which torch can copy no values");
   }
   if (!tensor.has_storage()) {
-    return refuse(Structure::Error::type, "has no memory of its own; the transforms of torch.func are not supported");
+    return refuse(
+        Structure::Error::type,
+        "has no memory of its own, as within the transforms of torch.func; these go through primitives, but not "
+        "through other layers, nor through a backward pass (is_grads_batched, vectorize)");
   }
   structure.sizes = tensor.sizes().vec();
   structure.dtype = tensor.scalar_type();
@@ -52,7 +55,7 @@ Derivatives Input::derivatives() const {
 
 Primitive::Prepared Primitive::prepare(const Input& x) {
   auto mine = x.structure();
-  if (mine.error_kind == Structure::Error::none) {
+  if (mine.error_kind == Structure::Error::none && structure_check()) {  // else the others would not hear of it
     mine.error = take_complaint();
     if (!mine.error.empty()) mine.error_kind = Structure::Error::state;
   }

@@ -1,5 +1,7 @@
 """torch.compile through every operator: one graph, and the bits of a call."""
 
+import gc
+
 import pytest
 import torch
 
@@ -110,3 +112,15 @@ def test_outside_of_the_partition(P_world):
     y = torch.compile(layer, fullgraph=True, backend="aot_eager")(x)
     assert same_bits(y, x)
     assert y.data_ptr() != x.data_ptr() or x.numel() == 0
+
+
+def test_a_program_that_outlives_its_layer(P_world):
+    """Its backward pass, like that of a call, needs the operator and not the layer."""
+    compiled = torch.compile(dnn.AllSumReduce(grid(P_world, [job.size]), [0]), fullgraph=True, backend="aot_eager")
+    x = values([3], seed=job.rank).requires_grad_()
+    y = compiled(x).square().sum()
+    del compiled
+    torch.compiler.reset()
+    gc.collect()
+    layer = dnn.AllSumReduce(grid(P_world, [job.size]), [0])
+    assert same_bits(torch.autograd.grad(y, x)[0], 2 * layer(layer(x)))

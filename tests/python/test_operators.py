@@ -113,7 +113,7 @@ def test_moved_bits_are_the_same_bits(P_world, name):
 
 
 def strided(x, how):
-    """The same values in other strides."""
+    """The same values, or zeros, in other strides."""
     if how == "transposed":
         return x.T.contiguous().T if x.dim() == 2 else x
     if how == "every other":
@@ -122,11 +122,13 @@ def strided(x, how):
         return x[..., :1].expand(x.shape) if x.numel() else x
     if how == "conjugated":
         return x.conj().resolve_conj().conj()
+    if how == "zeros":  # without memory, as torch makes them for derivatives
+        return torch._efficientzerotensor(x.shape, dtype=x.dtype)
     return torch._neg_view(-x)
 
 
 @every_operator
-@pytest.mark.parametrize("how", ["transposed", "every other", "expanded", "conjugated", "negated"])
+@pytest.mark.parametrize("how", ["transposed", "every other", "expanded", "conjugated", "negated", "zeros"])
 def test_any_strides(P_world, make, how):
     case = make(P_world)
     x = values(case.shape, torch.complex64, seed=job.rank)

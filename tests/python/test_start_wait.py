@@ -4,6 +4,7 @@ import gc
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import distdl
 import distdl.nn as dnn
@@ -177,3 +178,52 @@ def test_the_input_lives_as_long_as_it_is_sent(P_world):
     for i, one in enumerate(started):
         assert bool((layer.wait(one) == i * job.size).all())
     assert len(junk) == 8
+
+
+def test_dropped_while_nobody_votes(P_world):
+    """Without the vote the others would not hear of it: the next call that votes tells."""
+    layer = dnn.AllSumReduce(grid(P_world, [job.size]), [0])
+    x = torch.ones(3)
+    started = layer.start(x)
+    if job.rank == 0:
+        del started
+        gc.collect()
+    else:
+        layer.wait(started)
+    with distdl.structure_check(False):
+        assert bool((layer(x) == job.size).all())
+    raises_everywhere(RuntimeError, "was started and dropped", lambda: layer(x))
+
+
+def test_checkpointing_drops_what_it_does_not_need(P_world):
+    """The second forward pass ends where everything is there that was saved, which may be before a wait."""
+    layer = dnn.AllSumReduce(grid(P_world, [job.size]), [0])
+
+    def function(x):
+        started = layer.start(torch.ones(3, dtype=x.dtype))
+        return x.sin() + layer.wait(started)
+
+    x = values([3], seed=job.rank).requires_grad_()
+    checkpoint(function, x, use_reentrant=False).sum().backward()
+    gc.collect()
+    assert same_bits(x.grad, x.detach().cos())
+    assert bool((layer(torch.ones(3)) == job.size).all())
+
+
+def test_waited_for_in_inference_mode(P_world):
+    """What was recorded stays so: the other ranks have recorded it too."""
+    layer = dnn.AllSumReduce(grid(P_world, [job.size]), [0])
+    x = values([3], seed=job.rank).requires_grad_()
+    started = layer.start(x)
+    with torch.inference_mode(job.rank == 0):
+        y = layer.wait(started)
+    assert same_bits(torch.autograd.grad(y.square().sum(), x)[0], 2 * layer(layer(x)))
+
+
+def test_a_hook_that_replaces_what_passes_between_the_halves(P_world):
+    layer = dnn.AllSumReduce(grid(P_world, [job.size]), [0])
+    y = in_halves(layer)(torch.ones(3, requires_grad=True))
+    y.grad_fn.register_hook(lambda inputs, _: tuple(2 * one for one in inputs))
+    with pytest.raises(RuntimeError, match="a hook replaced what passes"):
+        y.sum().backward()
+    assert bool((layer(torch.ones(3)) == job.size).all())

@@ -1,5 +1,7 @@
 """What is counted and what profilers show: calls, messages, bytes and peers."""
 
+import time
+
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -60,6 +62,29 @@ def test_numbers(P_world):
     assert job.size == 1 or sum(one.seconds_waited for one in stats.values()) > 0
     distdl.reset_comm_stats()
     assert distdl.comm_stats() == {}
+
+
+@pytest.mark.parametrize("thread", [False, True])
+def test_no_more_is_waited_than_time_passes(P_world, thread):
+    """Also where who waits does what was started, and waits in it; all of it for the last rank to come."""
+    before = distdl.progress.progress_thread()
+    distdl.progress.set_progress_thread(thread)
+    layer = dnn.HaloExchange(grid(P_world, [job.size]), 1, periodic=True)
+    x = torch.ones(4)
+    layer(x)
+    distdl.reset_comm_stats()
+    job.Barrier()
+    began = time.perf_counter()
+    with distdl.structure_check(False):
+        time.sleep(0.05 if job.rank == 0 else 0)
+        started = [layer.start(x) for _ in range(5)]
+        for one in started:
+            layer.wait(one)
+    passed = time.perf_counter() - began
+    distdl.progress.set_progress_thread(before)
+    waited = distdl.comm_stats()["HaloExchange"].seconds_waited
+    assert waited <= passed
+    assert job.rank != 1 or waited >= 0.03
 
 
 @pytest.mark.parametrize("halves", [False, True])

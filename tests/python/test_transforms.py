@@ -54,3 +54,27 @@ def test_jacobians(P_world, jacobian):
     """All ranks vary the same element, or ask for the gradient of the same one: the sum counts it once for each."""
     layer = dnn.AllSumReduce(grid(P_world, [job.size]), [0])
     assert same_bits(jacobian(layer)(values([3], seed=job.rank)), job.size * torch.eye(3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sum_reduce_rows", "all_gather_rows", "reduce_scatter_columns", "repartition_all_to_all", "halo_periodic"],
+)
+def test_vmap_in_vmap(P_world, name):
+    """Over two further dimensions, one by one."""
+    case = CASES[name](P_world)
+    x = values((2, 3, *case.shape), seed=job.rank)
+    y = torch.func.vmap(torch.func.vmap(case.operator, in_dims=-1, out_dims=-1))(x.movedim(1, -1))
+    for i in range(2):
+        for j in range(3):
+            mine = y[i][..., j]
+            assert same_bits(mine, case.operator(x[i, j]).reshape(mine.shape))
+
+
+def test_hessian(P_world):
+    """Forward over reverse, each under vmap: of sum(y^3) it is A* diag(6 y) A."""
+    layer = dnn.HaloExchange(grid(P_world, [job.size]), 1, periodic=True)
+    x = values([2], seed=job.rank)
+    hessian = torch.func.hessian(lambda x: layer(x).pow(3).sum())(x)
+    for mine, direction in zip(hessian.unbind(1), torch.eye(2, dtype=x.dtype), strict=True):
+        assert same_bits(mine, layer._operator.adjoint(x, 6 * layer(x) * layer(direction)))
