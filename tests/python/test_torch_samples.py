@@ -4,12 +4,12 @@ They come from ``torch.testing._internal``, which may change with any version of
 so that none goes missing unnoticed.
 """
 
+import functools
 import inspect
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.testing._internal.common_modules import module_db
 
 import distdl.nn as dnn
 from poolings import powers_close
@@ -23,8 +23,6 @@ from support import (
     job,
     raises_everywhere,
 )
-
-MODULES = {info.module_cls.__name__: info for info in module_db}
 
 # How many samples there are of each module, in one, two and three dimensions.
 SAMPLES = {
@@ -52,6 +50,14 @@ PAD_MODES = {
     "ReplicationPad": "replicate",
     "CircularPad": "circular",
 }
+
+
+@functools.cache
+def module_infos():
+    """Those of torch's modules, by name. Imported here, since large jobs, which do not run these tests, would wait."""
+    from torch.testing._internal.common_modules import module_db
+
+    return {info.module_cls.__name__: info for info in module_db}
 
 
 def samples_of(info, function, dtype):
@@ -110,11 +116,14 @@ def first(module, arguments, result):
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_sample(P_world, kind, dims):
-    """Values, indices, gradients of input and parameters, and second gradients."""
-    info = MODULES[f"{kind}{dims}d"]
-    for dtype in info.dtypes:
-        if dtype == torch.complex32:  # torch does not pickle it, so that blocks cannot be put together
-            continue
+    """Values, indices, gradients of input and parameters, and second gradients.
+
+    Every sample in every dtype, and on every partition in one dtype or another.
+    """
+    info = module_infos()[f"{kind}{dims}d"]
+    # torch does not pickle complex32, so that blocks of it cannot be put together.
+    dtypes = [dtype for dtype in info.dtypes if dtype != torch.complex32]
+    for i, dtype in enumerate(dtypes):
         samples = samples_of(info, info.module_inputs_func, dtype)
         assert len(samples) == SAMPLES[kind][dims - 1]
         for sample in samples:
@@ -124,7 +133,8 @@ def test_sample(P_world, kind, dims):
             _, *indices = y if isinstance(y := twin(x), tuple) else (y,)
             twin.register_forward_hook(first)
             equals = equalities(kind, dtype, twin(x).shape[-dims:].numel())
-            for P_x in splits_of_space_and_batch(P_world, dims, x):
+            splits = splits_of_space_and_batch(P_world, dims, x)
+            for P_x in splits[i :: len(dtypes)] or splits:
                 layer = distributed(kind, P_x, twin, arguments, options)
                 for whole in indices:
                     assert torch.equal(assemble(layer(block_of(x, P_x))[1], P_x, whole.shape), whole)
@@ -140,7 +150,7 @@ def test_refused_sample(P_world, name):
     A number of dimensions that a layer does not have is one that its partition must not have: always a ValueError. And
     DistributedPad refuses what torch.nn.functional.pad refuses, in place of the modules, each for one number of them.
     """
-    kind, dims, info = name[:-2], int(name[-2]), MODULES[name]
+    kind, dims, info = name[:-2], int(name[-2]), module_infos()[name]
     samples = samples_of(info, info.module_error_inputs_func, torch.float64)
     assert len(samples) == REFUSED[name]
     for sample in samples:
