@@ -180,7 +180,7 @@ MISTAKES = {
     "no dimension": (ValueError, "last dimension must be", lambda x: x.sum()),
     "dtype": (RuntimeError, "the input is torch.float32 but the weight torch.float64", lambda x: x.float()),
     "no tensor": (TypeError, "it has to be a torch.Tensor", lambda x: x.tolist()),
-    "device": (TypeError, "is on meta", lambda x: x.to("meta")),
+    "device": (TypeError, "is on the meta device", lambda x: x.to("meta")),
 }
 
 
