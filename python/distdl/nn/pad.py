@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from distdl import primitives
 from distdl._load import _core
-from distdl.construction import constructing
+from distdl.construction import constructing, constructor
 from distdl.nn.boundary import Interval, Reader, as_of, intervals_of
 from distdl.nn.module import Module
 
@@ -41,6 +41,7 @@ class DistributedPad(Module):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.pad.html.
     """
 
+    @constructor
     def __init__(self, P_x: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> None:
         super().__init__()
         name = type(self).__name__
