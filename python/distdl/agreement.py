@@ -39,7 +39,7 @@ def agreed(what: str, partition: Partition, describe: Callable[[], str]) -> Iter
         error = raised
     root, voters = (partition._root, partition._ranks) if partition.active else (None, ())
     members = {"the partition": [partition._shape, partition._ranks]}
-    compare(what, what, root, voters, error, members, {"arguments": describe()})
+    compare(what, what, root, voters, error, members, {} if error is not None else {"arguments": describe()})
 
 
 def compare(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def _tell(what: str, error: Exception, given: tuple[Any, ...]) -> None:
     """Raise an error in the arguments of a method on all workers of its partition."""
-    partition: Partition = given[0]
+    partition = next((one for one in given if isinstance(one, Partition)), Partition(MPI.COMM_NULL))
     everyone = what == "create_partition_union"  # is collective over more than the partition
     root = partition._root if partition.active or everyone else None
     compare(what, what, root, partition._voters if everyone else partition._ranks, error, {}, {})

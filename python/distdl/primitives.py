@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from distdl.partition import Partition
 
 Widths = tuple[int, int]
+_WIDEST = 1 << 31
 
 
 class Absent:
@@ -170,6 +171,8 @@ def halo_widths(halo: Any, dim: int) -> list[Widths]:
                 "dimension an int or a pair (left, right)"
             )
         widths.append((index(sides[0]), index(sides[1])))
+        if max(map(abs, widths[-1])) >= _WIDEST:
+            raise ValueError(f"HaloExchange: halo {halo}; widths must be less than {_WIDEST}")
     return widths
 
 

@@ -1,5 +1,6 @@
 """The rows of the table of misuses, but for what layers are called with: see test_misuse_calls.py."""
 
+import functools
 from functools import partial
 from typing import Any
 
@@ -31,9 +32,14 @@ def rows() -> dict[str, Row]:
     """By public name."""
     table = {**primitives(), **layers(), **convolutions(), **functions(), **of_partitions(), **alone()}
     for name, row in table.items():
-        if name.endswith(("1d", "3d")):  # the same code as in 2-d
-            row.wrong = {argument: wrong[:1] for argument, wrong in row.wrong.items()}
+        if name.startswith("nn.Distributed") and name[-2:] in SAME_CODE and name not in IN_FULL:
+            row.wrong = {argument: wrong[: SAME_CODE[name[-2:]]] for argument, wrong in row.wrong.items()}
     return table
+
+
+# How much of the table families of layers with the same code run, but for some members.
+SAME_CODE = {"1d": 1, "2d": 2, "3d": 1}
+IN_FULL = ("nn.DistributedConv2d", "nn.DistributedMaxPool2d", "nn.DistributedAdaptiveMaxPool2d")
 
 
 def primitives() -> dict[str, Row]:
@@ -41,7 +47,7 @@ def primitives() -> dict[str, Row]:
     flags = {"transpose_src": True, "transpose_dest": True, "preserve_batch": False}
     two = {"P_x": not_a_partition(), "P_y": not_a_partition()}
     one = {"P_x": not_a_partition()}
-    halo = [Wrong(v, TypeError, "HaloExchange") for v in ("a", None, 1.5, [(1, 1.5), 1], [None, 1], float("nan"))]
+    halo = [Wrong(v, TypeError, "HaloExchange") for v in (None, 1.5, [(1, 1.5), 1], [None, 1], float("nan"))]
     halo += [Wrong([1], ValueError, "2 dimensions"), Wrong([1, 1, 1], ValueError, "2 dimensions")]
     halo += [Wrong([(1, 2, 3), 1], ValueError, "pair"), Wrong([1 << 70, 1], (ValueError, OverflowError), "HaloExchange")]
     halo_options = {
@@ -50,7 +56,7 @@ def primitives() -> dict[str, Row]:
         ],
         "fill_value": [Wrong(v, (TypeError, ValueError), "fill_value") for v in ("a", None, [1.0], 1j)],
     }  # fmt: skip
-    room = [Wrong(v, TypeError, "HaloExchange") for v in ("a", 1.5, [[1.5, 1], [0, 0]])]
+    room = [Wrong(v, TypeError, "HaloExchange") for v in (1.5, [[1.5, 1], [0, 0]])]
     room += [Wrong([[1, 1]], ValueError, "2 dimensions")]
 
     def axes(name: str) -> dict[str, list[Wrong]]:
@@ -91,7 +97,10 @@ def primitives() -> dict[str, Row]:
     )  # fmt: skip
     table["nn.HaloExchange with room"] = Row(
         dnn.HaloExchange,
-        lambda P: {"P_x": grid_of(P, 2), "halo": [[0, 0], [1, 1]], "recv_buffer_shape": [[0, 0], [1, 1]]},
+        lambda P: {
+            "P_x": grid_of(P, 2), "halo": [[0, 0], [1, 1]], "recv_buffer_shape": [[0, 0], [1, 1]],
+            "send_buffer_shape": [[0, 0], [int(P.rank > 0), int(P.rank < P.size - 1)]],
+        },
         {
             "halo": [*room, Wrong([[0, 0], [0, 0]], ValueError, "at most the room")],
             "recv_buffer_shape": [*room, Wrong([[0, 0], [2, 1]], ValueError, "at most the room")],
@@ -122,7 +131,7 @@ def layers() -> dict[str, Row]:
     padding = [*not_per_dimension("padding"), Wrong(-1, RuntimeError, "padding"), Wrong(2, RuntimeError, "padding")]
     dilation = [*not_per_dimension("dilation"), *not_positive("dilation")]
     agreed = {"kernel_size": 3, "stride": 3, "padding": 1, "ceil_mode": True}
-    size = [Wrong(v, TypeError, "output_size") for v in ("a", 1.5, {"a": 1}, float("nan"))]
+    size = [Wrong(v, TypeError, "output_size") for v in (1.5, {"a": 1}, float("nan"))]
     size += [Wrong((1,) * 7, RuntimeError, "7 values"), Wrong(-1, RuntimeError, "negative")]
     size += [Wrong(1 << 70, RuntimeError, "output_size")]
     for dims in (1, 2, 3):
@@ -176,7 +185,7 @@ def layers() -> dict[str, Row]:
         {"reduction": "sum", "weight": torch.ones(2), "ignore_index": 1, "label_smoothing": 0.5},
     )
     features = {
-        "in_features": [*not_an_int("in_features"), Wrong(-1, RuntimeError, "in_features"), Wrong(1 << 70, RuntimeError, "")],
+        "in_features": [*not_an_int("in_features"), Wrong(-1, RuntimeError, "in_features"), Wrong(1 << 70, RuntimeError, ".")],
         "out_features": [*not_an_int("out_features"), Wrong(-1, RuntimeError, "out_features")],
     }  # fmt: skip
     table["nn.DistributedLinear"] = Row(
@@ -278,6 +287,12 @@ def convolutions() -> dict[str, Row]:
     return table
 
 
+@functools.wraps(df.start)
+def start_and_wait(*arguments: Any, **options: Any) -> torch.Tensor:
+    """So that nothing stays under way."""
+    return df.wait(df.start(*arguments, **options))
+
+
 def functions() -> dict[str, Row]:
     """Functions of models, and in two halves."""
 
@@ -302,14 +317,15 @@ def functions() -> dict[str, Row]:
             free=("model",),
         ),
         "functional.start": Row(
-            lambda function, x, *arguments, **options: df.start(function, x, *arguments, **options).wait(),
+            start_and_wait,
             lambda P: {"function": df.all_sum_reduce, "x": torch.ones(2), "P_x": grid_of(P, 2), "axes_reduce": [1]},
             {"function": [Wrong(v, ValueError, "no primitive") for v in (None, torch.add, "broadcast", df.wait, df.interpolate)],
              "x": NOT_A_TENSOR},
             free=("arguments", "options"),
         ),
         "functional.wait": Row(
-            df.wait, lambda P: {"started": df.start(df.all_sum_reduce, torch.ones(2), P, [0])},
+            lambda started: df.wait(started() if callable(started) else started),
+            lambda P: {"started": lambda: df.start(df.all_sum_reduce, torch.ones(2), P, [0])},
             {"started": [Wrong(v, TypeError, "not what start") for v in (None, 3, torch.ones(2))]}, alone=True,
         ),
     }  # fmt: skip
@@ -319,16 +335,12 @@ def of_partitions() -> dict[str, Row]:
     """Partition and its methods."""
 
     def method(name: str, good: dict[str, Any], wrong: dict[str, list[Wrong]], other: Any = None, **more: Any) -> Row:
-        def call(P: Partition, *args: Any, **kwargs: Any) -> Any:
-            return getattr(P, name)(*args, **kwargs)
-
-        call.__signature__ = __import__("inspect").signature(getattr(Partition, name))  # type: ignore[attr-defined]
-        return Row(call, lambda P: {"self": P, **good}, wrong, other or {}, **more)
+        return Row(getattr(Partition, name), lambda P: {"self": P, **good}, wrong, other or {}, **more)
 
     numbers = [Wrong(v, TypeError, "create_") for v in (3, None, "ab", [0.5], [None], [[0]])]
     shape = [*numbers, *[Wrong(v, ValueError, "at least 1") for v in ([0], [-1], [1 << 40], [5, 5])]]
     ranks = [*numbers, *[Wrong(v, ValueError, "distinct") for v in ([], [0, 0], [-1], [99])]]
-    worker = [Wrong(v, ValueError, "rank") for v in (-1, 99)] + [Wrong(v, TypeError, "") for v in ("a", None, 1.5)]
+    worker = [Wrong(v, ValueError, "rank") for v in (-1, 99)] + [Wrong(v, TypeError, ".") for v in ("a", None, 1.5)]
     table = {
         "create_partition_inclusive": method("create_partition_inclusive", {"ranks": [0]}, {"ranks": ranks}),
         "create_cartesian_topology_partition": method(
@@ -374,39 +386,43 @@ def alone() -> dict[str, Row]:
     blocks = np.ones((2, 1), dtype=np.int64)
     extents = {"P_shape": [2], "index": [0], "shape": [5]}
     wrong_extents = {
-        name: [Wrong(3, TypeError, ""), Wrong(["a"], ValueError, ""), Wrong([1, 2], ValueError, "zip")]
+        name: [Wrong(3, TypeError, "."), Wrong(["a"], ValueError, "."), Wrong([1, 2], ValueError, "zip")]
         for name in extents
     }
     box = {"r0_start": [0], "r0_stop": [2], "r1_start": [1], "r1_stop": [3]}
-    wrong_box = {name: [Wrong("a", TypeError, ""), Wrong([1, 2, 3], ValueError, ""), Wrong(None, TypeError, "")] for name in box}
+    wrong_box = {name: [Wrong("a", TypeError, "."), Wrong([1, 2, 3], ValueError, "."), Wrong(None, TypeError, ".")] for name in box}
     wrong_box = {name: [one for one in found if not (one.value == [1, 2, 3])] for name, found in wrong_box.items()}
 
     def structure_check(enabled: Any) -> None:
         with distdl.structure_check(enabled):
             pass
 
-    shapes = [Wrong(v, (AttributeError, TypeError, IndexError, ValueError), "") for v in (None, 3, "a")]
+    shapes = [Wrong(v, (AttributeError, TypeError, IndexError, ValueError), ".") for v in (None, 3, "a")]
     return {
         "zero_volume_tensor": Row(
             distdl.zero_volume_tensor, lambda P: {},
-            {"batch": [Wrong("a", TypeError, ""), Wrong(-1, RuntimeError, "negative"), Wrong(1.5, TypeError, "")],
+            {"batch": [Wrong("a", TypeError, "."), Wrong(-1, RuntimeError, "negative"), Wrong(1.5, TypeError, ".")],
              "dtype": [Wrong("float32", TypeError, "dtype")], "device": [Wrong("nowhere", RuntimeError, "device")],
-             "requires_grad": [Wrong("a", TypeError, "")]}, alone=True,
+             "requires_grad": [Wrong("a", TypeError, ".")]}, alone=True,
         ),
         "TensorStructure": Row(
             distdl.TensorStructure, lambda P: {"tensor": torch.ones(2)},
-            {"tensor": [Wrong(v, AttributeError, "") for v in (None, 3, "a")]}, alone=True,
+            {"tensor": [Wrong(v, AttributeError, ".") for v in (None, 3, "a")]}, alone=True,
         ),
         "structure_check": Row(
-            structure_check, lambda P: {"enabled": True}, {"enabled": [Wrong(v, TypeError, "") for v in ("a", [True], 1.5)]},
+            structure_check, lambda P: {"enabled": True}, {"enabled": [Wrong(v, TypeError, ".") for v in ("a", [True], 1.5)]},
             alone=True,
+        ),
+        "CommStats": Row(
+            distdl.CommStats, lambda P: dict.fromkeys(distdl.CommStats.__dataclass_fields__, 0), alone=True,
+            free=tuple(distdl.CommStats.__dataclass_fields__),
         ),
         "comm_stats": Row(distdl.comm_stats, lambda P: {}, alone=True),
         "reset_comm_stats": Row(distdl.reset_comm_stats, lambda P: {}, alone=True),
         "memory.set_pool_limit": Row(
             memory.set_pool_limit, lambda P: {"bytes": memory.pool_limit()},
-            {"bytes": [Wrong(-1, ValueError, "bytes=-1"), Wrong("a", TypeError, ""), Wrong(None, TypeError, ""),
-                       Wrong(1.5, TypeError, "")]}, alone=True,
+            {"bytes": [Wrong(-1, ValueError, "bytes=-1"), Wrong("a", TypeError, "."), Wrong(None, TypeError, "."),
+                       Wrong(1.5, TypeError, ".")]}, alone=True,
         ),
         "memory.pool_limit": Row(memory.pool_limit, lambda P: {}, alone=True),
         "memory.pool_size": Row(memory.pool_size, lambda P: {}, alone=True),
@@ -418,14 +434,14 @@ def alone() -> dict[str, Row]:
         "memory.staging": Row(memory.staging, lambda P: {}, alone=True),
         "progress.set_progress_thread": Row(
             progress.set_progress_thread, lambda P: {"on": progress.progress_thread()},
-            {"on": [Wrong(v, TypeError, "") for v in ("a", [1], 1.5)]}, alone=True,
+            {"on": [Wrong(v, TypeError, ".") for v in ("a", [1], 1.5)]}, alone=True,
         ),
         "progress.progress_thread": Row(progress.progress_thread, lambda P: {}, alone=True),
         "compatibility.compute_subtensor_shapes_balanced": Row(
             compatibility.compute_subtensor_shapes_balanced,
             lambda P: {"structure": distdl.TensorStructure(torch.ones(5)), "shape": [2]},
             {"structure": [Wrong(v, AttributeError, "shape") for v in (None, 3)],
-             "shape": [Wrong(3, TypeError, ""), Wrong([1, 1], ValueError, "zip")]}, alone=True,
+             "shape": [Wrong(3, TypeError, "."), Wrong([1, 1], ValueError, "zip")]}, alone=True,
         ),
         "compatibility.compute_subtensor_start_indices": Row(
             compatibility.compute_subtensor_start_indices, lambda P: {"shapes": blocks}, {"shapes": shapes}, alone=True

@@ -25,7 +25,10 @@ def misuse(row, P, kind, match, misused, without=""):
     for wrong_ranks in placements(row, row.good(P), without):
         good = row.good(P)
         bad = misused(good) if job.rank in wrong_ranks else good
-        raises_everywhere(kind, match, lambda bad=bad: row.call(**bad), seconds=5.0)
+        expected = (kind, match)
+        if len(wrong_ranks) < job.size:  # what cannot be judged by one argument alone is told as a difference
+            expected = ((*([kind] if isinstance(kind, type) else kind), ValueError), f"{match}|ask for different things")
+        raises_everywhere(*expected, lambda bad=bad: row.call(**bad), seconds=5.0)
         row.call(**row.good(P))
 
 
@@ -47,7 +50,7 @@ def test_another_good_value_on_one_rank(P_world, row, argument):
         good = row.good(P_world)
         mine = {**good, argument: row.other[argument]} if job.rank == rank else good
         text = raises_everywhere(ValueError, "ask for different things", lambda mine=mine: row.call(**mine), seconds=5.0)
-        assert argument in text or argument.startswith("axes"), text
+        assert argument in text or argument.startswith(("axes", "op")), text
         row.call(**row.good(P_world))
 
 
@@ -69,10 +72,10 @@ def test_the_table_is_complete():
     """Every public callable is in it, and each of its arguments."""
     missing = []
     for name, thing in public().items():
+        if isinstance(thing, type) and issubclass(thing, Exception):
+            continue
         found = [row for known, row in ROWS.items() if known.split(" ")[0] == name]
         arguments = {one for one in inspect.signature(thing).parameters if one != "self"}
-        if isinstance(thing, type) and issubclass(thing, (Exception, tuple)):
-            continue
         covered = {one for row in found for one in (*row.wrong, *row.other, *row.free)}
         missing += [f"{name}({argument})" for argument in sorted(arguments - covered)]
         missing += [] if found else [name]

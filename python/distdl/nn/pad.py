@@ -16,6 +16,9 @@ from distdl.nn.boundary import Interval, Reader, as_of, intervals_of
 from distdl.nn.module import Module
 
 
+_MODES = ("constant", "reflect", "replicate", "circular")
+
+
 class DistributedPad(Module):
     """Pads or crops a tensor in blocks: ``torch.nn.functional.pad``, put together.
 
@@ -46,7 +49,9 @@ class DistributedPad(Module):
         super().__init__()
         name = type(self).__name__
         with constructing(name, {"P_x": P_x}, {"pad": pad, "mode": mode, "value": value}) as (self.P_x,):
-            self.pad, self.mode, self.value = tuple(map(index, pad)), mode, value
+            self.pad, self.mode, self.value = tuple(map(index, pad)), mode, None if value is None else float(value)
+            if mode not in _MODES:
+                raise NotImplementedError(f"{name}: mode={mode!r}; it must be one of {', '.join(map(repr, _MODES))}")
         self._distdl_agree_among(self.P_x)
         self._crops: list[tuple[int, int, int]] = []  # (dimension, start, size) in this worker's block
         self._read: Callable[[torch.Tensor], torch.Tensor] = primitives.Absent()
