@@ -134,7 +134,7 @@ def public() -> dict[str, Any]:
     modules = {"memory.": distdl.memory, "progress.": distdl.progress, "compatibility.": distdl.compatibility}
     for prefix, module in modules.items():
         for name, thing in vars(module).items():
-            if inspect.isfunction(thing) and not name.startswith("_") and thing.__module__ == module.__name__:
+            if inspect.isfunction(thing) and thing.__module__ == module.__name__ and name[0] != "_" and name != "install":
                 found[prefix + name] = thing
     for name, thing in inspect.getmembers(Partition, inspect.isfunction):
         if not name.startswith("_"):

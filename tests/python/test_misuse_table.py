@@ -74,7 +74,7 @@ def test_the_table_is_complete():
     for name, thing in public().items():
         if isinstance(thing, type) and issubclass(thing, Exception):
             continue
-        found = [row for known, row in ROWS.items() if known.split(" ")[0] == name]
+        found = [row for known, row in ROWS.items() if known.split(" ")[0] == name or row.call is thing]
         arguments = {one for one in inspect.signature(thing).parameters if one != "self"}
         covered = {one for row in found for one in (*row.wrong, *row.other, *row.free)}
         missing += [f"{name}({argument})" for argument in sorted(arguments - covered)]
