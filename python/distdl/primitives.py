@@ -285,20 +285,20 @@ class HaloInRoom:
         block, grown, target = self._views(x)
         return _RoomBeingFilled(grown, target, self._exchange.start(block))
 
-    def _problem_of(self, x: Any) -> Exception | None:
-        """Why there is no room for halos in x, where this rank finds out before the others are asked."""
-        if not isinstance(x, torch.Tensor):
-            return TypeError(f"is of type {type(x).__name__}; it has to be a torch.Tensor")
+    def _refused(self, x: Any) -> Any:
+        """What the exchange is to refuse in place of the block, on all ranks; None if x has room for its halos."""
+        if not isinstance(x, torch.Tensor) or x.is_nested or x.is_quantized or x.layout is not torch.strided:
+            return x
         needed = [left + right for left, right in self._room]
         if x.ndim == len(needed) and all(n >= room for n, room in zip(x.shape, needed, strict=True)):
-            return None
+            return x if x.is_meta else None
         return ValueError(f"is of shape {list(x.shape)}; it must have room for halos of {self._room}")
 
     def _views(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """This worker's own block of x, a copy of x, and the part of the copy that the exchange fills."""
-        problem = self._problem_of(x)
-        if problem is not None:
-            self._exchange(problem)  # raises it on all ranks
+        refused = self._refused(x)
+        if refused is not None or not isinstance(x, torch.Tensor):
+            self._exchange(refused)
         block, grown = x, x.clone()
         target = grown
         for d, ((left, right), (from_left, from_right)) in enumerate(zip(self._room, self._received, strict=True)):

@@ -93,8 +93,8 @@ WRONG = {
     "nested": (lambda x: torch.nested.nested_tensor([x]), TypeError, "only strided"),
     "jagged": (lambda x: torch.nested.nested_tensor([x], layout=torch.jagged), TypeError, "only strided"),
     "meta": (lambda x: x.to("meta"), TypeError, "meta device"),
-    "without a dtype to copy": (lambda x: torch.empty(2, dtype=torch.uint4), TypeError, "can copy no values"),
-    "40 dimensions": (lambda x: torch.empty((1,) * 40), ValueError, "at most 32"),
+    "without a dtype to copy": (lambda x: torch.empty(2, dtype=torch.uint4), (TypeError, ValueError), "can copy no values|room"),
+    "40 dimensions": (lambda x: torch.empty((1,) * 40), ValueError, "at most 32|room"),
 }
 DIFFERENT = {
     "another dtype": (lambda x: x.float(), (TypeError, ValueError, RuntimeError), "dtype|float|Float"),
