@@ -96,7 +96,9 @@ def _naming(what: str, options: Mapping[str, Any], error: Exception) -> Exceptio
     return named
 
 
-def telling(tell: Callable[[str, Exception, tuple[Any, ...]], None]) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
+def telling(
+    tell: Callable[[str, Exception, tuple[Any, ...]], None],
+) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
     """A decorator for what ranks call together. Arguments that do not fit the signature would raise on this rank alone.
 
     Args:

@@ -99,7 +99,8 @@ def not_per_dimension(name: str, none: bool = False) -> list[Wrong]:
 def not_axes(name: str) -> list[Wrong]:
     """For axes of a partition of two dimensions."""
     wrong = [Wrong(v, TypeError, "axes") for v in (5, "a", [0.5], [None], [[0]])]
-    return wrong + [
+    return [
+        *wrong,
         Wrong([2], ValueError, "not an axis"),
         Wrong([-3], ValueError, "not an axis"),
         Wrong([0, -2], ValueError, "given twice"),
@@ -109,7 +110,11 @@ def not_axes(name: str) -> list[Wrong]:
 
 def not_a_dtype() -> list[Wrong]:
     """For the dtype of parameters."""
-    return [Wrong("float32", TypeError, "dtype"), Wrong(torch.int64, RuntimeError, "gradients"), Wrong(3, TypeError, "dtype")]
+    return [
+        Wrong("float32", TypeError, "dtype"),
+        Wrong(torch.int64, RuntimeError, "gradients"),
+        Wrong(3, TypeError, "dtype"),
+    ]
 
 
 def not_a_device() -> list[Wrong]:
@@ -134,7 +139,12 @@ def public() -> dict[str, Any]:
     modules = {"memory.": distdl.memory, "progress.": distdl.progress, "compatibility.": distdl.compatibility}
     for prefix, module in modules.items():
         for name, thing in vars(module).items():
-            if inspect.isfunction(thing) and thing.__module__ == module.__name__ and name[0] != "_" and name != "install":
+            if (
+                inspect.isfunction(thing)
+                and thing.__module__ == module.__name__
+                and name[0] != "_"
+                and name != "install"
+            ):
                 found[prefix + name] = thing
     for name, thing in inspect.getmembers(Partition, inspect.isfunction):
         if not name.startswith("_"):

@@ -1,6 +1,7 @@
 """Inputs are never written, results and gradients share no memory with anything, and what travels stays alive."""
 
 import gc
+import itertools
 import time
 
 import pytest
@@ -23,7 +24,7 @@ def memory(tensor):
 def assert_apart(*tensors):
     """No two of them share memory."""
     ranges = sorted((r for r in map(memory, tensors) if len(r)), key=lambda r: r.start)
-    for one, other in zip(ranges, ranges[1:], strict=False):
+    for one, other in itertools.pairwise(ranges):
         assert one.stop <= other.start, (one, other)
 
 
@@ -64,10 +65,17 @@ def test_views_and_what_is_strided(P_world, make):
     """The memory around a view is neither read as its own nor written."""
     case = make(P_world)
     around = values([n + 2 for n in case.shape], torch.float64, seed=job.rank)
-    view = around[tuple(slice(1, n + 1) for n in case.shape)].mT if len(case.shape) > 1 else around[1 : case.shape[0] + 1]
+    view = (
+        around[tuple(slice(1, n + 1) for n in case.shape)].mT if len(case.shape) > 1 else around[1 : case.shape[0] + 1]
+    )
     before, x = around.clone(), view.mT if len(case.shape) > 1 else view
     check(case.operator, x)
     assert same_bits(around, before)
+
+
+def with_zeros(loss):
+    """A loss as a function of its input alone."""
+    return lambda x: loss(x, torch.zeros_like(x))
 
 
 UNMOVED = {
@@ -88,7 +96,7 @@ UNMOVED = {
     "Pad": lambda P: dnn.DistributedPad(P, (0, 0)),
     "Pad around": lambda P: dnn.DistributedPad(P, (0, 0), mode="circular"),
     "Conv": lambda P: dnn.DistributedConv2d(P, 2, 2, 1, dtype=torch.double),
-    "MSELoss": lambda P: (lambda x, loss=dnn.DistributedMSELoss(P, "none"): loss(x, torch.zeros_like(x))),
+    "MSELoss": lambda P: with_zeros(dnn.DistributedMSELoss(P, "none")),
 }
 
 

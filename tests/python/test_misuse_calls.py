@@ -93,7 +93,11 @@ WRONG = {
     "nested": (lambda x: torch.nested.nested_tensor([x]), TypeError, "only strided"),
     "jagged": (lambda x: torch.nested.nested_tensor([x], layout=torch.jagged), TypeError, "only strided"),
     "meta": (lambda x: x.to("meta"), TypeError, "meta device"),
-    "without a dtype to copy": (lambda x: torch.empty(2, dtype=torch.uint4), (TypeError, ValueError), "can copy no values|room"),
+    "without a dtype to copy": (
+        lambda x: torch.empty(2, dtype=torch.uint4),
+        (TypeError, ValueError),
+        "can copy no values|room",
+    ),
     "40 dimensions": (lambda x: torch.empty((1,) * 40), ValueError, "at most 32|room"),
 }
 DIFFERENT = {
@@ -103,8 +107,12 @@ DIFFERENT = {
     "one dimension more": (lambda x: x.unsqueeze(-1), (ValueError, RuntimeError), "dimension|shape"),
     "one dimension less": (lambda x: x[0], (ValueError, RuntimeError), "dimension|shape"),
     "another shape": (lambda x: torch.cat([x, x]), (ValueError, RuntimeError), "shape|size"),
-    "zero volume": (lambda x: distdl.zero_volume_tensor(dtype=x.dtype), (ValueError, RuntimeError), "dimension|shape|volume"),
-}  # fmt: skip
+    "zero volume": (
+        lambda x: distdl.zero_volume_tensor(dtype=x.dtype),
+        (ValueError, RuntimeError),
+        "dimension|shape|volume",
+    ),
+}
 every_layer = pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
 
 
@@ -125,7 +133,7 @@ def check(P, make, kind, match, call):
 @pytest.mark.parametrize(("wrong", "kind", "match"), WRONG.values(), ids=WRONG)
 @pytest.mark.filterwarnings("ignore:.*quantize_per_tensor.*", "ignore:.*CSR.*", "ignore:.*nested.*")
 def test_what_no_layer_takes(P_world, make, wrong, kind, match):
-    layer, (x, *targets) = make(P_world)
+    _, (x, *targets) = make(P_world)
     bad = wrong(x)
     check(P_world, make, kind, match, lambda layer, x, *others: layer(bad, *others))
     if targets:

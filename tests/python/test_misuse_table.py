@@ -27,7 +27,10 @@ def misuse(row, P, kind, match, misused, without=""):
         bad = misused(good) if job.rank in wrong_ranks else good
         expected = (kind, match)
         if len(wrong_ranks) < job.size:  # what cannot be judged by one argument alone is told as a difference
-            expected = ((*([kind] if isinstance(kind, type) else kind), ValueError), f"{match}|ask for different things")
+            expected = (
+                (*([kind] if isinstance(kind, type) else kind), ValueError),
+                f"{match}|ask for different things",
+            )
         raises_everywhere(*expected, lambda bad=bad: row.call(**bad), seconds=5.0)
         row.call(**row.good(P))
 
@@ -49,7 +52,9 @@ def test_another_good_value_on_one_rank(P_world, row, argument):
     for rank in (job.size - 1, 0):
         good = row.good(P_world)
         mine = {**good, argument: row.other[argument]} if job.rank == rank else good
-        text = raises_everywhere(ValueError, "ask for different things", lambda mine=mine: row.call(**mine), seconds=5.0)
+        text = raises_everywhere(
+            ValueError, "ask for different things", lambda mine=mine: row.call(**mine), seconds=5.0
+        )
         assert argument in text or argument.startswith(("axes", "op")), text
         row.call(**row.good(P_world))
 

@@ -336,6 +336,6 @@ class DistributedCrossEntropyLoss(_DistributedLoss):
         if any(len(shape) != self.P_x.dim for shape in inputs):
             return []
         line = [[0] * self.P_x.dim for _ in range(self.P_x._shape[self._axis])]
-        for i, index in enumerate(line):
-            index[self._axis] = i
-        return [inputs[_core.grid_rank(list(self.P_x._shape), index)][self._axis] for index in line]
+        for i, place in enumerate(line):
+            place[self._axis] = i
+        return [inputs[_core.grid_rank(list(self.P_x._shape), place)][self._axis] for place in line]

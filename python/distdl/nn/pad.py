@@ -15,7 +15,6 @@ from distdl.construction import constructing, constructor
 from distdl.nn.boundary import Interval, Reader, as_of, intervals_of
 from distdl.nn.module import Module
 
-
 _MODES = ("constant", "reflect", "replicate", "circular")
 
 

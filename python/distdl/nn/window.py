@@ -11,7 +11,6 @@ from distdl._load import _core
 from distdl.nn.module import Module
 from distdl.partition import Partition
 
-
 _LARGEST = 1 << 31  # what is computed from sizes below it fits into 64 bits
 
 
