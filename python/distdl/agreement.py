@@ -67,6 +67,8 @@ def compare(
         if error is not None:
             raise error
         return
+    if MPI.Is_finalized() or root == MPI.COMM_NULL:  # known to all ranks; MPI would end the process
+        raise RuntimeError(f"{what}: the communicator of the partitions was freed, or MPI was finalized")
     mine: dict[str, Any] = {"what": what, "partitions": partitions, "options": {k: repr(v) for k, v in options.items()}}
     if error is not None:
         mine = {"raised": type(error).__name__, "text": str(error)}

@@ -186,7 +186,7 @@ def test_constructing_on_a_freed_communicator(make):
     comm = MPI.COMM_WORLD.Dup()
     P = distdl.Partition(comm)
     comm.Free()
-    raises_everywhere((RuntimeError, ValueError), "freed|null", lambda: make(P), seconds=5.0)
+    raises_everywhere(RuntimeError, "was freed", lambda: make(P), seconds=5.0)
 
 
 @more_than_one_rank
