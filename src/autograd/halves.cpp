@@ -37,6 +37,9 @@ class Recorded {
 };
 
 at::Tensor run(const OperatorPtr& linear_operator, const at::Tensor& x) {
+  const auto& site = linear_operator->site();
+  const comm::Operation operation(site.name, site.number, linear_operator->is_adjoint() ? ", backward" : "",
+                                  site.scope.communicator.get());
   const auto traffic = linear_operator->traffic(x);
   operators::count_call(linear_operator->name(), traffic);
   const Recorded recorded(linear_operator->name(), x, traffic);
@@ -89,6 +92,9 @@ at::Tensor result_of(UnderWay& under_way) {
     const auto name = under_way.linear_operator->name();
     RECORD_FUNCTION("distdl::" + name + " wait", std::vector<c10::IValue>{});
     const operators::CountedWaits waits(name);
+    const auto& site = under_way.linear_operator->site();
+    const comm::Operation operation(site.name, site.number, under_way.linear_operator->is_adjoint() ? ", backward" : "",
+                                    site.scope.communicator.get());
     under_way.task->wait();
     if (version_of(under_way.x) != under_way.version) {
       throw std::runtime_error(under_way.linear_operator->site().name +
