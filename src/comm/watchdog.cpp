@@ -30,35 +30,31 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
+constexpr milliseconds kShortestSleep{20}, kLongestSleep{1000};
+
 std::atomic<bool> debug_mode{false};
 
 std::mutex locator_mutex;
 Locator locator;
 
-/// What a thread does, as others read it.
-std::string described(Thread& thread) {
-  const std::lock_guard lock(thread.mutex);
+/// What a thread does, as others read it. Its mutex is held.
+std::string described(const Thread& thread) {
   const auto activity = thread.activity.text();
-  std::string text = "has made no call";
-  if (thread.waits_since != 0) {
-    text = "waits in " + activity;
-  } else if (thread.depth > 0) {
-    text = "computes in " + activity;
-  } else if (!activity.empty()) {
-    text = "is in no operation; the last one was " + activity;
-  }
-  return text;
+  if (thread.waits_since != 0) return "waits in " + activity;
+  if (thread.depth > 0) return "computes in " + activity;
+  return activity.empty() ? "has made no call" : "is in no operation; the last one was " + activity;
 }
 
 /// What this process does: its first thread that waits; if none does, the first one that is in an operation.
 std::string described_process() {
   std::string text = "has made no call";
   std::uint64_t id = 0;
-  int rank_of_best = -1;
+  int best = -1;
   for_each_thread([&](Thread& thread) {
-    const int rank = thread.waits_since != 0 ? 2 : thread.depth > 0 ? 1 : 0;
-    if (rank <= rank_of_best) return;
-    rank_of_best = rank;
+    const std::lock_guard lock(thread.mutex);
+    const int telling = thread.waits_since != 0 ? 2 : thread.depth > 0 ? 1 : 0;
+    if (telling <= best) return;
+    best = telling;
     text = described(thread);
     id = thread.id;
   });
@@ -108,7 +104,7 @@ class Watchdog {
     while (true) {
       {
         std::unique_lock lock(mutex_);
-        changed_.wait_for(lock, between_looks());
+        changed_.wait_for(lock, between_looks(settings_.seconds));
       }
       try {
         if (asks_) answer_questions(&described_process);
@@ -119,9 +115,9 @@ class Watchdog {
     }
   }
 
-  milliseconds between_looks() const {
-    const auto tenth = milliseconds(static_cast<std::int64_t>(settings_.seconds * 100));
-    return settings_.seconds > 0 ? std::clamp(tenth, milliseconds(20), milliseconds(1000)) : milliseconds(1000);
+  static milliseconds between_looks(double seconds) {
+    if (seconds <= 0) return kLongestSleep;
+    return std::clamp(milliseconds(static_cast<std::int64_t>(seconds * 100)), kShortestSleep, kLongestSleep);
   }
 
   /// The waits that it is time to speak of: after so many seconds, then after twice as many, and so on.
@@ -164,8 +160,8 @@ class Watchdog {
   std::string everyone(const Wait& wait) {
     Answers answers;
     if (asks_ && wait.activity.communicator != nullptr) {
-      answers =
-          ask_all(wait.activity.communicator, std::max(milliseconds(1000), 3 * between_looks()), &described_process);
+      answers = ask_all(wait.activity.communicator, std::max(milliseconds(1000), 3 * between_looks(settings().seconds)),
+                        &described_process);
     }
     if (answers.ranks.empty()) return "rank " + std::to_string(rank_) + ": " + described_process();
     for (auto& text : answers.texts) {

@@ -8,7 +8,7 @@ import textwrap
 import time
 from pathlib import Path
 
-SECONDS = 90
+SECONDS = 200
 
 OUTSIDE = {key: value for key, value in os.environ.items() if not key.startswith(("PMI", "HYD", "MPI"))}
 
