@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import FrameType
 
 from distdl._load import _core
@@ -69,7 +70,9 @@ def _line_of(thread: int) -> str:
     source = linecache.getline(code.co_filename, frame.f_lineno, frame.f_globals).strip()
     if source:
         source = f": {textwrap.shorten(source, _LONGEST_LINE, placeholder=' ...')}"
-    return f"{code.co_filename}:{frame.f_lineno}{function}{source}"
+    path = Path(code.co_filename)
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{shown}:{frame.f_lineno}{function}{source}"
 
 
 def _module_of(frame: FrameType) -> str:
@@ -80,7 +83,11 @@ def _begin() -> None:
     debugging = os.environ.get("DISTDL_DEBUG", "0") not in ("", "0")
     default = _DEFAULT_SECONDS_WHILE_DEBUGGING if debugging else _DEFAULT_SECONDS
     _core.set_debugging(debugging)
-    set_watchdog(float(os.environ.get("DISTDL_WATCHDOG", default)), os.environ.get("DISTDL_WATCHDOG_END", "0") == "1")
+    text = os.environ.get("DISTDL_WATCHDOG", "")
+    try:
+        set_watchdog(float(text or default), os.environ.get("DISTDL_WATCHDOG_END", "0") not in ("", "0"))
+    except ValueError:
+        raise ValueError(f"DISTDL_WATCHDOG={text!r}; it has to be a number of seconds, at least 0") from None
     _core.set_locator(_line_of)
 
 

@@ -47,7 +47,7 @@ class Forum {
     ballot.call = kForum;
     ballot.value = comm::value_of(text);
     const comm::Operation operation(what, 0, "", scope_.communicator.get());
-    if (operators::vote(scope_, ballot, what).same_value) return {true, {}};
+    if (operators::vote(scope_, ballot, [&] { return what; }).same_value) return {true, {}};
     return {false, gather(text)};
   }
 

@@ -1,6 +1,7 @@
 #include "comm/ending.hpp"
 
 #include <mpi.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <exception>
@@ -12,9 +13,15 @@
 
 namespace distdl::comm {
 
+namespace {
+
+const pid_t process = getpid();  // not that of a forked child, which has no part in any call
+
+}  // namespace
+
 void end_of_program() noexcept {
   static bool ended = false;
-  if (ended) return;
+  if (ended || getpid() != process) return;
   ended = true;
   try {
     finish_all();

@@ -11,10 +11,8 @@
 #include <mutex>
 
 #include "comm/error.hpp"
-#include "comm/waiting.hpp"
 #include "comm/watchdog.hpp"
 #include "geometry/text.hpp"
-#include "operators/traffic.hpp"
 
 namespace distdl::operators {
 
@@ -83,7 +81,6 @@ template <class Error = std::runtime_error>
   }
 }
 
-enum class Turn { forward, backward, trace };
 constexpr std::array<const char*, 3> kTurns{"", ", backward", ", compiled"};
 
 comm::Outcome vote_on_call(const Site& site, Turn turn, bool changed, Derivatives derivatives, const std::string& own) {
@@ -94,10 +91,10 @@ comm::Outcome vote_on_call(const Site& site, Turn turn, bool changed, Derivative
   ballot.requires_grad = derivatives.requires_grad;
   ballot.has_tangent = derivatives.has_tangent;
   ballot.grad_disabled = !records_gradients();
-  const CountedWaits waits(turn == Turn::backward ? site.name + " adjoint" : site.name);
-  const auto outcome =
-      vote(site.scope, ballot,
-           site.name + " number " + std::to_string(site.number) + kTurns.at(static_cast<std::size_t>(turn)));
+  const CountedWaits waits(site.counter(turn == Turn::backward));
+  const auto outcome = vote(site.scope, ballot, [&] {
+    return site.name + " number " + std::to_string(site.number) + kTurns.at(static_cast<std::size_t>(turn));
+  });
   if (outcome.any_requires_grad && outcome.any_grad_disabled) {
     throw_gathered(site.scope,
                    site.name +
@@ -114,15 +111,26 @@ comm::Outcome vote_on_call(const Site& site, Turn turn, bool changed, Derivative
 void set_structure_check(bool on) { check_structure = on; }
 bool structure_check() { return check_structure || comm::debugging(); }
 
-Site::Site(std::string operation, Scope ranks) : name(std::move(operation)), scope(std::move(ranks)), number(0) {
+Site::Site(std::string operation, Scope ranks)
+    : name(std::move(operation)),
+      scope(std::move(ranks)),
+      number(0),
+      adjoint_name_(name + " adjoint"),
+      counter_(&operators::counter(name)),
+      adjoint_counter_(&operators::counter(adjoint_name_)) {
   if (scope.communicator) number = scope.communicator->next_operator();
 }
 
-comm::Outcome vote(const Scope& scope, const comm::Ballot& ballot, const std::string& description) {
+comm::Operation doing(const Site& site, Turn turn) {
+  return comm::Operation(site.name, site.number, kTurns.at(static_cast<std::size_t>(turn)),
+                         site.scope.communicator.get());
+}
+
+comm::Outcome vote(const Scope& scope, const comm::Ballot& ballot, const std::function<std::string()>& description) {
   const auto outcome = comm::vote(*scope.communicator, ballot);
   if (!outcome.same_call) {
     const auto line = comm::at_line(comm::this_thread().id);
-    throw_gathered(scope, "the ranks do not make the same call", description + line);
+    throw_gathered(scope, "the ranks do not make the same call", description() + line);
   }
   return outcome;
 }
@@ -146,8 +154,9 @@ BackwardAgreement agree_on_backward(const Site& site, bool adjoint, bool has_gra
                                     const std::string& problem) {
   if (!site.scope.communicator) return {has_gradient, derivatives.has_tangent};
   if (!structure_check()) return {true, derivatives.has_tangent};
-  const comm::Operation operation(site.name, site.number, adjoint ? ", backward" : "", site.scope.communicator.get());
-  const auto outcome = vote_on_call(site, adjoint ? Turn::backward : Turn::forward, has_gradient, derivatives, problem);
+  const auto turn = adjoint ? Turn::backward : Turn::forward;
+  const auto operation = doing(site, turn);
+  const auto outcome = vote_on_call(site, turn, has_gradient, derivatives, problem);
   return {outcome.any_changed, outcome.any_has_tangent};
 }
 
@@ -163,10 +172,9 @@ Agreement::Result Agreement::agree(const Structure& mine, Derivatives derivative
     }
     return {false, derivatives_};
   }
-  const comm::Operation operation(site_->name, site_->number, purpose == Purpose::trace ? ", compiled" : "",
-                                  site_->scope.communicator.get());
-  const auto outcome =
-      vote_on_call(*site_, purpose == Purpose::trace ? Turn::trace : Turn::forward, changed, derivatives, own);
+  const auto turn = purpose == Purpose::trace ? Turn::trace : Turn::forward;
+  const auto operation = doing(*site_, turn);
+  const auto outcome = vote_on_call(*site_, turn, changed, derivatives, own);
   derivatives_ = {outcome.any_requires_grad, outcome.any_has_tangent};
   if (outcome.any_changed) {
     structure_.clear();  // so that after an error the next call agrees anew
