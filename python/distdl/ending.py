@@ -57,6 +57,8 @@ def install() -> None:
     sys.excepthook = _end_the_job
     atexit.register(_finish)
     os.register_at_fork(after_in_child=lambda: atexit.unregister(_finish))  # the threads stay with the parent
+    if not MPI.Is_initialized():  # as where the pages are made
+        return
     _core.attend_finalize()
     # What is attached later is deleted first: where the program finalizes MPI itself, this lets go of Python's lock.
     MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=lambda *_: _core.end_of_program()), None)
