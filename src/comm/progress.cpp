@@ -27,15 +27,6 @@ constexpr int kLooksWithoutPause = 20;
 constexpr std::chrono::microseconds kShortestPause{5};
 constexpr int kDoublings = 7;  // to 640 microseconds
 
-bool thread_multiple() {
-  static const bool provided = [] {
-    int level = MPI_THREAD_SINGLE;
-    check(MPI_Query_thread(&level), "MPI_Query_thread");
-    return level == MPI_THREAD_MULTIPLE;
-  }();
-  return provided;
-}
-
 }  // namespace
 
 /// The queue. Whoever waits takes the next task if nobody is at one; the progress thread only is the one who always has
@@ -62,6 +53,8 @@ class Progress {
   }
 
   void wait_for_all() {
+    const Operation operation("what was started and not waited for");
+    const Waiting waiting;
     std::unique_lock lock(mutex_);
     work_until(lock, [&] { return unfinished_ == 0; });
   }
@@ -147,6 +140,15 @@ TaskPtr start(std::function<void()> work) {
 
 bool under_way() { return progress().under_way(); }
 void finish_all() { progress().wait_for_all(); }
+
+bool thread_multiple() {
+  static const bool provided = [] {
+    int level = MPI_THREAD_SINGLE;
+    check(MPI_Query_thread(&level), "MPI_Query_thread");
+    return level == MPI_THREAD_MULTIPLE;
+  }();
+  return provided;
+}
 
 bool progress_thread() { return thread_wanted && thread_multiple(); }
 void set_progress_thread(bool on) { thread_wanted = on; }
