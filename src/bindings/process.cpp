@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.hpp"
+#include "comm/failure.hpp"
 #include "comm/progress.hpp"
 #include "operators/memory.hpp"
 #include "operators/staging.hpp"
@@ -15,6 +16,7 @@ void bind_process(py::module_& m) {
   m.def("progress_thread", &comm::progress_thread);
   m.def("set_progress_thread", &comm::set_progress_thread, py::arg("on"));
   m.def("finish_all", &comm::finish_all, py::call_guard<py::gil_scoped_release>(), "Waits for all that was started.");
+  m.def("failure", &comm::failure, "What the first MPI call that failed here said; empty if none has.");
   m.def("take_complaint", &operators::take_complaint, "What the next agreement would throw; empty if it would not.");
 
   py::class_<operators::Statistics>(m, "Statistics", "The calls of operators of one name on this rank.")

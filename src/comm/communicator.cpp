@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "comm/error.hpp"
+#include "comm/failure.hpp"
 
 namespace distdl::comm {
 
@@ -73,6 +74,7 @@ Communicator::Communicator(MPI_Comm handle) : handle_(handle) {
 }
 
 MPI_Comm Communicator::handle() const {
+  refuse_after_failure();
   if (handle_ == MPI_COMM_NULL) {
     throw std::runtime_error(
         "the communicator of this operator was freed (or MPI was finalized); "
@@ -110,6 +112,7 @@ void Communicator::free() noexcept {
 }
 
 CommunicatorPtr communicator(MPI_Comm parent, std::span<const int> ranks) {
+  refuse_after_failure();
   static std::mutex mutex;
   const std::scoped_lock lock(mutex);
   auto& cache = cache_of(parent);
