@@ -24,7 +24,7 @@ namespace {
 using distdl::comm::Count, distdl::comm::Displacement;
 
 std::mutex mutex;
-auto& alive = *new std::map<std::string, long, std::less<>>;  // never destroyed: MPI may be finalized after statics
+auto& alive = *new std::map<std::string, long, std::less<>>;  // never destroyed: MPI may be in use after it
 auto& calls = *new std::map<std::string, long, std::less<>>;
 
 /// The call that is to fail.

@@ -1,6 +1,7 @@
 """How programs end while operators are under way. Each is a job of two ranks, started by a job of one."""
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -64,3 +65,24 @@ def test_an_exception_does_not_wait_for_who_never_comes():
         status, said = ends(program)
         assert status != 0
         assert "nobody catches this" in said
+
+
+def test_after_an_mpi_error_a_rank_communicates_no_more_and_ends_the_job():
+    """A rank that does not exist: the geometry of partitions never asks for one. The other rank waits all the time."""
+    program = """
+        from distdl._load import _core
+
+        y = layer(torch.ones(3, requires_grad=True)).sum()
+        calls = (lambda: _core.Forum(MPI.COMM_WORLD, [1, 9]), lambda: layer(torch.ones(3)), lambda: y.backward())
+        for call in calls if MPI.COMM_WORLD.rank == 1 else [lambda: layer(torch.ones(3))]:
+            try:
+                call()
+            except distdl.MPIError as error:
+                print("caught", error, flush=True)
+        MPI.Finalize()
+        """
+    if job.size == 1:
+        status, said = ends(program)
+        assert status == 1
+        assert len(re.findall("caught MPI_Group_incl: .*[Rr]ank", said)) == 3
+        assert "distdl: rank 1 ends the job, in which others may wait for it: MPI_Group_incl: " in said
