@@ -41,8 +41,19 @@ def _others_may_wait() -> bool:
     return MPI.Is_initialized() and not MPI.Is_finalized() and MPI.COMM_WORLD.Get_size() > 1
 
 
+def _end_after_failure() -> None:
+    """End the job if an MPI call has failed here: the other ranks may wait for ever for what did not happen."""
+    if failure := _core.failure():
+        sys.stdout.flush()
+        rank = MPI.COMM_WORLD.Get_rank()
+        print(f"distdl: rank {rank} ends the job, in which others may wait for it: {failure}", file=sys.stderr)
+        sys.stderr.flush()
+        MPI.COMM_WORLD.Abort(1)
+
+
 def _finish() -> None:
     """At the end of the Python program: let nothing be under way, and say what nobody has heard yet."""
+    _end_after_failure()
     # An exception that nobody caught: mpi4py will end the job at once, and others may never do what is under way here.
     ends_the_job = "mpi4py.run" in sys.modules and hasattr(sys, "last_value")
     if not ends_the_job:
@@ -61,4 +72,9 @@ def install() -> None:
         return
     _core.attend_finalize()
     # What is attached later is deleted first: where the program finalizes MPI itself, this lets go of Python's lock.
-    MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=lambda *_: _core.end_of_program()), None)
+    MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_before_mpi_ends), None)
+
+
+def _before_mpi_ends(*_: object) -> None:
+    _end_after_failure()
+    _core.end_of_program()

@@ -160,7 +160,12 @@ class Partition:
     def _world_ranks(self) -> tuple[int, ...]:
         if self._root is None:
             return ()
-        return tuple(MPI.Group.Translate_ranks(self._root.Get_group(), list(self._ranks), MPI.COMM_WORLD.Get_group()))
+        mine, world = self._root.Get_group(), MPI.COMM_WORLD.Get_group()
+        try:
+            return tuple(MPI.Group.Translate_ranks(mine, list(self._ranks), world))
+        finally:
+            mine.Free()
+            world.Free()
 
     def __eq__(self, other: object) -> bool:
         """Whether both have the same ranks in the same order and the same shape."""

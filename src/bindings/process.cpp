@@ -6,6 +6,7 @@
 
 #include "bindings/bindings.hpp"
 #include "comm/ending.hpp"
+#include "comm/failure.hpp"
 #include "comm/progress.hpp"
 #include "comm/waiting.hpp"
 #include "comm/watchdog.hpp"
@@ -56,6 +57,7 @@ void bind_process(py::module_& m) {
   m.def("progress_thread", &comm::progress_thread);
   m.def("set_progress_thread", &comm::set_progress_thread, py::arg("on"));
   m.def("finish_all", &comm::finish_all, py::call_guard<py::gil_scoped_release>(), "Waits for all that was started.");
+  m.def("failure", &comm::failure, "What the first MPI call that failed here said; empty if none has.");
   m.def("take_complaint", &operators::take_complaint, "What the next agreement would throw; empty if it would not.");
 
   m.def(

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "comm/error.hpp"
+#include "comm/failure.hpp"
 #include "comm/waiting.hpp"
 #include "comm/watchdog.hpp"
 
@@ -90,6 +91,7 @@ Communicator::Communicator(MPI_Comm handle) : handle_(handle) {
 }
 
 MPI_Comm Communicator::handle() const {
+  refuse_after_failure();
   if (handle_ == MPI_COMM_NULL) {
     throw std::runtime_error(
         "the communicator of this operator was freed (or MPI was finalized); "
@@ -133,6 +135,7 @@ void Communicator::free() noexcept {
 }
 
 CommunicatorPtr communicator(MPI_Comm parent, std::span<const int> ranks) {
+  refuse_after_failure();
   static std::mutex mutex;
   const std::scoped_lock lock(mutex);
   auto& cache = cache_of(parent);

@@ -137,3 +137,24 @@ def test_a_signal_leaves_nothing_running(what, whom):
     status, said = jobs.end_of(waiting)
     assert status != 0, said
     assert all(jobs.is_gone(process) for process in processes)
+
+
+def test_after_an_mpi_error_a_rank_communicates_no_more_and_ends_the_job():
+    """A rank that does not exist: the geometry of partitions never asks for one. The other rank waits all the time."""
+    program = """
+        from distdl._load import _core
+
+        y = layer(torch.ones(3, requires_grad=True)).sum()
+        calls = (lambda: _core.Forum(MPI.COMM_WORLD, [1, 9]), lambda: layer(torch.ones(3)), lambda: y.backward())
+        for call in calls if MPI.COMM_WORLD.rank == 1 else [lambda: layer(torch.ones(3))]:
+            try:
+                call()
+            except distdl.MPIError as error:
+                print("caught", error, flush=True)
+        MPI.Finalize()
+        """
+    if job.size == 1:
+        status, said = jobs.ends(BEGINNING + textwrap.dedent(program))
+        assert status == 1
+        assert len(re.findall("caught MPI_Group_incl: .*[Rr]ank", said)) == 3
+        assert "distdl: rank 1 ends the job, in which others may wait for it: MPI_Group_incl: " in said
