@@ -187,7 +187,9 @@ def same_bits(a, b):
         return False
     if a.numel() == 0:
         return True
-    flat = [t.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8) for t in (a, b)]
+    # Copied, since a single element counts as contiguous in any strides, but cannot be viewed as bytes in all of them.
+    plain = [t.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format) for t in (a, b)]
+    flat = [t.reshape(-1).view(torch.uint8) for t in plain]
     return torch.equal(*flat)
 
 

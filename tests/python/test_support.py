@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support import assert_equals_twin, grid, job, on_all_ranks, together, values
+from support import assert_equals_twin, grid, job, on_all_ranks, same_bits, together, values
 
 last = job.rank == job.size - 1
 
@@ -42,6 +42,13 @@ def test_assumptions_leave_all_ranks_in_step():
 
     passes()
     assert job.allgather(seen) == [seen] * job.size
+
+
+def test_the_bits_of_one_element_in_odd_strides():
+    """Found by a long run, where it failed on one rank alone."""
+    one = torch.empty(1, 2, dtype=torch.half)[:, 1].fill_(3)
+    assert same_bits(one, torch.tensor([3.0], dtype=torch.half))
+    assert not same_bits(one, torch.tensor([2.0], dtype=torch.half))
 
 
 class Cut(torch.nn.Module):
