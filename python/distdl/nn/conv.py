@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -92,9 +93,11 @@ class _DistributedConv(ConvLayer):
         """Apply the layer. Collective over the ranks of its partitions."""
         return self._convolve(input)
 
-    def _compute(self, read: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def _compute(
+        self, read: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, padding: Sequence[int]
+    ) -> torch.Tensor:
         groups = read.shape[-self.dims - 1] // weight.shape[1]
-        return self._functions[self.dims](read, weight, bias, self.stride, 0, self.dilation, groups)
+        return self._functions[self.dims](read, weight, bias, self.stride, padding, self.dilation, groups)
 
     def extra_repr(self) -> str:
         """Sizes, options and partitions."""
