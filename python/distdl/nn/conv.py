@@ -94,10 +94,18 @@ class _DistributedConv(ConvLayer):
         return self._convolve(input)
 
     def _compute(
-        self, read: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, padding: Sequence[int]
+        self,
+        read: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        padding: Sequence[int],
+        along: Sequence[int] | None = None,
     ) -> torch.Tensor:
-        groups = read.shape[-self.dims - 1] // weight.shape[1]
-        return self._functions[self.dims](read, weight, bias, self.stride, padding, self.dilation, groups)
+        """The local layer, with this padding; along some of the dimensions of space, if they are given."""
+        along = range(self.dims) if along is None else along
+        stride, dilation = ([option[d] for d in along] for option in (self.stride, self.dilation))
+        groups = read.shape[-len(along) - 1] // weight.shape[1]
+        return self._functions[len(along)](read, weight, bias, stride, padding, dilation, groups)
 
     def extra_repr(self) -> str:
         """Sizes, options and partitions."""

@@ -138,6 +138,34 @@ class _Borders(torch.autograd.Function):
         return x.view_as(x), *_Borders.cut(x, ctx.widths)
 
 
+class _Added(torch.autograd.Function):
+    """A tensor to which terms are added in place, from an index of a dimension on.
+
+    As autograd has it for a view of the tensor, the backward pass copies the whole gradient.
+    """
+
+    @staticmethod
+    def forward(whole: Any, terms: Any, d: int, start: int) -> Any:
+        whole.narrow(d, start, terms.shape[d]).add_(terms)
+        return whole
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        whole, terms, d, start = inputs
+        ctx.mark_dirty(whole)
+        ctx.interval = d, start, terms.shape[d]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0], gradients[0].narrow(*ctx.interval), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        whole, terms, *_ = tangents
+        whole.narrow(*ctx.interval).add_(terms)
+        return whole
+
+
 class HaloConvolution:
     """A convolution of the blocks of a tensor, as its worker computes it.
 
@@ -153,8 +181,8 @@ class HaloConvolution:
     def __init__(
         self, layer: str, P_x: Partition, leading: Sequence[Sequence[Interval]], slidings: Sequence[Sliding]
     ) -> None:
-        self._slidings, dims = slidings, len(slidings)
-        self._place = [int(i) for i in P_x.cartesian_index(P_x.rank)[-dims:]]
+        self._slidings, self._dims = slidings, len(slidings)
+        self._place = [int(i) for i in P_x.cartesian_index(P_x.rank)[-self._dims :]]
         self._padding = [one.padding(i) or 0 for one, i in zip(slidings, self._place, strict=True)]
         self._split = [d for d, one in enumerate(slidings) if one.has_halos()]
         self._borders: list[tuple[int, int, int]] = []
@@ -164,7 +192,7 @@ class HaloConvolution:
             wanted = [list(along) for along in leading]
             for e, one in enumerate(slidings):
                 wanted.append(self._in_a_row(one) if e == d else list(one.reads if self._later(e, d) else one.blocks))
-            self._borders.append((d - dims, *slidings[d].border(self._place[d])))
+            self._borders.append((d - self._dims, *slidings[d].border(self._place[d])))
             self._exchanges.append(primitives.interval_exchange(layer, P_x, P_x, wanted))
 
     def _later(self, e: int, d: int) -> bool:
@@ -184,18 +212,19 @@ class HaloConvolution:
         self,
         input: torch.Tensor,
         parameters: Callable[[], tuple[torch.Tensor, torch.Tensor | None]],
-        convolve: Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, Sequence[int]], torch.Tensor],
+        convolve: Callable[..., torch.Tensor],
     ) -> torch.Tensor:
-        """The worker's outputs, from `convolve` of its inputs, weight, bias and padding.
+        """The worker's outputs.
 
-        `parameters` waits for the parameters, which may be on their way.
+        ``parameters()`` waits for weight and bias, which may be on their way. ``convolve(x, weight, bias, padding, along)``
+        is the local layer along some of the dimensions of space.
         """
         block, *borders = _Borders.apply(input, self._borders)
         started = [exchange.start(border) for exchange, border in zip(self._exchanges, borders, strict=True)]
         weight, bias = parameters()
-        output = convolve(block, weight, bias, self._padding)
+        output = convolve(block, weight, bias, self._padding, range(self._dims))
         for d, one in zip(self._split, started, strict=True):
-            read, at = one.wait(), d - len(self._padding)
+            read, at = one.wait(), d - self._dims
             before, behind = self._slidings[d].halo(self._place[d])
             end = block.shape[at]
             for start, stop, first in ((-before, 0, 0), (end, end + behind, read.shape[at] - behind)):
@@ -204,9 +233,18 @@ class HaloConvolution:
                 share = self._slidings[d].share(self._place[d], start, stop)
                 halo = read.narrow(at, first, stop - start).contiguous()  # without what is not saved for backward
                 taps = weight.narrow(at, share.taps[0], share.taps[1] - share.taps[0])
-                padding = [0 if self._later(e, d) else width for e, width in enumerate(self._padding)]
-                padding[d] = share.padding
-                outputs = torch.arange(*share.outputs, device=output.device)
-                terms = convolve(halo, taps, None, padding).narrow(at, share.first, len(outputs))
-                output.index_add_(at, outputs, terms)  # in place: nothing of a convolution's backward needs its result
+                output = _Added.apply(output, self._terms(d, share, halo, taps, convolve), at, share.outputs[0])
         return output
+
+    def _terms(
+        self, d: int, share: Share, halo: torch.Tensor, taps: torch.Tensor, convolve: Callable[..., torch.Tensor]
+    ) -> torch.Tensor:
+        """What a halo along dimension d adds to the outputs."""
+        at, along = d - self._dims, [*range(self._dims)]
+        padding = [0 if self._later(e, d) else width for e, width in enumerate(self._padding)]
+        padding[d] = share.padding
+        if halo.shape[at] == 1 < self._dims:  # meets one tap; torch's convolutions of fewer dimensions are faster
+            del along[d], padding[d]
+            return convolve(halo.squeeze(at), taps.squeeze(at), None, padding, along).unsqueeze(at)
+        low, high = share.outputs
+        return convolve(halo, taps, None, padding, along).narrow(at, share.first, high - low)
