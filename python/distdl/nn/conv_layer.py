@@ -216,23 +216,22 @@ class ConvLayer(Module):
         """Apply the layer. Collective over the ranks of its partitions."""
         grid = self._grid
         if self._halo_convolution is not None:
-            return self._halo_convolution(input, self._start_parameters(), self._compute)
+            started = self._parameters_to_all.start(*self._owned())
+            return self._halo_convolution(input, lambda: self._parameters_of(started()), self._compute)
         if grid.P_x.active:
             input = input.unsqueeze(grid.copied)
         read = self._read(input)
         if grid.workers.active:
-            result = self._on_block(read.squeeze(grid.copied), *self._start_parameters()())
+            parameters = self._parameters_of(self._parameters_to_all(*self._owned()))
+            result = self._on_block(read.squeeze(grid.copied), *parameters)
         else:
             result = read + zero_of(read) * zero_of(self.weight)
             if self.bias is not None:
                 result = result + zero_of(self.bias)
         return result if self._y_sum_reduce is None else self._y_sum_reduce(result)
 
-    def _start_parameters(self) -> Callable[[], tuple[torch.Tensor, torch.Tensor | None]]:
-        """Let this worker's blocks of weight and bias travel, the bias in column 0 only, so that it is added once.
-
-        What is returned waits for them.
-        """
+    def _owned(self) -> list[tuple[torch.Tensor, tuple[int, ...]]]:
+        """What this worker owns of its blocks of weight and bias, and their shapes; the bias in column 0 only."""
         i, j, _ = self._grid.place
         at = (j, i) if self.transposed and not self._grid.grouped else (i, j)
         block = self._distdl_layouts["weight"].block((*at, *(0,) * self.dims))
@@ -240,13 +239,12 @@ class ConvLayer(Module):
         if self.bias is not None:
             start, stop = self._distdl_layouts["bias"].block((i,))[0]
             owned.append((self.bias, (stop - start if j == 0 else 0,)))
-        started = self._parameters_to_all.start(*owned)
+        return owned
 
-        def parameters() -> tuple[torch.Tensor, torch.Tensor | None]:
-            weight, *biases = started()
-            return weight, biases[0] if biases and j == 0 else None
-
-        return parameters
+    def _parameters_of(self, blocks: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Weight and bias of what arrived; the bias in column 0 only, so that it is added once."""
+        weight, *biases = blocks
+        return weight, biases[0] if biases and self._grid.place[1] == 0 else None
 
     def _on_block(self, read: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """This worker's term of the output; where nothing is to be computed, of a graph that is as on other workers."""
