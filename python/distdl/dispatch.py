@@ -17,6 +17,9 @@ import torch
 
 from distdl.structure import belongs_to_its_job
 
+_is_compiling = torch.compiler.is_compiling
+_transforms = torch._C._functorch.peek_interpreter_stack
+
 _operators: weakref.WeakValueDictionary[int, Operator] = weakref.WeakValueDictionary()
 _compiled: set[Operator] = set()  # for ever: programs know them by their keys alone, and may outlive their layers
 # torch keeps compiled programs on disk; a key of another process must not be found there, so the first one is random.
@@ -43,19 +46,19 @@ class Operator:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Apply it. Collective over the ranks of its partitions."""
-        if torch.compiler.is_compiling():
+        if _is_compiling():
             if not self.active:
                 return x.clone()
             differentiated = torch.is_grad_enabled() and x.requires_grad
             result: torch.Tensor = torch.ops.distdl.apply(x, self._key, False, differentiated)
             return result
-        if torch._C._functorch.peek_interpreter_stack() is not None:
+        if _transforms() is not None:
             return _Apply.apply(x, self, False) if self.active else x.clone()
         return self.core(x)
 
     def start(self, x: torch.Tensor) -> Any:
         """Begin to apply it; under a compiler or a transform, apply it."""
-        if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+        if _is_compiling() or _transforms() is not None:
             return Done(self.name, self(x))
         return self.core.start(x)
 

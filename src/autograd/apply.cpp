@@ -1,6 +1,7 @@
 #include "autograd/apply.hpp"
 
 #include <ATen/ATen.h>
+#include <ATen/SavedTensorHooks.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/function.h>
@@ -10,6 +11,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -41,7 +43,9 @@ void push_forward(const at::Tensor& x, const at::Tensor& y, const OperatorPtr& l
 class Adjoint : public torch::autograd::Node {
  public:
   Adjoint(OperatorPtr linear_operator, edge_list&& edges)
-      : Node(std::move(edges)), operator_(std::move(linear_operator)), nothing_(at::Tensor(at::empty({0})), false) {}
+      : Node(std::move(edges)), operator_(std::move(linear_operator)) {
+    if (at::SavedTensorDefaultHooks::get_hooks()) nothing_.emplace(at::Tensor(at::empty({0})), false);
+  }
 
   std::string name() const override { return "distdl::" + operator_->name() + kind() + " backward"; }
 
@@ -77,7 +81,7 @@ class Adjoint : public torch::autograd::Node {
 
   void release_variables() override {
     const std::lock_guard lock(mutex_);
-    nothing_.reset_data();
+    if (nothing_) nothing_->reset_data();
     freed_ = true;
   }
 
@@ -91,11 +95,12 @@ class Adjoint : public torch::autograd::Node {
   /// Throws if the graph was freed.
   void unpack() {
     const std::lock_guard lock(mutex_);
-    nothing_.unpack();
+    if (nothing_) nothing_->unpack();
+    if (freed_) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
   }
 
   OperatorPtr operator_;
-  torch::autograd::SavedVariable nothing_;  // saved for what torch does with what is saved
+  std::optional<torch::autograd::SavedVariable> nothing_;  // for the hooks on what is saved: checkpointing is one
   std::atomic<bool> freed_ = false;
 };
 
@@ -183,13 +188,15 @@ Agreed outside(const at::Tensor& x) {
   return {clone, x, operators::Input{x, ""}.derivatives()};
 }
 
+at::Tensor in_dtype(const at::Tensor& x, c10::ScalarType dtype) { return x.scalar_type() == dtype ? x : x.to(dtype); }
+
 Agreed agree(operators::Primitive& primitive, const operators::Input& x) {
   if (!primitive.active()) {
     if (!x.tensor.defined()) throw operators::TypeError(primitive.name() + ": the input " + x.error);
     return outside(x.tensor);
   }
   auto prepared = primitive.prepare(x);
-  return {std::move(prepared.linear_operator), x.tensor.to(prepared.dtype), prepared.derivatives};
+  return {std::move(prepared.linear_operator), in_dtype(x.tensor, prepared.dtype), prepared.derivatives};
 }
 
 at::Tensor carry_out(const Agreed& call) {
@@ -212,7 +219,7 @@ at::Tensor call_adjoint(operators::Primitive& primitive, const operators::Input&
 at::Tensor call_traced(operators::Primitive& primitive, const operators::Input& x, bool linear, bool differentiated) {
   if (!primitive.active()) return autograd::apply(outside(x.tensor).linear_operator, x.tensor);
   const auto [linear_operator, dtype, _] = primitive.prepare_traced(x, differentiated);
-  return autograd::apply(linear ? linear_operator->adjoint()->adjoint() : linear_operator, x.tensor.to(dtype));
+  return autograd::apply(linear ? linear_operator->adjoint()->adjoint() : linear_operator, in_dtype(x.tensor, dtype));
 }
 
 std::unique_ptr<Started> start(operators::Primitive& primitive, const operators::Input& x) {

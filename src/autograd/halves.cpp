@@ -38,7 +38,7 @@ class Recorded {
 
 at::Tensor run(const OperatorPtr& linear_operator, const at::Tensor& x) {
   const auto traffic = linear_operator->traffic(x);
-  operators::count_call(linear_operator->name(), traffic);
+  linear_operator->counter().count(traffic);
   const Recorded recorded(linear_operator->name(), x, traffic);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   // Modes see operators, not what these are made of: selective checkpointing would leave out what writes to a tensor.
@@ -75,7 +75,7 @@ UnderWayPtr hand_over(const OperatorPtr& linear_operator, const at::Tensor& x, b
   under_way->x = x;
   under_way->version = version_of(x);
   under_way->order.emplace(x);
-  const operators::CountedWaits waits(linear_operator->name());  // where there is no thread
+  const operators::CountedWaits waits(linear_operator->counter());  // where there is no thread
   // The state of this thread (the profiler's, for one) holds on the thread that does it.
   under_way->task = comm::start([under_way, state = at::ThreadLocalState()] {
     const at::ThreadLocalStateGuard same_state(state);
@@ -86,9 +86,8 @@ UnderWayPtr hand_over(const OperatorPtr& linear_operator, const at::Tensor& x, b
 
 at::Tensor result_of(UnderWay& under_way) {
   if (under_way.task) {
-    const auto name = under_way.linear_operator->name();
-    RECORD_FUNCTION("distdl::" + name + " wait", std::vector<c10::IValue>{});
-    const operators::CountedWaits waits(name);
+    RECORD_FUNCTION("distdl::" + under_way.linear_operator->name() + " wait", std::vector<c10::IValue>{});
+    const operators::CountedWaits waits(under_way.linear_operator->counter());
     under_way.task->wait();
     if (version_of(under_way.x) != under_way.version) {
       throw std::runtime_error(under_way.linear_operator->site().name +
@@ -126,7 +125,7 @@ UnderWay& of(const at::Tensor& token) {
 
 at::Tensor apply(const OperatorPtr& linear_operator, const at::Tensor& x) {
   if (comm::under_way() && linear_operator->communicates()) return result_of(*hand_over(linear_operator, x, false));
-  const operators::CountedWaits waits(linear_operator->name());
+  const operators::CountedWaits waits(linear_operator->counter());
   return run(linear_operator, x);
 }
 

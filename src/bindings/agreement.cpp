@@ -45,7 +45,7 @@ class Forum {
     comm::Ballot ballot;
     ballot.call = kForum;
     ballot.value = comm::value_of(text);
-    if (operators::vote(scope_, ballot, what).same_value) return {true, {}};
+    if (operators::vote(scope_, ballot, [&] { return what; }).same_value) return {true, {}};
     return {false, gather(text)};
   }
 

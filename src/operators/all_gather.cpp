@@ -85,12 +85,13 @@ OperatorPtr AllGatherPrimitive::plan(const GlobalStructure& structure) {
 }
 
 at::Tensor view_of(const at::Tensor& whole, const geometry::Box& box) {
-  auto view = whole;
+  auto sizes = whole.sizes().vec();
+  auto offset = whole.storage_offset();
   for (std::size_t d = 0; d < box.size(); ++d) {
-    const auto dim = static_cast<std::int64_t>(d);
-    if (box[d].start != 0 || box[d].size() != view.size(dim)) view = view.narrow(dim, box[d].start, box[d].size());
+    sizes[d] = box[d].size();
+    offset += box[d].start * whole.strides()[d];
   }
-  return view;
+  return whole.sizes() == sizes ? whole : whole.as_strided(sizes, whole.strides(), offset);  // all dimensions at once
 }
 
 BlocksPlanPtr blocks_plan(const Placement& x, const AxisGroup& group, const std::vector<geometry::Blocks>& blocks,

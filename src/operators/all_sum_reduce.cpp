@@ -18,8 +18,12 @@ at::Tensor AllSumReduce::apply(const at::Tensor& x) const {
   const auto sum = sum_type(x.scalar_type());
   const auto mine = for_sending(converted(x, sum.accumulate));
   auto result = for_receiving(mine.sizes(), mine.options());
-  if (const auto everyone = all_ranks(group);
-      BlockSum::pays(static_cast<std::int64_t>(mine.nbytes()), everyone.size())) {
+  const auto bytes = static_cast<std::int64_t>(mine.nbytes());
+  if (pays_to_add_twice(bytes, group)) {
+    add_twice(group, mine, result);
+    return converted(delivered(result, x.device()), x.scalar_type());
+  }
+  if (const auto everyone = all_ranks(group); BlockSum::pays(bytes, everyone.size())) {
     const auto layout = balanced_layout(mine.numel(), everyone, everyone);
     BlockSum sum_of_all(group, layout, parts_of(mine, layout), result);
     sum_of_all.add();

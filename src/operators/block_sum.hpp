@@ -23,6 +23,8 @@ std::vector<int> all_ranks(const comm::Communicator& communicator);
 
 /// Vectors of n elements in balanced parts.
 SumLayout balanced_layout(std::int64_t n, std::vector<int> contributors, std::vector<int> receivers);
+/// The same for one receiver: if it is one of two contributors, and the vectors are small, it adds up everything.
+SumLayout rooted_layout(std::int64_t n, std::int64_t bytes, std::vector<int> contributors, int root);
 
 /// The sum of one vector from each contributor: they send each other the parts of their vectors, each adds up its own
 /// part in the order of the contributors, which makes sums the same from run to run, and sends it to the receivers.
@@ -58,6 +60,10 @@ class BlockSum {
 
   comm::Requests sending_, receiving_;
 };
+
+/// Whether the sum of a vector from each of two ranks, for both, is fastest if each adds up all of it.
+bool pays_to_add_twice(std::int64_t bytes, const comm::Communicator& communicator);
+void add_twice(const comm::Communicator& communicator, const at::Tensor& mine, const at::Tensor& result);
 
 /// The parts of a contiguous tensor.
 std::vector<at::Tensor> parts_of(const at::Tensor& x, const SumLayout& layout);

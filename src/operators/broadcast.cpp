@@ -7,10 +7,17 @@
 #include "comm/requests.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
+#include "operators/messages.hpp"
 #include "operators/staging.hpp"
 #include "operators/sum_reduce.hpp"
 
 namespace distdl::operators {
+
+namespace {
+
+constexpr int kTag = 0;
+
+}  // namespace
 
 at::Tensor Broadcast::apply(const at::Tensor& x) const {
   const bool keeps_own = std::any_of(plan_->groups.begin(), plan_->groups.end(),
@@ -25,6 +32,15 @@ at::Tensor Broadcast::apply(const at::Tensor& x) const {
   for (const auto& group : plan_->groups) {
     if (!group.communicator) continue;
     const auto& buffer = group.is_root ? source : arrived;
+    if (group.communicator->size() == 2) {  // a message takes less than a collective
+      const int peer = 1 - group.communicator->rank();
+      if (group.is_root) {
+        send(buffer, peer, kTag, *group.communicator, requests);
+      } else {
+        receive(buffer, peer, kTag, *group.communicator, requests);
+      }
+      continue;
+    }
     comm::check(DISTDL_MPI_LARGE(MPI_Ibcast)(buffer.data_ptr(), bytes_of(buffer, "MPI_Ibcast"), MPI_BYTE, group.root,
                                              group.communicator->handle(), requests.next()),
                 "MPI_Ibcast");

@@ -38,8 +38,8 @@ class LinearOperator : public torch::CustomClassHolder {
   bool is_adjoint() const { return is_adjoint_; }
   bool communicates() const { return site_->scope.communicator != nullptr; }
 
-  /// As statistics call it, and after distdl:: profilers.
-  std::string name() const { return is_adjoint_ ? site_->name + " adjoint" : site_->name; }
+  const std::string& name() const { return site_->name_of(is_adjoint_); }
+  Counter& counter() const { return site_->counter(is_adjoint_); }
 
  protected:
   std::shared_ptr<const Site> site_;

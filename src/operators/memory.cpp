@@ -159,7 +159,7 @@ at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
   return at::detail::empty_generic(sizes, &pool(), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype, std::nullopt);
 }
 
-at::Tensor resolved(const at::Tensor& x) { return x.resolve_conj().resolve_neg(); }
+at::Tensor resolved(const at::Tensor& x) { return x.is_conj() || x.is_neg() ? x.resolve_conj().resolve_neg() : x; }
 
 at::Tensor contiguous(const at::Tensor& x) {
   const auto values = resolved(x);

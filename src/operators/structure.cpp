@@ -11,7 +11,6 @@
 #include <mutex>
 
 #include "comm/error.hpp"
-#include "operators/traffic.hpp"
 
 namespace distdl::operators {
 
@@ -108,10 +107,10 @@ comm::Outcome vote_on_call(const Site& site, Turn turn, bool changed, Derivative
   ballot.requires_grad = derivatives.requires_grad;
   ballot.has_tangent = derivatives.has_tangent;
   ballot.grad_disabled = !records_gradients();
-  const CountedWaits waits(turn == Turn::backward ? site.name + " adjoint" : site.name);
-  const auto outcome =
-      vote(site.scope, ballot,
-           site.name + " number " + std::to_string(site.number) + kTurns.at(static_cast<std::size_t>(turn)));
+  const CountedWaits waits(site.counter(turn == Turn::backward));
+  const auto outcome = vote(site.scope, ballot, [&] {
+    return site.name + " number " + std::to_string(site.number) + kTurns.at(static_cast<std::size_t>(turn));
+  });
   if (outcome.any_requires_grad && outcome.any_grad_disabled) {
     throw_gathered(site.scope,
                    site.name +
@@ -128,13 +127,19 @@ comm::Outcome vote_on_call(const Site& site, Turn turn, bool changed, Derivative
 void set_structure_check(bool on) { check_structure = on; }
 bool structure_check() { return check_structure; }
 
-Site::Site(std::string operation, Scope ranks) : name(std::move(operation)), scope(std::move(ranks)), number(0) {
+Site::Site(std::string operation, Scope ranks)
+    : name(std::move(operation)),
+      scope(std::move(ranks)),
+      number(0),
+      adjoint_name_(name + " adjoint"),
+      counter_(&operators::counter(name)),
+      adjoint_counter_(&operators::counter(adjoint_name_)) {
   if (scope.communicator) number = scope.communicator->next_operator();
 }
 
-comm::Outcome vote(const Scope& scope, const comm::Ballot& ballot, const std::string& description) {
+comm::Outcome vote(const Scope& scope, const comm::Ballot& ballot, const std::function<std::string()>& description) {
   const auto outcome = comm::vote(*scope.communicator, ballot);
-  if (!outcome.same_call) throw_gathered(scope, "the ranks do not make the same call", description);
+  if (!outcome.same_call) throw_gathered(scope, "the ranks do not make the same call", description());
   return outcome;
 }
 

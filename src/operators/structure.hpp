@@ -4,6 +4,7 @@
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -12,6 +13,7 @@
 #include "comm/communicator.hpp"
 #include "comm/vote.hpp"
 #include "geometry/interval.hpp"
+#include "operators/traffic.hpp"
 
 namespace distdl::operators {
 
@@ -61,11 +63,19 @@ struct Site {
   std::int64_t number;
 
   Site(std::string operation, Scope ranks);
+
+  /// As statistics call it, and after distdl:: profilers.
+  const std::string& name_of(bool adjoint) const { return adjoint ? adjoint_name_ : name; }
+  Counter& counter(bool adjoint) const { return *(adjoint ? adjoint_counter_ : counter_); }
+
+ private:
+  std::string adjoint_name_;
+  Counter *counter_, *adjoint_counter_;
 };
 
 /// Makes sure that all ranks of the scope make the same call, which `description` names. Otherwise throws on all of
 /// them, and tells what each one calls. Collective.
-comm::Outcome vote(const Scope& scope, const comm::Ballot& ballot, const std::string& description);
+comm::Outcome vote(const Scope& scope, const comm::Ballot& ballot, const std::function<std::string()>& description);
 
 /// What a tensor takes along into differentiation: whether it requires grad, and whether it has a forward-mode
 /// derivative. Agreed on, it is what any rank's tensor has.

@@ -24,8 +24,9 @@ at::Tensor SumReduce::apply(const at::Tensor& x) const {
   for (const auto& group : plan_->groups) {
     if (!group.communicator) continue;
     const auto& vector = group.is_root ? result : mine;
-    if (BlockSum::pays(static_cast<std::int64_t>(vector.nbytes()), group.members.size())) {
-      auto layout = balanced_layout(vector.numel(), group.members, {group.root});
+    const auto bytes = static_cast<std::int64_t>(vector.nbytes());
+    if (BlockSum::pays(bytes, group.members.size())) {
+      auto layout = rooted_layout(vector.numel(), bytes, group.members, group.root);
       const auto parts = group.is_member ? parts_of(mine, layout) : std::vector<at::Tensor>{};
       in_blocks.push_back(std::make_unique<BlockSum>(*group.communicator, std::move(layout), parts, result));
       continue;

@@ -8,7 +8,11 @@ namespace distdl::operators {
 namespace {
 
 std::mutex mutex;
-std::map<std::string, Statistics> by_name;
+
+std::map<std::string, Counter>& counters() {  // never destroyed: threads count until the end
+  static auto* const by_name = new std::map<std::string, Counter>;
+  return *by_name;
+}
 
 }  // namespace
 
@@ -19,29 +23,38 @@ void Traffic::exchange(int peer, std::int64_t sent, std::int64_t received) {
   bytes_received += received;
 }
 
-void count_call(const std::string& name, const Traffic& traffic) {
-  const std::lock_guard lock(mutex);
-  auto& sums = by_name[name];
-  ++sums.calls;
-  sums.messages += traffic.messages;
-  sums.bytes_sent += traffic.bytes_sent;
-  sums.bytes_received += traffic.bytes_received;
+void Counter::count(const Traffic& traffic) {
+  ++calls_;
+  messages_ += traffic.messages;
+  bytes_sent_ += traffic.bytes_sent;
+  bytes_received_ += traffic.bytes_received;
 }
 
-CountedWaits::~CountedWaits() {
-  const std::chrono::duration<double> seconds = comm::waited - before_;
+Statistics Counter::sums() const {
+  const std::chrono::duration<double> waited = std::chrono::nanoseconds(waited_);
+  return {calls_, messages_, bytes_sent_, bytes_received_, waited.count()};
+}
+
+void Counter::reset() { calls_ = messages_ = bytes_sent_ = bytes_received_ = waited_ = 0; }
+
+Counter& counter(const std::string& name) {
   const std::lock_guard lock(mutex);
-  by_name[name_].seconds_waited += seconds.count();
+  return counters()[name];
 }
 
 std::map<std::string, Statistics> statistics() {
   const std::lock_guard lock(mutex);
-  return by_name;
+  std::map<std::string, Statistics> counted;
+  for (const auto& [name, counter] : counters()) {
+    const auto sums = counter.sums();
+    if (sums.calls > 0 || sums.seconds_waited > 0) counted.emplace(name, sums);
+  }
+  return counted;
 }
 
 void reset_statistics() {
   const std::lock_guard lock(mutex);
-  by_name.clear();
+  for (auto& [name, counter] : counters()) counter.reset();
 }
 
 }  // namespace distdl::operators

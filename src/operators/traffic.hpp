@@ -1,11 +1,11 @@
 // What an application of an operator sends and receives, and the sums of it over a program.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "comm/waiting.hpp"
@@ -32,22 +32,37 @@ struct Statistics {
   double seconds_waited = 0.0;
 };
 
-/// Adds to the statistics of a name.
-void count_call(const std::string& name, const Traffic& traffic);
-
-/// Adds what this thread waits in its scope to the statistics of a name.
-class CountedWaits {
+/// The sums of one name, to which any thread may add. It lives for ever.
+class Counter {
  public:
-  explicit CountedWaits(std::string name) : name_(std::move(name)) {}
-  CountedWaits(const CountedWaits&) = delete;
-  CountedWaits& operator=(const CountedWaits&) = delete;
-  ~CountedWaits();
+  void count(const Traffic& traffic);
+  void count_wait(std::chrono::nanoseconds time) { waited_ += time.count(); }
+
+  Statistics sums() const;
+  void reset();
 
  private:
-  std::string name_;
+  std::atomic<std::int64_t> calls_ = 0, messages_ = 0, bytes_sent_ = 0, bytes_received_ = 0;
+  std::atomic<std::int64_t> waited_ = 0;  // ns
+};
+
+/// Of a name: looking it up is for those who keep it.
+Counter& counter(const std::string& name);
+
+/// Adds what this thread waits in its scope.
+class CountedWaits {
+ public:
+  explicit CountedWaits(Counter& counter) : counter_(counter) {}
+  CountedWaits(const CountedWaits&) = delete;
+  CountedWaits& operator=(const CountedWaits&) = delete;
+  ~CountedWaits() { counter_.count_wait(comm::waited - before_); }
+
+ private:
+  Counter& counter_;
   std::chrono::nanoseconds before_ = comm::waited;
 };
 
+/// Of the names that anything was counted for.
 std::map<std::string, Statistics> statistics();
 void reset_statistics();
 

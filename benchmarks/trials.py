@@ -1,0 +1,163 @@
+"""The trials behind the limits in limits.py: other ways to do the same, and what a call is made of. See README.md.
+
+mpiexec -n 2 python -m mpi4py benchmarks/trials.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from contestants import ROOT, Contestant
+from mpi4py import MPI
+from report import Row, machine, save
+from timing import measure
+
+import distdl
+from cases import first_alone, on
+from distdl import Partition, nn
+
+SIZES = (1 << 20, 1 << 24, 1 << 26)
+BYTES_OF_A_TURN, MOST_CALLS = 8 << 20, 20
+LINE = "{:12} {:>8}  {:44} {:>12}"
+
+Way = Callable[[], object]
+
+
+class Empty(torch.nn.Module):
+    """A layer that does nothing."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The input."""
+        return x
+
+
+def call(comm: MPI.Intracomm, size: int) -> dict[str, Way]:
+    """What a call and its backward pass are made of. The parts of one rank alone need nobody else."""
+    world = Partition()
+    alone = first_alone(world)
+    own, both = nn.Broadcast(alone, alone), nn.Broadcast(alone, world)
+    x, y_both = on(alone, size // 4), None
+    y_both, y_own, copy, empty = both(x), own(x), x.clone(), Empty()
+    of_copy, of_own, of_both = (torch.ones_like(y) for y in (copy, y_own, y_both))
+    plain = x.detach()
+
+    def unchecked() -> None:
+        with distdl.structure_check(False):
+            both(plain)
+
+    def grad(y: torch.Tensor, gradient: torch.Tensor) -> Way:
+        return lambda: torch.autograd.grad(y, x, gradient, retain_graph=True)
+
+    return {
+        "torch.clone": plain.clone,
+        "a torch.nn.Module that does nothing": lambda: empty(plain),
+        "Broadcast to oneself": lambda: own(plain),
+        "Broadcast": lambda: both(plain),
+        "Broadcast, unchecked": unchecked,
+        "MPI_Barrier": comm.Barrier,
+        "backward pass of torch.clone": grad(copy, of_copy),
+        "backward pass of Broadcast to oneself": grad(y_own, of_own),
+        "backward pass of Broadcast": grad(y_both, of_both),
+    }
+
+
+def broadcast(comm: MPI.Intracomm, size: int) -> dict[str, Way]:
+    """The root's copy, which MPI's Bcast does not make, at different times."""
+    x, y = np.ones(size // 4, np.float32), np.zeros(size // 4, np.float32)
+    copy = np.zeros_like(x)
+    is_root = comm.rank == ROOT
+    buffer = x if is_root else y
+
+    def copy_at_root() -> None:
+        if is_root:
+            np.copyto(copy, x)
+
+    def meanwhile() -> None:
+        request = comm.Ibcast(buffer, ROOT)
+        copy_at_root()
+        request.Wait()
+
+    def by_message() -> None:
+        if is_root:
+            request = comm.Isend(x, 1 - ROOT)
+            copy_at_root()
+            request.Wait()
+        else:
+            comm.Recv(y, ROOT)
+
+    return {
+        "MPI_Bcast without the root's copy": lambda: comm.Bcast(buffer, ROOT),
+        "the root copies before": lambda: (copy_at_root(), comm.Bcast(buffer, ROOT)),
+        "the root copies afterwards": lambda: (comm.Bcast(buffer, ROOT), copy_at_root()),
+        "the root copies during MPI_Ibcast": meanwhile,
+        "the root copies during MPI_Isend": by_message,
+    }
+
+
+def all_sum(comm: MPI.Intracomm, size: int) -> dict[str, Way]:
+    """What a sum of two vectors for both takes at least: to see the other's vector, or half of it twice."""
+    x, y, other = (np.ones(size // 4, np.float32) for _ in range(3))
+    peer, half = 1 - comm.rank, size // 8
+    mine, theirs = (slice(half * rank, half * (rank + 1)) for rank in (comm.rank, peer))
+
+    def whole() -> None:
+        comm.Sendrecv(x, peer, recvbuf=other, source=peer)
+        np.add(x, other, out=y)
+
+    def halves() -> None:
+        comm.Sendrecv(x[theirs], peer, recvbuf=other[mine], source=peer)
+        np.add(x[mine], other[mine], out=y[mine])
+        comm.Sendrecv(y[mine], peer, recvbuf=y[theirs], source=peer)
+
+    return {
+        "MPI_Allreduce": lambda: comm.Allreduce(x, y),
+        "MPI_Sendrecv of the vector, no sum": lambda: comm.Sendrecv(x, peer, recvbuf=other, source=peer),
+        "MPI_Sendrecv of the vector, then the sum": whole,
+        "half of the sum each, then exchanged": halves,
+    }
+
+
+def main() -> None:
+    """Time each trial's ways in turns."""
+    comm = MPI.COMM_WORLD
+    options = arguments()
+    if comm.size != 2:
+        raise SystemExit(f"two ranks are needed, these are {comm.size}: mpiexec -n 2 python -m mpi4py {sys.argv[0]}")
+    torch.set_num_threads(1)
+    rows: list[Row] = []
+    trials = [("call", call, 1 << 10)]
+    trials += [(one.__name__, one, size) for one in (broadcast, all_sum) for size in SIZES]
+    for name, make, size in trials:
+        rows += timed(name, make(comm, size), size, options.seconds, comm)
+    if comm.rank == 0 and options.json:
+        save({"machine": machine(), "trials": rows}, options.json)
+
+
+def timed(name: str, ways: dict[str, Way], size: int, seconds: float, comm: MPI.Intracomm) -> Sequence[Row]:
+    """Median microseconds on the slower rank, printed."""
+    calls = min(max(BYTES_OF_A_TURN // size, 1), MOST_CALLS)
+    contestants = [Contestant(way, run) for way, run in ways.items()]  # type: ignore[arg-type]
+    medians = np.median(measure(contestants, comm, 1000, seconds, calls), axis=1)
+    rows = []
+    for way, median in zip(ways, medians.tolist(), strict=True):
+        rows.append({"trial": name, "bytes": size, "way": way, "median": median})
+        if comm.rank == 0:
+            print(LINE.format(name, f"{size >> 10} KiB", way, f"{1e6 * median:,.1f} us"), flush=True)
+    return rows
+
+
+def arguments() -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=4.0, help="for each trial and size (default: %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
