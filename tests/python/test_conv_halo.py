@@ -145,6 +145,14 @@ def test_forward_mode(P_world):
     assert torch.equal(assemble(tangent, P_x, expected.shape), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64, torch.complex128], ids=str)
+def test_dtypes(P_world, dtype):
+    P_x = grid(P_world, [1, 1, job.size, 1])
+    twin, layer = twins(P_x, 2, padding=1, dtype=dtype)
+    x = values([1, 2, 4 * job.size, 5], dtype)
+    assert_equals_twin(layer, twin, x, P_x, P_x, [grid(P_world, [1] * p.dim(), [0]) for p in twin.parameters()])
+
+
 def test_unbatched_and_other_layouts(P_world):
     P_x = grid(P_world, [1, job.size, 1])
     twin, layer = twins(P_x, 2, padding=1)

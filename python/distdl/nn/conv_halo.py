@@ -141,7 +141,7 @@ class _Borders(torch.autograd.Function):
 class _Added(torch.autograd.Function):
     """A tensor to which terms are added in place, from an index of a dimension on.
 
-    As autograd has it for a view of the tensor, the backward pass copies the whole gradient.
+    If they were added to a view of it, as autograd has that, the backward pass would copy the whole gradient.
     """
 
     @staticmethod
