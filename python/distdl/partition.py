@@ -339,7 +339,8 @@ class Partition:
             if mine.dtype.hasobject:
                 raise ValueError(f"allreduce_data: {type(data).__name__} is no array of numbers")
         result = np.empty_like(mine)
-        self._forum().view([]).Allreduce(mine, result, op=op)
+        with _core.Waiting("allreduce_data"):
+            self._forum().view([]).Allreduce(mine, result, op=op)
         return result
 
     def print_sequential(self, text: object) -> None:

@@ -22,16 +22,10 @@ std::atomic<bool> thread_wanted{true};
 thread_local bool is_progress_thread = false;
 
 constexpr int kLooksWithoutPause = 20;
-constexpr std::chrono::microseconds kShortestPause{5}, kLongestPause{50};
-
-bool thread_multiple() {
-  static const bool provided = [] {
-    int level = MPI_THREAD_SINGLE;
-    check(MPI_Query_thread(&level), "MPI_Query_thread");
-    return level == MPI_THREAD_MULTIPLE;
-  }();
-  return provided;
-}
+// A look at what TCP brings takes several microseconds from whoever computes on this core: long messages are looked
+// at less often (measured by benchmarks/overlap.py --wire).
+constexpr std::chrono::microseconds kShortestPause{5};
+constexpr int kDoublings = 7;  // to 640 microseconds
 
 }  // namespace
 
@@ -59,6 +53,8 @@ class Progress {
   }
 
   void wait_for_all() {
+    const Operation operation("what was started and not waited for");
+    const Waiting waiting;
     std::unique_lock lock(mutex_);
     work_until(lock, [&] { return unfinished_ == 0; });
   }
@@ -145,6 +141,15 @@ TaskPtr start(std::function<void()> work) {
 bool under_way() { return progress().under_way(); }
 void finish_all() { progress().wait_for_all(); }
 
+bool thread_multiple() {
+  static const bool provided = [] {
+    int level = MPI_THREAD_SINGLE;
+    check(MPI_Query_thread(&level), "MPI_Query_thread");
+    return level == MPI_THREAD_MULTIPLE;
+  }();
+  return provided;
+}
+
 bool progress_thread() { return thread_wanted && thread_multiple(); }
 void set_progress_thread(bool on) { thread_wanted = on; }
 
@@ -152,7 +157,7 @@ bool patient() { return is_progress_thread && !progress().waited_for(); }
 
 void pause(int looks) {
   if (looks < kLooksWithoutPause) return;
-  std::this_thread::sleep_for(std::min(kShortestPause * (looks - kLooksWithoutPause + 1), kLongestPause));
+  std::this_thread::sleep_for(kShortestPause * (1 << std::min(looks - kLooksWithoutPause, kDoublings)));
 }
 
 }  // namespace distdl::comm

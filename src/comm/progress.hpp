@@ -34,6 +34,9 @@ bool under_way();
 /// Waits for all that was started.
 void finish_all();
 
+/// Whether several threads may call MPI at once.
+bool thread_multiple();
+
 /// Whether start() may use a thread: if it was not turned off, and MPI was initialized with MPI_THREAD_MULTIPLE.
 bool progress_thread();
 void set_progress_thread(bool on);
