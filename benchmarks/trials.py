@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from contestants import ROOT, Contestant
 from mpi4py import MPI
-from report import Row, machine, save
+from report import Row, machine, save, size_from
 from timing import measure
 
 import distdl
@@ -122,6 +122,53 @@ def all_sum(comm: MPI.Intracomm, size: int) -> dict[str, Way]:
     }
 
 
+def overlap(comm: MPI.Intracomm, size: int) -> dict[str, Way]:
+    """Matrix products while a Broadcast travels, with and without somebody who looks after the messages."""
+    x, y = np.ones(size // 4, np.float32), np.zeros(size // 4, np.float32)
+    buffer = x if comm.rank == ROOT else y
+    alone = first_alone(Partition())
+    layer, tensor = nn.Broadcast(alone, Partition()), on(alone, size // 4).detach()
+    a = torch.linalg.qr(torch.randn(256, 256)).Q
+
+    def seconds(way: Way) -> float:
+        times = measure([Contestant("", way)], comm, 7, 1.0, 1)  # type: ignore[arg-type]
+        return float(np.median(times))
+
+    def products(number: int, look: Way = lambda: None) -> None:
+        for _ in range(number):
+            torch.mm(a, a)
+            look()
+
+    def communicate() -> None:
+        comm.Bcast(buffer, ROOT)
+
+    # As much to compute as there is to communicate.
+    number = max(1, round(100 * comm.bcast(seconds(communicate)) / comm.bcast(seconds(lambda: products(100)))))
+
+    def without_looks() -> None:
+        request = comm.Ibcast(buffer, ROOT)
+        products(number)
+        request.Wait()
+
+    def with_looks() -> None:
+        request = comm.Ibcast(buffer, ROOT)
+        products(number, request.Test)
+        request.Wait()
+
+    def started() -> None:
+        token = layer.start(tensor)
+        products(number)
+        layer.wait(token)
+
+    return {
+        "MPI_Bcast": communicate,
+        "matrix products": lambda: products(number),
+        "products between MPI_Ibcast and MPI_Wait": without_looks,
+        "the same, with MPI_Test after each product": with_looks,
+        "products between start and wait": started,
+    }
+
+
 def main() -> None:
     """Time each trial's ways in turns."""
     comm = MPI.COMM_WORLD
@@ -132,6 +179,9 @@ def main() -> None:
     rows: list[Row] = []
     trials = [("call", call, 1 << 10)]
     trials += [(one.__name__, one, size) for one in (broadcast, all_sum) for size in SIZES]
+    trials += [("overlap", overlap, options.overlap)]
+    if options.only:
+        trials = [trial for trial in trials if trial[0] in options.only]
     for name, make, size in trials:
         rows += timed(name, make(comm, size), size, options.seconds, comm)
     if comm.rank == 0 and options.json:
@@ -155,6 +205,8 @@ def arguments() -> argparse.Namespace:
     """What the command line says."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=4.0, help="for each trial and size (default: %(default)s)")
+    parser.add_argument("--overlap", type=size_from, default=16 << 20, metavar="SIZE", help="bytes (default: 16M)")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="of call, broadcast, all_sum, overlap")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     return parser.parse_args()
 

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from time import monotonic
+from time import monotonic, process_time
 
 TUN = Path("/dev/net/tun")
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000  # linux/if_tun.h
@@ -78,12 +78,14 @@ def main() -> None:
         command = [word for name, _ in hosts for word in (*on_host(name, options), ":")][:-1]
         job = stack.enter_context(running(["mpiexec", *command]))
         os.setpriority(os.PRIO_PROCESS, 0, -20)  # a wire does not wait for a processor
+        start = monotonic()
         while job.poll() is None:
             ready, _, _ = select.select(ends, [], [], min(0.1, *(one.seconds_to_next() for one in wire)))
             for one in wire:
                 if one.source in ready:
                     one.accept()
                 one.deliver()
+        print(f"The wire took {process_time() / (monotonic() - start):.0%} of a core.")
 
     raise SystemExit(job.returncode)
 

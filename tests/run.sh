@@ -49,6 +49,26 @@ relocatable() {  # whatever an installed extension loads is found relative to it
   ! printf '%s\n' "$dynamic" | grep -E '(NEEDED|R(UN)?PATH).*(\[|:)/'
 }
 
+progress() {  # the queue of started work, under the sanitizers where the compiler has them
+  local sanitizers
+  for sanitizers in thread address,undefined; do
+    echo 'int main() {}' | c++ -x c++ "-fsanitize=$sanitizers" -o /dev/null - 2>/dev/null || continue
+    mpicxx -std=c++20 -g -O1 "-fsanitize=$sanitizers" -Isrc tests/cpp/comm/test_progress.cpp src/comm/*.cpp \
+      -o "$venv/test_progress" || return
+    # UCX watches memory, also that of threads which the sanitizer has forgotten already.
+    UCX_MEM_MMAP_HOOK_MODE=none timeout --kill-after=20 "$limit" "$venv/test_progress" || return
+  done
+}
+
+observer() {  # what is preloaded to count MPI's objects, and to make its calls fail
+  mpicxx -std=c++20 -O1 -shared -fPIC -Isrc tests/pmpi/observer.cpp -o "$venv/observer.so"
+}
+
+leaks() {
+  timeout --kill-after=20 "$limit" mpiexec -n 2 env LD_PRELOAD="$(realpath "$venv")/observer.so" \
+    python -m mpi4py -m pytest tests/python/leaks.py
+}
+
 ranks() {  # ranks N [FILES]
   timeout --kill-after=20 "$limit" mpiexec -n "$1" python -m mpi4py -m pytest "${@:2}"
 }
@@ -59,5 +79,9 @@ stage "the extension names no absolute path" relocatable
 for n in 1 2 3 4 12 20; do
   stage "pytest on $n ranks" ranks "$n"
 done
+stage "the progress thread, in C++ alone" progress
+stage "an observer below MPI" observer
+stage "nothing leaks, on 2 ranks" leaks
+stage "MPI calls that fail, on 2 ranks" python tests/pmpi/faults.py "$venv/observer.so" 37
 stage "messages of more than 2^31 bytes, on 2 ranks" ranks 2 tests/python/huge_messages.py
 printf '\nAll tests passed, in %s s.\n' "$SECONDS"

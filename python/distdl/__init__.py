@@ -4,11 +4,12 @@ Start programs with ``mpiexec -n P python -m mpi4py program.py``, so that an unc
 """
 
 from distdl._load import _core  # isort: skip  (first: it explains what is wrong with an installation)
-from distdl import compatibility, functional, memory, nn, progress
+from distdl import compatibility, ending, functional, memory, nn, progress, watchdog
 from distdl.partition import Partition
 from distdl.state import load_sequential, sequential_state_dict
 from distdl.statistics import CommStats, comm_stats, reset_comm_stats
 from distdl.structure import TensorStructure, structure_check, zero_volume_tensor
+from distdl.watchdog import set_watchdog
 
 MPIError = _core.MPIError
 MPIPartition = Partition
@@ -29,8 +30,11 @@ __all__ = [
     "progress",
     "reset_comm_stats",
     "sequential_state_dict",
+    "set_watchdog",
     "structure_check",
+    "watchdog",
     "zero_volume_tensor",
 ]
 
 compatibility.install()
+ending.install()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -128,18 +128,29 @@ class ParameterBroadcast:
         """
         if not self._partition.active:
             return [parameter for parameter, _ in owned]
+        return self._parts(self._broadcast(self._message(owned)), owned)
+
+    def start(self, *owned: tuple[torch.Tensor, tuple[int, ...]]) -> Callable[[], list[torch.Tensor]]:
+        """Let the parameters travel; what it returns waits for them, and returns and raises what a call does."""
+        if not self._partition.active:
+            return lambda: [parameter for parameter, _ in owned]
+        started = self._broadcast.start(self._message(owned))
+        return lambda: self._parts(started.wait(), owned)
+
+    def _message(self, owned: Sequence[tuple[torch.Tensor, tuple[int, ...]]]) -> torch.Tensor:
         mine = [parameter.reshape(-1) for parameter, _ in owned]
-        expected = [shape for _, shape in owned]
         # torch.cat would lose what has no elements from derivatives of derivatives.
         if not self._owner.active:
-            flat = functools.reduce(operator.add, mine)
-        elif [tuple(parameter.shape) for parameter, _ in owned] == expected:
-            flat = torch.cat(mine)
-            for empty in (one for one in mine if one.numel() == 0):
-                flat = flat + zero_of(empty)
-        else:
-            flat = torch.empty(0)  # tells the others
-        flat = self._broadcast(flat)
+            return functools.reduce(operator.add, mine)
+        if any(tuple(parameter.shape) != shape for parameter, shape in owned):
+            return torch.empty(0)  # tells the others
+        flat = torch.cat(mine)
+        for empty in (one for one in mine if one.numel() == 0):
+            flat = flat + zero_of(empty)
+        return flat
+
+    def _parts(self, flat: torch.Tensor, owned: Sequence[tuple[torch.Tensor, tuple[int, ...]]]) -> list[torch.Tensor]:
+        expected = [shape for _, shape in owned]
         if flat.numel() != sum(map(math.prod, expected)):
             raise RuntimeError(f"{self._layer}: the parameters of their owner do not have the shapes {expected}")
         parts = flat.split([math.prod(shape) for shape in expected])

@@ -172,7 +172,12 @@ class Partition:
     def _world_ranks(self) -> tuple[int, ...]:
         if self._root is None:
             return ()
-        return tuple(MPI.Group.Translate_ranks(self._root.Get_group(), list(self._ranks), MPI.COMM_WORLD.Get_group()))
+        mine, world = self._root.Get_group(), MPI.COMM_WORLD.Get_group()
+        try:
+            return tuple(MPI.Group.Translate_ranks(mine, list(self._ranks), world))
+        finally:
+            mine.Free()
+            world.Free()
 
     def __eq__(self, other: object) -> bool:
         """Whether both have the same ranks in the same order and the same shape."""
@@ -292,9 +297,10 @@ class Partition:
         """The workers of both, this partition's first, as a 1-d partition.
 
         Raises:
-            ValueError: if the two partitions do not come from the same communicator.
+            ValueError: if the two partitions do not come from the same communicator; or if this one is a sub-grid, and
+                the other has workers outside of it, who do not know of this sub-grid but of theirs.
 
-        Collective over the communicator that both come from.
+        Collective over the communicator that both come from; of a sub-grid, over its workers.
         """
         if self._root is None and (not isinstance(other, Partition) or other._root is None):
             return Partition._of(None, (), ())
@@ -303,6 +309,10 @@ class Partition:
         with agreed("create_partition_union", everyone, lambda: f"workers {list(self._ranks)} and {union}"):
             if not isinstance(other, Partition) or other._root != self._root:
                 raise ValueError(f"create_partition_union: {self} and {other} do not come from the same communicator")
+            if not set(other._ranks) <= set(self._voters):
+                raise ValueError(
+                    f"create_partition_union: {self} is a sub-grid, of which only its workers know; {other} has others"
+                )
             union.extend(dict.fromkeys(self._ranks + other._ranks))
         return self._derived(union, [len(union)], cartesian=False)
 
@@ -362,7 +372,8 @@ class Partition:
             if mine.dtype.hasobject:
                 raise ValueError(f"allreduce_data: {type(data).__name__} is no array of numbers")
         result = np.empty_like(mine)
-        self._forum().view([]).Allreduce(mine, result, op=op)
+        with _core.Waiting("allreduce_data"):
+            self._forum().view([]).Allreduce(mine, result, op=op)
         return result
 
     @_together

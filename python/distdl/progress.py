@@ -5,11 +5,7 @@ It belongs to this rank, and so do these functions: no other rank has to call th
 
 from __future__ import annotations
 
-import atexit
 import os
-import sys
-
-from mpi4py import MPI
 
 from distdl._load import _core
 
@@ -28,19 +24,5 @@ def progress_thread() -> bool:
     return _core.progress_thread()
 
 
-def _finish() -> None:
-    """At the end of the program: let nothing be under way, and say what nobody has heard yet."""
-    # An exception that nobody caught: mpi4py will end the job at once, and others may never do what is under way here.
-    ends_the_job = "mpi4py.run" in sys.modules and hasattr(sys, "last_value")
-    if not ends_the_job:
-        _core.finish_all()
-    while complaint := _core.take_complaint():
-        print(f"distdl: the end of the program {complaint}", file=sys.stderr)
-
-
 if os.environ.get("DISTDL_PROGRESS_THREAD", "1") == "0":
     set_progress_thread(False)
-atexit.register(_finish)
-os.register_at_fork(after_in_child=lambda: atexit.unregister(_finish))  # the thread stays with the parent
-# Where the program finalizes MPI itself: what is attached to COMM_SELF is deleted first, while MPI still works.
-MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=lambda *_: _core.finish_all()), None)

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "autograd/halves.hpp"
+#include "comm/progress.hpp"
 
 namespace distdl::autograd {
 
@@ -52,6 +53,7 @@ class Adjoint : public torch::autograd::Node {
   variable_list apply(variable_list&& gradients) override {
     // Where activations are checkpointed, this computes them again, with all communication in it: before anything else.
     if (!freed_) unpack();
+    const comm::InPlaceOf caller(caller_);
     const auto adjoint = operator_->adjoint();
     const bool differentiated = c10::GradMode::is_enabled();
     variable_list results(num_outputs());
@@ -101,6 +103,7 @@ class Adjoint : public torch::autograd::Node {
   }
 
   OperatorPtr operator_;
+  comm::ProgressPtr caller_ = comm::progress_of_this_thread();
   std::optional<torch::autograd::SavedVariable> nothing_;  // for the hooks on what is saved: checkpointing is one
   std::atomic<bool> freed_ = false;
 };
@@ -147,6 +150,7 @@ class StartBackward final : public torch::autograd::Node {
   std::string name() const override { return name_; }
 
   variable_list apply(variable_list&& tokens) override {
+    const comm::InPlaceOf caller(caller_);
     variable_list results(num_outputs());
     if (tokens[0].defined()) results[0] = recorded(tokens[0]) ? record_wait(tokens[0]) : autograd::wait(tokens[0]);
     return results;
@@ -154,6 +158,7 @@ class StartBackward final : public torch::autograd::Node {
 
  private:
   std::string name_;
+  comm::ProgressPtr caller_ = comm::progress_of_this_thread();
 };
 
 /// A x, with A* in the backward pass: also where nobody asks for this rank's gradient, since others need its part.

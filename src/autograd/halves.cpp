@@ -37,6 +37,7 @@ class Recorded {
 };
 
 at::Tensor run(const OperatorPtr& linear_operator, const at::Tensor& x) {
+  const auto operation = operators::doing(linear_operator->site(), linear_operator->turn());
   const auto traffic = linear_operator->traffic(x);
   linear_operator->counter().count(traffic);
   const Recorded recorded(linear_operator->name(), x, traffic);
@@ -88,6 +89,7 @@ at::Tensor result_of(UnderWay& under_way) {
   if (under_way.task) {
     RECORD_FUNCTION("distdl::" + under_way.linear_operator->name() + " wait", std::vector<c10::IValue>{});
     const operators::CountedWaits waits(under_way.linear_operator->counter());
+    const auto operation = operators::doing(under_way.linear_operator->site(), under_way.linear_operator->turn());
     under_way.task->wait();
     if (version_of(under_way.x) != under_way.version) {
       throw std::runtime_error(under_way.linear_operator->site().name +

@@ -8,6 +8,7 @@
 
 #include "bindings/bindings.hpp"
 #include "bindings/input.hpp"
+#include "comm/waiting.hpp"
 #include "operators/placement.hpp"
 
 namespace distdl::bindings {
@@ -46,12 +47,14 @@ class Forum {
     comm::Ballot ballot;
     ballot.call = kForum;
     ballot.value = comm::value_of(text);
+    const comm::Operation operation(what, 0, "", scope_.communicator.get());
     if (operators::vote(scope_, ballot, [&] { return what; }).same_value) return {true, {}};
     return {false, gather(text)};
   }
 
   std::vector<std::string> gather(const std::string& bytes) const {
     const auto turn = scope_.turn();
+    const comm::Operation operation("an exchange of small data", 0, "", scope_.communicator.get());
     return in_order_of(ranks_, scope_, comm::gather_texts(*scope_.communicator, bytes));
   }
 

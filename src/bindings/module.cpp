@@ -6,6 +6,7 @@
 #include "autograd/apply.hpp"
 #include "bindings/bindings.hpp"
 #include "comm/error.hpp"
+#include "comm/failure.hpp"
 #include "comm/vote.hpp"
 
 namespace distdl::bindings {
@@ -25,11 +26,24 @@ std::string mpi_library_version() {
   return {text, static_cast<std::size_t>(length)};
 }
 
+PyObject* mpi_error_type = nullptr;  // lives as long as the process
+
+/// An MPIError. torch shows Python whatever a backward pass throws as a RuntimeError, unless it says what else it is.
+struct MPIError : torch::PyTorchError {
+  using PyTorchError::PyTorchError;
+  PyObject* python_type() override { return mpi_error_type; }
+};
+
 void bind_errors(py::module_& m) {
-  py::register_exception<comm::MPIError>(m, "MPIError", PyExc_RuntimeError).attr("__module__") = "distdl";
+  py::exception<comm::MPIError> type(m, "MPIError", PyExc_RuntimeError);
+  type.attr("__module__") = "distdl";
+  mpi_error_type = type.release().ptr();
+  comm::throw_errors_by([](const comm::MPIError& error) { throw MPIError(error.what()); });
   py::register_exception_translator([](std::exception_ptr thrown) {
     try {
       if (thrown) std::rethrow_exception(thrown);
+    } catch (MPIError& error) {
+      PyErr_SetString(error.python_type(), error.what());
     } catch (const operators::TypeError& error) {
       PyErr_SetString(PyExc_TypeError, error.what());
     } catch (python_error& error) {  // of a hook that torch called: checkpointing ends its second forward pass with one

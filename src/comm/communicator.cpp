@@ -7,7 +7,10 @@
 #include <stdexcept>
 
 #include "comm/error.hpp"
+#include "comm/failure.hpp"
 #include "comm/progress.hpp"
+#include "comm/waiting.hpp"
+#include "comm/watchdog.hpp"
 
 namespace distdl::comm {
 
@@ -17,6 +20,17 @@ namespace {
 constexpr int kCreationTag = 4242;
 
 std::atomic<std::int64_t> live{0};
+
+struct Register {
+  std::mutex mutex;
+  std::vector<const Communicator*> in_order;
+};
+
+/// Never destroyed: MPI is finalized after everything else.
+Register& all_communicators() {
+  static auto* const all = new Register;
+  return *all;
+}
 
 struct Cache {
   std::mutex mutex;  // held while one is created, which takes other ranks: threads with parents of their own go on
@@ -55,6 +69,8 @@ Cache& cache_of(MPI_Comm parent) {
 }
 
 MPI_Comm create(MPI_Comm parent, std::span<const int> ranks) {
+  const Operation operation("making a communicator of " + std::to_string(ranks.size()) + " ranks");
+  const Waiting waiting;
   MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
   check(MPI_Comm_group(parent, &all), "MPI_Comm_group");
   int code = MPI_Group_incl(all, static_cast<int>(ranks.size()), ranks.data(), &some);
@@ -74,9 +90,12 @@ Communicator::Communicator(MPI_Comm handle) : handle_(handle) {
   check(MPI_Comm_rank(handle_, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(handle_, &size_), "MPI_Comm_size");
   ++live;
+  const std::lock_guard lock(all_communicators().mutex);
+  all_communicators().in_order.push_back(this);
 }
 
 MPI_Comm Communicator::handle() const {
+  refuse_after_failure();
   if (handle_ == MPI_COMM_NULL) {
     throw std::runtime_error(
         "the communicator of this operator was freed (or MPI was finalized); "
@@ -100,6 +119,8 @@ Turn Communicator::turn() {
 MPI_Comm Communicator::view(const std::vector<int>& shape) {
   const auto known = views_.find(shape);
   if (known != views_.end()) return known->second;
+  const Operation operation("making a communicator of " + std::to_string(size_) + " ranks", 0, "", this);
+  const Waiting waiting;
   MPI_Comm made = MPI_COMM_NULL;
   if (shape.empty()) {
     check(MPI_Comm_dup(handle(), &made), "MPI_Comm_dup");
@@ -113,6 +134,10 @@ MPI_Comm Communicator::view(const std::vector<int>& shape) {
 }
 
 void Communicator::free() noexcept {
+  {
+    const std::lock_guard lock(all_communicators().mutex);
+    std::erase(all_communicators().in_order, this);
+  }
   int finalized = 0;
   const bool alive = MPI_Finalized(&finalized) == MPI_SUCCESS && finalized == 0;
   for (auto& [shape, view] : views_) {
@@ -126,10 +151,12 @@ void Communicator::free() noexcept {
 }
 
 CommunicatorPtr communicator(MPI_Comm parent, std::span<const int> ranks) {
+  refuse_after_failure();
   auto& cache = cache_of(parent);
   const std::scoped_lock lock(cache.mutex);
   auto& entry = cache.by_ranks[{ranks.begin(), ranks.end()}];
   if (!entry) {
+    if (ranks.size() > 1) begin_to_watch();
     entry = std::make_shared<Communicator>(create(parent, ranks));
     cache.in_order.push_back(entry);
   }
@@ -142,6 +169,11 @@ CommunicatorPtr communicator(MPI_Comm parent) {
   std::vector<int> ranks(static_cast<std::size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);
   return communicator(parent, ranks);
+}
+
+void with_communicators(const std::function<void(const std::vector<const Communicator*>&)>& use) {
+  const std::lock_guard lock(all_communicators().mutex);
+  use(all_communicators().in_order);
 }
 
 std::int64_t live_communicators() { return live; }

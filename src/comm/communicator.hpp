@@ -4,6 +4,7 @@
 #include <mpi.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -31,6 +32,14 @@ class Communicator {
   /// same operator everywhere.
   std::int64_t next_operator() { return ++operators_; }
 
+  /// Counts the votes held on it: none was held on the communicator of a mere group.
+  void count_vote() const { ++votes_; }
+  bool holds_votes() const { return votes_ > 0; }
+
+  /// A vote on it was given up: its ranks are out of step for ever.
+  void abandon() const { abandoned_ = true; }
+  bool abandoned() const { return abandoned_; }
+
   /// The same ranks as a communicator that may be handed to users: Cartesian if a shape is given. Made at the first
   /// call; collective then. Freed with this one.
   MPI_Comm view(const std::vector<int>& shape);
@@ -46,6 +55,8 @@ class Communicator {
   int rank_ = 0;
   int size_ = 0;
   std::int64_t operators_ = 0;
+  mutable std::int64_t votes_ = 0;
+  mutable bool abandoned_ = false;
   std::map<std::vector<int>, MPI_Comm> views_;
   std::recursive_mutex in_use_;
 };
@@ -58,6 +69,9 @@ CommunicatorPtr communicator(MPI_Comm parent, std::span<const int> ranks);
 
 /// The private communicator of all of the parent's ranks.
 CommunicatorPtr communicator(MPI_Comm parent);
+
+/// Those that were not freed, in the order of creation. None of them is freed while the function runs.
+void with_communicators(const std::function<void(const std::vector<const Communicator*>&)>& use);
 
 /// How many private communicators this process holds.
 std::int64_t live_communicators();

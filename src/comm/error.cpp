@@ -1,5 +1,7 @@
 #include "comm/error.hpp"
 
+#include "comm/failure.hpp"
+
 namespace distdl::comm {
 
 namespace {
@@ -17,7 +19,7 @@ std::string describe(const std::string& call, int code) {
 MPIError::MPIError(const std::string& call, int code) : std::runtime_error(describe(call, code)), code_(code) {}
 
 void check(int code, const char* call) {
-  if (code != MPI_SUCCESS) throw MPIError(call, code);
+  if (code != MPI_SUCCESS) fail(MPIError(call, code));
 }
 
 }  // namespace distdl::comm

@@ -24,18 +24,12 @@ std::atomic<bool> thread_wanted{true};
 thread_local Progress* served = nullptr;  // on a progress thread: what it serves
 
 constexpr int kLooksWithoutPause = 20;
-constexpr std::chrono::microseconds kShortestPause{5}, kLongestPause{50};
+// A look at what TCP brings takes several microseconds from whoever computes on this core: long messages are looked
+// at less often (measured by benchmarks/overlap.py --wire).
+constexpr std::chrono::microseconds kShortestPause{5};
+constexpr int kDoublings = 7;  // to 640 microseconds
 
 }  // namespace
-
-bool thread_multiple() {
-  static const bool provided = [] {
-    int level = MPI_THREAD_SINGLE;
-    check(MPI_Query_thread(&level), "MPI_Query_thread");
-    return level == MPI_THREAD_MULTIPLE;
-  }();
-  return provided;
-}
 
 /// What one thread of the program has started. Whoever waits takes the next task if nobody is at one; the progress
 /// thread only is the one who always has time. It lives as long as it has tasks and the thread that it serves.
@@ -61,11 +55,13 @@ class Progress : public std::enable_shared_from_this<Progress> {
   }
 
   void wait_for_all() {
+    const Operation operation("what was started and not waited for");
+    const Waiting waiting;
     std::unique_lock lock(mutex_);
     work_until(lock, [&] { return unfinished_ == 0; });
   }
 
-  /// There will be no more tasks.
+  /// The thread that it serves has ended.
   void retire() {
     {
       const std::lock_guard lock(mutex_);
@@ -98,7 +94,10 @@ class Progress : public std::enable_shared_from_this<Progress> {
     std::unique_lock lock(mutex_);
     while (true) {
       changed_.wait(lock, [&] { return !busy_ && (retired_ || !queue_.empty()); });
-      if (queue_.empty()) return;
+      if (queue_.empty()) {
+        has_thread_ = false;
+        return;
+      }
       work(lock);
     }
   }
@@ -147,7 +146,7 @@ All& all() {
   return *everything;
 }
 
-std::shared_ptr<Progress> enrolled() {
+ProgressPtr enrolled() {
   auto progress = std::make_shared<Progress>();
   auto& [mutex, members] = all();
   const std::lock_guard lock(mutex);
@@ -157,19 +156,24 @@ std::shared_ptr<Progress> enrolled() {
 }
 
 /// Each thread of the program has its own: those of two threads have no common order that all ranks would keep.
-const std::shared_ptr<Progress>& progress() {
+ProgressPtr& progress() {
   struct Mine {
-    std::shared_ptr<Progress> progress = enrolled();
+    ProgressPtr progress = enrolled();
     Mine() = default;
     Mine(const Mine&) = delete;
     Mine& operator=(const Mine&) = delete;
     ~Mine() { progress->retire(); }
   };
-  static thread_local const Mine mine;
+  static thread_local Mine mine;
   return mine.progress;
 }
 
 }  // namespace
+
+ProgressPtr progress_of_this_thread() { return progress(); }
+
+InPlaceOf::InPlaceOf(ProgressPtr other) : own_(std::exchange(progress(), std::move(other))) {}
+InPlaceOf::~InPlaceOf() { progress() = std::move(own_); }
 
 void Task::wait() {
   progress_->wait(*this);
@@ -196,6 +200,15 @@ void finish_all() {
   for (const auto& progress : members) progress->wait_for_all();
 }
 
+bool thread_multiple() {
+  static const bool provided = [] {
+    int level = MPI_THREAD_SINGLE;
+    check(MPI_Query_thread(&level), "MPI_Query_thread");
+    return level == MPI_THREAD_MULTIPLE;
+  }();
+  return provided;
+}
+
 bool progress_thread() { return thread_wanted && thread_multiple(); }
 void set_progress_thread(bool on) { thread_wanted = on; }
 
@@ -203,7 +216,7 @@ bool patient() { return served != nullptr && !served->waited_for(); }
 
 void pause(int looks) {
   if (looks < kLooksWithoutPause) return;
-  std::this_thread::sleep_for(std::min(kShortestPause * (looks - kLooksWithoutPause + 1), kLongestPause));
+  std::this_thread::sleep_for(kShortestPause * (1 << std::min(looks - kLooksWithoutPause, kDoublings)));
 }
 
 }  // namespace distdl::comm

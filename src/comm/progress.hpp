@@ -8,12 +8,28 @@
 
 namespace distdl::comm {
 
+/// What a thread has started, in order.
 class Progress;
+using ProgressPtr = std::shared_ptr<Progress>;
+ProgressPtr progress_of_this_thread();
+
+/// Within its scope, this thread starts and does what it does in the order of another: torch runs the backward pass of a
+/// device in a thread of its own, on behalf of the one that waits for it.
+class InPlaceOf {
+ public:
+  explicit InPlaceOf(ProgressPtr other);
+  InPlaceOf(const InPlaceOf&) = delete;
+  InPlaceOf& operator=(const InPlaceOf&) = delete;
+  ~InPlaceOf();
+
+ private:
+  ProgressPtr own_;
+};
 
 /// Something that was started.
 class Task {
  public:
-  Task(std::function<void()> work, std::shared_ptr<Progress> progress)
+  Task(std::function<void()> work, ProgressPtr progress)
       : work_(std::move(work)), progress_(std::move(progress)) {}
 
   /// Returns when it is done; throws what it threw. Meanwhile the caller does what is still to be done before it.
@@ -23,7 +39,7 @@ class Task {
   friend class Progress;
 
   std::function<void()> work_;
-  const std::shared_ptr<Progress> progress_;  // of the thread that started it
+  const ProgressPtr progress_;  // of the thread that started it
   std::exception_ptr error_;
   bool done_ = false;
 };
@@ -41,7 +57,7 @@ bool under_way();
 /// Waits for all that any thread started.
 void finish_all();
 
-/// Whether MPI was initialized with MPI_THREAD_MULTIPLE.
+/// Whether several threads may call MPI at once.
 bool thread_multiple();
 
 /// Whether start() may use a thread: if it was not turned off, and MPI was initialized with MPI_THREAD_MULTIPLE.

@@ -13,6 +13,7 @@
 #include "comm/error.hpp"
 #include "comm/progress.hpp"
 #include "comm/waiting.hpp"
+#include "comm/watchdog.hpp"
 
 namespace distdl::comm {
 
@@ -42,7 +43,7 @@ class Requests {
 
   void wait_all() {
     const Waiting waiting;
-    if (patient()) {
+    if (patient() || debugging()) {
       for (auto& request : pending_) wait_for(request);
     } else {
       check(MPI_Waitall(static_cast<int>(pending_.size()), pending_.data(), MPI_STATUSES_IGNORE), "MPI_Waitall");
@@ -60,10 +61,11 @@ class Requests {
 
  private:
   static void wait_for(MPI_Request& request) {
-    for (int looks = 0; patient(); ++looks) {
+    for (int looks = 0; patient() || debugging(); ++looks) {
       int done = 0;
       check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
       if (done != 0) return;
+      throw_if_given_up();
       pause(looks);
     }
     check(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait");

@@ -1,12 +1,50 @@
 #include "comm/vote.hpp"
 
+#include <algorithm>
 #include <array>
 #include <functional>
+#include <iterator>
+#include <memory>
+#include <stdexcept>
 
 #include "comm/error.hpp"
+#include "comm/requests.hpp"
 #include "comm/waiting.hpp"
+#include "comm/watchdog.hpp"
 
 namespace distdl::comm {
+
+namespace {
+
+// Not the call of any operator.
+constexpr std::int64_t kEnd = -2;
+
+using Votes = std::array<std::int64_t, 8>;
+
+void largest(Votes& votes, const Communicator& communicator) {
+  const auto handle = communicator.handle();
+  const Waiting waiting;
+  if (!debugging()) {
+    check(MPI_Allreduce(MPI_IN_PLACE, votes.data(), static_cast<int>(votes.size()), MPI_INT64_T, MPI_MAX, handle),
+          "MPI_Allreduce");
+    return;
+  }
+  const auto result = std::make_shared<Votes>(votes);
+  Requests requests;  // which can be given up
+  requests.keep(result);
+  check(MPI_Iallreduce(MPI_IN_PLACE, result->data(), static_cast<int>(votes.size()), MPI_INT64_T, MPI_MAX, handle,
+                       requests.next()),
+        "MPI_Iallreduce");
+  try {
+    requests.wait_all();
+  } catch (...) {
+    communicator.abandon();
+    throw;
+  }
+  votes = *result;
+}
+
+}  // namespace
 
 std::int64_t value_of(const std::string& text) {
   return static_cast<std::int64_t>(std::hash<std::string>{}(text) >> 1);  // so that its negative is a number as well
@@ -14,13 +52,15 @@ std::int64_t value_of(const std::string& text) {
 
 Outcome vote(const Communicator& communicator, const Ballot& ballot) {
   // The maximum of a value and of its negative tells whether all ranks have the same one.
-  std::array<std::int64_t, 8> votes{ballot.call,    -ballot.call,         ballot.value,         -ballot.value,
-                                    ballot.changed, ballot.requires_grad, ballot.grad_disabled, ballot.has_tangent};
-  const auto handle = communicator.handle();
+  Votes votes{ballot.call,    -ballot.call,         ballot.value,         -ballot.value,
+              ballot.changed, ballot.requires_grad, ballot.grad_disabled, ballot.has_tangent};
+  if (communicator.abandoned()) {
+    throw std::runtime_error("an earlier call on these ranks was given up: not all of them had come to it");
+  }
+  communicator.handle();  // throws if it was freed, also where nobody has to be asked
   if (communicator.size() > 1) {
-    const Waiting waiting;
-    check(MPI_Allreduce(MPI_IN_PLACE, votes.data(), static_cast<int>(votes.size()), MPI_INT64_T, MPI_MAX, handle),
-          "MPI_Allreduce");
+    communicator.count_vote();
+    largest(votes, communicator);
   }
   return {votes[0] == -votes[1], votes[2] == -votes[3], votes[4] != 0, votes[5] != 0, votes[6] != 0, votes[7] != 0};
 }
@@ -29,6 +69,7 @@ std::vector<std::string> gather_texts(const Communicator& communicator, const st
   const auto ranks = static_cast<std::size_t>(communicator.size());
   const auto handle = communicator.handle();
   std::vector<int> lengths(ranks), offsets(ranks);
+  const Waiting waiting;
   const int length = static_cast<int>(mine.size());
   check(MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, handle), "MPI_Allgather");
   int total = 0;
@@ -44,6 +85,19 @@ std::vector<std::string> gather_texts(const Communicator& communicator, const st
     texts.push_back(all.substr(static_cast<std::size_t>(offsets[r]), static_cast<std::size_t>(lengths[r])));
   }
   return texts;
+}
+
+void agree_on_end() {
+  std::vector<const Communicator*> voters;
+  with_communicators([&](const auto& all) {
+    std::copy_if(all.begin(), all.end(), std::back_inserter(voters),
+                 [](const auto* one) { return one->holds_votes() && !one->abandoned(); });
+  });
+  for (const auto* communicator : voters) {
+    const Operation operation(kEndOfProgram, 0, "", communicator);
+    // Each time that others make a call instead, they throw, and hear of this.
+    while (!vote(*communicator, {.call = kEnd}).same_call) gather_texts(*communicator, kEndOfProgram);
+  }
 }
 
 }  // namespace distdl::comm

@@ -39,4 +39,8 @@ Outcome vote(const Communicator& communicator, const Ballot& ballot);
 /// Every rank's text, by rank of the communicator. Collective.
 std::vector<std::string> gather_texts(const Communicator& communicator, const std::string& mine);
 
+/// This rank will make no further call. Ranks that wait for it in a vote throw; returns when all have come to their
+/// end. Collective, over the ranks of every communicator on which a vote was held.
+void agree_on_end();
+
 }  // namespace distdl::comm

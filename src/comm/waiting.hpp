@@ -1,20 +1,81 @@
-// How long this thread has waited for others.
+// What each thread is at, and how long it has waited for others: for statistics, and for the watchdog.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
 
 namespace distdl::comm {
 
+class Communicator;
+
 inline thread_local std::chrono::nanoseconds waited{0};
+
+/// Where every rank waits for the last one, however long that takes.
+inline constexpr const char* kEndOfProgram = "the end of the program";
+
+/// An operation as messages call it: "Repartition number 4, backward".
+struct Activity {
+  std::array<char, 96> name{};                 // a copy, cut: whoever reads it must not depend on the operator's life
+  std::int64_t number = 0;                     // 0: it has none
+  const char* turn = "";                       // a literal
+  const Communicator* communicator = nullptr;  // of all ranks that take part, where that is known
+
+  std::string text() const;
+  bool at_end() const { return std::string_view(name.data()) == kEndOfProgram; }
+};
+
+/// What others may know of a thread. Only the thread itself writes.
+struct Thread {
+  Thread();
+  Thread(const Thread&) = delete;
+  Thread& operator=(const Thread&) = delete;
+  ~Thread();
+
+  const std::uint64_t id;                    // as Python counts threads
+  std::mutex mutex;                          // of the next three
+  Activity activity;                         // the one it is in, or was in last
+  int depth = 0;                             // in how many operations, one within the other
+  std::string verdict;                       // why the watchdog ended a wait
+  std::atomic<std::int64_t> waits_since{0};  // by the steady clock; 0 while it does not wait
+  std::atomic<std::int64_t> given_up{0};     // which wait, by its beginning, the watchdog ended
+};
+
+Thread& this_thread();
+
+/// Calls the function with every thread that was ever in an operation and lives; none ends meanwhile.
+void for_each_thread(const std::function<void(Thread&)>& look);
+
+/// The scope of an operation of this thread.
+class Operation {
+ public:
+  explicit Operation(std::string_view name, std::int64_t number = 0, const char* turn = "",
+                     const Communicator* communicator = nullptr);
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+  ~Operation();
+
+ private:
+  Activity outer_;
+};
 
 /// Counts the time of its scope as waited: once, for who waits for what was started may do it himself, and wait in it.
 class Waiting {
  public:
-  Waiting() { ++depth_; }
+  Waiting() {
+    if (depth_++ == 0) this_thread().waits_since.store(start_.time_since_epoch().count(), std::memory_order_relaxed);
+  }
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
   ~Waiting() {
-    if (--depth_ == 0) waited += std::chrono::steady_clock::now() - start_;
+    if (--depth_ > 0) return;
+    this_thread().waits_since.store(0, std::memory_order_relaxed);
+    waited += std::chrono::steady_clock::now() - start_;
   }
 
  private:

@@ -106,6 +106,14 @@ at::Tensor filled(at::IntArrayRef sizes, double value, const at::TensorOptions& 
 }
 
 void add(const at::Tensor& a, const at::Tensor& b, at::Tensor sum) {
+  if (sum.is_complex()) {  // part by part, as MPI does: ATen multiplies b by 1 before, and 0 times infinity is NaN
+    add(at::view_as_real(a), at::view_as_real(b), at::view_as_real(sum));
+    return;
+  }
+  if (c10::isFloat8Type(b.scalar_type()) && b.scalar_type() != sum.scalar_type()) {  // which ATen does not promote
+    add(a, b.to(sum.scalar_type()), sum);
+    return;
+  }
   if (sum.scalar_type() == at::kBool) {
     at::logical_or_out(sum, a, b);
     return;

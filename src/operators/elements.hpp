@@ -32,7 +32,8 @@ c10::ScalarType accumulate_type(c10::ScalarType dtype);
 /// that every dtype has it. Throws TypeError for a value that a dtype does not have.
 at::Tensor filled(at::IntArrayRef sizes, double value, const at::TensorOptions& options);
 
-/// sum = a + b, as values of their dtype are added up: for bools their logical or. `sum` may be a.
+/// sum = a + b, as values of their dtype are added up: for bools their logical or. `sum` may be a. b may be narrower,
+/// and is not conjugated.
 void add(const at::Tensor& a, const at::Tensor& b, at::Tensor sum);
 
 /// Whether torch can copy values of this dtype at all.

@@ -36,6 +36,7 @@ class LinearOperator : public torch::CustomClassHolder {
 
   const Site& site() const { return *site_; }
   bool is_adjoint() const { return is_adjoint_; }
+  Turn turn() const { return is_adjoint_ ? Turn::backward : Turn::forward; }
   bool communicates() const { return site_->scope.communicator != nullptr; }
 
   const std::string& name() const { return site_->name_of(is_adjoint_); }

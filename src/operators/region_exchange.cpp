@@ -18,10 +18,34 @@ namespace {
 // Messages between two ranks are matched by their order: see geometry::ExchangePlan.
 constexpr int kTag = 0;
 
-bool covers(const RegionExchange::Side& side) {
+/// The box that the messages fill without gaps: empty where they overlap or leave any.
+geometry::Box covered(const RegionExchange::Side& side) {
+  geometry::Box hull(side.local.sizes.size());
+  if (side.overlapping || side.messages.empty()) return hull;
+  hull = side.messages.front().region;
   std::int64_t volume = 0;
-  for (const auto& message : side.messages) volume += geometry::volume(message.region);
-  return !side.overlapping && volume == side.local.numel();
+  for (const auto& [_, region] : side.messages) {
+    volume += geometry::volume(region);
+    for (std::size_t d = 0; d < hull.size(); ++d) {
+      hull[d] = {std::min(hull[d].start, region[d].start), std::max(hull[d].stop, region[d].stop)};
+    }
+  }
+  return volume == geometry::volume(hull) ? hull : geometry::Box(hull.size());
+}
+
+/// A tensor that is filled outside of a box.
+at::Tensor filled_around(const geometry::Box& box, at::IntArrayRef sizes, double fill,
+                         const at::TensorOptions& options) {
+  if (geometry::volume(box) == 0) return filled(sizes, fill, options);
+  const auto result = empty(sizes, options), value = filled({}, fill, options);
+  auto rest = result;
+  for (std::size_t d = 0; d < box.size(); ++d) {
+    const auto dim = static_cast<std::int64_t>(d), behind = rest.size(dim) - box[d].stop;
+    if (box[d].start > 0) rest.narrow(dim, 0, box[d].start).copy_(value);
+    if (behind > 0) rest.narrow(dim, box[d].stop, behind).copy_(value);
+    rest = rest.narrow(dim, box[d].start, box[d].size());
+  }
+  return result;
 }
 
 /// The message from this rank to itself that is as large as the result, if there is one.
@@ -41,7 +65,8 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
   const auto options = x.options().dtype(sums ? accumulate_type(dtype) : dtype);
   // Of a sum, what comes from this rank itself may be all that there is but for the borders, and is then a copy.
   const auto* const basis = sums ? whole_from(*to_, comm.rank()) : nullptr;
-  auto result = covers(*to_) || basis ? empty(to_->local.sizes, options) : filled(to_->local.sizes, fill_, options);
+  auto result =
+      basis ? empty(to_->local.sizes, options) : filled_around(covered(*to_), to_->local.sizes, fill_, options);
 
   // Boxes that are contiguous in memory travel from and to where they are; others through a buffer.
   comm::Requests receiving, sending;

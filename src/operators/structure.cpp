@@ -11,6 +11,8 @@
 #include <mutex>
 
 #include "comm/error.hpp"
+#include "comm/watchdog.hpp"
+#include "geometry/text.hpp"
 
 namespace distdl::operators {
 
@@ -61,26 +63,9 @@ Structure unpack(const Record& record) {
   return structure;
 }
 
-/// "rank 0: a; ranks 1, 3: b", so that a job of many ranks stays readable.
-std::string by_rank(const Scope& scope, const std::vector<std::string>& texts) {
-  std::vector<std::string> distinct;
-  for (const auto& text : texts) {
-    if (std::find(distinct.begin(), distinct.end(), text) == distinct.end()) distinct.push_back(text);
-  }
-  std::string result;
-  for (const auto& text : distinct) {
-    std::string ranks;
-    for (std::size_t r = 0; r < texts.size(); ++r) {
-      if (texts[r] == text) ranks += (ranks.empty() ? "" : ", ") + std::to_string(scope.ranks[r]);
-    }
-    result += (result.empty() ? "rank " : "; rank ") + ranks + ": " + text;
-  }
-  return result;
-}
-
 template <class Error = std::runtime_error>
 [[noreturn]] void throw_gathered(const Scope& scope, const std::string& rule, const std::string& mine) {
-  throw Error(rule + "; " + by_rank(scope, comm::gather_texts(*scope.communicator, mine)));
+  throw Error(rule + "; " + geometry::by_rank(scope.ranks, comm::gather_texts(*scope.communicator, mine)));
 }
 
 [[noreturn]] void throw_error(const Site& site, std::size_t rank, const Structure& structure) {
@@ -96,7 +81,6 @@ template <class Error = std::runtime_error>
   }
 }
 
-enum class Turn { forward, backward, trace };
 constexpr std::array<const char*, 3> kTurns{"", ", backward", ", compiled"};
 
 comm::Outcome vote_on_call(const Site& site, Turn turn, bool changed, Derivatives derivatives, const std::string& own) {
@@ -118,14 +102,17 @@ comm::Outcome vote_on_call(const Site& site, Turn turn, bool changed, Derivative
                        "(or pass create_graph) on all ranks or on none",
                    ballot.grad_disabled ? "disabled" : "enabled");
   }
-  if (!outcome.same_value) throw_gathered<std::invalid_argument>(site.scope, site.name + ": the ranks differ", own);
   return outcome;
+}
+
+void require_same(const Site& site, const comm::Outcome& outcome, const std::string& own) {
+  if (!outcome.same_value) throw_gathered<std::invalid_argument>(site.scope, site.name + ": the ranks differ", own);
 }
 
 }  // namespace
 
 void set_structure_check(bool on) { check_structure = on; }
-bool structure_check() { return check_structure; }
+bool structure_check() { return check_structure || comm::debugging(); }
 
 Site::Site(std::string operation, Scope ranks)
     : name(std::move(operation)),
@@ -137,9 +124,17 @@ Site::Site(std::string operation, Scope ranks)
   if (scope.communicator) number = scope.communicator->next_operator();
 }
 
+comm::Operation doing(const Site& site, Turn turn) {
+  return comm::Operation(site.name, site.number, kTurns.at(static_cast<std::size_t>(turn)),
+                         site.scope.communicator.get());
+}
+
 comm::Outcome vote(const Scope& scope, const comm::Ballot& ballot, const std::function<std::string()>& description) {
   const auto outcome = comm::vote(*scope.communicator, ballot);
-  if (!outcome.same_call) throw_gathered(scope, "the ranks do not make the same call", description());
+  if (!outcome.same_call) {
+    const auto line = comm::at_line(comm::this_thread().id);
+    throw_gathered(scope, "the ranks do not make the same call", description() + line);
+  }
   return outcome;
 }
 
@@ -162,7 +157,10 @@ BackwardAgreement agree_on_backward(const Site& site, bool adjoint, bool has_gra
                                     const std::string& problem) {
   if (!site.scope.communicator) return {has_gradient, derivatives.has_tangent};
   if (!structure_check()) return {true, derivatives.has_tangent};
-  const auto outcome = vote_on_call(site, adjoint ? Turn::backward : Turn::forward, has_gradient, derivatives, problem);
+  const auto turn = adjoint ? Turn::backward : Turn::forward;
+  const auto operation = doing(site, turn);
+  const auto outcome = vote_on_call(site, turn, has_gradient, derivatives, problem);
+  require_same(site, outcome, problem);
   return {outcome.any_changed, outcome.any_has_tangent};
 }
 
@@ -178,21 +176,25 @@ Agreement::Result Agreement::agree(const Structure& mine, Derivatives derivative
     }
     return {false, derivatives_};
   }
-  const auto outcome =
-      vote_on_call(*site_, purpose == Purpose::trace ? Turn::trace : Turn::forward, changed, derivatives, own);
+  const auto turn = purpose == Purpose::trace ? Turn::trace : Turn::forward;
+  const auto operation = doing(*site_, turn);
+  const auto outcome = vote_on_call(*site_, turn, changed, derivatives, own);
   derivatives_ = {outcome.any_requires_grad, outcome.any_has_tangent};
+  GlobalStructure gathered;
   if (outcome.any_changed) {
     structure_.clear();  // so that after an error the next call agrees anew
-    auto gathered = gather(site_->scope, mine);
-    throw_errors(*site_, gathered);
-    structure_ = std::move(gathered);
+    gathered = gather(site_->scope, mine);
+    throw_errors(*site_, gathered);  // first: a rank that met an error may have nothing of its own to compare
   }
+  require_same(*site_, outcome, own);
+  if (outcome.any_changed) structure_ = std::move(gathered);
   return {outcome.any_changed, derivatives_};
 }
 
 GlobalStructure gather(const Scope& scope, const Structure& mine) {
   const auto record = pack(mine);
   std::vector<Record> records(scope.ranks.size());
+  const comm::Waiting waiting;
   comm::check(MPI_Allgather(&record, sizeof(Record), MPI_BYTE, records.data(), sizeof(Record), MPI_BYTE,
                             scope.communicator->handle()),
               "MPI_Allgather");

@@ -12,6 +12,7 @@
 
 #include "comm/communicator.hpp"
 #include "comm/vote.hpp"
+#include "comm/waiting.hpp"
 #include "geometry/interval.hpp"
 #include "operators/traffic.hpp"
 
@@ -74,6 +75,12 @@ struct Site {
   std::string adjoint_name_;
   Counter *counter_, *adjoint_counter_;
 };
+
+/// The ways to call it, of which all ranks choose the same.
+enum class Turn { forward, backward, trace };
+
+/// What the watchdog sees for as long as this lives.
+comm::Operation doing(const Site& site, Turn turn);
 
 /// Makes sure that all ranks of the scope make the same call, which `description` names. Otherwise throws on all of
 /// them, and tells what each one calls. Collective.

@@ -8,6 +8,7 @@ in the jobs that are as large, and jobs of more than four ranks run nothing else
 import os
 
 import hypothesis
+import hypothesis.internal.conjecture.engine
 import pytest
 from mpi4py import MPI
 
@@ -17,15 +18,17 @@ RANKS_OF_SMALL_JOBS = 4
 
 job = MPI.COMM_WORLD.Dup()  # so that messages of the tests' machinery cannot meet those of the tests
 
-# The same examples on all ranks, and nothing that depends on one rank's clock.
+# The same examples on all ranks, and nothing that depends on one rank's clock or on the lines that it runs.
 hypothesis.settings.register_profile(
     "ranks",
     derandomize=True,
     deadline=None,
     database=None,
     suppress_health_check=list(hypothesis.HealthCheck),
-    max_examples=int(os.environ.get("DISTDL_TEST_EXAMPLES", "25")),
+    max_examples=int(os.environ.get("DISTDL_DRAWS", "25")),
+    phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate, hypothesis.Phase.shrink],
 )
+hypothesis.internal.conjecture.engine.MAX_SHRINKING_SECONDS = float("inf")  # there is a limit to their number
 hypothesis.settings.load_profile("ranks")
 
 
@@ -44,7 +47,9 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         marker = item.get_closest_marker("mpi")
         needed = marker.kwargs.get("min_size", 1) if marker else 1
-        belongs = needed <= job.size and (needed > RANKS_OF_SMALL_JOBS or job.size <= RANKS_OF_SMALL_JOBS)
+        for_any = "DISTDL_DRAWS" in os.environ and item.get_closest_marker("hypothesis") is not None
+        small = job.size <= RANKS_OF_SMALL_JOBS
+        belongs = needed <= job.size and (needed > RANKS_OF_SMALL_JOBS or small or for_any)
         (kept if belongs else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
@@ -71,7 +76,15 @@ def pytest_unconfigure(config):
     job.Barrier()
 
 
-@pytest.fixture(scope="session")
-def P_world():
-    """The partition of all ranks of the job."""
-    return distdl.Partition(MPI.COMM_WORLD)
+@pytest.fixture
+def P_world(request):
+    """The partition of all ranks of the job.
+
+    A test that draws has one of its own: what is drawn has many communicators, of which MPI has two thousand.
+    """
+    if request.node.get_closest_marker("hypothesis") is None:
+        yield distdl.Partition(MPI.COMM_WORLD)
+        return
+    own = MPI.COMM_WORLD.Dup()
+    yield distdl.Partition(own)
+    own.Free()

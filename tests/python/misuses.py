@@ -78,6 +78,12 @@ def not_a_partition() -> list[Wrong]:
     return [Wrong(value, TypeError, rule) for value in values]
 
 
+def not_a_tensor() -> list[Wrong]:
+    """For a tensor."""
+    rule = "has to be a torch.Tensor"
+    return [Wrong(value, TypeError, rule) for value in (None, "x", 1.5, [1.0], np.ones(2), {})]
+
+
 def not_an_int(name: str) -> list[Wrong]:
     """For a number of elements."""
     return [Wrong(v, TypeError, name) for v in ("a", 1.5, None, float("nan"), [2], np.float64(2), torch.ones(2))]
@@ -136,16 +142,16 @@ def public() -> dict[str, Any]:
             thing = getattr(place, name)
             if callable(thing) and not any(thing is known for known in found.values()):
                 found[prefix + name] = thing
-    modules = {"memory.": distdl.memory, "progress.": distdl.progress, "compatibility.": distdl.compatibility}
-    for prefix, module in modules.items():
+    for module in (distdl.memory, distdl.progress, distdl.watchdog, distdl.compatibility):
         for name, thing in vars(module).items():
             if (
                 inspect.isfunction(thing)
                 and thing.__module__ == module.__name__
                 and name[0] != "_"
                 and name != "install"
+                and not any(thing is known for known in found.values())
             ):
-                found[prefix + name] = thing
+                found[f"{module.__name__.removeprefix('distdl.')}.{name}"] = thing
     for name, thing in inspect.getmembers(Partition, inspect.isfunction):
         if not name.startswith("_"):
             found[f"Partition.{name}"] = thing

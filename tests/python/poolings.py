@@ -1,18 +1,10 @@
-"""What the tests of pooling and interpolation share: tensors in any blocks, and layers beside their twins in torch.nn.
-
-DISTDL_DRAWS is the number of drawn examples in each test that draws: 25 by default, more for a long run.
-"""
-
-import os
+"""What the tests of pooling and interpolation share: tensors in any blocks, and layers beside their torch.nn twins."""
 
 import torch
-from hypothesis import settings
 from hypothesis import strategies as st
 
 import distdl.nn as dnn
 from support import assemble, assert_equals_twin, block_of, blocks_of, grid, grid_shapes, job, same_bits
-
-draws = settings(max_examples=int(os.environ.get("DISTDL_DRAWS", "25")))
 
 # What the integers of the input stand for: numbers with ties, or what compares in its own ways.
 CONTENTS = {

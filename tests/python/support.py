@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import os
 import time
 import traceback
 
@@ -62,7 +63,7 @@ def assemble(block, P, shape, sizes=None):
     """The whole tensor from the workers' blocks, on all ranks of the job, by mpi4py."""
     mine = (block_slices(P, shape, sizes), block.detach().resolve_conj().clone()) if P.active else None
     whole, seen = None, torch.zeros(tuple(shape), dtype=torch.int64)
-    for part in job.allgather(mine):
+    for part in together(mine):
         if part is not None:
             slices, values = part
             whole = torch.zeros(tuple(shape), dtype=values.dtype) if whole is None else whole
@@ -75,7 +76,7 @@ def assemble(block, P, shape, sizes=None):
 
 def total(value):
     """The sum of a Python number over all ranks, in rank order."""
-    return sum(job.allgather(value))
+    return sum(together(value))
 
 
 def inner(a, b):
@@ -118,22 +119,52 @@ def raises_everywhere(kind, match, action, seconds=1.0, involved=True):
     return str(error)
 
 
+def draws(number):
+    """For a test that draws another number of examples in a job than the others; DISTDL_DRAWS is the number for all."""
+    return hypothesis.settings(max_examples=int(os.environ.get("DISTDL_DRAWS", number)))
+
+
+class SomewhereError(Exception):
+    """What failed on some ranks, in a test on_all_ranks: all ranks know it."""
+
+
+def exchanged(failure, value=None):
+    """Every rank's value. If a rank comes with a failure, all have come here for the last time in this draw."""
+    everyone = job.allgather((failure, value))
+    failures = [f"rank {rank}: {text}" for rank, (text, _) in enumerate(everyone) if text is not None]
+    if failures:
+        raise SomewhereError("\n".join(failures))
+    return [value for _, value in everyone]
+
+
+def together(value):
+    """Every rank's value, in rank order. Where a rank has failed instead, all do."""
+    return exchanged(None, value)
+
+
 def on_all_ranks(test):
-    """For tests that repeat their body (hypothesis): an exception on one rank is one on all, so they stay in step."""
+    """For tests that repeat their body (hypothesis): an exception on one rank is one on all, so they stay in step.
+
+    A rank that fails says so in place of what it would have said next, be it in `together` or at the end.
+    """
 
     @functools.wraps(test)
     def wrapped(*args, **kwargs):
-        raised = None
+        failed = None
         try:
-            test(*args, **kwargs)
-        except hypothesis.errors.UnsatisfiedAssumption:
-            raise
-        except (Exception, pytest.fail.Exception):
-            raised = traceback.format_exc()
-        failed = [f"rank {rank}: {text}" for rank, text in enumerate(job.allgather(raised)) if text is not None]
+            raised = None
+            try:
+                test(*args, **kwargs)
+            except (hypothesis.errors.UnsatisfiedAssumption, SomewhereError):
+                raise
+            except (Exception, pytest.fail.Exception):
+                raised = traceback.format_exc()
+            exchanged(raised)
+        except SomewhereError as known:
+            failed = str(known)
         # The same exception from the same line on all ranks: hypothesis goes on by where an exception came from.
         if failed:
-            raise AssertionError("\n".join(failed))
+            raise AssertionError(failed)
 
     return wrapped
 
@@ -156,7 +187,9 @@ def same_bits(a, b):
         return False
     if a.numel() == 0:
         return True
-    flat = [t.detach().resolve_conj().contiguous().reshape(-1).view(torch.uint8) for t in (a, b)]
+    # Copied, since a single element counts as contiguous in any strides, but cannot be viewed as bytes in all of them.
+    plain = [t.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format) for t in (a, b)]
+    flat = [t.reshape(-1).view(torch.uint8) for t in plain]
     return torch.equal(*flat)
 
 
@@ -169,14 +202,16 @@ def grid_shapes(dim, size, fixed=()):
     return [(first, *others) for first in firsts for others in grid_shapes(dim - 1, size // first, rest)]
 
 
-def derivatives(layer, x, parameters, cotangent, directions):
+def derivatives(layer, x, parameters, cotangent, directions, look_at=lambda y: None):
     """What the layer gives, the gradients of <result, cotangent>, and those of <these gradients, directions>.
 
     The gradients are with respect to x and the parameters, the second ones also to the cotangent. The sequential layer
     takes whole tensors; a distributed one takes blocks, and the sums over all ranks are what is differentiated.
+    `look_at` sees the result before it is differentiated.
     """
     leaves = [x.requires_grad_(), *parameters]
     y = layer(x)
+    look_at(y)
     cotangent = cotangent.reshape(y.shape).requires_grad_()  # zero volume comes in several shapes
     first = torch.autograd.grad(y, leaves, cotangent, create_graph=True)
     directions = [direction.reshape(g.shape) for direction, g in zip(directions, first, strict=True)]
@@ -210,6 +245,14 @@ def assert_equals_twin(
     def mine(whole, i):
         return block_of(whole, partitions[i], sizes if i == 0 else None)
 
+    own_cotangent = block_of(cotangent, P_y, y_sizes)
+
+    def check_shapes(y):
+        """On all ranks, before those with the right shape go on and wait for the others."""
+        fits = y.shape == own_cotangent.shape if P_y.active else y.numel() == 0
+        everyone = together((fits, tuple(y.shape), tuple(own_cotangent.shape)))
+        assert all(fits for fits, *_ in everyone), f"(fits, shape, expected) of the result on each rank: {everyone}"
+
     with torch.no_grad():
         for i, parameter in enumerate(layer.parameters(), start=1):
             parameter.copy_(mine(wholes[i], i).reshape(parameter.shape))
@@ -217,17 +260,18 @@ def assert_equals_twin(
         layer,
         mine(x, 0),
         list(layer.parameters()),
-        block_of(cotangent, P_y, y_sizes),
+        own_cotangent,
         [mine(direction, i) for i, direction in enumerate(directions)],
+        check_shapes,
     )
     where = [(P_y, y_sizes), (P_x, sizes), *((P, None) for P in parameter_partitions)]
     where += [*where[1:], where[0]]
     equals = [equal, *[equal_derivatives or equal] * (len(where) - 1)]
     for block, whole, (P, sizes_on_P), equal_here in zip(blocks, expected, where, equals, strict=True):
         assert P.active or block.numel() == 0
-        together = assemble(block, P, whole.shape, sizes_on_P)
-        assert together.dtype == whole.dtype
-        assert equal_here(together, whole), (together, whole)
+        joined = assemble(block, P, whole.shape, sizes_on_P)
+        assert joined.dtype == whole.dtype
+        assert equal_here(joined, whole), (joined, whole)
 
 
 def fill_with_integers(module):

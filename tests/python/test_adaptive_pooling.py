@@ -9,7 +9,6 @@ from poolings import (
     CONTENTS,
     assert_like_twin,
     assert_same_indices,
-    draws,
     one_or_each,
     refused_by_both,
     split_tensors,
@@ -28,7 +27,6 @@ def output_sizes(draw, dims):
 
 @pytest.mark.parametrize("content", CONTENTS)
 @every_dimension
-@draws
 @given(data=st.data())
 @on_all_ranks
 def test_equals_adaptive_max_pool(P_world, dims, content, data):
@@ -43,7 +41,6 @@ def test_equals_adaptive_max_pool(P_world, dims, content, data):
 
 
 @every_dimension
-@draws
 @given(data=st.data())
 @on_all_ranks
 def test_equals_adaptive_avg_pool(P_world, dims, data):

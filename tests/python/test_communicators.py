@@ -124,13 +124,6 @@ def test_a_communicator_of_their_own(P_world):
     comm.Free()
 
 
-def test_mpi_errors_carry_the_call_and_the_text():
-    """A rank that does not exist: the geometry of partitions never asks for one."""
-    assert issubclass(distdl.MPIError, RuntimeError)
-    with pytest.raises(distdl.MPIError, match=r"MPI_Group_incl: .*[Rr]ank"):
-        _core.Forum(MPI.COMM_WORLD, [job.rank, job.size + 7])
-
-
 WAITING = {
     "constructing": lambda P, layer: lambda: dnn.Broadcast(P, P),
     "small data": lambda P, layer: lambda: P.allgather_data(1),

@@ -1,5 +1,7 @@
 """DistributedConv against torch.nn.Conv in one, two and three dimensions."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import distdl.nn as dnn
+from distdl.nn import conv_halo
 from support import (
     assemble,
     assert_equals_twin,
@@ -90,7 +93,8 @@ def test_equals_conv(P_world, dims, data):
             with pytest.raises(RuntimeError):
                 layer(block_of(x, P_x, sizes))
     else:
-        assert_like_conv(P_x, dims, x, *channels, kind=kind, sizes=sizes, **options)
+        with mock.patch.object(conv_halo, "SMALLEST", data.draw(st.sampled_from([0, 0, conv_halo.SMALLEST]))):
+            assert_like_conv(P_x, dims, x, *channels, kind=kind, sizes=sizes, **options)
 
 
 WIDE = {

@@ -1,14 +1,10 @@
-"""Convolution over blocks of batch, channels and space at once against torch.nn.Conv.
+"""Convolution over blocks of batch, channels and space at once against torch.nn.Conv."""
 
-DISTDL_DRAWS is the number of drawn examples in the test of each dimension: 25 by default, more for a long run.
-"""
-
-import os
 import warnings
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import distdl
@@ -17,7 +13,6 @@ from convolutions import Split, assert_like_twin, inputs, splits
 from support import assemble, block_of, grid, job, on_all_ranks, raises_everywhere, values
 
 every_dimension = pytest.mark.parametrize("dims", [1, 2, 3])
-draws = settings(max_examples=int(os.environ.get("DISTDL_DRAWS", "25")))
 
 
 @st.composite
@@ -58,7 +53,6 @@ def assert_like_twin_or_refused_by_both(kind, P_world, dims, drawn):
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 @every_dimension
-@draws
 @given(data=st.data())
 @on_all_ranks
 def test_equals_conv(P_world, dims, data):
@@ -68,7 +62,6 @@ def test_equals_conv(P_world, dims, data):
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 @every_dimension
-@draws
 @given(data=st.data())
 @on_all_ranks
 def test_channels_alone_with_any_options(P_world, dims, data):

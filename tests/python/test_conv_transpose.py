@@ -1,14 +1,10 @@
-"""DistributedConvTranspose against torch.nn.ConvTranspose, over blocks of batch, channels and space.
-
-DISTDL_DRAWS is the number of drawn examples in the test of each dimension: 25 by default, more for a long run.
-"""
+"""DistributedConvTranspose against torch.nn.ConvTranspose, over blocks of batch, channels and space."""
 
 import copy
-import os
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import distdl
@@ -17,7 +13,6 @@ from convolutions import Split, assert_like_twin, inputs, splits
 from support import assemble, block_of, fill_with_integers, grid, job, on_all_ranks, raises_everywhere, values
 
 every_dimension = pytest.mark.parametrize("dims", [1, 2, 3])
-draws = settings(max_examples=int(os.environ.get("DISTDL_DRAWS", "25")))
 everyone = list(range(job.size))
 
 
@@ -41,7 +36,6 @@ def transposed_convolutions(draw, dims):
 
 
 @every_dimension
-@draws
 @given(data=st.data())
 @on_all_ranks
 def test_equals_conv_transpose(P_world, dims, data):

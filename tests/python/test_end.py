@@ -1,12 +1,13 @@
-"""How programs end while operators are under way. Each is a job of two ranks, started by a job of one."""
+"""How programs end: while operators are under way, by exceptions, and by signals. Jobs started by a job of one."""
 
 import os
-import subprocess
-import sys
+import re
+import signal
 import textwrap
 
 import pytest
 
+import jobs
 from support import job
 
 BEGINNING = """
@@ -99,18 +100,10 @@ CAUSED = {
 }
 
 
-def ends(program, beginning=BEGINNING, launcher=("-m", "mpi4py")):
-    """The exit status and what was said, of a program that is given three minutes."""
-    outside = {key: value for key, value in os.environ.items() if not key.startswith(("PMI", "HYD", "MPI"))}
-    command = ["mpiexec", "-n", "2", sys.executable, *launcher, "-c", beginning + textwrap.dedent(program)]
-    done = subprocess.run(command, env=outside, capture_output=True, text=True, timeout=180)
-    return done.returncode, done.stdout + done.stderr
-
-
 @pytest.mark.parametrize("program", ENDS.values(), ids=ENDS)
 def test_what_is_under_way_is_finished(program):
     if job.size == 1:
-        assert ends(program)[0] == 0
+        assert jobs.ends(BEGINNING + textwrap.dedent(program))[0] == 0
 
 
 QUIET = BEGINNING.replace("started = ", "# started = ")
@@ -119,20 +112,20 @@ QUIET = BEGINNING.replace("started = ", "# started = ")
 @pytest.mark.parametrize("program", SILENT.values(), ids=SILENT)
 def test_nothing_is_said_at_the_end(program):
     if job.size == 1:
-        assert ends(program, QUIET) == (0, "")
+        assert jobs.ends(QUIET + textwrap.dedent(program)) == (0, "")
 
 
 @pytest.mark.parametrize("name", ["what is alive", "MPI.Finalize"])
 def test_nothing_is_said_at_the_end_of_plain_python(name):
     if job.size == 1:
-        assert ends(SILENT[name], QUIET, launcher=()) == (0, "")
+        assert jobs.ends(QUIET + textwrap.dedent(SILENT[name]), by=()) == (0, "")
 
 
 @pytest.mark.parametrize(("program", "status", "expected"), CAUSED.values(), ids=CAUSED)
 def test_what_a_program_causes_itself(program, status, expected):
     """Nothing of ours is said beyond it, and nobody stays."""
     if job.size == 1:
-        returned, said = ends(program, QUIET)
+        returned, said = jobs.ends(QUIET + textwrap.dedent(program))
         assert returned == status if status is not None else returned != 0
         assert expected in said
         assert "distdl" not in said
@@ -148,6 +141,107 @@ def test_an_exception_does_not_wait_for_who_never_comes():
             MPI.COMM_WORLD.recv()
         """
     if job.size == 1:
-        status, said = ends(program)
+        status, said = jobs.ends(BEGINNING + textwrap.dedent(program))
         assert status != 0
         assert "nobody catches this" in said
+
+
+TWO_RANKS = """
+import os, sys, time, torch
+from mpi4py import MPI
+import distdl
+
+P = distdl.Partition(MPI.COMM_WORLD)
+layer = distdl.nn.AllSumReduce(P, [0])
+x = torch.ones(3, requires_grad=True)
+y = layer(x)
+"""
+UNCAUGHT = {
+    "while others wait in an operator": """
+        if P.rank == 1:
+            raise ValueError("nobody catches this")
+        layer(x)
+        """,
+    "while others wait in MPI": """
+        if P.rank == 1:
+            raise ValueError("nobody catches this")
+        MPI.COMM_WORLD.Barrier()
+        """,
+    "in a backward pass": """
+        class Fails(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx, gradient):
+                raise ValueError("nobody catches this")
+
+        (Fails.apply(y) if P.rank == 1 else y).sum().backward()
+        """,
+    "with a hook of the program's own": """
+        shown = sys.excepthook
+        sys.excepthook = lambda *error: shown(*error)
+        if P.rank == 1:
+            raise ValueError("nobody catches this")
+        layer(x)
+        """,
+}
+
+
+@pytest.mark.parametrize("by", [(), ("-m", "mpi4py")], ids=["python", "python -m mpi4py"])
+@pytest.mark.parametrize("program", UNCAUGHT.values(), ids=UNCAUGHT)
+def test_an_uncaught_exception_ends_the_job(program, by):
+    if job.size == 1:
+        status, said = jobs.ends(TWO_RANKS + textwrap.dedent(program), by=by)
+        assert status == 1
+        assert "Traceback (most recent call last)" in said
+        assert "ValueError: nobody catches this" in said
+        assert "distdl: rank 1 of 2 ends the job: ValueError was not caught" in said
+
+
+RANK_1_SLEEPS = """
+P.print_sequential(f"process {os.getpid()}")
+if P.rank == 1:
+    time.sleep(1000)
+layer(x)
+"""
+
+
+@pytest.mark.parametrize("whom", ["mpiexec", "rank 0", "rank 1"])
+@pytest.mark.parametrize("what", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda one: one.name)
+def test_a_signal_leaves_nothing_running(what, whom):
+    """Rank 0 waits in an operator for rank 1, which sleeps. Killed itself, mpiexec has no chance to end them."""
+    if job.size > 1 or (what, whom) == (signal.SIGKILL, "mpiexec"):
+        return
+    waiting = jobs.started(TWO_RANKS + RANK_1_SLEEPS, by=())
+    processes = []
+    while len(processes) < 2:
+        processes += map(int, re.findall(r"process (\d+)", waiting.stdout.readline()))
+    os.kill({"mpiexec": waiting.pid, "rank 0": processes[0], "rank 1": processes[1]}[whom], what)
+    if (what, whom) == (signal.SIGINT, "rank 0"):  # Python hears of it when the wait is over
+        os.kill(processes[1], what)
+    status, said = jobs.end_of(waiting)
+    assert status != 0, said
+    assert all(jobs.is_gone(process) for process in processes)
+
+
+def test_after_an_mpi_error_a_rank_communicates_no_more_and_ends_the_job():
+    """A rank that does not exist: the geometry of partitions never asks for one. The other rank waits all the time."""
+    program = """
+        from distdl._load import _core
+
+        y = layer(torch.ones(3, requires_grad=True)).sum()
+        calls = (lambda: _core.Forum(MPI.COMM_WORLD, [1, 9]), lambda: layer(torch.ones(3)), lambda: y.backward())
+        for call in calls if MPI.COMM_WORLD.rank == 1 else [lambda: layer(torch.ones(3))]:
+            try:
+                call()
+            except distdl.MPIError as error:
+                print("caught", error, flush=True)
+        MPI.Finalize()
+        """
+    if job.size == 1:
+        status, said = jobs.ends(BEGINNING + textwrap.dedent(program))
+        assert status == 1
+        assert len(re.findall("caught MPI_Group_incl: .*[Rr]ank", said)) == 3
+        assert "distdl: rank 1 ends the job, in which others may wait for it: MPI_Group_incl: " in said

@@ -94,7 +94,7 @@ UNMOVED = {
     "AdaptiveMaxPool": lambda P: dnn.DistributedAdaptiveMaxPool2d(P, (None, None)),
     "Upsample": lambda P: dnn.DistributedUpsample(P, (3, 2)),
     "Pad": lambda P: dnn.DistributedPad(P, (0, 0)),
-    "Pad around": lambda P: dnn.DistributedPad(P, (0, 0), mode="circular"),
+    "Pad around": lambda P: dnn.DistributedPad(P, (0, 0, 0, 0), mode="circular"),
     "Conv": lambda P: dnn.DistributedConv2d(P, 2, 2, 1, dtype=torch.double),
     "MSELoss": lambda P: with_zeros(dnn.DistributedMSELoss(P, "none")),
 }
@@ -153,11 +153,14 @@ def test_references_dropped_in_the_backward_pass(P_world, make):
     case = make(P_world)
     x = values(case.shape, seed=job.rank)
 
+    def collect(gradient):
+        gc.collect()
+
     def gradient(in_halves):
         leaf = x.clone().requires_grad_()
         y = case.operator.wait(case.operator.start(leaf * 1)) if in_halves else case.operator(leaf * 1)
         g = values(y.shape, seed=5)
-        y.register_hook(lambda _: gc.collect() and None)
+        y.register_hook(collect)
         y.backward(g)
         del y, g
         gc.collect()

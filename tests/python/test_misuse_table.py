@@ -5,11 +5,15 @@ import inspect
 import pytest
 
 import distdl.nn as dnn
-from misuse_table import rows
+import misuses_alone
+import misuses_of_layers
+import misuses_of_partitions
+import misuses_of_primitives
 from misuses import is_partition, placements, public
 from support import job, raises_everywhere
 
-ROWS = rows()
+TABLES = (misuses_of_primitives, misuses_of_layers, misuses_of_partitions, misuses_alone)
+ROWS = {name: row for table in TABLES for name, row in table.rows().items()}
 WRONG = {
     f"{name}-{argument}={wrong.name}": (row, argument, wrong)
     for name, row in ROWS.items()
@@ -64,7 +68,7 @@ def test_missing_arguments(P_world, row):
     for one in row.parameters():
         if one.default is inspect.Parameter.empty and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
             missing = lambda good, one=one: {k: v for k, v in good.items() if k != one.name}  # noqa: E731
-            misuse(row, P_world, TypeError, rf"missing .*{one.name}", missing, without=one.name)
+            misuse(row, P_world, TypeError, rf"missing .*{one.name}|{one.name} is a None", missing, without=one.name)
 
 
 @every_row

@@ -5,6 +5,7 @@ import torch
 
 import distdl
 from cases import CASES
+from strides import STRIDES
 from support import ALL_DTYPES, assert_adjoint, job, same_bits, values
 
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
@@ -112,29 +113,11 @@ def test_moved_bits_are_the_same_bits(P_world, name):
     assert same_bits(moved.view(torch.int64), case.operator(bits))
 
 
-def strided(x, how):
-    """The same values, or zeros, in other strides."""
-    if how == "transposed":
-        return x.T.contiguous().T if x.dim() == 2 else x
-    if how == "every other":
-        return torch.stack([x, x], -1)[..., 0]
-    if how == "expanded":
-        return x[..., :1].expand(x.shape) if x.numel() else x
-    if how == "conjugated":
-        return x.conj().resolve_conj().conj()
-    if how == "zeros":  # without memory, as torch makes them for derivatives
-        return torch._efficientzerotensor(x.shape, dtype=x.dtype)
-    return torch._neg_view(-x)
-
-
 @every_operator
-@pytest.mark.parametrize("how", ["transposed", "every other", "expanded", "conjugated", "negated", "zeros"])
+@pytest.mark.parametrize("how", STRIDES, ids=lambda how: how.__name__)
 def test_any_strides(P_world, make, how):
     case = make(P_world)
-    x = values(case.shape, torch.complex64, seed=job.rank)
-    if how == "negated":
-        x += 1 + 1j  # torch negates a complex zero to either zero, by its place in memory
-    odd = strided(x, how)
+    odd = how(values(case.shape, torch.complex64, seed=job.rank))
     plain = odd.clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
     assert same_bits(case.operator(odd), case.operator(plain))
 

@@ -1,14 +1,9 @@
-"""DistributedPad against torch.nn.functional.pad: padding only copies elements, so everything is equal bit by bit.
-
-DISTDL_DRAWS is the number of drawn examples: 60 by default, more for a long run.
-"""
-
-import os
+"""DistributedPad against torch.nn.functional.pad: padding only copies elements, so everything is equal bit by bit."""
 
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import distdl.nn as dnn
@@ -17,6 +12,7 @@ from support import (
     assert_equals_twin,
     block_of,
     blocks_of,
+    draws,
     grid,
     grid_shapes,
     job,
@@ -26,7 +22,6 @@ from support import (
     values,
 )
 
-draws = settings(max_examples=int(os.environ.get("DISTDL_DRAWS", "60")))
 MODES = ["constant", "reflect", "replicate", "circular"]
 
 
@@ -61,7 +56,7 @@ def wraps_what_is_not_there(shape, pad):
     return any(max(left, right) > max(n, 0) for n, left, right in zip(kept, pad[::2], pad[1::2], strict=True))
 
 
-@draws
+@draws(75)
 @given(paddings())
 @on_all_ranks
 def test_equals_pad(P_world, drawn):

@@ -10,7 +10,6 @@ from poolings import (
     CONTENTS,
     assert_like_twin,
     assert_same_indices,
-    draws,
     one_or_each,
     powers_close,
     refused_by_both,
@@ -61,7 +60,6 @@ def poolings(draw, kind, dims):
 
 @pytest.mark.parametrize("content", CONTENTS)
 @every_dimension
-@draws
 @given(data=st.data())
 @on_all_ranks
 def test_equals_max_pool(P_world, dims, content, data):
@@ -85,7 +83,6 @@ def assume_not_smaller_than_the_kernel(dims, shape, options):
 
 
 @every_dimension
-@draws
 @given(data=st.data())
 @on_all_ranks
 def test_equals_avg_pool(P_world, dims, data):
@@ -105,7 +102,6 @@ def test_equals_avg_pool(P_world, dims, data):
 
 
 @every_dimension
-@draws
 @given(data=st.data())
 @on_all_ranks
 def test_equals_lp_pool(P_world, dims, data):

@@ -1,209 +1,348 @@
-"""Every operator on random partitions and shapes: the adjoint identity to 1e-13, and data movement bit by bit.
+"""Every primitive on random partitions, ranks, shapes, dtypes and strides, against its definition on whole tensors.
 
-Hypothesis draws the same examples on all ranks.
+Hypothesis draws the same examples on all ranks. The values are small integers, of which all sums are exact, and rounded
+once to dtypes that do not have them: so everything is equal bit by bit. DISTDL_DRAWS is the number of draws in a job;
+with it, jobs of more than four ranks draw too.
 """
 
+import itertools
 import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from mpi4py import MPI
 
+import dense
 import distdl
 import distdl.nn as dnn
+from distdl import primitives
+from strides import PLAIN, STRIDES
 from support import (
-    assemble,
-    assert_adjoint,
+    ALL_DTYPES,
+    COMPLEX,
+    REAL,
     balanced,
-    block_of,
-    block_slices,
+    draws,
     grid,
+    grid_shapes,
     job,
     on_all_ranks,
     same_bits,
+    together,
+    values,
 )
 
-P_world = distdl.Partition()
+RANKS = range(job.size)
+# All orders of a few ranks, some of many.
+ORDERS = (
+    list(itertools.permutations(RANKS))
+    if job.size <= 4
+    else [tuple(random.Random(i).sample(RANKS, job.size)) for i in range(12)]
+)
+SHAPES = {dims: grid_shapes(dims, job.size) for dims in range(1, 5)}
+
+
+class Partitions:
+    """Partitions on a communicator of their own, which is freed now and then: MPI has two thousand of them."""
+
+    def __init__(self):
+        self.comm, self.made = MPI.COMM_NULL, {}
+        self.draws = self.cases = 0
+
+    def __call__(self, workers: dense.Grid) -> distdl.Partition:
+        if workers not in self.made:
+            self.made[workers] = grid(self.world, workers.shape, workers.ranks)
+        return self.made[workers]
+
+    def next_draw(self):
+        if self.draws % 100 == 0:
+            self.free()
+            self.comm = MPI.COMM_WORLD.Dup()
+            self.world = distdl.Partition(self.comm)
+        self.draws += 1
+
+    def free(self):
+        self.made.clear()
+        if self.comm != MPI.COMM_NULL:
+            self.comm.Free()
+
+
+@pytest.fixture(scope="module")
+def partitions():
+    made = Partitions()
+    yield made
+    made.free()
+    if job.rank == 0:
+        print(f"{made.draws} draws, {made.cases} calls on {job.size} ranks")
+
+
+@dataclass
+class Draw:
+    """A primitive as it is constructed and as it is defined, and the shapes of what each rank passes."""
+
+    kind: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    definition: tuple[Any, ...]  # a function of dense.py and its arguments after the tensors
+    shapes: list[tuple[int, ...]]
+    linear: bool = True
+
+    def construct(self, partitions):
+        return self.kind(*(partitions(one) if isinstance(one, dense.Grid) else one for one in self.arguments))
+
+    def define(self, tensors: dense.Tensors) -> dense.Tensors:
+        function, *arguments = self.definition
+        return function(tensors, *arguments)
 
 
 @st.composite
-def shapes_of_workers(draw, dims, largest=job.size):
-    """The shape of a grid of at most `largest` workers."""
-    shape = []
-    for _ in range(dims):
-        shape.append(draw(st.integers(1, max(1, largest // math.prod(shape)))))
-    return shape
+def grids(draw, dims=None):
+    shape = draw(st.sampled_from(SHAPES[dims or draw(st.integers(1, 4))]))
+    return dense.Grid(shape, draw(st.sampled_from(ORDERS))[: math.prod(shape)])
 
 
 @st.composite
-def grids(draw, dims):
-    """A grid of some of the ranks, in any order."""
-    shape = draw(shapes_of_workers(dims))
-    ranks = draw(st.permutations(range(job.size)))[: math.prod(shape)]
-    return grid(P_world, shape, ranks)
-
-
-@st.composite
-def matching_grids(draw):
+def matching(draw):
     """Two grids by the matching rules: the one, the many, and how each is read."""
-    many = draw(shapes_of_workers(draw(st.integers(1, 3))))
-    one = [draw(st.sampled_from([1, n])) for n in many][draw(st.integers(0, len(many) - 1)) :]
-    # What the extension to the left adds are ones.
-    transpose_one, transpose_many = draw(st.booleans()), draw(st.booleans())
-    pair = []
-    for shape, transposed in ((one, transpose_one), (many, transpose_many)):
-        ranks = draw(st.permutations(range(job.size)))[: math.prod(shape)]
-        pair.append(grid(P_world, shape[::-1] if transposed else shape, ranks))
-    return *pair, transpose_one, transpose_many
-
-
-def noise(shape, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(17 * job.rank + 1)
-    return torch.randn(tuple(shape), dtype=dtype, generator=generator)
-
-
-def input_on(P, shape):
-    return noise(shape) if P.active else distdl.zero_volume_tensor(dtype=torch.float64)
-
-
-def check_adjoint(layer, x):
-    assert_adjoint(layer._operator, x, noise(layer(x).shape))
-
-
-extents = st.integers(0, 9)
-
-
-@given(matching_grids(), st.lists(extents, max_size=3))
-@on_all_ranks
-def test_broadcast(drawn, shape):
-    P_one, P_many, transpose_one, transpose_many = drawn
-    layer = dnn.Broadcast(P_one, P_many, transpose_src=transpose_one, transpose_dest=transpose_many)
-    x = input_on(P_one, shape)
-    check_adjoint(layer, x)
-    y = layer(x)
-    sources = dict(job.allgather((P_one.rank, x)))
-    if P_many.active:
-        assert same_bits(y, sources[one_of(P_one, P_many, transpose_one, transpose_many)])
-
-
-@given(matching_grids(), st.lists(extents, max_size=3))
-@on_all_ranks
-def test_sum_reduce(drawn, shape):
-    P_one, P_many, transpose_one, transpose_many = drawn
-    layer = dnn.SumReduce(P_many, P_one, transpose_src=transpose_many, transpose_dest=transpose_one)
-    x = input_on(P_many, shape)
-    check_adjoint(layer, x)
-    y = layer(x)
-    mine = one_of(P_one, P_many, transpose_one, transpose_many) if P_many.active else None
-    parts = job.allgather((mine, x))
-    if P_one.active:
-        exact = sum(part.double() for one, part in parts if one == P_one.rank)
-        # Two orders of adding the same p numbers differ by at most p - 1 roundings of their magnitudes' sum.
-        magnitude = sum(part.abs() for one, part in parts if one == P_one.rank)
-        assert bool(((y - exact).abs() <= job.size * torch.finfo(torch.float64).eps * magnitude).all())
-
-
-def one_of(P_one, P_many, transpose_one, transpose_many):
-    """The rank in P_one that this worker of P_many belongs to, by the rules as they are written."""
-    index = [int(i) for i in P_many.index][:: -1 if transpose_many else 1]
-    shape = [int(n) for n in P_one.shape][:: -1 if transpose_one else 1]
-    there = [i if n != 1 else 0 for i, n in zip(index[len(index) - len(shape) :], shape, strict=True)]
-    rank = 0
-    for i, n in zip(there[:: -1 if transpose_one else 1], P_one.shape, strict=True):
-        rank = rank * int(n) + i
-    return rank
+    many = draw(st.sampled_from(SHAPES[draw(st.integers(1, 4))]))
+    ones = draw(st.lists(st.booleans(), min_size=len(many), max_size=len(many)))
+    one = [1 if alone else n for alone, n in zip(ones, many, strict=True)]
+    one = one[draw(st.integers(0, len(many) - 1)) :]  # what the extension to the left adds are ones
+    transposed = draw(st.booleans()), draw(st.booleans())
+    pair = [
+        dense.Grid(tuple(shape[:: -1 if backwards else 1]), draw(st.sampled_from(ORDERS))[: math.prod(shape)])
+        for shape, backwards in zip((one, many), transposed, strict=True)
+    ]
+    return *pair, *transposed
 
 
 @st.composite
-def blocks_on_a_grid(draw, largest_dims=3):
-    """A grid and the sizes of a tensor's blocks on it, balanced or not."""
-    P = draw(grids(draw(st.integers(1, largest_dims))))
-    if draw(st.booleans()):
-        sizes = [draw(st.lists(st.integers(0, 4), min_size=int(n), max_size=int(n))) for n in P.shape]
-    else:
-        sizes = []
-        for n in P.shape:
-            extent = draw(extents)
-            sizes.append([stop - start for start, stop in (balanced(extent, int(n), i) for i in range(int(n)))])
-    return P, sizes
+def outside(draw):
+    """What ranks pass that have no part of the input."""
+    return draw(st.sampled_from([(0,), (0,), (3, 0)]))
 
 
-def whole_of(sizes):
-    shape = [sum(along) for along in sizes]
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+@st.composite
+def any_shape(draw, largest=4):
+    return tuple(draw(st.lists(st.integers(0, 4), max_size=largest)))
 
 
-@given(blocks_on_a_grid(), st.data())
-@on_all_ranks
-def test_repartition(drawn, data):
-    P_x, sizes = drawn
-    P_y = data.draw(grids(P_x.dim))
-    whole = whole_of(sizes)
-    layer = dnn.Repartition(P_x, P_y)
-    x = block_of(whole, P_x, sizes)
-    y = layer(x)
-    assert same_bits(assemble(y, P_y, whole.shape), whole)
-    check_adjoint(layer, x)
+def grown(shape, by):
+    """Another shape of as many dimensions."""
+    return (*shape[:-1], shape[-1] + by) if shape else ()
 
 
-@given(blocks_on_a_grid(), st.data())
-@on_all_ranks
-def test_all_gather_and_reduce_scatter(drawn, data):
-    P, sizes = drawn
-    axes = data.draw(st.lists(st.integers(0, P.dim - 1), unique=True))
-    whole = whole_of(sizes)
-    x = block_of(whole, P, sizes)
-    gather = dnn.AllGather(P, axes_all_gather=axes)
-    y = gather(x)
-    check_adjoint(gather, x)
-    if P.active:
-        own = block_slices(P, whole.shape, sizes)
-        seen = tuple(slice(None) if d in axes else own[d] for d in range(P.dim))
-        assert same_bits(y, whole[seen])
-    scatter = dnn.ReduceScatter(P, axes_reduce_scatter=axes)
-    check_adjoint(scatter, y if P.active else distdl.zero_volume_tensor(dtype=torch.float64))
+@st.composite
+def broadcasts(draw):
+    one, many, *transposed = draw(matching())
+    shape, nowhere, batch = draw(any_shape()), draw(outside()), draw(st.booleans())
+    shapes = [grown(shape, rank % 3) if rank in one.ranks else nowhere for rank in RANKS]
+    arguments = (one, many, *transposed, batch)
+    return Draw(dnn.Broadcast, arguments, (dense.broadcast, *arguments), shapes)
 
 
-@given(blocks_on_a_grid(), st.data())
-@on_all_ranks
-def test_all_sum_reduce(drawn, data):
-    P, sizes = drawn
-    keep = data.draw(st.lists(st.integers(-P.dim, -1), unique=True))
-    index = [int(i) for i in P.index] if P.active else None
-    shape = [sizes[d][index[d]] for d in range(P.dim) if d - P.dim in keep] if P.active else ()
-    layer = dnn.AllSumReduce(P, axes_keep=keep)
-    x = input_on(P, shape)
-    check_adjoint(layer, x)
-    y = layer(x)
-    parts = job.allgather((index, x))
-    if P.active:
-        same = [part for i, part in parts if i is not None and all(i[d] == index[d] for d in keep)]
-        magnitude = sum(part.abs() for part in same)
-        assert bool(((y - sum(same)).abs() <= job.size * torch.finfo(torch.float64).eps * magnitude).all())
+@st.composite
+def sum_reductions(draw):
+    one, many, *transposed = draw(matching())
+    shape, nowhere, batch = draw(any_shape()), draw(outside()), draw(st.booleans())
+    target = dense.matches(one, many, *transposed)
+    shapes = [grown(shape, target[rank] % 3) if rank in many.ranks else nowhere for rank in RANKS]
+    arguments = (many, one, *transposed[::-1], batch)
+    return Draw(dnn.SumReduce, arguments, (dense.sum_reduce, *arguments), shapes)
 
 
-@given(blocks_on_a_grid(), st.data())
-@on_all_ranks
-def test_halo_exchange(drawn, data):
-    P, sizes = drawn
-    widths = [tuple(data.draw(st.integers(0, 5)) for _ in range(2)) for _ in range(P.dim)]
-    periodic = [data.draw(st.booleans()) for _ in range(P.dim)]
-    whole = whole_of(sizes)
-    x = block_of(whole, P, sizes)
-    layer = dnn.HaloExchange(P, widths, periodic=periodic)
-    check_adjoint(layer, x)
-    y = layer(x)
-    if not P.active:
+@st.composite
+def axes_of(draw, P):
+    """Some axes of a grid, as they are given to the primitives: themselves or the others, from either end."""
+    dims = len(P.shape)
+    along = [d for d in range(dims) if draw(st.booleans())]
+    given = along if (themselves := draw(st.booleans())) else [d for d in range(dims) if d not in along]
+    signed = [d - dims if draw(st.booleans()) else d for d in given]
+    return along, (signed, None) if themselves else (None, signed)
+
+
+@st.composite
+def all_sum_reductions(draw):
+    P_x = draw(grids())
+    along, arguments = draw(axes_of(P_x))
+    shape, nowhere = draw(any_shape()), draw(outside())
+    shapes = [nowhere] * job.size
+    for index, rank in P_x.workers:
+        shapes[rank] = grown(shape, sum(i for d, i in enumerate(index) if d not in along))
+    return Draw(dnn.AllSumReduce, (P_x, *arguments), (dense.all_sum_reduce, P_x, along), shapes)
+
+
+@st.composite
+def sizes_on(draw, P):
+    """The sizes of blocks along each dimension, balanced or not."""
+    sizes = []
+    for n in P.shape:
+        if draw(st.booleans()):
+            sizes.append([stop - start for start, stop in (balanced(draw(st.integers(0, 9)), n, i) for i in range(n))])
+        else:
+            sizes.append(draw(st.lists(st.integers(0, 4), min_size=n, max_size=n)))
+    return sizes
+
+
+@st.composite
+def shapes_on(draw, P_x, whole_along=()):
+    """The shapes of blocks on a grid, along some axes of the whole extent, and of what the other ranks pass."""
+    sizes, nowhere = draw(sizes_on(P_x)), draw(outside())
+    shapes = [nowhere] * job.size
+    for index, rank in P_x.workers:
+        own = [along[i] for along, i in zip(sizes, index, strict=True)]
+        shapes[rank] = tuple(sum(sizes[d]) if d in whole_along else n for d, n in enumerate(own))
+    return shapes
+
+
+@st.composite
+def all_gathers(draw):
+    P_x = draw(grids())
+    shapes = draw(shapes_on(P_x))
+    along, arguments = draw(axes_of(P_x))
+    return Draw(dnn.AllGather, (P_x, *arguments), (dense.all_gather, P_x, along), shapes)
+
+
+@st.composite
+def reduce_scatters(draw):
+    P_x = draw(grids())
+    along, arguments = draw(axes_of(P_x))
+    shapes = draw(shapes_on(P_x, along))
+    return Draw(dnn.ReduceScatter, (P_x, *arguments), (dense.reduce_scatter, P_x, along), shapes)
+
+
+@st.composite
+def repartitions(draw):
+    P_x = draw(grids())
+    shapes = draw(shapes_on(P_x))
+    P_y, batch = draw(grids(len(P_x.shape))), draw(st.booleans())
+    return Draw(dnn.Repartition, (P_x, P_y, batch), (dense.repartition, P_x, P_y, batch), shapes)
+
+
+@st.composite
+def beyond(draw, dims):
+    """What lies beyond a tensor of so many dimensions: in which of them it wraps, and the value elsewhere."""
+    return [draw(st.booleans()) for _ in range(dims)], draw(st.sampled_from([0.0, 0.0, 0.0, 2.0]))
+
+
+@st.composite
+def halo_exchanges(draw):
+    P_x = draw(grids())
+    shapes = draw(shapes_on(P_x))
+    dims = len(P_x.shape)
+    periodic, fill = draw(beyond(dims))
+    width = st.integers(-2, 5 if dims < 3 else 2)
+    for_all = [(draw(width), draw(width)) for _ in range(dims)] if draw(st.booleans()) else None
+    widths = {}
+    for rank in P_x.ranks:
+        drawn = for_all or [(draw(width), draw(width)) for _ in range(dims)]
+        # No more can be cut away than there is.
+        widths[rank] = [(left, max(right, -left - n)) for (left, right), n in zip(drawn, shapes[rank], strict=True)]
+    layer = partial(dnn.HaloExchange, periodic=periodic, fill_value=fill)
+    definition = (dense.halo_exchange, P_x, widths, periodic, fill)
+    return Draw(layer, (P_x, widths.get(job.rank, 0)), definition, shapes, linear=fill == 0)
+
+
+@st.composite
+def interval_exchanges(draw):
+    """The exchange behind layers that read windows."""
+    P_x = draw(grids())
+    shapes = draw(shapes_on(P_x))
+    P_y = draw(grids(len(P_x.shape)))
+    periodic, fill = draw(beyond(len(P_x.shape)))
+    wanted = []
+    for n in P_y.shape:
+        starts = draw(st.lists(st.integers(-3, 9), min_size=n, max_size=n))
+        wanted.append([(start, start + draw(st.integers(0, 5))) for start in starts])
+    arguments = (P_x, P_y, wanted, periodic, fill)
+    layer = partial(primitives.interval_exchange, "Intervals")
+    return Draw(layer, arguments, (dense.interval_exchange, *arguments), shapes, linear=fill == 0)
+
+
+EVERY = {
+    "broadcast": broadcasts,
+    "sum_reduce": sum_reductions,
+    "all_sum_reduce": all_sum_reductions,
+    "all_gather": all_gathers,
+    "reduce_scatter": reduce_scatters,
+    "repartition": repartitions,
+    "halo_exchange": halo_exchanges,
+    "interval_exchange": interval_exchanges,
+}
+
+
+def wide(dtype):
+    """A dtype in which all sums of the test are exact."""
+    if dtype.is_complex:
+        return torch.complex128
+    return torch.float64 if dtype.is_floating_point else torch.int64
+
+
+def derivatives(function, x, v, w):
+    """y = A x, A* v, and what <A* v, w> gives by v, which is A w: of lists of tensors."""
+    leaves, cotangents = ([tensor.detach().requires_grad_() for tensor in tensors] for tensors in (x, v))
+
+    def gradients(of, by, along):
+        pairs = [(y, one) for y, one in zip(of, along, strict=True) if y.requires_grad]
+        if not pairs:
+            return [torch.zeros_like(one) for one in by]
+        of, along = zip(*pairs, strict=True)
+        return torch.autograd.grad(of, by, along, create_graph=True, allow_unused=True, materialize_grads=True)
+
+    y = function(leaves)
+    first = gradients(y, leaves, cotangents)
+    second = gradients(first, cotangents, w)
+    return [[tensor.detach() for tensor in tensors] for tensors in (y, first, second)]
+
+
+def check(layer, drawn, dtype, how, halves):
+    """One call: values, gradients and second gradients, and that the one is the adjoint of the other."""
+    function = (lambda x: distdl.functional.wait(layer.start(x))) if halves else layer
+    x = [how(values(shape, dtype, seed)) for seed, shape in enumerate(drawn.shapes)]
+    exact = [one.to(wide(dtype)) for one in x]
+    if dtype not in (*REAL, *COMPLEX):
+        assert same_bits(function(x[job.rank]), drawn.define(exact)[job.rank].to(dtype))
         return
-    expected = whole
-    for d, own in enumerate(block_slices(P, whole.shape, sizes)):
-        wanted = torch.arange(own.start - widths[d][0], own.stop + widths[d][1])
-        n = whole.shape[d]
-        if n == 0:
-            expected = expected.new_zeros([len(wanted) if e == d else m for e, m in enumerate(expected.shape)])
-            continue
-        outside = ((wanted < 0) | (wanted >= n)).nonzero().flatten()
-        expected = expected.index_select(d, wanted % n)
-        if not periodic[d]:
-            expected = expected.index_fill(d, outside, 0.0)
-    assert same_bits(y, expected)
+    shapes = [one.shape for one in drawn.define(exact)]
+    v = [how(values(shape, dtype, 100 + seed)) for seed, shape in enumerate(shapes)]
+    w = [how(values(shape, dtype, 200 + seed)) for seed, shape in enumerate(drawn.shapes)]
+    expected = derivatives(drawn.define, exact, *([one.to(wide(dtype)) for one in some] for some in (v, w)))
+    results = derivatives(lambda mine: [function(mine[0])], *([some[job.rank]] for some in (x, v, w)))
+    for (mine,), whole in zip(results, expected, strict=True):
+        assert same_bits(mine, whole[job.rank].to(dtype)), (mine, whole[job.rank])
+    if drawn.linear and dtype.itemsize >= 8:
+        (y,), (gradient,), _ = results
+        both = [inner(y, v[job.rank]), inner(x[job.rank], gradient)]
+        left, right = (sum(one) for one in zip(*together(both), strict=True))
+        assert left == right
+
+
+def inner(a, b):
+    return complex((a.conj() * b).sum())
+
+
+@st.composite
+def calls(draw):
+    """A dtype, how the input lies in memory, and whether the call is made in two halves."""
+    dtype = draw(st.sampled_from(ALL_DTYPES))
+    how = draw(st.sampled_from(STRIDES if dtype in (*REAL, *COMPLEX) else PLAIN))
+    return dtype, how, draw(st.booleans())
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@draws(500)
+@given(st.sampled_from(list(EVERY.values())).flatmap(lambda one: one()), st.lists(calls(), min_size=1, max_size=5))
+@on_all_ranks
+def test_equals_its_definition(partitions, drawn, made_calls):
+    partitions.next_draw()
+    layer = drawn.construct(partitions)
+    for call in made_calls:
+        check(layer, drawn, *call)
+        together(None)  # or a rank on which this call failed would miss at the next one
+        partitions.cases += 1

@@ -10,8 +10,8 @@ from mpi4py import MPI
 
 import distdl
 import distdl.nn as dnn
+import jobs
 from support import assemble, block_of, grid, job, values
-from test_end import ends
 
 STEPS = 10
 
@@ -127,6 +127,21 @@ def test_one_after_the_other_on_the_same_communicator(P_world):
     assert in_threads(work, 4) == [None] * 4
 
 
+def test_a_backward_pass_in_another_thread(P_world):
+    """As torch runs those of devices. It keeps the order of the thread that made the graph, also where that has started
+    something else."""
+    layer, other = dnn.AllSumReduce(P_world, [0]), dnn.AllSumReduce(P_world, [0])
+    for i in range(20):
+        x = torch.ones(1 << 12, requires_grad=True)
+        y = layer(x)
+        started = other.start(torch.full((1 << 14,), float(i)))
+        thread = threading.Thread(target=y.backward, args=(torch.full_like(y, float(i)),))
+        thread.start()
+        thread.join()
+        assert torch.equal(x.grad, torch.full_like(x, float(i * job.size)))
+        assert torch.equal(other.wait(started), torch.full((1 << 14,), float(i * job.size)))
+
+
 def test_less_than_thread_multiple():
     """Then the main thread works, also in two halves, and others raise."""
     program = """
@@ -150,4 +165,4 @@ def test_less_than_thread_multiple():
         assert layer(torch.ones(1)).item() == 2
         """
     if job.size == 1:
-        assert ends(program, beginning="", launcher=[]) == (0, "")
+        assert jobs.ends(program, by=()) == (0, "")

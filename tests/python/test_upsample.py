@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import distdl
 import distdl.nn as dnn
-from poolings import assert_like_twin, draws, one_or_each, refused_by_both, split_tensors
+from poolings import assert_like_twin, one_or_each, refused_by_both, split_tensors
 from support import assemble, block_of, grid, job, on_all_ranks, raises_everywhere, same_bits, values
 
 every_dimension = pytest.mark.parametrize("dims", [1, 2, 3])
@@ -49,7 +49,6 @@ def rounding(dims, mode, x, y):
 
 
 @every_dimension
-@draws
 @given(data=st.data())
 @on_all_ranks
 def test_equals_upsample(P_world, dims, data):

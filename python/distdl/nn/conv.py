@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -95,9 +96,19 @@ class _DistributedConv(ConvLayer):
         """Apply the layer. Collective over the ranks of its partitions."""
         return self._convolve(input)
 
-    def _compute(self, read: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        groups = read.shape[-self.dims - 1] // weight.shape[1]
-        return self._functions[self.dims](read, weight, bias, self.stride, 0, self.dilation, groups)
+    def _compute(
+        self,
+        read: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        padding: Sequence[int],
+        along: Sequence[int] | None = None,
+    ) -> torch.Tensor:
+        """The local layer, with this padding; along some of the dimensions of space, if they are given."""
+        along = range(self.dims) if along is None else along
+        stride, dilation = ([option[d] for d in along] for option in (self.stride, self.dilation))
+        groups = read.shape[-len(along) - 1] // weight.shape[1]
+        return self._functions[len(along)](read, weight, bias, stride, padding, dilation, groups)
 
     def extra_repr(self) -> str:
         """Sizes, options and partitions."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from distdl._load import _core
 from distdl.construction import constructing
 from distdl.nn.boundary import Interval, Reader, as_of, intervals_of
 from distdl.nn.conv_grid import ConvGrid, check_groups
+from distdl.nn.conv_halo import HaloConvolution, Sliding, fit
 from distdl.nn.module import Module
 from distdl.nn.window import integer, per_dimension
 from distdl.parameters import Layout, ParameterBroadcast, kind_of, reset_like_linear, uniform_, zero_of
@@ -92,16 +93,23 @@ class ConvLayer(Module):
         # Where channels are neither split nor moved, each worker's result is its block of the output.
         alone = grid.p_in == 1 and grid.workers._ranks == grid.P_y._ranks
         self._y_sum_reduce = None if alone else primitives.sum_reduce(grid.workers, grid.output)
+        self._in_place = alone and grid.p_out == 1 and grid.workers._ranks == grid.P_x._ranks
         self._distdl_agree_among(grid.P_x, grid.workers, grid.P_y)
         self._own = ""
         # Of this worker along each spatial dimension, after the set-up: what it computes, and what it reads for that.
         self._outputs: list[Interval] = []
         self._inputs: list[Interval] = []
+        self._padding: list[int] = []  # what the local layer pads that beyond
+        self._halo_convolution: HaloConvolution | None = None  # where it takes the place of what follows
         self._read: Callable[[torch.Tensor], torch.Tensor] = primitives.Absent()
 
     def __init_subclass__(cls) -> None:
         """Show the arguments as they are documented; the constructor takes the partitions in several ways."""
         super().__init_subclass__()
+        given = inspect.signature(cls.__init__.__get__(object()))
+        if "arguments" not in given.parameters:  # a class of the user's, with a constructor of its own
+            cls.__signature__ = given
+            return
         _, P_x, P_y, P_w, *others = inspect.signature(cls._set_up).parameters.values()
         last = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY, default=None) for one in (P_y, P_w)]
         forms = {"first": [P_x, P_y, P_w, *others], "last": [P_x, *others, *last], "none": [P_x, *others]}
@@ -157,21 +165,42 @@ class ConvLayer(Module):
         self._check_input(name, extents, dtype)
         batched, space = grid.batched, extents[-self.dims :]
         reads = [intervals_of(along) for along in sizes[:batched]]
-        blocks = grid.p_out if grid.grouped else grid.p_in
-        reads.append([_core.balanced_block(self.in_channels, blocks, i) for i in range(blocks)])
+        split = grid.p_out if grid.grouped else grid.p_in
+        reads.append([_core.balanced_block(self.in_channels, split, i) for i in range(split)])
         copies = grid.workers._shape[grid.copied]
+        leading = [*reads]
         reads.insert(grid.copied, [(0, 1)] * copies)
-        self._outputs, self._inputs = [], []
+        self._outputs, self._inputs, self._padding = [], [], []
+        slidings: list[Sliding] = []
         for d, (count, reads_of) in enumerate(self._slide(space, *input[1:])):
-            workers = grid.space[d]
-            outputs = [_core.balanced_block(count, workers, i) for i in range(workers)]
-            reads.append([reads_of(block) for block in outputs])
+            outputs = [_core.balanced_block(count, grid.space[d], i) for i in range(grid.space[d])]
+            blocks = intervals_of(sizes[d - self.dims])
+            options = (self.kernel_size[d], self.stride[d], self.dilation[d])
+            slidings.append(Sliding(*options, blocks, outputs, [reads_of(block) for block in outputs]))
+            # Where nothing is split the local layer may as well pad.
+            padding = slidings[-1].padding(0) if self._pads_zeros() and len(blocks) == 1 else None
+            reads.append(list(slidings[-1].reads) if padding is None else blocks)
             if grid.workers.active:
                 self._outputs.append(outputs[grid.place[2][d]])
                 self._inputs.append(reads[-1][grid.place[2][d]])
+                self._padding.append(padding or 0)
+        smallest = min(sizes[0]) if batched else 1
+        if self._adds(dtype) and fit(slidings, smallest * self.in_channels):
+            self._halo_convolution = HaloConvolution(name, self.P_x, leading, slidings)
+            return
+        self._halo_convolution = None
         mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
         extents.insert(grid.copied, 1)
         self._read = Reader(name, grid.input, grid.workers, extents, reads, mode)
+
+    def _pads_zeros(self) -> bool:
+        return self.padding_mode == "zeros" and not self.transposed
+
+    def _adds(self, dtype: torch.dtype) -> bool:
+        """Whether what a worker's own block gives and what its halo gives may be added: not where the sum is rounded to
+        half precision, which torch.nn does once."""
+        result = self._one_element(torch.empty(0, dtype=dtype)).dtype
+        return self._in_place and self._pads_zeros() and result not in (torch.half, torch.bfloat16)
 
     def _check_input(self, name: str, extents: list[int], dtype: torch.dtype) -> None:
         """What torch.nn refuses; all ranks know the same."""
@@ -204,19 +233,23 @@ class ConvLayer(Module):
     def _convolve(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the layer. Collective over the ranks of its partitions."""
         grid = self._grid
+        if self._halo_convolution is not None:
+            started = self._parameters_to_all.start(*self._owned())
+            return self._halo_convolution(input, lambda: self._parameters_of(started()), self._compute)
         if grid.P_x.active:
             input = input.unsqueeze(grid.copied)
         read = self._read(input)
         if grid.workers.active:
-            result = self._on_block(read.squeeze(grid.copied), *self._parameters_here())
+            parameters = self._parameters_of(self._parameters_to_all(*self._owned()))
+            result = self._on_block(read.squeeze(grid.copied), *parameters)
         else:
             result = read + zero_of(read) * zero_of(self.weight)
             if self.bias is not None:
                 result = result + zero_of(self.bias)
         return result if self._y_sum_reduce is None else self._y_sum_reduce(result)
 
-    def _parameters_here(self) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """This worker's blocks of weight and bias; the bias in column 0 only, so that it is added once."""
+    def _owned(self) -> list[tuple[torch.Tensor, tuple[int, ...]]]:
+        """What this worker owns of its blocks of weight and bias, and their shapes; the bias in column 0 only."""
         i, j, _ = self._grid.place
         at = (j, i) if self.transposed and not self._grid.grouped else (i, j)
         block = self._distdl_layouts["weight"].block((*at, *(0,) * self.dims))
@@ -224,8 +257,12 @@ class ConvLayer(Module):
         if self.bias is not None:
             start, stop = self._distdl_layouts["bias"].block((i,))[0]
             owned.append((self.bias, (stop - start if j == 0 else 0,)))
-        weight, *biases = self._parameters_to_all(*owned)
-        return weight, biases[0] if biases and j == 0 else None
+        return owned
+
+    def _parameters_of(self, blocks: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Weight and bias of what arrived; the bias in column 0 only, so that it is added once."""
+        weight, *biases = blocks
+        return weight, biases[0] if biases and self._grid.place[1] == 0 else None
 
     def _on_block(self, read: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """This worker's term of the output; where nothing is to be computed, of a graph that is as on other workers."""
@@ -233,12 +270,14 @@ class ConvLayer(Module):
         start, stop = _core.balanced_block(self.out_channels, self._grid.p_out, i)
         shape = (*read.shape[: self._grid.batched], stop - start, *(stop - start for start, stop in self._outputs))
         if 0 not in shape and weight.numel() > 0:
-            return self._compute(read, weight, bias)
+            return self._compute(read, weight, bias, self._padding)
         nothing = self._one_element(read).new_zeros(shape) + zero_of(read) * zero_of(weight)
         return nothing if bias is None else nothing + zero_of(bias)
 
-    def _compute(self, read: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """The local layer, without padding."""
+    def _compute(
+        self, read: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, padding: Sequence[int]
+    ) -> torch.Tensor:
+        """The local layer, with this padding."""
         raise NotImplementedError
 
     def _partitions(self) -> str:

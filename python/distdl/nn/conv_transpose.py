@@ -111,7 +111,9 @@ class _DistributedConvTranspose(ConvLayer):
         """
         return self._convolve(input)
 
-    def _compute(self, read: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def _compute(
+        self, read: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, padding: Sequence[int]
+    ) -> torch.Tensor:
         """The local layer of all inputs that reach this worker's outputs, and of its result these."""
         # Of blocks without groups all input channels, of others those of whole groups.
         groups = self.groups * weight.shape[0] // self.in_channels if self._grid.grouped else 1
@@ -121,7 +123,7 @@ class _DistributedConvTranspose(ConvLayer):
         ]
         # Outputs behind what the inputs reach: of the output padding, or between the windows of a long stride.
         beyond = [max(stop - end, 0) for (_, stop), end in zip(self._outputs, ends, strict=True)]
-        result = self._functions[self.dims](read, weight, bias, self.stride, 0, beyond, groups, self.dilation)
+        result = self._functions[self.dims](read, weight, bias, self.stride, padding, beyond, groups, self.dilation)
         for d, (window, (first, _), (start, stop)) in enumerate(
             zip(self._windows, self._inputs, self._outputs, strict=True), start=-self.dims
         ):

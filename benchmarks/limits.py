@@ -1,0 +1,72 @@
+"""Why a goal is missed: what the limit is, how it was found, and what was tried. The trials are those of trials.py."""
+
+from __future__ import annotations
+
+from report import LARGE, SUMS, Row
+
+LIMITS = {
+    "call": """
+        A call costs what Python, torch.nn.Module and torch's allocator take, and the vote of the ranks. Found by timing
+        the parts (trials.py, call): a Broadcast that goes nowhere takes all but the vote, and the vote is a barrier.
+        Tried: (1) a node of autograd made in C++ in place of torch::autograd::Function, 10 us less; (2) no hooks on
+        layers that set nothing up, 6 to 9 us less; (3) no text, no look-up of counters, no saved tensor unless somebody
+        asks for it, all dimensions of a region at once, 1 to 2 us less; (4) between two ranks a message in place of a
+        collective, 1 us less. Of what is left, half is torch's own.
+        """,
+    "autograd": """
+        The backward pass of torch.clone alone takes longer than the goal leaves. Found by timing it in the same turns
+        (trials.py, call). Tried: as for a call. The adjoint without autograd costs what a forward call does.
+        """,
+    "fixed": """
+        At 1 MiB, a twentieth of what MPI or torch.clone take is 2 to 6 us, less than a call's fixed cost; adjoints have
+        autograd's as well. Found by the difference, which is about the same at 1 KiB. Tried: as for a call.
+        """,
+    "root": """
+        The root of a Broadcast gets a tensor of its own, where MPI leaves it its input: results never share memory with
+        inputs. Found by having the root copy by hand, too (trials.py, broadcast). Tried: a copy (1) before the message
+        and (2) after it, up to twice as slow; (3) during MPI_Ibcast, (4) during MPI_Isend. What is left is that both
+        ranks read the same memory at the same time.
+        """,
+    "sum": """
+        Whoever adds has to see the other's numbers: a sum of vectors that fit into the caches takes at least a message
+        and an addition. Found by doing just that by hand (trials.py, all_sum). Tried: (1) half of the sum on each rank,
+        then exchanged, which wins from 4 MiB on; (2) blocks of 32 KiB to 2 MiB, of which one is added while the next
+        travels, no gain below 4 MiB; (3) everything on both ranks, which is what is done up to 2 MiB. Where MPI's
+        reduction takes less than twice that, half of its time is out of reach with messages.
+        """,
+    "move": """
+        The same messages as by hand, but into memory that is new to the call. Found by the difference, which is gone at
+        64 MiB. Tried: (1) a pool of memory, without which this takes three to five times as long; (2) huge pages for
+        it; (3) no buffer for regions that are contiguous. What is left is a few percent of a noisy machine.
+        """,
+    "wire": """
+        On two cores, whoever looks after the messages takes time from the products: TCP, and the wire, which is a
+        program that takes a tenth of a core, as no network card would. And the start's vote takes a round trip of 2 ms.
+        Found by comparing with MPI by hand (trials.py, overlap). Tried: (1) at most 50, 200, 500 and 1000 us between
+        the progress thread's looks: of a Broadcast 52, 66, 68 and 75 % hidden; they double up to 640 us now;
+        (2) MPI_Test after each product, 72 %, but nothing of what takes long is cut into pieces; (3) MPI's own
+        progress thread (MPIR_CVAR_ASYNC_PROGRESS=1), which hides everything, but slows all products down by a fifth,
+        those with nothing to hide as well.
+        """,
+    "pieces": """
+        A convolution in three pieces takes longer than in one, mostly in the backward pass: the pieces' gradients have
+        to be put together.
+        """,
+    "unknown": "Not looked into.",
+}
+
+
+def limit(table: str, row: Row) -> str:
+    """The name of the limit that a row which misses its goal runs into."""
+    if table == "overlap":
+        return "pieces" if row["overlap"] == "Conv2d-halo" else "wire"
+    if table != "times":
+        return "unknown"
+    if row["bytes"] < LARGE:
+        return "call" if row["direction"] == "forward" else "autograd"
+    if (row["primitive"], row["direction"]) in SUMS:
+        return "sum"
+    if row["bytes"] == LARGE:
+        return "fixed"
+    moves_from_root = {("Broadcast", "forward"), ("SumReduce", "adjoint")}
+    return "root" if (row["primitive"], row["direction"]) in moves_from_root else "move"

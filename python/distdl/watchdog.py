@@ -1,0 +1,94 @@
+"""A thread that says who waits for too long: in which operation, where in the program, and what the others do.
+
+It belongs to this rank, and so do these functions: no other rank has to call them.
+"""
+
+from __future__ import annotations
+
+import linecache
+import math
+import os
+import sys
+import textwrap
+import threading
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import FrameType
+
+from distdl._load import _core
+
+_DEFAULT_SECONDS, _DEFAULT_SECONDS_WHILE_DEBUGGING = 300.0, 60.0
+_NOT_THE_USERS = ("distdl", "torch", "contextlib")
+_LONGEST_LINE = 60
+
+
+def set_watchdog(seconds: float, end: bool = False) -> None:
+    """Have the watchdog speak when this rank has waited for so long in one operation, and perhaps end the job.
+
+    It writes to stderr, and again when the wait is twice as long, four times, and so on. What is waited for may still
+    come: a rank that evaluates or saves for longer than that is no mistake.
+
+    Args:
+        seconds: how long; 0 turns the watchdog off. 300 by default, 60 with ``DISTDL_DEBUG=1``.
+        end: whether it then ends the job, with ``MPI_Abort``.
+
+    Raises:
+        ValueError: if ``seconds`` is negative or not finite.
+
+    The environment variables ``DISTDL_WATCHDOG=seconds`` and ``DISTDL_WATCHDOG_END=1`` do so from the beginning.
+    """
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise ValueError(f"set_watchdog: seconds={seconds}; it has to be a finite number of at least 0")
+    _core.set_watchdog(float(seconds), bool(end))
+
+
+def waiting(what: str) -> AbstractContextManager[None]:
+    """Let the watchdog see a block of code in which this rank waits for others without DistDL.
+
+    Args:
+        what: how messages call it.
+
+    Example:
+        >>> with distdl.watchdog.waiting("the barrier before the evaluation"):
+        ...     MPI.COMM_WORLD.Barrier()
+    """
+    return _core.Waiting(what)
+
+
+def _line_of(thread: int) -> str:
+    """The line of the user's program that a thread is on; the main thread's, if Python does not know the thread."""
+    frames = sys._current_frames()
+    innermost = frames.get(thread, frames.get(threading.main_thread().ident or 0))
+    frame = innermost
+    while frame is not None and _module_of(frame) in _NOT_THE_USERS:
+        frame = frame.f_back
+    frame = frame or innermost
+    if frame is None:
+        return ""
+    code = frame.f_code
+    function = "" if code.co_name == "<module>" else f" in {code.co_name}"
+    source = linecache.getline(code.co_filename, frame.f_lineno, frame.f_globals).strip()
+    if source:
+        source = f": {textwrap.shorten(source, _LONGEST_LINE, placeholder=' ...')}"
+    path = Path(code.co_filename)
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{shown}:{frame.f_lineno}{function}{source}"
+
+
+def _module_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _begin() -> None:
+    debugging = os.environ.get("DISTDL_DEBUG", "0") not in ("", "0")
+    default = _DEFAULT_SECONDS_WHILE_DEBUGGING if debugging else _DEFAULT_SECONDS
+    _core.set_debugging(debugging)
+    text = os.environ.get("DISTDL_WATCHDOG", "")
+    try:
+        set_watchdog(float(text or default), os.environ.get("DISTDL_WATCHDOG_END", "0") not in ("", "0"))
+    except ValueError:
+        raise ValueError(f"DISTDL_WATCHDOG={text!r}; it has to be a number of seconds, at least 0") from None
+    _core.set_locator(_line_of)
+
+
+_begin()

@@ -1,0 +1,46 @@
+#include "comm/ending.hpp"
+
+#include <mpi.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "comm/error.hpp"
+#include "comm/progress.hpp"
+#include "comm/vote.hpp"
+#include "comm/watchdog.hpp"
+
+namespace distdl::comm {
+
+namespace {
+
+const pid_t process = getpid();  // not that of a forked child, which has no part in any call
+
+}  // namespace
+
+void end_of_program() noexcept {
+  static bool ended = false;
+  if (ended || getpid() != process) return;
+  ended = true;
+  try {
+    finish_all();
+    agree_on_end();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "distdl: at the end of the program: %s\n", error.what());
+  }
+  stop_watchdog();
+}
+
+void attend_finalize() {
+  // What is attached to COMM_SELF is deleted first, while MPI still works, and even after Python has gone.
+  int key = MPI_KEYVAL_INVALID;
+  const auto on_deletion = [](MPI_Comm, int, void*, void*) {
+    end_of_program();
+    return MPI_SUCCESS;
+  };
+  check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, on_deletion, &key, nullptr), "MPI_Comm_create_keyval");
+  check(MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr), "MPI_Comm_set_attr");
+}
+
+}  // namespace distdl::comm

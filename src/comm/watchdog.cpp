@@ -1,0 +1,236 @@
+#include "comm/watchdog.hpp"
+
+#include <mpi.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "comm/error.hpp"
+#include "comm/progress.hpp"
+#include "comm/questions.hpp"
+#include "comm/waiting.hpp"
+#include "geometry/text.hpp"
+
+namespace distdl::comm {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kShortestSleep{20}, kLongestSleep{1000};
+
+std::atomic<bool> debug_mode{false};
+
+std::mutex locator_mutex;
+Locator locator;
+
+/// What a thread does, as others read it. Its mutex is held.
+std::string described(const Thread& thread) {
+  const auto activity = thread.activity.text();
+  if (thread.waits_since != 0) return "waits in " + activity;
+  if (thread.depth > 0) return "computes in " + activity;
+  return activity.empty() ? "has made no call" : "is in no operation; the last one was " + activity;
+}
+
+/// What this process does: its first thread that waits; if none does, the first one that is in an operation.
+std::string described_process() {
+  std::string text = "has made no call";
+  std::uint64_t id = 0;
+  int best = -1;
+  for_each_thread([&](Thread& thread) {
+    const std::lock_guard lock(thread.mutex);
+    const int telling = thread.waits_since != 0 ? 2 : thread.depth > 0 ? 1 : 0;
+    if (telling <= best) return;
+    best = telling;
+    text = described(thread);
+    id = thread.id;
+  });
+  return text + at_line(id);
+}
+
+std::string process_name() {
+  std::array<char, 256> host{};
+  if (gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
+  return "process " + std::to_string(getpid()) + " on " + host.data();
+}
+
+/// A wait that lasts: of which thread, and since when.
+struct Wait {
+  std::uint64_t thread;
+  std::int64_t since;
+  Activity activity;
+};
+
+class Watchdog {
+ public:
+  void set(WatchdogSettings settings) {
+    {
+      const std::lock_guard lock(mutex_);
+      settings_ = settings;
+    }
+    changed_.notify_all();
+  }
+
+  WatchdogSettings settings() {
+    const std::lock_guard lock(mutex_);
+    return settings_;
+  }
+
+  void begin() {
+    const std::lock_guard lock(mutex_);
+    if (running_ || settings_.seconds <= 0) return;
+    check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
+    asks_ = thread_multiple();
+    running_ = true;
+    std::thread([this] { serve(); }).detach();
+  }
+
+ private:
+  void serve() {
+    prctl(PR_SET_NAME, "distdl-watchdog");
+    while (true) {
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait_for(lock, between_looks(settings_.seconds));
+      }
+      try {
+        if (asks_) answer_questions(&described_process);
+        for (const auto& wait : overdue()) report(wait);
+      } catch (const std::exception&) {
+        asks_ = false;  // MPI is in no state to be asked
+      }
+    }
+  }
+
+  static milliseconds between_looks(double seconds) {
+    if (seconds <= 0) return kLongestSleep;
+    return std::clamp(milliseconds(static_cast<std::int64_t>(seconds * 100)), kShortestSleep, kLongestSleep);
+  }
+
+  /// The waits that it is time to speak of: after so many seconds, then after twice as many, and so on.
+  std::vector<Wait> overdue() {
+    const auto limit = settings().seconds;
+    std::vector<Wait> result;
+    if (limit <= 0) return result;
+    const auto now = Clock::now().time_since_epoch();
+    for_each_thread([&](Thread& thread) {
+      const auto since = thread.waits_since.load();
+      if (since == 0) return;
+      auto& [of_wait, times] = spoken_[thread.id];
+      if (of_wait != since) times = 1.0;
+      of_wait = since;
+      if (std::chrono::duration<double>(now - Clock::duration(since)).count() < limit * times) return;
+      const std::lock_guard lock(thread.mutex);
+      if (!thread.activity.at_end()) result.push_back({thread.id, since, thread.activity});
+    });
+    return result;
+  }
+
+  void report(const Wait& wait) {
+    auto& times = spoken_[wait.thread].second;
+    std::ostringstream text;
+    text << wait.activity.text() << ": not all ranks have come after " << settings().seconds * times << " s; "
+         << everyone(wait);
+    if (!still_waits(wait)) return;
+    if (debugging() && times == 1.0) {
+      give_up(wait, text.str());
+    } else {
+      const auto line =
+          "distdl: rank " + std::to_string(rank_) + " (" + process_name() + ") waits in " + text.str() + "\n";
+      [[maybe_unused]] const auto written = write(STDERR_FILENO, line.data(), line.size());
+      if (settings().end) MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+    times *= 2;
+  }
+
+  /// What the ranks of the operation do.
+  std::string everyone(const Wait& wait) {
+    Answers answers;
+    if (asks_ && wait.activity.communicator != nullptr) {
+      answers = ask_all(wait.activity.communicator, std::max(milliseconds(1000), 3 * between_looks(settings().seconds)),
+                        &described_process);
+    }
+    if (answers.ranks.empty()) return "rank " + std::to_string(rank_) + ": " + described_process();
+    for (auto& text : answers.texts) {
+      if (text.empty()) text = "does not answer: it has ended, or computes outside of Python";
+    }
+    return geometry::by_rank(answers.ranks, answers.texts);
+  }
+
+  static bool still_waits(const Wait& wait) {
+    bool found = false;
+    for_each_thread([&](Thread& thread) { found |= thread.id == wait.thread && thread.waits_since == wait.since; });
+    return found;
+  }
+
+  static void give_up(const Wait& wait, const std::string& why) {
+    for_each_thread([&](Thread& thread) {
+      if (thread.id != wait.thread) return;
+      const std::lock_guard lock(thread.mutex);
+      thread.verdict = why;
+      thread.given_up = wait.since;
+    });
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  WatchdogSettings settings_;
+  bool running_ = false;
+  std::atomic<bool> asks_ = false;
+  int rank_ = 0;
+  std::map<std::uint64_t, std::pair<std::int64_t, double>> spoken_;  // by thread: of which wait, when to speak next
+};
+
+/// Never destroyed: the thread lives as long as the process.
+Watchdog& the_watchdog() {
+  static auto* const one = new Watchdog;
+  return *one;
+}
+
+}  // namespace
+
+void set_watchdog(WatchdogSettings settings) {
+  the_watchdog().set(settings);
+  bool needed = false;
+  with_communicators([&](const auto& all) { needed = !all.empty(); });
+  if (needed) begin_to_watch();
+}
+WatchdogSettings watchdog() { return the_watchdog().settings(); }
+void begin_to_watch() { the_watchdog().begin(); }
+void stop_watchdog() { stop_questions(); }
+
+void set_debugging(bool on) { debug_mode = on; }
+bool debugging() { return debug_mode; }
+
+void throw_if_given_up() {
+  auto& thread = this_thread();
+  if (thread.given_up == 0 || thread.given_up != thread.waits_since) return;
+  const std::lock_guard lock(thread.mutex);
+  throw std::runtime_error(thread.verdict);
+}
+
+void set_locator(Locator one) {
+  const std::lock_guard lock(locator_mutex);
+  locator = std::move(one);
+}
+
+std::string at_line(std::uint64_t thread) {
+  const std::lock_guard lock(locator_mutex);
+  const auto line = locator ? locator(thread) : std::string();
+  return line.empty() ? line : ", at " + line;
+}
+
+}  // namespace distdl::comm

@@ -1,0 +1,139 @@
+// The queue of started work and its thread, without messages. tests/run.sh runs it under the thread sanitizer.
+#include <mpi.h>
+
+#include <atomic>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "../check.hpp"
+#include "comm/progress.hpp"
+
+using namespace distdl;
+
+/// In place of MPI's own, which would have to be initialized.
+extern "C" int MPI_Query_thread(int* level) {
+  *level = MPI_THREAD_MULTIPLE;
+  return MPI_SUCCESS;
+}
+
+namespace {
+
+constexpr int kMany = 2'000;
+
+TEST(what_is_started_is_done_in_order) {
+  std::vector<int> done;  // without a lock: one task runs at a time, and each sees what those before it did
+  std::vector<comm::TaskPtr> tasks;
+  for (int i = 0; i < kMany; ++i) tasks.push_back(comm::start([&done, i] { done.push_back(i); }));
+  tasks.back()->wait();
+  CHECK_EQ(done.size(), kMany);
+  CHECK(std::is_sorted(done.begin(), done.end()));
+}
+
+TEST(threads_that_start_and_wait_at_the_same_time) {
+  const auto start_and_wait = [] {
+    long sum = 0;  // without a lock: what this thread starts is done one after the other
+    std::vector<comm::TaskPtr> tasks;
+    for (int i = 0; i < kMany; ++i) {
+      tasks.push_back(comm::start([&sum] { ++sum; }));
+      if (i % 3 == 0) tasks.back()->wait();
+    }
+    for (const auto& task : tasks) task->wait();
+    CHECK_EQ(sum, kMany);
+  };
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back(start_and_wait);
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(a_thread_that_starts_in_place_of_another) {
+  std::vector<int> done;  // without a lock: in the order of both
+  comm::TaskPtr last;
+  for (int i = 0; i < kMany; ++i) comm::start([&done, i] { done.push_back(i); });
+  std::thread([&, caller = comm::progress_of_this_thread()] {
+    const comm::InPlaceOf scope(caller);
+    for (int i = kMany; i < 2 * kMany; ++i) last = comm::start([&done, i] { done.push_back(i); });
+  }).join();
+  last->wait();
+  CHECK_EQ(done.size(), 2 * kMany);
+  CHECK(std::is_sorted(done.begin(), done.end()));
+}
+
+TEST(what_a_thread_started_is_done_after_its_end) {
+  std::atomic<int> done = 0;
+  comm::ProgressPtr ended;
+  std::thread([&] {
+    ended = comm::progress_of_this_thread();
+    for (int i = 0; i < kMany; ++i) comm::start([&done] { ++done; });
+  }).join();
+  comm::finish_all();
+  CHECK_EQ(done.load(), kMany);
+  const comm::InPlaceOf scope(ended);
+  comm::start([&done] { ++done; })->wait();
+  CHECK_EQ(done.load(), kMany + 1);
+}
+
+TEST(threads_that_wait_for_the_same) {
+  for (int i = 0; i < 200; ++i) {
+    int result = 0;
+    const auto task = comm::start([&] { result = 7; });
+    std::atomic<int> seen = 0;
+    std::vector<std::thread> threads;
+    for (int j = 0; j < 3; ++j) {
+      threads.emplace_back([&] {
+        task->wait();
+        seen += result;
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    CHECK_EQ(seen.load(), 21);
+  }
+}
+
+TEST(finish_all_leaves_nothing_under_way) {
+  int done = 0;
+  for (int i = 0; i < kMany; ++i) comm::start([&done] { ++done; });
+  comm::finish_all();
+  CHECK_EQ(done, kMany);
+  CHECK(!comm::under_way());
+}
+
+TEST(what_is_thrown_is_thrown_where_it_is_waited_for) {
+  const auto failing = comm::start([] { throw std::runtime_error("in the task"); });
+  const auto next = comm::start([] {});
+  next->wait();
+  CHECK_THROWS(failing->wait(), "in the task");
+  CHECK_THROWS(failing->wait(), "in the task");
+}
+
+TEST(the_thread_can_be_turned_off_and_on_while_it_works) {
+  std::atomic<bool> stop = false;
+  std::thread turning([&] {
+    for (bool on = false; !stop; on = !on) comm::set_progress_thread(on);
+  });
+  int done = 0;
+  for (int i = 0; i < kMany; ++i) {
+    const auto task = comm::start([&done] { ++done; });
+    if (i % 2 == 0) task->wait();
+  }
+  comm::finish_all();
+  stop = true;
+  turning.join();
+  comm::set_progress_thread(true);
+  CHECK_EQ(done, kMany);
+}
+
+TEST(it_is_patient_while_nobody_waits) {
+  CHECK(!comm::patient());
+  std::atomic<bool> looked = false, was_patient = false;
+  const auto task = comm::start([&] {
+    was_patient = comm::patient();
+    for (int looks = 0; comm::patient() && looks < 100; ++looks) comm::pause(looks);
+    looked = true;
+  });
+  while (!looked) std::this_thread::yield();
+  task->wait();
+  CHECK(was_patient.load());
+}
+
+}  // namespace
