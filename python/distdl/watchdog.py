@@ -60,7 +60,7 @@ def _line_of(thread: int) -> str:
     frames = sys._current_frames()
     innermost = frames.get(thread, frames.get(threading.main_thread().ident or 0))
     frame = innermost
-    while frame is not None and _module_of(frame) in _NOT_THE_USERS:
+    while frame is not None and _is_not_the_users(frame):
         frame = frame.f_back
     frame = frame or innermost
     if frame is None:
@@ -75,8 +75,9 @@ def _line_of(thread: int) -> str:
     return f"{shown}:{frame.f_lineno}{function}{source}"
 
 
-def _module_of(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+def _is_not_the_users(frame: FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return module in _NOT_THE_USERS or not module  # torch writes programs, too, which are in no module
 
 
 def _begin() -> None:

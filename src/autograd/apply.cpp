@@ -59,14 +59,16 @@ class Adjoint : public torch::autograd::Node {
     variable_list results(num_outputs());
     auto gradient = gradients[0];
     if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();
-    const auto problem = gradient.defined() ? operators::Input{gradient, ""}.structure().error : std::string();
+    const auto structure = gradient.defined() ? operators::Input{gradient, ""}.structure() : operators::Structure{};
     const bool has_tangent = gradient.defined() && gradient._fw_grad(0).defined();
     const auto turn = adjoint->site().scope.turn();
     const auto agreed = operators::agree_on_backward(adjoint->site(), adjoint->is_adjoint(), gradient.defined(),
-                                                     {differentiated, has_tangent}, problem);
+                                                     {differentiated, has_tangent}, structure);
     if (!agreed.any) return results;
     if (freed_) unpack();
-    if (!problem.empty()) throw operators::TypeError(adjoint->site().name + ": the gradient " + problem);
+    if (!structure.error.empty()) {
+      throw operators::TypeError(adjoint->site().name + ": the gradient " + structure.error);
+    }
     if (!gradient.defined()) gradient = input_metadata(0).zeros_like();
     // The second edge passes nothing back, but leads here. Where only some ranks' gradients depend on this call, a
     // derivative of the derivative would come through it there, and wait for ranks that have no reason to.

@@ -35,6 +35,7 @@ class Communicator {
   /// Counts the votes held on it: none was held on the communicator of a mere group.
   void count_vote() const { ++votes_; }
   bool holds_votes() const { return votes_ > 0; }
+  std::int64_t votes() const { return votes_; }
 
   /// A vote on it was given up: its ranks are out of step for ever.
   void abandon() const { abandoned_ = true; }

@@ -83,7 +83,16 @@ template <class Error = std::runtime_error>
 
 constexpr std::array<const char*, 3> kTurns{"", ", backward", ", compiled"};
 
-comm::Outcome vote_on_call(const Site& site, Turn turn, bool changed, Derivatives derivatives, const std::string& own) {
+/// What distinguishes one call of an operator from another one, for who looks for a mistake.
+std::string fingerprint(const Scope& scope, const Structure& tensor) {
+  if (!comm::debugging()) return {};
+  const auto dtype = tensor.error_kind == Structure::Error::none ? c10::toString(tensor.dtype) : "an error";
+  return ", call " + std::to_string(scope.communicator->votes()) + " on these ranks, with " + dtype + " " +
+         geometry::text(tensor.sizes);
+}
+
+comm::Outcome vote_on_call(const Site& site, Turn turn, bool changed, Derivatives derivatives, const std::string& own,
+                           const Structure& tensor) {
   comm::Ballot ballot;
   ballot.value = comm::value_of(own);
   ballot.call = 3 * site.number + static_cast<std::int64_t>(turn);
@@ -93,7 +102,8 @@ comm::Outcome vote_on_call(const Site& site, Turn turn, bool changed, Derivative
   ballot.grad_disabled = !records_gradients();
   const CountedWaits waits(site.counter(turn == Turn::backward));
   const auto outcome = vote(site.scope, ballot, [&] {
-    return site.name + " number " + std::to_string(site.number) + kTurns.at(static_cast<std::size_t>(turn));
+    return site.name + " number " + std::to_string(site.number) + kTurns.at(static_cast<std::size_t>(turn)) +
+           fingerprint(site.scope, tensor);
   });
   if (outcome.any_requires_grad && outcome.any_grad_disabled) {
     throw_gathered(site.scope,
@@ -154,13 +164,13 @@ std::string take_complaint() {
 bool records_gradients() { return c10::GradMode::is_enabled() && !c10::InferenceMode::is_enabled(); }
 
 BackwardAgreement agree_on_backward(const Site& site, bool adjoint, bool has_gradient, Derivatives derivatives,
-                                    const std::string& problem) {
+                                    const Structure& gradient) {
   if (!site.scope.communicator) return {has_gradient, derivatives.has_tangent};
   if (!structure_check()) return {true, derivatives.has_tangent};
   const auto turn = adjoint ? Turn::backward : Turn::forward;
   const auto operation = doing(site, turn);
-  const auto outcome = vote_on_call(site, turn, has_gradient, derivatives, problem);
-  require_same(site, outcome, problem);
+  const auto outcome = vote_on_call(site, turn, has_gradient, derivatives, gradient.error, gradient);
+  require_same(site, outcome, gradient.error);
   return {outcome.any_changed, outcome.any_has_tangent};
 }
 
@@ -178,7 +188,7 @@ Agreement::Result Agreement::agree(const Structure& mine, Derivatives derivative
   }
   const auto turn = purpose == Purpose::trace ? Turn::trace : Turn::forward;
   const auto operation = doing(*site_, turn);
-  const auto outcome = vote_on_call(*site_, turn, changed, derivatives, own);
+  const auto outcome = vote_on_call(*site_, turn, changed, derivatives, own, mine);
   derivatives_ = {outcome.any_requires_grad, outcome.any_has_tangent};
   GlobalStructure gathered;
   if (outcome.any_changed) {

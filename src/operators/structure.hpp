@@ -101,7 +101,7 @@ struct BackwardAgreement {
   bool has_tangent;  // whether any rank's gradient has a forward-mode derivative
 };
 BackwardAgreement agree_on_backward(const Site& site, bool adjoint, bool has_gradient, Derivatives derivatives,
-                                    const std::string& problem);
+                                    const Structure& gradient);
 
 /// Whether torch records what is called now: neither under no_grad nor in inference mode.
 bool records_gradients();

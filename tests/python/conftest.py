@@ -2,7 +2,8 @@
 
 A test that fails on any rank fails on all of them and names the rank. A test that hangs ends the job with the stacks
 (faulthandler_timeout in pyproject.toml). Tests that need more than four ranks are marked ``mpi(min_size=N)``: they run
-in the jobs that are as large, and jobs of more than four ranks run nothing else.
+in the jobs that are as large, and jobs of more than four ranks run nothing else. Those marked ``mpi(max_size=1)`` start
+jobs of their own.
 """
 
 import os
@@ -47,9 +48,10 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         marker = item.get_closest_marker("mpi")
         needed = marker.kwargs.get("min_size", 1) if marker else 1
+        most = marker.kwargs.get("max_size", job.size) if marker else job.size
         for_any = "DISTDL_DRAWS" in os.environ and item.get_closest_marker("hypothesis") is not None
         small = job.size <= RANKS_OF_SMALL_JOBS
-        belongs = needed <= job.size and (needed > RANKS_OF_SMALL_JOBS or small or for_any)
+        belongs = needed <= job.size <= most and (needed > RANKS_OF_SMALL_JOBS or small or for_any)
         (kept if belongs else left_out).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
