@@ -13,8 +13,8 @@ class Progress;
 using ProgressPtr = std::shared_ptr<Progress>;
 ProgressPtr progress_of_this_thread();
 
-/// Within its scope, this thread starts and does what it does in the order of another: torch runs the backward pass of a
-/// device in a thread of its own, on behalf of the one that waits for it.
+/// Within its scope, this thread starts and does what it does in the order of another: torch runs the backward pass of
+/// a device in a thread of its own, on behalf of the one that waits for it.
 class InPlaceOf {
  public:
   explicit InPlaceOf(ProgressPtr other);
@@ -29,8 +29,7 @@ class InPlaceOf {
 /// Something that was started.
 class Task {
  public:
-  Task(std::function<void()> work, ProgressPtr progress)
-      : work_(std::move(work)), progress_(std::move(progress)) {}
+  Task(std::function<void()> work, ProgressPtr progress) : work_(std::move(work)), progress_(std::move(progress)) {}
 
   /// Returns when it is done; throws what it threw. Meanwhile the caller does what is still to be done before it.
   void wait();

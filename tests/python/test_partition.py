@@ -160,8 +160,8 @@ def test_bad_ranks_raise_everywhere(P_world, ranks):
 @pytest.mark.parametrize("bad", [[0, 0], [10**6], "x"], ids=str)
 def test_bad_ranks_on_one_rank_raise_everywhere(P_world, bad):
     ranks = bad if job.rank == job.size - 1 else [0]
-    kind = (ValueError, TypeError)
-    raises_everywhere(kind, "distinct|cannot be interpreted as an integer", lambda: P_world.create_partition_inclusive(ranks))
+    kind, match = (ValueError, TypeError), "distinct|cannot be interpreted as an integer"
+    raises_everywhere(kind, match, lambda: P_world.create_partition_inclusive(ranks))
     assert P_world.create_partition_inclusive([0]).size == 1
 
 
