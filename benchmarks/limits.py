@@ -39,27 +39,12 @@ LIMITS = {
         64 MiB. Tried: (1) a pool of memory, without which this takes three to five times as long; (2) huge pages for
         it; (3) no buffer for regions that are contiguous. What is left is a few percent of a noisy machine.
         """,
-    "wire": """
-        On two cores, whoever looks after the messages takes time from the products: TCP, and the wire, which is a
-        program that takes a tenth of a core, as no network card would. And the start's vote takes a round trip of 2 ms.
-        Found by comparing with MPI by hand (trials.py, overlap). Tried: (1) at most 50, 200, 500 and 1000 us between
-        the progress thread's looks: of a Broadcast 52, 66, 68 and 75 % hidden; they double up to 640 us now;
-        (2) MPI_Test after each product, 72 %, but nothing of what takes long is cut into pieces; (3) MPI's own
-        progress thread (MPIR_CVAR_ASYNC_PROGRESS=1), which hides everything, but slows all products down by a fifth,
-        those with nothing to hide as well.
-        """,
-    "pieces": """
-        A convolution in three pieces takes longer than in one, mostly in the backward pass: the pieces' gradients have
-        to be put together.
-        """,
     "unknown": "Not looked into.",
 }
 
 
 def limit(table: str, row: Row) -> str:
     """The name of the limit that a row which misses its goal runs into."""
-    if table == "overlap":
-        return "pieces" if row["overlap"] == "Conv2d-halo" else "wire"
     if table != "times":
         return "unknown"
     if row["bytes"] < LARGE:
