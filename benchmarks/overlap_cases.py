@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d, linear
+from torch.nn.functional import conv1d, conv2d, linear
 
 from cases import first_alone, on
 from distdl import Partition, nn
+from distdl.nn.conv_halo import Added
 
 Outputs = tuple[Tensor, ...]
 
@@ -70,9 +71,8 @@ def convolution(world: Partition, size: int, work: int) -> Overlap:
         started = halo.start(x)
         y = conv2d(x, weight, padding=1)
         arrived = halo.wait(started)
-        y[:, :, :1] += conv2d(arrived[:, :, :1], weight[:, :, :1], padding=(0, 1))
-        y[:, :, -1:] += conv2d(arrived[:, :, -1:], weight[:, :, -1:], padding=(0, 1))
-        return (y,)
+        above, below = (conv1d(arrived[:, :, row], weight[:, :, row], padding=1).unsqueeze(2) for row in (0, -1))
+        return (Added.apply(Added.apply(y, above, 2, 0), below, 2, rows - 1),)
 
     return Overlap(
         inputs=(x, weight, grown),

@@ -138,7 +138,7 @@ class _Borders(torch.autograd.Function):
         return x.view_as(x), *_Borders.cut(x, ctx.widths)
 
 
-class _Added(torch.autograd.Function):
+class Added(torch.autograd.Function):
     """A tensor to which terms are added in place, from an index of a dimension on.
 
     If they were added to a view of it, as autograd has that, the backward pass would copy the whole gradient.
@@ -233,10 +233,10 @@ class HaloConvolution:
                 share = self._slidings[d].share(self._place[d], start, stop)
                 halo = read.narrow(at, first, stop - start).contiguous()  # without what is not saved for backward
                 taps = weight.narrow(at, share.taps[0], share.taps[1] - share.taps[0])
-                output = _Added.apply(output, self._terms(d, share, halo, taps, convolve), at, share.outputs[0])
+                output = Added.apply(output, self._terms(d, share, halo, taps, convolve), at, share.outputs[0])
             if before == behind == 0:  # other workers have a halo: the graph is to be as theirs
                 nothing = zero_of(read) * zero_of(weight)
-                output = _Added.apply(output, nothing.expand_as(output.narrow(at, 0, 0)), at, 0)
+                output = Added.apply(output, nothing.expand_as(output.narrow(at, 0, 0)), at, 0)
         return output
 
     def _terms(
