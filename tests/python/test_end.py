@@ -94,9 +94,8 @@ SILENT = {
     "os._exit": "layer(torch.ones(3)); MPI.COMM_WORLD.Barrier(); MPI.Finalize(); os._exit(0)",
 }
 CAUSED = {
-    "sys.exit with a status": ("sys.exit(3)", 3, ""),
-    "an exception on all ranks": ("raise ValueError('of the program')", 1, "ValueError: of the program"),
-    "os._exit of one rank": ("layer(torch.ones(3)); os._exit(5) if P.rank else layer(torch.ones(3))", None, ""),
+    "sys.exit with a status": ("sys.exit(3)", 3),
+    "os._exit of one rank": ("layer(torch.ones(3)); os._exit(5) if P.rank else layer(torch.ones(3))", None),
 }
 
 
@@ -121,13 +120,12 @@ def test_nothing_is_said_at_the_end_of_plain_python(name):
         assert jobs.ends(QUIET + textwrap.dedent(SILENT[name]), by=()) == (0, "")
 
 
-@pytest.mark.parametrize(("program", "status", "expected"), CAUSED.values(), ids=CAUSED)
-def test_what_a_program_causes_itself(program, status, expected):
+@pytest.mark.parametrize(("program", "status"), CAUSED.values(), ids=CAUSED)
+def test_what_a_program_causes_itself(program, status):
     """Nothing of ours is said beyond it, and nobody stays."""
     if job.size == 1:
         returned, said = jobs.ends(QUIET + textwrap.dedent(program))
         assert returned == status if status is not None else returned != 0
-        assert expected in said
         assert "distdl" not in said
         assert "core dumped" not in said
 
