@@ -5,10 +5,12 @@ They compare what they are about to do in one small reduction. Only if it differ
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from mpi4py import MPI
 
@@ -17,7 +19,14 @@ from distdl._load import _core
 if TYPE_CHECKING:
     from distdl.partition import Partition
 
-_RAISED = {kind.__name__: kind for kind in (TypeError, ValueError, RuntimeError, NotImplementedError)}
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+# What is raised on all ranks for an exception of one of them; RuntimeError for all others.
+_RAISED = {
+    kind.__name__: kind
+    for kind in (TypeError, ValueError, RuntimeError, NotImplementedError, OverflowError, ZeroDivisionError)
+}
 
 
 @contextmanager
@@ -30,7 +39,7 @@ def agreed(what: str, partition: Partition, describe: Callable[[], str]) -> Iter
         error = raised
     root, voters = (partition._root, partition._ranks) if partition.active else (None, ())
     members = {"the partition": [partition._shape, partition._ranks]}
-    compare(what, what, root, voters, error, members, {"arguments": describe()})
+    compare(what, what, root, voters, error, members, {} if error is not None else {"arguments": describe()})
 
 
 def compare(
@@ -52,10 +61,14 @@ def compare(
         partitions: (shape, ranks) by name.
         options: everything else that has to be equal.
     """
+    if error is not None:
+        error = _naming(what, options, error)
     if root is None:  # nobody to compare with
         if error is not None:
             raise error
         return
+    if MPI.Is_finalized() or root == MPI.COMM_NULL:  # known to all ranks; MPI would end the process
+        raise RuntimeError(f"{what}: the communicator of the partitions was freed, or MPI was finalized")
     mine: dict[str, Any] = {"what": what, "partitions": partitions, "options": {k: repr(v) for k, v in options.items()}}
     if error is not None:
         mine = {"raised": type(error).__name__, "text": str(error)}
@@ -72,6 +85,54 @@ def compare(
         if any(views[rank] != view for rank in involved):
             names = " and ".join(sorted({view["what"] for view in views.values()}))
             raise ValueError(f"{names}: the ranks ask for different things; " + _differences(views))
+
+
+def _naming(what: str, options: Mapping[str, Any], error: Exception) -> Exception:
+    """An error of a kind that can be raised on all ranks, and that names the operation and the values."""
+    kind, text = _RAISED.get(type(error).__name__, RuntimeError), str(error)
+    if type(error) is kind and what in text:
+        return error
+    values = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    named = kind(f"{what}({values}): {text}" if values else f"{what}: {text}")
+    named.__cause__ = error
+    return named
+
+
+def telling(
+    tell: Callable[[str, Exception, tuple[Any, ...]], None],
+) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
+    """A decorator for what ranks call together. Arguments that do not fit the signature would raise on this rank alone.
+
+    Args:
+        tell: raises such an error on all ranks that wait for this one; called with the name of what was called, the
+            error and the arguments.
+    """
+
+    def decorate(function: Callable[Given, Result]) -> Callable[Given, Result]:
+        @functools.wraps(function)
+        def wrapped(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+            try:
+                return function(*args, **kwargs)
+            except TypeError:
+                problem = misfit(function, args, kwargs)
+                if problem is not None:
+                    constructs = args and function.__name__ in ("__init__", "_set_up")
+                    name = type(args[0]).__name__ if constructs else function.__name__
+                    tell(name, problem, (*args, *kwargs.values()))
+                raise
+
+        return wrapped
+
+    return decorate
+
+
+def misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TypeError | None:
+    """Why these arguments do not fit the signature; None if they do."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        return error
+    return None
 
 
 def _differences(views: Mapping[int, Any]) -> str:

@@ -6,13 +6,13 @@ Every rank holds every layer, so constructing one is collective over the communi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from mpi4py import MPI
 
-from distdl.agreement import compare
+from distdl.agreement import compare, telling
 from distdl.partition import Partition
 
 
@@ -42,14 +42,27 @@ def constructing(what: str, partitions: Mapping[str, Any], options: Mapping[str,
     compare(what, f"construction of {what}", resolved[0]._root, voters, error, described, dict(options))
 
 
+def tell(what: str, error: Exception, given: Iterable[Any]) -> None:
+    """Raise an error on all ranks that construct something on the first partition among what was given."""
+    known = (one if isinstance(one, Partition) else Partition(one) for one in given if _is_partition(one))
+    first = next((one for one in known if one._root is not None), Partition(MPI.COMM_NULL))
+    compare(what, f"construction of {what}", first._root, first._voters, error, {}, {})
+
+
+constructor = telling(tell)
+"""A decorator for constructors of layers, and for functions that construct one."""
+
+
+def _is_partition(given: Any) -> bool:
+    return isinstance(given, Partition | MPI.Comm) and not isinstance(given, MPI.Intercomm)
+
+
 def _resolve_or_tell(what: str, partitions: Mapping[str, Any]) -> list[Partition]:
-    """What `resolve` raises is raised on the ranks of whichever partition is one."""
+    """What `resolve` raises for one of them is raised on the ranks of another."""
     try:
         return list(resolve(what, partitions).values())
     except TypeError as error:
-        for given in partitions.values():
-            if isinstance(given, Partition):
-                compare(what, f"construction of {what}", given._root, given._voters, error, {}, {})
+        tell(what, error, partitions.values())
         raise
 
 
@@ -65,15 +78,12 @@ def resolve(what: str, partitions: Mapping[str, Any]) -> dict[str, Partition]:
     """
     known: dict[str, Partition] = {}
     for name, given in partitions.items():
-        if isinstance(given, Partition):
-            known[name] = given
-        elif isinstance(given, MPI.Comm) and not isinstance(given, MPI.Intercomm):
-            known[name] = Partition(given)
-        else:
+        if not _is_partition(given):
             raise TypeError(
                 f"{what}: {name} is a {type(given).__name__}; it has to be a distdl.Partition or an mpi4py "
                 "intracommunicator"
             )
+        known[name] = given if isinstance(given, Partition) else Partition(given)
     roots = [partition._root for partition in known.values()]
     if all(root is None for root in roots) or (None not in roots and all(root == roots[0] for root in roots)):
         return known

@@ -13,7 +13,7 @@ import torch
 
 from distdl import primitives
 from distdl.compatibility import ZeroVolumeCorrectorFunction
-from distdl.construction import constructing
+from distdl.construction import constructing, constructor, tell
 from distdl.nn.interpolation import DistributedUpsample
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 
+@constructor
 def broadcast(
     x: torch.Tensor,
     P_x: Any,
@@ -43,6 +44,7 @@ def broadcast(
     return primitives.broadcast(P_x, P_y, transpose_src, transpose_dest, preserve_batch)(x)
 
 
+@constructor
 def sum_reduce(
     x: torch.Tensor,
     P_x: Any,
@@ -55,6 +57,7 @@ def sum_reduce(
     return primitives.sum_reduce(P_x, P_y, transpose_src, transpose_dest, preserve_batch)(x)
 
 
+@constructor
 def all_sum_reduce(
     x: torch.Tensor, P_x: Any, axes_reduce: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
 ) -> torch.Tensor:
@@ -62,6 +65,7 @@ def all_sum_reduce(
     return primitives.all_sum_reduce(P_x, axes_reduce, axes_keep)(x)
 
 
+@constructor
 def all_gather(
     x: torch.Tensor, P_x: Any, axes_all_gather: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
 ) -> torch.Tensor:
@@ -69,6 +73,7 @@ def all_gather(
     return primitives.all_gather(P_x, axes_all_gather, axes_keep)(x)
 
 
+@constructor
 def reduce_scatter(
     x: torch.Tensor, P_x: Any, axes_reduce_scatter: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
 ) -> torch.Tensor:
@@ -76,11 +81,13 @@ def reduce_scatter(
     return primitives.reduce_scatter(P_x, axes_reduce_scatter, axes_keep)(x)
 
 
+@constructor
 def repartition(x: torch.Tensor, P_x: Any, P_y: Any, preserve_batch: bool = True) -> torch.Tensor:
     """Move a tensor from its blocks on P_x to balanced blocks on P_y. See :class:`distdl.nn.Repartition`."""
     return primitives.repartition(P_x, P_y, preserve_batch)(x)
 
 
+@constructor
 def halo_exchange(
     x: torch.Tensor, P_x: Any, halo: Any, periodic: bool | Sequence[bool] = False, fill_value: float = 0.0
 ) -> torch.Tensor:
@@ -88,6 +95,7 @@ def halo_exchange(
     return primitives.halo_exchange(P_x, halo, periodic, fill_value)(x)
 
 
+@constructor
 def interpolate(
     x: torch.Tensor,
     P_x: Any,
@@ -109,6 +117,7 @@ def interpolate(
     return DistributedUpsample(known, size, scale_factor, mode, align_corners, recompute_scale_factor)(x)
 
 
+@constructor
 def start(function: Callable[..., torch.Tensor], x: torch.Tensor, *arguments: Any, **options: Any) -> Any:
     """Begin what ``function(x, *arguments, **options)`` does, for one of these functions; :func:`wait` has the result.
 
@@ -120,19 +129,23 @@ def start(function: Callable[..., torch.Tensor], x: torch.Tensor, *arguments: An
         >>> y = distdl.functional.wait(started)
 
     Raises:
-        ValueError: if ``function`` is none of these.
+        ValueError: on all ranks, if ``function`` is none of these.
     """
     if getattr(function, "__module__", None) != __name__ or not hasattr(primitives, function.__name__):
-        raise ValueError(f"start: {function!r} is no primitive of distdl.functional")
-    make = getattr(primitives, function.__name__)
-    return make(*arguments, **options).start(x)
+        error = ValueError(f"start: {function!r} is no primitive of distdl.functional")
+        tell("start", error, (*arguments, *options.values()))
+    construct = constructor(getattr(primitives, function.__name__))
+    return construct(*arguments, **options).start(x)
 
 
 def wait(started: Any) -> torch.Tensor:
     """The result of what was started. Each start needs its wait; no other rank has to call it.
 
     Raises:
+        TypeError: if it is something else.
         RuntimeError: if it was waited for before, or the input was written since :func:`start`.
     """
+    if not hasattr(started, "wait"):
+        raise TypeError(f"wait: {started!r} is not what start() returned")
     result: torch.Tensor = started.wait()
     return result

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from mpi4py import MPI
 
 from distdl._load import _core
-from distdl.agreement import agreed
+from distdl.agreement import agreed, compare, telling
 from distdl.structure import belongs_to_its_job
 
 if TYPE_CHECKING:
@@ -25,6 +26,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     IntArray = NDArray[np.int64]
+
+
+def _tell(what: str, error: Exception, given: tuple[Any, ...]) -> None:
+    """Raise an error in the arguments of a method on all workers of its partition."""
+    partition = next((one for one in given if isinstance(one, Partition)), Partition(MPI.COMM_NULL))
+    everyone = what == "create_partition_union"  # is collective over more than the partition
+    root = partition._root if partition.active or everyone else None
+    compare(what, what, root, partition._voters if everyone else partition._ranks, error, {}, {})
+
+
+_together = telling(_tell)  # for methods that are collective over the partition
 
 
 class Partition:
@@ -194,6 +206,7 @@ class Partition:
 
     # Partitions from partitions
 
+    @_together
     def create_partition_inclusive(self, ranks: Sequence[int]) -> Partition:
         """The partition of some workers of this one, in the given order.
 
@@ -212,7 +225,7 @@ class Partition:
             return Partition._of(None, (), ())
         chosen: list[int] = []
         with agreed("create_partition_inclusive", self, lambda: f"ranks {chosen}"):
-            chosen.extend(int(rank) for rank in ranks)
+            chosen.extend(map(index, ranks))
             if not chosen or len(set(chosen)) != len(chosen) or not all(0 <= rank < self.size for rank in chosen):
                 raise ValueError(
                     f"create_partition_inclusive: ranks {chosen} of a partition of {self.size}; they must be distinct "
@@ -220,6 +233,7 @@ class Partition:
                 )
         return self._derived([self._ranks[rank] for rank in chosen], [len(chosen)], cartesian=False)
 
+    @_together
     def create_cartesian_topology_partition(self, shape: Sequence[int]) -> Partition:
         """The same workers as a grid, row-major.
 
@@ -233,7 +247,7 @@ class Partition:
         """
         extents: list[int] = []
         with agreed("create_cartesian_topology_partition", self, lambda: f"shape {extents}"):
-            extents.extend(int(extent) for extent in shape)
+            extents.extend(map(index, shape))
             if any(extent < 1 for extent in extents) or (self._root is not None and math.prod(extents) > self.size):
                 raise ValueError(
                     f"create_cartesian_topology_partition: shape {extents} on {self.size} workers; every extent must "
@@ -243,6 +257,7 @@ class Partition:
             return Partition._of(None, (), extents)
         return self._derived(self._ranks[: math.prod(extents)], extents)
 
+    @_together
     def create_cartesian_subtopology_partition(self, keep: Sequence[bool]) -> Partition:
         """The sub-grid along the kept dimensions that this worker is in. Inactive outside of this partition.
 
@@ -277,13 +292,15 @@ class Partition:
         partition._voters = partition._ranks  # other workers have other sub-grids, and know nothing of this one
         return partition
 
+    @_together
     def create_partition_union(self, other: Partition) -> Partition:
         """The workers of both, this partition's first, as a 1-d partition.
 
         Raises:
-            ValueError: if the two partitions do not come from the same communicator.
+            ValueError: if the two partitions do not come from the same communicator; or if this one is a sub-grid, and
+                the other has workers outside of it, who do not know of this sub-grid but of theirs.
 
-        Collective over the communicator that both come from.
+        Collective over the communicator that both come from; of a sub-grid, over its workers.
         """
         if self._root is None and (not isinstance(other, Partition) or other._root is None):
             return Partition._of(None, (), ())
@@ -292,11 +309,16 @@ class Partition:
         with agreed("create_partition_union", everyone, lambda: f"workers {list(self._ranks)} and {union}"):
             if not isinstance(other, Partition) or other._root != self._root:
                 raise ValueError(f"create_partition_union: {self} and {other} do not come from the same communicator")
+            if not set(other._ranks) <= set(self._voters):
+                raise ValueError(
+                    f"create_partition_union: {self} is a sub-grid, of which only its workers know; {other} has others"
+                )
             union.extend(dict.fromkeys(self._ranks + other._ranks))
         return self._derived(union, [len(union)], cartesian=False)
 
     # Small data for scripts
 
+    @_together
     def broadcast_data(self, data: Any = None, root: int = 0, P_data: Partition | None = None) -> NDArray[Any] | None:
         """A small array from one worker to all workers of this partition.
 
@@ -319,12 +341,15 @@ class Partition:
             return None
         mine, sender = b"", -1
         with agreed("broadcast_data", self, lambda: f"from rank {sender}"):
+            if not isinstance(source, Partition):
+                raise TypeError(f"broadcast_data: P_data is a {type(source).__name__}; it has to be a distdl.Partition")
             if not 0 <= root < source.size or source._ranks[root] not in self._ranks:
                 raise ValueError(f"broadcast_data: worker {root} of {source} is not a worker of {self}")
             sender = source._ranks[root]
             mine = _to_bytes(data) if source.rank == root else b""
         return _from_bytes(self._gather(mine)[self._ranks.index(sender)])
 
+    @_together
     def allgather_data(self, data: Any) -> list[NDArray[Any]]:
         """Every worker's small array, in worker order; an empty list outside. Collective over this partition."""
         if not self.active:
@@ -334,6 +359,7 @@ class Partition:
             mine = _to_bytes(data)
         return [_from_bytes(one) for one in self._gather(mine)]
 
+    @_together
     def allreduce_data(self, data: Any, op: MPI.Op = MPI.SUM) -> NDArray[Any] | None:
         """The reduction of every worker's small array; None outside. Collective over this partition."""
         if not self.active:
@@ -341,6 +367,8 @@ class Partition:
         mine = np.empty(0)
         with agreed("allreduce_data", self, lambda: f"{mine.dtype} of shape {list(mine.shape)}, {_name_of(op)}"):
             mine = np.asarray(data, order="C")
+            if not isinstance(op, MPI.Op):
+                raise TypeError(f"allreduce_data: op={op!r}; it has to be an operation of mpi4py, such as MPI.SUM")
             if mine.dtype.hasobject:
                 raise ValueError(f"allreduce_data: {type(data).__name__} is no array of numbers")
         result = np.empty_like(mine)
@@ -348,6 +376,7 @@ class Partition:
             self._forum().view([]).Allreduce(mine, result, op=op)
         return result
 
+    @_together
     def print_sequential(self, text: object) -> None:
         """Print every worker's text in worker order, on the first worker. Collective over this partition."""
         if not self.active:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from distdl.partition import Partition
 
 Widths = tuple[int, int]
+_WIDEST = 1 << 31
 
 
 class Absent:
@@ -106,9 +107,10 @@ def reduce_scatter(
 
 
 def _along_axes(make: Any, P_x: Any, axes: Iterable[int] | None, axes_keep: Iterable[int] | None) -> Any:
-    along, keep = (a if a is None or isinstance(a, Sequence) else list(a) for a in (axes, axes_keep))
-    with constructing(make.__name__, {"P_x": P_x}, {"axes": along, "axes_keep": keep}) as (x,):
-        along, keep = ([index(axis) for axis in a] if a is not None else None for a in (along, keep))
+    options: dict[str, Any] = {"axes": axes, "axes_keep": axes_keep}
+    with constructing(make.__name__, {"P_x": P_x}, options) as (x,):
+        along, keep = ([index(axis) for axis in a] if a is not None else None for a in (axes, axes_keep))
+        options.update(axes=along, axes_keep=keep)
     if make is _core.AllSumReduce:
         return _made(make, x, x._workers(), along, keep)
 
@@ -135,6 +137,7 @@ def halo_exchange(P_x: Any, halo: Any, periodic: bool | Sequence[bool] = False, 
     wraps: list[bool] = []
     options: dict[str, Any] = {"periodic": periodic, "fill_value": fill_value}
     with constructing("HaloExchange", {"P_x": P_x}, options) as (x,):
+        fill = float(fill_value)
         if x.active:
             mine = halo_widths(halo, x.dim)
         wraps = [bool(periodic)] * x.dim if isinstance(periodic, bool) else [bool(one) for one in periodic]
@@ -144,7 +147,7 @@ def halo_exchange(P_x: Any, halo: Any, periodic: bool | Sequence[bool] = False, 
     gathered = x.allgather_data(mine)
     halos = [one.reshape(-1, 2).tolist() for one in gathered] if x.active else [[[0, 0]] * x.dim] * x.size
     return _made(
-        _core.HaloExchange, x, x._workers(), halos, wraps, float(fill_value),
+        _core.HaloExchange, x, x._workers(), halos, wraps, fill,
         lift=lambda workers, halos, wraps, fill: (
             _lift(workers), [[[0, 0], *one] for one in halos], [False, *wraps], fill
         ),
@@ -155,7 +158,8 @@ def halo_widths(halo: Any, dim: int) -> list[Widths]:
     """(left, right) for each dimension from an int, one int or one pair per dimension.
 
     Raises:
-        ValueError: for anything else, or for another number of dimensions.
+        TypeError: for anything else.
+        ValueError: for another number of dimensions or sides.
     """
     given = [halo] * dim if isinstance(halo, int) else list(halo)
     widths = []
@@ -166,7 +170,9 @@ def halo_widths(halo: Any, dim: int) -> list[Widths]:
                 f"HaloExchange: halo {halo} for a partition of {dim} dimensions; it has to be an int, or for each "
                 "dimension an int or a pair (left, right)"
             )
-        widths.append((int(sides[0]), int(sides[1])))
+        widths.append((index(sides[0]), index(sides[1])))
+        if max(map(abs, widths[-1])) >= _WIDEST:
+            raise ValueError(f"HaloExchange: halo {halo}; widths must be less than {_WIDEST}")
     return widths
 
 
@@ -230,7 +236,8 @@ class HaloInRoom:
     name = "HaloExchange"
 
     def __init__(self, P_x: Any, room: Any, received: Any, sent: Any = None) -> None:
-        with constructing("HaloExchange", {"P_x": P_x}, {}) as (x,):
+        form = "three arguments" if sent is None else "four arguments"
+        with constructing("HaloExchange", {"P_x": P_x}, {"form": form}) as (x,):
             if x.active:
                 self._room, self._received = halo_widths(room, x.dim), halo_widths(received, x.dim)
                 for d, (space, width) in enumerate(zip(self._room, self._received, strict=True)):
@@ -278,8 +285,20 @@ class HaloInRoom:
         block, grown, target = self._views(x)
         return _RoomBeingFilled(grown, target, self._exchange.start(block))
 
+    def _refused(self, x: Any) -> Any:
+        """What the exchange is to refuse in place of the block, on all ranks; None if x has room for its halos."""
+        if not isinstance(x, torch.Tensor) or x.is_nested or x.is_quantized or x.layout is not torch.strided:
+            return x
+        needed = [left + right for left, right in self._room]
+        if x.ndim == len(needed) and all(n >= room for n, room in zip(x.shape, needed, strict=True)):
+            return x if x.is_meta else None
+        return ValueError(f"is of shape {list(x.shape)}; it must have room for halos of {self._room}")
+
     def _views(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """This worker's own block of x, a copy of x, and the part of the copy that the exchange fills."""
+        refused = self._refused(x)
+        if refused is not None or not isinstance(x, torch.Tensor):
+            self._exchange(refused)
         block, grown = x, x.clone()
         target = grown
         for d, ((left, right), (from_left, from_right)) in enumerate(zip(self._room, self._received, strict=True)):

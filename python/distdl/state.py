@@ -106,10 +106,11 @@ def load_sequential(
     if everyone is None:
         return
     at_root = everyone._ranks[everyone.rank] == root
-    given = dict(state_dict or {}) if at_root else {}
+    given: dict[str, torch.Tensor] = {}
     with constructing("load_sequential", {"ranks": everyone}, {"root": root, "shapes": shapes}):
         _check_root("load_sequential", root, everyone, layouts)
         if at_root:
+            given = dict(state_dict or {})
             _check(shapes, given)
 
     for name, value in own.items():
@@ -127,7 +128,9 @@ def _check(shapes: Mapping[str, list[int]], given: Mapping[str, torch.Tensor]) -
     problems = [f"missing {name}" for name in shapes if name not in given]
     problems += [f"unknown {name}" for name in given if name not in shapes]
     for name, shape in shapes.items():
-        if name in given and list(given[name].shape) != shape:
+        if name in given and not isinstance(given[name], torch.Tensor):
+            problems.append(f"{name} is of type {type(given[name]).__name__}; it has to be a torch.Tensor")
+        elif name in given and list(given[name].shape) != shape:
             problems.append(f"{name} has shape {list(given[name].shape)}; the model has {shape}")
     if problems:
         raise RuntimeError("load_sequential: " + "; ".join(problems))

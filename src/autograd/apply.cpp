@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "autograd/halves.hpp"
+#include "comm/progress.hpp"
 
 namespace distdl::autograd {
 
@@ -52,6 +53,7 @@ class Adjoint : public torch::autograd::Node {
   variable_list apply(variable_list&& gradients) override {
     // Where activations are checkpointed, this computes them again, with all communication in it: before anything else.
     if (!freed_) unpack();
+    const comm::InPlaceOf caller(caller_);
     const auto adjoint = operator_->adjoint();
     const bool differentiated = c10::GradMode::is_enabled();
     variable_list results(num_outputs());
@@ -59,6 +61,7 @@ class Adjoint : public torch::autograd::Node {
     if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();
     const auto structure = gradient.defined() ? operators::Input{gradient, ""}.structure() : operators::Structure{};
     const bool has_tangent = gradient.defined() && gradient._fw_grad(0).defined();
+    const auto turn = adjoint->site().scope.turn();
     const auto agreed = operators::agree_on_backward(adjoint->site(), adjoint->is_adjoint(), gradient.defined(),
                                                      {differentiated, has_tangent}, structure);
     if (!agreed.any) return results;
@@ -102,6 +105,7 @@ class Adjoint : public torch::autograd::Node {
   }
 
   OperatorPtr operator_;
+  comm::ProgressPtr caller_ = comm::progress_of_this_thread();
   std::optional<torch::autograd::SavedVariable> nothing_;  // for the hooks on what is saved: checkpointing is one
   std::atomic<bool> freed_ = false;
 };
@@ -148,6 +152,7 @@ class StartBackward final : public torch::autograd::Node {
   std::string name() const override { return name_; }
 
   variable_list apply(variable_list&& tokens) override {
+    const comm::InPlaceOf caller(caller_);
     variable_list results(num_outputs());
     if (tokens[0].defined()) results[0] = recorded(tokens[0]) ? record_wait(tokens[0]) : autograd::wait(tokens[0]);
     return results;
@@ -155,6 +160,7 @@ class StartBackward final : public torch::autograd::Node {
 
  private:
   std::string name_;
+  comm::ProgressPtr caller_ = comm::progress_of_this_thread();
 };
 
 /// A x, with A* in the backward pass: also where nobody asks for this rank's gradient, since others need its part.
@@ -211,20 +217,26 @@ at::Tensor carry_out(const Agreed& call) {
 
 }  // namespace
 
-at::Tensor call(operators::Primitive& primitive, const operators::Input& x) { return carry_out(agree(primitive, x)); }
+at::Tensor call(operators::Primitive& primitive, const operators::Input& x) {
+  const auto turn = primitive.turn();
+  return carry_out(agree(primitive, x));
+}
 
 at::Tensor call_adjoint(operators::Primitive& primitive, const operators::Input& x, const at::Tensor& y) {
   if (!primitive.active()) return carry_out(outside(y.detach()));
+  const auto turn = primitive.turn();
   return autograd::apply(primitive.prepare(x).linear_operator->adjoint(), y.detach());
 }
 
 at::Tensor call_traced(operators::Primitive& primitive, const operators::Input& x, bool linear, bool differentiated) {
   if (!primitive.active()) return autograd::apply(outside(x.tensor).linear_operator, x.tensor);
+  const auto turn = primitive.turn();
   const auto [linear_operator, dtype, _] = primitive.prepare_traced(x, differentiated);
   return autograd::apply(linear ? linear_operator->adjoint()->adjoint() : linear_operator, in_dtype(x.tensor, dtype));
 }
 
 std::unique_ptr<Started> start(operators::Primitive& primitive, const operators::Input& x) {
+  const auto turn = primitive.turn();
   const auto call = agree(primitive, x);
   auto token = call.derivatives.has_tangent ? done(carry_out(call))
                : call.derivatives.requires_grad

@@ -43,6 +43,7 @@ class Forum {
   /// Whether all ranks brought the same text; if not, all texts by rank. Throws if some ranks apply an
   /// operator instead.
   std::pair<bool, std::vector<std::string>> compare(const std::string& what, const std::string& text) const {
+    const auto turn = scope_.turn();
     comm::Ballot ballot;
     ballot.call = kForum;
     ballot.value = comm::value_of(text);
@@ -52,11 +53,15 @@ class Forum {
   }
 
   std::vector<std::string> gather(const std::string& bytes) const {
+    const auto turn = scope_.turn();
     const comm::Operation operation("an exchange of small data", 0, "", scope_.communicator.get());
     return in_order_of(ranks_, scope_, comm::gather_texts(*scope_.communicator, bytes));
   }
 
-  MPI_Comm view(const std::vector<int>& shape) const { return comm::communicator(root_, ranks_)->view(shape); }
+  MPI_Comm view(const std::vector<int>& shape) const {
+    const auto turn = scope_.turn();
+    return comm::communicator(root_, ranks_)->view(shape);
+  }
 
  private:
   MPI_Comm root_;
@@ -75,6 +80,7 @@ class LayerAgreement {
 
   bool changed(const Input& input, const std::string& problem, const std::string& own, bool requires_grad) {
     if (!active()) return false;
+    const auto turn = site_->scope.turn();
     auto structure = input.structure();
     if (structure.error_kind == operators::Structure::Error::none && !problem.empty()) {
       structure.error_kind = operators::Structure::Error::value;
@@ -114,6 +120,11 @@ class LayerAgreement {
 
 Input input_of(const py::object& x) {
   if (THPVariable_Check(x.ptr())) return {THPVariable_Unpack(x.ptr()), ""};
+  if (PyExceptionInstance_Check(x.ptr()) != 0) {
+    const bool of_value = py::isinstance(x, py::reinterpret_borrow<py::object>(PyExc_ValueError));
+    return {at::Tensor(), py::str(x),
+            of_value ? operators::Structure::Error::value : operators::Structure::Error::type};
+  }
   const auto type = py::str(py::type::of(x).attr("__name__")).cast<std::string>();
   return {at::Tensor(), "is of type " + type + "; it has to be a torch.Tensor"};
 }

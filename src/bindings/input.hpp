@@ -6,7 +6,8 @@
 
 namespace distdl::bindings {
 
-/// What is no tensor becomes an Input that says so: all ranks of the operator are to learn of it.
+/// What is no tensor becomes an Input that says so: all ranks of the operator are to learn of it. An exception stands
+/// for a call that did not get as far as the operator on this rank.
 operators::Input input_of(const py::object& x);
 
 }  // namespace distdl::bindings

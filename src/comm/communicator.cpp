@@ -8,6 +8,7 @@
 
 #include "comm/error.hpp"
 #include "comm/failure.hpp"
+#include "comm/progress.hpp"
 #include "comm/waiting.hpp"
 #include "comm/watchdog.hpp"
 
@@ -32,6 +33,7 @@ Register& all_communicators() {
 }
 
 struct Cache {
+  std::mutex mutex;  // held while one is created, which takes other ranks: threads with parents of their own go on
   std::map<std::vector<int>, CommunicatorPtr> by_ranks;
   std::vector<CommunicatorPtr> in_order;  // of creation: the order in which all ranks free them
 };
@@ -53,6 +55,8 @@ int keyval() {
 }
 
 Cache& cache_of(MPI_Comm parent) {
+  static std::mutex mutex;
+  const std::scoped_lock lock(mutex);
   void* attribute = nullptr;
   int found = 0;
   check(MPI_Comm_get_attr(parent, keyval(), static_cast<void*>(&attribute), &found), "MPI_Comm_get_attr");
@@ -100,6 +104,18 @@ MPI_Comm Communicator::handle() const {
   return handle_;
 }
 
+Turn Communicator::turn() {
+  static const bool any_thread = thread_multiple();
+  int is_main = 1;
+  if (!any_thread) check(MPI_Is_thread_main(&is_main), "MPI_Is_thread_main");
+  if (is_main == 0) {
+    throw std::runtime_error(
+        "distdl was called from a thread that is not the main one, but MPI was initialized with less than "
+        "MPI_THREAD_MULTIPLE");
+  }
+  return Turn(in_use_);
+}
+
 MPI_Comm Communicator::view(const std::vector<int>& shape) {
   const auto known = views_.find(shape);
   if (known != views_.end()) return known->second;
@@ -136,9 +152,8 @@ void Communicator::free() noexcept {
 
 CommunicatorPtr communicator(MPI_Comm parent, std::span<const int> ranks) {
   refuse_after_failure();
-  static std::mutex mutex;
-  const std::scoped_lock lock(mutex);
   auto& cache = cache_of(parent);
+  const std::scoped_lock lock(cache.mutex);
   auto& entry = cache.by_ranks[{ranks.begin(), ranks.end()}];
   if (!entry) {
     if (ranks.size() > 1) begin_to_watch();

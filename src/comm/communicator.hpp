@@ -7,10 +7,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
 namespace distdl::comm {
+
+/// What a thread holds while it uses a communicator. It may take one that it holds already.
+using Turn = std::unique_lock<std::recursive_mutex>;
 
 /// A communicator of ours, owned by the cache of its parent and never by an operator: MPI_Comm_free is collective and
 /// garbage collection is not. It is freed together with its parent; using it afterwards throws.
@@ -41,6 +45,10 @@ class Communicator {
   /// call; collective then. Freed with this one.
   MPI_Comm view(const std::vector<int>& shape);
 
+  /// For as long as the caller keeps it, other threads of this process wait with what they do on this communicator.
+  /// Throws std::runtime_error on all but the main thread unless MPI was initialized with MPI_THREAD_MULTIPLE.
+  [[nodiscard]] Turn turn();
+
   void free() noexcept;  // collective; called by the parent's delete callback only
 
  private:
@@ -51,6 +59,7 @@ class Communicator {
   mutable std::int64_t votes_ = 0;
   mutable bool abandoned_ = false;
   std::map<std::vector<int>, MPI_Comm> views_;
+  std::recursive_mutex in_use_;
 };
 
 using CommunicatorPtr = std::shared_ptr<Communicator>;

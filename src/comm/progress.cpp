@@ -10,6 +10,8 @@
 #include <deque>
 #include <mutex>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "comm/error.hpp"
 #include "comm/waiting.hpp"
@@ -19,7 +21,7 @@ namespace distdl::comm {
 namespace {
 
 std::atomic<bool> thread_wanted{true};
-thread_local bool is_progress_thread = false;
+thread_local Progress* served = nullptr;  // on a progress thread: what it serves
 
 constexpr int kLooksWithoutPause = 20;
 // A look at what TCP brings takes several microseconds from whoever computes on this core: long messages are looked
@@ -29,15 +31,15 @@ constexpr int kDoublings = 7;  // to 640 microseconds
 
 }  // namespace
 
-/// The queue. Whoever waits takes the next task if nobody is at one; the progress thread only is the one who always has
-/// time.
-class Progress {
+/// What one thread of the program has started. Whoever waits takes the next task if nobody is at one; the progress
+/// thread only is the one who always has time. It lives as long as it has tasks and the thread that it serves.
+class Progress : public std::enable_shared_from_this<Progress> {
  public:
   void add(TaskPtr task) {
     {
       const std::lock_guard lock(mutex_);
       if (progress_thread() && !has_thread_) {
-        std::thread([this] { serve(); }).detach();
+        std::thread([self = shared_from_this()] { self->serve(); }).detach();
         has_thread_ = true;
       }
       queue_.push_back(std::move(task));
@@ -59,6 +61,15 @@ class Progress {
     work_until(lock, [&] { return unfinished_ == 0; });
   }
 
+  /// The thread that it serves has ended.
+  void retire() {
+    {
+      const std::lock_guard lock(mutex_);
+      retired_ = true;
+    }
+    changed_.notify_all();
+  }
+
   bool under_way() const { return unfinished_ != 0; }
   bool waited_for() const { return waiting_ != 0; }
 
@@ -77,12 +88,16 @@ class Progress {
   }
 
   void serve() {
-    is_progress_thread = true;
+    served = this;
     prctl(PR_SET_NAME, "distdl");
     prctl(PR_SET_TIMERSLACK, 1000UL);  // ns: so that short pauses are short
     std::unique_lock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [&] { return !busy_ && !queue_.empty(); });
+      changed_.wait(lock, [&] { return !busy_ && (retired_ || !queue_.empty()); });
+      if (queue_.empty()) {
+        has_thread_ = false;
+        return;
+      }
       work(lock);
     }
   }
@@ -111,6 +126,7 @@ class Progress {
   std::condition_variable changed_;
   std::deque<TaskPtr> queue_;
   bool has_thread_ = false;
+  bool retired_ = false;
   bool busy_ = false;
   std::atomic<int> unfinished_ = 0;  // in the queue or at work
   std::atomic<int> waiting_ = 0;
@@ -118,28 +134,71 @@ class Progress {
 
 namespace {
 
-/// Never destroyed: the thread lives as long as the process.
-Progress& progress() {
-  static auto* const the_progress = new Progress;
-  return *the_progress;
+/// Of all threads, also of those that have ended while something of theirs is under way.
+struct All {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<Progress>> members;
+};
+
+/// Never destroyed: threads may outlive the end of main.
+All& all() {
+  static auto* const everything = new All;
+  return *everything;
+}
+
+ProgressPtr enrolled() {
+  auto progress = std::make_shared<Progress>();
+  auto& [mutex, members] = all();
+  const std::lock_guard lock(mutex);
+  std::erase_if(members, [](const auto& member) { return member.expired(); });
+  members.push_back(progress);
+  return progress;
+}
+
+/// Each thread of the program has its own: those of two threads have no common order that all ranks would keep.
+ProgressPtr& progress() {
+  struct Mine {
+    ProgressPtr progress = enrolled();
+    Mine() = default;
+    Mine(const Mine&) = delete;
+    Mine& operator=(const Mine&) = delete;
+    ~Mine() { progress->retire(); }
+  };
+  static thread_local Mine mine;
+  return mine.progress;
 }
 
 }  // namespace
 
+ProgressPtr progress_of_this_thread() { return progress(); }
+
+InPlaceOf::InPlaceOf(ProgressPtr other) : own_(std::exchange(progress(), std::move(other))) {}
+InPlaceOf::~InPlaceOf() { progress() = std::move(own_); }
+
 void Task::wait() {
-  progress().wait(*this);
+  progress_->wait(*this);
   if (error_) std::rethrow_exception(error_);
 }
 
 TaskPtr start(std::function<void()> work) {
-  auto task = std::make_shared<Task>(std::move(work));
-  progress().add(task);
-  if (!progress_thread()) progress().wait(*task);
+  auto task = std::make_shared<Task>(std::move(work), progress());
+  progress()->add(task);
+  if (!progress_thread()) progress()->wait(*task);
   return task;
 }
 
-bool under_way() { return progress().under_way(); }
-void finish_all() { progress().wait_for_all(); }
+bool under_way() { return progress()->under_way(); }
+
+void finish_all() {
+  std::vector<std::shared_ptr<Progress>> members;
+  {
+    const std::lock_guard lock(all().mutex);
+    for (const auto& member : all().members) {
+      if (auto progress = member.lock()) members.push_back(std::move(progress));
+    }
+  }
+  for (const auto& progress : members) progress->wait_for_all();
+}
 
 bool thread_multiple() {
   static const bool provided = [] {
@@ -153,7 +212,7 @@ bool thread_multiple() {
 bool progress_thread() { return thread_wanted && thread_multiple(); }
 void set_progress_thread(bool on) { thread_wanted = on; }
 
-bool patient() { return is_progress_thread && !progress().waited_for(); }
+bool patient() { return served != nullptr && !served->waited_for(); }
 
 void pause(int looks) {
   if (looks < kLooksWithoutPause) return;

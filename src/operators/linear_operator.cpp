@@ -24,7 +24,7 @@ Structure Input::structure() const {
     structure.error = why;
     return structure;
   };
-  if (!tensor.defined()) return refuse(Structure::Error::type, error);
+  if (!tensor.defined()) return refuse(error_kind, error);
   if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
     return refuse(Structure::Error::type, std::string("is a ") + tensor.toString() + "; only strided tensors travel");
   }

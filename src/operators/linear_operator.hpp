@@ -61,6 +61,7 @@ class Clone final : public LinearOperator {
 struct Input {
   at::Tensor tensor;
   std::string error;
+  Structure::Error error_kind = Structure::Error::type;
 
   Structure structure() const;
   Derivatives derivatives() const;
@@ -97,6 +98,7 @@ class Primitive {
   /// Whether this rank is in any of the partitions. A rank that is not must not call prepare.
   bool active() const { return site_->scope.communicator != nullptr; }
   const std::string& name() const { return site_->name; }
+  comm::Turn turn() const { return site_->scope.turn(); }
 
  protected:
   Primitive(std::string name, Scope scope, const Partition& x)

@@ -112,8 +112,11 @@ comm::Outcome vote_on_call(const Site& site, Turn turn, bool changed, Derivative
                        "(or pass create_graph) on all ranks or on none",
                    ballot.grad_disabled ? "disabled" : "enabled");
   }
-  if (!outcome.same_value) throw_gathered<std::invalid_argument>(site.scope, site.name + ": the ranks differ", own);
   return outcome;
+}
+
+void require_same(const Site& site, const comm::Outcome& outcome, const std::string& own) {
+  if (!outcome.same_value) throw_gathered<std::invalid_argument>(site.scope, site.name + ": the ranks differ", own);
 }
 
 }  // namespace
@@ -167,6 +170,7 @@ BackwardAgreement agree_on_backward(const Site& site, bool adjoint, bool has_gra
   const auto turn = adjoint ? Turn::backward : Turn::forward;
   const auto operation = doing(site, turn);
   const auto outcome = vote_on_call(site, turn, has_gradient, derivatives, gradient.error, gradient);
+  require_same(site, outcome, gradient.error);
   return {outcome.any_changed, outcome.any_has_tangent};
 }
 
@@ -186,12 +190,14 @@ Agreement::Result Agreement::agree(const Structure& mine, Derivatives derivative
   const auto operation = doing(*site_, turn);
   const auto outcome = vote_on_call(*site_, turn, changed, derivatives, own, mine);
   derivatives_ = {outcome.any_requires_grad, outcome.any_has_tangent};
+  GlobalStructure gathered;
   if (outcome.any_changed) {
     structure_.clear();  // so that after an error the next call agrees anew
-    auto gathered = gather(site_->scope, mine);
-    throw_errors(*site_, gathered);
-    structure_ = std::move(gathered);
+    gathered = gather(site_->scope, mine);
+    throw_errors(*site_, gathered);  // first: a rank that met an error may have nothing of its own to compare
   }
+  require_same(*site_, outcome, own);
+  if (outcome.any_changed) structure_ = std::move(gathered);
   return {outcome.any_changed, derivatives_};
 }
 

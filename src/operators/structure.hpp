@@ -33,6 +33,8 @@ struct Scope {
   std::vector<int> ranks;
 
   int user_rank(int rank) const { return ranks.at(static_cast<std::size_t>(rank)); }
+  /// Held from the agreement until the data has moved, so that other threads' calls do not come in between.
+  comm::Turn turn() const { return communicator ? communicator->turn() : comm::Turn(); }
 };
 
 /// One rank's tensor as the others see it. A rank that could not use what it was given says so in `error`.

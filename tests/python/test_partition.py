@@ -96,6 +96,21 @@ def test_union_of_what_does_not_belong_together_raises_everywhere(P_world):
     comm.Free()
 
 
+def test_union_of_a_subgrid_with_workers_of_others_raises_everywhere(P_world):
+    """Each worker has another sub-grid. What it knows of its own is not what others would make."""
+    P = grid(P_world, [1, job.size])
+    mine = P.create_cartesian_subtopology_partition([True, False])
+    if job.size > 1:
+        with pytest.raises(
+            ValueError, match=r"create_partition_union: .* is a sub-grid, of which only its workers know"
+        ):
+            mine.create_partition_union(P_world)
+    assert mine.create_partition_union(mine)._ranks == (job.rank,)
+    assert P_world.create_partition_union(mine)._ranks == P_world._ranks
+    line = P.create_cartesian_subtopology_partition([False, True])
+    assert line.create_partition_union(P_world)._ranks == P_world._ranks
+
+
 def test_union(P_world):
     first, last = grid(P_world, [1], [0]), grid(P_world, [1], [job.size - 1])
     P = last.create_partition_union(first)
@@ -145,8 +160,8 @@ def test_bad_ranks_raise_everywhere(P_world, ranks):
 @pytest.mark.parametrize("bad", [[0, 0], [10**6], "x"], ids=str)
 def test_bad_ranks_on_one_rank_raise_everywhere(P_world, bad):
     ranks = bad if job.rank == job.size - 1 else [0]
-    kind = (ValueError, TypeError)
-    raises_everywhere(kind, "distinct|invalid literal", lambda: P_world.create_partition_inclusive(ranks))
+    kind, match = (ValueError, TypeError), "distinct|cannot be interpreted as an integer"
+    raises_everywhere(kind, match, lambda: P_world.create_partition_inclusive(ranks))
     assert P_world.create_partition_inclusive([0]).size == 1
 
 

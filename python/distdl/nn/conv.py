@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl._load import _core
+from distdl.construction import constructor
 from distdl.nn.boundary import as_of
 from distdl.nn.conv_layer import ConvLayer, Slide, split_partitions
 from distdl.nn.window import per_dimension
@@ -18,11 +19,13 @@ from distdl.nn.window import per_dimension
 class _DistributedConv(ConvLayer):
     _functions = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
+    @constructor
     def __init__(self, P_x: Any, *arguments: Any, **options: Any) -> None:
         super().__init__()
         P_y, P_w, others = split_partitions(arguments, options)
         self._set_up(P_x, P_y, P_w, *others, **options)
 
+    @constructor
     def _set_up(
         self,
         P_x: Any,
@@ -172,12 +175,16 @@ def _documentation(dims: int, form: str, partitions: str, owner: str = "") -> st
 
 
 class _SplitsSpace(_DistributedConv):
+    _channel_partitions = "none"
+
     def _check_form(self) -> None:
         if self.P_w is not None:
             raise ValueError(f"{type(self).__name__}: takes one partition, P_x; P_y and P_w are for split channels")
 
 
 class _SplitsAll(_DistributedConv):
+    _channel_partitions = "first"
+
     def _check_form(self) -> None:
         if self.P_w is None:
             raise ValueError(f"{type(self).__name__}: needs three partitions: P_x, P_y and P_w")

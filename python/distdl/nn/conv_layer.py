@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from distdl.nn.boundary import Interval, Reader, as_of, intervals_of
 from distdl.nn.conv_grid import ConvGrid, check_groups
 from distdl.nn.conv_halo import HaloConvolution, Sliding, fit
 from distdl.nn.module import Module
-from distdl.nn.window import per_dimension
+from distdl.nn.window import integer, per_dimension
 from distdl.parameters import Layout, ParameterBroadcast, kind_of, reset_like_linear, uniform_, zero_of
 from distdl.partition import Partition
 
@@ -43,6 +44,9 @@ class ConvLayer(Module):
     P_y: Partition | None
     P_w: Partition | None
     transposed = False
+    _channel_partitions = "last"  # where P_y and P_w stand among the arguments
+    _set_up: Callable[..., None]
+    __signature__: inspect.Signature
     padding_mode = "zeros"
     _functions: dict[int, Callable[..., torch.Tensor]]  # by dims
     stride: tuple[int, ...]
@@ -65,6 +69,7 @@ class ConvLayer(Module):
             self._check_form()
             self._check_channels()
             self._grid = ConvGrid.of(name, self.dims, groups, self.P_x, self.P_y, self.P_w)
+            in_channels, out_channels, groups = self.in_channels, self.out_channels, self.groups
             check_groups(name, self._grid, in_channels, out_channels, groups)
             self._check_grid()
             self.kernel_size = per_dimension(name, kernel_size, self.dims, "kernel_size")
@@ -74,16 +79,15 @@ class ConvLayer(Module):
                     f"{name}: kernel_size={self.kernel_size}, stride={self.stride}, dilation={self.dilation}; all must "
                     "be at least 1"
                 )
-
-        grid = self._grid
+            grid = self._grid
+            channels = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
+            shape = (channels[0], channels[1] // groups, *self.kernel_size)
+            self._distdl_register_parameter("weight", Layout(grid.weight(self.transposed), shape), dtype, device)
+            if bias:
+                self._distdl_register_parameter("bias", Layout(grid.bias(), (out_channels,)), dtype, device)
+            else:
+                self.register_parameter("bias", None)
         self._parameters_to_all = ParameterBroadcast(name, grid.workers, grid.owners)
-        channels = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
-        shape = (channels[0], channels[1] // groups, *self.kernel_size)
-        self._distdl_register_parameter("weight", Layout(grid.weight(self.transposed), shape), dtype, device)
-        if bias:
-            self._distdl_register_parameter("bias", Layout(grid.bias(), (out_channels,)), dtype, device)
-        else:
-            self.register_parameter("bias", None)
         self.reset_parameters()
 
         # Where channels are neither split nor moved, each worker's result is its block of the output.
@@ -99,6 +103,18 @@ class ConvLayer(Module):
         self._halo_convolution: HaloConvolution | None = None  # where it takes the place of what follows
         self._read: Callable[[torch.Tensor], torch.Tensor] = primitives.Absent()
 
+    def __init_subclass__(cls) -> None:
+        """Show the arguments as they are documented; the constructor takes the partitions in several ways."""
+        super().__init_subclass__()
+        given = inspect.signature(cls.__init__.__get__(object()))
+        if "arguments" not in given.parameters:  # a class of the user's, with a constructor of its own
+            cls.__signature__ = given
+            return
+        _, P_x, P_y, P_w, *others = inspect.signature(cls._set_up).parameters.values()
+        last = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY, default=None) for one in (P_y, P_w)]
+        forms = {"first": [P_x, P_y, P_w, *others], "last": [P_x, *others, *last], "none": [P_x, *others]}
+        cls.__signature__ = inspect.Signature(forms[cls._channel_partitions])
+
     def _check_form(self) -> None:
         """Refuse more or fewer partitions than this layer takes."""
 
@@ -111,6 +127,8 @@ class ConvLayer(Module):
 
     def _check_channels(self) -> None:
         name = type(self).__name__
+        for which in ("groups", "in_channels", "out_channels"):
+            setattr(self, which, integer(name, getattr(self, which), which))
         if self.groups < 1:
             raise ValueError(f"{name}: groups={self.groups}; it must be at least 1")
         for which in ("in_channels", "out_channels"):

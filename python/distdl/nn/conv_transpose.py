@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl._load import _core
+from distdl.construction import constructor
 from distdl.nn.boundary import as_of
 from distdl.nn.conv_layer import ConvLayer, Slide, split_partitions
 from distdl.nn.window import per_dimension
@@ -19,11 +20,13 @@ class _DistributedConvTranspose(ConvLayer):
     _functions = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
     transposed = True
 
+    @constructor
     def __init__(self, P_x: Any, *arguments: Any, **options: Any) -> None:
         super().__init__()
         P_y, P_w, others = split_partitions(arguments, options)
         self._set_up(P_x, P_y, P_w, *others, **options)
 
+    @constructor
     def _set_up(
         self,
         P_x: Any,

@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 import torch
 
 from distdl._load import _core
-from distdl.construction import constructing
+from distdl.construction import constructing, constructor
 from distdl.nn.resizing import FLOATING, ResizingLayer
 
 _SPATIAL_DIMENSIONS = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}  # of the modes with weights
@@ -51,6 +51,7 @@ class DistributedUpsample(ResizingLayer):
     https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.interpolate.html.
     """
 
+    @constructor
     def __init__(
         self,
         P_x: Any,

@@ -9,8 +9,9 @@ import torch.nn.functional as F
 
 from distdl import primitives
 from distdl._load import _core
-from distdl.construction import constructing
+from distdl.construction import constructing, constructor
 from distdl.nn.module import Module
+from distdl.nn.window import integer
 from distdl.parameters import Layout, kind_of, reset_like_linear, uniform_, zero_of
 from distdl.partition import Partition
 
@@ -46,6 +47,7 @@ class DistributedLinear(Module):
     the same seed the global parameters are those of https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html.
     """
 
+    @constructor
     def __init__(
         self,
         P_x: Any,
@@ -67,13 +69,15 @@ class DistributedLinear(Module):
         with constructing("DistributedLinear", given, options) as (self.P_x, self.P_y, self.P_W):
             if self.P_W._root is not None:
                 self._check_partitions()
-
-        weight = Layout(self.P_W, (out_features, in_features))
-        self._distdl_register_parameter("weight", weight, dtype, device)
-        if bias:
-            self._distdl_register_parameter("bias", Layout(self._column_0(), (out_features,)), dtype, device)
-        else:
-            self.register_parameter("bias", None)
+            for which in ("in_features", "out_features"):
+                if integer("DistributedLinear", getattr(self, which), which) < 0:
+                    raise RuntimeError(f"DistributedLinear: {which}={getattr(self, which)}; it must not be negative")
+            weight = Layout(self.P_W, (out_features, in_features))
+            self._distdl_register_parameter("weight", weight, dtype, device)
+            if bias:
+                self._distdl_register_parameter("bias", Layout(self._column_0(), (out_features,)), dtype, device)
+            else:
+                self.register_parameter("bias", None)
         self.reset_parameters()
 
         # The leading ones of P_x and P_y say nothing about the workers.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import index
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 
 from distdl import primitives
 from distdl._load import _core
-from distdl.construction import constructing
+from distdl.construction import constructing, constructor
 from distdl.nn.module import Module, agreement_among
 
 _HALF = (torch.half, torch.bfloat16)
@@ -37,24 +38,29 @@ class _DistributedLoss(Module):
     def __init__(self, P_x: Any, reduction: str, options: dict[str, Any]) -> None:
         super().__init__()
         self.reduction = reduction
-        with constructing(type(self).__name__, {"P_x": P_x}, {"reduction": reduction, **options}) as (self.P_x,):
+        compared = {"reduction": reduction, **options}
+        with constructing(type(self).__name__, {"P_x": P_x}, compared) as (self.P_x,):
             if reduction not in ("mean", "sum", "none"):
                 raise ValueError(f"{type(self).__name__}: reduction={reduction!r}; it must be 'mean', 'sum' or 'none'")
-            self._check()
+            compared.update(self._check())
         workers, first, everyone = map(self.P_x._line, (self.P_x._ranks, self.P_x._ranks[:1], self.P_x._voters))
         self._to_first = primitives.sum_reduce(workers, first)
         self._to_everyone = primitives.broadcast(first, everyone)
         self._distdl_agree_among(everyone)
         self._target_agreement = agreement_among(f"{type(self).__name__} (target)", everyone)
 
-    def _check(self) -> None:
-        """Check the partition and the options of a loss, while constructing."""
+    def _check(self) -> dict[str, Any]:
+        """Check the partition and the options of a loss, while constructing; what of it the ranks are to compare."""
+        return {}
 
     def _distdl_input_changed(self, input: tuple[Any, ...]) -> bool:
         changed = super()._distdl_input_changed(input)
         if self._target_agreement is None:
             return changed
-        problem = self._problem_of(input[1]) if self.P_x.active else ""
+        try:
+            problem = self._problem_of(input[1]) if self.P_x.active else ""
+        except (RuntimeError, TypeError) as error:  # of a tensor without values, such as a sparse one
+            problem = f"has values that cannot be compared: {error}"
         return self._target_agreement.changed(input[1], problem) or changed
 
     def _distdl_module_setup(self, input: tuple[Any, ...]) -> None:
@@ -134,6 +140,7 @@ class DistributedMSELoss(_DistributedLoss):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MSELoss.html.
     """
 
+    @constructor
     def __init__(self, P_x: Any, reduction: str = "mean") -> None:
         super().__init__(P_x, reduction, {})
 
@@ -180,6 +187,7 @@ class DistributedCrossEntropyLoss(_DistributedLoss):
 
     weight: torch.Tensor | None
 
+    @constructor
     def __init__(
         self,
         P_x: Any,
@@ -188,13 +196,8 @@ class DistributedCrossEntropyLoss(_DistributedLoss):
         reduction: str = "mean",
         label_smoothing: float = 0.0,
     ) -> None:
-        self._smoothing, self._ignored = label_smoothing, ignore_index
-        options = {
-            "weight": None if weight is None else weight.tolist(),
-            "ignore_index": ignore_index,
-            "label_smoothing": label_smoothing,
-        }
-        super().__init__(P_x, reduction, options)
+        self._smoothing, self._ignored, self._class_weight = label_smoothing, ignore_index, weight
+        super().__init__(P_x, reduction, {"ignore_index": ignore_index, "label_smoothing": label_smoothing})
         self.register_buffer("weight", weight)
         self._axis = 0 if self.P_x.dim == 1 else 1
         self._splits_classes = self.P_x.dim > 0 and self.P_x._shape[self._axis] > 1
@@ -206,11 +209,15 @@ class DistributedCrossEntropyLoss(_DistributedLoss):
             ranks = [r for w, r in enumerate(self.P_x._ranks) if self.P_x.cartesian_index(w)[self._axis] == 0]
             self._to_first_classes = primitives.sum_reduce(self.P_x, self.P_x._related(ranks, first_classes))
 
-    def _check(self) -> None:
+    def _check(self) -> dict[str, Any]:
+        weight, self._ignored = self._class_weight, index(self._ignored)
+        if weight is not None and not isinstance(weight, torch.Tensor):
+            raise TypeError(f"DistributedCrossEntropyLoss: weight={weight!r}; it has to be a torch.Tensor")
         if not 0.0 <= self._smoothing <= 1.0:
             raise ValueError(f"DistributedCrossEntropyLoss: label_smoothing={self._smoothing}; it must be in [0, 1]")
         if self.P_x._root is not None and self.P_x.dim < 1:
             raise ValueError("DistributedCrossEntropyLoss: P_x has no dimension; it needs one for the classes")
+        return {"weight": None if weight is None else weight.tolist()}
 
     def _problem_of(self, target: Any) -> str:
         """Class indices are looked at in each call: one that is no class would fail on this worker alone."""
@@ -329,6 +336,6 @@ class DistributedCrossEntropyLoss(_DistributedLoss):
         if any(len(shape) != self.P_x.dim for shape in inputs):
             return []
         line = [[0] * self.P_x.dim for _ in range(self.P_x._shape[self._axis])]
-        for i, index in enumerate(line):
-            index[self._axis] = i
-        return [inputs[_core.grid_rank(list(self.P_x._shape), index)][self._axis] for index in line]
+        for i, place in enumerate(line):
+            place[self._axis] = i
+        return [inputs[_core.grid_rank(list(self.P_x._shape), place)][self._axis] for place in line]

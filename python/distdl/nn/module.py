@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from distdl._load import _core
+from distdl.agreement import misfit
 from distdl.parameters import Layout
 from distdl.partition import Partition
 from distdl.structure import TensorStructure
@@ -68,7 +69,7 @@ class Module(torch.nn.Module):
         self._distdl_input_structure = structure
         return changed
 
-    def _distdl_agree_on(self, input: torch.Tensor, own: str = "") -> bool:
+    def _distdl_agree_on(self, input: torch.Tensor | Exception, own: str = "") -> bool:
         """Whether the structure of the input changed on any rank. Collective over the ranks of the layer.
 
         It raises on all of them if a parameter of one has a wrong shape, if they differ in `own`, or if some ask for
@@ -82,9 +83,30 @@ class Module(torch.nn.Module):
 
     def _distdl_before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Call the hook with the arguments in the order of forward's, also of those that were passed by name."""
-        if kwargs:
+        if kwargs or len(args) != 1:
+            self._distdl_check_arguments(args, kwargs)
             args = inspect.signature(self.forward).bind(*args, **kwargs).args
         self._distdl_forward_pre_hook(self, args)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the layer, as ``torch.nn.Module`` does."""
+        try:
+            return super().__call__(*args, **kwargs)
+        except TypeError:
+            if not self._distdl_sets_up:  # others have done so before the call
+                self._distdl_check_arguments(args, kwargs)
+            raise
+
+    def _distdl_check_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise on all ranks of the layer if what this rank passes does not fit ``forward``."""
+        problem = misfit(self.forward, args, kwargs)
+        if problem is not None:
+            self._distdl_refuse(TypeError(f"cannot be passed to forward(): {problem}"))
+            raise problem
+
+    def _distdl_refuse(self, problem: Exception) -> None:
+        """Raise on all ranks of the layer what is wrong with the input of this one. In place of agreeing on it."""
+        self._distdl_agree_on(problem)
 
     def _distdl_forward_pre_hook(self, module: torch.nn.Module, input: tuple[Any, ...]) -> None:
         """Set the layer up where it is not, or not for this input. Runs before each call."""

@@ -11,9 +11,11 @@ import torch.nn.functional as F
 
 from distdl import primitives
 from distdl._load import _core
-from distdl.construction import constructing
+from distdl.construction import constructing, constructor
 from distdl.nn.boundary import Interval, Reader, as_of, intervals_of
 from distdl.nn.module import Module
+
+_MODES = ("constant", "reflect", "replicate", "circular")
 
 
 class DistributedPad(Module):
@@ -41,11 +43,14 @@ class DistributedPad(Module):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.pad.html.
     """
 
+    @constructor
     def __init__(self, P_x: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> None:
         super().__init__()
         name = type(self).__name__
         with constructing(name, {"P_x": P_x}, {"pad": pad, "mode": mode, "value": value}) as (self.P_x,):
-            self.pad, self.mode, self.value = tuple(map(index, pad)), mode, value
+            self.pad, self.mode, self.value = tuple(map(index, pad)), mode, None if value is None else float(value)
+            if mode not in _MODES:
+                raise NotImplementedError(f"{name}: mode={mode!r}; it must be one of {', '.join(map(repr, _MODES))}")
         self._distdl_agree_among(self.P_x)
         self._crops: list[tuple[int, int, int]] = []  # (dimension, start, size) in this worker's block
         self._read: Callable[[torch.Tensor], torch.Tensor] = primitives.Absent()

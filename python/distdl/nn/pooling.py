@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from operator import index
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from distdl._load import _core
-from distdl.construction import constructing
+from distdl.construction import constructing, constructor
 from distdl.nn.window import WindowLayer, per_dimension
 
 
@@ -25,6 +26,7 @@ class SlidingPool(WindowLayer):
         options = {"kernel_size": kernel_size, "stride": stride, "padding": padding, "dilation": dilation}
         with constructing(name, {"P_x": P_x}, {**options, "ceil_mode": ceil_mode, **others}) as (self.P_x,):
             self._check_partition()
+            self._check_others()
             self.kernel_size = per_dimension(name, kernel_size, self.dims, "kernel_size")
             self.stride = per_dimension(name, kernel_size if stride is None else stride, self.dims, "stride")
             self.padding = per_dimension(name, padding, self.dims, "padding")
@@ -49,6 +51,9 @@ class SlidingPool(WindowLayer):
         ]
         self._resize(windows, fill)
 
+    def _check_others(self) -> None:
+        """Check options that only some of these layers have, while constructing."""
+
     def _apply_locally(self, compute: Callable[[torch.Tensor], torch.Tensor], read: torch.Tensor) -> torch.Tensor:
         """The local layer; where it has no outputs to compute, the local layer of an empty batch.
 
@@ -71,6 +76,7 @@ class SlidingPool(WindowLayer):
 class _DistributedMaxPool(SlidingPool):
     _functions = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 
+    @constructor
     def __init__(
         self,
         P_x: Any,
@@ -189,6 +195,7 @@ class AveragingPool(SlidingPool):
 
 
 class _DistributedAvgPool(AveragingPool):
+    @constructor
     def __init__(
         self,
         P_x: Any,
@@ -203,7 +210,9 @@ class _DistributedAvgPool(AveragingPool):
         self.count_include_pad, self.divisor_override = count_include_pad, divisor_override
         others = {"count_include_pad": count_include_pad, "divisor_override": divisor_override}
         self._set_up(P_x, kernel_size, stride, padding, 1, ceil_mode, 0.0, others)
-        if divisor_override == 0:
+
+    def _check_others(self) -> None:
+        if self.divisor_override is not None and index(self.divisor_override) == 0:
             raise RuntimeError(f"{type(self).__name__}: divisor_override must not be zero")
 
 

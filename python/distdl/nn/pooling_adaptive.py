@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index
 from typing import Any, SupportsIndex
 
 import torch
 import torch.nn.functional as F
 
 from distdl._load import _core
-from distdl.construction import constructing
+from distdl.construction import constructing, constructor
 from distdl.nn.pooling import ravel
 from distdl.nn.resizing import ResizingLayer
+from distdl.nn.window import integer
 
 
 class _DistributedAdaptivePool(ResizingLayer):
@@ -41,7 +41,7 @@ class _DistributedAdaptivePool(ResizingLayer):
                 f"{name}: output_size={output_size!r}; it has to be an int, or a tuple of ints, of which some may be "
                 "None where there are several"
             )
-        sizes = [None if size is None else index(size) for size in given]
+        sizes = [None if size is None else integer(name, size, "output_size") for size in given]
         if any(size is not None and size < 0 for size in sizes):
             raise RuntimeError(f"{name}: output_size={output_size!r}; it must not be negative")
         return sizes
@@ -54,6 +54,7 @@ class _DistributedAdaptivePool(ResizingLayer):
 class _DistributedAdaptiveMaxPool(_DistributedAdaptivePool):
     _functions = {1: F.adaptive_max_pool1d, 2: F.adaptive_max_pool2d, 3: F.adaptive_max_pool3d}
 
+    @constructor
     def __init__(
         self, P_x: Any, output_size: int | tuple[int | None, ...] | None, return_indices: bool = False
     ) -> None:
@@ -91,6 +92,7 @@ class _DistributedAdaptiveMaxPool(_DistributedAdaptivePool):
 
 
 class _DistributedAdaptiveAvgPool(_DistributedAdaptivePool):
+    @constructor
     def __init__(self, P_x: Any, output_size: int | tuple[int | None, ...] | None) -> None:
         super().__init__()
         self._set_up(P_x, output_size, {})

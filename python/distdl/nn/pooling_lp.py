@@ -8,12 +8,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from distdl.construction import constructor
 from distdl.nn.pooling import AveragingPool, lowest_of
 
 
 class _DistributedLPPool(AveragingPool):
     _max_pools = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 
+    @constructor
     def __init__(
         self,
         P_x: Any,
@@ -23,8 +25,11 @@ class _DistributedLPPool(AveragingPool):
         ceil_mode: bool = False,
     ) -> None:
         super().__init__()
+        self.norm_type = norm_type
         self._set_up(P_x, kernel_size, stride, 0, 1, ceil_mode, 0.0, {"norm_type": norm_type})
-        # The same on all ranks, and so is what it raises.
+
+    def _check_others(self) -> None:
+        norm_type = self.norm_type
         try:
             self.norm_type = float(norm_type)
         except (TypeError, ValueError) as error:

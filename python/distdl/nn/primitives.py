@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from distdl import primitives
+from distdl.construction import constructor
 from distdl.nn.module import Module
 
 # Partitions may be given as distdl.Partition or as mpi4py communicators.
@@ -36,6 +37,9 @@ class _Primitive(Module):
         result: torch.Tensor = self._operator(input)
         return result
 
+    def _distdl_refuse(self, problem: Exception) -> None:
+        self._operator(problem)
+
     def start(self, input: torch.Tensor) -> Any:
         """Begin to apply the operator, and return at once what :meth:`wait` takes.
 
@@ -53,8 +57,10 @@ class _Primitive(Module):
         Raises:
             RuntimeError: if it was waited for before, or the input was written since :meth:`start`. A call that was
                 started and then dropped raises at the next call of any operator, on all of its ranks.
-            ValueError: if another layer started it.
+            TypeError, ValueError: if nothing or another layer started it.
         """
+        if not hasattr(started, "wait"):
+            raise TypeError(f"{type(self).__name__}: wait() was passed {started!r}, which is not what start() returned")
         if started.name not in (self._operator.name, "Clone"):
             raise ValueError(f"{type(self).__name__}: wait() was passed a start of {started.name}")
         result: torch.Tensor = started.wait()
@@ -92,6 +98,7 @@ class Broadcast(_Primitive):
     Source: R. J. Hewett, T. J. Grady, "A Linear Algebraic Approach to Model Parallelism in Deep Learning" (2020).
     """
 
+    @constructor
     def __init__(
         self,
         P_x: PartitionLike,
@@ -126,6 +133,7 @@ class SumReduce(_Primitive):
         ValueError, TypeError: as :class:`Broadcast` does.
     """
 
+    @constructor
     def __init__(
         self,
         P_x: PartitionLike,
@@ -153,6 +161,7 @@ class AllSumReduce(_Primitive):
         ValueError, TypeError: as :class:`Broadcast` does, and if not exactly one of the axes arguments is given.
     """
 
+    @constructor
     def __init__(
         self, P_x: PartitionLike, axes_reduce: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
     ) -> None:
@@ -176,6 +185,7 @@ class AllGather(_Primitive):
         ValueError, TypeError: as :class:`Broadcast` does, and if not exactly one of the axes arguments is given.
     """
 
+    @constructor
     def __init__(
         self, P_x: PartitionLike, axes_all_gather: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
     ) -> None:
@@ -199,6 +209,7 @@ class ReduceScatter(_Primitive):
         ValueError, TypeError: as :class:`Broadcast` does, and if not exactly one of the axes arguments is given.
     """
 
+    @constructor
     def __init__(
         self,
         P_x: PartitionLike,
@@ -226,6 +237,7 @@ class Repartition(_Primitive):
         ValueError, TypeError: as :class:`Broadcast` does, and if the numbers of dimensions differ.
     """
 
+    @constructor
     def __init__(self, P_x: PartitionLike, P_y: PartitionLike, preserve_batch: bool = True) -> None:
         super().__init__(primitives.repartition(P_x, P_y, preserve_batch), f"{P_x}, {P_y}")
 
@@ -257,6 +269,7 @@ class HaloExchange(_Primitive):
         ValueError, TypeError: as :class:`Broadcast` does, and if widths do not fit the partition or each other.
     """
 
+    @constructor
     def __init__(
         self,
         P_x: PartitionLike,

@@ -11,6 +11,25 @@ from distdl._load import _core
 from distdl.nn.module import Module
 from distdl.partition import Partition
 
+_LARGEST = 1 << 31  # what is computed from sizes below it fits into 64 bits
+
+
+def integer(layer: str, value: Any, name: str, whole: Any = None) -> int:
+    """An int from anything that stands for one exactly.
+
+    Raises:
+        TypeError: for anything else.
+        RuntimeError: if it is too large for sizes to be computed from it.
+    """
+    whole = value if whole is None else whole
+    try:
+        number = index(value)
+    except TypeError as error:
+        raise TypeError(f"{layer}: {name}={whole!r}: {error}") from error
+    if abs(number) >= _LARGEST:
+        raise RuntimeError(f"{layer}: {name}={whole!r}; it must be less than {_LARGEST}")
+    return number
+
 
 def per_dimension(layer: str, value: Any, dims: int, name: str) -> tuple[int, ...]:
     """One int for each spatial dimension from an int or a sequence; a sequence of one stands for all, as in torch.nn.
@@ -19,10 +38,8 @@ def per_dimension(layer: str, value: Any, dims: int, name: str) -> tuple[int, ..
         RuntimeError: if a sequence has another length, as in torch.nn.
         TypeError: if something else is given.
     """
-    try:
-        values = tuple(map(index, value)) if isinstance(value, Iterable) else (index(value),)
-    except TypeError as error:
-        raise TypeError(f"{layer}: {name}={value!r}: {error}") from error
+    each = value if isinstance(value, Iterable) and getattr(value, "ndim", 1) > 0 else (value,)
+    values = tuple(integer(layer, one, name, value) for one in each)
     if len(values) not in (1, dims):
         raise RuntimeError(
             f"{layer}: {name}={value!r} has {len(values)} values; the layer has {dims} spatial dimensions"
@@ -61,6 +78,9 @@ class WindowLayer(Module):
                 f"{type(self).__name__}: P_x has shape {shape}; it needs {self.dims} spatial dimensions, preceded by "
                 "the channels, or by batch and channels"
             )
+
+    def _distdl_refuse(self, problem: Exception) -> None:
+        self._exchange(problem)
 
     def _input_extents(self) -> list[int]:
         """The global shape of the input, after the exchange. Known on the workers."""

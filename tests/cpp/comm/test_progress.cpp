@@ -31,19 +31,46 @@ TEST(what_is_started_is_done_in_order) {
 }
 
 TEST(threads_that_start_and_wait_at_the_same_time) {
-  long sum = 0;  // without a lock, as above
-  const auto start_and_wait = [&] {
+  const auto start_and_wait = [] {
+    long sum = 0;  // without a lock: what this thread starts is done one after the other
     std::vector<comm::TaskPtr> tasks;
     for (int i = 0; i < kMany; ++i) {
       tasks.push_back(comm::start([&sum] { ++sum; }));
       if (i % 3 == 0) tasks.back()->wait();
     }
     for (const auto& task : tasks) task->wait();
+    CHECK_EQ(sum, kMany);
   };
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) threads.emplace_back(start_and_wait);
   for (auto& thread : threads) thread.join();
-  CHECK_EQ(sum, 4L * kMany);
+}
+
+TEST(a_thread_that_starts_in_place_of_another) {
+  std::vector<int> done;  // without a lock: in the order of both
+  comm::TaskPtr last;
+  for (int i = 0; i < kMany; ++i) comm::start([&done, i] { done.push_back(i); });
+  std::thread([&, caller = comm::progress_of_this_thread()] {
+    const comm::InPlaceOf scope(caller);
+    for (int i = kMany; i < 2 * kMany; ++i) last = comm::start([&done, i] { done.push_back(i); });
+  }).join();
+  last->wait();
+  CHECK_EQ(done.size(), 2 * kMany);
+  CHECK(std::is_sorted(done.begin(), done.end()));
+}
+
+TEST(what_a_thread_started_is_done_after_its_end) {
+  std::atomic<int> done = 0;
+  comm::ProgressPtr ended;
+  std::thread([&] {
+    ended = comm::progress_of_this_thread();
+    for (int i = 0; i < kMany; ++i) comm::start([&done] { ++done; });
+  }).join();
+  comm::finish_all();
+  CHECK_EQ(done.load(), kMany);
+  const comm::InPlaceOf scope(ended);
+  comm::start([&done] { ++done; })->wait();
+  CHECK_EQ(done.load(), kMany + 1);
 }
 
 TEST(threads_that_wait_for_the_same) {
