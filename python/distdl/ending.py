@@ -6,6 +6,7 @@ import atexit
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 from types import TracebackType
 
@@ -15,6 +16,7 @@ from distdl._load import _core
 
 _shown = sys.excepthook  # whatever shows exceptions in this program
 _process = os.getpid()
+_SECONDS_TO_READ = 0.3
 
 
 def _end_the_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -30,8 +32,7 @@ def _end_the_job(kind: type[BaseException], error: BaseException, trace: Traceba
                     "caught",
                     file=sys.stderr,
                 )
-                sys.stdout.flush()
-                sys.stderr.flush()
+                _flush()
             world.Abort(128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else 1)
 
 
@@ -41,13 +42,19 @@ def _others_may_wait() -> bool:
     return MPI.Is_initialized() and not MPI.Is_finalized() and MPI.COMM_WORLD.Get_size() > 1
 
 
+def _flush() -> None:
+    """Have what was said read by mpiexec, which forgets what it has not read when the job is aborted."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    time.sleep(_SECONDS_TO_READ)
+
+
 def _end_after_failure() -> None:
     """End the job if an MPI call has failed here: the other ranks may wait for ever for what did not happen."""
     if failure := _core.failure():
-        sys.stdout.flush()
         rank = MPI.COMM_WORLD.Get_rank()
         print(f"distdl: rank {rank} ends the job, in which others may wait for it: {failure}", file=sys.stderr)
-        sys.stderr.flush()
+        _flush()
         MPI.COMM_WORLD.Abort(1)
 
 

@@ -93,6 +93,7 @@ def test_gradients_of_some(P_world, asks):
         assert block.grad is None
 
 
+@pytest.mark.mpi(min_size=2)
 def test_blocks_are_saved_once(P_world):
     """Of the input, the graph keeps the block itself and the halo, and no padded copy."""
     P_x = grid(P_world, [1, 1, job.size, 1])
