@@ -149,6 +149,8 @@ long observer_calls(const char* function) { return value_of(calls, function); }
 OBSERVE(MPI_Initialized, (int* flag), (flag), )
 OBSERVE(MPI_Finalized, (int* flag), (flag), )
 OBSERVE(MPI_Query_thread, (int* level), (level), )
+OBSERVE(MPI_Is_thread_main, (int* flag), (flag), )
+OBSERVE(MPI_Abort, (MPI_Comm comm, int code), (comm, code), )
 OBSERVE(MPI_Get_library_version, (char* text, int* length), (text, length), )
 OBSERVE(MPI_Error_string, (int code, char* text, int* length), (code, text, length), )
 
@@ -176,6 +178,8 @@ OBSERVE(MPI_Comm_free, (MPI_Comm * comm), (comm), COUNTS(ended("communicators", 
 OBSERVE(MPI_Comm_group, (MPI_Comm comm, MPI_Group* group), (comm, group), COUNTS(made("groups", MPI_GROUP_NULL, group)))
 OBSERVE(MPI_Group_incl, (MPI_Group group, int n, const int ranks[], MPI_Group* created), (group, n, ranks, created),
         COUNTS(made("groups", MPI_GROUP_NULL, created)))
+OBSERVE(MPI_Group_translate_ranks, (MPI_Group a, int n, const int ranks[], MPI_Group b, int found[]),
+        (a, n, ranks, b, found), )
 OBSERVE(MPI_Group_free, (MPI_Group * group), (group), COUNTS(ended("groups", MPI_GROUP_NULL, group)))
 OBSERVE(MPI_Comm_get_info, (MPI_Comm comm, MPI_Info* info), (comm, info), COUNTS(made("infos", MPI_INFO_NULL, info)))
 OBSERVE(MPI_Info_free, (MPI_Info * info), (info), COUNTS(ended("infos", MPI_INFO_NULL, info)))
@@ -194,6 +198,19 @@ OBSERVE(MPI_Allgatherv,
         (const void* x, int count, MPI_Datatype type, void* y, const int counts[], const int offsets[],
          MPI_Datatype y_type, MPI_Comm comm),
         (x, count, type, y, counts, offsets, y_type, comm), )
+
+// Questions between watchdogs, and the votes of a program that is debugged: these are small.
+OBSERVE(MPI_Iprobe, (int from, int tag, MPI_Comm comm, int* found, MPI_Status* status),
+        (from, tag, comm, found, status), )
+OBSERVE(MPI_Recv, (void* x, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Status* status),
+        (x, count, type, from, tag, comm, status), )
+#if MPI_VERSION >= 4  // before, the others are these
+OBSERVE(MPI_Isend, (const void* x, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request),
+        (x, count, type, to, tag, comm, request), COUNTS(made("requests", MPI_REQUEST_NULL, request)))
+OBSERVE(MPI_Iallreduce,
+        (const void* x, void* y, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm, MPI_Request* request),
+        (x, y, count, type, op, comm, request), COUNTS(made("requests", MPI_REQUEST_NULL, request)))
+#endif
 
 // Operations that are started, and what completes them.
 OBSERVE(DISTDL_MPI_LARGE(MPI_Isend),
