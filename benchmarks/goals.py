@@ -70,8 +70,8 @@ def _geometry(text: str) -> Iterator[Line]:
     for plan in plans:
         words = plan.removesuffix("  not met").split()
         what, microseconds = " ".join(words[:-3]), float(words[-3])
-        reason = "geometry" if plan.endswith("not met") else ""
-        yield Line("Plan of one worker", "", "", f"{microseconds:,.1f} us", "", what.replace("  ", " "), reason)
+        reason = "unknown" if plan.endswith("not met") else ""
+        yield Line("Plan of one worker", "", "", f"{microseconds:,.1f} us", "", what, reason)
     assert goals.startswith("goals:")
 
 

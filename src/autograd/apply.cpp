@@ -61,7 +61,7 @@ class Adjoint : public torch::autograd::Node {
     if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();
     const auto structure = gradient.defined() ? operators::Input{gradient, ""}.structure() : operators::Structure{};
     const bool has_tangent = gradient.defined() && gradient._fw_grad(0).defined();
-    const auto turn = adjoint->site().scope.turn();
+    const auto lock = adjoint->site().scope.lock();
     const auto agreed = operators::agree_on_backward(adjoint->site(), adjoint->is_adjoint(), gradient.defined(),
                                                      {differentiated, has_tangent}, structure);
     if (!agreed.any) return results;
@@ -218,25 +218,25 @@ at::Tensor carry_out(const Agreed& call) {
 }  // namespace
 
 at::Tensor call(operators::Primitive& primitive, const operators::Input& x) {
-  const auto turn = primitive.turn();
+  const auto lock = primitive.lock();
   return carry_out(agree(primitive, x));
 }
 
 at::Tensor call_adjoint(operators::Primitive& primitive, const operators::Input& x, const at::Tensor& y) {
   if (!primitive.active()) return carry_out(outside(y.detach()));
-  const auto turn = primitive.turn();
+  const auto lock = primitive.lock();
   return autograd::apply(primitive.prepare(x).linear_operator->adjoint(), y.detach());
 }
 
 at::Tensor call_traced(operators::Primitive& primitive, const operators::Input& x, bool linear, bool differentiated) {
   if (!primitive.active()) return autograd::apply(outside(x.tensor).linear_operator, x.tensor);
-  const auto turn = primitive.turn();
+  const auto lock = primitive.lock();
   const auto [linear_operator, dtype, _] = primitive.prepare_traced(x, differentiated);
   return autograd::apply(linear ? linear_operator->adjoint()->adjoint() : linear_operator, in_dtype(x.tensor, dtype));
 }
 
 std::unique_ptr<Started> start(operators::Primitive& primitive, const operators::Input& x) {
-  const auto turn = primitive.turn();
+  const auto lock = primitive.lock();
   const auto call = agree(primitive, x);
   auto token = call.derivatives.has_tangent ? done(carry_out(call))
                : call.derivatives.requires_grad

@@ -43,7 +43,7 @@ class Forum {
   /// Whether all ranks brought the same text; if not, all texts by rank. Throws if some ranks apply an
   /// operator instead.
   std::pair<bool, std::vector<std::string>> compare(const std::string& what, const std::string& text) const {
-    const auto turn = scope_.turn();
+    const auto lock = scope_.lock();
     comm::Ballot ballot;
     ballot.call = kForum;
     ballot.value = comm::value_of(text);
@@ -53,13 +53,13 @@ class Forum {
   }
 
   std::vector<std::string> gather(const std::string& bytes) const {
-    const auto turn = scope_.turn();
+    const auto lock = scope_.lock();
     const comm::Operation operation("an exchange of small data", 0, "", scope_.communicator.get());
     return in_order_of(ranks_, scope_, comm::gather_texts(*scope_.communicator, bytes));
   }
 
   MPI_Comm view(const std::vector<int>& shape) const {
-    const auto turn = scope_.turn();
+    const auto lock = scope_.lock();
     return comm::communicator(root_, ranks_)->view(shape);
   }
 
@@ -80,7 +80,7 @@ class LayerAgreement {
 
   bool changed(const Input& input, const std::string& problem, const std::string& own, bool requires_grad) {
     if (!active()) return false;
-    const auto turn = site_->scope.turn();
+    const auto lock = site_->scope.lock();
     auto structure = input.structure();
     if (structure.error_kind == operators::Structure::Error::none && !problem.empty()) {
       structure.error_kind = operators::Structure::Error::value;

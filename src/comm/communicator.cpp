@@ -104,16 +104,15 @@ MPI_Comm Communicator::handle() const {
   return handle_;
 }
 
-Turn Communicator::turn() {
-  static const bool any_thread = thread_multiple();
+Lock Communicator::lock() {
   int is_main = 1;
-  if (!any_thread) check(MPI_Is_thread_main(&is_main), "MPI_Is_thread_main");
+  if (!thread_multiple()) check(MPI_Is_thread_main(&is_main), "MPI_Is_thread_main");
   if (is_main == 0) {
     throw std::runtime_error(
         "distdl was called from a thread that is not the main one, but MPI was initialized with less than "
         "MPI_THREAD_MULTIPLE");
   }
-  return Turn(in_use_);
+  return Lock(in_use_);
 }
 
 MPI_Comm Communicator::view(const std::vector<int>& shape) {

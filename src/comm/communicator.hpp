@@ -14,7 +14,7 @@
 namespace distdl::comm {
 
 /// What a thread holds while it uses a communicator. It may take one that it holds already.
-using Turn = std::unique_lock<std::recursive_mutex>;
+using Lock = std::unique_lock<std::recursive_mutex>;
 
 /// A communicator of ours, owned by the cache of its parent and never by an operator: MPI_Comm_free is collective and
 /// garbage collection is not. It is freed together with its parent; using it afterwards throws.
@@ -47,7 +47,7 @@ class Communicator {
 
   /// For as long as the caller keeps it, other threads of this process wait with what they do on this communicator.
   /// Throws std::runtime_error on all but the main thread unless MPI was initialized with MPI_THREAD_MULTIPLE.
-  [[nodiscard]] Turn turn();
+  [[nodiscard]] Lock lock();
 
   void free() noexcept;  // collective; called by the parent's delete callback only
 

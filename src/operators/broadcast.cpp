@@ -13,12 +13,6 @@
 
 namespace distdl::operators {
 
-namespace {
-
-constexpr int kTag = 0;
-
-}  // namespace
-
 at::Tensor Broadcast::apply(const at::Tensor& x) const {
   const bool keeps_own = std::any_of(plan_->groups.begin(), plan_->groups.end(),
                                      [](const RootedGroup& group) { return group.is_root && group.is_member; });
@@ -35,9 +29,9 @@ at::Tensor Broadcast::apply(const at::Tensor& x) const {
     if (group.communicator->size() == 2) {  // a message takes less than a collective
       const int peer = 1 - group.communicator->rank();
       if (group.is_root) {
-        send(buffer, peer, kTag, *group.communicator, requests);
+        send(buffer, peer, kInOrder, *group.communicator, requests);
       } else {
-        receive(buffer, peer, kTag, *group.communicator, requests);
+        receive(buffer, peer, kInOrder, *group.communicator, requests);
       }
       continue;
     }

@@ -98,7 +98,7 @@ class Primitive {
   /// Whether this rank is in any of the partitions. A rank that is not must not call prepare.
   bool active() const { return site_->scope.communicator != nullptr; }
   const std::string& name() const { return site_->name; }
-  comm::Turn turn() const { return site_->scope.turn(); }
+  comm::Lock lock() const { return site_->scope.lock(); }
 
  protected:
   Primitive(std::string name, Scope scope, const Partition& x)

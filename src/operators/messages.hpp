@@ -8,6 +8,9 @@
 
 namespace distdl::operators {
 
+/// The tag where messages between two ranks are matched by their order alone.
+inline constexpr int kInOrder = 0;
+
 /// Starts to send a contiguous tensor, which `requests` keeps until it has left.
 void send(const at::Tensor& x, int rank, int tag, const comm::Communicator& communicator, comm::Requests& requests);
 

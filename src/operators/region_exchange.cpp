@@ -15,9 +15,6 @@ namespace distdl::operators {
 
 namespace {
 
-// Messages between two ranks are matched by their order: see geometry::ExchangePlan.
-constexpr int kTag = 0;
-
 /// The box that the messages fill without gaps: empty where they overlap or leave any.
 geometry::Box covered(const RegionExchange::Side& side) {
   geometry::Box hull(side.local.sizes.size());
@@ -37,7 +34,9 @@ geometry::Box covered(const RegionExchange::Side& side) {
 at::Tensor filled_around(const geometry::Box& box, at::IntArrayRef sizes, double fill,
                          const at::TensorOptions& options) {
   if (geometry::volume(box) == 0) return filled(sizes, fill, options);
-  const auto result = empty(sizes, options), value = filled({}, fill, options);
+  const auto result = empty(sizes, options);
+  if (geometry::volume(box) == result.numel()) return result;
+  const auto value = filled({}, fill, options);
   auto rest = result;
   for (std::size_t d = 0; d < box.size(); ++d) {
     const auto dim = static_cast<std::int64_t>(d), behind = rest.size(dim) - box[d].stop;
@@ -77,7 +76,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
     const bool direct = !sums && regions.back().is_contiguous() && !is_staged(x.device());
     arrivals.push_back(direct ? regions.back()
                               : for_receiving(geometry::shape_of(message.region), options.dtype(dtype)));
-    receive(arrivals.back(), message.rank, kTag, comm, receiving);
+    receive(arrivals.back(), message.rank, kInOrder, comm, receiving);
   }
   for (const auto& message : from_->messages) {
     const auto region = view_of(x, message.region);
@@ -85,7 +84,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
       to_myself.push_back(resolved(region));
       continue;
     }
-    send(for_sending(region), message.rank, kTag, comm, sending);
+    send(for_sending(region), message.rank, kInOrder, comm, sending);
   }
   const auto from_myself = [&](bool of_basis) {
     std::size_t own = 0;

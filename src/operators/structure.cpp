@@ -139,7 +139,7 @@ comm::Operation doing(const Site& site, Turn turn) {
                          site.scope.communicator.get());
 }
 
-comm::Outcome vote(const Scope& scope, const comm::Ballot& ballot, const std::function<std::string()>& description) {
+comm::Outcome vote(const Scope& scope, const comm::Ballot& ballot, c10::function_ref<std::string()> description) {
   const auto outcome = comm::vote(*scope.communicator, ballot);
   if (!outcome.same_call) {
     const auto line = comm::at_line(comm::this_thread().id);

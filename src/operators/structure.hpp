@@ -3,8 +3,8 @@
 
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
+#include <c10/util/FunctionRef.h>
 
-#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -34,7 +34,7 @@ struct Scope {
 
   int user_rank(int rank) const { return ranks.at(static_cast<std::size_t>(rank)); }
   /// Held from the agreement until the data has moved, so that other threads' calls do not come in between.
-  comm::Turn turn() const { return communicator ? communicator->turn() : comm::Turn(); }
+  comm::Lock lock() const { return communicator ? communicator->lock() : comm::Lock(); }
 };
 
 /// One rank's tensor as the others see it. A rank that could not use what it was given says so in `error`.
@@ -84,7 +84,7 @@ comm::Operation doing(const Site& site, Turn turn);
 
 /// Makes sure that all ranks of the scope make the same call, which `description` names. Otherwise throws on all of
 /// them, and tells what each one calls. Collective.
-comm::Outcome vote(const Scope& scope, const comm::Ballot& ballot, const std::function<std::string()>& description);
+comm::Outcome vote(const Scope& scope, const comm::Ballot& ballot, c10::function_ref<std::string()> description);
 
 /// What a tensor takes along into differentiation: whether it requires grad, and whether it has a forward-mode
 /// derivative. Agreed on, it is what any rank's tensor has.

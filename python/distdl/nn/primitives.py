@@ -13,6 +13,7 @@ import torch
 
 from distdl import primitives
 from distdl.construction import constructor
+from distdl.halo_in_room import HaloInRoom
 from distdl.nn.module import Module
 
 # Partitions may be given as distdl.Partition or as mpi4py communicators.
@@ -284,5 +285,5 @@ class HaloExchange(_Primitive):
         if recv_buffer_shape is None:
             operator = primitives.halo_exchange(P_x, halo, periodic, fill_value)
         else:
-            operator = primitives.HaloInRoom(P_x, halo, recv_buffer_shape, send_buffer_shape)
+            operator = HaloInRoom(P_x, halo, recv_buffer_shape, send_buffer_shape)
         super().__init__(operator, f"{P_x}, halo={halo}")
