@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from distdl.partition import Partition
 
 Widths = tuple[int, int]
-_WIDEST = 1 << 31
+_WIDEST = 1 << 48  # sums of such widths and of any sizes fit into 64 bits
 
 
 class Absent:
