@@ -22,9 +22,9 @@ for library in libasan.so libubsan.so libstdc++.so; do preload+="$(c++ -print-fi
 # What Python and torch leave behind at their end is not ours: leaks are written down without an end of the job. Stacks
 # are unwound, since neither Python nor MPI keeps frame pointers.
 export ASAN_OPTIONS=detect_leaks=1:fast_unwind_on_malloc=0:malloc_context_size=20:log_path=$build/report
-export LSAN_OPTIONS=exitcode=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc
+export ASAN_OPTIONS+=:allow_user_segv_handler=0 LSAN_OPTIONS=exitcode=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc
 mpiexec -n 2 env PYTHONPATH="$build/site" LD_PRELOAD="$preload" \
-  python -m mpi4py -m pytest -p no:faulthandler "${tests[@]/%/.py}"
+  python -m mpi4py -m pytest -o faulthandler_timeout=0 "${tests[@]/%/.py}"
 
 printf '%s reports, of which these have the extension in a stack:\n' "$(find "$build" -name 'report.*' | wc -l)"
 ! find "$build" -name 'report.*' -exec awk -v RS= '/distdl\/_core\./ { print FILENAME ": " $0 "\n" }' {} + | grep .
