@@ -21,12 +21,6 @@ LIMITS = {
         At 1 MiB, a twentieth of what MPI or torch.clone take is 2 to 6 us, less than a call's fixed cost; adjoints have
         autograd's as well. Found by the difference, which is about the same at 1 KiB. Tried: as for a call.
         """,
-    "root": """
-        The root of a Broadcast gets a tensor of its own, where MPI leaves it its input: results never share memory with
-        inputs. Found by having the root copy by hand, too (trials.py, broadcast). Tried: a copy (1) before the message
-        and (2) after it, up to twice as slow; (3) during MPI_Ibcast, (4) during MPI_Isend. What is left is that both
-        ranks read the same memory at the same time.
-        """,
     "sum": """
         Whoever adds has to see the other's numbers: a sum of vectors that fit into the caches takes at least a message
         and an addition. Found by doing just that by hand (trials.py, all_sum). Tried: (1) half of the sum on each rank,
@@ -53,5 +47,4 @@ def limit(table: str, row: Row) -> str:
         return "sum"
     if row["bytes"] == LARGE:
         return "fixed"
-    moves_from_root = {("Broadcast", "forward"), ("SumReduce", "adjoint")}
-    return "root" if (row["primitive"], row["direction"]) in moves_from_root else "move"
+    return "move"

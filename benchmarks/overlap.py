@@ -1,7 +1,8 @@
 """How much of the communication hides behind computing, between start and wait, forward and backward: see README.md.
 
 mpiexec -n 2 python -m mpi4py benchmarks/overlap.py
-python benchmarks/two_hosts.py benchmarks/overlap.py --wire
+mpiexec -n 2 python -m mpi4py benchmarks/overlap.py --spare
+python benchmarks/two_hosts.py benchmarks/overlap.py --wire --spare
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from contestants import Contestant
 from mpi4py import MPI
-from overlap_cases import OVERLAPS, Outputs, Overlap
+from overlap_cases import OVERLAPS, Outputs, Overlap, Work
 from report import Row, machine, save, size_from
 from timing import measure
 
@@ -46,11 +47,12 @@ def main() -> None:
     rows: list[Row] = []
     if comm.rank == 0:
         print(header := HEADER.format(*COLUMNS), "-" * len(header), sep="\n")
-    for each in (1, 2) if len(cores) >= 4 and not options.wire else (1,):
-        if not options.wire:  # on emulated hosts it is a program that takes its time where it can
+    free = options.wire or options.spare  # what moves the data goes where there is room
+    for each in (1, 2) if len(cores) >= 4 and not free else (1,):
+        if not free:
             use(cores[each * comm.rank : each * (comm.rank + 1)])
         for name in options.only or OVERLAPS:
-            for one in overlaps(name, options.size, options.seconds, each > 1):
+            for one in overlaps(name, options.size, options.seconds, options.spare, options.spare or each > 1):
                 rows.append({"cores": each, "wire": options.wire, "bytes": options.size, **one})
                 if comm.rank == 0:
                     print(line(rows[-1]), flush=True)
@@ -64,31 +66,35 @@ def use(cores: list[int]) -> None:
         os.sched_setaffinity(int(thread.name), cores)
 
 
-def overlaps(name: str, size: int, seconds: float, has_goal: bool) -> Iterator[Row]:
-    """Both directions of one overlap, with as much to compute as there is to communicate in each of them."""
+def overlaps(name: str, size: int, seconds: float, spare: bool, has_goal: bool) -> Iterator[Row]:
+    """Both directions of one overlap, with as much to compute as there is to communicate in each of them.
+
+    Where a core is to be spared, the last rank sleeps for as long as the other computes.
+    """
     make = partial(OVERLAPS[name], Partition(), size)
-    check(name, make(1))
+    check(name, make(Work()))
     for direction, program in (("forward", forward), ("backward", backward)):
-        work = equal_work(make, program)
+        often, pause = equal_work(make, program)
+        work = Work(pause=pause) if spare and MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1 else Work(often)
         times = medians(make(work), program, PROGRAMS, seconds)
         communicate, compute, _, overlapped = times.values()
         hidden = (communicate + compute - overlapped) / min(communicate, compute)
         yield {
-            "overlap": name, "direction": direction, "work": work, "median": times, "hidden": hidden,
+            "overlap": name, "direction": direction, "spare": spare, "median": times, "hidden": hidden,
             "goal": f"{GOAL:.0%}" if has_goal else "", "met": not has_goal or hidden >= GOAL,
         }  # fmt: skip
 
 
-def equal_work(make: Callable[[int], Overlap], program: Prepares) -> int:
-    """How much to compute for it to take about as long as the communication."""
-    work = 1
+def equal_work(make: Callable[[Work], Overlap], program: Prepares) -> tuple[int, float]:
+    """How often to compute for it to take about as long as the communication, and how many seconds that takes."""
+    often = 1
     for _ in range(MOST_GUESSES):
-        times = medians(make(work), program, PROGRAMS[:2], seconds=0.5)
+        times = medians(make(Work(often)), program, PROGRAMS[:2], seconds=0.5)
         ratio = times["communicate"] / times["compute"]
         if 0.9 < ratio < 1.1:
             break
-        work = max(1, round(work * ratio))
-    return work
+        often = max(1, round(often * ratio))
+    return often, times["compute"]
 
 
 def medians(overlap: Overlap, program: Prepares, names: Sequence[str], seconds: float) -> dict[str, float]:
@@ -146,6 +152,7 @@ def arguments() -> argparse.Namespace:
     add("--only", nargs="+", choices=list(OVERLAPS), metavar="NAME", help=f"only these, of {', '.join(OVERLAPS)}")
     add("--seconds", type=float, default=4.0, help="for each row, about (default: %(default)s)")
     add("--wire", action="store_true", help="the network moves the data: no core is bound")
+    add("--spare", action="store_true", help="the last rank sleeps in place of computing: its core is a spare one")
     add("--json", type=Path, metavar="FILE", help="write the figures to this file")
     return parser.parse_args()
 

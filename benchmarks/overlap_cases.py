@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import sleep
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,23 +29,50 @@ class Overlap:
     overlapped: Callable[[], Outputs]
 
 
-MakesOverlap = Callable[[Partition, int, int], Overlap]  # from the bytes to communicate, and how much to compute
+@dataclass(frozen=True)
+class Work:
+    """How often to compute something, and how many seconds to sleep then, forward and backward."""
+
+    times: int = 1
+    pause: float = 0.0
+
+    def rest(self, y: Tensor) -> Tensor:
+        """y, after the pause."""
+        return Pause.apply(y, self.pause) if self.pause else y
 
 
-def broadcast(world: Partition, size: int, work: int) -> Overlap:
+class Pause(torch.autograd.Function):
+    """Time that passes, forward and backward, while the core is free."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, seconds: float) -> Tensor:
+        ctx.seconds = seconds
+        sleep(seconds)
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        sleep(ctx.seconds)
+        return gradients[0], None
+
+
+MakesOverlap = Callable[[Partition, int, Work], Overlap]  # from the bytes to communicate, and how much to compute
+
+
+def broadcast(world: Partition, size: int, work: Work) -> Overlap:
     """A vector from one rank to both, beside matrix products."""
     root = first_alone(world)
     return _beside_products(nn.Broadcast(root, world), on(root, size // 4), work)
 
 
-def repartition(world: Partition, size: int, work: int) -> Overlap:
+def repartition(world: Partition, size: int, work: Work) -> Overlap:
     """A matrix from rows to columns, of which each rank sends half of its block, beside matrix products."""
     P_x, P_y = (world.create_cartesian_topology_partition(shape) for shape in ([2, 1], [1, 2]))
     rows = 1024
     return _beside_products(nn.Repartition(P_x, P_y), on(world, rows, 2 * size // 4 // rows), work)
 
 
-def halo_exchange(world: Partition, size: int, work: int) -> Overlap:
+def halo_exchange(world: Partition, size: int, work: Work) -> Overlap:
     """Blocks of rows, of which each rank sends the half next to the other rank, beside matrix products."""
     grid = world.create_cartesian_topology_partition([2, 1])
     rows = 64
@@ -51,7 +80,7 @@ def halo_exchange(world: Partition, size: int, work: int) -> Overlap:
     return _beside_products(nn.HaloExchange(grid, halo), on(world, rows, 2 * size // 4 // rows), work)
 
 
-def convolution(world: Partition, size: int, work: int) -> Overlap:
+def convolution(world: Partition, size: int, work: Work) -> Overlap:
     """An image cut into an upper and a lower half: each is convolved while the rows at the cut travel.
 
     These add what they give to the rows next to them, as in DistDL's own layers. They are a quarter of ``size``.
@@ -61,15 +90,15 @@ def convolution(world: Partition, size: int, work: int) -> Overlap:
     channels, rows = 64, 16
     columns = size // 4 // 4 // channels
     x = on(world, 1, channels, rows, columns)
-    weight = torch.randn(16 * work, channels, 3, 3, requires_grad=True)
+    weight = torch.randn(16 * work.times, channels, 3, 3, requires_grad=True)
     grown = torch.randn(1, channels, rows + 2, columns, requires_grad=True)
 
     def convolve(block: Tensor) -> Tensor:
-        return conv2d(block, weight, padding=(0, 1))
+        return work.rest(conv2d(block, weight, padding=(0, 1)))
 
     def overlapped() -> Outputs:
         started = halo.start(x)
-        y = conv2d(x, weight, padding=1)
+        y = work.rest(conv2d(x, weight, padding=1))
         arrived = halo.wait(started)
         above, below = (conv1d(arrived[:, :, row], weight[:, :, row], padding=1).unsqueeze(2) for row in (0, -1))
         return (Added.apply(Added.apply(y, above, 2, 0), below, 2, rows - 1),)
@@ -83,7 +112,7 @@ def convolution(world: Partition, size: int, work: int) -> Overlap:
     )
 
 
-def linear_layer(world: Partition, size: int, work: int) -> Overlap:
+def linear_layer(world: Partition, size: int, work: Work) -> Overlap:
     """A wide linear layer after some small ones: its weight travels from its owner while these compute."""
     root = first_alone(world)
     broadcast = nn.Broadcast(root, world)
@@ -95,9 +124,9 @@ def linear_layer(world: Partition, size: int, work: int) -> Overlap:
 
     def layers(wide: Callable[[], Tensor]) -> Outputs:
         y = x
-        for _ in range(work):
+        for _ in range(work.times):
             y = linear(y, small) / 16  # the root of features: y stays about as large
-        return (linear(y, wide()),)
+        return (linear(work.rest(y), wide()),)
 
     def overlapped() -> Outputs:
         started = broadcast.start(weight)
@@ -112,16 +141,16 @@ def linear_layer(world: Partition, size: int, work: int) -> Overlap:
     )
 
 
-def _beside_products(layer: torch.nn.Module, x: Tensor, work: int) -> Overlap:
+def _beside_products(layer: torch.nn.Module, x: Tensor, work: Work) -> Overlap:
     """The layer, and ``work`` products with a matrix that is in the caches, which have nothing to do with it."""
     factor = torch.linalg.qr(torch.randn(256, 256)).Q  # keeps what it is multiplied with as large as it is
     a = torch.randn(256, 256, requires_grad=True)
 
     def products() -> Tensor:
         b = a
-        for _ in range(work):
+        for _ in range(work.times):
             b = b @ factor
-        return b
+        return work.rest(b)
 
     def overlapped() -> Outputs:
         started = layer.start(x)

@@ -67,9 +67,12 @@ def call(comm: MPI.Intracomm, size: int) -> dict[str, Way]:
 
 
 def broadcast(comm: MPI.Intracomm, size: int) -> dict[str, Way]:
-    """The root's copy, which MPI's Bcast does not make, at different times."""
-    x, y = np.ones(size // 4, np.float32), np.zeros(size // 4, np.float32)
-    copy = np.zeros_like(x)
+    """The root's copy, which MPI's Bcast does not make, at different times.
+
+    NumPy asks for huge pages, as our pool does, and torch does not.
+    """
+    x = torch.ones(size // 4).numpy()
+    x_huge, y, copy = (np.ones(size // 4, np.float32) for _ in range(3))
     is_root = comm.rank == ROOT
     buffer = x if is_root else y
 
@@ -90,12 +93,27 @@ def broadcast(comm: MPI.Intracomm, size: int) -> dict[str, Way]:
         else:
             comm.Recv(y, ROOT)
 
+    def of_the_copy(block: int) -> None:
+        parts = [slice(start, start + block // 4) for start in range(0, size // 4, block // 4)]
+        requests = []
+        for part in parts:
+            if is_root:
+                np.copyto(copy[part], x[part])
+                requests.append(comm.Isend(copy[part], 1 - ROOT))
+            else:
+                requests.append(comm.Irecv(y[part], ROOT))
+        MPI.Request.Waitall(requests)
+
     return {
         "MPI_Bcast without the root's copy": lambda: comm.Bcast(buffer, ROOT),
+        "the same from huge pages": lambda: comm.Bcast(x_huge if is_root else y, ROOT),
         "the root copies before": lambda: (copy_at_root(), comm.Bcast(buffer, ROOT)),
         "the root copies afterwards": lambda: (comm.Bcast(buffer, ROOT), copy_at_root()),
         "the root copies during MPI_Ibcast": meanwhile,
         "the root copies during MPI_Isend": by_message,
+        "the root copies, then sends it, by 256 KiB": lambda: of_the_copy(1 << 18),
+        "the root copies, then sends it, by 1 MiB": lambda: of_the_copy(1 << 20),
+        "the root copies, then sends it, by 4 MiB": lambda: of_the_copy(1 << 22),
     }
 
 

@@ -30,6 +30,21 @@ def test_sum_for_all(P_world, dtype):
     assert same_bits(result, total_of(every))
 
 
+@pytest.mark.parametrize("n", [(8 << 20) - 1, 8 << 20, (9 << 20) + 3])
+@pytest.mark.parametrize("strided", [False, True], ids=["contiguous", "strided"])
+def test_broadcast_in_blocks(P_world, n, strided):
+    """Between two ranks, of which the root keeps a copy or does not. It stays what it is if the input changes."""
+    whole = values([n, 2], torch.int8, seed=1)[:, 0]
+    expected = whole.contiguous()
+    for members in ([0, 1][: job.size], [job.size - 1]):
+        P_x, P_y = grid(P_world, [1], [0]), grid(P_world, [len(members)], members)
+        x = (whole.clone(memory_format=torch.preserve_format) if strided else expected.clone()) if P_x.active else None
+        y = dnn.Broadcast(P_x, P_y)(x if P_x.active else torch.empty(0, dtype=torch.int8))
+        if P_x.active:
+            x.zero_()
+        assert same_bits(y, expected) if P_y.active else y.numel() == 0
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.uint16, torch.bool], ids=str)
 @pytest.mark.parametrize("root", ["first", "last"])
 def test_sum_for_one(P_world, dtype, root):
