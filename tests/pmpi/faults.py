@@ -63,7 +63,7 @@ def what_is_wrong(function, status, said):
     if f"MPIError: {function.removesuffix('_c')}: " not in said:
         return "no MPIError that names it"
     # What fails while distdl is imported comes before anything that the program could catch.
-    if ("caught MPIError" in said and said.count("refused True") != 2) or "ends the job" not in said:
+    if "caught MPIError" in said and (said.count("refused True") != 2 or "ends the job" not in said):
         return "goes on"
     return ""
 
