@@ -1,8 +1,7 @@
 """How much of the communication hides behind computing, between start and wait, forward and backward: see README.md.
 
 mpiexec -n 2 python -m mpi4py benchmarks/overlap.py
-mpiexec -n 2 python -m mpi4py benchmarks/overlap.py --spare
-python benchmarks/two_hosts.py benchmarks/overlap.py --wire --spare
+python benchmarks/two_hosts.py benchmarks/overlap.py --wire
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ GOAL = 0.8
 PROGRAMS = ("communicate", "compute", "one_after_other", "overlapped")
 MOST_REPEATS, MOST_GUESSES = 1000, 8
 COLUMNS = ("cores", "median, in ms", "direction", "communicate", "compute", "one after other", "overlapped", "hidden")
-HEADER = "{:5} {:14} {:9} {:>12} {:>12} {:>16} {:>12} {:>7}  goal"
-LINE = "{:5} {:14} {:9} {:12.2f} {:12.2f} {:16.2f} {:12.2f} {:7.0%}  {}"
+HEADER = "{:9} {:14} {:9} {:>12} {:>12} {:>16} {:>12} {:>7}  goal"
+LINE = "{:9} {:14} {:9} {:12.2f} {:12.2f} {:16.2f} {:12.2f} {:7.0%}  {}"
 
 # From one of an overlap's programs and the inputs to what is timed.
 Prepares = Callable[[Callable[[], Outputs], Outputs], Callable[[], Outputs]]
 
 
 def main() -> None:
-    """Measure with one core for each rank, and with two where there are as many."""
+    """With one core for each rank; over the wire also with one to spare, elsewhere with two each if there are four."""
     comm = MPI.COMM_WORLD
     options = arguments()
     cores = sorted(os.sched_getaffinity(0))
@@ -47,13 +46,17 @@ def main() -> None:
     rows: list[Row] = []
     if comm.rank == 0:
         print(header := HEADER.format(*COLUMNS), "-" * len(header), sep="\n")
-    free = options.wire or options.spare  # what moves the data goes where there is room
-    for each in (1, 2) if len(cores) >= 4 and not free else (1,):
-        if not free:
-            use(cores[each * comm.rank : each * (comm.rank + 1)])
+    if options.wire:  # it is a program, which takes its time where it can
+        of_each_rank = {"one each": cores, "one spare": cores}
+    else:
+        of_each_rank = {"one each": cores[comm.rank : comm.rank + 1]}
+        if len(cores) >= 4:
+            of_each_rank["two each"] = cores[2 * comm.rank : 2 * comm.rank + 2]
+    for which, mine in of_each_rank.items():
+        use(mine)
         for name in options.only or OVERLAPS:
-            for one in overlaps(name, options.size, options.seconds, options.spare, options.spare or each > 1):
-                rows.append({"cores": each, "wire": options.wire, "bytes": options.size, **one})
+            for one in overlaps(name, options.size, options.seconds, which):
+                rows.append({"cores": which, "wire": options.wire, "bytes": options.size, **one})
                 if comm.rank == 0:
                     print(line(rows[-1]), flush=True)
     if options.json and comm.rank == 0:
@@ -66,21 +69,23 @@ def use(cores: list[int]) -> None:
         os.sched_setaffinity(int(thread.name), cores)
 
 
-def overlaps(name: str, size: int, seconds: float, spare: bool, has_goal: bool) -> Iterator[Row]:
+def overlaps(name: str, size: int, seconds: float, cores: str) -> Iterator[Row]:
     """Both directions of one overlap, with as much to compute as there is to communicate in each of them.
 
     Where a core is to be spared, the last rank sleeps for as long as the other computes.
     """
+    has_goal = cores != "one each"
+    sleeps = cores == "one spare" and MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1
     make = partial(OVERLAPS[name], Partition(), size)
     check(name, make(Work()))
     for direction, program in (("forward", forward), ("backward", backward)):
         often, pause = equal_work(make, program)
-        work = Work(pause=pause) if spare and MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1 else Work(often)
+        work = Work(pause=pause) if sleeps else Work(often)
         times = medians(make(work), program, PROGRAMS, seconds)
         communicate, compute, _, overlapped = times.values()
         hidden = (communicate + compute - overlapped) / min(communicate, compute)
         yield {
-            "overlap": name, "direction": direction, "spare": spare, "median": times, "hidden": hidden,
+            "overlap": name, "direction": direction, "median": times, "hidden": hidden,
             "goal": f"{GOAL:.0%}" if has_goal else "", "met": not has_goal or hidden >= GOAL,
         }  # fmt: skip
 
@@ -152,7 +157,6 @@ def arguments() -> argparse.Namespace:
     add("--only", nargs="+", choices=list(OVERLAPS), metavar="NAME", help=f"only these, of {', '.join(OVERLAPS)}")
     add("--seconds", type=float, default=4.0, help="for each row, about (default: %(default)s)")
     add("--wire", action="store_true", help="the network moves the data: no core is bound")
-    add("--spare", action="store_true", help="the last rank sleeps in place of computing: its core is a spare one")
     add("--json", type=Path, metavar="FILE", help="write the figures to this file")
     return parser.parse_args()
 

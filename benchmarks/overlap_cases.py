@@ -13,7 +13,7 @@ from torch.nn.functional import conv1d, conv2d, linear
 
 from cases import first_alone, on
 from distdl import Partition, nn
-from distdl.nn.conv_halo import Added
+from distdl.nn.conv_halo import Added, Borders
 
 Outputs = tuple[Tensor, ...]
 
@@ -48,7 +48,7 @@ class Pause(torch.autograd.Function):
     def forward(ctx: Any, y: Tensor, seconds: float) -> Tensor:
         ctx.seconds = seconds
         sleep(seconds)
-        return y.view_as(y)
+        return y.clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
@@ -83,7 +83,8 @@ def halo_exchange(world: Partition, size: int, work: Work) -> Overlap:
 def convolution(world: Partition, size: int, work: Work) -> Overlap:
     """An image cut into an upper and a lower half: each is convolved while the rows at the cut travel.
 
-    These add what they give to the rows next to them, as in DistDL's own layers. They are a quarter of ``size``.
+    They travel without the rest of the block, and what they give is added, as in DistDL's own layers. They are a
+    quarter of ``size``.
     """
     grid = world.create_cartesian_topology_partition([1, 1, 2, 1])
     halo = nn.HaloExchange(grid, [(0, 0), (0, 0), (1, 1), (0, 0)])
@@ -97,8 +98,9 @@ def convolution(world: Partition, size: int, work: Work) -> Overlap:
         return work.rest(conv2d(block, weight, padding=(0, 1)))
 
     def overlapped() -> Outputs:
-        started = halo.start(x)
-        y = work.rest(conv2d(x, weight, padding=1))
+        block, border = Borders.apply(x, [(2, 1, 1)])
+        started = halo.start(border)
+        y = work.rest(conv2d(block, weight, padding=1))
         arrived = halo.wait(started)
         above, below = (conv1d(arrived[:, :, row], weight[:, :, row], padding=1).unsqueeze(2) for row in (0, -1))
         return (Added.apply(Added.apply(y, above, 2, 0), below, 2, rows - 1),)

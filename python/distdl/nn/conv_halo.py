@@ -104,12 +104,12 @@ def fit(slidings: Sequence[Sliding], others: int) -> bool:
     )
 
 
-class _Borders(torch.autograd.Function):
+class Borders(torch.autograd.Function):
     """A block, and for each of some dimensions what stands at its two ends, together."""
 
     @staticmethod
     def forward(x: Any, widths: Any) -> Any:
-        return x.view_as(x), *_Borders.cut(x, widths)
+        return x.view_as(x), *Borders.cut(x, widths)
 
     @staticmethod
     def cut(x: torch.Tensor, widths: Any) -> list[torch.Tensor]:
@@ -135,7 +135,7 @@ class _Borders(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         x = tangents[0]
-        return x.view_as(x), *_Borders.cut(x, ctx.widths)
+        return x.view_as(x), *Borders.cut(x, ctx.widths)
 
 
 class Added(torch.autograd.Function):
@@ -219,7 +219,7 @@ class HaloConvolution:
         ``parameters()`` waits for weight and bias, which are on their way. ``convolve(x, weight, bias, padding,
         along)`` is the local layer along some of the dimensions of space.
         """
-        block, *borders = _Borders.apply(input, self._borders)
+        block, *borders = Borders.apply(input, self._borders)
         started = [exchange.start(border) for exchange, border in zip(self._exchanges, borders, strict=True)]
         weight, bias = parameters()
         output = convolve(block, weight, bias, self._padding, range(self._dims))
