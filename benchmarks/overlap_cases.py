@@ -91,7 +91,7 @@ def convolution(world: Partition, size: int, work: Work) -> Overlap:
     channels, rows = 64, 16
     columns = size // 4 // 4 // channels
     x = on(world, 1, channels, rows, columns)
-    weight = torch.randn(16 * work.times, channels, 3, 3, requires_grad=True)
+    weight = torch.randn(4 * work.times, channels, 3, 3, requires_grad=True)
     grown = torch.randn(1, channels, rows + 2, columns, requires_grad=True)
 
     def convolve(block: Tensor) -> Tensor:
