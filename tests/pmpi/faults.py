@@ -50,7 +50,7 @@ def calls(observer):
     return {function: int(count) for function, count in map(str.split, lines)}
 
 
-def what_is_wrong(function, status, said):
+def what_is_wrong(function, caught, status, said):
     """With how the job ended; nothing if all is well."""
     if status is None:
         return "no end"
@@ -63,7 +63,8 @@ def what_is_wrong(function, status, said):
     if f"MPIError: {function.removesuffix('_c')}: " not in said:
         return "no MPIError that names it"
     # What fails while distdl is imported comes before anything that the program could catch.
-    if "caught MPIError" in said and (said.count("refused True") != 2 or "ends the job" not in said):
+    caught = caught and f"rank {RANK} has imported distdl" in said
+    if caught and (said.count("refused True") != 2 or "ends the job" not in said):
         return "goes on"
     return ""
 
@@ -84,7 +85,7 @@ def main():
         status, said = job(observer, *arguments, DISTDL_FAIL=f"{function},{RANK},{count},{when}")
         if f"observer: {function} fails" not in said:  # how often messages are looked for differs from run to run
             continue
-        wrong = what_is_wrong(function, status, said)
+        wrong = what_is_wrong(function, caught, status, said)
         tried += 1
         survived += not wrong
         seconds = time.perf_counter() - start

@@ -45,6 +45,7 @@ def work():
 
 def main():
     """Raises what is not caught."""
+    print(f"rank {MPI.COMM_WORLD.rank} has imported distdl", flush=True)
     try:
         work()
     except distdl.MPIError as error:
