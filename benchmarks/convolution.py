@@ -138,8 +138,8 @@ def alone(comm: MPI.Intracomm, threads: int) -> Iterator[None]:
 def memory(name: str, side: int, comm: MPI.Intracomm) -> Iterator[Row]:
     """By how much forward and backward make the process grow at their peak, and what is saved for backward.
 
-    The goal is half of what the sequential layer takes, with all parameters, and the halo, at the peak that of the
-    gradient too.
+    The goal is what the sequential layer takes for the larger half of the rows, with all parameters, and the halo, at
+    the peak that of the gradient too.
     """
     # What is freed goes back to the system at once, or the peak would depend on what malloc kept of earlier calls.
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)
@@ -148,9 +148,10 @@ def memory(name: str, side: int, comm: MPI.Intracomm) -> Iterator[Row]:
     with alone(comm, 1):
         sequential = needed(programs.sequential, MPI.COMM_SELF) if comm.rank == ROOT else {}
     sequential = comm.bcast(sequential, ROOT)
+    larger_half = (side + 1) // 2 / side
     for what, halos, slack in (("peak", 2, SLACK), ("saved", 1, 0)):
         most = max(rank[what] for rank in distributed)
-        allowed = sequential[what] / 2 + programs.parameters + halos * programs.halo + slack
+        allowed = sequential[what] * larger_half + programs.parameters + halos * programs.halo + slack
         yield {
             "layer": name, "side": side, "what": what, "distdl": most, "1 thread": sequential[what],
             "halos": halos * programs.halo, "goal": "1/2 + halos", "met": most <= allowed,
