@@ -31,6 +31,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kShortestSleep{20}, kLongestSleep{1000};
+constexpr milliseconds kTimeToRead{300};  // mpiexec forgets what it has not read when the job is aborted
 
 std::atomic<bool> debug_mode{false};
 
@@ -151,7 +152,10 @@ class Watchdog {
       const auto line =
           "distdl: rank " + std::to_string(rank_) + " (" + process_name() + ") waits in " + text.str() + "\n";
       [[maybe_unused]] const auto written = write(STDERR_FILENO, line.data(), line.size());
-      if (settings().end) MPI_Abort(MPI_COMM_WORLD, 1);
+      if (settings().end) {
+        std::this_thread::sleep_for(kTimeToRead);
+        MPI_Abort(MPI_COMM_WORLD, 1);
+      }
     }
     times *= 2;
   }

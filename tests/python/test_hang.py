@@ -128,7 +128,8 @@ def test_debugging_raises_where_others_do_not_come():
     try:
         step() if rank == 0 else evaluate()
     except RuntimeError as error:
-        print(error)
+        print(error, flush=True)
+        time.sleep(1)  # mpiexec forgets what it has not read when the job is aborted
         MPI.COMM_WORLD.Abort(7)
     """
     program = BEGINNING.format(seconds=1000) + program.replace("\n    ", "\n")
