@@ -105,6 +105,8 @@ def interpolate(
     align_corners: bool | None = None,
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
+    *,
+    output_blocks: str = "balanced",
 ) -> torch.Tensor:
     """Resize a tensor in space. See :class:`distdl.nn.DistributedUpsample`.
 
@@ -114,7 +116,8 @@ def interpolate(
     with constructing("interpolate", {"P_x": P_x}, {"antialias": antialias}) as (known,):
         if antialias:
             raise NotImplementedError("interpolate: antialias=True is not implemented")
-    return DistributedUpsample(known, size, scale_factor, mode, align_corners, recompute_scale_factor)(x)
+    options = (size, scale_factor, mode, align_corners, recompute_scale_factor)
+    return DistributedUpsample(known, *options, output_blocks=output_blocks)(x)
 
 
 @constructor

@@ -217,10 +217,12 @@ def resize_exchange(
     P_x: Partition,
     resizings: Sequence[_core.AdaptiveWindows | _core.Interpolation | _core.Window],
     fill_value: float = 0.0,
+    aligned: bool = False,
 ) -> Any:
-    """The exchange that brings each worker what its block of the outputs reads. P_x was agreed on by the layer."""
+    """The exchange that brings each worker what its block of the outputs reads, which is balanced or aligned with that
+    of the input. P_x was agreed on by the layer."""
     return _made(
         lambda root, *arguments: _core.ResizeExchange(layer, root, *arguments),
-        P_x, P_x._workers(), list(resizings), float(fill_value),
+        P_x, P_x._workers(), list(resizings), float(fill_value), aligned,
         lift=lambda workers, *others: (_lift(workers), *others),
     )  # fmt: skip

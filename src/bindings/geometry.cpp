@@ -64,7 +64,13 @@ py::class_<Made> bind_resizing(py::module_& m, const char* name, const char* tex
           [](const Made& self, std::int64_t n, Pair outputs) {
             return pair_of(self.reads(n, {outputs.first, outputs.second}));
           },
-          py::arg("n"), py::arg("outputs"), "(start, stop) of the inputs, of n, that these outputs depend on.");
+          py::arg("n"), py::arg("outputs"), "(start, stop) of the inputs, of n, that these outputs depend on.")
+      .def(
+          "aligned_blocks",
+          [](const Made& self, const Shape& sizes) {
+            return geometry::aligned_blocks(self, geometry::Blocks::of_sizes(sizes)).sizes();
+          },
+          py::arg("sizes"), "The sizes of blocks of the outputs that are cut where blocks of these sizes are.");
 }
 
 void bind_resizings(py::module_& m) {

@@ -162,12 +162,12 @@ void bind_primitives(py::module_& m) {
            py::arg("fill"));
   py::class_<ResizeExchangePrimitive, ExchangePrimitive>(m, "ResizeExchange")
       .def(py::init([](const std::string& layer, const py::object& root, const Workers& x,
-                       const std::vector<geometry::Resizing>& resizings, double fill) {
+                       const std::vector<geometry::Resizing>& resizings, double fill, bool aligned) {
              const auto handle = communicator_handle(root);
              const py::gil_scoped_release release;
-             return std::make_unique<ResizeExchangePrimitive>(layer, handle, named("P_x", x), resizings, fill);
+             return std::make_unique<ResizeExchangePrimitive>(layer, handle, named("P_x", x), resizings, fill, aligned);
            }),
-           py::arg("layer"), py::arg("root"), py::arg("P_x"), py::arg("resizings"), py::arg("fill"))
+           py::arg("layer"), py::arg("root"), py::arg("P_x"), py::arg("resizings"), py::arg("fill"), py::arg("aligned"))
       .def_property_readonly(
           "outputs", [](const ResizeExchangePrimitive& self) { return sizes_of(self.outputs()); },
           "The sizes of the outputs' blocks by dimension.");

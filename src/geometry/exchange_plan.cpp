@@ -1,5 +1,8 @@
 #include "geometry/exchange_plan.hpp"
 
+#include <memory>
+#include <utility>
+
 namespace distdl::geometry {
 
 namespace {
@@ -116,6 +119,23 @@ std::vector<Interval> bounds_of(const std::vector<Interval>& intervals) {
     bounds[i].start = start;
   }
   return bounds;
+}
+
+Wanted wanted_intervals(std::vector<std::vector<Interval>> intervals, const Grid& targets) {
+  Wanted wanted;
+  for (const auto& along : intervals) {
+    const auto bounds = std::make_shared<const std::vector<Interval>>(bounds_of(along));
+    wanted.bounds.push_back({static_cast<std::int64_t>(bounds->size()),
+                             [bounds](std::int64_t i) { return (*bounds)[static_cast<std::size_t>(i)]; }});
+  }
+  const auto exact = std::make_shared<const std::vector<std::vector<Interval>>>(std::move(intervals));
+  wanted.exact = [exact, targets](std::int64_t rank) {
+    const auto index = targets.index(rank);
+    Box box;
+    for (std::size_t d = 0; d < index.size(); ++d) box.push_back((*exact)[d][static_cast<std::size_t>(index[d])]);
+    return box;
+  };
+  return wanted;
 }
 
 ExchangePlan plan_exchange(const std::vector<Blocks>& owned, const Wanted& wanted, std::optional<std::int64_t> source,

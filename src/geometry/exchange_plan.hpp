@@ -32,6 +32,10 @@ struct Wanted {
 /// empty ones among them are bounded by does not matter.
 std::vector<Interval> bounds_of(const std::vector<Interval>& intervals);
 
+/// Worker (i, j, ...) of the target grid wants the box of intervals[0][i], intervals[1][j], ..., whose ends may be in
+/// any order.
+Wanted wanted_intervals(std::vector<std::vector<Interval>> intervals, const Grid& targets);
+
 struct Transfer {
   std::int64_t peer;  // rank in the other side's grid
   Box region;         // in this worker's local coordinates: of its input if it sends, of its output if it receives

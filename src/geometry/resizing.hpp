@@ -2,11 +2,13 @@
 // and sliding windows.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <variant>
 #include <vector>
 
+#include "geometry/blocks.hpp"
 #include "geometry/interval.hpp"
 #include "geometry/window.hpp"
 
@@ -27,6 +29,9 @@ struct AdaptiveWindows {
 
   static constexpr std::int64_t fewest = 0;  // outputs
   std::int64_t outputs(std::int64_t n) const { return count.of(n); }
+
+  /// The first output whose window begins at input `cut` or behind it.
+  std::int64_t aligned(std::int64_t n, std::int64_t cut) const { return (cut * outputs(n) - 1) / n + 1; }
 
   /// All that these outputs read: for one output, its window. No outputs read nothing.
   Interval reads(std::int64_t n, Interval outputs) const;
@@ -60,6 +65,9 @@ struct Interpolation {
   std::int64_t outputs(std::int64_t n) const { return count.of(n); }
   Taps taps(std::int64_t n, Interval outputs, Arithmetic arithmetic) const;
 
+  /// The first of the outputs that stand for inputs from `cut` on, by the ratio of their numbers.
+  std::int64_t aligned(std::int64_t n, std::int64_t cut) const { return (cut * outputs(n) - 1) / n + 1; }
+
   /// All that these outputs read, in any arithmetic. No outputs read nothing.
   Interval reads(std::int64_t n, Interval outputs) const;
 
@@ -73,5 +81,21 @@ struct Interpolation {
 };
 
 using Resizing = std::variant<AdaptiveWindows, Interpolation, Window>;
+
+/// Blocks of the outputs that are cut where the blocks of the inputs are, as near as the outputs allow it: each output
+/// is with the inputs at its place, or with the first or last of all. Made by all that has outputs and aligned.
+template <class Made>
+Blocks aligned_blocks(const Made& resizing, const Blocks& inputs) {
+  const auto n = inputs.extent(), m = resizing.outputs(n);
+  Shape sizes;
+  std::int64_t start = 0;
+  for (std::int64_t i = 0; i < inputs.count(); ++i) {
+    const auto cut = inputs.at(i).stop;
+    const auto stop = cut == n ? m : cut == 0 ? 0 : std::min(resizing.aligned(n, cut), m);
+    sizes.push_back(stop - start);
+    start = stop;
+  }
+  return Blocks::of_sizes(sizes);
+}
 
 }  // namespace distdl::geometry

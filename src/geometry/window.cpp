@@ -2,6 +2,13 @@
 
 namespace distdl::geometry {
 
+namespace {
+
+/// Rounded up; 0 for what is negative, since no output is before the first one.
+std::int64_t divided(std::int64_t a, std::int64_t b) { return a <= 0 ? 0 : (a - 1) / b + 1; }
+
+}  // namespace
+
 std::int64_t Window::outputs(std::int64_t n) const {
   const auto room = n + padding_left + padding_right - reach();
   // In ceil mode the last window may hang over the right edge by less than a stride ...
@@ -12,12 +19,20 @@ std::int64_t Window::outputs(std::int64_t n) const {
   return count;
 }
 
+std::int64_t Window::aligned(std::int64_t /*n*/, std::int64_t cut) const {
+  return divided(cut + padding_left - (reach() - 1) / 2, stride);
+}
+
 Interval Window::reads(std::int64_t /*n*/, Interval outputs) const {
   const auto start = outputs.start * stride - padding_left;
   const auto stop = (std::max(outputs.stop, outputs.start) - 1) * stride - padding_left + reach();
   // Reading nothing still has a place: behind what the outputs before it read, so that reads never step back.
   if (outputs.empty()) return {std::max(start, stop), std::max(start, stop)};
   return {start, stop};
+}
+
+std::int64_t TransposedWindow::aligned(std::int64_t /*n*/, std::int64_t cut) const {
+  return divided(2 * first(cut) + reach() - stride, 2);
 }
 
 Interval TransposedWindow::reads(std::int64_t n, Interval outputs) const {

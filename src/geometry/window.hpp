@@ -23,6 +23,9 @@ struct Window {
 
   static constexpr std::int64_t fewest = 1;  // output
 
+  /// The first output whose window has its middle at input `cut` or behind it; the left one of two in the middle.
+  std::int64_t aligned(std::int64_t n, std::int64_t cut) const;
+
   /// The inputs that the windows of `outputs` read, beyond [0, n) too where the padding is, whatever n is. No windows
   /// read nothing.
   Interval reads(std::int64_t n, Interval outputs) const;
@@ -42,6 +45,9 @@ struct TransposedWindow {
   std::int64_t first(std::int64_t i) const { return i * stride - padding; }
 
   std::int64_t outputs(std::int64_t n) const { return first(n - 1) - padding + reach() + output_padding; }
+
+  /// The first output that is nearer to the middle of input `cut`'s window than to that of the one before.
+  std::int64_t aligned(std::int64_t n, std::int64_t cut) const;
 
   /// All of the n inputs that add to these outputs. Where there are outputs it is one input at least, and its first
   /// output is not behind the first of them: so the transposed convolution of what is read begins there or before.

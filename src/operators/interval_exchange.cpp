@@ -12,10 +12,7 @@ IntervalExchangePrimitive::IntervalExchangePrimitive(std::string layer, MPI_Comm
                                                      std::vector<bool> periodic, double fill)
     : ExchangePrimitive(std::move(layer), root, x, y, std::move(periodic), fill, true), wanted_(std::move(wanted)) {
   Shape counts;
-  for (const auto& along : wanted_) {
-    counts.push_back(static_cast<std::int64_t>(along.size()));
-    bounds_.push_back(std::make_shared<std::vector<geometry::Interval>>(geometry::bounds_of(along)));
-  }
+  for (const auto& along : wanted_) counts.push_back(static_cast<std::int64_t>(along.size()));
   if (x.shape.size() != y.shape.size() || counts != y.shape) {
     throw std::invalid_argument(name() + ": P_x has shape " + geometry::text(x.shape) + " and P_y " +
                                 geometry::text(y.shape) + ", but " + geometry::text(counts) +
@@ -24,18 +21,7 @@ IntervalExchangePrimitive::IntervalExchangePrimitive(std::string layer, MPI_Comm
 }
 
 geometry::Wanted IntervalExchangePrimitive::wanted(const std::vector<geometry::Blocks>&) const {
-  geometry::Wanted wanted;
-  for (const auto& along : bounds_) {
-    wanted.bounds.push_back({static_cast<std::int64_t>(along->size()),
-                             [along](std::int64_t i) { return (*along)[static_cast<std::size_t>(i)]; }});
-  }
-  wanted.exact = [this](std::int64_t worker) {
-    const auto index = y_.grid.index(worker);
-    geometry::Box box;
-    for (std::size_t d = 0; d < index.size(); ++d) box.push_back(wanted_[d][static_cast<std::size_t>(index[d])]);
-    return box;
-  };
-  return wanted;
+  return geometry::wanted_intervals(wanted_, y_.grid);
 }
 
 }  // namespace distdl::operators

@@ -3,7 +3,7 @@
 // where.
 #pragma once
 
-#include <memory>
+#include <vector>
 
 #include "operators/region_exchange.hpp"
 
@@ -21,7 +21,6 @@ class IntervalExchangePrimitive final : public ExchangePrimitive {
   geometry::Wanted wanted(const std::vector<geometry::Blocks>& blocks) const override;
 
   std::vector<std::vector<geometry::Interval>> wanted_;
-  std::vector<std::shared_ptr<const std::vector<geometry::Interval>>> bounds_;  // of wanted_: see geometry::bounds_of
 };
 
 }  // namespace distdl::operators

@@ -19,8 +19,10 @@ std::string rule_of(const geometry::Resizing& resizing) {
 }  // namespace
 
 ResizeExchangePrimitive::ResizeExchangePrimitive(std::string layer, MPI_Comm root, const Partition& x,
-                                                 std::vector<geometry::Resizing> resizings, double fill)
-    : ExchangePrimitive(std::move(layer), root, x, x, {}, fill, true), resizings_(std::move(resizings)) {
+                                                 std::vector<geometry::Resizing> resizings, double fill, bool aligned)
+    : ExchangePrimitive(std::move(layer), root, x, x, {}, fill, true),
+      resizings_(std::move(resizings)),
+      aligned_(aligned) {
   if (x.shape.size() < resizings_.size()) {
     throw std::invalid_argument(name() + ": P_x has shape " + geometry::text(x.shape) + "; it needs at least " +
                                 std::to_string(resizings_.size()) + " dimensions");
@@ -45,7 +47,9 @@ std::vector<geometry::Blocks> ResizeExchangePrimitive::outputs(const std::vector
                                std::to_string(count) + "; they must have at least 1 and " + std::to_string(fewest) +
                                rule_of(resizings_[r]));
     }
-    outputs[first + r] = geometry::Blocks::balanced(count, input.count());
+    outputs[first + r] =
+        aligned_ ? std::visit([&](const auto& by) { return geometry::aligned_blocks(by, input); }, resizings_[r])
+                 : geometry::Blocks::balanced(count, input.count());
   }
   return outputs;
 }
@@ -64,7 +68,14 @@ geometry::Wanted ResizeExchangePrimitive::wanted(const std::vector<geometry::Blo
                                return std::visit([&](const auto& by) { return by.reads(n, own.at(i)); }, resizing);
                              }});
   }
-  return wanted;
+  if (!aligned_) return wanted;
+  // Empty blocks of outputs, which are not the last ones here, read nothing at a place where others read.
+  std::vector<std::vector<geometry::Interval>> intervals;
+  for (const auto& [count, at] : wanted.bounds) {
+    auto& along = intervals.emplace_back();
+    for (std::int64_t i = 0; i < count; ++i) along.push_back(at(i));
+  }
+  return geometry::wanted_intervals(std::move(intervals), y_.grid);
 }
 
 }  // namespace distdl::operators

@@ -10,9 +10,10 @@ namespace distdl::operators {
 class ResizeExchangePrimitive final : public ExchangePrimitive {
  public:
   /// One resizing for each of the last dimensions of P_x; along the dimensions before them blocks stay as they are. The
-  /// outputs are in balanced blocks on P_x. What they read beyond the tensor is filled.
+  /// outputs are in balanced blocks on P_x, or in blocks aligned with the input's. What they read beyond the tensor is
+  /// filled.
   ResizeExchangePrimitive(std::string layer, MPI_Comm root, const Partition& x,
-                          std::vector<geometry::Resizing> resizings, double fill);
+                          std::vector<geometry::Resizing> resizings, double fill, bool aligned);
 
   /// The blocks of the outputs, by dimension; empty before the first call and outside of P_x.
   std::vector<geometry::Blocks> outputs() const;
@@ -22,6 +23,7 @@ class ResizeExchangePrimitive final : public ExchangePrimitive {
   std::vector<geometry::Blocks> outputs(const std::vector<geometry::Blocks>& blocks) const;
 
   std::vector<geometry::Resizing> resizings_;
+  bool aligned_;
 };
 
 }  // namespace distdl::operators

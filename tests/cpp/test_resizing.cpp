@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "check.hpp"
 #include "geometry/blocks.hpp"
@@ -46,7 +48,65 @@ void check_reads(const Made& resizing, std::int64_t n) {
   }
 }
 
+/// Blocks of a few inputs, empty ones too.
+const std::vector<Shape> input_sizes{{4, 3}, {1, 1, 1}, {0, 5, 0, 2}, {0, 0, 3}, {6, 0}, {9}};
+
+/// Every output is in the block of the input at its place; beyond the ends, of the first or the last input.
+template <class Made, class Place>
+void check_aligned(const Made& resizing, const Shape& sizes, Place place) {
+  const auto inputs = Blocks::of_sizes(sizes);
+  const auto n = inputs.extent();
+  Shape expected(sizes.size(), 0);
+  for (std::int64_t o = 0; o < resizing.outputs(n); ++o) {
+    const auto at = std::clamp(place(o), std::int64_t{0}, n - 1);
+    for (std::int64_t i = 0; i < inputs.count(); ++i) {
+      if (inputs.at(i).start <= at && at < inputs.at(i).stop) ++expected[static_cast<std::size_t>(i)];
+    }
+  }
+  CHECK_EQ(aligned_blocks(resizing, inputs).sizes(), expected);
+}
+
 }  // namespace
+
+TEST(aligned_blocks_of_windows_hold_those_with_their_middle_in_the_block) {
+  for (const auto& sizes : input_sizes) {
+    for (std::int64_t kernel = 1; kernel < 6; ++kernel) {
+      for (std::int64_t stride = 1; stride < 5; ++stride) {
+        for (std::int64_t padding = 0; padding < 4; ++padding) {
+          for (std::int64_t dilation = 1; dilation < 3; ++dilation) {
+            const Window window{kernel, stride, padding, padding, dilation};
+            check_aligned(window, sizes, [&](auto o) { return o * stride - padding + (dilation * (kernel - 1)) / 2; });
+            const TransposedWindow transposed{kernel, stride, padding, dilation, 0};
+            const auto reach = dilation * (kernel - 1) + 1;
+            if (transposed.outputs(Blocks::of_sizes(sizes).extent()) < 1) continue;
+            check_aligned(transposed, sizes, [&](auto o) {
+              const auto place = (static_cast<double>(o + padding) - static_cast<double>(reach - stride) / 2) /
+                                 static_cast<double>(stride);
+              return static_cast<std::int64_t>(std::floor(place));
+            });
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(aligned_blocks_of_resizings_keep_the_ratio) {
+  for (const auto& sizes : input_sizes) {
+    const auto n = Blocks::of_sizes(sizes).extent();
+    for (std::int64_t m = 0; m < 20; ++m) {
+      check_aligned(AdaptiveWindows{{m}}, sizes, [&](auto o) { return o * n / m; });
+      if (m > 0) check_aligned(Interpolation{Mode::linear, {m}}, sizes, [&](auto o) { return o * n / m; });
+    }
+  }
+}
+
+TEST(aligned_blocks_that_stay_as_they_are) {
+  const Shape sizes{3, 0, 5, 2};
+  CHECK_EQ((aligned_blocks(Window{3, 1, 1, 1}, Blocks::of_sizes(sizes)).sizes()), sizes);
+  CHECK_EQ((aligned_blocks(TransposedWindow{2, 2, 0, 1, 0}, Blocks::of_sizes(sizes)).sizes()), (Shape{6, 0, 10, 4}));
+  CHECK_EQ((aligned_blocks(Window{1}, Blocks::of_sizes({0, 0})).sizes()), (Shape{0, 0}));
+}
 
 TEST(as_many_outputs_as_asked_for) {
   CHECK_EQ((OutputCount{5}.of(3)), 5);

@@ -1,5 +1,6 @@
 """What the tests of convolutions share: partitions of batch, channels and space, and who owns the parameters."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +9,16 @@ from hypothesis import strategies as st
 
 import distdl.nn as dnn
 from distdl import Partition
-from support import assert_equals_twin, blocks_of, fill_with_integers, grid, job
+from support import (
+    assert_equals_twin,
+    blocks_of,
+    fill_with_integers,
+    for_each,
+    grid,
+    job,
+    middle_of_window,
+    spatial_sizes,
+)
 
 
 @dataclass
@@ -79,11 +89,25 @@ def inputs(draw: Any, split: Split, channels: int) -> tuple[list[int], Any]:
     return shape, draw(blocks_of(shape, split.shapes[0]))
 
 
-def assert_like_twin(kind, dims, P, split, x, *arguments, sizes=None, **options):
+def place_of(transposed, dims, kernel_size, stride=1, padding=0, dilation=1, **_):
+    """Where among the inputs an output stands, for spatial_sizes. A transposed one is with the window whose middle is
+    nearest, the left one of two."""
+    if not transposed:
+        return middle_of_window(dims, kernel_size, stride, padding, dilation)
+    kernels, strides, paddings, dilations = (for_each(one, dims) for one in (kernel_size, stride, padding, dilation))
+
+    def place(d, o, n, m):
+        first_of_window = (dilations[d] * (kernels[d] - 1) + 1 - strides[d]) / 2 - paddings[d]  # of input 0
+        return math.floor((o - first_of_window) / strides[d])
+
+    return place
+
+
+def assert_like_twin(kind, dims, P, split, x, *arguments, sizes=None, output_blocks="balanced", **options):
     """A layer Distributed{kind}{dims}d equals the sequential one up to the second derivatives.
 
-    Sums of small integers are exact, in any order. Along the batch the blocks stay as they are; the others come out
-    balanced.
+    Sums of small integers are exact, in any order. Along the batch the blocks stay as they are; the channels come out
+    balanced, and so does space or aligned.
     """
     import torch
 
@@ -91,8 +115,14 @@ def assert_like_twin(kind, dims, P, split, x, *arguments, sizes=None, **options)
     sequential = "ConvTranspose" if transposed else "Conv"
     twin = fill_with_integers(getattr(torch.nn, f"{sequential}{dims}d")(*arguments, dtype=x.dtype, **options))
     P_x, P_y, P_w = split.of(P)
-    layer = getattr(dnn, f"Distributed{kind}{dims}d")(P_x, P_y, P_w, *arguments, dtype=x.dtype, **options)
+    layer = getattr(dnn, f"Distributed{kind}{dims}d")(
+        P_x, P_y, P_w, *arguments, dtype=x.dtype, output_blocks=output_blocks, **options
+    )  # fmt: skip
     assert [name for name, _ in layer.named_parameters()] == [name for name, _ in twin.named_parameters()]
-    y_sizes = sizes and [*sizes[: len(split.batch)], *[None] * (dims + 1)]
+    named = dict(zip(("in_channels", "out_channels", "kernel_size"), arguments, strict=False)) | options
+    space = spatial_sizes(
+        output_blocks, place_of(transposed, dims, **named), dims, x.shape, twin(x).shape, split.shapes[0], sizes
+    )
+    y_sizes = [*(sizes or [None] * x.dim())[: len(split.batch)], None, *space]
     owners = split.owners(P, transposed)[: len(list(twin.parameters()))]
     assert_equals_twin(layer, twin, x, P_x, P_y, owners, sizes, y_sizes)

@@ -36,12 +36,18 @@ def rows() -> dict[str, Row]:
     return table
 
 
+def not_blocks() -> list[Wrong]:
+    """What no layer's outputs come in."""
+    return [Wrong(v, ValueError, "output_blocks") for v in ("even", None, 1, True)]
+
+
 def pool(**more: Any) -> dict[str, list[Wrong]]:
     """What pooling layers must not be passed."""
     return {
         "P_x": not_a_partition(),
         "kernel_size": [*not_per_dimension("kernel_size"), *not_positive("kernel_size")],
         "stride": [*not_per_dimension("stride", none=True), *not_positive("stride")],
+        "output_blocks": not_blocks(),
         **more,
     }
 
@@ -51,7 +57,7 @@ def layers() -> dict[str, Row]:
     table = {}
     padding = [*not_per_dimension("padding"), Wrong(-1, RuntimeError, "padding"), Wrong(2, RuntimeError, "padding")]
     dilation = [*not_per_dimension("dilation"), *not_positive("dilation")]
-    agreed = {"kernel_size": 3, "stride": 3, "padding": 1, "ceil_mode": True}
+    agreed = {"kernel_size": 3, "stride": 3, "padding": 1, "ceil_mode": True, "output_blocks": "aligned"}
     size = [Wrong(v, TypeError, "output_size") for v in (1.5, {"a": 1}, float("nan"))]
     size += [Wrong((1,) * 7, RuntimeError, "7 values"), Wrong(-1, RuntimeError, "negative")]
     size += [Wrong(1 << 70, RuntimeError, "output_size")]
@@ -88,14 +94,14 @@ def layers() -> dict[str, Row]:
                     Wrong(1j, TypeError, "not a number"),
                 ],
             ),
-            {"norm_type": 3, "kernel_size": 3, "stride": 3, "ceil_mode": True},
+            {"norm_type": 3, "kernel_size": 3, "stride": 3, "ceil_mode": True, "output_blocks": "aligned"},
         )
         for kind in ("Max", "Avg"):
             table[f"nn.DistributedAdaptive{kind}Pool{dims}d"] = Row(
                 getattr(dnn, f"DistributedAdaptive{kind}Pool{dims}d"),
                 partial(lambda P, good: {**good(P), "output_size": 2}, good=P_x),
-                {"P_x": not_a_partition(), "output_size": size},
-                {"output_size": 3, **({"return_indices": True} if kind == "Max" else {})},
+                {"P_x": not_a_partition(), "output_size": size, "output_blocks": not_blocks()},
+                {"output_size": 3, "output_blocks": "aligned", **({"return_indices": True} if kind == "Max" else {})},
             )
     reduction = [Wrong(v, ValueError, "reduction") for v in ("average", None, 3, "")]
     table["nn.DistributedMSELoss"] = Row(
@@ -152,8 +158,9 @@ def layers() -> dict[str, Row]:
             "pad": [Wrong(v, TypeError, "DistributedPad") for v in (1, "a", None, (1.5, 1))],
             "mode": [Wrong(v, (NotImplementedError, TypeError, RuntimeError), "mode") for v in ("mirror", None, 3)],
             "value": [Wrong(v, (TypeError, RuntimeError, ValueError), "value") for v in ("a", [1.0], 1j)],
+            "output_blocks": not_blocks(),
         },
-        {"pad": (2, 1), "mode": "circular", "value": 3.0},
+        {"pad": (2, 1), "mode": "circular", "value": 3.0, "output_blocks": "aligned"},
     )
     table["nn.DistributedUpsample"] = Row(
         dnn.DistributedUpsample,
@@ -176,8 +183,9 @@ def layers() -> dict[str, Row]:
             ],
             "align_corners": [Wrong(True, ValueError, "align_corners"), Wrong(False, ValueError, "align_corners")],
             "recompute_scale_factor": [Wrong(True, ValueError, "recompute_scale_factor")],
+            "output_blocks": not_blocks(),
         },
-        {"size": 4, "mode": "bilinear"},
+        {"size": 4, "mode": "bilinear", "output_blocks": "aligned"},
     )
     table["nn.DistributedUpsample by a factor"] = Row(
         dnn.DistributedUpsample,
@@ -240,6 +248,7 @@ def convolutions() -> dict[str, Row]:
                 "padding_mode": [Wrong(v, ValueError, "padding_mode") for v in ("zero", None, 0)],
                 "device": not_a_device(),
                 "dtype": not_a_dtype(),
+                "output_blocks": not_blocks(),
             }
             other = {
                 "in_channels": 2,
@@ -252,6 +261,7 @@ def convolutions() -> dict[str, Row]:
                 "bias": False,
                 "device": "meta",
                 "dtype": torch.float64,
+                "output_blocks": "aligned",
             }
             if kind == "ConvTranspose":
                 wrong["output_padding"] = [

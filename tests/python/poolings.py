@@ -4,7 +4,18 @@ import torch
 from hypothesis import strategies as st
 
 import distdl.nn as dnn
-from support import assemble, assert_equals_twin, block_of, blocks_of, grid, grid_shapes, job, same_bits
+from support import (
+    assemble,
+    assert_equals_twin,
+    block_of,
+    blocks_of,
+    grid,
+    grid_shapes,
+    job,
+    middle_of_window,
+    same_bits,
+    spatial_sizes,
+)
 
 # What the integers of the input stand for: numbers with ties, or what compares in its own ways.
 CONTENTS = {
@@ -49,23 +60,30 @@ def refused_by_both(name, P_x, x, sizes, options):
     return False
 
 
-def sizes_of_result(sizes, dims):
-    """Along batch and channels the blocks stay as they are, in space they are balanced."""
-    return sizes and [*sizes[:-dims], *[None] * dims]
+def sizes_of_result(P_x, dims, x, y, sizes, options, output_blocks):
+    """Along batch and channels the blocks stay as they are, in space they are balanced or aligned."""
+    windows = {name: options[name] for name in ("kernel_size", "stride", "padding", "dilation") if name in options}
+    if windows.get("stride", 0) is None:
+        windows["stride"] = windows["kernel_size"]
+    place = middle_of_window(dims, **windows) if windows else lambda d, o, n, m: o * n // m
+    space = spatial_sizes(output_blocks, place, dims, x.shape, y.shape, P_x.shape, sizes)
+    return [*(sizes or [None] * x.dim())[:-dims], *space]
 
 
-def assert_like_twin(name, P_x, dims, x, sizes, options, equal=same_bits, equal_derivatives=same_bits):
+def assert_like_twin(
+    name, P_x, dims, x, sizes, options, equal=same_bits, equal_derivatives=same_bits, output_blocks="balanced"
+):
     """Values, gradients and second gradients."""
     sequential, distributed = twins(name)
     assert_equals_twin(
-        distributed(P_x, **options),
+        distributed(P_x, **options, output_blocks=output_blocks),
         sequential(**options),
         x,
         P_x,
         P_x,
         (),
         sizes,
-        sizes_of_result(sizes, dims),
+        sizes_of_result(P_x, dims, x, sequential(**options)(x), sizes, options, output_blocks),
         equal,
         equal_derivatives,
     )
@@ -84,12 +102,14 @@ def powers_close(windows, dtype):
     return close
 
 
-def assert_same_indices(name, P_x, dims, x, sizes=None, **options):
+def assert_same_indices(name, P_x, dims, x, sizes=None, output_blocks="balanced", **options):
     """The values and indices of a max pooling, bit for bit; where nothing was computed, none."""
     sequential, distributed = twins(name)
     expected = sequential(**options, return_indices=True)(x)
-    results = distributed(P_x, **options, return_indices=True)(block_of(x, P_x, sizes))
+    layer = distributed(P_x, **options, return_indices=True, output_blocks=output_blocks)
+    results = layer(block_of(x, P_x, sizes))
+    y_sizes = sizes_of_result(P_x, dims, x, expected[0], sizes, options, output_blocks)
     for mine, whole in zip(results, expected, strict=True):
         assert mine.dtype == whole.dtype
         assert P_x.active or mine.numel() == 0
-        assert same_bits(assemble(mine, P_x, whole.shape, sizes_of_result(sizes, dims)), whole)
+        assert same_bits(assemble(mine, P_x, whole.shape, y_sizes), whole)

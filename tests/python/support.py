@@ -1,5 +1,6 @@
 """What tests share: blocks of a known tensor, and the ranks' results put together without the code under test."""
 
+import bisect
 import functools
 import itertools
 import os
@@ -39,6 +40,44 @@ def balanced(n, p, i):
     """(start, stop) of block i: the first n mod p of p blocks have one more. The definition, computed the long way."""
     sizes = [n // p + (1 if j < n % p else 0) for j in range(p)]
     return sum(sizes[:i]), sum(sizes[: i + 1])
+
+
+OUTPUT_BLOCKS = ["balanced", "aligned"]
+
+
+def spatial_sizes(output_blocks, place, dims, x_shape, y_shape, workers, sizes=None):
+    """The sizes of the blocks of a layer's result in the last dimensions: balanced, or aligned with those of its input.
+
+    Then each output is with the input at its place, or with the first or last input. place(d, o, n, m): where among n
+    inputs output o of m stands, in spatial dimension d.
+    """
+    if output_blocks == "balanced":
+        return [None] * dims
+    found = []
+    for d in range(-dims, 0):
+        n, m, p = x_shape[d], y_shape[d], int(workers[d])
+        along = sizes and sizes[d]
+        if along is None:
+            along = [stop - start for start, stop in (balanced(n, p, i) for i in range(p))]
+        stops = list(itertools.accumulate(along))
+        places = [max(0, min(place(d + dims, o, n, m), n - 1)) for o in range(m)]
+        owners = [bisect.bisect_right(stops, at) if n > 0 else 0 for at in places]
+        found.append([owners.count(i) for i in range(p)])
+    return found
+
+
+def for_each(value, dims):
+    """One value for each dimension."""
+    return list(value) if isinstance(value, tuple | list) else [value] * dims
+
+
+def middle_of_window(dims, kernel_size, stride=1, padding=0, dilation=1):
+    """The input in the middle of a window, the left one of two: its place, for spatial_sizes."""
+    kernels, strides, dilations = (for_each(one, dims) for one in (kernel_size, stride, dilation))
+    reaches = [d * (k - 1) for k, d in zip(kernels, dilations, strict=True)]
+    before = {"same": [reach // 2 for reach in reaches], "valid": [0] * dims}
+    left = before[padding] if isinstance(padding, str) else for_each(padding, dims)
+    return lambda d, o, n, m: o * strides[d] - left[d] + reaches[d] // 2
 
 
 def block_slices(P, shape, sizes=None):

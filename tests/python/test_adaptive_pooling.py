@@ -14,7 +14,7 @@ from poolings import (
     split_tensors,
     twins,
 )
-from support import assemble, block_of, grid, job, on_all_ranks, raises_everywhere, same_bits, values
+from support import OUTPUT_BLOCKS, assemble, block_of, grid, job, on_all_ranks, raises_everywhere, same_bits, values
 
 every_dimension = pytest.mark.parametrize("dims", [1, 2, 3])
 every_kind = pytest.mark.parametrize("kind", ["AdaptiveMaxPool", "AdaptiveAvgPool"])
@@ -36,8 +36,9 @@ def test_equals_adaptive_max_pool(P_world, dims, content, data):
     x = torch.tensor(CONTENTS[content], dtype=torch.float64)[values(shape).long()]
     if refused_by_both(name, P_x, x, sizes, {"output_size": output_size}):
         return
-    assert_like_twin(name, P_x, dims, x, sizes, {"output_size": output_size})
-    assert_same_indices(name, P_x, dims, x, sizes, output_size=output_size)
+    output_blocks = data.draw(st.sampled_from(OUTPUT_BLOCKS))
+    assert_like_twin(name, P_x, dims, x, sizes, {"output_size": output_size}, output_blocks=output_blocks)
+    assert_same_indices(name, P_x, dims, x, sizes, output_blocks, output_size=output_size)
 
 
 @every_dimension
@@ -57,7 +58,10 @@ def test_equals_adaptive_avg_pool(P_world, dims, data):
         outputs = twins(name)[0](output_size)(x).shape[-dims:].numel()
         return torch.allclose(mine, whole, atol=0, rtol=(outputs + 6) * torch.finfo(dtype).eps)
 
-    assert_like_twin(name, P_x, dims, x, sizes, {"output_size": output_size}, equal_derivatives=close)
+    assert_like_twin(
+        name, P_x, dims, x, sizes, {"output_size": output_size}, equal_derivatives=close,
+        output_blocks=data.draw(st.sampled_from(OUTPUT_BLOCKS)),
+    )  # fmt: skip
 
 
 @every_dimension
@@ -80,7 +84,8 @@ def test_half_precision(P_world, dims, kind, dtype, output_size):
 
 @every_dimension
 @every_kind
-def test_fewer_outputs_than_workers(P_world, kind, dims):
+@pytest.mark.parametrize("output_blocks", OUTPUT_BLOCKS)
+def test_fewer_outputs_than_workers(P_world, kind, dims, output_blocks):
     """Workers without outputs take part in the exchange, of gradients too."""
     P_x = grid(P_world, [1, 1, *[1] * (dims - 1), job.size])
     sizes = [*[None] * (dims + 1), [0] * (job.size - 1) + [6]]
@@ -89,7 +94,8 @@ def test_fewer_outputs_than_workers(P_world, kind, dims):
             options = {"output_size": output_size}
             # Of whole numbers, means over 6 or fewer elements: one rounding where the product of lengths is divided by.
             equal = same_bits if kind == "AdaptiveMaxPool" else torch.allclose
-            assert_like_twin(f"{kind}{dims}d", P_x, dims, values([2, 2, *[6] * dims]), sizes, options, equal, equal)
+            x = values([2, 2, *[6] * dims])
+            assert_like_twin(f"{kind}{dims}d", P_x, dims, x, sizes, options, equal, equal, output_blocks)
 
 
 @every_dimension

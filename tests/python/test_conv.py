@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import distdl.nn as dnn
+from convolutions import place_of
 from distdl.nn import conv_halo
 from support import (
+    OUTPUT_BLOCKS,
     assemble,
     assert_equals_twin,
     block_of,
@@ -21,6 +23,7 @@ from support import (
     job,
     on_all_ranks,
     raises_everywhere,
+    spatial_sizes,
     values,
 )
 
@@ -37,16 +40,18 @@ def owners(P_x, layer):
     return [grid(P_x, [1] * parameter.dim(), [0]) for parameter in layer.parameters()]
 
 
-def assert_like_conv(P_x, dims, x, *arguments, kind="Conv", sizes=None, **options):
+def assert_like_conv(P_x, dims, x, *arguments, kind="Conv", sizes=None, output_blocks="balanced", **options):
     """Up to the second derivatives. Sums of small integers are exact, in any order.
 
-    Along the batch the blocks stay as they are, along space they come out balanced.
+    Along the batch the blocks stay as they are, along space they come out balanced or aligned.
     """
     sequential, distributed = conv(dims, kind)
     twin = fill_with_integers(sequential(*arguments, dtype=x.dtype, **options))
-    layer = distributed(P_x, *arguments, dtype=x.dtype, **options)
+    layer = distributed(P_x, *arguments, dtype=x.dtype, output_blocks=output_blocks, **options)
     assert [name for name, _ in layer.named_parameters()] == [name for name, _ in twin.named_parameters()]
-    y_sizes = sizes and [*sizes[: -dims - 1], *[None] * (dims + 1)]
+    named = dict(zip(("in_channels", "out_channels", "kernel_size"), arguments, strict=False)) | options
+    space = spatial_sizes(output_blocks, place_of(False, dims, **named), dims, x.shape, twin(x).shape, P_x.shape, sizes)
+    y_sizes = [*(sizes or [None] * x.dim())[: -dims - 1], None, *space]
     assert_equals_twin(layer, twin, x, P_x, P_x, owners(P_x, twin), sizes, y_sizes)
 
 
@@ -94,7 +99,8 @@ def test_equals_conv(P_world, dims, data):
                 layer(block_of(x, P_x, sizes))
     else:
         with mock.patch.object(conv_halo, "SMALLEST", data.draw(st.sampled_from([0, 0, conv_halo.SMALLEST]))):
-            assert_like_conv(P_x, dims, x, *channels, kind=kind, sizes=sizes, **options)
+            output_blocks = data.draw(st.sampled_from(OUTPUT_BLOCKS))
+            assert_like_conv(P_x, dims, x, *channels, kind=kind, sizes=sizes, output_blocks=output_blocks, **options)
 
 
 WIDE = {
@@ -108,15 +114,16 @@ WIDE = {
 }
 
 
+@pytest.mark.parametrize("output_blocks", OUTPUT_BLOCKS)
 @pytest.mark.parametrize("options", WIDE.values(), ids=WIDE)
-def test_windows_wider_than_many_blocks(P_world, options):
+def test_windows_wider_than_many_blocks(P_world, options, output_blocks):
     """Halos come from several workers, of which some have one element and others none."""
     P_x = grid(P_world, [1, 1, job.size])
     for sizes in ([1] * job.size, [0] * (job.size - 1) + [8], [5] + [0] * (job.size - 1)):
         x = values([2, 2, sum(sizes)])
         if options.get("padding_mode") in ("circular", "reflect") and sum(sizes) < 4:
             continue  # torch.nn refuses it
-        assert_like_conv(P_x, 1, x, 2, 2, 7, sizes=[[2], [2], sizes], **options)
+        assert_like_conv(P_x, 1, x, 2, 2, 7, sizes=[[2], [2], sizes], output_blocks=output_blocks, **options)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.complex64, torch.complex128], ids=str)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import distdl
 import distdl.nn as dnn
 from convolutions import Split, assert_like_twin, inputs, splits
-from support import assemble, block_of, grid, job, on_all_ranks, raises_everywhere, values
+from support import OUTPUT_BLOCKS, assemble, block_of, grid, job, on_all_ranks, raises_everywhere, values
 
 every_dimension = pytest.mark.parametrize("dims", [1, 2, 3])
 
@@ -36,7 +36,7 @@ def convolutions(draw, dims, space=True):
     return split, *draw(inputs(split, channels[0])), channels, options, dtype
 
 
-def assert_like_twin_or_refused_by_both(kind, P_world, dims, drawn):
+def assert_like_twin_or_refused_by_both(kind, P_world, dims, drawn, output_blocks):
     split, shape, sizes, channels, options, dtype = drawn
     x = values(shape, dtype)
     try:
@@ -48,7 +48,8 @@ def assert_like_twin_or_refused_by_both(kind, P_world, dims, drawn):
             with pytest.raises(RuntimeError):
                 layer(block_of(x, P_x, sizes))
     else:
-        assert_like_twin(kind, dims, P_world, split, x, *channels, sizes=sizes, **options)
+        blocks = {"sizes": sizes, "output_blocks": output_blocks}
+        assert_like_twin(kind, dims, P_world, split, x, *channels, **blocks, **options)
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
@@ -57,7 +58,9 @@ def assert_like_twin_or_refused_by_both(kind, P_world, dims, drawn):
 @on_all_ranks
 def test_equals_conv(P_world, dims, data):
     """Any options on any grid and any blocks: or both layers refuse the input."""
-    assert_like_twin_or_refused_by_both("GeneralConv", P_world, dims, data.draw(convolutions(dims)))
+    assert_like_twin_or_refused_by_both(
+        "GeneralConv", P_world, dims, data.draw(convolutions(dims)), data.draw(st.sampled_from(OUTPUT_BLOCKS))
+    )
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
@@ -65,7 +68,13 @@ def test_equals_conv(P_world, dims, data):
 @given(data=st.data())
 @on_all_ranks
 def test_channels_alone_with_any_options(P_world, dims, data):
-    assert_like_twin_or_refused_by_both("ChannelConv", P_world, dims, data.draw(convolutions(dims, space=False)))
+    assert_like_twin_or_refused_by_both(
+        "ChannelConv",
+        P_world,
+        dims,
+        data.draw(convolutions(dims, space=False)),
+        data.draw(st.sampled_from(OUTPUT_BLOCKS)),
+    )
 
 
 @pytest.mark.parametrize("kind", ["ChannelConv", "GeneralConv", "Conv"])
@@ -249,7 +258,9 @@ def test_everything_is_split_at_once(P_world, kind):
     ranks = list(range(job.size))
     grids = Split([batch], p_out, p_in, space, [ranks, ranks[::-1], ranks[1:] + ranks[:1]])
     sizes = [[2, 1][:batch] if batch > 1 else [3], *[None] * 3]
-    assert_like_twin(kind, 2, P_world, grids, values([3, 3, 7, 6]), 3, 5, 3, stride=2, padding=1, sizes=sizes)
+    for output_blocks in OUTPUT_BLOCKS:
+        options = {"stride": 2, "padding": 1, "sizes": sizes, "output_blocks": output_blocks}
+        assert_like_twin(kind, 2, P_world, grids, values([3, 3, 7, 6]), 3, 5, 3, **options)
     depthwise = Split([1], job.size, 1, [1, 1], [ranks] * 3, grouped=True)
     assert_like_twin(kind, 2, P_world, depthwise, values([1, 7, 4, 4]), 7, 7, 3, groups=7)
 
@@ -266,4 +277,5 @@ def test_more_blocks_than_channels_and_rows(P_world, data):
         torch.nn.Conv1d(*channels, dtype=dtype, **options)(x)
     except RuntimeError:
         return
-    assert_like_twin("GeneralConv", 1, P_world, split, x, *channels, sizes=sizes, **options)
+    blocks = {"sizes": sizes, "output_blocks": data.draw(st.sampled_from(OUTPUT_BLOCKS))}
+    assert_like_twin("GeneralConv", 1, P_world, split, x, *channels, **blocks, **options)

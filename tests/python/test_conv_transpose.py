@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 import distdl
 import distdl.nn as dnn
 from convolutions import Split, assert_like_twin, inputs, splits
-from support import assemble, block_of, fill_with_integers, grid, job, on_all_ranks, raises_everywhere, values
+from support import (
+    OUTPUT_BLOCKS,
+    assemble,
+    block_of,
+    fill_with_integers,
+    grid,
+    job,
+    on_all_ranks,
+    raises_everywhere,
+    values,
+)
 
 every_dimension = pytest.mark.parametrize("dims", [1, 2, 3])
 everyone = list(range(job.size))
@@ -53,6 +63,7 @@ def test_equals_conv_transpose(P_world, dims, data):
             with pytest.raises(RuntimeError):
                 layer(block_of(x, P_x, sizes))
     else:
+        options["output_blocks"] = data.draw(st.sampled_from(OUTPUT_BLOCKS))
         assert_like_twin("ConvTranspose", dims, P_world, split, x, *channels, sizes=sizes, **options)
 
 
@@ -65,15 +76,17 @@ WIDE = {
 }
 
 
+@pytest.mark.parametrize("output_blocks", OUTPUT_BLOCKS)
 @pytest.mark.parametrize("options", WIDE.values(), ids=WIDE)
-def test_outputs_from_many_blocks_or_none(P_world, options):
+def test_outputs_from_many_blocks_or_none(P_world, options, output_blocks):
     """Inputs come from several workers, of which some have one element and others none; some outputs are bias alone."""
     for sizes in ([2] * job.size, [0] * (job.size - 1) + [8], [5] + [0] * (job.size - 1)):
         if sum(sizes) < 5 and options["kernel_size"] == 3 and "dilation" not in options:
             continue  # nothing is left, and torch.nn refuses it
         split = Split([1], 1, 1, [job.size], [everyone] * 3)
         x = values([2, 2, sum(sizes)])
-        assert_like_twin("ConvTranspose", 1, P_world, split, x, 2, 2, sizes=[[2], [2], sizes], **options)
+        blocks = {"sizes": [[2], [2], sizes], "output_blocks": output_blocks}
+        assert_like_twin("ConvTranspose", 1, P_world, split, x, 2, 2, **blocks, **options)
 
 
 def test_fractions_are_equal_bit_by_bit(P_world):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import distdl.nn as dnn
 from support import (
     ALL_DTYPES,
+    OUTPUT_BLOCKS,
     assert_equals_twin,
     block_of,
     blocks_of,
@@ -19,6 +20,7 @@ from support import (
     on_all_ranks,
     raises_everywhere,
     same_bits,
+    spatial_sizes,
     values,
 )
 
@@ -57,13 +59,13 @@ def wraps_what_is_not_there(shape, pad):
 
 
 @draws(75)
-@given(paddings())
+@given(paddings(), st.sampled_from(OUTPUT_BLOCKS))
 @on_all_ranks
-def test_equals_pad(P_world, drawn):
+def test_equals_pad(P_world, drawn, output_blocks):
     """In all modes, on any blocks of any dimensions, up to the second derivatives: or both refuse the input."""
     pad, mode, value, shape, workers, ranks, sizes = drawn
     P_x, x = grid(P_world, workers, ranks), values(shape)
-    layer = dnn.DistributedPad(P_x, pad, mode, value)
+    layer = dnn.DistributedPad(P_x, pad, mode, value, output_blocks=output_blocks)
     try:
         F.pad(x, pad, mode, value)
         refused = mode == "circular" and wraps_what_is_not_there(shape, pad)
@@ -74,8 +76,18 @@ def test_equals_pad(P_world, drawn):
             with pytest.raises(RuntimeError, match="DistributedPad: "):
                 layer(block_of(x, P_x, sizes))
         return
-    kept = len(shape) - len(pad) // 2
-    y_sizes = [along if d < kept else None for d, along in enumerate(sizes)]
+    padded = len(pad) // 2
+    kept = len(shape) - padded
+    in_place = spatial_sizes(
+        output_blocks,
+        lambda d, o, n, m: o - pad[2 * (padded - 1 - d)],
+        padded,
+        x.shape,
+        F.pad(x, pad).shape,
+        workers,
+        sizes,
+    )
+    y_sizes = [*sizes[:kept], *in_place]
     assert_equals_twin(layer, Pad(pad, mode, value), x, P_x, P_x, sizes=sizes, y_sizes=y_sizes)
 
 

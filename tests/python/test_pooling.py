@@ -16,7 +16,7 @@ from poolings import (
     split_tensors,
     twins,
 )
-from support import assemble, block_of, grid, job, on_all_ranks, raises_everywhere, same_bits, values
+from support import OUTPUT_BLOCKS, assemble, block_of, grid, job, on_all_ranks, raises_everywhere, same_bits, values
 
 every_dimension = pytest.mark.parametrize("dims", [1, 2, 3])
 every_kind = pytest.mark.parametrize("kind", ["MaxPool", "AvgPool", "LPPool"])
@@ -71,8 +71,9 @@ def test_equals_max_pool(P_world, dims, content, data):
         return
     # Where a window of torch.nn's reads nothing but padding, its backward pass writes anywhere.
     assume(not pool("MaxPool", dims)[0](**options)(torch.zeros(shape)).isneginf().any())
-    assert_like_twin(f"MaxPool{dims}d", P_x, dims, x, sizes, options)
-    assert_same_indices(f"MaxPool{dims}d", P_x, dims, x, sizes, **options)
+    output_blocks = data.draw(st.sampled_from(OUTPUT_BLOCKS))
+    assert_like_twin(f"MaxPool{dims}d", P_x, dims, x, sizes, options, output_blocks=output_blocks)
+    assert_same_indices(f"MaxPool{dims}d", P_x, dims, x, sizes, output_blocks, **options)
 
 
 def assume_not_smaller_than_the_kernel(dims, shape, options):
@@ -98,7 +99,10 @@ def test_equals_avg_pool(P_world, dims, data):
         windows = torch.Size(pool("AvgPool", dims)[0](**options)(x).shape[-dims:]).numel()
         return torch.allclose(mine, whole, atol=0, rtol=2 * windows * torch.finfo(x.dtype).eps)
 
-    assert_like_twin(f"AvgPool{dims}d", P_x, dims, x, sizes, options, equal_derivatives=close)
+    output_blocks = data.draw(st.sampled_from(OUTPUT_BLOCKS))
+    assert_like_twin(
+        f"AvgPool{dims}d", P_x, dims, x, sizes, options, equal_derivatives=close, output_blocks=output_blocks
+    )
 
 
 @every_dimension
@@ -117,7 +121,8 @@ def test_equals_lp_pool(P_world, dims, data):
     # Squares and their roots are exactly rounded. Other powers torch computes by one method or another, depending on
     # the place in memory.
     equal = same_bits if options["norm_type"] in (1, 2, torch.inf, -torch.inf) else close
-    assert_like_twin(f"LPPool{dims}d", P_x, dims, x, sizes, options, equal, close)
+    output_blocks = data.draw(st.sampled_from(OUTPUT_BLOCKS))
+    assert_like_twin(f"LPPool{dims}d", P_x, dims, x, sizes, options, equal, close, output_blocks)
 
 
 @every_dimension
@@ -284,7 +289,8 @@ def test_on_a_grid(P_world, name, options):
     P_x = grid(P_world, [1, 1, 3, 2], [5, 3, 1, 0, 2, 4])
     x = values([2, 2, 16, 8])
     for sizes in (None, [None, None, [1, 0, 15], [7, 1]]):
-        assert_like_twin(name, P_x, 2, x, sizes, options)
+        for output_blocks in OUTPUT_BLOCKS:
+            assert_like_twin(name, P_x, 2, x, sizes, options, output_blocks=output_blocks)
 
 
 @pytest.mark.parametrize("norm_type", [0, "many", None], ids=str)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch.nn.functional as F
 from distdl._load import _core
 from distdl.construction import constructor
 from distdl.nn.boundary import as_of
-from distdl.nn.conv_layer import ConvLayer, Slide, split_partitions
+from distdl.nn.conv_layer import ConvLayer, split_partitions
 from distdl.nn.window import per_dimension
 
 
@@ -42,9 +41,13 @@ class _DistributedConv(ConvLayer):
         padding_mode: str = "zeros",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        *,
+        output_blocks: str = "balanced",
     ) -> None:
         options = {"stride": stride, "padding": padding, "dilation": dilation, "padding_mode": padding_mode}
-        self._construct(P_x, P_y, P_w, in_channels, out_channels, kernel_size, groups, bias, device, dtype, options)
+        self._construct(
+            P_x, P_y, P_w, in_channels, out_channels, kernel_size, groups, bias, device, dtype, output_blocks, options
+        )  # fmt: skip
 
     def _check_options(self, stride: Any, padding: Any, dilation: Any, padding_mode: str) -> None:  # type: ignore[override]
         name = type(self).__name__
@@ -75,22 +78,19 @@ class _DistributedConv(ConvLayer):
             windows.append(_core.Window(kernel, stride, sides, dilation))
         return windows
 
-    def _slide(self, extents: list[int], *_: Any) -> list[Slide]:
+    def _slide(self, extents: list[int], *_: Any) -> list[_core.Window]:
         name, windows = type(self).__name__, self._windows()
         if self.padding_mode != "zeros":
             sides = [side for window in reversed(windows) for side in window.padding]
             with as_of(name):
                 F.pad(torch.empty(1, 1, *extents, device="meta"), sides, self.padding_mode)
-        slides: list[Slide] = []
         for d, (n, window) in enumerate(zip(extents, windows, strict=True)):
-            count = window.outputs(n)
-            if count < 1:
+            if window.outputs(n) < 1:
                 raise RuntimeError(
                     f"{name}: the input has {n} elements in spatial dimension {d}, padded by {window.padding}; a "
                     f"kernel of {self.kernel_size[d]} with dilation={self.dilation[d]} does not fit"
                 )
-            slides.append((count, functools.partial(window.reads, n)))
-        return slides
+        return windows
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the layer. Collective over the ranks of its partitions."""
@@ -115,7 +115,7 @@ class _DistributedConv(ConvLayer):
         return (
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
             f"padding={self.padding}, dilation={self.dilation}, groups={self.groups}, bias={self.bias is not None}, "
-            f"padding_mode={self.padding_mode}, {self._partitions()}"
+            f"padding_mode={self.padding_mode}, {self._blocks_and_partitions()}"
         )
 
 
@@ -125,11 +125,12 @@ _DOCUMENTATION = """Applies a {dims}-d convolution to a tensor in blocks: ``torc
 {partitions}
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device, dtype: as
             in ``torch.nn.Conv{dims}d``.
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the stride lets it.
 
     Shape:
         ``(N, in_channels, *space)`` or ``(in_channels, *space)``, as P_x has dimensions, in any blocks; out comes
-        what ``torch.nn.Conv{dims}d`` gives, in the batch's blocks and in balanced blocks of channels and space. Zero
-        volume on all other ranks.
+        what ``torch.nn.Conv{dims}d`` gives, in the batch's blocks, in balanced blocks of channels, and in balanced or
+        aligned blocks of space. Zero volume on all other ranks.
 
     Attributes:
         weight: the balanced block of the weight that this worker owns; zero volume on all other ranks.{owner}

@@ -16,12 +16,9 @@ from distdl.nn.boundary import Interval, Reader, as_of, intervals_of
 from distdl.nn.conv_grid import ConvGrid, check_groups
 from distdl.nn.conv_halo import HaloConvolution, Sliding, fit
 from distdl.nn.module import Module
-from distdl.nn.window import integer, per_dimension
+from distdl.nn.window import blocks_of_outputs, check_output_blocks, integer, per_dimension
 from distdl.parameters import Layout, ParameterBroadcast, kind_of, reset_like_linear, uniform_, zero_of
 from distdl.partition import Partition
-
-# Along one dimension: how many outputs there are, and which inputs a block of them reads.
-Slide = tuple[int, Callable[[Interval], Interval]]
 
 
 def split_partitions(arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, Any, tuple[Any, ...]]:
@@ -34,7 +31,7 @@ def split_partitions(arguments: tuple[Any, ...], options: dict[str, Any]) -> tup
 
 
 class ConvLayer(Module):
-    """A convolution of which each worker computes its balanced block of the outputs, or a term of it.
+    """A convolution of which each worker computes its block of the outputs, or a term of it.
 
     The workers receive what their outputs depend on in space, in their block of the input's channels. They apply their
     block of the weight, and where input channels are split the results are sum-reduced: see ConvGrid.
@@ -54,14 +51,16 @@ class ConvLayer(Module):
 
     def _construct(
         self, P_x: Any, P_y: Any, P_w: Any, in_channels: int, out_channels: int, kernel_size: Any, groups: int,
-        bias: bool, device: torch.device | str | None, dtype: torch.dtype | None, options: dict[str, Any],
+        bias: bool, device: torch.device | str | None, dtype: torch.dtype | None, output_blocks: str,
+        options: dict[str, Any],
     ) -> None:  # fmt: skip
         name = type(self).__name__
+        self.output_blocks = output_blocks
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         given = {"P_x": P_x} if P_y is None and P_w is None else {"P_x": P_x, "P_y": P_y, "P_w": P_w}
         compared = {
             "in_channels": in_channels, "out_channels": out_channels, "kernel_size": kernel_size, "groups": groups,
-            "bias": bias, "device": kind_of(device), "dtype": dtype, **options,
+            "bias": bias, "device": kind_of(device), "dtype": dtype, "output_blocks": output_blocks, **options,
         }  # fmt: skip
         with constructing(name, given, compared) as partitions:
             self.P_x = partitions[0]
@@ -74,6 +73,7 @@ class ConvLayer(Module):
             self._check_grid()
             self.kernel_size = per_dimension(name, kernel_size, self.dims, "kernel_size")
             self._check_options(**options)
+            check_output_blocks(name, output_blocks)
             if any(s < 1 for s in (*self.stride, *self.dilation, *self.kernel_size)):
                 raise RuntimeError(
                     f"{name}: kernel_size={self.kernel_size}, stride={self.stride}, dilation={self.dilation}; all must "
@@ -172,11 +172,11 @@ class ConvLayer(Module):
         reads.insert(grid.copied, [(0, 1)] * copies)
         self._outputs, self._inputs, self._padding = [], [], []
         slidings: list[Sliding] = []
-        for d, (count, reads_of) in enumerate(self._slide(space, *input[1:])):
-            outputs = [_core.balanced_block(count, grid.space[d], i) for i in range(grid.space[d])]
+        for d, (n, window) in enumerate(zip(space, self._slide(space, *input[1:]), strict=True)):
+            outputs = blocks_of_outputs(window, sizes[d - self.dims], self.output_blocks)
             blocks = intervals_of(sizes[d - self.dims])
             options = (self.kernel_size[d], self.stride[d], self.dilation[d])
-            slidings.append(Sliding(*options, blocks, outputs, [reads_of(block) for block in outputs]))
+            slidings.append(Sliding(*options, blocks, outputs, [window.reads(n, block) for block in outputs]))
             # Where nothing is split the local layer may as well pad.
             padding = slidings[-1].padding(0) if self._pads_zeros() and len(blocks) == 1 else None
             reads.append(list(slidings[-1].reads) if padding is None else blocks)
@@ -224,8 +224,8 @@ class ConvLayer(Module):
         with torch.no_grad():
             return self._functions[self.dims](like.new_zeros(ones), like.new_zeros(ones, dtype=self.weight.dtype))
 
-    def _slide(self, extents: list[int], *arguments: Any) -> list[Slide]:
-        """What happens along each spatial dimension, given its extents and what else forward was called with."""
+    def _slide(self, extents: list[int], *arguments: Any) -> Sequence[_core.Window | _core.TransposedWindow]:
+        """The windows along each spatial dimension, given its extents and what else forward was called with."""
         raise NotImplementedError
 
     # Call
@@ -280,6 +280,7 @@ class ConvLayer(Module):
         """The local layer, with this padding."""
         raise NotImplementedError
 
-    def _partitions(self) -> str:
+    def _blocks_and_partitions(self) -> str:
         given = {"P_x": self.P_x, "P_y": self.P_y, "P_w": self.P_w}
-        return ", ".join(f"{name}={partition}" for name, partition in given.items() if partition is not None)
+        partitions = (f"{name}={partition}" for name, partition in given.items() if partition is not None)
+        return ", ".join((f"output_blocks={self.output_blocks!r}", *partitions))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch.nn.functional as F
 from distdl._load import _core
 from distdl.construction import constructor
 from distdl.nn.boundary import as_of
-from distdl.nn.conv_layer import ConvLayer, Slide, split_partitions
+from distdl.nn.conv_layer import ConvLayer, split_partitions
 from distdl.nn.window import per_dimension
 
 
@@ -44,13 +43,17 @@ class _DistributedConvTranspose(ConvLayer):
         padding_mode: str = "zeros",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        *,
+        output_blocks: str = "balanced",
     ) -> None:
         options = {
             "stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation,
             "padding_mode": padding_mode,
         }  # fmt: skip
         self._windows: list[_core.TransposedWindow] = []  # of the last set-up, which knows the output padding
-        self._construct(P_x, P_y, P_w, in_channels, out_channels, kernel_size, groups, bias, device, dtype, options)
+        self._construct(
+            P_x, P_y, P_w, in_channels, out_channels, kernel_size, groups, bias, device, dtype, output_blocks, options
+        )  # fmt: skip
 
     def _check_options(self, stride: Any, padding: Any, output_padding: Any, dilation: Any, padding_mode: str) -> None:  # type: ignore[override]
         name = type(self).__name__
@@ -65,9 +68,8 @@ class _DistributedConvTranspose(ConvLayer):
                 f"{name}: padding={self.padding}, output_padding={self.output_padding}; they must not be negative"
             )
 
-    def _slide(self, extents: list[int], output_size: Any = None, *_: Any) -> list[Slide]:
+    def _slide(self, extents: list[int], output_size: Any = None, *_: Any) -> list[_core.TransposedWindow]:
         name = type(self).__name__
-        slides: list[Slide] = []
         more = self.output_padding if output_size is None else self._output_padding(extents, output_size)
         self._windows = [
             _core.TransposedWindow(*one)
@@ -87,8 +89,7 @@ class _DistributedConvTranspose(ConvLayer):
                     f"{name}: {n} elements, kernel_size={self.kernel_size}, stride={self.stride}, "
                     f"padding={self.padding} and dilation={self.dilation} leave {count} outputs"
                 )
-            slides.append((count, functools.partial(window.reads, n)))
-        return slides
+        return self._windows
 
     def _output_padding(self, extents: list[int], output_size: Sequence[int]) -> tuple[int, ...]:
         """What has to be added for an output of this size, as torch.nn finds it and with what it refuses."""
@@ -135,7 +136,7 @@ class _DistributedConvTranspose(ConvLayer):
         return (
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
             f"padding={self.padding}, output_padding={self.output_padding}, groups={self.groups}, "
-            f"bias={self.bias is not None}, dilation={self.dilation}, {self._partitions()}"
+            f"bias={self.bias is not None}, dilation={self.dilation}, {self._blocks_and_partitions()}"
         )
 
 
@@ -148,11 +149,12 @@ _DOCUMENTATION = """Applies a {dims}-d transposed convolution to a tensor in blo
         P_x, P_y, P_w: as in :class:`DistributedConv{dims}d`.
         in_channels, out_channels, kernel_size, stride, padding: as in ``torch.nn.ConvTranspose{dims}d``.
         output_padding, groups, bias, dilation, padding_mode, device, dtype: likewise.
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the stride lets it.
 
     Shape:
         ``(N, in_channels, *space)`` or ``(in_channels, *space)``, as P_x has dimensions, in any blocks; out comes
-        what ``torch.nn.ConvTranspose{dims}d`` gives, in the batch's blocks and in balanced blocks of channels and
-        space. Zero volume on all other ranks.
+        what ``torch.nn.ConvTranspose{dims}d`` gives, in the batch's blocks, in balanced blocks of channels, and in
+        balanced or aligned blocks of space. Zero volume on all other ranks.
 
     Attributes:
         weight: the balanced block of the weight (in_channels, out_channels / groups, ...) that this worker owns; zero

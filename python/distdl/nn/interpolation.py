@@ -11,6 +11,7 @@ import torch
 from distdl._load import _core
 from distdl.construction import constructing, constructor
 from distdl.nn.resizing import FLOATING, ResizingLayer
+from distdl.nn.window import check_output_blocks
 
 _SPATIAL_DIMENSIONS = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}  # of the modes with weights
 _ANY_DIMENSIONS = ("nearest", "nearest-exact", "area")
@@ -29,13 +30,14 @@ class DistributedUpsample(ResizingLayer):
         P_x: the partition of input and output, ``[batch, channels, *space]`` with one to three spatial dimensions.
         size, scale_factor, mode, align_corners, recompute_scale_factor: as in ``torch.nn.Upsample``; mode may also be
             'nearest-exact' or 'area', as in ``torch.nn.functional.interpolate``.
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the sizes let it.
 
     Shape:
         ``(N, C, *space)`` in any blocks; out comes what ``torch.nn.Upsample`` gives, in the same blocks of batch and
-        channels and in balanced blocks of space. Zero volume on all other ranks.
+        channels and in balanced or aligned blocks of space. Zero volume on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if the partition is not as described.
+        ValueError: on all ranks, if the partition or output_blocks is not as described.
         ValueError, TypeError, NotImplementedError: on all ranks, where torch.nn raises them for the options.
         RuntimeError: on all workers, if the input or the output would have size 0 in space.
         NotImplementedError: on all workers, for a dtype that torch.nn refuses; and for uint8 in the modes that compute
@@ -60,15 +62,19 @@ class DistributedUpsample(ResizingLayer):
         mode: str = "nearest",
         align_corners: bool | None = None,
         recompute_scale_factor: bool | None = None,
+        *,
+        output_blocks: str = "balanced",
     ) -> None:
         super().__init__()
+        self.output_blocks = output_blocks
         self.size, self.scale_factor, self.mode = size, scale_factor, mode
         self.align_corners, self.recompute_scale_factor = align_corners, recompute_scale_factor
         options = {
             "size": size, "scale_factor": scale_factor, "mode": mode, "align_corners": align_corners,
-            "recompute_scale_factor": recompute_scale_factor,
+            "recompute_scale_factor": recompute_scale_factor, "output_blocks": output_blocks,
         }  # fmt: skip
         with constructing("DistributedUpsample", {"P_x": P_x}, options) as (self.P_x,):
+            check_output_blocks("DistributedUpsample", output_blocks)
             resizings = self._resizings_of(self.P_x) if self.P_x._root is not None else []
         self.dims = len(resizings)
         self._resize(resizings)
@@ -174,7 +180,10 @@ class DistributedUpsample(ResizingLayer):
     def extra_repr(self) -> str:
         """Options and the partition."""
         by = f"scale_factor={self.scale_factor}" if self.size is None else f"size={self.size}"
-        return f"{by}, mode={self.mode!r}, align_corners={self.align_corners}, P_x={self.P_x}"
+        return (
+            f"{by}, mode={self.mode!r}, align_corners={self.align_corners}, output_blocks={self.output_blocks!r}, "
+            f"P_x={self.P_x}"
+        )
 
 
 def _check_length(name: str, given: Sequence[Any], dims: int) -> None:

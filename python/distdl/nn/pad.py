@@ -14,6 +14,7 @@ from distdl._load import _core
 from distdl.construction import constructing, constructor
 from distdl.nn.boundary import Interval, Reader, as_of, intervals_of
 from distdl.nn.module import Module
+from distdl.nn.window import blocks_of_outputs, check_output_blocks
 
 _MODES = ("constant", "reflect", "replicate", "circular")
 
@@ -26,14 +27,16 @@ class DistributedPad(Module):
         pad: (left, right) of the last dimension, then of the one before it and so on. Negative widths cut away.
         mode: 'constant', 'reflect', 'replicate' or 'circular'.
         value: what 'constant' fills in; 0 by default.
+        output_blocks: 'balanced', or 'aligned': what is there stays on its worker, and only the ends grow or shrink.
 
     Shape:
-        Any shape, in any blocks; out comes what ``torch.nn.functional.pad`` gives, in balanced blocks of the dimensions
-        that ``pad`` names, also where it leaves them as they are, and in the input's blocks of all others. Zero volume
-        on all other ranks.
+        Any shape, in any blocks; out comes what ``torch.nn.functional.pad`` gives, in balanced or aligned blocks of the
+        dimensions that ``pad`` names, also where it leaves them as they are, and in the input's blocks of all others.
+        Zero volume on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if the partition and the tensor differ in their number of dimensions.
+        ValueError: on all ranks, if the partition and the tensor differ in their number of dimensions, or output_blocks
+            is unknown.
         RuntimeError, NotImplementedError: on all ranks, where ``torch.nn.functional.pad`` raises them, and if more is
             to be wrapped than cropping has left, for which torch has no defined result.
 
@@ -44,10 +47,21 @@ class DistributedPad(Module):
     """
 
     @constructor
-    def __init__(self, P_x: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> None:
+    def __init__(
+        self,
+        P_x: Any,
+        pad: Sequence[int],
+        mode: str = "constant",
+        value: float | None = None,
+        *,
+        output_blocks: str = "balanced",
+    ) -> None:
         super().__init__()
         name = type(self).__name__
-        with constructing(name, {"P_x": P_x}, {"pad": pad, "mode": mode, "value": value}) as (self.P_x,):
+        self.output_blocks = output_blocks
+        options = {"pad": pad, "mode": mode, "value": value, "output_blocks": output_blocks}
+        with constructing(name, {"P_x": P_x}, options) as (self.P_x,):
+            check_output_blocks(name, output_blocks)
             self.pad, self.mode, self.value = tuple(map(index, pad)), mode, None if value is None else float(value)
             if mode not in _MODES:
                 raise NotImplementedError(f"{name}: mode={mode!r}; it must be one of {', '.join(map(repr, _MODES))}")
@@ -71,8 +85,8 @@ class DistributedPad(Module):
                 left, right, blocks = self._crop(d, left, right, blocks)
             extents.append(sum(stop - start for start, stop in blocks))
             if d >= len(sizes) - len(self.pad) // 2:
-                outputs = extents[d] + left + right
-                blocks = [_core.balanced_block(outputs, len(along), i) for i in range(len(along))]
+                window = _core.Window(1, padding=(left, right))
+                blocks = blocks_of_outputs(window, [stop - start for start, stop in blocks], self.output_blocks)
             reads.append([(start - left, stop - left) for start, stop in blocks])
         self._read = Reader(type(self).__name__, P_x, P_x, extents, reads, self.mode, self.value or 0.0)
 
@@ -112,4 +126,6 @@ class DistributedPad(Module):
 
     def extra_repr(self) -> str:
         """Options and the partition."""
-        return f"{self.pad}, mode={self.mode!r}, value={self.value}, P_x={self.P_x}"
+        return (
+            f"{self.pad}, mode={self.mode!r}, value={self.value}, output_blocks={self.output_blocks!r}, P_x={self.P_x}"
+        )

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from distdl._load import _core
 from distdl.construction import constructing, constructor
-from distdl.nn.window import WindowLayer, per_dimension
+from distdl.nn.window import WindowLayer, check_output_blocks, per_dimension
 
 
 class SlidingPool(WindowLayer):
@@ -23,9 +23,13 @@ class SlidingPool(WindowLayer):
         others: dict[str, Any],
     ) -> None:  # fmt: skip
         name = type(self).__name__
-        options = {"kernel_size": kernel_size, "stride": stride, "padding": padding, "dilation": dilation}
+        options = {
+            "kernel_size": kernel_size, "stride": stride, "padding": padding, "dilation": dilation,
+            "output_blocks": self.output_blocks,
+        }  # fmt: skip
         with constructing(name, {"P_x": P_x}, {**options, "ceil_mode": ceil_mode, **others}) as (self.P_x,):
             self._check_partition()
+            check_output_blocks(name, self.output_blocks)
             self._check_others()
             self.kernel_size = per_dimension(name, kernel_size, self.dims, "kernel_size")
             self.stride = per_dimension(name, kernel_size if stride is None else stride, self.dims, "stride")
@@ -69,7 +73,7 @@ class SlidingPool(WindowLayer):
         """Options and the partition."""
         return (
             f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, dilation={self.dilation}, "
-            f"ceil_mode={self.ceil_mode}, P_x={self.P_x}"
+            f"ceil_mode={self.ceil_mode}, output_blocks={self.output_blocks!r}, P_x={self.P_x}"
         )
 
 
@@ -86,9 +90,11 @@ class _DistributedMaxPool(SlidingPool):
         dilation: int | tuple[int, ...] = 1,
         return_indices: bool = False,
         ceil_mode: bool = False,
+        *,
+        output_blocks: str = "balanced",
     ) -> None:
         super().__init__()
-        self.return_indices = return_indices
+        self.return_indices, self.output_blocks = return_indices, output_blocks
         others = {"return_indices": return_indices}
         self._set_up(P_x, kernel_size, stride, padding, dilation, ceil_mode, -math.inf, others)
 
@@ -205,8 +211,11 @@ class _DistributedAvgPool(AveragingPool):
         ceil_mode: bool = False,
         count_include_pad: bool = True,
         divisor_override: int | None = None,
+        *,
+        output_blocks: str = "balanced",
     ) -> None:
         super().__init__()
+        self.output_blocks = output_blocks
         self.count_include_pad, self.divisor_override = count_include_pad, divisor_override
         others = {"count_include_pad": count_include_pad, "divisor_override": divisor_override}
         self._set_up(P_x, kernel_size, stride, padding, 1, ceil_mode, 0.0, others)
@@ -221,14 +230,15 @@ _DOCUMENTATION = """Applies {dims}-d {kind} pooling to a partitioned tensor: ``t
     Args:
         P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``.
         {options}: as in ``torch.nn.{twin}{dims}d``.{indices}
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the stride lets it.
 
     Shape:
         ``(N, C, *space)`` or ``(C, *space)``, as P_x has dimensions, in any blocks; out comes what
-        ``torch.nn.{twin}{dims}d`` gives, in the same blocks of batch and channels and in balanced blocks of space. Zero
-        volume on all other ranks.
+        ``torch.nn.{twin}{dims}d`` gives, in the same blocks of batch and channels and in balanced or aligned blocks of
+        space. Zero volume on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if the partition is not as described.
+        ValueError: on all ranks, if the partition or output_blocks is not as described.
         RuntimeError: on all ranks, if the options or the size of the input are what torch.nn refuses.
 
     Constructing is collective over the communicator that P_x comes from, calling over its workers.

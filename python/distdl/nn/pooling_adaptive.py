@@ -12,16 +12,17 @@ from distdl._load import _core
 from distdl.construction import constructing, constructor
 from distdl.nn.pooling import ravel
 from distdl.nn.resizing import ResizingLayer
-from distdl.nn.window import integer
+from distdl.nn.window import check_output_blocks, integer
 
 
 class _DistributedAdaptivePool(ResizingLayer):
     """What adaptive max and average pooling have in common: the output's size and the windows."""
 
     def _set_up(self, P_x: Any, output_size: Any, others: dict[str, Any]) -> None:
-        options = {"output_size": output_size, **others}
+        options = {"output_size": output_size, "output_blocks": self.output_blocks, **others}
         with constructing(type(self).__name__, {"P_x": P_x}, options) as (self.P_x,):
             self._check_partition()
+            check_output_blocks(type(self).__name__, self.output_blocks)
             sizes = self._sizes(output_size)
         self.output_size = output_size
         self._resize([_core.AdaptiveWindows(size) for size in sizes])
@@ -48,7 +49,7 @@ class _DistributedAdaptivePool(ResizingLayer):
 
     def extra_repr(self) -> str:
         """The output's size and the partition."""
-        return f"output_size={self.output_size}, P_x={self.P_x}"
+        return f"output_size={self.output_size}, output_blocks={self.output_blocks!r}, P_x={self.P_x}"
 
 
 class _DistributedAdaptiveMaxPool(_DistributedAdaptivePool):
@@ -56,10 +57,15 @@ class _DistributedAdaptiveMaxPool(_DistributedAdaptivePool):
 
     @constructor
     def __init__(
-        self, P_x: Any, output_size: int | tuple[int | None, ...] | None, return_indices: bool = False
+        self,
+        P_x: Any,
+        output_size: int | tuple[int | None, ...] | None,
+        return_indices: bool = False,
+        *,
+        output_blocks: str = "balanced",
     ) -> None:
         super().__init__()
-        self.return_indices = return_indices
+        self.return_indices, self.output_blocks = return_indices, output_blocks
         self._set_up(P_x, output_size, {"return_indices": return_indices})
 
     def forward(self, input: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
@@ -93,8 +99,11 @@ class _DistributedAdaptiveMaxPool(_DistributedAdaptivePool):
 
 class _DistributedAdaptiveAvgPool(_DistributedAdaptivePool):
     @constructor
-    def __init__(self, P_x: Any, output_size: int | tuple[int | None, ...] | None) -> None:
+    def __init__(
+        self, P_x: Any, output_size: int | tuple[int | None, ...] | None, *, output_blocks: str = "balanced"
+    ) -> None:
         super().__init__()
+        self.output_blocks = output_blocks
         self._set_up(P_x, output_size, {})
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -111,14 +120,15 @@ _DOCUMENTATION = """Applies {dims}-d adaptive {kind} pooling to a partitioned te
     Args:
         P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``.
         {options}: as in ``torch.nn.{twin}{dims}d``.{indices}
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the sizes let it.
 
     Shape:
         ``(N, C, *space)`` or ``(C, *space)``, as P_x has dimensions, in any blocks; out comes what
-        ``torch.nn.{twin}{dims}d`` gives, in the same blocks of batch and channels and in balanced blocks of space. Zero
-        volume on all other ranks.
+        ``torch.nn.{twin}{dims}d`` gives, in the same blocks of batch and channels and in balanced or aligned blocks of
+        space. Zero volume on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if the partition is not as described.
+        ValueError: on all ranks, if the partition or output_blocks is not as described.
         TypeError, RuntimeError, NotImplementedError: on all workers, where torch.nn raises them for the size of the
             output, the size of the input, and its dtype.
 

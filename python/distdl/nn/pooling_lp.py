@@ -23,9 +23,11 @@ class _DistributedLPPool(AveragingPool):
         kernel_size: int | tuple[int, ...],
         stride: int | tuple[int, ...] | None = None,
         ceil_mode: bool = False,
+        *,
+        output_blocks: str = "balanced",
     ) -> None:
         super().__init__()
-        self.norm_type = norm_type
+        self.norm_type, self.output_blocks = norm_type, output_blocks
         self._set_up(P_x, kernel_size, stride, 0, 1, ceil_mode, 0.0, {"norm_type": norm_type})
 
     def _check_others(self) -> None:
@@ -59,7 +61,7 @@ class _DistributedLPPool(AveragingPool):
         """Options and the partition."""
         return (
             f"norm_type={self.norm_type}, kernel_size={self.kernel_size}, stride={self.stride}, "
-            f"ceil_mode={self.ceil_mode}, P_x={self.P_x}"
+            f"ceil_mode={self.ceil_mode}, output_blocks={self.output_blocks!r}, P_x={self.P_x}"
         )
 
 
@@ -68,14 +70,15 @@ _DOCUMENTATION = """Applies {dims}-d power-average pooling to a partitioned tens
     Args:
         P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``.
         norm_type, kernel_size, stride, ceil_mode: as in ``torch.nn.LPPool{dims}d``.
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the stride lets it.
 
     Shape:
         ``(N, C, *space)`` or ``(C, *space)``, as P_x has dimensions, in any blocks; out comes what
-        ``torch.nn.LPPool{dims}d`` gives, in the same blocks of batch and channels and in balanced blocks of space. Zero
-        volume on all other ranks.
+        ``torch.nn.LPPool{dims}d`` gives, in the same blocks of batch and channels and in balanced or aligned blocks of
+        space. Zero volume on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if the partition is not as described.
+        ValueError: on all ranks, if the partition or output_blocks is not as described.
         ValueError, TypeError, ZeroDivisionError: on all ranks, if norm_type is not a number, or is 0.
         RuntimeError: on all ranks, if the options or the size of the input are what torch.nn refuses.
 

@@ -14,7 +14,7 @@ FLOATING = (torch.half, torch.bfloat16, torch.float, torch.double)
 
 
 class ResizingLayer(WindowLayer):
-    """A layer of which each worker computes its balanced block of as many outputs as are asked for."""
+    """A layer of which each worker computes its block of as many outputs as are asked for."""
 
     def _check_dtype(self, dtype: torch.dtype, accepted: Sequence[torch.dtype] = FLOATING) -> None:
         """Refuse what torch.nn has no kernel for, also on workers that have nothing to compute."""

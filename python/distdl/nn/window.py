@@ -8,6 +8,7 @@ from typing import Any
 
 from distdl import primitives
 from distdl._load import _core
+from distdl.nn.boundary import Interval, intervals_of
 from distdl.nn.module import Module
 from distdl.partition import Partition
 
@@ -47,8 +48,23 @@ def per_dimension(layer: str, value: Any, dims: int, name: str) -> tuple[int, ..
     return values * (dims // len(values))
 
 
+def check_output_blocks(layer: str, output_blocks: str) -> None:
+    """Raises ValueError for what is no kind of blocks that a layer's outputs may be in."""
+    if output_blocks not in ("balanced", "aligned"):
+        raise ValueError(f"{layer}: output_blocks={output_blocks!r}; it must be 'balanced' or 'aligned'")
+
+
+def blocks_of_outputs(
+    window: _core.Window | _core.TransposedWindow, sizes: Sequence[int], output_blocks: str
+) -> list[Interval]:
+    """The blocks that the outputs come in, of an input in blocks of these sizes."""
+    if output_blocks == "aligned":
+        return intervals_of(window.aligned_blocks(sizes))
+    return [_core.balanced_block(window.outputs(sum(sizes)), len(sizes), i) for i in range(len(sizes))]
+
+
 class WindowLayer(Module):
-    """A layer of which each worker computes its balanced block of the outputs.
+    """A layer of which each worker computes its block of the outputs.
 
     The workers exchange what the outputs of each block read, with the padding filled in; then each applies the local
     PyTorch layer without padding. P_x may partition batch, channels and the spatial dimensions. Reading (C, *spatial)
@@ -58,6 +74,7 @@ class WindowLayer(Module):
     _distdl_sets_up = False  # the exchange agrees on the structure by itself
     dims: int  # spatial dimensions
     P_x: Partition
+    output_blocks: str
 
     def _resize(
         self,
@@ -66,7 +83,8 @@ class WindowLayer(Module):
     ) -> None:
         """Prepare the exchange for one resizing per spatial dimension. Collective like constructing the layer."""
         self._resizings: list[Any] = list(resizings)
-        self._exchange = primitives.resize_exchange(type(self).__name__, self.P_x, resizings, fill_value)
+        aligned = self.output_blocks == "aligned"
+        self._exchange = primitives.resize_exchange(type(self).__name__, self.P_x, resizings, fill_value, aligned)
 
     def _check_partition(self) -> None:
         """Refuse a partition that the layer cannot work on. To be called while constructing."""
