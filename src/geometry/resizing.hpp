@@ -30,8 +30,8 @@ struct AdaptiveWindows {
   static constexpr std::int64_t fewest = 0;  // outputs
   std::int64_t outputs(std::int64_t n) const { return count.of(n); }
 
-  /// The first output whose window begins at input `cut` or behind it.
-  std::int64_t aligned(std::int64_t n, std::int64_t cut) const { return (cut * outputs(n) - 1) / n + 1; }
+  /// The first output whose window, before it is rounded, has its middle at input `cut` or behind it.
+  std::int64_t aligned(std::int64_t n, std::int64_t cut) const;
 
   /// All that these outputs read: for one output, its window. No outputs read nothing.
   Interval reads(std::int64_t n, Interval outputs) const;
@@ -65,8 +65,8 @@ struct Interpolation {
   std::int64_t outputs(std::int64_t n) const { return count.of(n); }
   Taps taps(std::int64_t n, Interval outputs, Arithmetic arithmetic) const;
 
-  /// The first of the outputs that stand for inputs from `cut` on, by the ratio of their numbers.
-  std::int64_t aligned(std::int64_t n, std::int64_t cut) const { return (cut * outputs(n) - 1) / n + 1; }
+  /// The first output whose middle lies in input `cut` or behind it, by the ratio of their numbers.
+  std::int64_t aligned(std::int64_t n, std::int64_t cut) const;
 
   /// All that these outputs read, in any arithmetic. No outputs read nothing.
   Interval reads(std::int64_t n, Interval outputs) const;

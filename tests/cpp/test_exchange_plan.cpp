@@ -184,13 +184,11 @@ TEST(bounds_of_intervals_in_any_order) {
 }
 
 TEST(wanted_intervals_in_any_order) {
-  const auto blocks = Blocks::balanced(9, 3);
-  const std::vector<Interval> intervals{{5, 12}, {-4, 3}, {4, 4}};
-  const auto bounds = bounds_of(intervals);
-  Wanted wanted{{{3, [&](std::int64_t i) { return bounds[static_cast<std::size_t>(i)]; }}}};
-  wanted.exact = [&](std::int64_t worker) { return Box{intervals[static_cast<std::size_t>(worker)]}; };
-  check_plans({blocks}, wanted, {false});
-  check_plans({blocks}, wanted, {true});
+  const auto wanted = wanted_intervals({{{5, 12}, {-4, 3}, {4, 4}}, {{4, 6}, {0, 5}}}, Grid({3, 2}));
+  CHECK_EQ(wanted.box(Grid({3, 2}), 3), (Box{{-4, 3}, {0, 5}}));
+  for (const bool periodic : {false, true}) {
+    check_plans({Blocks::balanced(9, 3), Blocks::balanced(6, 2)}, wanted, {periodic, false});
+  }
 }
 
 TEST(no_dimensions) {

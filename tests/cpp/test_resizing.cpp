@@ -95,8 +95,15 @@ TEST(aligned_blocks_of_resizings_keep_the_ratio) {
   for (const auto& sizes : input_sizes) {
     const auto n = Blocks::of_sizes(sizes).extent();
     for (std::int64_t m = 0; m < 20; ++m) {
-      check_aligned(AdaptiveWindows{{m}}, sizes, [&](auto o) { return o * n / m; });
-      if (m > 0) check_aligned(Interpolation{Mode::linear, {m}}, sizes, [&](auto o) { return o * n / m; });
+      const auto middle = [&](auto o) { return (2 * o + 1) * n / (2 * m); };
+      check_aligned(AdaptiveWindows{{m}}, sizes, middle);
+      if (m == 0) continue;
+      check_aligned(Interpolation{Mode::linear, {m}}, sizes, middle);
+      check_aligned(Interpolation{Mode::linear, {m}, true}, sizes, [&](auto o) {
+        if (m == 1) return std::int64_t{0};
+        return static_cast<std::int64_t>(
+            std::floor(static_cast<double>(o * (n - 1)) / static_cast<double>(m - 1) + 0.5));
+      });
     }
   }
 }

@@ -65,7 +65,12 @@ def sizes_of_result(P_x, dims, x, y, sizes, options, output_blocks):
     windows = {name: options[name] for name in ("kernel_size", "stride", "padding", "dilation") if name in options}
     if windows.get("stride", 0) is None:
         windows["stride"] = windows["kernel_size"]
-    place = middle_of_window(dims, **windows) if windows else lambda d, o, n, m: o * n // m
+    if windows:
+        place = middle_of_window(dims, **windows)
+    elif options.get("align_corners"):
+        place = lambda d, o, n, m: (2 * o * (n - 1) + m - 1) // (2 * (m - 1)) if m > 1 else 0  # noqa: E731
+    else:
+        place = lambda d, o, n, m: (2 * o + 1) * n // (2 * m)  # noqa: E731
     space = spatial_sizes(output_blocks, place, dims, x.shape, y.shape, P_x.shape, sizes)
     return [*(sizes or [None] * x.dim())[:-dims], *space]
 

@@ -88,9 +88,12 @@ def test_half_precision(P_world, dims, kind, dtype, output_size):
 def test_fewer_outputs_than_workers(P_world, kind, dims, output_blocks):
     """Workers without outputs take part in the exchange, of gradients too."""
     P_x = grid(P_world, [1, 1, *[1] * (dims - 1), job.size])
-    sizes = [*[None] * (dims + 1), [0] * (job.size - 1) + [6]]
+    on_the_last, some_empty = [0] * (job.size - 1) + [6], [3, *[0] * (job.size - 2), 3][: job.size]
     for output_size in (1, job.size - 1):
-        if output_size > 0:
+        for along in (on_the_last, some_empty, None):
+            if output_size == 0 or (along and sum(along) != 6):
+                continue
+            sizes = [*[None] * (dims + 1), along]
             options = {"output_size": output_size}
             # Of whole numbers, means over 6 or fewer elements: one rounding where the product of lengths is divided by.
             equal = same_bits if kind == "AdaptiveMaxPool" else torch.allclose

@@ -19,11 +19,11 @@ def _small_blocks():
         yield
 
 
-def twins(P_x, dims, kernel=3, dtype=torch.float64, **options):
+def twins(P_x, dims, kernel=3, dtype=torch.float64, output_blocks="balanced", **options):
     """A sequential and a distributed layer with the same parameters, whole numbers."""
     sequential, distributed = getattr(torch.nn, f"Conv{dims}d"), getattr(dnn, f"DistributedConv{dims}d")
     twin = fill_with_integers(sequential(2, 3, kernel, dtype=dtype, **options))
-    layer = distributed(P_x, 2, 3, kernel, dtype=dtype, **options)
+    layer = distributed(P_x, 2, 3, kernel, dtype=dtype, output_blocks=output_blocks, **options)
     with torch.no_grad():
         for mine, whole in zip(layer.parameters(), twin.parameters(), strict=True):
             mine.copy_(whole if job.rank == P_x._ranks[0] else whole[:0])
@@ -60,6 +60,23 @@ def test_equals_conv(P_world, dims, options):
         x = values([2, 2, *[8 * job.size if p > 1 else 7 for p in P_x.shape[2:]]])
         owners = [grid(P_world, [1] * parameter.dim(), [0]) for parameter in twin.parameters()]
         assert_equals_twin(layer, twin, x, P_x, P_x, owners)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_blocks_of_any_size_that_keep_their_borders(P_world, dims, stride):
+    """Blocks that are not balanced are convolved where they are, too, if the outputs are aligned with them."""
+    for P_x in in_space(P_world, dims):
+        twin, layer = twins(P_x, dims, padding=1, stride=stride, output_blocks="aligned")
+        along = [[7, *[4 + 2 * (i % 2) for i in range(p - 1)]][:p] if p > 1 else None for p in P_x.shape[2:]]
+        if stride > 1:  # each block has its halo on one side
+            along = [None if one is None else [n + n % 2 for n in one] for one in along]
+        x = values([2, 2, *[sum(one) if one else 7 for one in along]])
+        owners = [grid(P_world, [1] * parameter.dim(), [0]) for parameter in twin.parameters()]
+        y_along = [None if one is None else [n // stride for n in one] for one in along]
+        assert_equals_twin(layer, twin, x, P_x, P_x, owners, [None, None, *along], [None, None, *y_along])
+        assert layer._halo_convolution is not None or not P_x.active
 
 
 @pytest.fixture(params=[True, False], ids=["thread", "no thread"])

@@ -83,7 +83,7 @@ def test_equals_pad(P_world, drawn, output_blocks):
         lambda d, o, n, m: o - pad[2 * (padded - 1 - d)],
         padded,
         x.shape,
-        F.pad(x, pad).shape,
+        F.pad(x, pad, mode, value).shape,
         workers,
         sizes,
     )
@@ -129,6 +129,24 @@ def test_wider_than_many_blocks(P_world):
                 dnn.DistributedPad(P_x, pad, mode), Pad(pad, mode, None), values([1, 2, n]), P_x, P_x, sizes=blocks,
                 y_sizes=[None] * 3,
             )  # fmt: skip
+
+
+@pytest.mark.parametrize("output_blocks", OUTPUT_BLOCKS)
+@pytest.mark.parametrize("pad", [(-3, 1), (1, -3), (-1, 0), (0, -1), (-2, -1)], ids=str)
+def test_blocks_that_are_cut_away(P_world, pad, output_blocks):
+    """All of some blocks, from either end; circular padding wraps what is left."""
+    P_x = grid(P_world, [1, job.size])
+    for sizes in ([4, *[0] * (job.size - 1)], [*[0] * (job.size - 1), 4], [1] * job.size, [3, *[1] * (job.size - 1)]):
+        x = values([1, sum(sizes)])
+        for mode in ("circular", "constant"):
+            if sum(sizes) + min(pad[0], 0) + min(pad[1], 0) < max(*pad, 1):
+                continue  # torch.nn refuses it, or has nothing to wrap
+            layer = dnn.DistributedPad(P_x, pad, mode, output_blocks=output_blocks)
+            twin = Pad(pad, mode, None)
+            y_sizes = spatial_sizes(
+                output_blocks, lambda d, o, n, m: o - pad[0], 1, x.shape, twin(x).shape, P_x.shape, [None, sizes]
+            )
+            assert_equals_twin(layer, twin, x, P_x, P_x, sizes=[None, sizes], y_sizes=[None, *y_sizes])
 
 
 REFUSED = {

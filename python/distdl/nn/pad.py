@@ -114,8 +114,8 @@ class DistributedPad(Module):
         kept = [(min(max(start, low), high), max(min(stop, high), low)) for start, stop in blocks]
         if self.P_x.active:
             mine = int(self.P_x.cartesian_index(self.P_x.rank)[d])
-            (start, _), (first, stop) = blocks[mine], kept[mine]
-            self._crops.append((d, first - start, stop - first))
+            (start, end), (first, stop) = blocks[mine], kept[mine]
+            self._crops.append((d, min(max(first, start), end) - start, stop - first))
         return left, right, [(start - low, stop - low) for start, stop in kept]
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
