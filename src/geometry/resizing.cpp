@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "geometry/division.hpp"
+
 namespace distdl::geometry {
 
 namespace {
@@ -10,11 +12,10 @@ namespace {
 /// Balanced blocks without outputs come last, so that reading nothing behind everything never steps back.
 Interval nothing_of(std::int64_t n) { return {n, n}; }
 
-/// The first i >= 0 for which i * b >= a.
-std::int64_t divided(std::int64_t a, std::int64_t b) { return a <= 0 ? 0 : (a - 1) / b + 1; }
-
 /// The first of m equal parts of n inputs that has its middle, (i + 1/2) n / m, at `cut` or behind it.
-std::int64_t part_at(std::int64_t n, std::int64_t m, std::int64_t cut) { return divided(2 * cut * m - n, 2 * n); }
+std::int64_t part_at(std::int64_t n, std::int64_t m, std::int64_t cut) {
+  return first_multiple(2 * cut * m - n, 2 * n);
+}
 
 /// The convolution kernel of bicubic interpolation at distance x, for x <= 1 and for 1 <= x <= 2. torch's compiler
 /// fuses some of these multiplications and additions, not the same ones for all outputs; here all are.
@@ -57,7 +58,7 @@ std::int64_t Interpolation::aligned(std::int64_t n, std::int64_t cut) const {
   const auto m = outputs(n);
   if (!align_corners) return part_at(n, m, cut);
   // Output o has its middle in that of input o (n - 1) / (m - 1); the only one has it in the first input.
-  return m == 1 ? 1 : divided((2 * cut - 1) * (m - 1), 2 * (n - 1));
+  return m == 1 ? 1 : first_multiple((2 * cut - 1) * (m - 1), 2 * (n - 1));
 }
 
 template <class Real>

@@ -1,13 +1,8 @@
 #include "geometry/window.hpp"
 
+#include "geometry/division.hpp"
+
 namespace distdl::geometry {
-
-namespace {
-
-/// Rounded up; 0 for what is negative, since no output is before the first one.
-std::int64_t divided(std::int64_t a, std::int64_t b) { return a <= 0 ? 0 : (a - 1) / b + 1; }
-
-}  // namespace
 
 std::int64_t Window::outputs(std::int64_t n) const {
   const auto room = n + padding_left + padding_right - reach();
@@ -20,7 +15,7 @@ std::int64_t Window::outputs(std::int64_t n) const {
 }
 
 std::int64_t Window::aligned(std::int64_t /*n*/, std::int64_t cut) const {
-  return divided(cut + padding_left - (reach() - 1) / 2, stride);
+  return first_multiple(cut + padding_left - (reach() - 1) / 2, stride);
 }
 
 Interval Window::reads(std::int64_t /*n*/, Interval outputs) const {
@@ -32,13 +27,13 @@ Interval Window::reads(std::int64_t /*n*/, Interval outputs) const {
 }
 
 std::int64_t TransposedWindow::aligned(std::int64_t /*n*/, std::int64_t cut) const {
-  return divided(2 * first(cut) + reach() - stride, 2);
+  return first_multiple(2 * first(cut) + reach() - stride, 2);
 }
 
 Interval TransposedWindow::reads(std::int64_t n, Interval outputs) const {
   const auto padded = outputs.start + padding;
   // Where the stride is longer than the reach, there are outputs that no input adds to.
-  const auto first_adding = (std::max(padded - reach() + 1, std::int64_t{0}) + stride - 1) / stride;
+  const auto first_adding = first_multiple(padded - reach() + 1, stride);
   const auto start = std::min({first_adding, padded / stride, n - 1});
   if (outputs.empty()) return {start, start};
   return {start, std::min((outputs.stop - 1 + padding) / stride, n - 1) + 1};
