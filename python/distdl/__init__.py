@@ -3,9 +3,11 @@
 Start programs with ``mpiexec -n P python -m mpi4py program.py``, so that an uncaught exception ends all ranks.
 """
 
-from distdl._load import _core  # isort: skip  (first: it explains what is wrong with an installation)
-from distdl import compatibility, ending, functional, memory, nn, progress, watchdog
+from distdl.process import load  # isort: skip  (first: it loads the extension, or explains why it does not)
+from distdl import _core, compatibility, functional, memory, nn, progress, watchdog
+from distdl.parameters import Layout, parameter_layout
 from distdl.partition import Partition
+from distdl.process import ending, environment
 from distdl.state import load_sequential, sequential_state_dict
 from distdl.statistics import CommStats, comm_stats, reset_comm_stats
 from distdl.structure import TensorStructure, structure_check, zero_volume_tensor
@@ -18,6 +20,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CommStats",
+    "Layout",
     "MPIError",
     "MPIPartition",
     "Partition",
@@ -27,6 +30,7 @@ __all__ = [
     "load_sequential",
     "memory",
     "nn",
+    "parameter_layout",
     "progress",
     "reset_comm_stats",
     "sequential_state_dict",
@@ -36,5 +40,6 @@ __all__ = [
     "zero_volume_tensor",
 ]
 
+environment.apply()
 compatibility.install()
 ending.install()

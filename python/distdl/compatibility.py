@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from distdl._load import _core
+from distdl import _core
 
 
 class ZeroVolumeCorrectorFunction(torch.autograd.Function):

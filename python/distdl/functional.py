@@ -7,14 +7,15 @@ they construct once. All ranks of the communicator that the partitions come from
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import torch
 
-from distdl import primitives
+from distdl import operators
+from distdl.collective.construction import PartitionLike, constructing, constructor, tell
 from distdl.compatibility import ZeroVolumeCorrectorFunction
-from distdl.construction import constructing, constructor, tell
-from distdl.nn.interpolation import DistributedUpsample
+from distdl.nn.resizing import DistributedUpsample
+from distdl.operators.constructors import HaloWidths
+from distdl.operators.dispatch import Started
 
 __all__ = [
     "ZeroVolumeCorrectorFunction",
@@ -34,71 +35,71 @@ __all__ = [
 @constructor
 def broadcast(
     x: torch.Tensor,
-    P_x: Any,
-    P_y: Any,
+    P_x: PartitionLike,
+    P_y: PartitionLike,
     transpose_src: bool = False,
     transpose_dest: bool = False,
     preserve_batch: bool = True,
 ) -> torch.Tensor:
     """Copy each worker's tensor from P_x to the workers of P_y that match it. See :class:`distdl.nn.Broadcast`."""
-    return primitives.broadcast(P_x, P_y, transpose_src, transpose_dest, preserve_batch)(x)
+    return operators.broadcast(P_x, P_y, transpose_src, transpose_dest, preserve_batch)(x)
 
 
 @constructor
 def sum_reduce(
     x: torch.Tensor,
-    P_x: Any,
-    P_y: Any,
+    P_x: PartitionLike,
+    P_y: PartitionLike,
     transpose_src: bool = False,
     transpose_dest: bool = False,
     preserve_batch: bool = True,
 ) -> torch.Tensor:
     """Sum tensors from the workers of P_x on the matching workers of P_y. See :class:`distdl.nn.SumReduce`."""
-    return primitives.sum_reduce(P_x, P_y, transpose_src, transpose_dest, preserve_batch)(x)
+    return operators.sum_reduce(P_x, P_y, transpose_src, transpose_dest, preserve_batch)(x)
 
 
 @constructor
 def all_sum_reduce(
-    x: torch.Tensor, P_x: Any, axes_reduce: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
+    x: torch.Tensor, P_x: PartitionLike, axes_reduce: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
 ) -> torch.Tensor:
     """Sum along axes of P_x, on all workers. See :class:`distdl.nn.AllSumReduce`."""
-    return primitives.all_sum_reduce(P_x, axes_reduce, axes_keep)(x)
+    return operators.all_sum_reduce(P_x, axes_reduce, axes_keep)(x)
 
 
 @constructor
 def all_gather(
-    x: torch.Tensor, P_x: Any, axes_all_gather: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
+    x: torch.Tensor, P_x: PartitionLike, axes_all_gather: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
 ) -> torch.Tensor:
     """Put blocks together along axes of P_x, on all workers. See :class:`distdl.nn.AllGather`."""
-    return primitives.all_gather(P_x, axes_all_gather, axes_keep)(x)
+    return operators.all_gather(P_x, axes_all_gather, axes_keep)(x)
 
 
 @constructor
 def reduce_scatter(
-    x: torch.Tensor, P_x: Any, axes_reduce_scatter: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
+    x: torch.Tensor, P_x: PartitionLike, axes_reduce_scatter: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
 ) -> torch.Tensor:
     """Sum along axes of P_x and keep one block each. See :class:`distdl.nn.ReduceScatter`."""
-    return primitives.reduce_scatter(P_x, axes_reduce_scatter, axes_keep)(x)
+    return operators.reduce_scatter(P_x, axes_reduce_scatter, axes_keep)(x)
 
 
 @constructor
-def repartition(x: torch.Tensor, P_x: Any, P_y: Any, preserve_batch: bool = True) -> torch.Tensor:
+def repartition(x: torch.Tensor, P_x: PartitionLike, P_y: PartitionLike, preserve_batch: bool = True) -> torch.Tensor:
     """Move a tensor from its blocks on P_x to balanced blocks on P_y. See :class:`distdl.nn.Repartition`."""
-    return primitives.repartition(P_x, P_y, preserve_batch)(x)
+    return operators.repartition(P_x, P_y, preserve_batch)(x)
 
 
 @constructor
 def halo_exchange(
-    x: torch.Tensor, P_x: Any, halo: Any, periodic: bool | Sequence[bool] = False, fill_value: float = 0.0
+    x: torch.Tensor, P_x: PartitionLike, halo: HaloWidths, periodic: bool | Sequence[bool] = False, fill_value: float = 0.0
 ) -> torch.Tensor:
     """Grow each block by what its neighbors hold. See :class:`distdl.nn.HaloExchange`."""
-    return primitives.halo_exchange(P_x, halo, periodic, fill_value)(x)
+    return operators.halo_exchange(P_x, halo, periodic, fill_value)(x)
 
 
 @constructor
 def interpolate(
     x: torch.Tensor,
-    P_x: Any,
+    P_x: PartitionLike,
     size: int | tuple[int, ...] | None = None,
     scale_factor: float | tuple[float, ...] | None = None,
     mode: str = "nearest",
@@ -121,7 +122,7 @@ def interpolate(
 
 
 @constructor
-def start(function: Callable[..., torch.Tensor], x: torch.Tensor, *arguments: Any, **options: Any) -> Any:
+def start(function: Callable[..., torch.Tensor], x: torch.Tensor, *arguments: object, **options: object) -> Started:
     """Begin what ``function(x, *arguments, **options)`` does, for one of these functions; :func:`wait` has the result.
 
     See :meth:`distdl.nn.Broadcast.start`.
@@ -134,14 +135,14 @@ def start(function: Callable[..., torch.Tensor], x: torch.Tensor, *arguments: An
     Raises:
         ValueError: on all ranks, if ``function`` is none of these.
     """
-    if getattr(function, "__module__", None) != __name__ or not hasattr(primitives, function.__name__):
+    if getattr(function, "__module__", None) != __name__ or not hasattr(operators, function.__name__):
         error = ValueError(f"start: {function!r} is no primitive of distdl.functional")
         tell("start", error, (*arguments, *options.values()))
-    construct = constructor(getattr(primitives, function.__name__))
+    construct = constructor(getattr(operators, function.__name__))
     return construct(*arguments, **options).start(x)
 
 
-def wait(started: Any) -> torch.Tensor:
+def wait(started: Started) -> torch.Tensor:
     """The result of what was started. Each start needs its wait; no other rank has to call it.
 
     Raises:
@@ -150,5 +151,4 @@ def wait(started: Any) -> torch.Tensor:
     """
     if not hasattr(started, "wait"):
         raise TypeError(f"wait: {started!r} is not what start() returned")
-    result: torch.Tensor = started.wait()
-    return result
+    return started.wait()

@@ -7,9 +7,7 @@ memory of the host. All of this belongs to this rank, and so do these functions:
 
 from __future__ import annotations
 
-import os
-
-from distdl._load import _core
+from distdl import _core
 
 STAGING = {
     "where needed": _core.Staging.where_needed,
@@ -69,5 +67,3 @@ def staging() -> str:
     """When what travels is staged: see :func:`set_staging`."""
     return next(name for name, value in STAGING.items() if value == _core.staging())
 
-
-set_staging(os.environ.get("DISTDL_STAGING", "where needed"))

@@ -10,33 +10,36 @@ import io
 import math
 from collections.abc import Sequence
 from operator import index
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
 from mpi4py import MPI
 
-from distdl._load import _core
-from distdl.agreement import agreed, compare, telling
-from distdl.structure import belongs_to_its_job
+from distdl import _core
+from distdl.collective.comparison import agreed, compare, raise_together
+from distdl.collective.grid import Grid
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     IntArray = NDArray[np.int64]
+    Array = NDArray[np.generic]
 
 
-def _tell(what: str, error: Exception, given: tuple[Any, ...]) -> None:
+def _tell(what: str, error: Exception, given: tuple[object, ...]) -> None:
     """Raise an error in the arguments of a method on all workers of its partition."""
-    partition = next((one for one in given if isinstance(one, Partition)), Partition(MPI.COMM_NULL))
-    everyone = what == "create_partition_union"  # is collective over more than the partition
-    root = partition._root if partition.active or everyone else None
-    compare(what, what, root, partition._voters if everyone else partition._ranks, error, {}, {})
+    grid = next((one.grid for one in given if isinstance(one, Partition)), Grid.unknown())
+    if what == "create_partition_union":  # which is collective over more than the partition
+        voters = grid.constructing_ranks()
+    else:
+        voters = grid.line(grid.ranks) if grid.active else Grid.unknown()
+    compare(what, what, voters, error, {}, {})
 
 
-_together = telling(_tell)  # for methods that are collective over the partition
+_together = raise_together(_tell)  # for methods that are collective over the partition
 
 
 class Partition:
@@ -66,78 +69,59 @@ class Partition:
     def __init__(self, comm: MPI.Comm = MPI.COMM_WORLD) -> None:
         if not isinstance(comm, MPI.Comm) or isinstance(comm, MPI.Intercomm):
             raise TypeError(f"Partition: comm is a {type(comm).__name__}; it has to be an mpi4py intracommunicator")
+        self.comm: MPI.Comm = comm
         if comm == MPI.COMM_NULL:
-            self._describe(None, (), (), comm)
+            self.grid = Grid.unknown()
         else:
             ranks = tuple(range(comm.Get_size()))
             shape = tuple(comm.dims) if isinstance(comm, MPI.Cartcomm) else (len(ranks),)
-            self._describe(comm, ranks, shape, comm)
-
-    def _describe(
-        self, root: MPI.Comm | None, ranks: Sequence[int], shape: Sequence[int], comm: MPI.Comm | None = None
-    ) -> None:
-        """Workers ``ranks`` of the communicator ``root``, from which all related partitions come."""
-        self._root = root
-        self._ranks = tuple(ranks)
-        self._shape = tuple(int(extent) for extent in shape)
-        self._voters: tuple[int, ...] = () if root is None else tuple(range(root.Get_size()))
-        me = MPI.UNDEFINED if root is None else root.Get_rank()
-        self.active = me in self._ranks
-        self.rank: int = self._ranks.index(me) if self.active else MPI.PROC_NULL
-        self.comm: MPI.Comm = MPI.COMM_NULL if comm is None or not self.active else comm
+            self.grid = Grid(comm, ranks, shape, ranks)
 
     @classmethod
-    def _of(cls, root: MPI.Comm | None, ranks: Sequence[int], shape: Sequence[int]) -> Partition:
-        """A partition without a communicator for users: made without any communication."""
+    def _of(cls, grid: Grid, comm: MPI.Comm = MPI.COMM_NULL) -> Self:
+        """The partition of a grid. Made without any communication."""
         partition = cls.__new__(cls)
-        partition._describe(root, ranks, shape)
+        partition.grid, partition.comm = grid, comm
         return partition
 
-    def _related(self, ranks: Sequence[int], shape: Sequence[int]) -> Partition:
-        """A partition of the same origin, without a communicator for users. Made without any communication."""
-        partition = type(self)._of(self._root, ranks, shape)
+    def _derived(self, grid: Grid, cartesian: bool = True) -> Self:
+        """The partition of a related grid, with a communicator for users. Collective over the grid's workers."""
+        comm = grid.host_exchange().view(list(grid.shape) if cartesian else []) if grid.active else MPI.COMM_NULL
+        partition = type(self)._of(grid, comm)
         partition.device = self.device
-        partition._voters = self._voters
         return partition
-
-    def _line(self, ranks: Sequence[int]) -> Partition:
-        """Ranks of the same origin as a 1-d partition. Made without any communication."""
-        return self._related(ranks, (len(ranks),))
-
-    def _derived(self, ranks: Sequence[int], shape: Sequence[int], cartesian: bool = True) -> Partition:
-        """A partition of the same origin, with its communicator. Collective over ``ranks``."""
-        partition = self._related(ranks, shape)
-        if partition.active:
-            partition.comm = partition._forum().view(list(partition._shape) if cartesian else [])
-        return partition
-
-    def _forum(self) -> _core.Forum:
-        return _core.Forum(self._root, list(self._ranks))
-
-    def _gather(self, mine: bytes) -> list[bytes]:
-        """Every worker's bytes, in worker order. Collective over this partition, and unchecked."""
-        return self._forum().gather(mine)
-
-    def _workers(self) -> tuple[list[int], list[int]]:
-        """Shape and ranks, as the C++ core takes partitions."""
-        return list(self._shape), list(self._ranks)
 
     # What a partition is
 
     @property
     def shape(self) -> IntArray:
         """The number of workers along each dimension, known on every rank that took part in the creation."""
-        return np.array(self._shape, dtype=np.int64)
+        return np.array(self.grid.shape, dtype=np.int64)
 
     @property
     def dim(self) -> int:
         """The number of dimensions."""
-        return len(self._shape)
+        return self.grid.dim
 
     @property
     def size(self) -> int:
         """The number of workers."""
-        return len(self._ranks)
+        return self.grid.size
+
+    @property
+    def active(self) -> bool:
+        """Whether this rank is one of the workers."""
+        return self.grid.active
+
+    @property
+    def rank(self) -> int:
+        """This rank's number among the workers; ``MPI.PROC_NULL`` if it is none of them."""
+        return self.grid.rank
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The workers, in order, as ranks of the communicator that all related partitions come from."""
+        return self.grid.ranks
 
     @property
     def index(self) -> IntArray | None:
@@ -150,7 +134,7 @@ class Partition:
 
     def cartesian_index(self, rank: int) -> IntArray:
         """The place of worker ``rank`` in the grid, row-major. Raises ValueError for a rank that is not a worker."""
-        return np.array(_core.grid_index(list(self._shape), rank), dtype=np.int64)
+        return np.array(self.grid.index(rank), dtype=np.int64)
 
     def neighbor_ranks(self, rank: int) -> list[tuple[int, int]]:
         """For each dimension the left and the right neighbor of worker ``rank``; ``MPI.PROC_NULL`` at the edges."""
@@ -161,23 +145,13 @@ class Partition:
             for step in (-1, 1):
                 there = index.copy()
                 there[d] += step
-                inside = 0 <= there[d] < self._shape[d]
-                sides.append(_core.grid_rank(list(self._shape), list(there)) if inside else MPI.PROC_NULL)
+                inside = 0 <= there[d] < self.grid.shape[d]
+                sides.append(self.grid.worker(there) if inside else MPI.PROC_NULL)
             neighbors.append((sides[0], sides[1]))
         return neighbors
 
     def _identity(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return self._world_ranks(), self._shape
-
-    def _world_ranks(self) -> tuple[int, ...]:
-        if self._root is None:
-            return ()
-        mine, world = self._root.Get_group(), MPI.COMM_WORLD.Get_group()
-        try:
-            return tuple(MPI.Group.Translate_ranks(mine, list(self._ranks), world))
-        finally:
-            mine.Free()
-            world.Free()
+        return self.grid.world_ranks(), self.grid.shape
 
     def __eq__(self, other: object) -> bool:
         """Whether both have the same ranks in the same order and the same shape."""
@@ -187,22 +161,13 @@ class Partition:
         return hash(self._identity())
 
     def __repr__(self) -> str:
-        text = f"Partition(shape={list(self._shape)}, ranks={list(self._ranks)}"
-        if self.active:
-            return f"{text}, rank={self.rank}, index={[int(i) for i in self.cartesian_index(self.rank)]})"
-        return text + ", inactive)"
+        return repr(self.grid)
 
-    def _snapshot(self) -> Partition:
-        """What a layer keeps: a partition that stays as it is when the user's is deactivated."""
-        kept = Partition.__new__(type(self))
-        kept.__dict__.update(self.__dict__)
-        return kept
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Partition:
+    def __deepcopy__(self, memo: dict[int, object]) -> Partition:
         return self  # a description of ranks, which a copied layer shares
 
-    def __reduce__(self) -> Any:
-        raise belongs_to_its_job("a Partition")
+    def __reduce__(self) -> str | tuple[object, ...]:
+        return self.grid.__reduce__()
 
     # Partitions from partitions
 
@@ -221,17 +186,17 @@ class Partition:
 
         Collective over this partition.
         """
-        if self._root is None:
-            return Partition._of(None, (), ())
+        if not self.grid.known:
+            return Partition._of(Grid.unknown())
         chosen: list[int] = []
-        with agreed("create_partition_inclusive", self, lambda: f"ranks {chosen}"):
+        with agreed("create_partition_inclusive", self.grid, lambda: f"ranks {chosen}"):
             chosen.extend(map(index, ranks))
             if not chosen or len(set(chosen)) != len(chosen) or not all(0 <= rank < self.size for rank in chosen):
                 raise ValueError(
                     f"create_partition_inclusive: ranks {chosen} of a partition of {self.size}; they must be distinct "
                     f"numbers from 0 to {self.size - 1}, at least one"
                 )
-        return self._derived([self._ranks[rank] for rank in chosen], [len(chosen)], cartesian=False)
+        return self._derived(self.grid.line([self.ranks[rank] for rank in chosen]), cartesian=False)
 
     @_together
     def create_cartesian_topology_partition(self, shape: Sequence[int]) -> Partition:
@@ -246,16 +211,16 @@ class Partition:
         Collective over this partition.
         """
         extents: list[int] = []
-        with agreed("create_cartesian_topology_partition", self, lambda: f"shape {extents}"):
+        with agreed("create_cartesian_topology_partition", self.grid, lambda: f"shape {extents}"):
             extents.extend(map(index, shape))
-            if any(extent < 1 for extent in extents) or (self._root is not None and math.prod(extents) > self.size):
+            if any(extent < 1 for extent in extents) or (self.grid.known and math.prod(extents) > self.size):
                 raise ValueError(
                     f"create_cartesian_topology_partition: shape {extents} on {self.size} workers; every extent must "
                     f"be at least 1 and their product at most {self.size}"
                 )
-        if self._root is None:
-            return Partition._of(None, (), extents)
-        return self._derived(self._ranks[: math.prod(extents)], extents)
+        if not self.grid.known:
+            return Partition._of(Grid.unknown(extents))
+        return self._derived(self.grid.related(self.ranks[: math.prod(extents)], extents))
 
     @_together
     def create_cartesian_subtopology_partition(self, keep: Sequence[bool]) -> Partition:
@@ -271,26 +236,23 @@ class Partition:
 
         Collective over this partition.
         """
-        if self._root is None:
-            return Partition._of(None, (), ())
+        if not self.grid.known:
+            return Partition._of(Grid.unknown())
         kept: list[bool] = []
-        with agreed("create_cartesian_subtopology_partition", self, lambda: f"keep {kept}"):
+        with agreed("create_cartesian_subtopology_partition", self.grid, lambda: f"keep {kept}"):
             kept.extend(bool(k) for k in keep)
             if len(kept) != self.dim:
                 raise ValueError(
                     f"create_cartesian_subtopology_partition: keep {kept} has {len(kept)} values; the partition has "
                     f"{self.dim} dimensions"
                 )
-        shape = [extent for extent, k in zip(self._shape, kept, strict=True) if k]
+        axes = [d for d, k in enumerate(kept) if k]
+        shape = [self.grid.shape[d] for d in axes]
         if not self.active:
-            return Partition._of(None, (), shape)
-        mine = self.cartesian_index(self.rank)
-        fixed = [d for d, k in enumerate(kept) if not k]
-        indices = [self.cartesian_index(rank) for rank in range(self.size)]
-        ranks = [self._ranks[rank] for rank, index in enumerate(indices) if all(index[d] == mine[d] for d in fixed)]
-        partition = self._derived(ranks, shape)
-        partition._voters = partition._ranks  # other workers have other sub-grids, and know nothing of this one
-        return partition
+            return Partition._of(Grid.unknown(shape))
+        ranks = self.grid.side_by_side(self.grid.place, axes)
+        # Other workers have other sub-grids, and know nothing of this one.
+        return self._derived(Grid(self.grid.root, ranks, tuple(shape), constructors=ranks))
 
     @_together
     def create_partition_union(self, other: Partition) -> Partition:
@@ -302,24 +264,26 @@ class Partition:
 
         Collective over the communicator that both come from; of a sub-grid, over its workers.
         """
-        if self._root is None and (not isinstance(other, Partition) or other._root is None):
-            return Partition._of(None, (), ())
+        if not self.grid.known and not (isinstance(other, Partition) and other.grid.known):
+            return Partition._of(Grid.unknown())
         union: list[int] = []
-        everyone = self._line(self._voters)
-        with agreed("create_partition_union", everyone, lambda: f"workers {list(self._ranks)} and {union}"):
-            if not isinstance(other, Partition) or other._root != self._root:
+        everyone = self.grid.constructing_ranks()
+        with agreed("create_partition_union", everyone, lambda: f"workers {list(self.ranks)} and {union}"):
+            if not isinstance(other, Partition) or other.grid.root != self.grid.root:
                 raise ValueError(f"create_partition_union: {self} and {other} do not come from the same communicator")
-            if not set(other._ranks) <= set(self._voters):
+            if not set(other.ranks) <= set(self.grid.constructors):
                 raise ValueError(
                     f"create_partition_union: {self} is a sub-grid, of which only its workers know; {other} has others"
                 )
-            union.extend(dict.fromkeys(self._ranks + other._ranks))
-        return self._derived(union, [len(union)], cartesian=False)
+            union.extend(dict.fromkeys(self.ranks + other.ranks))
+        return self._derived(self.grid.line(union), cartesian=False)
 
     # Small data for scripts
 
     @_together
-    def broadcast_data(self, data: Any = None, root: int = 0, P_data: Partition | None = None) -> NDArray[Any] | None:
+    def broadcast_data(
+        self, data: ArrayLike | None = None, root: int = 0, P_data: Partition | None = None
+    ) -> Array | None:
         """A small array from one worker to all workers of this partition.
 
         Args:
@@ -340,32 +304,32 @@ class Partition:
         if not self.active:
             return None
         mine, sender = b"", -1
-        with agreed("broadcast_data", self, lambda: f"from rank {sender}"):
+        with agreed("broadcast_data", self.grid, lambda: f"from rank {sender}"):
             if not isinstance(source, Partition):
                 raise TypeError(f"broadcast_data: P_data is a {type(source).__name__}; it has to be a distdl.Partition")
-            if not 0 <= root < source.size or source._ranks[root] not in self._ranks:
+            if not 0 <= root < source.size or source.ranks[root] not in self.ranks:
                 raise ValueError(f"broadcast_data: worker {root} of {source} is not a worker of {self}")
-            sender = source._ranks[root]
+            sender = source.ranks[root]
             mine = _to_bytes(data) if source.rank == root else b""
-        return _from_bytes(self._gather(mine)[self._ranks.index(sender)])
+        return _from_bytes(self.grid.gather(mine)[self.ranks.index(sender)])
 
     @_together
-    def allgather_data(self, data: Any) -> list[NDArray[Any]]:
+    def allgather_data(self, data: ArrayLike) -> list[Array]:
         """Every worker's small array, in worker order; an empty list outside. Collective over this partition."""
         if not self.active:
             return []
         mine = b""
-        with agreed("allgather_data", self, lambda: ""):
+        with agreed("allgather_data", self.grid, lambda: ""):
             mine = _to_bytes(data)
-        return [_from_bytes(one) for one in self._gather(mine)]
+        return [_from_bytes(one) for one in self.grid.gather(mine)]
 
     @_together
-    def allreduce_data(self, data: Any, op: MPI.Op = MPI.SUM) -> NDArray[Any] | None:
+    def allreduce_data(self, data: ArrayLike, op: MPI.Op = MPI.SUM) -> Array | None:
         """The reduction of every worker's small array; None outside. Collective over this partition."""
         if not self.active:
             return None
-        mine = np.empty(0)
-        with agreed("allreduce_data", self, lambda: f"{mine.dtype} of shape {list(mine.shape)}, {_name_of(op)}"):
+        mine: Array = np.empty(0)
+        with agreed("allreduce_data", self.grid, lambda: f"{mine.dtype} of shape {list(mine.shape)}, {_name_of(op)}"):
             mine = np.asarray(data, order="C")
             if not isinstance(op, MPI.Op):
                 raise TypeError(f"allreduce_data: op={op!r}; it has to be an operation of mpi4py, such as MPI.SUM")
@@ -373,7 +337,7 @@ class Partition:
                 raise ValueError(f"allreduce_data: {type(data).__name__} is no array of numbers")
         result = np.empty_like(mine)
         with _core.Waiting("allreduce_data"):
-            self._forum().view([]).Allreduce(mine, result, op=op)
+            self.grid.host_exchange().view([]).Allreduce(mine, result, op=op)
         return result
 
     @_together
@@ -382,9 +346,9 @@ class Partition:
         if not self.active:
             return
         mine = b""
-        with agreed("print_sequential", self, lambda: ""):
+        with agreed("print_sequential", self.grid, lambda: ""):
             mine = str(text).encode()
-        texts = self._gather(mine)
+        texts = self.grid.gather(mine)
         if self.rank == 0:
             print("\n".join(one.decode() for one in texts), flush=True)
 
@@ -392,7 +356,7 @@ class Partition:
 
     def deactivate(self) -> None:
         """Forget the ranks: the partition is inactive from now on. Communicators are shared and stay cached."""
-        self._describe(None, (), self._shape)
+        self.grid, self.comm = Grid.unknown(self.grid.shape), MPI.COMM_NULL
 
     def __enter__(self) -> Self:
         return self
@@ -409,13 +373,13 @@ def _name_of(op: MPI.Op) -> str:
     return next((name for name in names if getattr(MPI, name) == op), "an operation of your own")
 
 
-def _to_bytes(data: Any) -> bytes:
+def _to_bytes(data: ArrayLike) -> bytes:
     """An array with its dtype and shape, as numpy writes files; objects are refused."""
     buffer = io.BytesIO()
     np.save(buffer, np.asarray(data), allow_pickle=False)
     return buffer.getvalue()
 
 
-def _from_bytes(data: bytes) -> NDArray[Any]:
-    array: NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
+def _from_bytes(data: bytes) -> Array:
+    array: Array = np.load(io.BytesIO(data), allow_pickle=False)
     return array

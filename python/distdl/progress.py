@@ -5,9 +5,7 @@ It belongs to this rank, and so do these functions: no other rank has to call th
 
 from __future__ import annotations
 
-import os
-
-from distdl._load import _core
+from distdl import _core
 
 
 def set_progress_thread(on: bool) -> None:
@@ -23,6 +21,3 @@ def progress_thread() -> bool:
     """Whether started operators run on a thread of their own."""
     return _core.progress_thread()
 
-
-if os.environ.get("DISTDL_PROGRESS_THREAD", "1") == "0":
-    set_progress_thread(False)

@@ -2,46 +2,95 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Mapping
 
 import torch
 
-from distdl import primitives
-from distdl.construction import constructing
+from distdl import operators
+from distdl.collective.construction import constructing
+from distdl.collective.grid import Grid
 from distdl.nn.module import Module
-from distdl.parameters import Layout
-from distdl.partition import Partition
+from distdl.parameters.layout import Layout
 from distdl.structure import zero_volume_tensor
 
 
 def _layouts(model: torch.nn.Module) -> dict[str, Layout]:
-    """The layouts of all distributed parameters, by their names in the model's state_dict."""
+    """The layouts of all parameters and buffers that live in blocks, by their names in the model's state_dict."""
     return {
         f"{prefix}.{name}" if prefix else name: layout
         for prefix, module in model.named_modules()
         if isinstance(module, Module)
-        for name, layout in module._distdl_layouts.items()
+        for name, layout in module.layouts.items()
     }
 
 
-def _one_rank(layout: Layout, root: int) -> Partition:
-    """The partition in which rank ``root`` has the whole parameter."""
-    return layout.partition._related((root,), (1,) * len(layout.shape))
-
-
-def _everyone(layouts: Mapping[str, Layout]) -> Partition | None:
-    """All ranks of the communicator that a model's partitions come from; None on ranks outside of it.
+def _everyone(layouts: Mapping[str, Layout]) -> Grid:
+    """All ranks of the communicator that a model's partitions come from; unknown on ranks outside of it.
 
     Where layers are on bare communicators, these are the ranks of the layer that has most of them.
     """
-    widest = max((layout.partition for layout in layouts.values()), key=lambda partition: len(partition._voters))
-    return None if widest._root is None else widest._line(widest._voters)
+    widest = max((layout.grid for layout in layouts.values()), key=lambda grid: len(grid.constructors))
+    return widest.constructing_ranks()
 
 
-def _check_root(what: str, root: int, everyone: Partition, layouts: Mapping[str, Layout]) -> None:
-    for known in (everyone._ranks, *(layout.partition._voters for layout in layouts.values())):
+def _check_root(what: str, root: int, everyone: Grid, layouts: Mapping[str, Layout]) -> None:
+    for known in (everyone.ranks, *(layout.grid.constructors for layout in layouts.values())):
         if known and root not in known:
             raise ValueError(f"{what}: root {root} is none of the ranks {list(known)} of the model's partitions")
+
+
+def _check_undeclared(what: str, model: torch.nn.Module, everyone: Grid, layouts: Mapping[str, Layout]) -> None:
+    """Refuse tensors of which ranks have different blocks, although no layout says which. Collective over everyone.
+
+    Tensors of torch's own modules are whole on each rank where their shapes are equal. Those that a module over
+    partitions has must be equal in their values as well: what it has in blocks, it has to declare.
+    """
+    ours = [prefix for prefix, module in model.named_modules() if isinstance(module, Module)]
+    seen = {}
+    for name, value in model.state_dict().items():
+        if name in layouts:
+            continue
+        owner = name.rpartition(".")[0].partition("parametrizations.")[0].rstrip(".")
+        seen[name] = [str(value.dtype), list(value.shape), _checksum(value) if owner in ours else 0]
+    views = [json.loads(one) for one in everyone.gather(json.dumps(seen).encode())]
+    for name, here in views[0].items():
+        other = next((rank for rank, view in zip(everyone.ranks, views, strict=True) if view[name] != here), None)
+        if other is None:
+            continue
+        there = views[everyone.ranks.index(other)][name]
+        differs = "shapes" if here[:2] != there[:2] else "values"
+        raise ValueError(
+            f"{what}: {name} has other {differs} on rank {other} (shape {there[1]}) than on rank {everyone.ranks[0]} "
+            f"(shape {here[1]}), and no layout says how they make up a whole. A tensor in blocks has to be declared: see "
+            "distdl.nn.Module.declare_parameter. A parametrized parameter of a distributed layer cannot be"
+        )
+
+
+def _checksum(value: torch.Tensor) -> int:
+    flat = value.detach().resolve_conj().cpu().contiguous().reshape(-1)
+    return zlib.crc32(flat.view(torch.uint8).numpy().tobytes()) if flat.numel() else 0
+
+
+def _to_root(layout: Layout, block: torch.Tensor, root: int) -> torch.Tensor:
+    """The whole tensor on rank ``root``, zero volume elsewhere."""
+    storage, _ = layout.storage
+    mine = block if storage.active else zero_volume_tensor(dtype=block.dtype)
+    return operators.repartition(storage, layout.grid.related((root,), (1,) * len(layout.shape)))(mine)
+
+
+def _from_root(layout: Layout, whole: torch.Tensor, root: int) -> torch.Tensor:
+    """What of a tensor that rank ``root`` has whole lives on this rank."""
+    storage, intervals = layout.storage
+    scatter = operators.interval_exchange(
+        "load_sequential", layout.grid.related((root,), (1,) * len(layout.shape)), storage, intervals
+    )
+    block = scatter(whole)
+    if layout.kind == "replicated" and layout.users > 1:
+        owned = block if layout.owners.active else zero_volume_tensor(dtype=block.dtype)
+        block = operators.broadcast(layout.owners, layout.grid)(owned)
+    return block.reshape(layout.local_shape)
 
 
 @torch.no_grad()
@@ -56,7 +105,8 @@ def sequential_state_dict(model: torch.nn.Module, root: int = 0) -> dict[str, to
         On rank ``root`` what ``load_state_dict`` of the sequential model takes; an empty dict on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if ``root`` is none of them, or the ranks differ in it or in the model.
+        ValueError: on all ranks, if ``root`` is none of them, the ranks differ in it or in the model, or the model has a
+            tensor in blocks that is not declared (:meth:`distdl.nn.Module.declare_parameter`); named in the message.
 
     Collective over the communicator that the partitions come from. A model without distributed parameters has none: its
     state is returned where it is asked for.
@@ -65,17 +115,18 @@ def sequential_state_dict(model: torch.nn.Module, root: int = 0) -> dict[str, to
     if not layouts:
         return {name: value.clone() for name, value in own.items()}
     everyone = _everyone(layouts)
-    if everyone is None:
+    if not everyone.known:
         return {}
     with constructing("sequential_state_dict", {"ranks": everyone}, {"root": root, "names": list(own)}):
         _check_root("sequential_state_dict", root, everyone, layouts)
+    _check_undeclared("sequential_state_dict", model, everyone, layouts)
     state = {}
     for name, value in own.items():
         if name not in layouts:
             state[name] = value.clone()
-        elif layouts[name].partition._root is not None:
-            state[name] = primitives.repartition(layouts[name].partition, _one_rank(layouts[name], root))(value)
-    return state if everyone._ranks[everyone.rank] == root else {}
+        elif layouts[name].grid.known:
+            state[name] = _to_root(layouts[name], value, root)
+    return state if everyone.me == root else {}
 
 
 @torch.no_grad()
@@ -91,7 +142,8 @@ def load_sequential(
 
     Raises:
         RuntimeError: on all ranks, if names are missing or unknown, or shapes differ. Nothing is loaded then.
-        ValueError: on all ranks, if ``root`` is none of them, or the ranks differ in it or in the model.
+        ValueError: on all ranks, if ``root`` is none of them, the ranks differ in it or in the model, or the model has a
+            tensor in blocks that is not declared.
 
     Collective over the communicator that the partitions come from. A model without distributed parameters has none: it
     needs its state on every rank.
@@ -103,24 +155,22 @@ def load_sequential(
         model.load_state_dict(dict(state_dict or {}))
         return
     everyone = _everyone(layouts)
-    if everyone is None:
+    if not everyone.known:
         return
-    at_root = everyone._ranks[everyone.rank] == root
     given: dict[str, torch.Tensor] = {}
     with constructing("load_sequential", {"ranks": everyone}, {"root": root, "shapes": shapes}):
         _check_root("load_sequential", root, everyone, layouts)
-        if at_root:
+        if everyone.me == root:
             given = dict(state_dict or {})
             _check(shapes, given)
 
     for name, value in own.items():
-        whole = given[name].to(value.dtype) if at_root else zero_volume_tensor(dtype=value.dtype)
+        whole = given[name].to(value.dtype) if everyone.me == root else zero_volume_tensor(dtype=value.dtype)
         if name not in layouts:
-            value.copy_(primitives.broadcast(everyone._line((root,)), everyone)(whole))
-        elif layouts[name].partition._root is not None:
-            partition = layouts[name].partition
-            block = primitives.repartition(_one_rank(layouts[name], root), partition)(whole)
-            if partition.active:
+            value.copy_(operators.broadcast(everyone.line((root,)), everyone)(whole))
+        elif layouts[name].grid.known:
+            block = _from_root(layouts[name], whole, root)
+            if block.numel():
                 value.copy_(block)
 
 

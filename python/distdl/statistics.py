@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distdl._load import _core
+from distdl import _core
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from distdl._load import _core
+from distdl import _core
 
 
 def zero_volume_tensor(
@@ -65,9 +65,3 @@ def structure_check(enabled: bool) -> Iterator[None]:
         _core.set_structure_check(before)
 
 
-def belongs_to_its_job(what: str) -> TypeError:
-    """The error for pickling what other ranks know as well."""
-    return TypeError(
-        f"{what} belongs to its running job and cannot be pickled; save a model's state_dict(), or "
-        "distdl.sequential_state_dict(model), and make the partitions and layers anew"
-    )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import linecache
 import math
-import os
 import sys
 import textwrap
 import threading
@@ -15,7 +14,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
 
-from distdl._load import _core
+from distdl import _core
 
 _DEFAULT_SECONDS, _DEFAULT_SECONDS_WHILE_DEBUGGING = 300.0, 60.0
 _NOT_THE_USERS = ("distdl", "torch", "contextlib")
@@ -80,16 +79,9 @@ def _is_not_the_users(frame: FrameType) -> bool:
     return module in _NOT_THE_USERS or not module  # torch writes programs, too, which are in no module
 
 
-def _begin() -> None:
-    debugging = os.environ.get("DISTDL_DEBUG", "0") not in ("", "0")
-    default = _DEFAULT_SECONDS_WHILE_DEBUGGING if debugging else _DEFAULT_SECONDS
-    _core.set_debugging(debugging)
-    text = os.environ.get("DISTDL_WATCHDOG", "")
-    try:
-        set_watchdog(float(text or default), os.environ.get("DISTDL_WATCHDOG_END", "0") not in ("", "0"))
-    except ValueError:
-        raise ValueError(f"DISTDL_WATCHDOG={text!r}; it has to be a number of seconds, at least 0") from None
-    _core.set_locator(_line_of)
+def default_seconds(debugging: bool) -> float:
+    """After how long the watchdog speaks, unless the user says otherwise."""
+    return _DEFAULT_SECONDS_WHILE_DEBUGGING if debugging else _DEFAULT_SECONDS
 
 
-_begin()
+_core.set_locator(_line_of)

@@ -1,100 +1,22 @@
-"""Distributed layers. Names, arguments and defaults are those of torch.nn, preceded by the partitions."""
+"""Distributed layers. Names, arguments and defaults are those of torch.nn, preceded by the partitions.
 
-from distdl.nn.conv import (
-    DistributedChannelConv1d,
-    DistributedChannelConv2d,
-    DistributedChannelConv3d,
-    DistributedConv1d,
-    DistributedConv2d,
-    DistributedConv3d,
-    DistributedFeatureConv1d,
-    DistributedFeatureConv2d,
-    DistributedFeatureConv3d,
-    DistributedGeneralConv1d,
-    DistributedGeneralConv2d,
-    DistributedGeneralConv3d,
-)
-from distdl.nn.conv_transpose import (
-    DistributedConvTranspose1d,
-    DistributedConvTranspose2d,
-    DistributedConvTranspose3d,
-)
-from distdl.nn.interpolation import DistributedUpsample
-from distdl.nn.linear import DistributedLinear
-from distdl.nn.loss import DistributedCrossEntropyLoss, DistributedMSELoss
+A family of layers is a module or a folder that lists its names in ``__all__``; here is the table of families.
+"""
+
+from distdl.nn import conv, linear, loss, pooling, primitives, resizing
+from distdl.nn.conv import *  # noqa: F403
+from distdl.nn.layer import Layer
+from distdl.nn.linear import *  # noqa: F403
+from distdl.nn.loss import *  # noqa: F403
 from distdl.nn.module import Module
-from distdl.nn.pad import DistributedPad
-from distdl.nn.pooling import (
-    DistributedAvgPool1d,
-    DistributedAvgPool2d,
-    DistributedAvgPool3d,
-    DistributedMaxPool1d,
-    DistributedMaxPool2d,
-    DistributedMaxPool3d,
-)
-from distdl.nn.pooling_adaptive import (
-    DistributedAdaptiveAvgPool1d,
-    DistributedAdaptiveAvgPool2d,
-    DistributedAdaptiveAvgPool3d,
-    DistributedAdaptiveMaxPool1d,
-    DistributedAdaptiveMaxPool2d,
-    DistributedAdaptiveMaxPool3d,
-)
-from distdl.nn.pooling_lp import DistributedLPPool1d, DistributedLPPool2d, DistributedLPPool3d
-from distdl.nn.primitives import (
-    AllGather,
-    AllSumReduce,
-    Broadcast,
-    DistributedTranspose,
-    HaloExchange,
-    ReduceScatter,
-    Repartition,
-    SumReduce,
-)
+from distdl.nn.pooling import *  # noqa: F403
+from distdl.nn.primitives import *  # noqa: F403
+from distdl.nn.resizing import *  # noqa: F403
+from distdl.nn.twins import twins
 
-__all__ = [
-    "AllGather",
-    "AllSumReduce",
-    "Broadcast",
-    "DistributedAdaptiveAvgPool1d",
-    "DistributedAdaptiveAvgPool2d",
-    "DistributedAdaptiveAvgPool3d",
-    "DistributedAdaptiveMaxPool1d",
-    "DistributedAdaptiveMaxPool2d",
-    "DistributedAdaptiveMaxPool3d",
-    "DistributedAvgPool1d",
-    "DistributedAvgPool2d",
-    "DistributedAvgPool3d",
-    "DistributedChannelConv1d",
-    "DistributedChannelConv2d",
-    "DistributedChannelConv3d",
-    "DistributedConv1d",
-    "DistributedConv2d",
-    "DistributedConv3d",
-    "DistributedConvTranspose1d",
-    "DistributedConvTranspose2d",
-    "DistributedConvTranspose3d",
-    "DistributedCrossEntropyLoss",
-    "DistributedFeatureConv1d",
-    "DistributedFeatureConv2d",
-    "DistributedFeatureConv3d",
-    "DistributedGeneralConv1d",
-    "DistributedGeneralConv2d",
-    "DistributedGeneralConv3d",
-    "DistributedLPPool1d",
-    "DistributedLPPool2d",
-    "DistributedLPPool3d",
-    "DistributedLinear",
-    "DistributedMSELoss",
-    "DistributedMaxPool1d",
-    "DistributedMaxPool2d",
-    "DistributedMaxPool3d",
-    "DistributedPad",
-    "DistributedTranspose",
-    "DistributedUpsample",
-    "HaloExchange",
-    "Module",
-    "ReduceScatter",
-    "Repartition",
-    "SumReduce",
-]
+_FAMILIES = (conv, linear, loss, pooling, primitives, resizing)
+
+SEQUENTIAL = twins(_FAMILIES)
+"""The layer of this package for each class of torch.nn that has one."""
+
+__all__ = ["SEQUENTIAL", "Layer", "Module", *(name for family in _FAMILIES for name in family.__all__)]  # noqa: PLE0604

@@ -1,39 +1,45 @@
-"""The base class of all distributed layers."""
+"""The base class of all modules over partitions: set-up on first use, and parameters in blocks."""
 
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 
-from distdl._load import _core
-from distdl.agreement import misfit
-from distdl.parameters import Layout
-from distdl.partition import Partition
+from distdl import _core
+from distdl.collective.comparison import misfit
+from distdl.collective.construction import PartitionLike, grid_of
+from distdl.collective.grid import Grid
+from distdl.parameters.initial import Initializer, fill
+from distdl.parameters.layout import Layout, current_kind
 from distdl.structure import TensorStructure
 
 
-def agreement_among(name: str, *partitions: Partition) -> _core.LayerAgreement | None:
-    """How the ranks of these partitions agree on the structure of a tensor; None on ranks that know none of them."""
-    if partitions[0]._root is None:
+def agreement_among(name: str, grids: Sequence[Grid], tensors: Sequence[str]) -> _core.LayerAgreement | None:
+    """How the ranks of these grids agree on the tensors of a call; None on a rank that knows none of the grids."""
+    if grids[0].root is None:
         return None
-    ranks = list(dict.fromkeys(rank for partition in partitions for rank in partition._ranks))
-    return _core.LayerAgreement(name, partitions[0]._root, ranks)
+    ranks = list(dict.fromkeys(rank for grid in grids for rank in grid.ranks))
+    return _core.LayerAgreement(name, grids[0].root, ranks, list(tensors))
 
 
 class Module(torch.nn.Module):
-    """A layer that sets itself up on first use, and again when the structure of its input changes.
+    """A module that sets itself up on first use, and again when the structure of its input changes.
 
-    A layer of your own derives from it and overrides the hooks :meth:`_distdl_module_setup`,
+    A module of your own derives from it and overrides the hooks :meth:`_distdl_module_setup`,
     :meth:`_distdl_module_teardown` and, where the default is not what you want, :meth:`_distdl_input_changed`. Whether
-    the input changed is a question to all ranks of a layer: one that calls :meth:`_distdl_agree_among` in its
-    constructor gets the exact answer, from one small reduction. Without it only this rank's tensor is looked at.
+    the input changed is a question to all ranks of a module: calling :meth:`_distdl_agree_among` in the constructor
+    makes the ranks agree on the answer, in one small reduction a call. Without it each rank looks at its own tensor
+    only. :class:`distdl.nn.Layer` does more for its author.
 
-    Like ``torch.nn.Module`` otherwise. All ranks of a layer call it together.
+    Like ``torch.nn.Module`` otherwise. All ranks of a module call it together.
+
+    Attributes:
+        layouts: the layouts of the parameters and buffers that live in blocks, by name.
     """
 
-    # Whether the hooks run at all. They cost some microseconds a call.
+    # Whether torch calls the hooks before forward(). They cost some microseconds a call.
     _distdl_sets_up = True
 
     def __init__(self) -> None:
@@ -41,75 +47,55 @@ class Module(torch.nn.Module):
         self._distdl_is_setup = False
         self._distdl_input_structure: TensorStructure | None = None
         self._distdl_agreement: _core.LayerAgreement | None = None
-        self._distdl_layouts: dict[str, Layout] = {}
+        self.layouts: dict[str, Layout] = {}
+        self._initializers: dict[str, Initializer] = {}
         if self._distdl_sets_up:
             self.register_forward_pre_hook(type(self)._distdl_before_call, with_kwargs=True)
 
-    def _distdl_agree_among(self, *partitions: Partition) -> None:
+    # Set-up
+
+    def _distdl_agree_among(self, *partitions: PartitionLike) -> None:
         """Let the ranks of these partitions agree on the structure of the input before each call."""
-        self._distdl_agreement = agreement_among(type(self).__name__, *partitions)
+        self._distdl_agreement = agreement_among(type(self).__name__, [grid_of(P) for P in partitions], ["input"])
 
-    def _distdl_global_structure(self, partition: Partition) -> list[tuple[list[int], torch.dtype]]:
-        """(shape, dtype) of the input on each worker of a partition, as agreed on; empty on ranks outside."""
-        agreement = self._distdl_agreement
-        return agreement.structure(partition._ranks) if agreement is not None and agreement.active else []
+    def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
+        """Prepare for an input of this structure. What it raises, it has to raise on all ranks of the module."""
 
-    def _distdl_module_setup(self, input: tuple[Any, ...]) -> None:
-        """Prepare for an input of this structure. What it raises, it has to raise on all ranks of the layer."""
-
-    def _distdl_module_teardown(self, input: tuple[Any, ...]) -> None:
+    def _distdl_module_teardown(self, input: tuple[object, ...]) -> None:
         """Undo :meth:`_distdl_module_setup`."""
 
-    def _distdl_input_changed(self, input: tuple[Any, ...]) -> bool:
+    def _distdl_input_changed(self, input: tuple[object, ...]) -> bool:
         """Whether the structure of the input changed, on any rank, since the last call."""
         if self._distdl_agreement is not None:
-            return self._distdl_agree_on(input[0])
+            changed = self._distdl_agreement.agree(input[:1], list(self.parameters()))
+            self._distdl_agreement.leave()  # what is called in forward() agrees by itself
+            return changed
         structure = TensorStructure(input[0])
         changed = structure != self._distdl_input_structure
         self._distdl_input_structure = structure
         return changed
 
-    def _distdl_agree_on(self, input: torch.Tensor | Exception, own: str = "") -> bool:
-        """Whether the structure of the input changed on any rank. Collective over the ranks of the layer.
-
-        It raises on all of them if a parameter of one has a wrong shape, if they differ in `own`, or if some ask for
-        gradients, also of parameters alone, and others disabled them. Found out later, in the broadcast of a parameter,
-        it would be known to the ranks of the broadcast only.
-        """
-        if self._distdl_agreement is None:
-            return False
-        asked = any(parameter.requires_grad for parameter in self.parameters())
-        return self._distdl_agreement.changed(input, self._distdl_problem_of_parameters(), own, asked)
-
-    def _distdl_before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _distdl_before_call(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Call the hook with the arguments in the order of forward's, also of those that were passed by name."""
         if kwargs or len(args) != 1:
             self._distdl_check_arguments(args, kwargs)
             args = inspect.signature(self.forward).bind(*args, **kwargs).args
         self._distdl_forward_pre_hook(self, args)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the layer, as ``torch.nn.Module`` does."""
-        try:
-            return super().__call__(*args, **kwargs)
-        except TypeError:
-            if not self._distdl_sets_up:  # others have done so before the call
-                self._distdl_check_arguments(args, kwargs)
-            raise
-
-    def _distdl_check_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Raise on all ranks of the layer if what this rank passes does not fit ``forward``."""
+    def _distdl_check_arguments(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        """Raise on all ranks of the module if what this rank passes does not fit ``forward``."""
         problem = misfit(self.forward, args, kwargs)
         if problem is not None:
             self._distdl_refuse(TypeError(f"cannot be passed to forward(): {problem}"))
             raise problem
 
     def _distdl_refuse(self, problem: Exception) -> None:
-        """Raise on all ranks of the layer what is wrong with the input of this one. In place of agreeing on it."""
-        self._distdl_agree_on(problem)
+        """Raise on all ranks of the module what is wrong with the input of this rank, in place of agreeing on it."""
+        if self._distdl_agreement is not None:
+            self._distdl_agreement.agree([problem], list(self.parameters()))
 
-    def _distdl_forward_pre_hook(self, module: torch.nn.Module, input: tuple[Any, ...]) -> None:
-        """Set the layer up where it is not, or not for this input. Runs before each call."""
+    def _distdl_forward_pre_hook(self, module: torch.nn.Module, input: tuple[object, ...]) -> None:
+        """Set the module up where it is not, or not for this input. Runs before each call."""
         changed = self._distdl_input_changed(input)
         if self._distdl_is_setup and not changed:
             return
@@ -124,18 +110,65 @@ class Module(torch.nn.Module):
             raise
         self._distdl_is_setup = True
 
-    def _distdl_problem_of_parameters(self) -> str:
-        """What is wrong with the shape of a parameter on this rank, for the agreement with the others."""
-        for name, layout in self._distdl_layouts.items():
-            shape = getattr(self, name).shape
-            if shape != layout.local_shape and (layout.partition.active or shape.numel() > 0):
-                return f"meets a {name} of shape {list(shape)}; it must be {list(layout.local_shape)}"
-        return ""
+    # Parameters and buffers in blocks
 
-    def _distdl_register_parameter(
-        self, name: str, layout: Layout, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    def declare_parameter(
+        self,
+        name: str,
+        P: PartitionLike,
+        shape: Sequence[int],
+        axes: Sequence[int | None],
+        *,
+        first_of: Sequence[int] = (),
+        initialize: Initializer | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
     ) -> None:
-        """A parameter of which each rank has its block, or zero volume where it has none."""
-        shape = layout.local_shape
-        self.register_parameter(name, torch.nn.Parameter(torch.empty(shape, dtype=dtype, device=device)))
-        self._distdl_layouts[name] = layout
+        """Register a parameter that lives in blocks on the workers of a partition.
+
+        Initializers, optimizers, ``state_dict()``, :func:`distdl.sequential_state_dict` and
+        :func:`distdl.load_sequential` know it then. How it lives follows from :func:`distdl.parameter_layout`.
+
+        Args:
+            name: of the attribute. Where this rank has none of the parameter, the attribute has no rows.
+            P: the partition of the workers that use it.
+            shape: of the whole parameter.
+            axes: for each of its dimensions the axis of P along which it is cut into balanced blocks, or None.
+            first_of: axes of P along which the workers at place 0 alone use it.
+            initialize: fills the whole parameter in place, as the functions of ``torch.nn.init`` do; called by
+                :meth:`reset_parameters`.
+            dtype, device: as in ``torch.empty``.
+
+        Every rank of the module calls it, with the same arguments.
+        """
+        layout = Layout(grid_of(P), tuple(shape), tuple(axes), tuple(first_of), current_kind())
+        self.register_parameter(name, torch.nn.Parameter(torch.empty(layout.local_shape, dtype=dtype, device=device)))
+        self._declare(name, layout, initialize)
+
+    def declare_buffer(
+        self,
+        name: str,
+        P: PartitionLike,
+        shape: Sequence[int],
+        axes: Sequence[int | None],
+        *,
+        initialize: Initializer | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        persistent: bool = True,
+    ) -> None:
+        """Register a buffer of which each worker has the block that it uses; as :meth:`declare_parameter` otherwise."""
+        layout = Layout(grid_of(P), tuple(shape), tuple(axes), kind="replicated")
+        self.register_buffer(name, torch.empty(layout.local_shape, dtype=dtype, device=device), persistent)
+        self._declare(name, layout, initialize)
+
+    def _declare(self, name: str, layout: Layout, initialize: Initializer | None) -> None:
+        self.layouts[name] = layout
+        if initialize is not None:
+            self._initializers[name] = initialize
+
+    def reset_parameters(self) -> None:
+        """Give what was declared its first values; every rank has to call it, with the same seed."""
+        for name, initialize in self._initializers.items():
+            fill(getattr(self, name), self.layouts[name], initialize)
+

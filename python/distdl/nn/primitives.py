@@ -7,17 +7,26 @@ over the ranks of its partitions. What is wrong on one rank raises the same exce
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import torch
 
-from distdl import primitives
-from distdl.construction import constructor
-from distdl.halo_in_room import HaloInRoom
+from distdl import operators
+from distdl.collective.construction import PartitionLike, constructor
 from distdl.nn.module import Module
+from distdl.operators.constructors import HaloWidths
+from distdl.operators.dispatch import Operator, Started
+from distdl.operators.halo_in_room import HaloInRoom
 
-# Partitions may be given as distdl.Partition or as mpi4py communicators.
-PartitionLike = Any
+__all__ = [
+    "AllGather",
+    "AllSumReduce",
+    "Broadcast",
+    "DistributedTranspose",
+    "HaloExchange",
+    "ReduceScatter",
+    "Repartition",
+    "SumReduce",
+]
 
 
 class _Primitive(Module):
@@ -28,31 +37,38 @@ class _Primitive(Module):
 
     _distdl_sets_up = False
 
-    def __init__(self, operator: Any, description: str) -> None:
+    def __init__(self, operator: Operator | HaloInRoom, description: str) -> None:
         super().__init__()
         self._operator = operator
         self._description = description
 
+    def __call__(self, *args: object, **kwargs: object) -> torch.Tensor:
+        """Call the layer, as ``torch.nn.Module`` does."""
+        try:
+            return super().__call__(*args, **kwargs)
+        except TypeError:
+            self._distdl_check_arguments(args, kwargs)
+            raise
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the operator. Collective over the ranks of its partitions."""
-        result: torch.Tensor = self._operator(input)
-        return result
+        return self._operator(input)
 
     def _distdl_refuse(self, problem: Exception) -> None:
-        self._operator(problem)
+        self._operator.refuse(problem)
 
-    def start(self, input: torch.Tensor) -> Any:
+    def start(self, input: torch.Tensor) -> Started:
         """Begin to apply the operator, and return at once what :meth:`wait` takes.
 
-        The data travels while Python and torch compute something else. In the backward pass the roles are swapped: what
-        was computed between start and wait overlaps with the adjoint's messages too. Several calls may be under way;
-        all ranks have to start them in the same order. The input must not be written before the wait.
+        The data travels while Python and torch compute something else. In the backward pass the roles are swapped: the
+        adjoint's messages travel while torch goes back through what was computed between start and wait. Several calls
+        may be under way; all ranks have to start them in the same order. The input must not be written before the wait.
 
         Collective over the ranks of the partitions, and raises what a call raises.
         """
         return self._operator.start(input)
 
-    def wait(self, started: Any) -> torch.Tensor:
+    def wait(self, started: Started) -> torch.Tensor:
         """The result of a call that was started. Each start needs its wait; no other rank has to call it.
 
         Raises:
@@ -64,14 +80,13 @@ class _Primitive(Module):
             raise TypeError(f"{type(self).__name__}: wait() was passed {started!r}, which is not what start() returned")
         if started.name not in (self._operator.name, "Clone"):
             raise ValueError(f"{type(self).__name__}: wait() was passed a start of {started.name}")
-        result: torch.Tensor = started.wait()
-        return result
+        return started.wait()
 
     def extra_repr(self) -> str:
         """Partitions and options."""
         return self._description
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Primitive:
+    def __deepcopy__(self, memo: dict[int, object]) -> _Primitive:
         return self  # without parameters, a copy would be the same operator
 
 
@@ -108,7 +123,7 @@ class Broadcast(_Primitive):
         transpose_dest: bool = False,
         preserve_batch: bool = True,
     ) -> None:
-        operator = primitives.broadcast(P_x, P_y, transpose_src, transpose_dest, preserve_batch)
+        operator = operators.broadcast(P_x, P_y, transpose_src, transpose_dest, preserve_batch)
         super().__init__(operator, f"{P_x}, {P_y}")
 
 
@@ -143,7 +158,7 @@ class SumReduce(_Primitive):
         transpose_dest: bool = False,
         preserve_batch: bool = True,
     ) -> None:
-        operator = primitives.sum_reduce(P_x, P_y, transpose_src, transpose_dest, preserve_batch)
+        operator = operators.sum_reduce(P_x, P_y, transpose_src, transpose_dest, preserve_batch)
         super().__init__(operator, f"{P_x}, {P_y}")
 
 
@@ -166,7 +181,7 @@ class AllSumReduce(_Primitive):
     def __init__(
         self, P_x: PartitionLike, axes_reduce: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
     ) -> None:
-        super().__init__(primitives.all_sum_reduce(P_x, axes_reduce, axes_keep), f"{P_x}")
+        super().__init__(operators.all_sum_reduce(P_x, axes_reduce, axes_keep), f"{P_x}")
 
 
 class AllGather(_Primitive):
@@ -190,7 +205,7 @@ class AllGather(_Primitive):
     def __init__(
         self, P_x: PartitionLike, axes_all_gather: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
     ) -> None:
-        super().__init__(primitives.all_gather(P_x, axes_all_gather, axes_keep), f"{P_x}")
+        super().__init__(operators.all_gather(P_x, axes_all_gather, axes_keep), f"{P_x}")
 
 
 class ReduceScatter(_Primitive):
@@ -217,7 +232,7 @@ class ReduceScatter(_Primitive):
         axes_reduce_scatter: Iterable[int] | None = None,
         axes_keep: Iterable[int] | None = None,
     ) -> None:
-        super().__init__(primitives.reduce_scatter(P_x, axes_reduce_scatter, axes_keep), f"{P_x}")
+        super().__init__(operators.reduce_scatter(P_x, axes_reduce_scatter, axes_keep), f"{P_x}")
 
 
 class Repartition(_Primitive):
@@ -240,7 +255,7 @@ class Repartition(_Primitive):
 
     @constructor
     def __init__(self, P_x: PartitionLike, P_y: PartitionLike, preserve_batch: bool = True) -> None:
-        super().__init__(primitives.repartition(P_x, P_y, preserve_batch), f"{P_x}, {P_y}")
+        super().__init__(operators.repartition(P_x, P_y, preserve_batch), f"{P_x}, {P_y}")
 
 
 DistributedTranspose = Repartition
@@ -274,16 +289,16 @@ class HaloExchange(_Primitive):
     def __init__(
         self,
         P_x: PartitionLike,
-        halo: Any,
-        recv_buffer_shape: Any = None,
-        send_buffer_shape: Any = None,
+        halo: HaloWidths,
+        recv_buffer_shape: HaloWidths | None = None,
+        send_buffer_shape: HaloWidths | None = None,
         *,
         periodic: bool | Sequence[bool] = False,
         fill_value: float = 0.0,
     ) -> None:
-        operator: Any
+        operator: Operator | HaloInRoom
         if recv_buffer_shape is None:
-            operator = primitives.halo_exchange(P_x, halo, periodic, fill_value)
+            operator = operators.halo_exchange(P_x, halo, periodic, fill_value)
         else:
             operator = HaloInRoom(P_x, halo, recv_buffer_shape, send_buffer_shape)
         super().__init__(operator, f"{P_x}, halo={halo}")

@@ -1,0 +1,174 @@
+"""How ranks compare what they are about to do together: what is wrong on one of them raises on all.
+
+They compare it in one small reduction. Only where it differs do they tell each other what each of them has.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+from mpi4py import MPI
+
+from distdl.collective.grid import Grid
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+# What is raised on all ranks for an exception of one of them; RuntimeError for all others.
+_RAISED: dict[str, type[Exception]] = {
+    kind.__name__: kind
+    for kind in (TypeError, ValueError, RuntimeError, NotImplementedError, OverflowError, ZeroDivisionError)
+}
+
+
+@dataclass(frozen=True)
+class View:
+    """What one rank is about to do, or what it met instead."""
+
+    what: str = ""
+    partitions: tuple[tuple[str, list[int], list[int]], ...] = ()  # name, shape, ranks
+    options: tuple[tuple[str, str], ...] = ()
+    raised: str = ""
+    text: str = ""
+
+    def to_json(self) -> str:
+        """As it travels: equal texts are equal views."""
+        return json.dumps([self.what, self.partitions, self.options, self.raised, self.text])
+
+    @classmethod
+    def from_json(cls, text: str) -> View:
+        """What another rank sent."""
+        what, partitions, options, raised, error = json.loads(text)
+        return cls(what, tuple(map(tuple, partitions)), tuple(map(tuple, options)), raised, error)
+
+    def __str__(self) -> str:
+        partitions = [f"{name} of shape {shape} on ranks {ranks}" for name, shape, ranks in self.partitions]
+        return f"{self.what}({', '.join(partitions + [f'{name}={value}' for name, value in self.options])})"
+
+
+@contextmanager
+def agreed(what: str, grid: Grid, describe: Callable[[], str]) -> Iterator[None]:
+    """Raise on all workers what the body raises on one of them, or a ValueError where their descriptions differ."""
+    error: Exception | None = None
+    try:
+        yield
+    except Exception as raised:
+        error = raised
+    voters = grid.line(grid.ranks) if grid.active else Grid.unknown()
+    compare(what, what, voters, error, {"the partition": grid}, {} if error is not None else {"arguments": describe()})
+
+
+def compare(
+    what: str,
+    call: str,
+    voters: Grid,
+    error: Exception | None,
+    grids: Mapping[str, Grid],
+    options: Mapping[str, object],
+) -> None:
+    """Raise on all voters what one of them met, or a ValueError where voters of one of the grids differ.
+
+    Args:
+        what: the operation, as messages call it.
+        call: the same, as the list of a mismatch of calls has it.
+        voters: the ranks that take part; nobody does where this rank does not know them.
+        error: what this rank met.
+        grids: the partitions by name.
+        options: everything else that has to be equal.
+    """
+    if error is not None:
+        error = _naming(what, options, error)
+    if voters.root is None:  # nobody to compare with
+        if error is not None:
+            raise error
+        return
+    if MPI.Is_finalized() or voters.root == MPI.COMM_NULL:  # known to all ranks; MPI would end the process
+        raise RuntimeError(f"{what}: the communicator of the partitions was freed, or MPI was finalized")
+    if error is not None:
+        mine = View(raised=type(error).__name__, text=str(error))
+    else:
+        partitions = tuple((name, list(grid.shape), list(grid.ranks)) for name, grid in grids.items())
+        mine = View(what, partitions, tuple((name, repr(value)) for name, value in options.items()))
+    same, texts = voters.host_exchange().compare(call, mine.to_json())
+    if same:
+        if error is not None:
+            raise error
+        return
+    _raise_difference(dict(zip(voters.ranks, map(View.from_json, texts), strict=True)), error)
+
+
+def _raise_difference(views: Mapping[int, View], error: Exception | None) -> None:
+    for rank, view in views.items():
+        if view.raised:
+            text = view.text if error is not None else f"{view.text} (raised on rank {rank})"
+            raise _RAISED.get(view.raised, RuntimeError)(text) from error
+    for view in views.values():
+        involved = {rank for _, _, ranks in view.partitions for rank in ranks}
+        if any(views[rank] != view for rank in involved):
+            names = " and ".join(sorted({view.what for view in views.values()}))
+            raise ValueError(f"{names}: the ranks ask for different things; {_by_text(views)}")
+
+
+def _by_text(views: Mapping[int, View]) -> str:
+    ranks_of: dict[str, list[int]] = {}
+    for rank, view in views.items():
+        ranks_of.setdefault(str(view), []).append(rank)
+    return "; ".join(f"rank {', '.join(map(str, ranks))}: {text}" for text, ranks in ranks_of.items())
+
+
+def _naming(what: str, options: Mapping[str, object], error: Exception) -> Exception:
+    """An error of a kind that can be raised on all ranks, and that names the operation and the values."""
+    kind, text = _RAISED.get(type(error).__name__, RuntimeError), str(error)
+    if type(error) is kind and what in text:
+        return error
+    values = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    named = kind(f"{what}({values}): {text}" if values else f"{what}: {text}")
+    named.__cause__ = error
+    return named
+
+
+def raise_together(
+    tell: Callable[[str, Exception, tuple[object, ...]], None],
+) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
+    """A decorator for what ranks call together. Arguments that do not fit the signature would raise on this rank alone.
+
+    Args:
+        tell: raises such an error on all ranks that wait for this one; called with the name of what was called, the
+            error and the arguments.
+    """
+
+    def decorate(function: Callable[Given, Result]) -> Callable[Given, Result]:
+        @functools.wraps(function)
+        def wrapped(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+            try:
+                return function(*args, **kwargs)
+            except TypeError:
+                problem = misfit(function, args, kwargs)
+                if problem is not None:
+                    is_constructor = bool(args) and function.__name__ == "__init__"
+                    name = type(args[0]).__name__ if is_constructor else function.__name__
+                    tell(name, problem, (*args, *kwargs.values()))
+                raise
+
+        return wrapped
+
+    return decorate
+
+
+def misfit(
+    function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
+) -> TypeError | None:
+    """Why these arguments do not fit the signature; None if they do."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        return error
+    return None
+
+

@@ -1,0 +1,149 @@
+"""How ranks construct layers together: with the same partitions and options, or with an exception on all of them.
+
+Every rank holds every layer, so constructing one is collective over the communicator that its partitions come from.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from mpi4py import MPI
+
+from distdl.collective.comparison import compare, raise_together
+from distdl.collective.grid import Grid
+from distdl.partition import Partition
+
+PartitionLike: TypeAlias = Partition | Grid | MPI.Comm
+"""What layers take as a partition."""
+
+
+@contextmanager
+def constructing(
+    what: str, partitions: Mapping[str, PartitionLike], options: Mapping[str, object]
+) -> Iterator[list[Grid]]:
+    """Check a construction on all ranks before anything is made.
+
+    The body checks this rank's arguments. An exception in it is raised on all ranks; so is a ValueError when ranks that
+    share a partition have different partitions or options.
+
+    Args:
+        what: the name of what is constructed.
+        partitions: partitions or bare mpi4py communicators by name.
+        options: everything else that has to be equal on all ranks. The body may replace values.
+
+    Yields:
+        The grids of the partitions, in order, all with the same root communicator.
+    """
+    grids = _resolve_or_tell(what, partitions)
+    error: Exception | None = None
+    try:
+        yield list(grids.values())
+    except Exception as raised:
+        error = raised
+    first = next(iter(grids.values()))
+    constructors = tuple(dict.fromkeys(rank for grid in grids.values() for rank in grid.constructors))
+    compare(what, f"construction of {what}", first.line(constructors), error, grids, options)
+
+
+def tell(what: str, error: Exception, given: Iterable[object]) -> None:
+    """Raise an error on all ranks that construct something on the first partition among what was given."""
+    known = (grid_of(one) for one in given if is_partition(one))
+    first = next((grid for grid in known if grid.known), Grid.unknown())
+    compare(what, f"construction of {what}", first.constructing_ranks(), error, {}, {})
+
+
+constructor = raise_together(tell)
+"""A decorator for constructors of layers, and for functions that construct one."""
+
+
+def partitions_behind_first(
+    *names: str,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator for constructors that take further partitions by name: they may stand directly behind the first, too.
+
+    Args:
+        names: of these partitions, in the order in which they stand there.
+    """
+
+    def decorate(construct: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(construct)
+        def wrapped(self: object, *args: object, **kwargs: object) -> None:
+            behind = list(args[1:])
+            for name in names:
+                if name in kwargs or not behind or not (behind[0] is None or is_partition(behind[0])):
+                    break
+                kwargs[name] = behind.pop(0)
+            construct(self, *args[:1], *behind, **kwargs)
+
+        return wrapped
+
+    return decorate
+
+
+def is_partition(given: object) -> bool:
+    """Whether a layer takes this as a partition."""
+    return isinstance(given, Partition | Grid | MPI.Comm) and not isinstance(given, MPI.Intercomm)
+
+
+def grid_of(given: object) -> Grid:
+    """The description of what a layer takes as a partition."""
+    if isinstance(given, Grid):
+        return given
+    return given.grid if isinstance(given, Partition) else Partition(given).grid  # type: ignore[arg-type]
+
+
+def _resolve_or_tell(what: str, partitions: Mapping[str, PartitionLike]) -> dict[str, Grid]:
+    """What `resolve` raises for one of them is raised on the ranks of another."""
+    try:
+        return resolve(what, partitions)
+    except TypeError as error:
+        tell(what, error, partitions.values())
+        raise
+
+
+def resolve(what: str, partitions: Mapping[str, PartitionLike]) -> dict[str, Grid]:
+    """Grids of one root communicator from what a user passed.
+
+    Partitions that come from one communicator stay as they are. Others, bare communicators among them, are not known on
+    the ranks outside of them: their workers tell each other. Collective over each of them then.
+
+    Raises:
+        TypeError: if something is neither a partition nor an mpi4py communicator.
+        ValueError: if the workers of one have no way to learn of another, because no rank is in both.
+    """
+    for name, given in partitions.items():
+        if not is_partition(given):
+            raise TypeError(
+                f"{what}: {name} is a {type(given).__name__}; it has to be a distdl.Partition or an mpi4py "
+                "intracommunicator"
+            )
+    known = {name: grid_of(given) for name, given in partitions.items()}
+    roots = [grid.root for grid in known.values()]
+    if all(root is None for root in roots) or (None not in roots and all(root == roots[0] for root in roots)):
+        return known
+    return _discover(what, known)
+
+
+def _discover(what: str, known: Mapping[str, Grid]) -> dict[str, Grid]:
+    table = {name: [grid.world_ranks(), grid.shape] for name, grid in known.items() if grid.known}
+    if any(MPI.UNDEFINED in ranks for ranks, _ in table.values()):
+        raise ValueError(f"{what}: partitions of several communicators may only have ranks of MPI.COMM_WORLD")
+    for _ in known:  # each round carries the knowledge across one more partition
+        for grid in known.values():
+            if grid.active:
+                for text in grid.gather(json.dumps(table).encode()):
+                    table.update(json.loads(text))
+    missing = [name for name in known if name not in table]
+    if missing:
+        raise ValueError(
+            f"{what}: this rank is in {[name for name in known if name in table]}, but no rank of these knows "
+            f"{missing}; make all of them from one distdl.Partition, whose ranks know each other"
+        )
+    constructors = tuple(dict.fromkeys(rank for name in known for rank in table[name][0]))
+    return {
+        name: Grid(MPI.COMM_WORLD, tuple(table[name][0]), tuple(table[name][1]), constructors) for name in known
+    }

@@ -1,0 +1,162 @@
+"""The description of a partition: which ranks, in which shape, and where among them this rank is.
+
+Operators and layers work with it. What a user holds is a :class:`distdl.Partition`, which has one.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mpi4py import MPI
+
+from distdl import _core
+
+Workers = tuple[list[int], list[int]]  # shape and ranks, as the C++ core takes partitions
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Ranks of a communicator as a row-major grid of workers. Making one takes no communication.
+
+    Attributes:
+        root: the communicator that ranks are counted in, the same for all related grids; None on a rank that knows
+            nothing of the partition.
+        ranks: the ranks of the workers, in worker order.
+        shape: the number of workers along each dimension.
+        constructors: the ranks that construct together what is made on this grid.
+    """
+
+    root: MPI.Comm | None
+    ranks: tuple[int, ...]
+    shape: tuple[int, ...]
+    constructors: tuple[int, ...]
+
+    @classmethod
+    def unknown(cls, shape: Sequence[int] = ()) -> Grid:
+        """The grid of a partition of which this rank knows nothing, or its shape alone."""
+        return cls(None, (), tuple(shape), ())
+
+    @property
+    def known(self) -> bool:
+        """Whether this rank knows the partition."""
+        return self.root is not None
+
+    @functools.cached_property
+    def me(self) -> int:
+        """This rank's number in the root communicator."""
+        return MPI.UNDEFINED if self.root is None else self.root.Get_rank()
+
+    @functools.cached_property
+    def rank(self) -> int:
+        """This rank's number among the workers; ``MPI.PROC_NULL`` where it is none of them."""
+        return self.ranks.index(self.me) if self.me in self.ranks else MPI.PROC_NULL
+
+    @functools.cached_property
+    def active(self) -> bool:
+        """Whether this rank is a worker."""
+        return self.rank != MPI.PROC_NULL
+
+    @property
+    def size(self) -> int:
+        """The number of workers."""
+        return len(self.ranks)
+
+    @property
+    def dim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @functools.cached_property
+    def place(self) -> tuple[int, ...]:
+        """The index of this worker."""
+        return self.index(self.rank)
+
+    def index(self, worker: int) -> tuple[int, ...]:
+        """The index of a worker; raises ValueError for a number that is none of a worker."""
+        return tuple(_core.grid_index(list(self.shape), worker))
+
+    def worker(self, index: Sequence[int]) -> int:
+        """The number of the worker at an index."""
+        return _core.grid_rank(list(self.shape), list(index))
+
+    @functools.cached_property
+    def workers(self) -> Workers:
+        """Shape and ranks, as the C++ core takes partitions."""
+        return list(self.shape), list(self.ranks)
+
+    def related(self, ranks: Sequence[int], shape: Sequence[int]) -> Grid:
+        """Other ranks of the same root."""
+        return Grid(self.root, tuple(ranks), tuple(int(extent) for extent in shape), self.constructors)
+
+    def reshaped(self, shape: Sequence[int]) -> Grid:
+        """The same workers in another shape."""
+        return self.related(self.ranks, shape)
+
+    def line(self, ranks: Sequence[int]) -> Grid:
+        """Ranks of the same root as a 1-d grid."""
+        return self.related(ranks, (len(ranks),))
+
+    def first_along(self, axes: Sequence[int]) -> Grid:
+        """The workers whose index is 0 along these axes, in a grid with extent 1 there."""
+        if not self.known:
+            return self
+        shape = [1 if d in axes else extent for d, extent in enumerate(self.shape)]
+        indices = ((worker, self.index(worker)) for worker in range(self.size))
+        return self.related([self.ranks[w] for w, index in indices if not any(index[a] for a in axes)], shape)
+
+    def side_by_side(self, place: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+        """The ranks of the workers that differ from the worker at this place along these axes alone, row-major."""
+        extents = [self.shape[a] for a in axes]
+        ranks = []
+        for i in range(math.prod(extents)):
+            index = list(place)
+            for axis, at in zip(axes, _core.grid_index(extents, i), strict=True):
+                index[axis] = at
+            ranks.append(self.ranks[self.worker(index)])
+        return tuple(ranks)
+
+    def constructing_ranks(self) -> Grid:
+        """The ranks that construct together what is on this grid, as a line."""
+        return self.line(self.constructors)
+
+    def host_exchange(self) -> _core.HostExchange:
+        """Where the workers exchange small data of the host."""
+        return _core.HostExchange(self.root, list(self.ranks))
+
+    def gather(self, mine: bytes) -> list[bytes]:
+        """Every worker's bytes, in worker order. Collective over the workers; nothing is compared before."""
+        return self.host_exchange().gather(mine)
+
+    def world_ranks(self) -> tuple[int, ...]:
+        """The workers as ranks of MPI.COMM_WORLD."""
+        if self.root is None:
+            return ()
+        mine, world = self.root.Get_group(), MPI.COMM_WORLD.Get_group()
+        try:
+            return tuple(MPI.Group.Translate_ranks(mine, list(self.ranks), world))
+        finally:
+            mine.Free()
+            world.Free()
+
+    def __repr__(self) -> str:
+        text = f"Partition(shape={list(self.shape)}, ranks={list(self.ranks)}"
+        if self.active:
+            return f"{text}, rank={self.rank}, index={list(self.place)})"
+        return text + ", inactive)"
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Grid:
+        return self  # a description of ranks, which a copied layer shares
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise belongs_to_its_job("a Partition")
+
+
+def belongs_to_its_job(what: str) -> TypeError:
+    """The error for pickling what other ranks know as well."""
+    return TypeError(
+        f"{what} belongs to its running job and cannot be pickled; save a model's state_dict(), or "
+        "distdl.sequential_state_dict(model), and make the partitions and layers anew"
+    )

@@ -1,0 +1,197 @@
+"""Convolution over blocks of batch, channels and space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from distdl import _core
+from distdl.collective.construction import PartitionLike, constructor, partitions_behind_first
+from distdl.nn.conv.layer import ConvLayer
+from distdl.nn.families import family
+from distdl.nn.options import check_choice, per_dimension
+from distdl.nn.windows.blocks import as_of
+
+__all__ = [
+    "DistributedChannelConv1d",
+    "DistributedChannelConv2d",
+    "DistributedChannelConv3d",
+    "DistributedConv1d",
+    "DistributedConv2d",
+    "DistributedConv3d",
+    "DistributedFeatureConv1d",
+    "DistributedFeatureConv2d",
+    "DistributedFeatureConv3d",
+    "DistributedGeneralConv1d",
+    "DistributedGeneralConv2d",
+    "DistributedGeneralConv3d",
+]
+
+Size = int | tuple[int, ...]
+
+
+class _DistributedConv(ConvLayer):
+    functions = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+    padding: str | tuple[int, ...]
+
+    @constructor
+    @partitions_behind_first("P_y", "P_w")
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        output_blocks: str = "balanced",
+        P_y: PartitionLike | None = None,
+        P_w: PartitionLike | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+    def _check_windows(self, name: str) -> None:
+        if not isinstance(self.padding, str):
+            self.padding = per_dimension(name, self.padding, self.dims, "padding")
+        check_choice(name, "padding_mode", self.padding_mode, ("zeros", "reflect", "replicate", "circular"))
+        if isinstance(self.padding, str):
+            if self.padding not in ("valid", "same"):
+                raise ValueError(f"{name}: padding={self.padding!r}; as a string it must be 'valid' or 'same'")
+            if self.padding == "same" and any(s != 1 for s in self.stride):
+                raise ValueError(f"{name}: padding='same' is not supported for strided convolutions")
+        elif self.padding_mode == "zeros" and min(self.padding) < 0:
+            raise RuntimeError(f"{name}: padding={self.padding}; it must not be negative")
+
+    def _windows(self, extents: list[int], *others: object) -> list[_core.Window]:
+        name, windows = type(self).__name__, []
+        for d, options in enumerate(zip(self.kernel_size, self.stride, self.dilation, strict=True)):
+            kernel, stride, dilation = options
+            windows.append(_core.Window(kernel, stride, self._sides(d), dilation))
+        if self.padding_mode != "zeros":
+            sides = [side for window in reversed(windows) for side in window.padding]
+            with as_of(name):
+                F.pad(torch.empty(1, 1, *extents, device="meta"), sides, self.padding_mode)
+        for d, (n, window) in enumerate(zip(extents, windows, strict=True)):
+            if window.outputs(n) < 1:
+                raise RuntimeError(
+                    f"{name}: the input has {n} elements in spatial dimension {d}, padded by {window.padding}; a "
+                    f"kernel of {self.kernel_size[d]} with dilation={self.dilation[d]} does not fit"
+                )
+        return windows
+
+    def _sides(self, d: int) -> tuple[int, int]:
+        """The padding on both sides of a dimension of space."""
+        if not isinstance(self.padding, str):
+            return (self.padding[d], self.padding[d])
+        total = self.dilation[d] * (self.kernel_size[d] - 1) if self.padding == "same" else 0
+        return (total // 2, total - total // 2)  # the longer side on the right, as torch.nn has it
+
+    def convolve(
+        self,
+        read: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        padding: Sequence[int],
+        along: Sequence[int] | None = None,
+    ) -> torch.Tensor:
+        along = range(self.dims) if along is None else along
+        stride, dilation = ([option[d] for d in along] for option in (self.stride, self.dilation))
+        groups = read.shape[-len(along) - 1] // weight.shape[1]
+        return self.functions[len(along)](read, weight, bias, stride, padding, dilation, groups)
+
+
+_DOCUMENTATION = """Applies a {dims}-d convolution to a tensor in blocks: ``torch.nn.Conv{dims}d``, put together.
+{form}
+    Args:
+{partitions}
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device, dtype: as
+            in ``torch.nn.Conv{dims}d``.
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the stride lets it.
+
+    Shape:
+        ``(N, in_channels, *space)`` or ``(in_channels, *space)``, as P_x has dimensions, in any blocks; out comes
+        what ``torch.nn.Conv{dims}d`` gives, in the batch's blocks, in balanced blocks of channels, and in balanced or
+        aligned blocks of space. Zero volume on all other ranks.
+
+    Attributes:
+        weight: the balanced block of the weight that this worker owns; zero volume on all other ranks.{owner}
+        bias: likewise; None without bias.
+
+    Raises:
+        ValueError: on all ranks, if the partitions or an option are not as described.
+        RuntimeError: on all ranks, if the input has other channels or another dtype, or is smaller than the kernel.
+
+    Constructing is collective over the communicator that the partitions come from, calling over their ranks. Each block
+    of the weight travels to the workers that apply it in one broadcast, whose adjoint sums the gradients.
+
+    Source: R. J. Hewett, T. J. Grady, "A Linear Algebraic Approach to Model Parallelism in Deep Learning" (2020);
+    https://docs.pytorch.org/docs/stable/generated/torch.nn.Conv{dims}d.html.
+    """
+_P_X = """        P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``, of
+            which channels must be 1."""
+_P_XYW = """        P_x: the partition of the input: ``[batch, p_in, *space]``, or without batch.
+        P_y: the partition of the output: ``[batch, p_out, *space]``, likewise.
+        P_w: the workers that compute: ``[batch, p_out, p_in, *space]``. Worker ``(b, i, j, *s)`` applies block (i, j)
+            of the weight, which worker (0, i, j, 0, ...) owns, and results are summed over j. It may be
+            ``[p_out, p_in, *space]`` where batch is 1, and ``[p_out, p_in]`` where space is too. With groups, P_x is
+            ``[batch, p, *space]`` like P_y, P_w is ``[batch, p, 1, *space]``, and blocks of channels have to be whole
+            groups."""
+_SPACE = """
+    Space and batch may be split. The weight is on one worker.
+"""
+_CHANNELS = """
+    Channels and batch may be split, not space: where P_x, P_y and P_w speak of space, it must be 1.
+"""
+_ALL = """
+    Batch, channels and space may be split, all at once.
+"""
+_EITHER = """
+    Given P_x alone, it splits space and batch as :class:`DistributedFeatureConv{dims}d` does; given P_x, P_y and P_w,
+    in this order before all other arguments or by name, channels too, as :class:`DistributedGeneralConv{dims}d` does.
+"""
+_FIRST = "\n            With P_x alone, worker 0 of P_x owns all of it."
+
+
+class _SplitsSpace(_DistributedConv):
+    def _check_form(self) -> None:
+        if self.P_y is not None or self.P_w is not None:
+            raise ValueError(f"{type(self).__name__}: takes one partition, P_x; P_y and P_w are for split channels")
+
+
+class _SplitsAll(_DistributedConv):
+    def _check_form(self) -> None:
+        if self.P_y is None or self.P_w is None:
+            raise ValueError(f"{type(self).__name__}: needs three partitions: P_x, P_y and P_w")
+
+
+class _SplitsChannels(_SplitsAll):
+    def _check_grid(self) -> None:
+        if self._grid.known and any(workers != 1 for workers in self._grid.space):
+            raise ValueError(
+                f"{type(self).__name__}: P_x has shape {list(self.P_x.shape)}; only channels and batch may be "
+                "partitioned, all of space must be 1"
+            )
+
+
+_CONV = family(
+    "DistributedConv{dims}d", _DOCUMENTATION, _DistributedConv, form=_EITHER, partitions=_P_XYW, owner=_FIRST
+)
+DistributedConv1d, DistributedConv2d, DistributedConv3d = _CONV
+DistributedFeatureConv1d, DistributedFeatureConv2d, DistributedFeatureConv3d = family(
+    "DistributedFeatureConv{dims}d", _DOCUMENTATION, _SplitsSpace, _CONV, form=_SPACE, partitions=_P_X, owner=_FIRST
+)
+DistributedChannelConv1d, DistributedChannelConv2d, DistributedChannelConv3d = family(
+    "DistributedChannelConv{dims}d", _DOCUMENTATION, _SplitsChannels, _CONV, form=_CHANNELS, partitions=_P_XYW, owner=""
+)
+DistributedGeneralConv1d, DistributedGeneralConv2d, DistributedGeneralConv3d = family(
+    "DistributedGeneralConv{dims}d", _DOCUMENTATION, _SplitsAll, _CONV, form=_ALL, partitions=_P_XYW, owner=""
+)

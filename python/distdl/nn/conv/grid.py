@@ -1,0 +1,145 @@
+"""Which worker computes what in a convolution over blocks."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from distdl import _core
+from distdl.collective.grid import Grid
+
+
+@dataclass(frozen=True)
+class ConvGrid:
+    """The workers of a convolution as a grid [batch, p_out, p_in, *space]; without batch if the input has none.
+
+    Worker (b, i, j, *s) applies block (i, j) of the weight to block (b, j, *s) of the input; the sum over j is block
+    (b, i, *s) of the output. With groups, p_in is 1, and it applies block i of the weight to block (b, i, *s).
+    """
+
+    P_x: Grid
+    P_y: Grid
+    workers: Grid
+    dims: int  # spatial dimensions
+    grouped: bool
+
+    @classmethod
+    def of(
+        cls, name: str, dims: int, groups: int, P_x: Grid, P_y: Grid | None, P_w: Grid | None
+    ) -> ConvGrid:
+        """The grid of these partitions; P_x alone splits no channels.
+
+        Raises:
+            ValueError: if they do not fit each other or the number of dimensions.
+        """
+        x = P_x.shape
+        if not P_x.known:  # this rank knows nothing of them
+            return cls(P_x, P_x, P_x, dims, groups > 1)
+        if len(x) not in (dims + 1, dims + 2):
+            raise ValueError(
+                f"{name}: P_x has shape {list(x)}; it needs {dims} spatial dimensions, preceded by the channels, or by "
+                "batch and channels"
+            )
+        batch, space = x[: -dims - 1], x[-dims:]
+        if P_y is None or P_w is None:
+            if x[-dims - 1] != 1:
+                raise ValueError(
+                    f"{name}: P_x has shape {list(x)}; its channel dimension must be 1, only space and batch may be "
+                    "partitioned where P_y and P_w are not given"
+                )
+            return cls(P_x, P_x, P_x.reshaped((*batch, 1, 1, *space)), dims, groups > 1)
+        w = P_w.shape
+        if len(w) == 2:
+            w = (*w, *(1,) * dims)
+        if len(w) == 2 + dims and batch:
+            w = (1, *w)
+        p_out, p_in = w[len(batch) : len(batch) + 2] if len(w) == len(batch) + 2 + dims else (0, 0)
+        fits = w == (*batch, p_out, p_in, *space) and P_y.shape == (*batch, p_out, *space)
+        if not fits or x[len(batch)] != (p_in if groups == 1 else p_out) or (groups > 1 and p_in != 1):
+            rule = "[batch, p_in, *space], [batch, p_out, *space] and [batch, p_out, p_in, *space]"
+            if groups > 1:
+                rule = "[batch, p, *space], [batch, p, *space] and [batch, p, 1, *space] with groups"
+            raise ValueError(
+                f"{name}: P_x has shape {list(x)}, P_y {list(P_y.shape)} and P_w {list(P_w.shape)}; with {dims} "
+                f"spatial dimensions and groups={groups} they must be {rule}, all with batch or all without; P_w may "
+                "leave out batch where it is 1, and space with it"
+            )
+        return cls(P_x, P_y, P_w.reshaped(w), dims, groups > 1)
+
+    @property
+    def known(self) -> bool:
+        """Whether this rank knows the partitions."""
+        return self.workers.known
+
+    @property
+    def batched(self) -> int:
+        """The number of batch dimensions: 0 or 1."""
+        return len(self.P_x.shape) - self.dims - 1
+
+    @property
+    def p_out(self) -> int:
+        """The number of blocks of output channels."""
+        return self.workers.shape[self.batched] if self.known else 1
+
+    @property
+    def p_in(self) -> int:
+        """The number of blocks of input channels that are summed over."""
+        return self.workers.shape[self.batched + 1] if self.known else 1
+
+    @property
+    def space(self) -> tuple[int, ...]:
+        """The number of blocks along each spatial dimension."""
+        return self.workers.shape[-self.dims :]
+
+    @functools.cached_property
+    def place(self) -> tuple[int, int, list[int]]:
+        """(i, j, s) of this worker."""
+        _, i, j, *s = [0, *self.workers.place][-self.dims - 3 :]
+        return i, j, s
+
+    # The tensors as the grid sees them: with one dimension more.
+
+    @property
+    def copied(self) -> int:
+        """The dimension in which all workers want all of the input: that of p_out, or of p_in with groups."""
+        return self.batched + (1 if self.grouped else 0)
+
+    @property
+    def input(self) -> Grid:
+        """P_x with the copied dimension, of one worker."""
+        shape = self.P_x.shape
+        return self.P_x.reshaped((*shape[: self.copied], 1, *shape[self.copied :]))
+
+    @property
+    def output(self) -> Grid:
+        """P_y with the dimension that is summed over, of one worker."""
+        shape = self.P_y.shape
+        return self.P_y.reshaped((*shape[: self.batched + 1], 1, *shape[self.batched + 1 :]))
+
+    @property
+    def moves_nothing(self) -> bool:
+        """Whether each worker computes its own block of the output from its own block of the input and halos."""
+        if not self.known:
+            return True
+        same = self.workers.ranks == self.P_x.ranks == self.P_y.ranks
+        return same and self.p_in == 1 and self.workers.shape[self.copied] == 1
+
+
+def check_groups(name: str, grid: ConvGrid, in_channels: int, out_channels: int, groups: int) -> None:
+    """Refuse blocks of channels that do not hold whole groups.
+
+    Raises:
+        ValueError: if a block's bounds fall inside of a group.
+    """
+    if groups == 1 or not grid.known:
+        return
+    for i in range(grid.p_out):
+        blocks = [_core.balanced_block(channels, grid.p_out, i) for channels in (in_channels, out_channels)]
+        per_group = (in_channels // groups, out_channels // groups)
+        held = [[divmod(bound, per) for bound in block] for block, per in zip(blocks, per_group, strict=True)]
+        if held[0] != held[1] or any(rest for _, rest in held[0]):
+            raise ValueError(
+                f"{name}: in_channels={in_channels}, out_channels={out_channels} and groups={groups} over {grid.p_out} "
+                f"workers; worker {i} would have input channels {blocks[0]} and output channels {blocks[1]}, which "
+                "must be whole groups, and the same"
+            )

@@ -1,0 +1,258 @@
+"""Convolution of blocks that are not copied: what a worker's own block gives, to which is added what its halo gives.
+
+A convolution is linear in its input. Where a block is cut off from its neighbors, the local layer pads it with zeros;
+the outputs there lack the products of the elements beyond the cut, which travel while the block is convolved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+
+from distdl import operators
+from distdl.collective.grid import Grid
+from distdl.nn.windows.blocks import Interval
+from distdl.parameters.transport import zero_of
+
+Context: TypeAlias = torch.autograd.function.FunctionCtx
+Widths: TypeAlias = Sequence[tuple[int, int, int]]  # (dimension, left, right)
+
+# From this many inputs in the smallest block on: with fewer, the small convolutions at its border take longer than a
+# copy of the block. It is measured: see the page on performance.
+SMALLEST = 1 << 20
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+@dataclass(frozen=True)
+class Share:
+    """The part of a convolution along one dimension that reads some of the inputs.
+
+    Of the local layer with `padding`, applied to these inputs and the `taps` of the kernel, the outputs from `first` on
+    are its terms of `outputs`.
+    """
+
+    taps: Interval
+    outputs: Interval
+    padding: int
+    first: int
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """A kernel that slides along one dimension: what each place along it has, computes, and reads for that."""
+
+    kernel: int
+    stride: int
+    dilation: int
+    blocks: Sequence[Interval]
+    outputs: Sequence[Interval]
+    reads: Sequence[Interval]
+
+    def padding(self, i: int) -> int | None:
+        """With how many zeros on both sides the local layer has place i's outputs of its block; None if with none."""
+        (start, stop), (first, last) = self.blocks[i], self.outputs[i]
+        width, size = start - self.reads[i][0], stop - start
+        count = (size + 2 * width - self.dilation * (self.kernel - 1) - 1) // self.stride + 1
+        return width if width >= 0 and size > 0 and count == last - first > 0 else None
+
+    def halo(self, i: int) -> tuple[int, int]:
+        """How many inputs place i wants of the places before and after it."""
+        (start, stop), (first, last) = self.blocks[i], self.reads[i]
+        return start - first if i > 0 else 0, max(last - stop, 0) if i + 1 < len(self.blocks) else 0
+
+    def border(self, i: int) -> tuple[int, int]:
+        """How many inputs at the start and at the end of place i's block the places before and after it want."""
+        return self.halo(i - 1)[1] if i > 0 else 0, self.halo(i + 1)[0] if i + 1 < len(self.blocks) else 0
+
+    def has_halos(self) -> bool:
+        """Whether any place wants something of another."""
+        return any(map(any, map(self.halo, range(len(self.blocks)))))
+
+    def fits(self) -> bool:
+        """Whether the local layer computes all outputs, and all halos come from the blocks next to them."""
+        return all(
+            self.padding(i) is not None and sum(self.border(i)) <= stop - start
+            for i, (start, stop) in enumerate(self.blocks)
+        )
+
+    def share(self, i: int, start: int, stop: int) -> Share:
+        """What the inputs from `start` to `stop`, counted from place i's block, are read for; for the ends of what is
+        read, so that it is not nothing."""
+        padding, (first, last) = self.padding(i) or 0, self.outputs[i]
+        s, d = self.stride, self.dilation
+        low = max(0, _ceil(start + padding - (self.kernel - 1) * d, s))
+        high = min(last - first, (stop - 1 + padding) // s + 1)
+        taps = (
+            max(0, _ceil(start + padding - (high - 1) * s, d)),
+            min(self.kernel, (stop - 1 + padding - low * s) // d + 1),
+        )
+        before = start - (low * s - padding + taps[0] * d)  # by how much the first window begins before the inputs
+        behind = (high - 1 - low) * s + (taps[1] - 1 - taps[0]) * d + 1 - before - (stop - start)
+        skipped = max(0, _ceil(max(behind, 0) - before, s))
+        return Share(taps, (low, high), skipped * s + before, skipped)
+
+
+def fit(slidings: Sequence[Sliding], others: int) -> bool:
+    """Whether HaloConvolution does these, and faster than a copy of blocks: the smallest has `others` times space."""
+    space = math.prod(min(stop - start for start, stop in one.blocks) for one in slidings)
+    return (
+        others * space >= SMALLEST and all(one.fits() for one in slidings) and any(one.has_halos() for one in slidings)
+    )
+
+
+class Borders(torch.autograd.Function):
+    """A block, and for each of some dimensions what stands at its two ends, together."""
+
+    @staticmethod
+    def forward(x: torch.Tensor, widths: Widths) -> tuple[torch.Tensor, ...]:
+        return x.view_as(x), *Borders.cut(x, widths)
+
+    @staticmethod
+    def cut(x: torch.Tensor, widths: Widths) -> list[torch.Tensor]:
+        return [
+            torch.cat([x.narrow(d, 0, left), x.narrow(d, x.shape[d] - right, right)], d) for d, left, right in widths
+        ]
+
+    @staticmethod
+    def setup_context(ctx: Context, inputs: tuple[torch.Tensor, Widths], output: tuple[torch.Tensor, ...]) -> None:
+        _, ctx.widths = inputs
+
+    @staticmethod
+    def backward(ctx: Context, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        whole, *borders = gradients
+        # Nobody else has the gradient of the block, which comes from the convolution: it need not be copied.
+        if torch.is_grad_enabled():
+            whole = whole.clone()
+        for (d, left, right), border in zip(ctx.widths, borders, strict=True):
+            whole.narrow(d, 0, left).add_(border.narrow(d, 0, left))
+            whole.narrow(d, whole.shape[d] - right, right).add_(border.narrow(d, left, right))
+        return whole, None
+
+    @staticmethod
+    def jvp(ctx: Context, *tangents: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x = tangents[0]
+        return x.view_as(x), *Borders.cut(x, ctx.widths)
+
+
+class Added(torch.autograd.Function):
+    """A tensor to which terms are added in place, from an index of a dimension on.
+
+    If they were added to a view of it, as autograd has that, the backward pass would copy the whole gradient.
+    """
+
+    @staticmethod
+    def forward(whole: torch.Tensor, terms: torch.Tensor, d: int, start: int) -> torch.Tensor:
+        whole.narrow(d, start, terms.shape[d]).add_(terms)
+        return whole
+
+    @staticmethod
+    def setup_context(
+        ctx: Context, inputs: tuple[torch.Tensor, torch.Tensor, int, int], output: torch.Tensor
+    ) -> None:
+        whole, terms, d, start = inputs
+        ctx.mark_dirty(whole)
+        ctx.interval = d, start, terms.shape[d]
+
+    @staticmethod
+    def backward(ctx: Context, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return gradients[0], gradients[0].narrow(*ctx.interval), None, None
+
+    @staticmethod
+    def jvp(ctx: Context, *tangents: torch.Tensor) -> torch.Tensor:
+        whole, terms, *_ = tangents
+        whole.narrow(*ctx.interval).add_(terms)
+        return whole
+
+
+class HaloConvolution:
+    """A convolution of the blocks of a tensor, as its worker computes it.
+
+    Args:
+        layer: its name, for messages.
+        P_x: the partition of the tensor.
+        leading: for each of its dimensions before those of space, the blocks along it.
+        slidings: for each dimension of space, what fits.
+
+    To be made in the set-up of a layer, where all this is agreed on. Calling is collective over P_x.
+    """
+
+    def __init__(
+        self, layer: str, P_x: Grid, leading: Sequence[Sequence[Interval]], slidings: Sequence[Sliding]
+    ) -> None:
+        self._slidings, self._dims = slidings, len(slidings)
+        self._place = P_x.place[-self._dims :]
+        self._padding = [one.padding(i) or 0 for one, i in zip(slidings, self._place, strict=True)]
+        self._split = [d for d, one in enumerate(slidings) if one.has_halos()]
+        self._borders: list[tuple[int, int, int]] = []
+        self._exchanges: list[operators.Operator] = []
+        # Corners come with the halos of the first of their dimensions, in which those of the later ones are read.
+        for d in self._split:
+            wanted = [list(along) for along in leading]
+            for e, one in enumerate(slidings):
+                wanted.append(self._in_a_row(one) if e == d else list(one.reads if self._later(e, d) else one.blocks))
+            self._borders.append((d - self._dims, *slidings[d].border(self._place[d])))
+            self._exchanges.append(operators.interval_exchange(layer, P_x, P_x, wanted))
+
+    def _later(self, e: int, d: int) -> bool:
+        return e > d and e in self._split
+
+    @staticmethod
+    def _in_a_row(sliding: Sliding) -> list[Interval]:
+        """What each place wants of a tensor of which the blocks are borders: its own, with the halo around it."""
+        wanted, start = [], 0
+        for i in range(len(sliding.blocks)):
+            (left, right), stop = sliding.halo(i), start + sum(sliding.border(i))
+            wanted.append((start - left, stop + right))
+            start = stop
+        return wanted
+
+    def __call__(
+        self,
+        input: torch.Tensor,
+        parameters: Callable[[], tuple[torch.Tensor, torch.Tensor | None]],
+        convolve: Callable[..., torch.Tensor],
+    ) -> torch.Tensor:
+        """The worker's outputs.
+
+        ``parameters()`` waits for weight and bias, which are on their way. ``convolve(x, weight, bias, padding,
+        along)`` is the local layer along some of the dimensions of space.
+        """
+        block, *borders = Borders.apply(input, self._borders)
+        started = [exchange.start(border) for exchange, border in zip(self._exchanges, borders, strict=True)]
+        weight, bias = parameters()
+        output = convolve(block, weight, bias, self._padding, range(self._dims))
+        for d, one in zip(self._split, started, strict=True):
+            read, at = one.wait(), d - self._dims
+            before, behind = self._slidings[d].halo(self._place[d])
+            end = block.shape[at]
+            for start, stop, first in ((-before, 0, 0), (end, end + behind, read.shape[at] - behind)):
+                if start == stop:
+                    continue
+                share = self._slidings[d].share(self._place[d], start, stop)
+                halo = read.narrow(at, first, stop - start).contiguous()  # without what is not saved for backward
+                taps = weight.narrow(at, share.taps[0], share.taps[1] - share.taps[0])
+                output = Added.apply(output, self._terms(d, share, halo, taps, convolve), at, share.outputs[0])
+            if before == behind == 0:  # other workers have a halo: the graph is to be as theirs
+                nothing = zero_of(read) * zero_of(weight)
+                output = Added.apply(output, nothing.expand_as(output.narrow(at, 0, 0)), at, 0)
+        return output
+
+    def _terms(
+        self, d: int, share: Share, halo: torch.Tensor, taps: torch.Tensor, convolve: Callable[..., torch.Tensor]
+    ) -> torch.Tensor:
+        """What a halo along dimension d adds to the outputs."""
+        at, along = d - self._dims, [*range(self._dims)]
+        padding = [0 if self._later(e, d) else width for e, width in enumerate(self._padding)]
+        padding[d] = share.padding
+        if halo.shape[at] == 1 < self._dims:  # meets one tap; torch's convolutions of fewer dimensions are faster
+            del along[d], padding[d]
+            return convolve(halo.squeeze(at), taps.squeeze(at), None, padding, along).unsqueeze(at)
+        low, high = share.outputs
+        return convolve(halo, taps, None, padding, along).narrow(at, share.first, high - low)

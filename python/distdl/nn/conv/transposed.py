@@ -1,0 +1,168 @@
+"""Transposed convolution over blocks of batch, channels and space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from distdl import _core
+from distdl.collective.construction import PartitionLike, constructor, partitions_behind_first
+from distdl.nn.conv.layer import ConvLayer
+from distdl.nn.families import family
+from distdl.nn.options import per_dimension
+from distdl.nn.windows.blocks import as_of
+
+__all__ = ["DistributedConvTranspose1d", "DistributedConvTranspose2d", "DistributedConvTranspose3d"]
+
+Size = int | tuple[int, ...]
+
+
+class _DistributedConvTranspose(ConvLayer):
+    functions = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+    transposed = True
+    padding: tuple[int, ...]
+    output_padding: tuple[int, ...]
+
+    @constructor
+    @partitions_behind_first("P_y", "P_w")
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size = 0,
+        output_padding: Size = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Size = 1,
+        padding_mode: str = "zeros",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        output_blocks: str = "balanced",
+        P_y: PartitionLike | None = None,
+        P_w: PartitionLike | None = None,
+    ) -> None:
+        self._found: list[_core.TransposedWindow] = []  # of the last set-up, which knows the output padding
+        super().__init__(locals())
+
+    def _check_windows(self, name: str) -> None:
+        if self.padding_mode != "zeros":
+            raise ValueError(f"{name}: padding_mode={self.padding_mode!r}; only 'zeros' is supported, as in torch.nn")
+        self.padding = per_dimension(name, self.padding, self.dims, "padding")
+        self.output_padding = per_dimension(name, self.output_padding, self.dims, "output_padding")
+        if min((*self.padding, *self.output_padding)) < 0:
+            raise RuntimeError(
+                f"{name}: padding={self.padding}, output_padding={self.output_padding}; they must not be negative"
+            )
+
+    def _windows(  # type: ignore[override]
+        self, extents: list[int], output_size: Sequence[int] | None = None
+    ) -> list[_core.TransposedWindow]:
+        name = type(self).__name__
+        more = self.output_padding if output_size is None else self._output_padding(extents, output_size)
+        self._found = [
+            _core.TransposedWindow(*one)
+            for one in zip(self.kernel_size, self.stride, self.padding, self.dilation, more, strict=True)
+        ]
+        for n, window, stride, dilation, extra in zip(
+            extents, self._found, self.stride, self.dilation, more, strict=True
+        ):
+            if extra >= max(stride, dilation):
+                raise RuntimeError(
+                    f"{name}: output_padding={more}, stride={self.stride}, dilation={self.dilation}; output_padding "
+                    "must be less than stride or dilation"
+                )
+            count = window.outputs(n)
+            if count < 1:
+                raise RuntimeError(
+                    f"{name}: {n} elements, kernel_size={self.kernel_size}, stride={self.stride}, "
+                    f"padding={self.padding} and dilation={self.dilation} leave {count} outputs"
+                )
+        return self._found
+
+    def _output_padding(self, extents: list[int], output_size: Sequence[int]) -> tuple[int, ...]:
+        """What has to be added for an output of this size, as torch.nn finds it and with what it refuses."""
+        twin = getattr(torch.nn, f"ConvTranspose{self.dims}d")
+        leading = [1] * (1 + self._grid.batched)
+        with as_of(type(self).__name__):
+            found = twin._output_padding(
+                self, torch.empty(*leading, *extents, device="meta"), list(output_size), self.stride, self.padding,
+                self.kernel_size, self.dims, self.dilation,
+            )  # fmt: skip
+        return tuple(found)
+
+    def compute(self, input: torch.Tensor, output_size: Sequence[int] | None = None) -> torch.Tensor:  # type: ignore[override]
+        """Apply the layer to this rank's block of the input.
+
+        Args:
+            input: this rank's block.
+            output_size: the size of the whole output, of space alone or of all dimensions, as in torch.nn. It takes the
+                place of ``output_padding``.
+        """
+        return super().compute(input)
+
+    def convolve(
+        self,
+        read: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        padding: Sequence[int],
+        along: Sequence[int] | None = None,
+    ) -> torch.Tensor:
+        """The local layer of all inputs that reach this worker's outputs, and of its result these."""
+        # Of blocks without groups all input channels, of others those of whole groups.
+        groups = self.groups * weight.shape[0] // self.in_channels if self._grid.grouped else 1
+        ends = [
+            window.first(last - 1) + window.reach()
+            for window, (_, last) in zip(self._found, self._inputs, strict=True)
+        ]
+        # Outputs behind what the inputs reach: of the output padding, or between the windows of a long stride.
+        beyond = [max(stop - end, 0) for (_, stop), end in zip(self._outputs, ends, strict=True)]
+        result = self.functions[self.dims](read, weight, bias, self.stride, padding, beyond, groups, self.dilation)
+        for d, (window, (first, _), (start, stop)) in enumerate(
+            zip(self._found, self._inputs, self._outputs, strict=True), start=-self.dims
+        ):
+            result = result.narrow(d, start - window.first(first), stop - start)
+        return result
+
+
+_DOCUMENTATION = """Applies a {dims}-d transposed convolution to a tensor in blocks: ``torch.nn.ConvTranspose{dims}d``.
+
+    Given P_x alone, it splits space and batch; given P_x, P_y and P_w, in this order before all other arguments or by
+    name, channels too.
+
+    Args:
+        P_x, P_y, P_w: as in :class:`DistributedConv{dims}d`.
+        in_channels, out_channels, kernel_size, stride, padding: as in ``torch.nn.ConvTranspose{dims}d``.
+        output_padding, groups, bias, dilation, padding_mode, device, dtype: likewise.
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the stride lets it.
+
+    Shape:
+        ``(N, in_channels, *space)`` or ``(in_channels, *space)``, as P_x has dimensions, in any blocks; out comes
+        what ``torch.nn.ConvTranspose{dims}d`` gives, in the batch's blocks, in balanced blocks of channels, and in
+        balanced or aligned blocks of space. Zero volume on all other ranks.
+
+    Attributes:
+        weight: the balanced block of the weight (in_channels, out_channels / groups, ...) that this worker owns; zero
+            volume on all other ranks. With P_x alone, worker 0 of P_x owns all of it.
+        bias: likewise; None without bias.
+
+    Raises:
+        ValueError: on all ranks, if the partitions or an option are not as described, or ``output_size`` cannot be
+            reached.
+        RuntimeError: on all ranks, if the input has other channels or another dtype, or nothing is left of the output.
+
+    Each worker receives the inputs that reach its block of the outputs, applies the local layer to them without
+    padding, and cuts its block out of the result. Collective like :class:`DistributedConv{dims}d`.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.ConvTranspose{dims}d.html.
+    """
+
+DistributedConvTranspose1d, DistributedConvTranspose2d, DistributedConvTranspose3d = family(
+    "DistributedConvTranspose{dims}d", _DOCUMENTATION, _DistributedConvTranspose
+)

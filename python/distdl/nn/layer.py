@@ -1,0 +1,237 @@
+"""The contract of every layer: what it has to do beyond its own arithmetic is done here, once."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, Self
+
+import torch
+
+from distdl import _core
+from distdl.collective.comparison import misfit
+from distdl.collective.construction import PartitionLike, constructing, tell
+from distdl.collective.grid import Grid
+from distdl.nn.module import Module, agreement_among
+from distdl.nn.options import NOT_ATTRIBUTES, kind_of, split_arguments
+from distdl.parameters.layout import current_kind
+from distdl.parameters.transport import ParameterTransport
+from distdl.state import load_sequential
+
+Described = tuple[list[int], torch.dtype]
+"""Shape and dtype of a worker's tensor."""
+
+
+class Layer(Module):
+    """A layer over partitions, as its author sees it: options, :meth:`set_up` and :meth:`compute`.
+
+    The signature of the constructor spells the options, once; its body is ``super().__init__(locals())``. Arguments
+    whose names begin with ``P_`` are partitions. All ranks compare partitions and options, and each becomes an
+    attribute, partitions as a :class:`~distdl.collective.grid.Grid`. Then :meth:`check_options` and :meth:`prepare` run.
+
+    Before each call the layer's ranks agree in one vote on the tensors of the call: shapes, dtypes, devices, autocast,
+    and what asks for gradients. If anything changed on any rank, :meth:`set_up` runs on all of them. The operators that
+    :meth:`compute` calls hold no vote of their own in the forward pass. What is wrong with a tensor on one rank is raised
+    on all of them.
+
+    Attributes:
+        tensors: names of the arguments of :meth:`compute` that are tensors; they come first.
+        options: the names of the options, in order.
+    """
+
+    _distdl_sets_up = False  # forward() does
+    tensors: ClassVar[tuple[str, ...]] = ("input",)
+    P_x: Grid
+
+    def __init__(self, given: Mapping[str, object]) -> None:
+        super().__init__()
+        name = type(self).__name__
+        partitions, options = split_arguments(given)
+        self.options = tuple(options)
+        self.partitions = tuple(partitions)
+        self.device: torch.device | str | None = options.get("device")  # type: ignore[assignment]
+        self.dtype: torch.dtype | None = options.get("dtype")  # type: ignore[assignment]
+        known = {P: value for P, value in partitions.items() if value is not None}
+        compared = {**options, **({"device": kind_of(self.device)} if "device" in options else {})}
+        if current_kind() != "owner":
+            compared["parameter_layout"] = current_kind()
+        with constructing(name, known, compared) as grids:  # type: ignore[arg-type]
+            self.__dict__.update(dict.fromkeys(partitions), **dict(zip(known, grids, strict=True)))
+            self.__dict__.update({key: value for key, value in options.items() if key not in NOT_ATTRIBUTES})
+            self.check_options(**{key: value for key, value in options.items() if key in NOT_ATTRIBUTES[:2]})
+            compared.update(self.further_compared())
+        self._parameter_names = tuple(one for one in self.layouts if one in self._parameters)
+        self._transport = ParameterTransport([self.layouts[one] for one in self._parameter_names])
+        self.reset_parameters()
+        self.prepare()
+        self._distdl_agreement = agreement_among(name, self.agreeing(), self.tensors)
+        if self._distdl_agreement is not None:
+            for one in self._parameter_names:
+                layout = self.layouts[one]
+                self._distdl_agreement.expect(one, list(layout.local_shape), not layout.grid.active)
+
+    # For the layer's author
+
+    def check_options(self, **others: object) -> None:
+        """Check the options, normalize the attributes and declare parameters. What it raises is raised on all ranks.
+
+        Args:
+            others: the options ``weight`` and ``bias``, where the layer has them: these are no attributes yet.
+        """
+
+    def further_compared(self) -> dict[str, object]:
+        """What else the ranks have to have in common, after :meth:`check_options`."""
+        return {}
+
+    def prepare(self) -> None:
+        """Construct the operators that do not depend on the tensors of a call. Every rank does."""
+
+    def agreeing(self) -> list[Grid]:
+        """The grids whose ranks call the layer together; by default all of its partitions."""
+        return [grid for grid in (getattr(self, name) for name in self.partitions) if grid is not None]
+
+    def looked_at(self, inputs: Sequence[object]) -> Sequence[object]:
+        """The tensors of a call for the agreement; in place of a tensor an exception that says what is wrong with it."""
+        return inputs
+
+    def set_up(self, *others: object) -> None:
+        """Prepare for tensors of this structure, which all ranks know; what it raises, all of them raise.
+
+        Args:
+            others: the arguments of :meth:`compute` behind the tensors, which are equal on all ranks.
+        """
+
+    def compute(self, *args: object) -> object:
+        """What the layer does. Every rank of the layer runs it, and applies the same operators in the same order."""
+        raise NotImplementedError
+
+    def structure(self, grid: Grid, tensor: int = 0) -> list[Described]:
+        """(shape, dtype) of a tensor of the call on each worker of a grid, as agreed on."""
+        agreement = self._distdl_agreement
+        return agreement.structure(tensor, list(grid.ranks)) if agreement is not None else []  # type: ignore[return-value]
+
+    def blocks(self, grid: Grid, tensor: int = 0, name: str = "P_x") -> list[list[int]]:
+        """The sizes of a tensor's blocks by dimension, as agreed on; raises ValueError where they do not fit together."""
+        if self._distdl_agreement is None:
+            return []
+        return self._distdl_agreement.blocks(tensor, name, list(grid.shape), list(grid.ranks))
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """The dtype of autocast, as agreed on; None where it is off."""
+        return None if self._distdl_agreement is None else self._distdl_agreement.autocast
+
+    def parameters_in_use(self) -> Sequence[torch.Tensor]:
+        """The blocks of the declared parameters that this worker uses, in order, from where they live."""
+        return self._transport(self._declared_parameters())
+
+    def start_parameters(self) -> Callable[[], Sequence[torch.Tensor]]:
+        """Let the parameters travel while something is computed; what it returns waits for them."""
+        return self._transport.start(self._declared_parameters())
+
+    # How it is kept
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """Agree on the call, set up where something changed, and compute. Collective over the layer's ranks."""
+        if kwargs or len(args) != len(self.tensors):
+            args = self._bound(args, kwargs)
+        agreement = self._distdl_agreement
+        if agreement is None or not agreement.active:
+            return self.compute(*args)
+        try:
+            self._distdl_forward_pre_hook(self, args)
+            return self.compute(*args)
+        finally:
+            agreement.leave()
+
+    def _bound(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
+        problem = misfit(self.compute, args, kwargs)
+        if problem is not None:
+            self._distdl_refuse(TypeError(f"cannot be passed to forward(): {problem}"))
+            raise problem
+        return inspect.signature(self.compute).bind(*args, **kwargs).args
+
+    def _distdl_input_changed(self, input: tuple[object, ...]) -> bool:
+        """Whether the structure of any tensor of the call changed, on any rank, since the last call. The vote."""
+        assert self._distdl_agreement is not None
+        count = len(self.tensors)
+        own = repr(input[count:]) if len(input) > count else ""
+        return self._distdl_agreement.agree(self.looked_at(input[:count]), self._declared_parameters(), own)
+
+    def _distdl_refuse(self, problem: Exception) -> None:
+        if self._distdl_agreement is not None:
+            self._distdl_agreement.agree([problem], self._declared_parameters())
+
+    def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
+        self.set_up(*input[len(self.tensors) :])
+
+    def _declared_parameters(self) -> list[torch.Tensor]:
+        known = self._parameters
+        # A parametrized parameter has become a property.
+        return [known[name] if name in known else getattr(self, name) for name in self._parameter_names]
+
+    def extra_repr(self) -> str:
+        """Options and partitions."""
+        shown = [f"{name}={self._shown(name)!r}" for name in self.options if name not in ("device", "dtype")]
+        grids = [(name, getattr(self, name)) for name in self.partitions]
+        return ", ".join([*shown, *(f"{name}={grid}" for name, grid in grids if grid is not None)])
+
+    def _shown(self, name: str) -> object:
+        return getattr(self, name) is not None if name == "bias" else getattr(self, name)
+
+    # From a sequential layer
+
+    @classmethod
+    def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
+        """The layers of torch.nn that this one does the same as."""
+        twin = getattr(torch.nn, re.sub("^Distributed(Feature|Channel|General)?", "", cls.__name__), None)
+        return () if twin is None else (twin,)
+
+    @classmethod
+    def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
+        """The options of this layer's constructor, as a layer of torch.nn has them."""
+        names = [name for name in inspect.signature(cls.__init__).parameters if hasattr(module, name)]
+        options = {name: getattr(module, name) for name in names}
+        if "bias" in options:
+            options["bias"] = options["bias"] is not None
+        parameter = next(module.parameters(), None)
+        if parameter is not None:
+            options["dtype"] = parameter.dtype
+            options["device"] = None if parameter.is_meta else parameter.device
+        return options
+
+    @classmethod
+    def from_sequential(
+        cls, module: torch.nn.Module, P_x: PartitionLike, *partitions: PartitionLike, root: int = 0, **more: object
+    ) -> Self:
+        """The layer that does what a layer of torch.nn does, with its options and its weights.
+
+        Args:
+            module: the layer of torch.nn, with the same options on all ranks.
+            P_x, partitions: those of the constructor, in its order.
+            root: the rank whose weights count. Where they are on the meta device, the layer's own first values stay.
+            more: options of the constructor that torch.nn does not have, or in place of those that ``module`` has.
+
+        Raises:
+            TypeError: on all ranks, if ``module`` is no layer of torch.nn that this one does the same as.
+            ValueError, RuntimeError: on all ranks, what the constructor and :func:`distdl.load_sequential` raise.
+
+        Collective like constructing the layer.
+        """
+        if not isinstance(module, cls.sequential_classes()):
+            twins = " or ".join(f"torch.nn.{twin.__name__}" for twin in cls.sequential_classes())
+            error = TypeError(f"{cls.__name__}: from_sequential was passed a {type(module).__name__}; it takes {twins}")
+            tell(cls.__name__, error, [P_x, *partitions])
+            raise error
+        layer = cls(P_x, *partitions, **{**cls.options_of(module), **more})  # type: ignore[arg-type]
+        layer.train(module.training)
+        for name, parameter in module.named_parameters():
+            getattr(layer, name).requires_grad_(parameter.requires_grad)
+        if layer.layouts:
+            state = module.state_dict()
+            everyone = layer.P_x.constructing_ranks()
+            meta = [tensor.is_meta for tensor in state.values()]
+            if everyone.known and everyone.gather(bytes([any(meta)]))[everyone.ranks.index(root)] == bytes([0]):
+                load_sequential(layer, state, root)
+        return layer

@@ -1,0 +1,54 @@
+"""The mean squared error over blocks."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from distdl.collective.construction import PartitionLike, constructor
+from distdl.nn.layer import Described
+from distdl.nn.loss.base import Loss
+from distdl.nn.precision import wide
+
+__all__ = ["DistributedMSELoss"]
+
+
+class DistributedMSELoss(Loss):
+    """The mean squared error of two partitioned tensors: ``torch.nn.MSELoss``, put together.
+
+    Args:
+        P_x: the partition of input and target.
+        reduction: 'mean', 'sum' or 'none', as in ``torch.nn.MSELoss``.
+
+    Shape:
+        Input and target of equal shapes on each worker, zero volume on all other ranks. Out comes a scalar on every
+        rank; with reduction='none' the blocks of the squared errors.
+
+    Raises:
+        ValueError: on all ranks, if a target's shape is not its input's, one of them is not of floating point, or
+            reduction is unknown.
+
+    Constructing and calling are collective over the communicator that P_x comes from. ``backward()`` has to be called
+    on every rank, and counts once.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MSELoss.html.
+    """
+
+    @constructor
+    def __init__(self, P_x: PartitionLike, reduction: str = "mean") -> None:
+        super().__init__(locals())
+
+    def why_not(self, input: Described, target: Described) -> str:
+        if not (input[1].is_floating_point and target[1].is_floating_point):
+            return "their dtypes must be of floating point"
+        return "" if input[0] == target[0] else "their shapes must be equal"
+
+    def compute(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """The loss of this rank's blocks and of all others."""
+        if self.reduction == "none":
+            return F.mse_loss(input, target, reduction="none") if self.P_x.active else input.clone()
+        if not self.P_x.active:
+            return self.reduce(input, 0.0, input.dtype)
+        dtype = torch.promote_types(input.dtype, target.dtype)
+        squares = F.mse_loss(wide(input), wide(target), reduction="sum")
+        return self.reduce(squares, input.numel(), dtype)

@@ -1,0 +1,157 @@
+"""Adaptive pooling over blocks: a given number of outputs, whatever the size of the input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import SupportsIndex
+
+import torch
+import torch.nn.functional as F
+
+from distdl import _core
+from distdl.collective.construction import PartitionLike, constructor
+from distdl.nn.families import family
+from distdl.nn.options import integer
+from distdl.nn.windows.adaptive import AdaptiveLayer
+from distdl.nn.windows.sums import ravel
+
+__all__ = [
+    "DistributedAdaptiveAvgPool1d",
+    "DistributedAdaptiveAvgPool2d",
+    "DistributedAdaptiveAvgPool3d",
+    "DistributedAdaptiveMaxPool1d",
+    "DistributedAdaptiveMaxPool2d",
+    "DistributedAdaptiveMaxPool3d",
+]
+
+OutputSize = int | tuple[int | None, ...] | None
+
+
+class _DistributedAdaptivePool(AdaptiveLayer):
+    """What adaptive max and average pooling have in common: the output's size and the windows."""
+
+    output_size: OutputSize
+
+    def check_options(self) -> None:
+        super().check_options()
+        self._sizes_of_output = self._sizes(self.output_size)
+
+    def resizings(self) -> list[_core.AdaptiveWindows]:
+        return [_core.AdaptiveWindows(size) for size in self._sizes_of_output]
+
+    def _sizes(self, output_size: OutputSize) -> list[int | None]:
+        """For each spatial dimension the size of the output, None where it is that of the input."""
+        name = type(self).__name__
+        given = list(output_size) if isinstance(output_size, Sequence) else [output_size] * self.dims
+        if len(given) != self.dims:
+            raise RuntimeError(
+                f"{name}: output_size={output_size!r} has {len(given)} values; the layer has {self.dims} spatial "
+                "dimensions"
+            )
+        free = isinstance(output_size, Sequence) and self.dims > 1  # as torch.nn has it
+        if any(not (isinstance(size, SupportsIndex) or (size is None and free)) for size in given):
+            raise TypeError(
+                f"{name}: output_size={output_size!r}; it has to be an int, or a tuple of ints, of which some may be "
+                "None where there are several"
+            )
+        sizes = [None if size is None else integer(name, size, "output_size") for size in given]
+        if any(size is not None and size < 0 for size in sizes):
+            raise RuntimeError(f"{name}: output_size={output_size!r}; it must not be negative")
+        return sizes
+
+
+class _DistributedAdaptiveMaxPool(_DistributedAdaptivePool):
+    _functions = {1: F.adaptive_max_pool1d, 2: F.adaptive_max_pool2d, 3: F.adaptive_max_pool3d}
+    return_indices: bool
+
+    @constructor
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        output_size: OutputSize,
+        return_indices: bool = False,
+        *,
+        output_blocks: str = "balanced",
+    ) -> None:
+        super().__init__(locals())
+
+    def outputs(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        pooled, indices = self._largest(read)
+        return (pooled, indices) if self.return_indices else pooled
+
+    def nothing(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        return (read, read.new_zeros(read.shape, dtype=torch.long)) if self.return_indices else read
+
+    def _largest(self, read: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The largest elements of this worker's windows, and where in the global tensor they are."""
+        windows = self.windows()
+        counts = [len(along) for along in windows]
+        shape = [*read.shape[: -self.dims], *counts]
+        if 0 in shape:
+            return read.flatten()[:0].view(shape), read.new_zeros(shape, dtype=torch.long)
+        # Windows side by side, all of the same length: the last element of a shorter one is there more than once.
+        rows = []
+        for d, along in enumerate(windows, start=-self.dims):
+            longest = max(stop - start for start, stop in along)
+            rows.append(torch.tensor([min(start + i, stop - 1) for start, stop in along for i in range(longest)]))
+            read = read.index_select(d, rows[-1])
+        pooled, indices = self._functions[self.dims](read, counts, return_indices=True)
+        positions = torch.unravel_index(indices, read.shape[-self.dims :])
+        found = [rows[at] + along.reads[0] for rows, at, along in zip(rows, positions, self.own, strict=True)]
+        return pooled, ravel(found, self.extents[-self.dims :])
+
+
+class _DistributedAdaptiveAvgPool(_DistributedAdaptivePool):
+    @constructor
+    def __init__(self, P_x: PartitionLike, output_size: OutputSize, *, output_blocks: str = "balanced") -> None:
+        super().__init__(locals())
+
+    def outputs(self, read: torch.Tensor) -> torch.Tensor:
+        return self.average(read)
+
+    def nonempty_dims(self) -> int:
+        return self.dims_of_average()
+
+
+_DOCUMENTATION = """Applies {dims}-d adaptive {kind} pooling to a partitioned tensor: ``torch.nn.{twin}{dims}d``.
+
+    Output i of m reads the inputs from floor(i n / m) to ceil((i + 1) n / m) of n. A worker receives all that its
+    outputs read: with fewer outputs than workers, some receive much, and others have nothing to compute.
+
+    Args:
+        P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``.
+        {options}: as in ``torch.nn.{twin}{dims}d``.{indices}
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the sizes let it.
+
+    Shape:
+        ``(N, C, *space)`` or ``(C, *space)``, as P_x has dimensions, in any blocks; out comes what
+        ``torch.nn.{twin}{dims}d`` gives, in the same blocks of batch and channels and in balanced or aligned blocks of
+        space. Zero volume on all other ranks.
+
+    Raises:
+        ValueError: on all ranks, if the partition or output_blocks is not as described.
+        TypeError, RuntimeError, NotImplementedError: on all workers, where torch.nn raises them for the size of the
+            output, the size of the input, and its dtype.
+
+    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.{twin}{dims}d.html.
+    """
+DistributedAdaptiveMaxPool1d, DistributedAdaptiveMaxPool2d, DistributedAdaptiveMaxPool3d = family(
+    "DistributedAdaptiveMaxPool{dims}d",
+    _DOCUMENTATION,
+    _DistributedAdaptiveMaxPool,
+    kind="max",
+    twin="AdaptiveMaxPool",
+    options="output_size, return_indices",
+    indices=" Indices are global: those of the whole tensor.",
+)
+DistributedAdaptiveAvgPool1d, DistributedAdaptiveAvgPool2d, DistributedAdaptiveAvgPool3d = family(
+    "DistributedAdaptiveAvgPool{dims}d",
+    _DOCUMENTATION,
+    _DistributedAdaptiveAvgPool,
+    kind="average",
+    twin="AdaptiveAvgPool",
+    options="output_size",
+    indices="",
+)

@@ -1,0 +1,88 @@
+"""Power-average pooling over blocks."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from distdl.collective.construction import PartitionLike, constructor
+from distdl.nn.families import family
+from distdl.nn.pooling.sliding import AveragingPool, Size, lowest_of
+
+__all__ = ["DistributedLPPool1d", "DistributedLPPool2d", "DistributedLPPool3d"]
+
+
+class _DistributedLPPool(AveragingPool):
+    _max_pools = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+    norm_type: float
+
+    @constructor
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        norm_type: float,
+        kernel_size: Size,
+        stride: Size | None = None,
+        ceil_mode: bool = False,
+        *,
+        output_blocks: str = "balanced",
+    ) -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        super().check_options()
+        norm_type = self.norm_type
+        try:
+            self.norm_type = float(norm_type)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{type(self).__name__}: norm_type={norm_type!r} is not a number") from error
+        if self.norm_type == 0:
+            raise ZeroDivisionError(f"{type(self).__name__}: norm_type must not be zero")
+
+    def pool(self, x: torch.Tensor) -> torch.Tensor:
+        """The steps of torch.nn.functional.lp_pool, from powers or magnitudes of what is inside of the tensor."""
+        inside = F.pad(x, self._beyond(-1))
+        if math.isinf(self.norm_type):
+            sign = math.copysign(1, self.norm_type)
+            magnitudes = F.pad(inside.abs() * sign, self._beyond(1), value=lowest_of(x.dtype))
+            return self._max_pools[self.dims](magnitudes, self.kernel_size, self.stride) * sign
+        averages = super().pool(F.pad(inside.pow(self.norm_type), self._beyond(1)))
+        sums = (torch.sign(averages) * F.relu(torch.abs(averages))).mul(math.prod(self.kernel_size))
+        return sums.pow(1.0 / self.norm_type)
+
+    def _beyond(self, sign: int) -> list[int]:
+        """How far windows hang over the end of the tensor, in the order of ``F.pad``; negative to cut that off."""
+        widths = []
+        for along in reversed(self.own):
+            start, stop = along.reads
+            widths += [0, sign * max(0, min(stop - along.n, stop - start))]
+        return widths
+
+
+_DOCUMENTATION = """Applies {dims}-d power-average pooling to a partitioned tensor: ``torch.nn.LPPool{dims}d``.
+
+    Args:
+        P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``.
+        norm_type, kernel_size, stride, ceil_mode: as in ``torch.nn.LPPool{dims}d``.
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the stride lets it.
+
+    Shape:
+        ``(N, C, *space)`` or ``(C, *space)``, as P_x has dimensions, in any blocks; out comes what
+        ``torch.nn.LPPool{dims}d`` gives, in the same blocks of batch and channels and in balanced or aligned blocks of
+        space. Zero volume on all other ranks.
+
+    Raises:
+        ValueError: on all ranks, if the partition or output_blocks is not as described.
+        ValueError, TypeError, ZeroDivisionError: on all ranks, if norm_type is not a number, or is 0.
+        RuntimeError: on all ranks, if the options or the size of the input are what torch.nn refuses.
+
+    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.LPPool{dims}d.html.
+    """
+
+DistributedLPPool1d, DistributedLPPool2d, DistributedLPPool3d = family(
+    "DistributedLPPool{dims}d", _DOCUMENTATION, _DistributedLPPool
+)

@@ -1,0 +1,236 @@
+"""Max and average pooling over blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from operator import index
+
+import torch
+import torch.nn.functional as F
+
+from distdl import _core
+from distdl.collective.construction import PartitionLike, constructor
+from distdl.nn.families import family
+from distdl.nn.options import per_dimension
+from distdl.nn.windows.layer import WindowLayer
+from distdl.nn.windows.sums import ravel, window_sums
+
+__all__ = [
+    "DistributedAvgPool1d",
+    "DistributedAvgPool2d",
+    "DistributedAvgPool3d",
+    "DistributedMaxPool1d",
+    "DistributedMaxPool2d",
+    "DistributedMaxPool3d",
+]
+
+Size = int | tuple[int, ...]
+
+
+class SlidingPool(WindowLayer):
+    """What max, average and power-average pooling have in common: options and windows."""
+
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...] = (0,)
+    dilation: tuple[int, ...] = (1,)
+    ceil_mode: bool
+
+    def check_options(self) -> None:
+        super().check_options()
+        name = type(self).__name__
+        self.stride = self.kernel_size if self.stride is None else self.stride
+        for which in ("kernel_size", "stride", "padding", "dilation"):
+            setattr(self, which, per_dimension(name, getattr(self, which), self.dims, which))
+        self.ceil_mode = bool(self.ceil_mode)
+        if any(value < 1 for value in (*self.kernel_size, *self.stride, *self.dilation)):
+            raise RuntimeError(
+                f"{name}: kernel_size={self.kernel_size}, stride={self.stride}, dilation={self.dilation}; all must "
+                "be at least 1"
+            )
+        for kernel, pad in zip(self.kernel_size, self.padding, strict=True):
+            if not 0 <= 2 * pad <= kernel:
+                raise RuntimeError(
+                    f"{name}: padding={pad} with kernel_size={kernel}; it must be at least 0 and at most half of the "
+                    "kernel"
+                )
+
+    def resizings(self) -> list[_core.Window]:
+        options = zip(self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
+        return [
+            _core.Window(kernel, step, (pad, pad), spread, self.ceil_mode) for kernel, step, pad, spread in options
+        ]
+
+    def on_block(self, pool: Callable[[torch.Tensor], torch.Tensor], read: torch.Tensor) -> torch.Tensor:
+        """The local layer; where it has no outputs to compute, the local layer of an empty batch.
+
+        So the graph is the same on all workers, and second derivatives communicate on all of them or on none.
+        """
+        shape = [*read.shape[: -self.dims], *(along.outputs[1] - along.outputs[0] for along in self.own)]
+        if 0 not in shape:
+            return pool(read)
+        reaches = [d * (k - 1) + 1 for k, d in zip(self.kernel_size, self.dilation, strict=True)]
+        return pool(read.flatten()[:0].view(0, read.shape[-self.dims - 1] or 1, *reaches)).reshape(shape)
+
+
+class _DistributedMaxPool(SlidingPool):
+    _functions = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+    fill_value = -math.inf
+    return_indices: bool
+
+    @constructor
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        kernel_size: Size,
+        stride: Size | None = None,
+        padding: Size = 0,
+        dilation: Size = 1,
+        return_indices: bool = False,
+        ceil_mode: bool = False,
+        *,
+        output_blocks: str = "balanced",
+    ) -> None:
+        super().__init__(locals())
+
+    def outputs(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        indices = read.new_zeros((), dtype=torch.long)
+
+        def compute(x: torch.Tensor) -> torch.Tensor:
+            nonlocal indices
+            pooled, indices = self._functions[self.dims](
+                x, self.kernel_size, self.stride, 0, self.dilation, return_indices=True
+            )
+            lowest = lowest_of(x.dtype)
+            if min(self._starts()) < 0 and bool((pooled == lowest).any()):
+                indices = self._inside(indices, x)
+                inside = x.flatten(-self.dims).gather(-1, indices.flatten(-self.dims)).view_as(pooled)
+                pooled = torch.where(pooled == lowest, inside, pooled)
+            return pooled
+
+        pooled = self.on_block(compute, read)
+        if not self.return_indices:
+            return pooled
+        if pooled.numel() == 0:
+            return pooled, pooled.new_zeros(pooled.shape, dtype=torch.long)
+        return pooled, self._to_global(indices, read)
+
+    def nothing(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        return (read, read.new_zeros(read.shape, dtype=torch.long)) if self.return_indices else read
+
+    def _starts(self) -> list[int]:
+        """Where what this worker read begins in the global tensor; negative in the padding."""
+        return [along.reads[0] for along in self.own]
+
+    def _inside(self, indices: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
+        """From the padding to the first element behind it that the window reads: where torch.nn finds no larger one."""
+        sizes = read.shape[-self.dims :]
+        steps = zip(torch.unravel_index(indices, sizes), self._starts(), self.dilation, strict=True)
+        return ravel([at + ((-start - at).clamp(min=0) + d - 1) // d * d for at, start, d in steps], sizes)
+
+    def _to_global(self, indices: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
+        """From positions in what this worker read to positions in the global tensor, both flattened over space."""
+        positions = zip(torch.unravel_index(indices, read.shape[-self.dims :]), self._starts(), strict=True)
+        return ravel([at + start for at, start in positions], self.extents[-self.dims :])
+
+
+def lowest_of(dtype: torch.dtype) -> float:
+    """The value that no element is below: the padding of max pooling."""
+    return -math.inf if dtype.is_floating_point else torch.iinfo(dtype).min
+
+
+class AveragingPool(SlidingPool):
+    """What average and power-average pooling have in common: sums over windows and what they are divided by."""
+
+    count_include_pad: bool = True
+    divisor_override: int | None = None
+
+    def outputs(self, read: torch.Tensor) -> torch.Tensor:
+        return self.on_block(self.pool, read)
+
+    def pool(self, x: torch.Tensor) -> torch.Tensor:
+        """Sums over the windows, divided by what torch.nn divides by, which differs at the edges of the tensor."""
+        sums = window_sums(x, self.kernel_size, self.stride)
+        divisors = torch.ones((), dtype=sums.dtype, device=sums.device)
+        if self.divisor_override is not None:
+            divisors = divisors * self.divisor_override
+        else:
+            for d, counts in enumerate(self._counts()):
+                divisors = divisors * torch.tensor(counts, dtype=sums.dtype, device=sums.device).view(-1, *(1,) * (self.dims - 1 - d))
+        rounding = None if x.is_floating_point() else "trunc"
+        return torch.div(sums, divisors, rounding_mode=rounding).to(x.dtype)
+
+    def _counts(self) -> list[list[int]]:
+        """For each dimension, how many elements each of this worker's windows counts along it."""
+        counts = []
+        for d, along in enumerate(self.own):
+            pad = self.padding[d]
+            low, high = (-pad, along.n + pad) if self.count_include_pad else (0, along.n)
+            starts = [o * self.stride[d] - pad for o in range(*along.outputs)]
+            # As torch.nn has it, a window is cut off at the end of the padding, even if it counts the padding.
+            counts.append([min(start + self.kernel_size[d], high) - max(start, low) for start in starts])
+        return counts
+
+
+class _DistributedAvgPool(AveragingPool):
+    @constructor
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        kernel_size: Size,
+        stride: Size | None = None,
+        padding: Size = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+        *,
+        output_blocks: str = "balanced",
+    ) -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        super().check_options()
+        if self.divisor_override is not None and index(self.divisor_override) == 0:
+            raise RuntimeError(f"{type(self).__name__}: divisor_override must not be zero")
+
+
+_DOCUMENTATION = """Applies {dims}-d {kind} pooling to a partitioned tensor: ``torch.nn.{twin}{dims}d``, put together.
+
+    Args:
+        P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``.
+        {options}: as in ``torch.nn.{twin}{dims}d``.{indices}
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the stride lets it.
+
+    Shape:
+        ``(N, C, *space)`` or ``(C, *space)``, as P_x has dimensions, in any blocks; out comes what
+        ``torch.nn.{twin}{dims}d`` gives, in the same blocks of batch and channels and in balanced or aligned blocks of
+        space. Zero volume on all other ranks.
+
+    Raises:
+        ValueError: on all ranks, if the partition or output_blocks is not as described.
+        RuntimeError: on all ranks, if the options or the size of the input are what torch.nn refuses.
+
+    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+
+    Source: R. J. Hewett, T. J. Grady, "A Linear Algebraic Approach to Model Parallelism in Deep Learning" (2020);
+    https://docs.pytorch.org/docs/stable/generated/torch.nn.{twin}{dims}d.html.
+    """
+DistributedMaxPool1d, DistributedMaxPool2d, DistributedMaxPool3d = family(
+    "DistributedMaxPool{dims}d",
+    _DOCUMENTATION,
+    _DistributedMaxPool,
+    kind="max",
+    twin="MaxPool",
+    options="kernel_size, stride, padding, dilation, return_indices, ceil_mode",
+    indices=" Indices are global: those of the whole tensor.",
+)
+DistributedAvgPool1d, DistributedAvgPool2d, DistributedAvgPool3d = family(
+    "DistributedAvgPool{dims}d",
+    _DOCUMENTATION,
+    _DistributedAvgPool,
+    kind="average",
+    twin="AvgPool",
+    options="kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override",
+    indices="",
+)

@@ -1,0 +1,145 @@
+"""Padding and cropping over blocks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from operator import index
+
+import torch
+import torch.nn.functional as F
+
+from distdl import _core
+from distdl.collective.construction import PartitionLike, constructor
+from distdl.nn.layer import Layer
+from distdl.nn.options import check_choice
+from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Interval, as_of, blocks_of_outputs, intervals_of
+from distdl.nn.windows.reader import Reader
+
+__all__ = ["DistributedPad"]
+
+_MODES = ("constant", "reflect", "replicate", "circular")
+# The layers of torch.nn that pad, by what their names begin with.
+_MODE_OF = {"Constant": "constant", "Zero": "constant", "Reflection": "reflect", "Replication": "replicate",
+            "Circular": "circular"}  # fmt: skip
+
+
+class DistributedPad(Module):
+    """Pads or crops a tensor in blocks: ``torch.nn.functional.pad``, put together.
+
+    Args:
+        P_x: the partition of input and output, with as many dimensions as the tensor; any of them may be split.
+        pad: (left, right) of the last dimension, then of the one before it and so on. Negative widths cut away.
+        mode: 'constant', 'reflect', 'replicate' or 'circular'.
+        value: what 'constant' fills in; 0 by default.
+        output_blocks: 'balanced', or 'aligned': what is there stays on its worker, and only the ends grow or shrink.
+
+    Shape:
+        Any shape, in any blocks; out comes what ``torch.nn.functional.pad`` gives, in balanced or aligned blocks of the
+        dimensions that ``pad`` names, also where it leaves them as they are, and in the input's blocks of all others.
+        Zero volume on all other ranks.
+
+    Raises:
+        ValueError: on all ranks, if the partition and the tensor differ in their number of dimensions, or output_blocks
+            is unknown.
+        RuntimeError, NotImplementedError: on all ranks, where ``torch.nn.functional.pad`` raises them, and if more is
+            to be wrapped than cropping has left, for which torch has no defined result.
+
+    Constructing is collective over the communicator that P_x comes from, calling over its workers. With a ``value``
+    other than 0 it is affine; the adjoint is that of the linear part.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.pad.html.
+    """
+
+    pad: tuple[int, ...]
+    mode: str
+    value: float | None
+    output_blocks: str
+
+    @constructor
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        pad: Sequence[int],
+        mode: str = "constant",
+        value: float | None = None,
+        *,
+        output_blocks: str = "balanced",
+    ) -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:  # type: ignore[override]
+        check_choice("DistributedPad", "output_blocks", self.output_blocks, OUTPUT_BLOCKS)
+        self.pad, self.value = tuple(map(index, self.pad)), None if self.value is None else float(self.value)
+        if self.mode not in _MODES:
+            raise NotImplementedError(
+                f"DistributedPad: mode={self.mode!r}; it must be one of {', '.join(map(repr, _MODES))}"
+            )
+
+    def prepare(self) -> None:
+        self._crops: list[tuple[int, int, int]] = []  # (dimension, start, size) in this worker's block
+        self._read: Reader | None = None
+
+    def set_up(self) -> None:  # type: ignore[override]
+        sizes = self.blocks(self.P_x)
+        _, dtype = self.structure(self.P_x)[0]
+        self._refuse_as_torch([sum(along) for along in sizes], dtype)
+        self._crops = []
+        extents, reads = [], []
+        for d, along in enumerate(sizes):
+            blocks = intervals_of(along)
+            left, right = self._widths(d, len(sizes))
+            if self.mode == "circular":  # what is wrapped is what cropping leaves
+                left, right, blocks = self._crop(d, left, right, blocks)
+            extents.append(sum(stop - start for start, stop in blocks))
+            if d >= len(sizes) - len(self.pad) // 2:
+                window = _core.Window(1, padding=(left, right))
+                blocks = blocks_of_outputs(window, [stop - start for start, stop in blocks], self.output_blocks)
+            reads.append([(start - left, stop - left) for start, stop in blocks])
+        self._read = Reader("DistributedPad", self.P_x, self.P_x, extents, reads, self.mode, self.value or 0.0)
+
+    def _widths(self, d: int, dims: int) -> tuple[int, int]:
+        at = 2 * (dims - 1 - d)
+        return (self.pad[at], self.pad[at + 1]) if at < len(self.pad) else (0, 0)
+
+    def _refuse_as_torch(self, extents: list[int], dtype: torch.dtype) -> None:
+        with as_of(type(self).__name__):
+            F.pad(torch.empty(extents, device="meta"), self.pad, self.mode, self.value)
+            # What torch refuses of dtypes and values shows only where it computes: here of one element.
+            widths = [1 if self.mode == "constant" else 0] * len(self.pad)
+            F.pad(torch.zeros([1] * len(extents), dtype=dtype), widths, self.mode, self.value)
+
+    def _crop(self, d: int, left: int, right: int, blocks: list[Interval]) -> tuple[int, int, list[Interval]]:
+        """Cut away what negative widths do, without any communication; the widths and blocks that are left."""
+        n = blocks[-1][1]
+        low, high = max(-left, 0), n - max(-right, 0)
+        left, right = max(left, 0), max(right, 0)
+        if max(left, right) > max(high - low, 0):
+            raise RuntimeError(
+                f"{type(self).__name__}: pad={self.pad} leaves {max(high - low, 0)} of {n} elements in dimension {d}, "
+                "of which more cannot be wrapped"
+            )
+        kept = [(min(max(start, low), high), max(min(stop, high), low)) for start, stop in blocks]
+        if self.P_x.active:
+            mine = self.P_x.place[d]
+            (start, end), (first, stop) = blocks[mine], kept[mine]
+            self._crops.append((d, min(max(first, start), end) - start, stop - first))
+        return left, right, [(start - low, stop - low) for start, stop in kept]
+
+    def compute(self, input: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        """Pad this rank's block."""
+        for crop in self._crops:
+            input = input.narrow(*crop)
+        return input.clone() if self._read is None else self._read(input)
+
+    @classmethod
+    def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
+        """The padding layers of torch.nn."""
+        pattern = re.compile(f"({'|'.join(_MODE_OF)})Pad[123]d")
+        return tuple(layer for name, layer in vars(torch.nn).items() if pattern.fullmatch(name))
+
+    @classmethod
+    def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
+        """The options of a padding layer of torch.nn."""
+        kind, _, _ = type(module).__name__.partition("Pad")
+        return {"pad": module.padding, "mode": _MODE_OF[kind], "value": getattr(module, "value", None)}

@@ -1,0 +1,186 @@
+"""Interpolation over blocks: up- and downsampling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import SupportsIndex
+
+import torch
+
+from distdl import _core
+from distdl.collective.construction import PartitionLike, constructor
+from distdl.nn.options import check_choice
+from distdl.nn.precision import FLOATING, wide
+from distdl.nn.windows.adaptive import AdaptiveLayer
+from distdl.nn.windows.blocks import OUTPUT_BLOCKS
+
+__all__ = ["DistributedUpsample"]
+
+_SPATIAL_DIMENSIONS = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}  # of the modes with weights
+_ANY_DIMENSIONS = ("nearest", "nearest-exact", "area")
+_TAPS = {"nearest": 1, "nearest-exact": 1, "linear": 2, "cubic": 4}
+_VECTORIZED = 128  # results of torch in 2-d with at most as many rows and columns are computed by vectorized kernels
+
+
+class DistributedUpsample(AdaptiveLayer):
+    """Resizes a partitioned tensor in space: ``torch.nn.Upsample``, put together.
+
+    A worker receives the inputs that its block of the result is interpolated from, and no others.
+
+    Args:
+        P_x: the partition of input and output, ``[batch, channels, *space]`` with one to three spatial dimensions.
+        size, scale_factor, mode, align_corners, recompute_scale_factor: as in ``torch.nn.Upsample``; mode may also be
+            'nearest-exact' or 'area', as in ``torch.nn.functional.interpolate``.
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the sizes let it.
+
+    Shape:
+        ``(N, C, *space)`` in any blocks; out comes what ``torch.nn.Upsample`` gives, in the same blocks of batch and
+        channels and in balanced or aligned blocks of space. Zero volume on all other ranks.
+
+    Raises:
+        ValueError: on all ranks, if the partition or output_blocks is not as described.
+        ValueError, TypeError, NotImplementedError: on all ranks, where torch.nn raises them for the options.
+        RuntimeError: on all workers, if the input or the output would have size 0 in space.
+        NotImplementedError: on all workers, for a dtype that torch.nn refuses; and for uint8 in the modes that compute
+            weighted sums.
+
+    The inputs that are read and their weights are computed in the steps in which torch computes them, in the same
+    precision. Where torch's kernels disagree on the nearest input, as some do in double precision or for a fractional
+    scale_factor, the result is that of a tensor with contiguous memory, and gradients are those of this result.
+
+    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Upsample.html and
+    https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.interpolate.html.
+    """
+
+    size: int | Sequence[int] | None
+    scale_factor: float | Sequence[float] | None
+    mode: str
+    align_corners: bool | None
+    recompute_scale_factor: bool | None
+
+    @constructor
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        size: int | tuple[int, ...] | None = None,
+        scale_factor: float | tuple[float, ...] | None = None,
+        mode: str = "nearest",
+        align_corners: bool | None = None,
+        recompute_scale_factor: bool | None = None,
+        *,
+        output_blocks: str = "balanced",
+    ) -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        check_choice("DistributedUpsample", "output_blocks", self.output_blocks, OUTPUT_BLOCKS)
+        self._by_dimension = self._resizings_of(list(self.P_x.shape)) if self.P_x.known else []
+        self.dims = len(self._by_dimension)
+        self._weighted = self.mode not in _ANY_DIMENSIONS
+        if self.mode != "area":
+            self.accepted = FLOATING if self._weighted else (*FLOATING, torch.uint8)
+
+    def resizings(self) -> list[_core.AdaptiveWindows] | list[_core.Interpolation]:
+        return self._by_dimension
+
+    def _resizings_of(self, shape: list[int]) -> list[_core.AdaptiveWindows] | list[_core.Interpolation]:
+        """One for each spatial dimension; raises what torch.nn.functional.interpolate raises."""
+        mode = self.mode
+        if len(shape) not in (3, 4, 5):
+            raise ValueError(
+                f"DistributedUpsample: P_x has shape {shape}; it needs batch, channels and one to three spatial "
+                "dimensions"
+            )
+        dims = len(shape) - 2
+        if mode in _ANY_DIMENSIONS and self.align_corners is not None:
+            raise ValueError(
+                f"DistributedUpsample: align_corners={self.align_corners} with mode={mode!r}; it can only be set for "
+                f"{', '.join(_SPATIAL_DIMENSIONS)}"
+            )
+        sizes, factors = self._sizes(dims), self._factors(dims)
+        if mode not in _ANY_DIMENSIONS and _SPATIAL_DIMENSIONS.get(mode) != dims:
+            raise NotImplementedError(
+                f"DistributedUpsample: mode={mode!r} with {dims} spatial dimensions; there are "
+                f"{', '.join(_ANY_DIMENSIONS)} for any number and {_SPATIAL_DIMENSIONS}"
+            )
+        each = list(zip(sizes, factors, strict=True))
+        if mode == "area":
+            return [_core.AdaptiveWindows(size, factor) for size, factor in each]
+        self._kernel = mode if mode in _TAPS else "cubic" if mode == "bicubic" else "linear"
+        keeps_factor = self.size is None and not self.recompute_scale_factor
+        corners = bool(self.align_corners)
+        return [_core.Interpolation(self._kernel, size, factor, corners, keeps_factor) for size, factor in each]
+
+    def _sizes(self, dims: int) -> list[int | None]:
+        if (self.size is None) == (not self.scale_factor):
+            raise ValueError(
+                f"DistributedUpsample: size={self.size!r} and scale_factor={self.scale_factor!r}; exactly one of them "
+                "has to be given"
+            )
+        if self.size is None:
+            return [None] * dims
+        if self.recompute_scale_factor:
+            raise ValueError("DistributedUpsample: recompute_scale_factor means nothing where size is given")
+        given = list(self.size) if isinstance(self.size, Sequence) else [self.size] * dims
+        _check_length("size", given, dims)
+        if not all(isinstance(size, SupportsIndex) for size in given):
+            raise TypeError(f"DistributedUpsample: size={self.size!r}; it has to be an int or a tuple of ints")
+        return [index(size) for size in given]
+
+    def _factors(self, dims: int) -> list[float]:
+        if self.size is not None:
+            return [1.0] * dims
+        given = list(self.scale_factor) if isinstance(self.scale_factor, Sequence) else [self.scale_factor] * dims
+        _check_length("scale_factor", given, dims)
+        try:
+            return [float(factor) for factor in given]  # type: ignore[arg-type]
+        except (TypeError, ValueError) as error:
+            raise type(error)(
+                f"DistributedUpsample: scale_factor={self.scale_factor!r}; it has to be a number or a tuple of numbers"
+            ) from error
+
+    def set_up(self) -> None:
+        super().set_up()
+        dtype = self.structure(self.P_x)[0][1]
+        self._taps = [] if self.mode == "area" or not self.P_x.active else self._taps_of(dtype)
+
+    def nonempty_dims(self) -> int:
+        return self.dims_of_average() if self.mode == "area" else super().nonempty_dims()
+
+    def outputs(self, read: torch.Tensor) -> torch.Tensor:
+        if self.mode == "area":
+            return self.average(read)
+        result = wide(read) if self._weighted else read
+        # The last dimension first, as in torch's kernels.
+        for d, (inputs, weights) in reversed(list(enumerate(self._taps, start=-self.dims))):
+            taps = [result.index_select(d, one.to(read.device)) for one in inputs]
+            if not self._weighted:
+                (result,) = taps
+                continue
+            factors = weights.to(result).view(len(taps), -1, *[1] * (-d - 1))
+            # Rounded as in torch's kernels, which are compiled to round the second product and fuse the others.
+            result = taps[1] * factors[1]
+            for i in (0, *range(2, len(taps))):
+                result = torch.addcmul(result, taps[i], factors[i])
+        return result.to(read.dtype)
+
+    def _taps_of(self, dtype: torch.dtype) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """For each spatial dimension (taps, outputs) positions in what this worker read, and their weights."""
+        vectorized = self.dims == 2 and sum(along.m for along in self.own) <= _VECTORIZED
+        taps = []
+        for resizing, along in zip(self._by_dimension, self.own, strict=True):
+            inputs, weights = resizing.taps(along.n, along.outputs, dtype == torch.double, vectorized)
+            shape = (_TAPS[self._kernel], along.outputs[1] - along.outputs[0])
+            positions = torch.tensor(inputs, dtype=torch.long).view(shape) - along.reads[0]
+            taps.append((positions, torch.tensor(weights, dtype=torch.double).view(shape)))
+        return taps
+
+
+def _check_length(name: str, given: Sequence[object], dims: int) -> None:
+    if len(given) != dims:
+        raise ValueError(
+            f"DistributedUpsample: {name}={given!r} has {len(given)} values; the tensor has {dims} spatial dimensions"
+        )

@@ -1,0 +1,50 @@
+"""What adaptive pooling and interpolation have in common: a given number of outputs, each the average of a window."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from distdl.nn.precision import FLOATING
+from distdl.nn.windows.layer import WindowLayer
+from distdl.nn.windows.sums import window_sums
+
+_FUNCTIONS = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
+
+
+class AdaptiveLayer(WindowLayer):
+    """A layer of which each worker computes its block of as many outputs as are asked for."""
+
+    accepted = FLOATING
+
+    def windows(self) -> list[list[tuple[int, int]]]:
+        """For each spatial dimension the (start, stop) in what this worker read of each of its adaptive windows."""
+        windows = []
+        for along in self.own:
+            reads = [along.resizing.reads(along.n, (o, o + 1)) for o in range(*along.outputs)]
+            windows.append([(start - along.reads[0], stop - along.reads[0]) for start, stop in reads])
+        return windows
+
+    def dims_of_average(self) -> int:
+        """How many of the last dimensions of the input torch.nn's averages do not take empty."""
+        return self.dims + (self.dims == 3)  # AdaptiveAvgPool3d alone refuses an input without channels
+
+    def average(self, read: torch.Tensor) -> torch.Tensor:
+        """Adaptive average pooling of what this worker read."""
+        windows = self.windows()
+        shape = [*read.shape[: -self.dims], *map(len, windows)]
+        if 0 in shape:
+            return read.flatten()[:0].view(shape)
+        if shape[-self.dims :] == [along.m for along in self.own]:
+            return _FUNCTIONS[self.dims](read, shape[-self.dims :])  # which adds up in its own way for one output
+        sums, lengths = read, [max(stop - start for start, stop in along) for along in windows]
+        for d, along in enumerate(windows, start=-self.dims):
+            sums = F.pad(sums, [0, 0] * (-d - 1) + [0, 1])  # a zero, to fill up windows that are shorter than others
+            filler = sums.shape[d] - 1
+            rows = [i if i < stop else filler for start, stop in along for i in range(start, start + lengths[d])]
+            sums = sums.index_select(d, torch.tensor(rows, device=sums.device))
+        sums = window_sums(sums, lengths, lengths)
+        for d, along in enumerate(windows, start=-self.dims):
+            counts = torch.tensor([stop - start for start, stop in along], dtype=sums.dtype, device=sums.device)
+            sums = sums / counts.view(-1, *[1] * (-d - 1))
+        return sums.to(read.dtype)

@@ -1,0 +1,128 @@
+"""What pooling and interpolation have in common: each worker computes a block of outputs from what these read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from distdl import _core
+from distdl.nn.layer import Layer
+from distdl.nn.options import check_choice
+from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Interval, Resizing, blocks_of_outputs, intervals_of
+from distdl.nn.windows.reader import Reader
+
+
+@dataclass(frozen=True)
+class Along:
+    """What a worker computes and reads along one dimension of space.
+
+    Attributes:
+        resizing: what says which inputs an output reads.
+        n, m: the numbers of inputs and outputs of the whole tensor.
+        outputs: (start, stop) of this worker's outputs.
+        reads: (start, stop) of the inputs that they read; also beyond the tensor, where the padding is.
+    """
+
+    resizing: Resizing
+    n: int
+    m: int
+    outputs: Interval
+    reads: Interval
+
+
+class WindowLayer(Layer):
+    """A layer of which each worker computes its block of the outputs.
+
+    The workers exchange what the outputs of each block read, with the padding filled in; then each applies the local
+    PyTorch layer without padding. P_x may partition batch, channels and the spatial dimensions. Reading (C, *spatial)
+    or (N, C, *spatial) follows from the dimension of P_x.
+    """
+
+    dims: int  # spatial dimensions
+    fill_value: ClassVar[float] = 0.0
+    accepted: tuple[torch.dtype, ...] | None = None  # what torch.nn has kernels for; None: it says so itself
+    output_blocks: str
+
+    def resizings(self) -> Sequence[Resizing]:
+        """What says which inputs an output reads, for each spatial dimension."""
+        raise NotImplementedError
+
+    def check_options(self) -> None:  # type: ignore[override]
+        name, shape = type(self).__name__, list(self.P_x.shape)
+        if self.P_x.known and len(shape) not in (self.dims + 1, self.dims + 2):
+            raise ValueError(
+                f"{name}: P_x has shape {shape}; it needs {self.dims} spatial dimensions, preceded by the channels, or by "
+                "batch and channels"
+            )
+        check_choice(name, "output_blocks", self.output_blocks, OUTPUT_BLOCKS)
+
+    def prepare(self) -> None:
+        self._resizings = self.resizings()
+        self.extents: list[int] = []  # of the whole input, after the set-up
+        self.own: list[Along] = []  # of this worker, for each spatial dimension, after the set-up
+        self._read: Reader | None = None  # where a worker reads more than its own block
+
+    def set_up(self) -> None:  # type: ignore[override]
+        name, sizes = type(self).__name__, self.blocks(self.P_x)
+        self.extents = [sum(along) for along in sizes]
+        first = len(sizes) - len(self._resizings)
+        outputs, wanted = [], [intervals_of(along) for along in sizes]
+        for d, resizing in enumerate(self._resizings, start=first):
+            _check_outputs(name, resizing, self.extents[d], d)
+            outputs.append(blocks_of_outputs(resizing, sizes[d], self.output_blocks))
+            wanted[d] = [resizing.reads(self.extents[d], block) for block in outputs[-1]]
+        self.check_input(self.structure(self.P_x)[0][1])
+        place = self.P_x.place[first:] if self.P_x.active else ()
+        self.own = [
+            Along(resizing, n, along[-1][1], along[i], read[i])
+            for resizing, n, along, read, i in zip(
+                self._resizings, self.extents[first:], outputs, wanted[first:], place, strict=False
+            )
+        ]
+        reads_own = wanted == [intervals_of(along) for along in sizes]
+        fill = self.fill_value
+        self._read = None if reads_own else Reader(name, self.P_x, self.P_x, self.extents, wanted, fill_value=fill)
+
+    def check_input(self, dtype: torch.dtype) -> None:
+        """Refuse what torch.nn refuses: an input of size 0 in channels or space, a dtype without kernels."""
+        if self.accepted is not None and dtype not in self.accepted:
+            raise NotImplementedError(f"{type(self).__name__}: not implemented for {dtype}")
+        if 0 in self.extents[-self.nonempty_dims() :]:
+            raise RuntimeError(
+                f"{type(self).__name__}: the input has shape {self.extents}; only the batch may be of size 0"
+            )
+
+    def nonempty_dims(self) -> int:
+        """How many of the last dimensions of the input must not be of size 0."""
+        return self.dims + 1
+
+    def compute(self, input: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        """Apply the layer to this rank's block of the input."""
+        read = self._read(input) if self._read is not None else input if self.P_x.active else input.clone()
+        return self.outputs(read) if self.P_x.active else self.nothing(read)
+
+    def outputs(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """This worker's outputs, from what they read."""
+        raise NotImplementedError
+
+    def nothing(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """What a rank outside of P_x returns, from the zero volume that it received."""
+        return read
+
+
+def _check_outputs(name: str, resizing: Resizing, n: int, d: int) -> None:
+    """Refuse sizes from which no output follows; all ranks know the same."""
+    fewest = 0 if isinstance(resizing, _core.AdaptiveWindows) else 1
+    count = resizing.outputs(n) if n > 0 else 0
+    if n >= 1 and count >= fewest:
+        return
+    rule = ""
+    if isinstance(resizing, _core.Window):
+        rule = f". A window reaches over {resizing.reach()} elements, and the padding is {resizing.padding}"
+    raise RuntimeError(
+        f"{name}: the input has {n} elements in dimension {d} and the output would have {count}; they must have at "
+        f"least 1 and {fewest}{rule}"
+    )

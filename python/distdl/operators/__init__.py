@@ -1,0 +1,35 @@
+"""The operators that move tensors, constructed from partitions.
+
+Each function checks on all ranks that they construct the same thing, and returns a callable: tensor in, tensor out.
+Constructing is collective over the communicator that the partitions come from; calling is collective over the ranks of
+the partitions.
+"""
+
+from distdl.operators.constructors import (
+    all_gather,
+    all_gather_among,
+    all_sum_reduce,
+    broadcast,
+    halo_exchange,
+    interval_exchange,
+    reduce_scatter,
+    repartition,
+    replicate,
+    sum_reduce,
+)
+from distdl.operators.dispatch import Operator, Started
+
+__all__ = [
+    "Operator",
+    "Started",
+    "all_gather",
+    "all_gather_among",
+    "all_sum_reduce",
+    "broadcast",
+    "halo_exchange",
+    "interval_exchange",
+    "reduce_scatter",
+    "repartition",
+    "replicate",
+    "sum_reduce",
+]

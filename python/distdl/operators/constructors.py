@@ -1,0 +1,204 @@
+"""The primitives, constructed: from partitions to the C++ operators.
+
+Each function checks on all ranks that they construct the same thing, and returns a callable: tensor in, tensor out.
+Constructing is collective over the communicator that the partitions come from; calling is collective over the ranks of
+the partitions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from operator import index
+from typing import TYPE_CHECKING, TypeAlias, TypeVarTuple, Unpack
+
+from distdl import _core
+from distdl.collective.construction import PartitionLike, constructing
+from distdl.operators.dispatch import Inactive, Operator
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from distdl.collective.grid import Grid, Workers
+
+Widths: TypeAlias = tuple[int, int]
+HaloWidths: TypeAlias = int | Sequence[int] | Sequence[Sequence[int]]
+Interval: TypeAlias = tuple[int, int]
+
+_WIDEST = 1 << 48  # sums of such widths and of any sizes fit into 64 bits
+_Arguments = TypeVarTuple("_Arguments")
+
+
+def _made(
+    make: Callable[[MPI.Comm, Unpack[_Arguments]], _core.Primitive],
+    grid: Grid,
+    *arguments: Unpack[_Arguments],
+    lift: Callable[[Unpack[_Arguments]], tuple[Unpack[_Arguments]]] | None = None,
+) -> Operator:
+    """The operator of these arguments, of which `lift` makes those for tensors with a further dimension in front."""
+    if grid.root is None:
+        return Inactive()
+    further = None if lift is None else lambda: _made(make, grid, *lift(*arguments), lift=lift)
+    return Operator(make(grid.root, *arguments), further)
+
+
+def _lift(workers: Workers) -> Workers:
+    """The same workers with a dimension in front that is not split."""
+    shape, ranks = workers
+    return [1, *shape], ranks
+
+
+def broadcast(
+    P_x: PartitionLike, P_y: PartitionLike, transpose_src: bool = False, transpose_dest: bool = False, preserve_batch: bool = True
+) -> Operator:
+    """A broadcast from P_x to P_y."""
+    return _rooted(_core.Broadcast, P_x, P_y, transpose_src, transpose_dest, preserve_batch)
+
+
+def sum_reduce(
+    P_x: PartitionLike, P_y: PartitionLike, transpose_src: bool = False, transpose_dest: bool = False, preserve_batch: bool = True
+) -> Operator:
+    """A sum-reduction from P_x to P_y."""
+    return _rooted(_core.SumReduce, P_x, P_y, transpose_src, transpose_dest, preserve_batch)
+
+
+def _rooted(make: type[_core.Broadcast | _core.SumReduce], P_x: PartitionLike, P_y: PartitionLike, transpose_src: bool, transpose_dest: bool, preserve_batch: bool) -> Operator:
+    flags = {"transpose_src": transpose_src, "transpose_dest": transpose_dest, "preserve_batch": preserve_batch}
+    with constructing(make.__name__, {"P_x": P_x, "P_y": P_y}, flags) as (x, y):
+        pass
+    return _made(make, x, x.workers, y.workers, *map(bool, flags.values()))
+
+
+def all_sum_reduce(P_x: PartitionLike, axes_reduce: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None) -> Operator:
+    """A sum along some axes of P_x, for all."""
+    return _along_axes(_core.AllSumReduce, P_x, axes_reduce, axes_keep)
+
+
+def all_gather(P_x: PartitionLike, axes_all_gather: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None) -> Operator:
+    """The blocks along some axes of P_x, for all."""
+    return _along_axes(_core.AllGather, P_x, axes_all_gather, axes_keep)
+
+
+def reduce_scatter(
+    P_x: PartitionLike, axes_reduce_scatter: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
+) -> Operator:
+    """A sum along some axes of P_x, in blocks."""
+    return _along_axes(_core.ReduceScatter, P_x, axes_reduce_scatter, axes_keep)
+
+
+def _along_axes(make: type[_core.AllSumReduce | _core.AllGather | _core.ReduceScatter], P_x: PartitionLike, axes: Iterable[int] | None, axes_keep: Iterable[int] | None) -> Operator:
+    options: dict[str, object] = {"axes": axes, "axes_keep": axes_keep}
+    with constructing(make.__name__, {"P_x": P_x}, options) as (x,):
+        along, keep = ([index(axis) for axis in a] if a is not None else None for a in (axes, axes_keep))
+        options.update(axes=along, axes_keep=keep)
+    if make is _core.AllSumReduce:
+        return _made(make, x, x.workers, along, keep)
+
+    def lift(
+        workers: Workers, along: list[int] | None, keep: list[int] | None
+    ) -> tuple[Workers, list[int] | None, list[int] | None]:
+        along, keep = ([a if a < 0 else a + 1 for a in axes] if axes is not None else None for axes in (along, keep))
+        return _lift(workers), along, None if keep is None else [0, *keep]
+
+    return _made(make, x, x.workers, along, keep, lift=lift)
+
+
+def repartition(P_x: PartitionLike, P_y: PartitionLike, preserve_batch: bool = True) -> Operator:
+    """A repartition from P_x to P_y."""
+    with constructing("Repartition", {"P_x": P_x, "P_y": P_y}, {"preserve_batch": preserve_batch}) as (x, y):
+        pass
+    return _made(
+        _core.Repartition, x, x.workers, y.workers, bool(preserve_batch),
+        lift=lambda x, y, batch: (_lift(x), _lift(y), batch),
+    )  # fmt: skip
+
+
+def halo_exchange(P_x: PartitionLike, halo: HaloWidths, periodic: bool | Sequence[bool] = False, fill_value: float = 0.0) -> Operator:
+    """An exchange of halos among the workers of P_x; each worker may want other widths."""
+    mine: list[Widths] = []
+    wraps: list[bool] = []
+    options: dict[str, object] = {"periodic": periodic, "fill_value": fill_value}
+    with constructing("HaloExchange", {"P_x": P_x}, options) as (x,):
+        fill = float(fill_value)
+        if x.active:
+            mine = halo_widths(halo, x.dim)
+        wraps = [bool(periodic)] * x.dim if isinstance(periodic, bool) else [bool(one) for one in periodic]
+        if len(wraps) != x.dim:
+            raise ValueError(f"HaloExchange: periodic {wraps} has {len(wraps)} values; P_x has {x.dim} dimensions")
+    # The widths differ from worker to worker, so that they are gathered rather than compared.
+    halos = widths_of_all(x, mine) or [[[0, 0]] * x.dim] * x.size
+    return _made(
+        _core.HaloExchange, x, x.workers, halos, wraps, fill,
+        lift=lambda workers, halos, wraps, fill: (
+            _lift(workers), [[[0, 0], *one] for one in halos], [False, *wraps], fill
+        ),
+    )  # fmt: skip
+
+
+def halo_widths(halo: HaloWidths, dim: int) -> list[Widths]:
+    """(left, right) for each dimension from an int, one int or one pair per dimension.
+
+    Raises:
+        TypeError: for anything else.
+        ValueError: for another number of dimensions or sides.
+    """
+    given = [halo] * dim if isinstance(halo, int) else list(halo)
+    widths = []
+    for one in given:
+        sides = [one, one] if isinstance(one, int) or getattr(one, "ndim", None) == 0 else list(one)
+        if len(sides) != 2 or len(given) != dim:
+            raise ValueError(
+                f"HaloExchange: halo {halo} for a partition of {dim} dimensions; it has to be an int, or for each "
+                "dimension an int or a pair (left, right)"
+            )
+        widths.append((index(sides[0]), index(sides[1])))
+        if max(map(abs, widths[-1])) >= _WIDEST:
+            raise ValueError(f"HaloExchange: halo {halo}; widths must be less than {_WIDEST}")
+    return widths
+
+
+def widths_of_all(P_x: Grid, mine: list[Widths]) -> list[list[list[int]]]:
+    """Every worker's widths, in worker order; none outside. The ranks have agreed that all of them call it."""
+    return [json.loads(one) for one in P_x.gather(json.dumps(mine).encode())] if P_x.active else []
+
+
+def interval_exchange(
+    layer: str,
+    P_x: Grid,
+    P_y: Grid,
+    wanted: Sequence[Sequence[Interval]],
+    periodic: Sequence[bool] = (),
+    fill_value: float = 0.0,
+) -> Operator:
+    """The exchange that brings each worker of P_y the box that it wants of a tensor on P_x.
+
+    For a layer that knows the global shape of its input, in its set-up: partitions and intervals are agreed on then.
+
+    Args:
+        layer: its name, for messages.
+        P_x, P_y: partitions with as many dimensions as the tensor.
+        wanted: for each dimension the (start, stop) of each place along that dimension of P_y. They may overlap, leave
+            gaps and reach beyond the tensor.
+        periodic: for each dimension whether the tensor wraps; it does not by default.
+        fill_value: what lies beyond the tensor elsewhere.
+    """
+    if P_x.root is None:
+        return Inactive()
+    core = _core.IntervalExchange(
+        layer, P_x.root, P_x.workers, P_y.workers, wanted, list(periodic), float(fill_value)
+    )
+
+    def lift() -> Operator:
+        raise NotImplementedError(f"{layer}: vmap is not supported; give the layer the batch as a dimension")
+
+    return Operator(core, lift)
+
+
+def all_gather_among(workers: Grid) -> Operator:
+    """The gathering of 1-d blocks among a line of workers, for a layer: its ranks have agreed on partitions."""
+    return _made(_core.AllGather, workers, workers.workers, [0], None)
+
+
+def replicate(workers: Grid) -> Operator:
+    """The identity for a tensor of which each of a line of workers has a copy; its adjoint sums over the copies."""
+    return _made(_core.Replicate, workers, workers.workers)

@@ -1,0 +1,120 @@
+"""The halo exchange of tensors that already have room for their halos: the four-argument form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from distdl.collective.construction import PartitionLike, constructing
+from distdl.operators.constructors import HaloWidths, halo_exchange, halo_widths, widths_of_all
+from distdl.operators.dispatch import Started
+
+if TYPE_CHECKING:
+    from distdl.collective.grid import Grid
+
+
+class HaloInRoom:
+    """A halo exchange on tensors that already have room for their halos: the four-argument form.
+
+    Args:
+        P_x: the partition.
+        room: [dim, 2] widths of the room around this worker's block.
+        received: [dim, 2] widths of what arrives in it, next to the block; at most the room.
+        sent: [dim, 2] widths of what goes to the left and the right neighbor. It follows from what these receive, and
+            is checked against it where it is given.
+    """
+
+    name = "HaloExchange"
+
+    def __init__(self, P_x: PartitionLike, room: HaloWidths, received: HaloWidths, sent: HaloWidths | None = None) -> None:
+        form = "three arguments" if sent is None else "four arguments"
+        with constructing("HaloExchange", {"P_x": P_x}, {"form": form}) as (x,):
+            if x.active:
+                self._room, self._received = halo_widths(room, x.dim), halo_widths(received, x.dim)
+                for d, (space, width) in enumerate(zip(self._room, self._received, strict=True)):
+                    if any(not 0 <= w <= s for w, s in zip(width, space, strict=True)):
+                        raise ValueError(
+                            f"HaloExchange: in dimension {d} widths {width} are received into room for {space}; they "
+                            "must be at least 0 and at most the room"
+                        )
+        if sent is not None:
+            self._check_sent(x, sent)
+        self._exchange = halo_exchange(x, self._received if x.active else 0)
+        self._active = x.active
+
+    def _check_sent(self, x: Grid, sent: HaloWidths) -> None:
+        everyone = widths_of_all(x, self._received if x.active else [])
+        with constructing("HaloExchange", {"P_x": x}, {}):
+            if x.active:
+                widths = halo_widths(sent, x.dim)
+                for d, neighbors in enumerate(x.neighbor_ranks(x.rank)):
+                    for side, neighbor in enumerate(neighbors):
+                        expected = 0 if neighbor < 0 else everyone[neighbor][d][1 - side]
+                        if widths[d][side] != expected:
+                            raise ValueError(
+                                f"HaloExchange: worker {x.rank} sends {widths[d][side]} elements to its "
+                                f"{('left', 'right')[side]} neighbor in dimension {d}, which receives {expected}"
+                            )
+
+    @property
+    def active(self) -> bool:
+        """Whether this rank is a worker."""
+        return self._active
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Fill the received part of the room; keep the rest."""
+        if not self._active:
+            return self._exchange(x)
+        block, grown, target = self._views(x)
+        target.copy_(self._exchange(block))
+        return grown
+
+    def start(self, x: torch.Tensor) -> Started:
+        """Begin to fill the received part of the room."""
+        if not self._active:
+            return self._exchange.start(x)
+        block, grown, target = self._views(x)
+        return _RoomBeingFilled(grown, target, self._exchange.start(block))
+
+    def refuse(self, problem: object) -> None:
+        """Raise on all workers what is wrong with the input of this one. In place of a call."""
+        self._exchange.refuse(problem)
+
+    def _refused(self, x: object) -> object:
+        """What the exchange is to refuse in place of the block, on all ranks; None if x has room for its halos."""
+        if not isinstance(x, torch.Tensor) or x.is_nested or x.is_quantized or x.layout is not torch.strided:
+            return x
+        needed = [left + right for left, right in self._room]
+        if x.ndim == len(needed) and all(n >= room for n, room in zip(x.shape, needed, strict=True)):
+            return x if x.is_meta else None
+        return ValueError(f"is of shape {list(x.shape)}; it must have room for halos of {self._room}")
+
+    def _views(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """This worker's own block of x, a copy of x, and the part of the copy that the exchange fills."""
+        refused = self._refused(x)
+        if refused is not None:
+            self._exchange.refuse(refused)
+        block, grown = x, x.clone()
+        target = grown
+        for d, ((left, right), (from_left, from_right)) in enumerate(zip(self._room, self._received, strict=True)):
+            own = x.shape[d] - left - right
+            block = block.narrow(d, left, own)
+            target = target.narrow(d, left - from_left, own + from_left + from_right)
+        return block, grown, target
+
+
+@dataclass(frozen=True)
+class _RoomBeingFilled:
+    """A call of HaloInRoom that was started."""
+
+    grown: torch.Tensor
+    target: torch.Tensor
+    started: Started
+
+    name = HaloInRoom.name
+
+    def wait(self) -> torch.Tensor:
+        self.target.copy_(self.started.wait())
+        return self.grown

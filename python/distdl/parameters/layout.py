@@ -1,0 +1,189 @@
+"""Which block of a parameter each worker uses, and where the block lives."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from distdl import _core
+from distdl.collective.grid import Grid
+
+Interval: TypeAlias = tuple[int, int]
+
+KINDS = ("owner", "sharded", "replicated")
+_kind: ContextVar[str] = ContextVar("parameter_layout", default="owner")
+
+
+@contextmanager
+def parameter_layout(kind: str) -> Iterator[None]:
+    """Say how the parameters live of the layers that are constructed in a block of code. The numbers do not depend on it.
+
+    Args:
+        kind: where a block lives that several workers use:
+
+            - "owner", the default: on the first of them. It is broadcast to the others when it is used, and their
+              gradients are summed on the owner.
+            - "sharded": each of P workers has 1/P of it, of its gradient and of the optimizer's state. It is gathered
+              when it is used, and its gradient is summed in shards (known as ZeRO-3, or FSDP).
+            - "replicated": each of them has all of it, as torch's own utilities expect. Nothing travels in the forward
+              pass, and gradients are summed on all of them.
+
+    Raises:
+        ValueError: for another kind.
+
+    Every rank of the layers inside has to use the same kind; constructing a layer raises on all of them otherwise.
+
+    Example:
+        >>> with distdl.parameter_layout("sharded"):
+        ...     model = make_model(P_x)
+    """
+    if kind not in KINDS:
+        raise ValueError(f"parameter_layout: kind={kind!r}; it must be one of {', '.join(map(repr, KINDS))}")
+    token = _kind.set(kind)
+    try:
+        yield
+    finally:
+        _kind.reset(token)
+
+
+def current_kind() -> str:
+    """How the parameters of a layer live that is constructed now."""
+    return _kind.get()
+
+
+def cut(n: int, p: int) -> list[Interval]:
+    """(start, stop) of the balanced blocks of n elements over p workers."""
+    return [_core.balanced_block(n, p, i) for i in range(p)]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a tensor of a whole shape is spread over the workers of a grid.
+
+    Dimension d of the tensor is cut into balanced blocks along axis ``axes[d]`` of the grid, or not at all where that
+    is None. Workers whose places differ along other axes alone use the same block.
+
+    Attributes:
+        grid: the workers.
+        shape: the shape of the whole tensor.
+        axes: for each dimension of the tensor an axis of the grid, or None. No axis twice.
+        first_of: axes of the grid along which only the workers at place 0 use the tensor.
+        kind: how a block lives that several workers use: see :func:`distdl.parameter_layout`.
+    """
+
+    grid: Grid
+    shape: tuple[int, ...]
+    axes: tuple[int | None, ...]
+    first_of: tuple[int, ...] = ()
+    kind: str = "owner"
+
+    @functools.cached_property
+    def copies(self) -> tuple[int, ...]:
+        """The axes of the grid along which workers use the same block."""
+        return tuple(a for a in range(self.grid.dim) if a not in self.axes and a not in self.first_of)
+
+    @functools.cached_property
+    def users(self) -> int:
+        """How many workers use the same block."""
+        return math.prod(self.grid.shape[a] for a in self.copies)
+
+    @functools.cached_property
+    def shard_dim(self) -> int | None:
+        """The dimension along which a block is cut into shards, the longest one; None where it is not."""
+        if self.kind != "sharded" or self.users == 1 or not self.shape:
+            return None
+        extents = [n // self._parts(d) for d, n in enumerate(self.shape)]
+        return extents.index(max(extents))
+
+    def _parts(self, d: int) -> int:
+        axis = self.axes[d]
+        return 1 if axis is None or not self.grid.known else self.grid.shape[axis]
+
+    def used(self, place: Sequence[int]) -> list[Interval] | None:
+        """(start, stop) along each dimension of the block that the worker at a place uses; None if it uses none."""
+        if any(place[a] for a in self.first_of):
+            return None
+        at = [0 if axis is None else place[axis] for axis in self.axes]
+        return [_core.balanced_block(n, self._parts(d), i) for d, (n, i) in enumerate(zip(self.shape, at, strict=True))]
+
+    def owned(self, place: Sequence[int]) -> list[Interval] | None:
+        """(start, stop) along each dimension of what lives on the worker at a place; None if nothing does."""
+        block, copy = self.used(place), self._copy(place)
+        d = self.shard_dim
+        if block is None or (copy > 0 and d is None and self.kind != "replicated"):
+            return None
+        if d is not None:
+            start, stop = block[d]
+            first, last = _core.balanced_block(stop - start, self.users, copy)
+            block[d] = (start + first, start + last)
+        return block
+
+    def _copy(self, place: Sequence[int]) -> int:
+        """The number of a worker among those that use the same block."""
+        copy = 0
+        for a in self.copies:
+            copy = copy * self.grid.shape[a] + place[a]
+        return copy
+
+    @functools.cached_property
+    def intervals(self) -> list[Interval] | None:
+        """(start, stop) along each dimension of what lives on this rank; None if nothing does."""
+        return self.owned(self.grid.place) if self.grid.active else None
+
+    @functools.cached_property
+    def local_shape(self) -> tuple[int, ...]:
+        """The shape of what lives on this rank. Where that is nothing, it has as many dimensions, and no rows."""
+        return self._shape_of(self.intervals)
+
+    @functools.cached_property
+    def used_shape(self) -> tuple[int, ...]:
+        """The shape of the block that this worker uses; without rows where it uses none."""
+        return self._shape_of(self.used(self.grid.place) if self.grid.active else None)
+
+    def _shape_of(self, intervals: Sequence[Interval] | None) -> tuple[int, ...]:
+        return (0, *self.shape[1:]) if intervals is None else tuple(stop - start for start, stop in intervals)
+
+    def users_of(self, place: Sequence[int]) -> tuple[int, ...]:
+        """The ranks of the workers that use the same block as the worker at a place."""
+        return self.grid.side_by_side(place, self.copies)
+
+    @functools.cached_property
+    def owners(self) -> Grid:
+        """The workers that use a block and are the first to do so, in a grid that broadcasts to all workers."""
+        return self.grid.first_along(self.copies)
+
+    @functools.cached_property
+    def storage(self) -> tuple[Grid, list[list[Interval]]]:
+        """The tensor as it lives: a grid with as many dimensions as the tensor, and the intervals along each of them.
+
+        Of a replicated tensor these are the first copies.
+        """
+        if not self.grid.known:
+            return self.grid, []
+        along = [cut(n, self._parts(d)) for d, n in enumerate(self.shape)]
+        d = self.shard_dim
+        if d is not None:
+            along[d] = [
+                (start + first, start + last)
+                for start, stop in along[d]
+                for first, last in cut(stop - start, self.users)
+            ]
+        extents = [len(intervals) for intervals in along]
+        ranks = [self._rank_at(_core.grid_index(extents, i)) for i in range(math.prod(extents))]
+        return self.grid.related(ranks, extents), along
+
+    def _rank_at(self, index: Sequence[int]) -> int:
+        """The rank on which the block at an index of the storage grid lives."""
+        place, copy = [0] * self.grid.dim, 0
+        for d, (axis, at) in enumerate(zip(self.axes, index, strict=True)):
+            block = at
+            if d == self.shard_dim:
+                block, copy = divmod(at, self.users)
+            if axis is not None:
+                place[axis] = block
+        return self.users_of(place)[copy]

@@ -1,0 +1,87 @@
+"""How a rank's program ends: an exception that nobody catches ends the whole job, and who is done tells the others."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from types import TracebackType
+
+from mpi4py import MPI
+
+from distdl import _core
+
+_shown = sys.excepthook  # whatever shows exceptions in this program
+_process = os.getpid()
+_SECONDS_TO_READ = 0.3
+
+
+def _end_the_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Show an uncaught exception, and end the ranks that would wait for this one for ever."""
+    try:
+        _shown(kind, error, trace)
+    finally:
+        if _others_may_wait():
+            world = MPI.COMM_WORLD
+            with suppress(Exception):  # nobody may be there to read it
+                print(
+                    f"distdl: rank {world.Get_rank()} of {world.Get_size()} ends the job: {kind.__name__} was not "
+                    "caught",
+                    file=sys.stderr,
+                )
+                _flush()
+            world.Abort(128 + signal.SIGINT if issubclass(kind, KeyboardInterrupt) else 1)
+
+
+def _others_may_wait() -> bool:
+    if os.getpid() != _process or sys.flags.interactive or hasattr(sys, "ps1"):
+        return False
+    return MPI.Is_initialized() and not MPI.Is_finalized() and MPI.COMM_WORLD.Get_size() > 1
+
+
+def _flush() -> None:
+    """Have what was said read by mpiexec, which forgets what it has not read when the job is aborted."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    time.sleep(_SECONDS_TO_READ)
+
+
+def _end_after_failure() -> None:
+    """End the job if an MPI call has failed here: the other ranks may wait for ever for what did not happen."""
+    if failure := _core.failure():
+        rank = MPI.COMM_WORLD.Get_rank()
+        print(f"distdl: rank {rank} ends the job, in which others may wait for it: {failure}", file=sys.stderr)
+        _flush()
+        MPI.COMM_WORLD.Abort(1)
+
+
+def _finish() -> None:
+    """At the end of the Python program: let nothing be under way, and say what nobody has heard yet."""
+    _end_after_failure()
+    # An exception that nobody caught: mpi4py will end the job at once, and others may never do what is under way here.
+    ends_the_job = "mpi4py.run" in sys.modules and hasattr(sys, "last_value")
+    if not ends_the_job:
+        _core.finish_all()
+    while complaint := _core.take_complaint():
+        print(f"distdl: the end of the program {complaint}", file=sys.stderr)
+    _core.set_locator(None)
+
+
+def install() -> None:
+    """Take part in the end of the program from now on."""
+    sys.excepthook = _end_the_job
+    atexit.register(_finish)
+    os.register_at_fork(after_in_child=lambda: atexit.unregister(_finish))  # the threads stay with the parent
+    if not MPI.Is_initialized():  # as where the pages are made
+        return
+    _core.attend_finalize()
+    # What is attached later is deleted first: where the program finalizes MPI itself, this lets go of Python's lock.
+    MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_before_mpi_ends), None)
+
+
+def _before_mpi_ends(*_: object) -> None:
+    _end_after_failure()
+    _core.end_of_program()

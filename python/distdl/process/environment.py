@@ -1,0 +1,30 @@
+"""The environment variables that distdl reads, all of them here, once, when it is imported."""
+
+from __future__ import annotations
+
+import os
+
+from distdl import _core, memory, progress, watchdog
+
+
+def apply() -> None:
+    """Do what the environment asks for.
+
+    Raises:
+        ValueError: if a variable has a value that its function refuses.
+    """
+    debugging = _is_set("DISTDL_DEBUG")
+    _core.set_debugging(debugging)
+    seconds = os.environ.get("DISTDL_WATCHDOG", "")
+    try:
+        watchdog.set_watchdog(
+            float(seconds or watchdog.default_seconds(debugging)), end=_is_set("DISTDL_WATCHDOG_END")
+        )
+    except ValueError:
+        raise ValueError(f"DISTDL_WATCHDOG={seconds!r}; it has to be a number of seconds, at least 0") from None
+    progress.set_progress_thread(os.environ.get("DISTDL_PROGRESS_THREAD", "1") != "0")
+    memory.set_staging(os.environ.get("DISTDL_STAGING", "where needed"))
+
+
+def _is_set(name: str) -> bool:
+    return os.environ.get(name, "0") not in ("", "0")

@@ -1,0 +1,76 @@
+"""Loads torch, then mpi4py's MPI, then the extension, and explains what is wrong where that fails.
+
+The order matters: the extension uses the torch and the MPI library that are loaded already, whichever they are.
+"""
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+_REINSTALL = "pip install --force-reinstall --no-deps <distdl's source folder>"
+_REBUILD_WITH_MPI = (
+    "distdl must be built with the MPI library that mpi4py uses. Put that library's mpicxx on PATH and run: "
+    f"DISTDL_SYSTEM_MPI=1 {_REINSTALL}"
+)
+
+
+def load() -> None:
+    """Load `distdl._core`, or raise an ImportError that says what to do."""
+    _check_torch()
+    mpi = _load_mpi()
+    theirs = _first_line(mpi.Get_library_version())
+    try:
+        core = importlib.import_module("distdl._core")
+    except ImportError as error:
+        raise ImportError(
+            f"distdl: the extension does not load: {error}. mpi4py uses {theirs}; if it is an MPI library that is "
+            f"missing, {_REBUILD_WITH_MPI}"
+        ) from error
+    if mpi.Is_initialized() and not core.mpi_initialized():
+        ours = _first_line(core.mpi_library_version())
+        raise ImportError(
+            f"distdl: two MPI libraries are loaded ({_loaded_mpi_libraries()}). mpi4py uses, and has initialized, "
+            f"{theirs}; distdl's extension uses another, {ours}. {_REBUILD_WITH_MPI}"
+        )
+
+
+def _check_torch() -> None:
+    try:
+        built = importlib.import_module("distdl._build_info").torch_version.split(".")[:2]
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"distdl: no compiled extension belongs to {__file__}, which looks like the source tree. Run: pip install "
+            "<distdl's source folder>, and keep that folder's python/ off sys.path."
+        ) from error
+    if built != torch.__version__.split(".")[:2]:
+        needed = ".".join(built)
+        raise ImportError(
+            f"distdl: built against torch {needed}, but torch {torch.__version__} is installed; their minor versions "
+            f"must be equal. Run: pip install 'torch=={needed}.*', or {_REINSTALL}"
+        )
+
+
+def _load_mpi() -> ModuleType:
+    try:
+        return importlib.import_module("mpi4py.MPI")
+    except (ImportError, RuntimeError) as error:
+        raise ImportError(
+            "distdl: mpi4py.MPI does not load. If no MPI library is found: load your cluster's MPI module, or name its "
+            "libmpi.so in the environment variable MPI4PY_LIBMPI, or run: pip install 'mpich==5.0.*'. mpi4py says: "
+            f"{error}"
+        ) from error
+
+
+def _first_line(library_version: str) -> str:
+    line = library_version.strip("\0\n ").splitlines()[0].split(",")[0]
+    return " ".join(line.split())
+
+
+def _loaded_mpi_libraries() -> str:
+    mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
+    return ", ".join(sorted(path for path in mapped if Path(path).name.startswith("libmpi")))
+
+
+load()
