@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from cases import first_alone, on
 from contestants import ROOT, Contestant
 from mpi4py import MPI
 from report import Row, machine, save, size_from
 from timing import measure
 
 import distdl
-from cases import first_alone, on
 from distdl import Partition, nn
 
 SIZES = (1 << 20, 1 << 24, 1 << 26)
