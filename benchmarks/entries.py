@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import exchanges
-
 import cases
+import exchanges
 from cases import Case
+
 from distdl import Partition
 
 

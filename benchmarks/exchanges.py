@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from cases import Case, first_alone, on
 from contestants import NOTHING, Overlaps
 from torch import Tensor
 
-from cases import Case, first_alone, on
 from distdl import Partition, nn
 
 ALL = slice(None)

@@ -8,10 +8,10 @@ from time import sleep
 from typing import Any
 
 import torch
+from cases import first_alone, on
 from torch import Tensor
 from torch.nn.functional import conv1d, conv2d, linear
 
-from cases import first_alone, on
 from distdl import Partition, nn
 from distdl.nn.conv_halo import Added, Borders
 

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Makes the figures of docs/performance.rst, in less than ten minutes, and ends with one table of all goals: see
-# README.md. The wire needs root, and more.
+# Makes the figures of docs/performance.rst, in less than ten minutes: see README.md. The wire needs root, and more.
 #   bash benchmarks/run.sh [FOLDER [convolution]]   FOLDER: where the figures go (default docs/figures)
 #                                                   convolution: these instead, in five minutes
 set -euo pipefail
@@ -17,8 +16,7 @@ cmake -S . -B build/geometry -DDISTDL_GEOMETRY_TESTS_ONLY=ON -DCMAKE_BUILD_TYPE=
 cmake --build build/geometry --target geometry_benchmark >/dev/null
 build/geometry/geometry_benchmark | tee "$figures/geometry.txt"
 mpiexec -n 2 python -m mpi4py benchmarks/primitives.py --seconds 240 --json "$figures/primitives.json"
-mpiexec -n 2 python -m mpi4py benchmarks/trials.py --seconds 3 --json "$figures/trials.json"
+mpiexec -n 2 python -m mpi4py benchmarks/layers.py --json "$figures/layers.json"
 mpiexec -n 2 python -m mpi4py benchmarks/overlap.py --seconds 2 --json "$figures/overlap.json"
 python benchmarks/two_hosts.py benchmarks/ping_pong.py | tee "$figures/ping_pong.txt"
 python benchmarks/two_hosts.py benchmarks/overlap.py --wire --size 8M --seconds 3 --json "$figures/two_hosts.json"
-python benchmarks/goals.py "$figures" | tee "$figures/goals.txt"

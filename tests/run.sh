@@ -66,7 +66,7 @@ observer() {  # what is preloaded to count MPI's objects, and to make its calls 
 
 leaks() {
   timeout --kill-after=20 "$limit" mpiexec -n 2 env LD_PRELOAD="$(realpath "$venv")/observer.so" \
-    python -m mpi4py -m pytest tests/python/leaks.py
+    python -m mpi4py -m pytest tests/python/process/leaks.py
 }
 
 ranks() {  # ranks N [FILES]
@@ -83,5 +83,5 @@ stage "the progress thread, in C++ alone" progress
 stage "an observer below MPI" observer
 stage "nothing leaks, on 2 ranks" leaks
 stage "MPI calls that fail, on 2 ranks" python tests/pmpi/faults.py "$venv/observer.so" 37
-stage "messages of more than 2^31 bytes, on 2 ranks" ranks 2 tests/python/huge_messages.py
+stage "messages of more than 2^31 bytes, on 2 ranks" ranks 2 tests/python/primitives/huge_messages.py
 printf '\nAll tests passed, in %s s.\n' "$SECONDS"

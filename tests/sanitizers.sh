@@ -15,8 +15,9 @@ rm -rf "$build" && mkdir -p "$build"
 python -m pip install -q --disable-pip-version-check --no-deps --target "$build/site" \
   -C "cmake.define.DISTDL_SANITIZE=address;undefined" -C cmake.build-type=RelWithDebInfo .
 
-tests=(operators start_wait halo_exchange memory staging derivatives communicators)
-tests=("${tests[@]/#/tests/python/test_}")
+tests=(primitives/test_{operators,start_wait,halo_exchange,staging} autograd/test_derivatives process/test_memory
+  partitions/test_communicators)
+tests=("${tests[@]/#/tests/python/}")
 preload=
 for library in libasan.so libubsan.so libstdc++.so; do preload+="$(c++ -print-file-name="$library") "; done
 # What Python and torch leave behind at their end is not ours: leaks are written down without an end of the job. Stacks

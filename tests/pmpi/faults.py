@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
-from jobs import OUTSIDE
+from support.jobs import OUTSIDE
 
 LIMIT = 60.0  # seconds
 RANK = 1

@@ -4,7 +4,7 @@
 // DISTDL_FAIL=MPI_Ibcast_c,1,3,before makes the third MPI_Ibcast_c on rank 1 of the job do nothing and say that it
 // failed; with "after" it does what it should, and says so all the same. DISTDL_CALLS=FILE writes at the end to FILE.0,
 // FILE.1, ... what each rank called how often. Every function that the extension calls has to be here, which
-// tests/python/leaks.py checks; so there are none that make datatypes, operations or windows.
+// tests/python/process/leaks.py checks; so there are none that make datatypes, operations or windows.
 #include <dlfcn.h>
 #include <mpi.h>
 

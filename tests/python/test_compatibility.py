@@ -16,7 +16,8 @@ from distdl.utilities.tensor_decomposition import (
     compute_subtensor_start_indices,
     compute_subtensor_stop_indices,
 )
-from support import balanced, on_all_ranks
+from support.blocks import balanced
+from support.ranks import on_all_ranks
 
 HOMES = {
     "distdl.backend.backend.Partition": distdl.Partition,

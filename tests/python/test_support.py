@@ -6,7 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support import assert_equals_twin, grid, job, on_all_ranks, same_bits, together, values
+from support.blocks import grid
+from support.ranks import job, on_all_ranks, together
+from support.tensors import same_bits, values
+from support.twins import assert_equals_twin
 
 last = job.rank == job.size - 1
 

@@ -1,0 +1,82 @@
+"""The transforms of torch.func through every operator."""
+
+import pytest
+import torch
+
+import distdl.nn as dnn
+from support.blocks import grid
+from support.cases import CASES
+from support.ranks import job
+from support.tensors import same_bits, values
+
+# Of torch's own modules, which it imports at the first transform.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script", "ignore:.*:DeprecationWarning:torch")
+
+
+@pytest.mark.parametrize("make", CASES.values(), ids=CASES)
+def test_grad_and_jvp(P_world, make):
+    case = make(P_world)
+    A = case.operator._operator
+    x, v = values(case.shape, seed=job.rank), values(case.shape, seed=100 + job.rank)
+    w = values(case.operator(x).shape, seed=200 + job.rank)
+
+    def f(x):
+        return (w * case.operator(x).square()).sum()
+
+    y, ty = torch.func.jvp(case.operator, (x,), (v,))
+    assert same_bits(y, case.operator(x))
+    assert same_bits(ty, case.operator(v))
+    assert same_bits(torch.func.grad(f)(x), A.adjoint(x, 2 * w * case.operator(x)))
+    hessian_times_v = A.adjoint(x, 2 * w * case.operator(v))
+    assert same_bits(torch.func.jvp(torch.func.grad(f), (x,), (v,))[1], hessian_times_v)
+    assert same_bits(torch.func.grad(lambda x: (torch.func.grad(f)(x) * v).sum())(x), hessian_times_v)
+
+
+@pytest.mark.parametrize("make", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("dim", [0, -1])
+def test_vmap(P_world, make, dim):
+    """Each of a batch, with the values and the gradients of one after the other."""
+    case = make(P_world)
+    batch = [values(case.shape, seed=10 * i + job.rank) for i in range(3)]
+    x = torch.stack(batch, dim)
+    y = torch.func.vmap(case.operator, in_dims=dim)(x)
+    for mine, one in zip(y.unbind(0), batch, strict=True):
+        assert same_bits(mine, case.operator(one).reshape(mine.shape))
+
+    def f(x):
+        return case.operator(x).square().sum()
+
+    gradients = torch.func.vmap(torch.func.grad(f), in_dims=dim)(x)
+    for mine, one in zip(gradients.unbind(0), batch, strict=True):
+        assert same_bits(mine, torch.func.grad(f)(one))
+
+
+@pytest.mark.parametrize("jacobian", [torch.func.jacfwd, torch.func.jacrev])
+def test_jacobians(P_world, jacobian):
+    """All ranks vary the same element, or ask for the gradient of the same one: the sum counts it once for each."""
+    layer = dnn.AllSumReduce(grid(P_world, [job.size]), [0])
+    assert same_bits(jacobian(layer)(values([3], seed=job.rank)), job.size * torch.eye(3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["sum_reduce_rows", "all_gather_rows", "reduce_scatter_columns", "repartition_all_to_all", "halo_periodic"],
+)
+def test_vmap_in_vmap(P_world, name):
+    """Over two further dimensions, one by one."""
+    case = CASES[name](P_world)
+    x = values((2, 3, *case.shape), seed=job.rank)
+    y = torch.func.vmap(torch.func.vmap(case.operator, in_dims=-1, out_dims=-1))(x.movedim(1, -1))
+    for i in range(2):
+        for j in range(3):
+            mine = y[i][..., j]
+            assert same_bits(mine, case.operator(x[i, j]).reshape(mine.shape))
+
+
+def test_hessian(P_world):
+    """Forward over reverse, each under vmap: of sum(y^3) it is A* diag(6 y) A."""
+    layer = dnn.HaloExchange(grid(P_world, [job.size]), 1, periodic=True)
+    x = values([2], seed=job.rank)
+    hessian = torch.func.hessian(lambda x: layer(x).pow(3).sum())(x)
+    for mine, direction in zip(hessian.unbind(1), torch.eye(2, dtype=x.dtype), strict=True):
+        assert same_bits(mine, layer._operator.adjoint(x, 6 * layer(x) * layer(direction)))

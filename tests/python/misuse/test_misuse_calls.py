@@ -1,0 +1,221 @@
+"""What layers must not be called with: on whichever rank, it raises the same on all ranks, and a good call follows."""
+
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+
+import distdl
+import distdl.nn as dnn
+from support.misuses.table import grid_of
+from support.ranks import job, raises_everywhere
+from support.tensors import same_bits, values
+
+more_than_one_rank = pytest.mark.mpi(min_size=2)
+double = torch.double
+
+
+def on_grid(dims, make):
+    """A layer on all ranks along the last dimension, and how it is called: (N, C, *space) in blocks of four."""
+
+    def made(P):
+        layer = make(grid_of(P, dims + 2))
+        return layer, (values((2, 4, *[4] * dims), seed=job.rank),)
+
+    return made
+
+
+def linear(P):
+    """In blocks of features."""
+    P_x, P_y = grid_of(P, 2), P.create_cartesian_topology_partition([1, 1])
+    return dnn.DistributedLinear(P_x, P_y, P_x, 3 * P.size, 2, dtype=double), (values((2, 3), seed=job.rank),)
+
+
+def mse(P):
+    """On blocks of the batch."""
+    return dnn.DistributedMSELoss(P), (values((3,)), values((3,), seed=1))
+
+
+def cross_entropy(P):
+    """On blocks of the batch."""
+    layer = dnn.DistributedCrossEntropyLoss(P.create_cartesian_topology_partition([P.size, 1]))
+    return layer, (values((2, 3)), torch.tensor([0, 2]))
+
+
+def along(make, *shape):
+    """A primitive on all ranks in a row."""
+    return lambda P: (make(grid_of(P, len(shape))), (values(shape, seed=job.rank),))
+
+
+LAYERS = {
+    "Broadcast": along(lambda P: dnn.Broadcast(P, P), 2, 3),
+    "SumReduce": along(lambda P: dnn.SumReduce(P, P.create_cartesian_topology_partition([1, 1])), 2, 3),
+    "AllSumReduce": along(lambda P: dnn.AllSumReduce(P, [1]), 2, 3),
+    "AllGather": along(lambda P: dnn.AllGather(P, [1]), 2, 3),
+    "ReduceScatter": along(lambda P: dnn.ReduceScatter(P, [1]), 2, 3),
+    "Repartition": along(lambda P: dnn.Repartition(P, P), 2, 3),
+    "HaloExchange": along(lambda P: dnn.HaloExchange(P, [0, 1]), 2, 3),
+    "HaloExchange in its room": along(lambda P: dnn.HaloExchange(P, [[0, 0], [1, 1]], [[0, 0], [1, 1]], None), 2, 5),
+    "DistributedLinear": linear,
+    "DistributedMSELoss": mse,
+    "DistributedCrossEntropyLoss": cross_entropy,
+    "DistributedPad": on_grid(1, lambda P: dnn.DistributedPad(P, (1, 1))),
+    **{
+        f"Distributed{kind}{dims}d": on_grid(
+            dims, lambda P, kind=kind, dims=dims: getattr(dnn, f"Distributed{kind}{dims}d")(P, 4, 4, 3, dtype=double)
+        )
+        for kind in ("Conv", "ConvTranspose")
+        for dims in (1, 2, 3)
+    },
+    **{
+        f"Distributed{kind}{dims}d": on_grid(
+            dims, lambda P, kind=kind, dims=dims: getattr(dnn, f"Distributed{kind}{dims}d")(P, 2)
+        )
+        for kind in ("MaxPool", "AvgPool", "AdaptiveMaxPool", "AdaptiveAvgPool")
+        for dims in (1, 2, 3)
+    },
+    "DistributedLPPool2d": on_grid(2, lambda P: dnn.DistributedLPPool2d(P, 2.0, 2)),
+    "DistributedUpsample": on_grid(2, lambda P: dnn.DistributedUpsample(P, scale_factor=2.0)),
+}
+WRONG = {
+    "None": (lambda x: None, TypeError, "has to be a torch.Tensor"),
+    "a text": (lambda x: "x", TypeError, "has to be a torch.Tensor"),
+    "a number": (lambda x: 1.0, TypeError, "has to be a torch.Tensor"),
+    "a list": (lambda x: x.tolist(), TypeError, "has to be a torch.Tensor"),
+    "a list of tensors": (lambda x: [x], TypeError, "has to be a torch.Tensor"),
+    "an array": (lambda x: x.numpy(), TypeError, "has to be a torch.Tensor"),
+    "a number of numpy": (lambda x: np.float64(1), TypeError, "has to be a torch.Tensor"),
+    "a dtype": (lambda x: torch.float32, TypeError, "has to be a torch.Tensor"),
+    "a layer": (lambda x: torch.nn.Linear(1, 1), TypeError, "has to be a torch.Tensor"),
+    "an exception": (lambda x: KeyError("it"), TypeError, "it"),
+    "sparse": (lambda x: x.to_sparse(), TypeError, "only strided"),
+    "compressed": (lambda x: torch.eye(3).to_sparse_csr(), TypeError, "only strided"),
+    "quantized": (lambda x: torch.quantize_per_tensor(x.float(), 0.1, 0, torch.quint8), TypeError, "only strided"),
+    "nested": (lambda x: torch.nested.nested_tensor([x]), TypeError, "only strided"),
+    "jagged": (lambda x: torch.nested.nested_tensor([x], layout=torch.jagged), TypeError, "only strided"),
+    "meta": (lambda x: x.to("meta"), TypeError, "meta device"),
+    "without a dtype to copy": (
+        lambda x: torch.empty(2, dtype=torch.uint4),
+        (TypeError, ValueError),
+        "can copy no values|room",
+    ),
+    "40 dimensions": (lambda x: torch.empty((1,) * 40), ValueError, "at most 32|room"),
+}
+DIFFERENT = {
+    "another dtype": (lambda x: x.float(), (TypeError, ValueError, RuntimeError), "dtype|float|Float"),
+    "complex": (lambda x: x.to(torch.complex128), (TypeError, ValueError, RuntimeError), "dtype|complex|Complex"),
+    "integers": (lambda x: x.long(), (TypeError, ValueError, RuntimeError, NotImplementedError), "dtype|int|Long"),
+    "one dimension more": (lambda x: x.unsqueeze(-1), (ValueError, RuntimeError), "dimension|shape"),
+    "one dimension less": (lambda x: x[0], (ValueError, RuntimeError), "dimension|shape"),
+    "another shape": (lambda x: torch.cat([x, x]), (ValueError, RuntimeError), "shape|size"),
+    "zero volume": (
+        lambda x: distdl.zero_volume_tensor(dtype=x.dtype),
+        (ValueError, RuntimeError),
+        "dimension|shape|volume",
+    ),
+}
+# Layers with code of their own for what they are called with; of what the others share, a part is enough.
+OWN_CODE = (
+    "Broadcast",
+    "SumReduce",
+    "HaloExchange in its room",
+    "DistributedLinear",
+    "DistributedCrossEntropyLoss",
+    "DistributedPad",
+    "DistributedConv2d",
+    "DistributedMaxPool2d",
+    "DistributedUpsample",
+)
+SHARED = ("None", "sparse", "meta", "another dtype", "one dimension less")
+every_layer = pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+
+
+def of_each(misuses):
+    """Parameters for a test: a layer and one of these misuses."""
+    chosen = {
+        f"{layer}-{name}": (make, *misuse)
+        for layer, make in LAYERS.items()
+        for name, misuse in misuses.items()
+        if layer in OWN_CODE or name in SHARED
+    }
+    return pytest.mark.parametrize(("make", "wrong", "kind", "match"), chosen.values(), ids=chosen)
+
+
+def check(P, make, kind, match, call):
+    """`call` of a layer and its arguments raises everywhere; what it was passed stays, and good calls are as before."""
+    layer, arguments = make(P)
+    copies = [one.clone() for one in arguments]
+    before = layer(*arguments)
+    for rank in {job.size - 1, 0}:
+        act = call if job.rank == rank else lambda layer, *arguments: layer(*arguments)
+        text = raises_everywhere(kind, match, lambda act=act: act(layer, *arguments))
+        assert type(layer).__name__ in text, text
+        assert all(same_bits(one, copy) for one, copy in zip(arguments, copies, strict=True))
+        assert same_bits(layer(*arguments), before)
+
+
+@of_each(WRONG)
+@pytest.mark.filterwarnings("ignore:.*quantize_per_tensor.*", "ignore:.*CSR.*", "ignore:.*nested.*")
+def test_what_no_layer_takes(P_world, make, wrong, kind, match):
+    _, (x, *targets) = make(P_world)
+    bad = wrong(x)
+    check(P_world, make, kind, match, lambda layer, x, *others: layer(bad, *others))
+    if targets:
+        check(P_world, make, kind, match, lambda layer, x, target: layer(x, bad))
+
+
+@more_than_one_rank
+@of_each(DIFFERENT)
+def test_what_differs_on_one_rank(P_world, make, wrong, kind, match):
+    if make is LAYERS["Broadcast"] and "dtype" not in match:
+        return  # each source may send any shape
+    bad = wrong(make(P_world)[1][0])
+    check(P_world, make, kind, match, lambda layer, x, *others: layer(bad, *others))
+
+
+@every_layer
+def test_arguments_that_do_not_fit(P_world, make):
+    check(P_world, make, TypeError, "missing a required argument: 'input'", lambda layer, *arguments: layer())
+    check(P_world, make, TypeError, "too many positional", lambda layer, *arguments: layer(*arguments, 1, 2, 3))
+    check(P_world, make, TypeError, "unexpected keyword argument 'twice'", lambda layer, *a: layer(*a, twice=True))
+
+
+@more_than_one_rank
+@every_layer
+def test_gradients_disabled_on_one_rank(P_world, make):
+    def call(layer, *arguments):
+        with torch.no_grad():
+            return layer(*arguments)
+
+    def make_with_gradients(P):
+        layer, (x, *others) = make(P)
+        return layer, (x.requires_grad_(), *others)
+
+    check(P_world, make_with_gradients, RuntimeError, "disabled on others", call)
+
+
+@every_layer
+def test_a_freed_communicator(make):
+    comm = MPI.COMM_WORLD.Dup()
+    layer, arguments = make(distdl.Partition(comm))
+    layer(*arguments)
+    comm.Free()
+    raises_everywhere(RuntimeError, "was freed", lambda: layer(*arguments))
+
+
+@every_layer
+def test_constructing_on_a_freed_communicator(make):
+    comm = MPI.COMM_WORLD.Dup()
+    P = distdl.Partition(comm)
+    comm.Free()
+    raises_everywhere(RuntimeError, "was freed", lambda: make(P))
+
+
+@more_than_one_rank
+@pytest.mark.parametrize("primitive", [dnn.Broadcast, dnn.Repartition])
+def test_data_of_a_rank_that_has_no_part(P_world, primitive):
+    layer = primitive(P_world.create_partition_inclusive([0]), P_world)
+    good = torch.ones(2) if job.rank == 0 else distdl.zero_volume_tensor()
+    bad = torch.ones(2) if job.rank == job.size - 1 else good
+    raises_everywhere(ValueError, "zero_volume_tensor", lambda: layer(bad))
+    layer(good)

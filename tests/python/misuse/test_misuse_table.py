@@ -1,0 +1,99 @@
+"""The table of misuses: on whichever rank, each raises the same on all ranks within a second, and nothing is lost."""
+
+import inspect
+
+import pytest
+
+import distdl.nn as dnn
+from support.misuses import alone, layers, partitions, primitives
+from support.misuses.table import is_partition, placements, public
+from support.ranks import job, raises_everywhere
+
+TABLES = (primitives, layers, partitions, alone)
+ROWS = {name: row for table in TABLES for name, row in table.rows().items()}
+WRONG = {
+    f"{name}-{argument}={wrong.name}": (row, argument, wrong)
+    for name, row in ROWS.items()
+    for argument, all_wrong in row.wrong.items()
+    for wrong in all_wrong
+}
+OTHER = {f"{name}-{argument}": (row, argument) for name, row in ROWS.items() for argument in row.other}
+every_row = pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+
+
+def misuse(row, P, kind, match, misused, without=""):
+    """`misused`, made of the good arguments, raises wherever it is used; a good call works before and afterwards."""
+    for wrong_ranks in placements(row, row.good(P), without):
+        good = row.good(P)
+        bad = misused(good) if job.rank in wrong_ranks else good
+        expected = (kind, match)
+        if len(wrong_ranks) < job.size:  # what cannot be judged by one argument alone is told as a difference
+            expected = (
+                (*([kind] if isinstance(kind, type) else kind), ValueError),
+                f"{match}|ask for different things",
+            )
+        raises_everywhere(*expected, lambda bad=bad: row.call(**bad))
+        row.call(**row.good(P))
+
+
+def test_there_are_enough():
+    assert len(WRONG) > 250
+
+
+@pytest.mark.parametrize(("row", "argument", "wrong"), WRONG.values(), ids=WRONG)
+def test_wrong_value(P_world, row, argument, wrong):
+    misuse(
+        row, P_world, wrong.kind, wrong.match, lambda good: {**good, argument: wrong.value}, without=argument
+    )  # fmt: skip
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(("row", "argument"), OTHER.values(), ids=OTHER)
+def test_another_good_value_on_one_rank(P_world, row, argument):
+    for rank in (job.size - 1, 0):
+        good = row.good(P_world)
+        mine = {**good, argument: row.other[argument]} if job.rank == rank else good
+        text = raises_everywhere(
+            ValueError, "ask for different things", lambda mine=mine: row.call(**mine), seconds=5.0
+        )
+        assert argument in text or argument.startswith(("axes", "op")), text
+        row.call(**row.good(P_world))
+
+
+@every_row
+def test_missing_arguments(P_world, row):
+    for one in row.parameters():
+        if one.default is inspect.Parameter.empty and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
+            missing = lambda good, one=one: {k: v for k, v in good.items() if k != one.name}  # noqa: E731
+            misuse(row, P_world, TypeError, rf"missing .*{one.name}|{one.name} is a None", missing, without=one.name)
+
+
+@every_row
+def test_unknown_arguments(P_world, row):
+    if not any(one.kind is one.VAR_KEYWORD for one in row.parameters()):
+        misuse(row, P_world, TypeError, "unknown_name", lambda good: {**good, "unknown_name": 1})
+
+
+def test_the_table_is_complete():
+    """Every public callable is in it, and each of its arguments."""
+    missing = []
+    for name, thing in public().items():
+        if isinstance(thing, type) and issubclass(thing, Exception):
+            continue
+        found = [row for known, row in ROWS.items() if known.split(" ")[0] == name or row.call is thing]
+        arguments = {one for one in inspect.signature(thing).parameters if one != "self"}
+        covered = {one for row in found for one in (*row.wrong, *row.other, *row.free)}
+        missing += [f"{name}({argument})" for argument in sorted(arguments - covered)]
+        missing += [] if found else [name]
+    assert missing == []
+
+
+def test_arguments_are_shown_as_documented():
+    signature = inspect.signature
+    assert list(signature(dnn.DistributedFeatureConv2d).parameters)[:4] == [
+        "P_x", "in_channels", "out_channels", "kernel_size",
+    ]  # fmt: skip
+    assert list(signature(dnn.DistributedGeneralConv1d).parameters)[:4] == ["P_x", "P_y", "P_w", "in_channels"]
+    either = signature(dnn.DistributedConvTranspose3d).parameters
+    assert list(either)[-2:] == ["P_y", "P_w"]
+    assert all(is_partition(name) for name in list(either)[-2:])

@@ -1,0 +1,291 @@
+"""The distributed losses against torch.nn's: values, derivatives, options, mistakes."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import distdl
+from distdl.nn import DistributedCrossEntropyLoss, DistributedLinear, DistributedMSELoss
+from support.blocks import assemble, block_of, block_slices, blocks_of, grid, grid_shapes
+from support.ranks import job, on_all_ranks, raises_everywhere
+
+REDUCTIONS = ["mean", "sum", "none"]
+reductions = st.sampled_from(REDUCTIONS)
+ranks = st.permutations(range(job.size))
+
+
+def first_and_second(loss, x, scale):
+    """The gradient of scale * loss^2 with respect to x, and that of the sum of its squares."""
+    (gradient,) = torch.autograd.grad((scale * loss**2).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(gradient.square().sum(), x)
+    return gradient.detach(), second
+
+
+def assert_like(layer, twin, P_x, x, target, my_target, sizes=None, P_loss=None, axis=None):
+    """Loss and derivatives are those of the twin, on all ranks; those of whole tensors are put together."""
+    whole = x.clone().requires_grad_()
+    expected = twin(whole, target)
+    mine = block_of(x, P_x, sizes).requires_grad_()
+    loss = layer(mine, my_target)
+    tolerance = {"rtol": 1e-12, "atol": 1e-12, "equal_nan": True}
+    if layer.reduction == "none":
+        sizes_of_loss = sizes and [s for d, s in enumerate(sizes) if d != axis]
+        together = assemble(loss, P_loss, expected.shape, sizes_of_loss)
+        torch.testing.assert_close(together, expected.detach(), **tolerance)
+    else:
+        assert loss.shape == ()
+        torch.testing.assert_close(loss.detach(), expected.detach(), **tolerance)
+        assert len(set(job.allgather(str(loss.item())))) == 1
+    for block, reference in zip(first_and_second(loss, mine, 3.0), first_and_second(expected, whole, 3.0), strict=True):
+        together = assemble(block, P_x, x.shape, sizes)
+        torch.testing.assert_close(together, reference, **tolerance)
+
+
+@given(st.data())
+@on_all_ranks
+def test_equals_mse_loss(P_world, data):
+    """Any partition of any dimension, uneven and empty blocks; the quotient of no elements is nan."""
+    dim = data.draw(st.integers(0, 3))
+    workers = data.draw(st.sampled_from(grid_shapes(dim, job.size)))
+    P_x = grid(P_world, workers, data.draw(ranks)[: max(int(torch.tensor(workers).prod()), 1)])
+    shape = data.draw(st.lists(st.integers(0, 5), min_size=dim, max_size=dim))
+    sizes = data.draw(blocks_of(shape, workers))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
+    x, target = (torch.randn(shape, dtype=torch.float64, generator=generator) for _ in range(2))
+    reduction = data.draw(reductions)
+    layer, twin = DistributedMSELoss(P_x, reduction), torch.nn.MSELoss(reduction=reduction)
+    assert_like(layer, twin, P_x, x, target, block_of(target, P_x, sizes), sizes, P_x)
+
+
+def without(P, axis):
+    """The workers of P with the first classes, as a partition without the dimension of the classes."""
+    first = [w for w in range(P.size) if P.cartesian_index(w)[axis] == 0]
+    shape = [int(n) for d, n in enumerate(P.shape) if d != axis]
+    return P.create_partition_inclusive(first).create_cartesian_topology_partition(shape)
+
+
+@given(st.data())
+@on_all_ranks
+def test_equals_cross_entropy_loss(P_world, data):
+    """All options at once, any partition: of the classes too."""
+    dim = data.draw(st.integers(1, 4))
+    axis = 0 if dim == 1 else 1
+    workers = data.draw(st.sampled_from(grid_shapes(dim, job.size)))
+    P_x = grid(P_world, workers, data.draw(ranks)[: int(torch.tensor(workers).prod())])
+    shape = data.draw(st.lists(st.integers(1, 4), min_size=dim, max_size=dim))
+    classes = shape[axis]
+    others = [n for d, n in enumerate(shape) if d != axis]
+    sizes = data.draw(blocks_of(shape, workers))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
+    x = 5 * torch.randn(shape, dtype=torch.float64, generator=generator)
+    options = {
+        "reduction": data.draw(reductions),
+        "label_smoothing": data.draw(st.sampled_from([0.0, 0.0, 0.1, 1.0])),
+        "weight": torch.rand(classes, dtype=torch.float64, generator=generator) if data.draw(st.booleans()) else None,
+    }
+    if data.draw(st.booleans()):
+        target = torch.rand(shape, dtype=torch.float64, generator=generator)
+        mine = block_of(target, P_x, sizes)
+    else:
+        options["ignore_index"] = data.draw(st.sampled_from([-100, -1, 0]))
+        target = torch.randint(classes, others, generator=generator)
+        target[torch.rand(others, generator=generator) < 0.2] = options["ignore_index"]
+        mine = distdl.zero_volume_tensor(dtype=torch.int64)
+        if P_x.active:
+            mine = target[tuple(s for d, s in enumerate(block_slices(P_x, shape, sizes)) if d != axis)]
+    layer, twin = DistributedCrossEntropyLoss(P_x, **options), torch.nn.CrossEntropyLoss(**options)
+    assert_like(layer, twin, P_x, x, target, mine, sizes, without(P_x, axis), axis)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("outside", [torch.float32, torch.int64], ids=str)
+def test_narrow_dtypes(P_world, dtype, outside):
+    """Sums are in single precision at least, and counts exact: 300 is no bfloat16, 70000 no half."""
+    P_x = grid(P_world, [1, max(job.size - 1, 1)])
+    x, target = torch.randn(2, 300, 25, generator=torch.Generator().manual_seed(0)).mul(20).to(dtype)
+    expected = torch.nn.MSELoss()(x.double(), target.double()).to(dtype)
+    blocks = [block_of(t, P_x) if P_x.active else torch.empty(0, dtype=outside) for t in (x, target)]
+    loss = DistributedMSELoss(P_x)(*blocks)
+    assert loss.dtype == dtype
+    torch.testing.assert_close(loss.double(), expected.double(), rtol=torch.finfo(dtype).eps, atol=0)
+
+    logits, classes = x.T.contiguous().T, torch.arange(300) % 25
+    expected = torch.nn.CrossEntropyLoss()(logits.double(), classes).to(dtype)
+    loss = DistributedCrossEntropyLoss(P_x)(block_of(logits, P_x), classes if P_x.active else torch.empty(0))
+    assert loss.dtype == dtype
+    torch.testing.assert_close(loss.double(), expected.double(), rtol=2 * torch.finfo(dtype).eps, atol=0)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_an_impossible_class(P_world, split):
+    """A logit of -inf is a probability of 0, wherever the classes are."""
+    P_x = grid(P_world, [1, job.size] if split else [job.size, 1])
+    x = torch.tensor([[-torch.inf, 1.0, 2.0, -torch.inf]] * 4, dtype=torch.float64)
+    target = torch.tensor([1, 2, 1, 2])
+    layer, twin = DistributedCrossEntropyLoss(P_x), torch.nn.CrossEntropyLoss()
+    mine, whole = block_of(x, P_x).requires_grad_(), x.clone().requires_grad_()
+    loss, expected = layer(mine, target if split else block_of(target, grid(P_world, [job.size]))), twin(whole, target)
+    torch.testing.assert_close(loss, expected, rtol=1e-14, atol=0)
+    loss.backward()
+    expected.backward()
+    torch.testing.assert_close(assemble(mine.grad, P_x, x.shape), whole.grad, rtol=1e-14, atol=1e-15)
+
+
+def test_backward_counts_once_and_goes_through_ranks_outside(P_world):
+    """The loss is on the last rank alone; the layer before it is on all."""
+    P_all, P_last = grid(P_world, [1, job.size]), grid(P_world, [1, 1], [job.size - 1])
+    torch.manual_seed(3)
+    twin = torch.nn.Linear(6, 5, dtype=torch.float64)
+    torch.manual_seed(3)
+    layer = DistributedLinear(P_all, P_last, P_all, 6, 5, dtype=torch.float64)
+    x, target = torch.randn(2, 4, 6, dtype=torch.float64)[0], torch.arange(4)
+    criterion = DistributedCrossEntropyLoss(P_last)
+    loss = criterion(layer(block_of(x, P_all)), target if P_last.active else torch.empty(0))
+    (2 * loss).backward()
+    expected = torch.nn.CrossEntropyLoss()(twin(x), target)
+    (2 * expected).backward()
+    torch.testing.assert_close(loss, expected, rtol=1e-14, atol=0)
+    gradient = assemble(layer.weight.grad, P_all, [5, 6])
+    torch.testing.assert_close(gradient, twin.weight.grad, rtol=1e-13, atol=1e-15)
+
+
+def test_without_gradients(P_world):
+    P_x = grid(P_world, [1])
+    with torch.no_grad():
+        loss = DistributedMSELoss(P_x)(*[block_of(torch.ones(3), P_x)] * 2)
+    assert loss == 0
+    assert not loss.requires_grad
+
+
+def test_arguments_by_name(P_world):
+    P_x = grid(P_world, [job.size])
+    x = block_of(torch.arange(4.0), P_x)
+    for _ in range(2):
+        assert DistributedMSELoss(P_x)(target=torch.zeros_like(x), input=x) == 14 / 4
+
+
+def test_weight_is_in_the_state(P_world):
+    """As it is in torch.nn's."""
+    P_x = grid(P_world, [1, job.size])
+    twin = torch.nn.CrossEntropyLoss(weight=torch.arange(3.0))
+    assert DistributedCrossEntropyLoss(P_x, weight=torch.arange(3.0)).state_dict().keys() == twin.state_dict().keys()
+    assert DistributedCrossEntropyLoss(P_x).state_dict() == {}
+
+
+def test_bad_options_raise_on_all(P_world):
+    P_x = grid(P_world, [1, job.size])
+    last = job.rank == job.size - 1
+    for layer in (DistributedMSELoss, DistributedCrossEntropyLoss):
+        wrong = lambda layer=layer: layer(P_x, reduction="average" if last else "mean")  # noqa: E731
+        raises_everywhere(ValueError, "reduction='average'", wrong)
+    raises_everywhere(
+        ValueError, "in \\[0, 1\\]", lambda: DistributedCrossEntropyLoss(P_x, label_smoothing=2.0 if last else 0.0)
+    )
+    raises_everywhere(ValueError, "no dimension", lambda: DistributedCrossEntropyLoss(grid(P_world, [])))
+    if job.size > 1:
+        weight = torch.ones(2) if last else torch.zeros(2)
+        raises_everywhere(
+            ValueError, "ask for different things", lambda: DistributedCrossEntropyLoss(P_x, weight=weight)
+        )
+
+
+WRONG_TARGETS = {
+    "class too large": ("has classes from 0 to 3; the logits are of 3", torch.tensor([0, 3])),
+    "class too small": ("has classes from -1 to 0; the logits are of 3", torch.tensor([-1, 0])),
+    "int32": ("int64 or uint8|same dtypes", torch.zeros(2, dtype=torch.int32)),
+    "half": ("dtype", torch.zeros(2, 3, dtype=torch.half)),
+    "shape": ("without the classes", torch.zeros(3, dtype=torch.int64)),
+    "no tensor": ("has to be a torch.Tensor", [0, 1]),
+}
+
+
+@pytest.mark.parametrize(("match", "bad"), WRONG_TARGETS.values(), ids=WRONG_TARGETS)
+@pytest.mark.parametrize("weight", [None, torch.ones(3)], ids=["", "weighted"])
+def test_a_wrong_target_on_one_rank_raises_on_all(P_world, match, bad, weight):
+    P_x = grid(P_world, [job.size, 1])
+    layer, logits, good = DistributedCrossEntropyLoss(P_x, weight=weight), torch.zeros(2, 3), torch.tensor([0, -100])
+    layer(logits, good)
+    last = job.rank == job.size - 1
+    raises_everywhere((TypeError, ValueError), match, lambda: layer(logits, bad if last else good))
+    assert torch.isclose(layer(logits, good), torch.tensor(3.0).log())
+
+
+def test_a_wrong_target_raises_on_ranks_outside_too(P_world):
+    P_last = grid(P_world, [1, 1], [job.size - 1])
+    layer = DistributedCrossEntropyLoss(P_last)
+    logits = torch.zeros(2, 3) if P_last.active else distdl.zero_volume_tensor()
+    good = torch.tensor([0, 1]) if P_last.active else distdl.zero_volume_tensor()
+    bad = torch.tensor([0, 3]) if P_last.active else good
+    raises_everywhere(ValueError, "the logits are of 3 classes", lambda: layer(logits, bad))
+    raises_everywhere(ValueError, "has to have the same|shape of the logits", lambda: layer(logits, logits[:1]))
+    raises_everywhere(TypeError, "has to be a torch.Tensor", lambda: layer(logits, None if job.rank == 0 else good))
+    assert torch.isclose(layer(logits, good), torch.tensor(3.0).log())
+    squares = DistributedMSELoss(P_last)
+    raises_everywhere(ValueError, "shapes must be equal", lambda: squares(logits, logits[..., :1]))
+    raises_everywhere(ValueError, "floating point", lambda: squares(logits.to(torch.cfloat), logits.to(torch.cfloat)))
+    raises_everywhere(ValueError, "floating point", lambda: squares(logits, logits.long()))
+
+
+def test_probabilities_and_an_ignored_class(P_world):
+    """No class can be ignored where targets are probabilities: as in torch.nn, unless its number is negative."""
+    P_x = grid(P_world, [job.size, 1])
+    logits = torch.zeros(2, 3)
+    layer = DistributedCrossEntropyLoss(P_x, ignore_index=1)
+    raises_everywhere(ValueError, "ignore_index=1 is not supported", lambda: layer(logits, torch.ones(2, 3) / 3))
+    assert torch.isclose(DistributedCrossEntropyLoss(P_x)(logits, torch.ones(2, 3) / 3), torch.tensor(3.0).log())
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_class_indices_of_eight_bits(P_world, split):
+    """No uint8 is the negative number that is ignored by default, 156 neither."""
+    P_x = grid(P_world, [1, job.size] if split else [job.size, 1])
+    logits, target = (
+        torch.randn(job.size, 200, generator=torch.Generator().manual_seed(0)),
+        torch.full((job.size,), 156),
+    )
+    mine = target[block_slices(P_x, logits.shape)[:1]].to(torch.uint8)
+    for ignored in (-100, 156):
+        value = DistributedCrossEntropyLoss(P_x, reduction="sum", ignore_index=ignored)(block_of(logits, P_x), mine)
+        expected = torch.nn.functional.cross_entropy(logits, target, reduction="sum", ignore_index=ignored)
+        assert torch.allclose(value, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast_keeps_single_precision(P_world, dtype):
+    P_x = grid(P_world, [job.size, 1])
+    logits, target = torch.ones(2, 3, dtype=dtype), torch.zeros(2, dtype=torch.int64)
+    with torch.autocast("cpu", dtype=dtype):
+        assert DistributedCrossEntropyLoss(P_x)(logits, target).dtype == torch.float32
+        assert DistributedMSELoss(P_x)(logits, logits).dtype == torch.float32
+        assert DistributedMSELoss(P_x, reduction="none")(logits, logits).dtype == torch.float32
+    assert DistributedCrossEntropyLoss(P_x)(logits, target).dtype == dtype
+
+
+def test_a_loss_for_each_row_of_a_grid(P_world):
+    """Replicas: each sub-grid has a loss of its own, of which others know nothing."""
+    rows = 2 if job.size % 2 == 0 else 1
+    P = grid(P_world, [rows, job.size // rows])
+    P_row = P.create_cartesian_subtopology_partition([False, True])
+    row, x = job.rank // P_row.size, torch.ones(2, requires_grad=True)
+    if row == 0:  # the other row does without
+        loss = DistributedMSELoss(P_row)(x, torch.full((2,), 3.0))
+        loss.backward()
+        assert loss.item() == 4.0
+        assert torch.equal(x.grad, torch.full((2,), -4.0 / (2 * P_row.size)))
+
+
+def test_wrong_logits_raise_on_all(P_world):
+    P_x = grid(P_world, [job.size, 1])
+    last = job.rank == job.size - 1
+    layer, target = DistributedCrossEntropyLoss(P_x, weight=torch.ones(2)), torch.zeros(2, dtype=torch.int64)
+    for bad, match in [
+        (torch.zeros(2), "dimensions"),
+        (torch.zeros(2, 3), "classes|has shape"),
+        (torch.zeros(2, 2, dtype=torch.int64), "int64"),
+    ]:
+        raises_everywhere(ValueError, match, lambda bad=bad: layer(bad if last else torch.zeros(2, 2), target))
+    raises_everywhere(
+        ValueError, "shapes must be equal", lambda: DistributedMSELoss(P_x)(torch.ones(2, 1), torch.ones(2))
+    )
+    assert torch.isclose(layer(torch.zeros(2, 2), target), torch.tensor(2.0).log())

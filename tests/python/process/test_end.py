@@ -1,0 +1,245 @@
+"""How programs end: while operators are under way, by exceptions, and by signals. Jobs started by a job of one."""
+
+import os
+import re
+import signal
+import textwrap
+
+import pytest
+
+from support import jobs
+from support.ranks import job
+
+BEGINNING = """
+import os, sys, torch
+from mpi4py import MPI
+import distdl
+
+P = distdl.Partition(MPI.COMM_WORLD)
+layer = distdl.nn.AllSumReduce(P, [0])
+started = [layer.start(torch.ones(1 << 16)) for _ in range(20)]
+"""
+ENDS = {
+    "by itself": "",
+    "sys.exit": "sys.exit(0)",
+    "MPI.Finalize": """
+        MPI.Finalize()
+        assert all(bool((layer.wait(one) == 2).all()) for one in started)
+        """,
+    "a forked child's": """
+        child = os.fork()
+        if child == 0:
+            del started
+            import atexit
+            atexit._run_exitfuncs()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert all(bool((layer.wait(one) == 2).all()) for one in started)
+        """,
+}
+
+
+SILENT = {
+    "what is alive": "x = torch.ones(3, requires_grad=True); y = layer(x); z = P.create_partition_inclusive([1, 0])",
+    "sys.exit": "layer(torch.ones(3)); sys.exit(0)",
+    "sys.exit in a hook": """
+        x = torch.ones(3, requires_grad=True)
+        y = layer(x)
+        y.register_hook(lambda g: sys.exit(0))
+        y.sum().backward()
+        """,
+    "MPI.Finalize": "y = layer(torch.ones(3)); MPI.Finalize()",
+    "MPI.Finalize and what is used afterwards": """
+        MPI.Finalize()
+        for use in (lambda: layer(torch.ones(3)), lambda: P.allgather_data(1), lambda: distdl.nn.Broadcast(P, P)):
+            try:
+                use()
+            except Exception as error:
+                assert "finalized" in str(error), error
+            else:
+                raise AssertionError("it did not raise")
+        """,
+    "a freed communicator": """
+        comm = MPI.COMM_WORLD.Dup()
+        kept = distdl.nn.AllSumReduce(distdl.Partition(comm), [0])
+        kept(torch.ones(3))
+        comm.Free()
+        """,
+    "communicators that are not freed": """
+        comms = [MPI.COMM_WORLD.Dup() for _ in range(5)]
+        kept = [distdl.nn.AllSumReduce(distdl.Partition(comm), [0]) for comm in comms]
+        carts = [MPI.COMM_WORLD.Create_cart([2, 1]), P.create_cartesian_topology_partition([1, 2])]
+        for one in kept:
+            one(torch.ones(3))
+        """,
+    "a model": """
+        model = distdl.nn.DistributedConv1d(P.create_cartesian_topology_partition([1, 1, 2]), 1, 1, 3)
+        model(torch.ones(1, 1, 9)).sum().backward()
+        """,
+    "a cycle that is collected at the end": """
+        class Holder: pass
+        holder = Holder()
+        holder.me, holder.layer, holder.P, holder.y = holder, layer, P, layer(torch.ones(3, requires_grad=True))
+        sys.modules["kept_to_the_end"] = holder
+        """,
+    "threads": """
+        import threading
+        def work(comm):
+            own = distdl.nn.AllSumReduce(distdl.Partition(comm), [0])
+            assert own.wait(own.start(torch.ones(3)))[0] == 2
+        threads = [threading.Thread(target=work, args=(MPI.COMM_WORLD.Dup(),)) for _ in range(3)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        """,
+    "os._exit": "layer(torch.ones(3)); MPI.COMM_WORLD.Barrier(); MPI.Finalize(); os._exit(0)",
+}
+CAUSED = {
+    "sys.exit with a status": ("sys.exit(3)", 3),
+    "os._exit of one rank": ("layer(torch.ones(3)); os._exit(5) if P.rank else layer(torch.ones(3))", None),
+}
+
+
+@pytest.mark.parametrize("program", ENDS.values(), ids=ENDS)
+def test_what_is_under_way_is_finished(program):
+    if job.size == 1:
+        assert jobs.ends(BEGINNING + textwrap.dedent(program))[0] == 0
+
+
+QUIET = BEGINNING.replace("started = ", "# started = ")
+
+
+@pytest.mark.parametrize("program", SILENT.values(), ids=SILENT)
+def test_nothing_is_said_at_the_end(program):
+    if job.size == 1:
+        assert jobs.ends(QUIET + textwrap.dedent(program)) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["what is alive", "MPI.Finalize"])
+def test_nothing_is_said_at_the_end_of_plain_python(name):
+    if job.size == 1:
+        assert jobs.ends(QUIET + textwrap.dedent(SILENT[name]), by=()) == (0, "")
+
+
+@pytest.mark.parametrize(("program", "status"), CAUSED.values(), ids=CAUSED)
+def test_what_a_program_causes_itself(program, status):
+    """Nothing of ours is said beyond it, and nobody stays."""
+    if job.size == 1:
+        returned, said = jobs.ends(QUIET + textwrap.dedent(program))
+        assert returned == status if status is not None else returned != 0
+        assert "distdl" not in said
+        assert "core dumped" not in said
+
+
+def test_an_exception_does_not_wait_for_who_never_comes():
+    program = """
+        with distdl.structure_check(False):
+            if MPI.COMM_WORLD.rank == 0:
+                layer.start(torch.ones(1 << 16))
+                raise ValueError("nobody catches this")
+            MPI.COMM_WORLD.recv()
+        """
+    if job.size == 1:
+        status, said = jobs.ends(BEGINNING + textwrap.dedent(program))
+        assert status != 0
+        assert "nobody catches this" in said
+
+
+TWO_RANKS = """
+import os, sys, time, torch
+from mpi4py import MPI
+import distdl
+
+P = distdl.Partition(MPI.COMM_WORLD)
+layer = distdl.nn.AllSumReduce(P, [0])
+x = torch.ones(3, requires_grad=True)
+y = layer(x)
+"""
+UNCAUGHT = {
+    "while others wait in an operator": """
+        if P.rank == 1:
+            raise ValueError("nobody catches this")
+        layer(x)
+        """,
+    "while others wait in MPI": """
+        if P.rank == 1:
+            raise ValueError("nobody catches this")
+        MPI.COMM_WORLD.Barrier()
+        """,
+    "in a backward pass": """
+        class Fails(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx, gradient):
+                raise ValueError("nobody catches this")
+
+        (Fails.apply(y) if P.rank == 1 else y).sum().backward()
+        """,
+    "with a hook of the program's own": """
+        shown = sys.excepthook
+        sys.excepthook = lambda *error: shown(*error)
+        if P.rank == 1:
+            raise ValueError("nobody catches this")
+        layer(x)
+        """,
+}
+
+
+@pytest.mark.parametrize("by", [(), ("-m", "mpi4py")], ids=["python", "python -m mpi4py"])
+@pytest.mark.parametrize("program", UNCAUGHT.values(), ids=UNCAUGHT)
+def test_an_uncaught_exception_ends_the_job(program, by):
+    if job.size == 1:
+        status, said = jobs.ends(TWO_RANKS + textwrap.dedent(program), by=by)
+        assert status == 1
+        assert "Traceback (most recent call last)" in said
+        assert "ValueError: nobody catches this" in said
+        assert "distdl: rank 1 of 2 ends the job: ValueError was not caught" in said
+
+
+RANK_1_SLEEPS = """
+P.print_sequential(f"process {os.getpid()}")
+if P.rank == 1:
+    time.sleep(1000)
+layer(x)
+"""
+
+
+@pytest.mark.parametrize("whom", ["mpiexec", "rank 0", "rank 1"])
+@pytest.mark.parametrize("what", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda one: one.name)
+def test_a_signal_leaves_nothing_running(what, whom):
+    """Rank 0 waits in an operator for rank 1, which sleeps. Killed itself, mpiexec has no chance to end them."""
+    if job.size > 1 or (what, whom) == (signal.SIGKILL, "mpiexec"):
+        return
+    waiting = jobs.started(TWO_RANKS + RANK_1_SLEEPS, by=())
+    processes = []
+    while len(processes) < 2:
+        processes += map(int, re.findall(r"process (\d+)", waiting.stdout.readline()))
+    os.kill({"mpiexec": waiting.pid, "rank 0": processes[0], "rank 1": processes[1]}[whom], what)
+    if (what, whom) == (signal.SIGINT, "rank 0"):  # Python hears of it when the wait is over
+        os.kill(processes[1], what)
+    status, said = jobs.end_of(waiting)
+    assert status != 0, said
+    assert all(jobs.is_gone(process) for process in processes)
+
+
+def test_after_an_mpi_error_a_rank_communicates_no_more_and_ends_the_job():
+    """A rank that does not exist: the geometry of partitions never asks for one. The other rank waits all the time."""
+    program = """
+        from distdl._load import _core
+
+        y = layer(torch.ones(3, requires_grad=True)).sum()
+        calls = (lambda: _core.Forum(MPI.COMM_WORLD, [1, 9]), lambda: layer(torch.ones(3)), lambda: y.backward())
+        for call in calls if MPI.COMM_WORLD.rank == 1 else [lambda: layer(torch.ones(3))]:
+            try:
+                call()
+            except distdl.MPIError as error:
+                print("caught", error, flush=True)
+        MPI.Finalize()
+        """
+    if job.size == 1:
+        status, said = jobs.ends(BEGINNING + textwrap.dedent(program))
+        assert status == 1
+        assert len(re.findall("caught MPI_Group_incl: .*[Rr]ank", said)) == 3
+        assert "distdl: rank 1 ends the job, in which others may wait for it: MPI_Group_incl: " in said

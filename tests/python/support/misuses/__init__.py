@@ -1,0 +1,1 @@
+"""The table of misuses: its rows, by what is misused."""

@@ -1,0 +1,140 @@
+"""The table of misuses: what concerns one rank only."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+import distdl
+import distdl.functional as df
+from distdl import compatibility, memory, progress, watchdog
+from support.misuses.table import Row, Wrong
+
+
+def rows() -> dict[str, Row]:
+    """By public name."""
+    blocks = np.ones((2, 1), dtype=np.int64)
+    extents = {"P_shape": [2], "index": [0], "shape": [5]}
+    wrong_extents = {
+        name: [Wrong(3, TypeError, "."), Wrong(["a"], ValueError, "."), Wrong([1, 2], ValueError, "zip")]
+        for name in extents
+    }
+    box = {"r0_start": [0], "r0_stop": [2], "r1_start": [1], "r1_stop": [3]}
+    wrong_box = {name: [Wrong("a", TypeError, "."), Wrong(None, TypeError, ".")] for name in box}
+
+    def structure_check(enabled: Any) -> None:
+        with distdl.structure_check(enabled):
+            pass
+
+    shapes = [Wrong(v, (AttributeError, TypeError, IndexError, ValueError), ".") for v in (None, 3, "a")]
+    return {
+        "zero_volume_tensor": Row(
+            distdl.zero_volume_tensor,
+            lambda P: {},
+            {
+                "batch": [Wrong("a", TypeError, "."), Wrong(-1, RuntimeError, "negative"), Wrong(1.5, TypeError, ".")],
+                "dtype": [Wrong("float32", TypeError, "dtype")],
+                "device": [Wrong("nowhere", RuntimeError, "device")],
+                "requires_grad": [Wrong("a", TypeError, ".")],
+            },
+            alone=True,
+        ),
+        "TensorStructure": Row(
+            distdl.TensorStructure,
+            lambda P: {"tensor": torch.ones(2)},
+            {"tensor": [Wrong(v, AttributeError, ".") for v in (None, 3, "a")]},
+            alone=True,
+        ),
+        "structure_check": Row(
+            structure_check,
+            lambda P: {"enabled": True},
+            {"enabled": [Wrong(v, TypeError, ".") for v in ("a", [True])]},
+            alone=True,
+        ),
+        "CommStats": Row(
+            distdl.CommStats,
+            lambda P: dict.fromkeys(distdl.CommStats.__dataclass_fields__, 0),
+            alone=True,
+            free=tuple(distdl.CommStats.__dataclass_fields__),
+        ),
+        "comm_stats": Row(distdl.comm_stats, lambda P: {}, alone=True),
+        "reset_comm_stats": Row(distdl.reset_comm_stats, lambda P: {}, alone=True),
+        "memory.set_pool_limit": Row(
+            memory.set_pool_limit,
+            lambda P: {"bytes": memory.pool_limit()},
+            {
+                "bytes": [
+                    Wrong(-1, ValueError, "bytes=-1"),
+                    Wrong("a", TypeError, "."),
+                    Wrong(None, TypeError, "."),
+                    Wrong(1.5, TypeError, "."),
+                ]
+            },
+            alone=True,
+        ),
+        "memory.pool_limit": Row(memory.pool_limit, lambda P: {}, alone=True),
+        "memory.pool_size": Row(memory.pool_size, lambda P: {}, alone=True),
+        "memory.empty_pool": Row(memory.empty_pool, lambda P: {}, alone=True),
+        "memory.set_staging": Row(
+            memory.set_staging,
+            lambda P: {"when": memory.staging()},
+            {"when": [Wrong(v, ValueError, "set_staging") for v in ("often", None, 3)]},
+            alone=True,
+        ),
+        "memory.staging": Row(memory.staging, lambda P: {}, alone=True),
+        "set_watchdog": Row(
+            distdl.set_watchdog,
+            lambda P: {"seconds": 300.0},
+            {
+                "seconds": [
+                    *[Wrong(v, ValueError, "set_watchdog: seconds=") for v in (-1, float("nan"), float("inf"))],
+                    *[Wrong(v, TypeError, ".") for v in ("a", None)],
+                ]
+            },
+            alone=True,
+            free=("end",),
+        ),
+        "watchdog.waiting": Row(
+            watchdog.waiting,
+            lambda P: {"what": ""},
+            {"what": [Wrong(v, TypeError, ".") for v in (None, 3)]},
+            alone=True,
+        ),
+        "progress.set_progress_thread": Row(
+            progress.set_progress_thread,
+            lambda P: {"on": progress.progress_thread()},
+            {"on": [Wrong(v, TypeError, ".") for v in ("a", [1])]},
+            alone=True,
+        ),
+        "progress.progress_thread": Row(progress.progress_thread, lambda P: {}, alone=True),
+        "compatibility.compute_subtensor_shapes_balanced": Row(
+            compatibility.compute_subtensor_shapes_balanced,
+            lambda P: {"structure": distdl.TensorStructure(torch.ones(5)), "shape": [2]},
+            {
+                "structure": [Wrong(v, AttributeError, "shape") for v in (None, 3)],
+                "shape": [Wrong(3, TypeError, "."), Wrong([1, 1], ValueError, "zip")],
+            },
+            alone=True,
+        ),
+        "compatibility.compute_subtensor_start_indices": Row(
+            compatibility.compute_subtensor_start_indices, lambda P: {"shapes": blocks}, {"shapes": shapes}, alone=True
+        ),
+        "compatibility.compute_subtensor_stop_indices": Row(
+            compatibility.compute_subtensor_stop_indices, lambda P: {"shapes": blocks}, {"shapes": shapes}, alone=True
+        ),
+        **{
+            f"compatibility.{name}": Row(
+                getattr(compatibility, name), lambda P: dict(extents), wrong_extents, alone=True
+            )
+            for name in ("compute_subshape", "compute_start_index", "compute_stop_index")
+        },
+        "compatibility.compute_intersection": Row(
+            compatibility.compute_intersection, lambda P: dict(box), wrong_box, alone=True
+        ),
+        "functional.ZeroVolumeCorrectorFunction": Row(
+            df.ZeroVolumeCorrectorFunction.apply,
+            lambda P: {"input": torch.ones(2)},
+            alone=True,
+            free=("args", "kwargs"),
+        ),
+    }

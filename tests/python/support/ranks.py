@@ -1,0 +1,90 @@
+"""What ranks say to each other in the tests: a failure on one of them is one on all, and none waits."""
+
+import functools
+import os
+import time
+import traceback
+
+import hypothesis
+import pytest
+from mpi4py import MPI
+
+job = MPI.COMM_WORLD.Dup()
+
+
+def total(value):
+    """The sum of a Python number over all ranks, in rank order."""
+    return sum(together(value))
+
+
+def raises_everywhere(kind, match, action, seconds=1.0, involved=True):
+    """`action` raises the same exception on all ranks involved, within a second of the last rank's start."""
+    job.Barrier()
+    start = time.perf_counter()
+    error = None
+    try:
+        action()
+    except Exception as raised:
+        error = raised
+    elapsed = time.perf_counter() - start
+    # First what all ranks have to say, then the judgement, which is then the same on all of them.
+    mine = None if error is None else (type(error).__name__, str(error).split(" (raised on rank")[0])
+    outcomes = job.allgather((involved, mine, elapsed))
+    assert all((outcome is not None) == took_part for took_part, outcome, _ in outcomes), outcomes
+    assert len({outcome for took_part, outcome, _ in outcomes if took_part}) == 1, outcomes
+    assert max(elapsed for _, _, elapsed in outcomes) < seconds, outcomes
+    if not involved:
+        return ""
+    with pytest.raises(kind, match=match):
+        raise error
+    return str(error)
+
+
+def draws(number):
+    """For a test that draws another number of examples in a job than the others; DISTDL_DRAWS is the number for all."""
+    return hypothesis.settings(max_examples=int(os.environ.get("DISTDL_DRAWS", number)))
+
+
+class SomewhereError(Exception):
+    """What failed on some ranks, in a test on_all_ranks: all ranks know it."""
+
+
+def exchanged(failure, value=None):
+    """Every rank's value. If a rank comes with a failure, all have come here for the last time in this draw."""
+    everyone = job.allgather((failure, value))
+    failures = [f"rank {rank}: {text}" for rank, (text, _) in enumerate(everyone) if text is not None]
+    if failures:
+        raise SomewhereError("\n".join(failures))
+    return [value for _, value in everyone]
+
+
+def together(value):
+    """Every rank's value, in rank order. Where a rank has failed instead, all do."""
+    return exchanged(None, value)
+
+
+def on_all_ranks(test):
+    """For tests that repeat their body (hypothesis): an exception on one rank is one on all, so they stay in step.
+
+    A rank that fails says so in place of what it would have said next, be it in `together` or at the end.
+    """
+
+    @functools.wraps(test)
+    def wrapped(*args, **kwargs):
+        failed = None
+        try:
+            raised = None
+            try:
+                test(*args, **kwargs)
+            except (hypothesis.errors.UnsatisfiedAssumption, SomewhereError):
+                raise
+            except (Exception, pytest.fail.Exception):
+                raised = traceback.format_exc()
+            exchanged(raised)
+        except SomewhereError as known:
+            failed = str(known)
+        # The same exception from the same line on all ranks: hypothesis goes on by where an exception came from.
+        if failed:
+            raise AssertionError(failed)
+
+    return wrapped
