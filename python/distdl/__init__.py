@@ -3,7 +3,7 @@
 Start programs with ``mpiexec -n P python -m mpi4py program.py``, so that an uncaught exception ends all ranks.
 """
 
-from distdl.process import load  # isort: skip  (first: it loads the extension, or explains why it does not)
+from distdl.process import load as _load  # noqa: F401  isort: skip  (first: it loads the extension, or says why not)
 from distdl import _core, compatibility, functional, memory, nn, progress, watchdog
 from distdl.parameters import Layout, parameter_layout
 from distdl.partition import Partition

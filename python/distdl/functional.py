@@ -60,7 +60,10 @@ def sum_reduce(
 
 @constructor
 def all_sum_reduce(
-    x: torch.Tensor, P_x: PartitionLike, axes_reduce: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
+    x: torch.Tensor,
+    P_x: PartitionLike,
+    axes_reduce: Iterable[int] | None = None,
+    axes_keep: Iterable[int] | None = None,
 ) -> torch.Tensor:
     """Sum along axes of P_x, on all workers. See :class:`distdl.nn.AllSumReduce`."""
     return operators.all_sum_reduce(P_x, axes_reduce, axes_keep)(x)
@@ -68,7 +71,10 @@ def all_sum_reduce(
 
 @constructor
 def all_gather(
-    x: torch.Tensor, P_x: PartitionLike, axes_all_gather: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
+    x: torch.Tensor,
+    P_x: PartitionLike,
+    axes_all_gather: Iterable[int] | None = None,
+    axes_keep: Iterable[int] | None = None,
 ) -> torch.Tensor:
     """Put blocks together along axes of P_x, on all workers. See :class:`distdl.nn.AllGather`."""
     return operators.all_gather(P_x, axes_all_gather, axes_keep)(x)
@@ -76,7 +82,10 @@ def all_gather(
 
 @constructor
 def reduce_scatter(
-    x: torch.Tensor, P_x: PartitionLike, axes_reduce_scatter: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
+    x: torch.Tensor,
+    P_x: PartitionLike,
+    axes_reduce_scatter: Iterable[int] | None = None,
+    axes_keep: Iterable[int] | None = None,
 ) -> torch.Tensor:
     """Sum along axes of P_x and keep one block each. See :class:`distdl.nn.ReduceScatter`."""
     return operators.reduce_scatter(P_x, axes_reduce_scatter, axes_keep)(x)
@@ -90,7 +99,11 @@ def repartition(x: torch.Tensor, P_x: PartitionLike, P_y: PartitionLike, preserv
 
 @constructor
 def halo_exchange(
-    x: torch.Tensor, P_x: PartitionLike, halo: HaloWidths, periodic: bool | Sequence[bool] = False, fill_value: float = 0.0
+    x: torch.Tensor,
+    P_x: PartitionLike,
+    halo: HaloWidths,
+    periodic: bool | Sequence[bool] = False,
+    fill_value: float = 0.0,
 ) -> torch.Tensor:
     """Grow each block by what its neighbors hold. See :class:`distdl.nn.HaloExchange`."""
     return operators.halo_exchange(P_x, halo, periodic, fill_value)(x)

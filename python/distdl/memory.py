@@ -66,4 +66,3 @@ def set_staging(when: str) -> None:
 def staging() -> str:
     """When what travels is staged: see :func:`set_staging`."""
     return next(name for name, value in STAGING.items() if value == _core.staging())
-

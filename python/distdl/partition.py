@@ -138,17 +138,7 @@ class Partition:
 
     def neighbor_ranks(self, rank: int) -> list[tuple[int, int]]:
         """For each dimension the left and the right neighbor of worker ``rank``; ``MPI.PROC_NULL`` at the edges."""
-        index = self.cartesian_index(rank)
-        neighbors = []
-        for d in range(self.dim):
-            sides = []
-            for step in (-1, 1):
-                there = index.copy()
-                there[d] += step
-                inside = 0 <= there[d] < self.grid.shape[d]
-                sides.append(self.grid.worker(there) if inside else MPI.PROC_NULL)
-            neighbors.append((sides[0], sides[1]))
-        return neighbors
+        return self.grid.neighbors(rank)
 
     def _identity(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         return self.grid.world_ranks(), self.grid.shape
@@ -373,7 +363,7 @@ def _name_of(op: MPI.Op) -> str:
     return next((name for name in names if getattr(MPI, name) == op), "an operation of your own")
 
 
-def _to_bytes(data: ArrayLike) -> bytes:
+def _to_bytes(data: ArrayLike | None) -> bytes:
     """An array with its dtype and shape, as numpy writes files; objects are refused."""
     buffer = io.BytesIO()
     np.save(buffer, np.asarray(data), allow_pickle=False)

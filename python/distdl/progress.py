@@ -20,4 +20,3 @@ def set_progress_thread(on: bool) -> None:
 def progress_thread() -> bool:
     """Whether started operators run on a thread of their own."""
     return _core.progress_thread()
-

@@ -63,8 +63,8 @@ def _check_undeclared(what: str, model: torch.nn.Module, everyone: Grid, layouts
         differs = "shapes" if here[:2] != there[:2] else "values"
         raise ValueError(
             f"{what}: {name} has other {differs} on rank {other} (shape {there[1]}) than on rank {everyone.ranks[0]} "
-            f"(shape {here[1]}), and no layout says how they make up a whole. A tensor in blocks has to be declared: see "
-            "distdl.nn.Module.declare_parameter. A parametrized parameter of a distributed layer cannot be"
+            f"(shape {here[1]}), and no layout says how they make up a whole. A tensor in blocks has to be declared "
+            "(distdl.nn.Module.declare_parameter). A parametrized parameter of a distributed layer cannot be"
         )
 
 
@@ -105,8 +105,8 @@ def sequential_state_dict(model: torch.nn.Module, root: int = 0) -> dict[str, to
         On rank ``root`` what ``load_state_dict`` of the sequential model takes; an empty dict on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if ``root`` is none of them, the ranks differ in it or in the model, or the model has a
-            tensor in blocks that is not declared (:meth:`distdl.nn.Module.declare_parameter`); named in the message.
+        ValueError: on all ranks, if ``root`` is none of them, the ranks differ in it or in the model, or the model has
+            a tensor in blocks that is not declared (:meth:`distdl.nn.Module.declare_parameter`); named in the message.
 
     Collective over the communicator that the partitions come from. A model without distributed parameters has none: its
     state is returned where it is asked for.
@@ -142,8 +142,8 @@ def load_sequential(
 
     Raises:
         RuntimeError: on all ranks, if names are missing or unknown, or shapes differ. Nothing is loaded then.
-        ValueError: on all ranks, if ``root`` is none of them, the ranks differ in it or in the model, or the model has a
-            tensor in blocks that is not declared.
+        ValueError: on all ranks, if ``root`` is none of them, the ranks differ in it or in the model, or the model has
+            a tensor in blocks that is not declared.
 
     Collective over the communicator that the partitions come from. A model without distributed parameters has none: it
     needs its state on every rank.

@@ -63,5 +63,3 @@ def structure_check(enabled: bool) -> Iterator[None]:
         yield
     finally:
         _core.set_structure_check(before)
-
-

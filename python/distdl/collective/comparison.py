@@ -161,14 +161,10 @@ def raise_together(
     return decorate
 
 
-def misfit(
-    function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
-) -> TypeError | None:
+def misfit(function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> TypeError | None:
     """Why these arguments do not fit the signature; None if they do."""
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
         return error
     return None
-
-

@@ -144,6 +144,4 @@ def _discover(what: str, known: Mapping[str, Grid]) -> dict[str, Grid]:
             f"{missing}; make all of them from one distdl.Partition, whose ranks know each other"
         )
     constructors = tuple(dict.fromkeys(rank for name in known for rank in table[name][0]))
-    return {
-        name: Grid(MPI.COMM_WORLD, tuple(table[name][0]), tuple(table[name][1]), constructors) for name in known
-    }
+    return {name: Grid(MPI.COMM_WORLD, tuple(table[name][0]), tuple(table[name][1]), constructors) for name in known}

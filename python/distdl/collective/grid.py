@@ -82,6 +82,17 @@ class Grid:
         """The number of the worker at an index."""
         return _core.grid_rank(list(self.shape), list(index))
 
+    def neighbors(self, worker: int) -> list[tuple[int, int]]:
+        """For each dimension the left and the right neighbor of a worker; ``MPI.PROC_NULL`` at the edges."""
+        index, found = self.index(worker), []
+        for d, extent in enumerate(self.shape):
+            left, right = (
+                self.worker((*index[:d], at, *index[d + 1 :])) if 0 <= at < extent else MPI.PROC_NULL
+                for at in (index[d] - 1, index[d] + 1)
+            )
+            found.append((left, right))
+        return found
+
     @functools.cached_property
     def workers(self) -> Workers:
         """Shape and ranks, as the C++ core takes partitions."""

@@ -19,4 +19,4 @@ _FAMILIES = (conv, linear, loss, pooling, primitives, resizing)
 SEQUENTIAL = twins(_FAMILIES)
 """The layer of this package for each class of torch.nn that has one."""
 
-__all__ = ["SEQUENTIAL", "Layer", "Module", *(name for family in _FAMILIES for name in family.__all__)]  # noqa: PLE0604
+__all__ = ["SEQUENTIAL", "Layer", "Module", *(name for family in _FAMILIES for name in family.__all__)]

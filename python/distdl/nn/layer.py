@@ -9,9 +9,8 @@ from typing import ClassVar, Self
 
 import torch
 
-from distdl import _core
 from distdl.collective.comparison import misfit
-from distdl.collective.construction import PartitionLike, constructing, tell
+from distdl.collective.construction import PartitionLike, constructing, constructor, tell
 from distdl.collective.grid import Grid
 from distdl.nn.module import Module, agreement_among
 from distdl.nn.options import NOT_ATTRIBUTES, kind_of, split_arguments
@@ -28,12 +27,12 @@ class Layer(Module):
 
     The signature of the constructor spells the options, once; its body is ``super().__init__(locals())``. Arguments
     whose names begin with ``P_`` are partitions. All ranks compare partitions and options, and each becomes an
-    attribute, partitions as a :class:`~distdl.collective.grid.Grid`. Then :meth:`check_options` and :meth:`prepare` run.
+    attribute, partitions as a ``Grid`` that describes them. Then :meth:`check_options` and :meth:`prepare` run.
 
     Before each call the layer's ranks agree in one vote on the tensors of the call: shapes, dtypes, devices, autocast,
-    and what asks for gradients. If anything changed on any rank, :meth:`set_up` runs on all of them. The operators that
-    :meth:`compute` calls hold no vote of their own in the forward pass. What is wrong with a tensor on one rank is raised
-    on all of them.
+    and what asks for gradients. If anything changed on any rank, :meth:`set_up` runs on all of them. The operators
+    that :meth:`compute` calls hold no vote of their own in the forward pass. What is wrong with a tensor on one rank is
+    raised on all of them.
 
     Attributes:
         tensors: names of the arguments of :meth:`compute` that are tensors; they come first.
@@ -44,22 +43,26 @@ class Layer(Module):
     tensors: ClassVar[tuple[str, ...]] = ("input",)
     P_x: Grid
 
+    def __init_subclass__(cls) -> None:
+        """Have arguments that do not fit the constructor raise on all ranks."""
+        super().__init_subclass__()
+        if "__init__" in vars(cls):
+            cls.__init__ = constructor(cls.__init__)  # type: ignore[method-assign]
+
     def __init__(self, given: Mapping[str, object]) -> None:
         super().__init__()
         name = type(self).__name__
         partitions, options = split_arguments(given)
         self.options = tuple(options)
-        self.partitions = tuple(partitions)
-        self.device: torch.device | str | None = options.get("device")  # type: ignore[assignment]
-        self.dtype: torch.dtype | None = options.get("dtype")  # type: ignore[assignment]
+        self.partitions, self.given = tuple(partitions), options
         known = {P: value for P, value in partitions.items() if value is not None}
-        compared = {**options, **({"device": kind_of(self.device)} if "device" in options else {})}
+        compared = {**options, **({"device": kind_of(options["device"])} if "device" in options else {})}
         if current_kind() != "owner":
             compared["parameter_layout"] = current_kind()
-        with constructing(name, known, compared) as grids:  # type: ignore[arg-type]
+        with constructing(name, known, compared) as grids:
             self.__dict__.update(dict.fromkeys(partitions), **dict(zip(known, grids, strict=True)))
             self.__dict__.update({key: value for key, value in options.items() if key not in NOT_ATTRIBUTES})
-            self.check_options(**{key: value for key, value in options.items() if key in NOT_ATTRIBUTES[:2]})
+            self.check_options()
             compared.update(self.further_compared())
         self._parameter_names = tuple(one for one in self.layouts if one in self._parameters)
         self._transport = ParameterTransport([self.layouts[one] for one in self._parameter_names])
@@ -73,12 +76,17 @@ class Layer(Module):
 
     # For the layer's author
 
-    def check_options(self, **others: object) -> None:
+    def check_options(self) -> None:
         """Check the options, normalize the attributes and declare parameters. What it raises is raised on all ranks.
 
-        Args:
-            others: the options ``weight`` and ``bias``, where the layer has them: these are no attributes yet.
+        ``weight``, ``bias``, ``device`` and ``dtype`` are options that are no attributes: they are in ``self.given``.
         """
+
+    def declare_parameter(
+        self, name: str, P: PartitionLike, shape: Sequence[int], axes: Sequence[int | None], **more: object
+    ) -> None:
+        own: dict[str, object] = {key: self.given[key] for key in ("dtype", "device") if key in self.given}
+        super().declare_parameter(name, P, shape, axes, **(own | more))  # type: ignore[arg-type]
 
     def further_compared(self) -> dict[str, object]:
         """What else the ranks have to have in common, after :meth:`check_options`."""
@@ -92,27 +100,25 @@ class Layer(Module):
         return [grid for grid in (getattr(self, name) for name in self.partitions) if grid is not None]
 
     def looked_at(self, inputs: Sequence[object]) -> Sequence[object]:
-        """The tensors of a call for the agreement; in place of a tensor an exception that says what is wrong with it."""
+        """The tensors of a call for the agreement; an exception in place of a tensor says what is wrong with it."""
         return inputs
 
-    def set_up(self, *others: object) -> None:
+    def set_up(self) -> None:
         """Prepare for tensors of this structure, which all ranks know; what it raises, all of them raise.
 
-        Args:
-            others: the arguments of :meth:`compute` behind the tensors, which are equal on all ranks.
+        ``self.others`` are the arguments of :meth:`compute` behind the tensors, which are equal on all ranks.
         """
 
-    def compute(self, *args: object) -> object:
-        """What the layer does. Every rank of the layer runs it, and applies the same operators in the same order."""
-        raise NotImplementedError
+    compute: Callable[..., object]
+    """What the layer does. Every rank of the layer runs it, and applies the same operators in the same order."""
 
     def structure(self, grid: Grid, tensor: int = 0) -> list[Described]:
         """(shape, dtype) of a tensor of the call on each worker of a grid, as agreed on."""
         agreement = self._distdl_agreement
-        return agreement.structure(tensor, list(grid.ranks)) if agreement is not None else []  # type: ignore[return-value]
+        return agreement.structure(tensor, list(grid.ranks)) if agreement is not None else []
 
     def blocks(self, grid: Grid, tensor: int = 0, name: str = "P_x") -> list[list[int]]:
-        """The sizes of a tensor's blocks by dimension, as agreed on; raises ValueError where they do not fit together."""
+        """The sizes of a tensor's blocks by dimension, as agreed on. Raises ValueError where they do not fit together."""
         if self._distdl_agreement is None:
             return []
         return self._distdl_agreement.blocks(tensor, name, list(grid.shape), list(grid.ranks))
@@ -164,7 +170,8 @@ class Layer(Module):
             self._distdl_agreement.agree([problem], self._declared_parameters())
 
     def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
-        self.set_up(*input[len(self.tensors) :])
+        self.others = input[len(self.tensors) :]
+        self.set_up()
 
     def _declared_parameters(self) -> list[torch.Tensor]:
         known = self._parameters
@@ -178,7 +185,7 @@ class Layer(Module):
         return ", ".join([*shown, *(f"{name}={grid}" for name, grid in grids if grid is not None)])
 
     def _shown(self, name: str) -> object:
-        return getattr(self, name) is not None if name == "bias" else getattr(self, name)
+        return getattr(self, "bias", None) is not None if name == "bias" else getattr(self, name)
 
     # From a sequential layer
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl import operators
-from distdl.collective.construction import PartitionLike, constructor, partitions_behind_first
+from distdl.collective.construction import PartitionLike, partitions_behind_first
 from distdl.collective.grid import Grid
 from distdl.nn.layer import Layer
 from distdl.nn.options import integer
@@ -60,7 +60,6 @@ class DistributedLinear(Layer):
     in_features: int
     out_features: int
 
-    @constructor
     @partitions_behind_first("P_y", "P_W")
     def __init__(
         self,
@@ -76,7 +75,7 @@ class DistributedLinear(Layer):
     ) -> None:
         super().__init__(locals())
 
-    def check_options(self, bias: bool) -> None:  # type: ignore[override]
+    def check_options(self) -> None:
         self._leading, self._input, self._workers, self._output = self._grids()
         for which in ("in_features", "out_features"):
             if integer("DistributedLinear", getattr(self, which), which) < 0:
@@ -84,12 +83,9 @@ class DistributedLinear(Layer):
         shape = (self.out_features, self.in_features)
         of_weight, of_bias = like_linear(shape)
         row, column = len(self._leading), len(self._leading) + 1
-        more = {"dtype": self.dtype, "device": self.device}
-        self.declare_parameter("weight", self._workers, shape, (row, column), initialize=of_weight, **more)
-        if bias:
-            self.declare_parameter(
-                "bias", self._workers, shape[:1], (row,), first_of=(column,), initialize=of_bias, **more
-            )
+        self.declare_parameter("weight", self._workers, shape, (row, column), initialize=of_weight)
+        if self.given["bias"]:
+            self.declare_parameter("bias", self._workers, shape[:1], (row,), first_of=(column,), initialize=of_bias)
         else:
             self.register_parameter("bias", None)
 
@@ -122,7 +118,7 @@ class DistributedLinear(Layer):
         self._broadcast = None if reads_own else operators.broadcast(self._input, self._workers)
         self._sum_reduce = None if keeps_own else operators.sum_reduce(self._workers, self._output)
 
-    def set_up(self) -> None:  # type: ignore[override]
+    def set_up(self) -> None:
         if math.prod(self._leading) > 1:
             self.blocks(self.P_x)  # raises where leading dimensions do not fit together
         xs = self.structure(self.P_x)
@@ -148,7 +144,7 @@ class DistributedLinear(Layer):
         if dtype != self.weight.dtype and self.autocast is None:
             raise RuntimeError(f"DistributedLinear: the {what} is {dtype} but the weight {self.weight.dtype}")
 
-    def compute(self, input: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def compute(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the layer to this rank's block of the input."""
         parameters = self.start_parameters()
         x = input if self._broadcast is None else self._broadcast(input)

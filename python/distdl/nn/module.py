@@ -58,6 +58,11 @@ class Module(torch.nn.Module):
         """Let the ranks of these partitions agree on the structure of the input before each call."""
         self._distdl_agreement = agreement_among(type(self).__name__, [grid_of(P) for P in partitions], ["input"])
 
+    def _distdl_global_structure(self, P: PartitionLike) -> list[tuple[list[int], torch.dtype]]:
+        """(shape, dtype) of the input on each worker of a partition, as agreed on; empty on ranks outside."""
+        agreement = self._distdl_agreement
+        return agreement.structure(0, list(grid_of(P).ranks)) if agreement is not None and agreement.active else []
+
     def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
         """Prepare for an input of this structure. What it raises, it has to raise on all ranks of the module."""
 
@@ -171,4 +176,3 @@ class Module(torch.nn.Module):
         """Give what was declared its first values; every rank has to call it, with the same seed."""
         for name, initialize in self._initializers.items():
             fill(getattr(self, name), self.layouts[name], initialize)
-

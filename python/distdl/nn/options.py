@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from operator import index
+from typing import cast
 
 import torch
+
+from distdl.collective.construction import PartitionLike
 
 _LARGEST = 1 << 31  # what is computed from sizes below it fits into 64 bits
 
@@ -13,11 +16,13 @@ _LARGEST = 1 << 31  # what is computed from sizes below it fits into 64 bits
 NOT_ATTRIBUTES = ("weight", "bias", "device", "dtype")
 
 
-def split_arguments(given: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+def split_arguments(given: Mapping[str, object]) -> tuple[dict[str, PartitionLike], dict[str, object]]:
     """Partitions and options from the local variables at the beginning of a constructor."""
     arguments = {name: value for name, value in given.items() if name not in ("self", "__class__")}
     partitions = {name: value for name, value in arguments.items() if name.startswith("P_")}
-    return partitions, {name: value for name, value in arguments.items() if name not in partitions}
+    return cast(dict[str, PartitionLike], partitions), {
+        name: value for name, value in arguments.items() if name not in partitions
+    }
 
 
 def kind_of(device: torch.device | str | None) -> str | None:

@@ -32,7 +32,7 @@ _Arguments = TypeVarTuple("_Arguments")
 def _made(
     make: Callable[[MPI.Comm, Unpack[_Arguments]], _core.Primitive],
     grid: Grid,
-    *arguments: Unpack[_Arguments],
+    *arguments: *_Arguments,
     lift: Callable[[Unpack[_Arguments]], tuple[Unpack[_Arguments]]] | None = None,
 ) -> Operator:
     """The operator of these arguments, of which `lift` makes those for tensors with a further dimension in front."""
@@ -49,32 +49,51 @@ def _lift(workers: Workers) -> Workers:
 
 
 def broadcast(
-    P_x: PartitionLike, P_y: PartitionLike, transpose_src: bool = False, transpose_dest: bool = False, preserve_batch: bool = True
+    P_x: PartitionLike,
+    P_y: PartitionLike,
+    transpose_src: bool = False,
+    transpose_dest: bool = False,
+    preserve_batch: bool = True,
 ) -> Operator:
     """A broadcast from P_x to P_y."""
     return _rooted(_core.Broadcast, P_x, P_y, transpose_src, transpose_dest, preserve_batch)
 
 
 def sum_reduce(
-    P_x: PartitionLike, P_y: PartitionLike, transpose_src: bool = False, transpose_dest: bool = False, preserve_batch: bool = True
+    P_x: PartitionLike,
+    P_y: PartitionLike,
+    transpose_src: bool = False,
+    transpose_dest: bool = False,
+    preserve_batch: bool = True,
 ) -> Operator:
     """A sum-reduction from P_x to P_y."""
     return _rooted(_core.SumReduce, P_x, P_y, transpose_src, transpose_dest, preserve_batch)
 
 
-def _rooted(make: type[_core.Broadcast | _core.SumReduce], P_x: PartitionLike, P_y: PartitionLike, transpose_src: bool, transpose_dest: bool, preserve_batch: bool) -> Operator:
+def _rooted(
+    make: type[_core.Broadcast | _core.SumReduce],
+    P_x: PartitionLike,
+    P_y: PartitionLike,
+    transpose_src: bool,
+    transpose_dest: bool,
+    preserve_batch: bool,
+) -> Operator:
     flags = {"transpose_src": transpose_src, "transpose_dest": transpose_dest, "preserve_batch": preserve_batch}
     with constructing(make.__name__, {"P_x": P_x, "P_y": P_y}, flags) as (x, y):
         pass
     return _made(make, x, x.workers, y.workers, *map(bool, flags.values()))
 
 
-def all_sum_reduce(P_x: PartitionLike, axes_reduce: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None) -> Operator:
+def all_sum_reduce(
+    P_x: PartitionLike, axes_reduce: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
+) -> Operator:
     """A sum along some axes of P_x, for all."""
     return _along_axes(_core.AllSumReduce, P_x, axes_reduce, axes_keep)
 
 
-def all_gather(P_x: PartitionLike, axes_all_gather: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None) -> Operator:
+def all_gather(
+    P_x: PartitionLike, axes_all_gather: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
+) -> Operator:
     """The blocks along some axes of P_x, for all."""
     return _along_axes(_core.AllGather, P_x, axes_all_gather, axes_keep)
 
@@ -86,7 +105,12 @@ def reduce_scatter(
     return _along_axes(_core.ReduceScatter, P_x, axes_reduce_scatter, axes_keep)
 
 
-def _along_axes(make: type[_core.AllSumReduce | _core.AllGather | _core.ReduceScatter], P_x: PartitionLike, axes: Iterable[int] | None, axes_keep: Iterable[int] | None) -> Operator:
+def _along_axes(
+    make: type[_core.AllSumReduce | _core.AllGather | _core.ReduceScatter],
+    P_x: PartitionLike,
+    axes: Iterable[int] | None,
+    axes_keep: Iterable[int] | None,
+) -> Operator:
     options: dict[str, object] = {"axes": axes, "axes_keep": axes_keep}
     with constructing(make.__name__, {"P_x": P_x}, options) as (x,):
         along, keep = ([index(axis) for axis in a] if a is not None else None for a in (axes, axes_keep))
@@ -113,7 +137,9 @@ def repartition(P_x: PartitionLike, P_y: PartitionLike, preserve_batch: bool = T
     )  # fmt: skip
 
 
-def halo_exchange(P_x: PartitionLike, halo: HaloWidths, periodic: bool | Sequence[bool] = False, fill_value: float = 0.0) -> Operator:
+def halo_exchange(
+    P_x: PartitionLike, halo: HaloWidths, periodic: bool | Sequence[bool] = False, fill_value: float = 0.0
+) -> Operator:
     """An exchange of halos among the workers of P_x; each worker may want other widths."""
     mine: list[Widths] = []
     wraps: list[bool] = []
@@ -142,10 +168,11 @@ def halo_widths(halo: HaloWidths, dim: int) -> list[Widths]:
         TypeError: for anything else.
         ValueError: for another number of dimensions or sides.
     """
-    given = [halo] * dim if isinstance(halo, int) else list(halo)
+    given: list[int | Sequence[int]] = [halo] * dim if isinstance(halo, int) else list(halo)
     widths = []
     for one in given:
-        sides = [one, one] if isinstance(one, int) or getattr(one, "ndim", None) == 0 else list(one)
+        is_number = isinstance(one, int) or getattr(one, "ndim", None) == 0  # of NumPy, too
+        sides = [one, one] if is_number else list(one)  # type: ignore[arg-type]
         if len(sides) != 2 or len(given) != dim:
             raise ValueError(
                 f"HaloExchange: halo {halo} for a partition of {dim} dimensions; it has to be an int, or for each "
@@ -184,9 +211,7 @@ def interval_exchange(
     """
     if P_x.root is None:
         return Inactive()
-    core = _core.IntervalExchange(
-        layer, P_x.root, P_x.workers, P_y.workers, wanted, list(periodic), float(fill_value)
-    )
+    core = _core.IntervalExchange(layer, P_x.root, P_x.workers, P_y.workers, wanted, list(periodic), float(fill_value))
 
     def lift() -> Operator:
         raise NotImplementedError(f"{layer}: vmap is not supported; give the layer the batch as a dimension")

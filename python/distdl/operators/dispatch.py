@@ -155,7 +155,9 @@ Inputs: TypeAlias = tuple[torch.Tensor, Operator, object]
 Batched: TypeAlias = tuple[torch.Tensor, int | None]
 
 
-def _batched(operator: Operator, dim: int | None, x: torch.Tensor, call: Callable[[torch.Tensor, Operator], torch.Tensor]) -> Batched:
+def _batched(
+    operator: Operator, dim: int | None, x: torch.Tensor, call: Callable[[torch.Tensor, Operator], torch.Tensor]
+) -> Batched:
     """vmap's rule: the lifted operator, on the batch as the first dimension."""
     if dim is None:
         return call(x, operator), None

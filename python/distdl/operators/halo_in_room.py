@@ -28,7 +28,9 @@ class HaloInRoom:
 
     name = "HaloExchange"
 
-    def __init__(self, P_x: PartitionLike, room: HaloWidths, received: HaloWidths, sent: HaloWidths | None = None) -> None:
+    def __init__(
+        self, P_x: PartitionLike, room: HaloWidths, received: HaloWidths, sent: HaloWidths | None = None
+    ) -> None:
         form = "three arguments" if sent is None else "four arguments"
         with constructing("HaloExchange", {"P_x": P_x}, {"form": form}) as (x,):
             if x.active:
@@ -49,7 +51,7 @@ class HaloInRoom:
         with constructing("HaloExchange", {"P_x": x}, {}):
             if x.active:
                 widths = halo_widths(sent, x.dim)
-                for d, neighbors in enumerate(x.neighbor_ranks(x.rank)):
+                for d, neighbors in enumerate(x.neighbors(x.rank)):
                     for side, neighbor in enumerate(neighbors):
                         expected = 0 if neighbor < 0 else everyone[neighbor][d][1 - side]
                         if widths[d][side] != expected:

@@ -21,7 +21,7 @@ _kind: ContextVar[str] = ContextVar("parameter_layout", default="owner")
 
 @contextmanager
 def parameter_layout(kind: str) -> Iterator[None]:
-    """Say how the parameters live of the layers that are constructed in a block of code. The numbers do not depend on it.
+    """Say how the parameters of the layers live that a block of code constructs. The numbers do not depend on it.
 
     Args:
         kind: where a block lives that several workers use:

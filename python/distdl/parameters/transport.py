@@ -189,7 +189,7 @@ class ParameterTransport:
         ]
 
         def wait() -> Tensors:
-            arrived = {}
+            arrived: dict[int, torch.Tensor] = {}
             for members, transported in started:
                 arrived.update(zip(members, transported(), strict=True))
             return [arrived[i] for i in range(len(parameters))]

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import distdl
-from distdl import parameters, zero_volume_tensor
+from distdl import zero_volume_tensor
 from distdl.nn import DistributedLinear
+from distdl.parameters import initial
 from support.blocks import assemble, block_of, grid
 from support.ranks import job, on_all_ranks, raises_everywhere
 from support.tensors import fill_with_integers, values
@@ -85,7 +86,7 @@ def test_one_by_four_to_one_by_three(P_world):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_same_seed_same_parameters(P_world, monkeypatch, dtype, drawn_at_once):
     """Bit for bit those of torch.nn.Linear, and the random numbers that follow are the same too."""
-    monkeypatch.setattr(parameters, "_DRAWN_AT_ONCE", drawn_at_once)
+    monkeypatch.setattr(initial, "DRAWN_AT_ONCE", drawn_at_once)
     P_x, P_y, P_W, P_b = widest(P_world)
     torch.manual_seed(11)
     twin = torch.nn.Linear(7, 5, dtype=dtype)

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 import distdl
 import distdl.nn as dnn
-from distdl._load import _core
+from distdl import _core
 from support.blocks import assemble, block_of, grid
 from support.ranks import job
 from support.tensors import values

@@ -75,7 +75,7 @@ def test_subtopology(P_world):
     assert line.active
     point = P.create_cartesian_subtopology_partition([True, False])
     assert point.shape.tolist() == [1]
-    assert point._ranks == (job.rank,)
+    assert point.ranks == (job.rank,)
 
 
 @pytest.mark.parametrize("shape", [[2, 2], [4, 1]])
@@ -85,7 +85,7 @@ def test_subgrids_of_a_grid(P_world, shape):
     P = grid(P_world, shape)
     rows = P.create_cartesian_subtopology_partition([False, True])
     if P.active:
-        assert rows._ranks == tuple(r for r in range(P.size) if P.cartesian_index(r)[0] == P.index[0])
+        assert rows.ranks == tuple(r for r in range(P.size) if P.cartesian_index(r)[0] == P.index[0])
         assert rows.rank == P.index[1]
 
 
@@ -106,16 +106,16 @@ def test_union_of_a_subgrid_with_workers_of_others_raises_everywhere(P_world):
             ValueError, match=r"create_partition_union: .* is a sub-grid, of which only its workers know"
         ):
             mine.create_partition_union(P_world)
-    assert mine.create_partition_union(mine)._ranks == (job.rank,)
-    assert P_world.create_partition_union(mine)._ranks == P_world._ranks
+    assert mine.create_partition_union(mine).ranks == (job.rank,)
+    assert P_world.create_partition_union(mine).ranks == P_world.ranks
     line = P.create_cartesian_subtopology_partition([False, True])
-    assert line.create_partition_union(P_world)._ranks == P_world._ranks
+    assert line.create_partition_union(P_world).ranks == P_world.ranks
 
 
 def test_union(P_world):
     first, last = grid(P_world, [1], [0]), grid(P_world, [1], [job.size - 1])
     P = last.create_partition_union(first)
-    assert P._ranks == tuple(dict.fromkeys([job.size - 1, 0]))
+    assert P.ranks == tuple(dict.fromkeys([job.size - 1, 0]))
     if P.active:
         assert P.comm.Get_size() == P.size
 

@@ -97,7 +97,7 @@ def test_in_the_backward_pass_the_halves_swap(P_world):
 
 
 @pytest.mark.parametrize(
-    "name", sorted({name for name in distdl.functional.__all__ if hasattr(distdl.primitives, name)})
+    "name", sorted({name for name in distdl.functional.__all__ if hasattr(distdl.operators, name)})
 )
 def test_functions(P_world, name):
     P_x = grid(P_world, [job.size])

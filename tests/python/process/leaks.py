@@ -20,7 +20,7 @@ from mpi4py import MPI
 
 import distdl
 import distdl.nn as dnn
-from distdl._load import _core
+from distdl import _core
 from support.blocks import grid
 from support.cases import CASES
 from support.ranks import job

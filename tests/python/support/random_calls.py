@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 import distdl
 import distdl.nn as dnn
-from distdl import primitives
+from distdl import operators
 from support import dense
 from support.blocks import balanced, grid, grid_shapes
 from support.ranks import job
@@ -231,7 +231,10 @@ def interval_exchanges(draw):
         starts = draw(st.lists(st.integers(-3, 9), min_size=n, max_size=n))
         wanted.append([(start, start + draw(st.integers(0, 5))) for start in starts])
     arguments = (P_x, P_y, wanted, periodic, fill)
-    layer = partial(primitives.interval_exchange, "Intervals")
+
+    def layer(P_x, P_y, *others):
+        return operators.interval_exchange("Intervals", P_x.grid, P_y.grid, *others)
+
     return Draw(layer, arguments, (dense.interval_exchange, *arguments), shapes, linear=fill == 0)
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl import _core
-from distdl.collective.construction import PartitionLike, constructor, partitions_behind_first
+from distdl.collective.construction import PartitionLike, partitions_behind_first
 from distdl.nn.conv.layer import ConvLayer
 from distdl.nn.families import family
 from distdl.nn.options import check_choice, per_dimension
@@ -36,7 +36,6 @@ class _DistributedConv(ConvLayer):
     functions = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
     padding: str | tuple[int, ...]
 
-    @constructor
     @partitions_behind_first("P_y", "P_w")
     def __init__(
         self,
@@ -71,7 +70,7 @@ class _DistributedConv(ConvLayer):
         elif self.padding_mode == "zeros" and min(self.padding) < 0:
             raise RuntimeError(f"{name}: padding={self.padding}; it must not be negative")
 
-    def _windows(self, extents: list[int], *others: object) -> list[_core.Window]:
+    def _windows(self, extents: list[int]) -> list[_core.Window]:
         name, windows = type(self).__name__, []
         for d, options in enumerate(zip(self.kernel_size, self.stride, self.dilation, strict=True)):
             kernel, stride, dilation = options
@@ -94,6 +93,10 @@ class _DistributedConv(ConvLayer):
             return (self.padding[d], self.padding[d])
         total = self.dilation[d] * (self.kernel_size[d] - 1) if self.padding == "same" else 0
         return (total // 2, total - total // 2)  # the longer side on the right, as torch.nn has it
+
+    def compute(self, input: torch.Tensor) -> torch.Tensor:
+        """Apply the layer to this rank's block of the input."""
+        return self.convolve_blocks(input)
 
     def convolve(
         self,

@@ -24,9 +24,7 @@ class ConvGrid:
     grouped: bool
 
     @classmethod
-    def of(
-        cls, name: str, dims: int, groups: int, P_x: Grid, P_y: Grid | None, P_w: Grid | None
-    ) -> ConvGrid:
+    def of(cls, name: str, dims: int, groups: int, P_x: Grid, P_y: Grid | None, P_w: Grid | None) -> ConvGrid:
         """The grid of these partitions; P_x alone splits no channels.
 
         Raises:

@@ -153,9 +153,7 @@ class Added(torch.autograd.Function):
         return whole
 
     @staticmethod
-    def setup_context(
-        ctx: Context, inputs: tuple[torch.Tensor, torch.Tensor, int, int], output: torch.Tensor
-    ) -> None:
+    def setup_context(ctx: Context, inputs: tuple[torch.Tensor, torch.Tensor, int, int], output: torch.Tensor) -> None:
         whole, terms, d, start = inputs
         ctx.mark_dirty(whole)
         ctx.interval = d, start, terms.shape[d]

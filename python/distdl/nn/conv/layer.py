@@ -45,7 +45,7 @@ class ConvLayer(Layer):
 
     # Constructing
 
-    def check_options(self, bias: bool) -> None:  # type: ignore[override]
+    def check_options(self) -> None:
         name = type(self).__name__
         self._check_form()
         self._check_channels(name)
@@ -61,20 +61,20 @@ class ConvLayer(Layer):
                 f"{name}: kernel_size={self.kernel_size}, stride={self.stride}, dilation={self.dilation}; all must "
                 "be at least 1"
             )
-        self._declare_weights(bias)
+        self._declare_weights()
 
-    def _declare_weights(self, bias: bool) -> None:
+    def _declare_weights(self) -> None:
         channels = (self.in_channels, self.out_channels) if self.transposed else (self.out_channels, self.in_channels)
         shape = (channels[0], channels[1] // self.groups, *self.kernel_size)
         row = self._grid.batched
         swapped = self.transposed and not self._grid.grouped
         axes = (row + 1, row) if swapped else (row, row + 1)
         of_weight, of_bias = like_linear(shape)
-        workers, more = self._grid.workers, {"dtype": self.dtype, "device": self.device}
-        self.declare_parameter("weight", workers, shape, axes + (None,) * self.dims, initialize=of_weight, **more)
-        if bias:
+        workers, of_space = self._grid.workers, (None,) * self.dims
+        self.declare_parameter("weight", workers, shape, (*axes, *of_space), initialize=of_weight)
+        if self.given["bias"]:
             of_outputs = (self.out_channels,)
-            self.declare_parameter("bias", workers, of_outputs, (row,), first_of=(row + 1,), initialize=of_bias, **more)
+            self.declare_parameter("bias", workers, of_outputs, (row,), first_of=(row + 1,), initialize=of_bias)
         else:
             self.register_parameter("bias", None)
 
@@ -82,9 +82,7 @@ class ConvLayer(Layer):
         """Refuse more or fewer partitions than this layer takes."""
         if (self.P_y is None) != (self.P_w is None):
             missing = "P_y" if self.P_y is None else "P_w"
-            raise ValueError(
-                f"{type(self).__name__}: {missing} is not given; it takes P_x alone, or P_x, P_y and P_w"
-            )
+            raise ValueError(f"{type(self).__name__}: {missing} is not given; it takes P_x alone, or P_x, P_y and P_w")
 
     def _check_grid(self) -> None:
         """Refuse a grid that splits more than this layer does."""
@@ -123,13 +121,13 @@ class ConvLayer(Layer):
 
     # Set-up
 
-    def set_up(self, *others: object) -> None:
+    def set_up(self) -> None:
         grid, name = self._grid, type(self).__name__
         sizes = self.blocks(self.P_x)
         extents = [sum(along) for along in sizes]
         _, dtype = self.structure(self.P_x)[0]
         self._check_input(name, extents, dtype)
-        slidings = self._slidings(sizes, others)
+        slidings = self._slidings(sizes)
         own = [intervals_of(along) for along in sizes]
         split = grid.p_out if grid.grouped else grid.p_in
         leading = [*own[: grid.batched], cut(self.in_channels, split)]
@@ -150,12 +148,12 @@ class ConvLayer(Layer):
             mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
             self._read = Reader(name, grid.input, grid.workers, extents, wanted, mode)
 
-    def _slidings(self, sizes: Sequence[Sequence[int]], others: Sequence[object]) -> list[Sliding]:
+    def _slidings(self, sizes: Sequence[Sequence[int]]) -> list[Sliding]:
         """How the kernel slides along each dimension of space."""
         along = sizes[-self.dims :]
         space = [sum(one) for one in along]
         slidings = []
-        for d, (n, window) in enumerate(zip(space, self._windows(space, *others), strict=True)):
+        for d, (n, window) in enumerate(zip(space, self._windows(space), strict=True)):
             outputs = blocks_of_outputs(window, along[d], self.output_blocks)
             options = (self.kernel_size[d], self.stride[d], self.dilation[d])
             reads = [window.reads(n, block) for block in outputs]
@@ -206,13 +204,13 @@ class ConvLayer(Layer):
         with torch.no_grad():
             return self.functions[self.dims](like.new_zeros(ones), like.new_zeros(ones, dtype=self.weight.dtype))
 
-    def _windows(self, extents: list[int], *others: object) -> Sequence[Resizing]:
-        """The windows along each spatial dimension, given its extents and what else the layer was called with."""
+    def _windows(self, extents: list[int]) -> Sequence[Resizing]:
+        """The windows along each spatial dimension, given its extents."""
         raise NotImplementedError
 
     # Call
 
-    def compute(self, input: torch.Tensor, *others: object) -> torch.Tensor:  # type: ignore[override]
+    def convolve_blocks(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the layer to this rank's block of the input."""
         grid, parameters = self._grid, self.start_parameters()
         if self._halo_convolution is not None:

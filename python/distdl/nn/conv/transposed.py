@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl import _core
-from distdl.collective.construction import PartitionLike, constructor, partitions_behind_first
+from distdl.collective.construction import PartitionLike, partitions_behind_first
 from distdl.nn.conv.layer import ConvLayer
 from distdl.nn.families import family
 from distdl.nn.options import per_dimension
@@ -25,7 +25,6 @@ class _DistributedConvTranspose(ConvLayer):
     padding: tuple[int, ...]
     output_padding: tuple[int, ...]
 
-    @constructor
     @partitions_behind_first("P_y", "P_w")
     def __init__(
         self,
@@ -60,10 +59,8 @@ class _DistributedConvTranspose(ConvLayer):
                 f"{name}: padding={self.padding}, output_padding={self.output_padding}; they must not be negative"
             )
 
-    def _windows(  # type: ignore[override]
-        self, extents: list[int], output_size: Sequence[int] | None = None
-    ) -> list[_core.TransposedWindow]:
-        name = type(self).__name__
+    def _windows(self, extents: list[int]) -> list[_core.TransposedWindow]:
+        name, output_size = type(self).__name__, self.others[0] if self.others else None
         more = self.output_padding if output_size is None else self._output_padding(extents, output_size)
         self._found = [
             _core.TransposedWindow(*one)
@@ -85,7 +82,7 @@ class _DistributedConvTranspose(ConvLayer):
                 )
         return self._found
 
-    def _output_padding(self, extents: list[int], output_size: Sequence[int]) -> tuple[int, ...]:
+    def _output_padding(self, extents: list[int], output_size: object) -> tuple[int, ...]:
         """What has to be added for an output of this size, as torch.nn finds it and with what it refuses."""
         twin = getattr(torch.nn, f"ConvTranspose{self.dims}d")
         leading = [1] * (1 + self._grid.batched)
@@ -96,7 +93,7 @@ class _DistributedConvTranspose(ConvLayer):
             )  # fmt: skip
         return tuple(found)
 
-    def compute(self, input: torch.Tensor, output_size: Sequence[int] | None = None) -> torch.Tensor:  # type: ignore[override]
+    def compute(self, input: torch.Tensor, output_size: Sequence[int] | None = None) -> torch.Tensor:
         """Apply the layer to this rank's block of the input.
 
         Args:
@@ -104,7 +101,7 @@ class _DistributedConvTranspose(ConvLayer):
             output_size: the size of the whole output, of space alone or of all dimensions, as in torch.nn. It takes the
                 place of ``output_padding``.
         """
-        return super().compute(input)
+        return self.convolve_blocks(input)
 
     def convolve(
         self,
@@ -118,8 +115,7 @@ class _DistributedConvTranspose(ConvLayer):
         # Of blocks without groups all input channels, of others those of whole groups.
         groups = self.groups * weight.shape[0] // self.in_channels if self._grid.grouped else 1
         ends = [
-            window.first(last - 1) + window.reach()
-            for window, (_, last) in zip(self._found, self._inputs, strict=True)
+            window.first(last - 1) + window.reach() for window, (_, last) in zip(self._found, self._inputs, strict=True)
         ]
         # Outputs behind what the inputs reach: of the output padding, or between the windows of a long stride.
         beyond = [max(stop - end, 0) for (_, stop), end in zip(self._outputs, ends, strict=True)]

@@ -24,7 +24,7 @@ class Loss(Layer):
     tensors: ClassVar[tuple[str, ...]] = ("input", "target")
     reduction: str
 
-    def check_options(self, **others: object) -> None:
+    def check_options(self) -> None:
         check_choice(type(self).__name__, "reduction", self.reduction, ("mean", "sum", "none"))
 
     def prepare(self) -> None:
@@ -57,7 +57,7 @@ class Loss(Layer):
             if problem:
                 raise ValueError(f"{type(self).__name__}: the target of rank {rank} {problem.decode()}")
 
-    def set_up(self) -> None:  # type: ignore[override]
+    def set_up(self) -> None:
         """Check that every worker's target belongs to its input; the same on all ranks."""
         inputs, targets = self.structure(self.P_x), self.structure(self.P_x, tensor=1)
         self.check_input(inputs)
@@ -86,13 +86,17 @@ class Loss(Layer):
     def reduce(self, numerator: torch.Tensor, denominator: torch.Tensor | float, dtype: torch.dtype) -> torch.Tensor:
         """The sum of the workers' numerators over that of their denominators (with 'sum', over 1), on every rank."""
         if self.P_x.active:
-            mine = torch.stack([numerator, torch.as_tensor(denominator, dtype=numerator.dtype, device=numerator.device)])
+            mine = torch.stack(
+                [numerator, torch.as_tensor(denominator, dtype=numerator.dtype, device=numerator.device)]
+            )
         else:
             mine = numerator  # of zero volume
         sums = self._to_first(mine)
         if self.P_x.active and self.P_x.rank == 0:
             # The denominator is no function of the input; but a derivative of the derivative would look for one.
-            loss = (sums[0] / sums[1].detach() if self.reduction == "mean" else sums[0]).to(loss_dtype(dtype, sums.device))
+            loss = (sums[0] / sums[1].detach() if self.reduction == "mean" else sums[0]).to(
+                loss_dtype(dtype, sums.device)
+            )
             self._to_everyone(loss.detach())
             return loss
         value = self._to_everyone(sums.detach()).sum()

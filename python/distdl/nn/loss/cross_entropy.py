@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl import operators
-from distdl.collective.construction import PartitionLike, constructor
+from distdl.collective.construction import PartitionLike
 from distdl.nn.layer import Described
 from distdl.nn.loss.base import Loss
 from distdl.nn.precision import loss_dtype, wide
@@ -47,7 +47,6 @@ class DistributedCrossEntropyLoss(Loss):
     ignore_index: int
     label_smoothing: float
 
-    @constructor
     def __init__(
         self,
         P_x: PartitionLike,
@@ -58,8 +57,9 @@ class DistributedCrossEntropyLoss(Loss):
     ) -> None:
         super().__init__(locals())
 
-    def check_options(self, weight: torch.Tensor | None) -> None:  # type: ignore[override]
+    def check_options(self) -> None:
         super().check_options()
+        weight: torch.Tensor | None = self.given["weight"]
         self.ignore_index = index(self.ignore_index)
         if weight is not None and not isinstance(weight, torch.Tensor):
             raise TypeError(f"DistributedCrossEntropyLoss: weight={weight!r}; it has to be a torch.Tensor")
@@ -88,8 +88,8 @@ class DistributedCrossEntropyLoss(Loss):
         """Class indices are looked at in each call: one that is no class would fail on this worker alone."""
         if not isinstance(target, torch.Tensor) or target.dtype not in (torch.int64, torch.uint8) or not target.numel():
             return ""
-        target = target.long()  # a uint8 is never equal to a negative ignore_index
-        kept, classes = target[target != self.ignore_index], sum(self._sizes)
+        indices = target.long()  # a uint8 is never equal to a negative ignore_index
+        kept, classes = indices[indices != self.ignore_index], sum(self._sizes)
         if not kept.numel() or (kept.min() >= 0 and kept.max() < classes):
             return ""
         return f"has classes from {kept.min()} to {kept.max()}; the logits are of {classes} classes"
@@ -132,7 +132,7 @@ class DistributedCrossEntropyLoss(Loss):
             return "a target of class indices must have the shape of the logits without the classes"
         return ""
 
-    def compute(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def compute(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """The loss of this rank's blocks and of all others."""
         if not self.P_x.active:
             return input.clone() if self.reduction == "none" else self.reduce(input, 0.0, input.dtype)

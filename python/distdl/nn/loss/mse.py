@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from distdl.collective.construction import PartitionLike, constructor
+from distdl.collective.construction import PartitionLike
 from distdl.nn.layer import Described
 from distdl.nn.loss.base import Loss
 from distdl.nn.precision import wide
@@ -34,7 +34,6 @@ class DistributedMSELoss(Loss):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MSELoss.html.
     """
 
-    @constructor
     def __init__(self, P_x: PartitionLike, reduction: str = "mean") -> None:
         super().__init__(locals())
 
@@ -43,7 +42,7 @@ class DistributedMSELoss(Loss):
             return "their dtypes must be of floating point"
         return "" if input[0] == target[0] else "their shapes must be equal"
 
-    def compute(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def compute(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """The loss of this rank's blocks and of all others."""
         if self.reduction == "none":
             return F.mse_loss(input, target, reduction="none") if self.P_x.active else input.clone()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl import _core
-from distdl.collective.construction import PartitionLike, constructor
+from distdl.collective.construction import PartitionLike
 from distdl.nn.families import family
 from distdl.nn.options import integer
 from distdl.nn.windows.adaptive import AdaptiveLayer
@@ -64,7 +64,6 @@ class _DistributedAdaptiveMaxPool(_DistributedAdaptivePool):
     _functions = {1: F.adaptive_max_pool1d, 2: F.adaptive_max_pool2d, 3: F.adaptive_max_pool3d}
     return_indices: bool
 
-    @constructor
     def __init__(
         self,
         P_x: PartitionLike,
@@ -102,7 +101,6 @@ class _DistributedAdaptiveMaxPool(_DistributedAdaptivePool):
 
 
 class _DistributedAdaptiveAvgPool(_DistributedAdaptivePool):
-    @constructor
     def __init__(self, P_x: PartitionLike, output_size: OutputSize, *, output_blocks: str = "balanced") -> None:
         super().__init__(locals())
 

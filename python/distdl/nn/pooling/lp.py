@@ -7,7 +7,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from distdl.collective.construction import PartitionLike, constructor
+from distdl.collective.construction import PartitionLike
 from distdl.nn.families import family
 from distdl.nn.pooling.sliding import AveragingPool, Size, lowest_of
 
@@ -18,7 +18,6 @@ class _DistributedLPPool(AveragingPool):
     _max_pools = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
     norm_type: float
 
-    @constructor
     def __init__(
         self,
         P_x: PartitionLike,

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl import _core
-from distdl.collective.construction import PartitionLike, constructor
+from distdl.collective.construction import PartitionLike
 from distdl.nn.families import family
 from distdl.nn.options import per_dimension
 from distdl.nn.windows.layer import WindowLayer
@@ -58,9 +58,7 @@ class SlidingPool(WindowLayer):
 
     def resizings(self) -> list[_core.Window]:
         options = zip(self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
-        return [
-            _core.Window(kernel, step, (pad, pad), spread, self.ceil_mode) for kernel, step, pad, spread in options
-        ]
+        return [_core.Window(kernel, step, (pad, pad), spread, self.ceil_mode) for kernel, step, pad, spread in options]
 
     def on_block(self, pool: Callable[[torch.Tensor], torch.Tensor], read: torch.Tensor) -> torch.Tensor:
         """The local layer; where it has no outputs to compute, the local layer of an empty batch.
@@ -79,7 +77,6 @@ class _DistributedMaxPool(SlidingPool):
     fill_value = -math.inf
     return_indices: bool
 
-    @constructor
     def __init__(
         self,
         P_x: PartitionLike,
@@ -157,7 +154,9 @@ class AveragingPool(SlidingPool):
             divisors = divisors * self.divisor_override
         else:
             for d, counts in enumerate(self._counts()):
-                divisors = divisors * torch.tensor(counts, dtype=sums.dtype, device=sums.device).view(-1, *(1,) * (self.dims - 1 - d))
+                divisors = divisors * torch.tensor(counts, dtype=sums.dtype, device=sums.device).view(
+                    -1, *(1,) * (self.dims - 1 - d)
+                )
         rounding = None if x.is_floating_point() else "trunc"
         return torch.div(sums, divisors, rounding_mode=rounding).to(x.dtype)
 
@@ -174,7 +173,6 @@ class AveragingPool(SlidingPool):
 
 
 class _DistributedAvgPool(AveragingPool):
-    @constructor
     def __init__(
         self,
         P_x: PartitionLike,

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl import _core
-from distdl.collective.construction import PartitionLike, constructor
+from distdl.collective.construction import PartitionLike
 from distdl.nn.layer import Layer
 from distdl.nn.options import check_choice
 from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Interval, as_of, blocks_of_outputs, intervals_of
@@ -24,7 +24,7 @@ _MODE_OF = {"Constant": "constant", "Zero": "constant", "Reflection": "reflect",
             "Circular": "circular"}  # fmt: skip
 
 
-class DistributedPad(Module):
+class DistributedPad(Layer):
     """Pads or crops a tensor in blocks: ``torch.nn.functional.pad``, put together.
 
     Args:
@@ -56,7 +56,6 @@ class DistributedPad(Module):
     value: float | None
     output_blocks: str
 
-    @constructor
     def __init__(
         self,
         P_x: PartitionLike,
@@ -68,7 +67,7 @@ class DistributedPad(Module):
     ) -> None:
         super().__init__(locals())
 
-    def check_options(self) -> None:  # type: ignore[override]
+    def check_options(self) -> None:
         check_choice("DistributedPad", "output_blocks", self.output_blocks, OUTPUT_BLOCKS)
         self.pad, self.value = tuple(map(index, self.pad)), None if self.value is None else float(self.value)
         if self.mode not in _MODES:
@@ -80,7 +79,7 @@ class DistributedPad(Module):
         self._crops: list[tuple[int, int, int]] = []  # (dimension, start, size) in this worker's block
         self._read: Reader | None = None
 
-    def set_up(self) -> None:  # type: ignore[override]
+    def set_up(self) -> None:
         sizes = self.blocks(self.P_x)
         _, dtype = self.structure(self.P_x)[0]
         self._refuse_as_torch([sum(along) for along in sizes], dtype)
@@ -126,7 +125,7 @@ class DistributedPad(Module):
             self._crops.append((d, min(max(first, start), end) - start, stop - first))
         return left, right, [(start - low, stop - low) for start, stop in kept]
 
-    def compute(self, input: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def compute(self, input: torch.Tensor) -> torch.Tensor:
         """Pad this rank's block."""
         for crop in self._crops:
             input = input.narrow(*crop)

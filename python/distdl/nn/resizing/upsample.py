@@ -9,7 +9,7 @@ from typing import SupportsIndex
 import torch
 
 from distdl import _core
-from distdl.collective.construction import PartitionLike, constructor
+from distdl.collective.construction import PartitionLike
 from distdl.nn.options import check_choice
 from distdl.nn.precision import FLOATING, wide
 from distdl.nn.windows.adaptive import AdaptiveLayer
@@ -61,7 +61,6 @@ class DistributedUpsample(AdaptiveLayer):
     align_corners: bool | None
     recompute_scale_factor: bool | None
 
-    @constructor
     def __init__(
         self,
         P_x: PartitionLike,
@@ -172,6 +171,7 @@ class DistributedUpsample(AdaptiveLayer):
         vectorized = self.dims == 2 and sum(along.m for along in self.own) <= _VECTORIZED
         taps = []
         for resizing, along in zip(self._by_dimension, self.own, strict=True):
+            assert isinstance(resizing, _core.Interpolation)
             inputs, weights = resizing.taps(along.n, along.outputs, dtype == torch.double, vectorized)
             shape = (_TAPS[self._kernel], along.outputs[1] - along.outputs[0])
             positions = torch.tensor(inputs, dtype=torch.long).view(shape) - along.reads[0]

@@ -15,7 +15,7 @@ _FUNCTIONS = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_
 class AdaptiveLayer(WindowLayer):
     """A layer of which each worker computes its block of as many outputs as are asked for."""
 
-    accepted = FLOATING
+    accepted: tuple[torch.dtype, ...] | None = FLOATING
 
     def windows(self) -> list[list[tuple[int, int]]]:
         """For each spatial dimension the (start, stop) in what this worker read of each of its adaptive windows."""

@@ -50,12 +50,12 @@ class WindowLayer(Layer):
         """What says which inputs an output reads, for each spatial dimension."""
         raise NotImplementedError
 
-    def check_options(self) -> None:  # type: ignore[override]
+    def check_options(self) -> None:
         name, shape = type(self).__name__, list(self.P_x.shape)
         if self.P_x.known and len(shape) not in (self.dims + 1, self.dims + 2):
             raise ValueError(
-                f"{name}: P_x has shape {shape}; it needs {self.dims} spatial dimensions, preceded by the channels, or by "
-                "batch and channels"
+                f"{name}: P_x has shape {shape}; it needs {self.dims} spatial dimensions, preceded by the channels, or "
+                "by batch and channels"
             )
         check_choice(name, "output_blocks", self.output_blocks, OUTPUT_BLOCKS)
 
@@ -65,7 +65,7 @@ class WindowLayer(Layer):
         self.own: list[Along] = []  # of this worker, for each spatial dimension, after the set-up
         self._read: Reader | None = None  # where a worker reads more than its own block
 
-    def set_up(self) -> None:  # type: ignore[override]
+    def set_up(self) -> None:
         name, sizes = type(self).__name__, self.blocks(self.P_x)
         self.extents = [sum(along) for along in sizes]
         first = len(sizes) - len(self._resizings)
@@ -99,7 +99,7 @@ class WindowLayer(Layer):
         """How many of the last dimensions of the input must not be of size 0."""
         return self.dims + 1
 
-    def compute(self, input: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+    def compute(self, input: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Apply the layer to this rank's block of the input."""
         read = self._read(input) if self._read is not None else input if self.P_x.active else input.clone()
         return self.outputs(read) if self.P_x.active else self.nothing(read)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import distdl.nn as dnn
-from distdl.nn import conv_halo
+from distdl.nn.conv import halo as conv_halo
 from support.blocks import OUTPUT_BLOCKS, assemble, block_of, blocks_of, grid, grid_shapes, spatial_sizes
 from support.convolutions import place_of
 from support.ranks import job, on_all_ranks, raises_everywhere

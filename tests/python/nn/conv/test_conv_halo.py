@@ -9,7 +9,7 @@ from torch.autograd import forward_ad
 
 import distdl
 import distdl.nn as dnn
-from distdl.nn import conv_halo
+from distdl.nn.conv import halo as conv_halo
 from support.blocks import assemble, block_of, grid
 from support.ranks import job
 from support.tensors import fill_with_integers, values
@@ -29,7 +29,7 @@ def twins(P_x, dims, kernel=3, dtype=torch.float64, output_blocks="balanced", **
     layer = distributed(P_x, 2, 3, kernel, dtype=dtype, output_blocks=output_blocks, **options)
     with torch.no_grad():
         for mine, whole in zip(layer.parameters(), twin.parameters(), strict=True):
-            mine.copy_(whole if job.rank == P_x._ranks[0] else whole[:0])
+            mine.copy_(whole if job.rank == P_x.ranks[0] else whole[:0])
     return twin, layer
 
 

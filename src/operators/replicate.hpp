@@ -1,0 +1,37 @@
+// Replicate: the identity for a tensor of which each worker has a copy. Its adjoint sums over the copies, so that each
+// worker has the whole gradient.
+#pragma once
+
+#include "operators/axis_groups.hpp"
+
+namespace distdl::operators {
+
+/// The tensor is one element of one space, whoever holds it: <x, x> counts it once. So the adjoint of handing out the
+/// copies is the sum of what comes back for each of them.
+class Replicate final : public LinearOperator {
+ public:
+  Replicate(std::shared_ptr<const Site> site, bool is_adjoint, std::shared_ptr<const AxisGroup> group)
+      : LinearOperator(std::move(site), is_adjoint), group_(std::move(group)) {}
+
+  /// Unlike other operators' results, this one shares the memory of x: a parameter is not copied to be used.
+  at::Tensor apply(const at::Tensor& x) const override;
+  OperatorPtr adjoint() const override;
+  Traffic traffic(const at::Tensor& /*x*/) const override { return {}; }
+  Shape result_sizes(at::IntArrayRef sizes) const override { return sizes.vec(); }
+
+ private:
+  std::shared_ptr<const AxisGroup> group_;
+};
+
+class ReplicatePrimitive final : public Primitive {
+ public:
+  /// Among all workers of x.
+  ReplicatePrimitive(MPI_Comm root, const Partition& x);
+
+ private:
+  OperatorPtr plan(const GlobalStructure& structure) override;
+
+  std::shared_ptr<const AxisGroup> group_;
+};
+
+}  // namespace distdl::operators

@@ -1,0 +1,133 @@
+"""Layers from their sequential twins: options, weights from one rank, and the table of classes."""
+
+import pytest
+import torch
+
+import distdl
+import distdl.nn as dnn
+from support.blocks import assemble, block_of, grid
+from support.ranks import job, raises_everywhere
+from support.tensors import values
+
+# One module for each class of torch.nn in the table, with options other than the defaults, and its input.
+EXAMPLES = {
+    torch.nn.Linear: (lambda: torch.nn.Linear(5, 4, bias=False), [6, 5]),
+    torch.nn.Conv1d: (lambda: torch.nn.Conv1d(2, 4, 3, stride=2, padding=2, dilation=2, groups=2), [2, 2, 13]),
+    torch.nn.Conv2d: (lambda: torch.nn.Conv2d(2, 3, (3, 1), padding="same", padding_mode="circular"), [2, 2, 6, 5]),
+    torch.nn.Conv3d: (lambda: torch.nn.Conv3d(1, 2, 2, bias=False), [2, 1, 3, 3, 5]),
+    torch.nn.ConvTranspose1d: (lambda: torch.nn.ConvTranspose1d(2, 3, 4, 2, output_padding=1), [1, 2, 5]),
+    torch.nn.ConvTranspose2d: (lambda: torch.nn.ConvTranspose2d(2, 4, 3, groups=2, dilation=2), [1, 2, 4, 5]),
+    torch.nn.ConvTranspose3d: (lambda: torch.nn.ConvTranspose3d(2, 1, 2, padding=1), [1, 2, 3, 3, 5]),
+    torch.nn.MaxPool1d: (lambda: torch.nn.MaxPool1d(3, 2, padding=1, dilation=2), [1, 2, 11]),
+    torch.nn.MaxPool2d: (lambda: torch.nn.MaxPool2d((2, 3), ceil_mode=True), [1, 2, 5, 7]),
+    torch.nn.MaxPool3d: (lambda: torch.nn.MaxPool3d(2, 1), [1, 2, 3, 4, 5]),
+    torch.nn.AvgPool1d: (lambda: torch.nn.AvgPool1d(3, padding=1, count_include_pad=False), [1, 2, 11]),
+    torch.nn.AvgPool2d: (lambda: torch.nn.AvgPool2d(2, divisor_override=3), [1, 2, 5, 7]),
+    torch.nn.AvgPool3d: (lambda: torch.nn.AvgPool3d(2, 1), [1, 2, 3, 4, 5]),
+    torch.nn.LPPool1d: (lambda: torch.nn.LPPool1d(3, 2), [1, 2, 11]),
+    torch.nn.LPPool2d: (lambda: torch.nn.LPPool2d(2, 3, stride=1), [1, 2, 5, 7]),
+    torch.nn.LPPool3d: (lambda: torch.nn.LPPool3d(1.5, 2, ceil_mode=True), [1, 2, 3, 4, 5]),
+    torch.nn.AdaptiveMaxPool1d: (lambda: torch.nn.AdaptiveMaxPool1d(3), [1, 2, 11]),
+    torch.nn.AdaptiveMaxPool2d: (lambda: torch.nn.AdaptiveMaxPool2d((None, 3)), [1, 2, 5, 7]),
+    torch.nn.AdaptiveMaxPool3d: (lambda: torch.nn.AdaptiveMaxPool3d(2), [1, 2, 3, 4, 5]),
+    torch.nn.AdaptiveAvgPool1d: (lambda: torch.nn.AdaptiveAvgPool1d(3), [1, 2, 11]),
+    torch.nn.AdaptiveAvgPool2d: (lambda: torch.nn.AdaptiveAvgPool2d((2, None)), [1, 2, 5, 7]),
+    torch.nn.AdaptiveAvgPool3d: (lambda: torch.nn.AdaptiveAvgPool3d(1), [1, 2, 3, 4, 5]),
+    torch.nn.Upsample: (lambda: torch.nn.Upsample(scale_factor=1.5, mode="bilinear", align_corners=True), [1, 2, 5, 7]),
+    torch.nn.MSELoss: (lambda: torch.nn.MSELoss(reduction="sum"), [3, 8]),
+    torch.nn.CrossEntropyLoss: (
+        lambda: torch.nn.CrossEntropyLoss(torch.arange(8.0).double(), ignore_index=1, label_smoothing=0.1), [3, 8],
+    ),
+    **{
+        getattr(torch.nn, f"{kind}Pad{dims}d"): (
+            lambda kind=kind, dims=dims: getattr(torch.nn, f"{kind}Pad{dims}d")(*([2, 1.5] if kind == "Constant" else [2])),
+            [1, 2, 3, 4, 5][: 2 + dims],
+        )
+        for kind in ("Constant", "Zero", "Reflection", "Replication", "Circular")
+        for dims in (1, 2, 3)
+    },
+}  # fmt: skip
+
+
+def test_every_class_has_an_example():
+    assert set(EXAMPLES) == set(dnn.SEQUENTIAL)
+
+
+@pytest.mark.parametrize(("make", "shape"), EXAMPLES.values(), ids=[twin.__name__ for twin in EXAMPLES])
+@pytest.mark.parametrize("root", ["first", "last"])
+def test_equals_the_twin(P_world, make, shape, root):
+    """Each rank passes a module with other weights: those of the root count."""
+    root = 0 if root == "first" else job.size - 1
+    torch.manual_seed(10 + job.rank)
+    twin = make().double()
+    fill = -1 if isinstance(twin, torch.nn.Linear) else len(shape) - 1
+    workers = [1] * len(shape)
+    workers[0 if fill == -1 else fill] = job.size
+    P_x = grid(P_world, workers)
+    layer = dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x, root=root)
+    for name, value in twin.state_dict().items():
+        value.copy_(torch.from_numpy(job.bcast(value.numpy(), root)))
+    x = values(shape) / 2
+    if isinstance(twin, torch.nn.MSELoss | torch.nn.CrossEntropyLoss):
+        P_x = grid(P_world, [job.size, 1])
+        layer = dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x, root=root)
+        target = values(shape, seed=1) if isinstance(twin, torch.nn.MSELoss) else torch.arange(3)
+        P_target = P_x if target.dim() == 2 else grid(P_world, [job.size])
+        assert torch.allclose(layer(block_of(x, P_x), block_of(target, P_target)), twin(x, target), rtol=1e-14)
+        return
+    expected = twin(x)
+    y = assemble(layer(block_of(x, P_x)), P_x, expected.shape)
+    assert torch.allclose(y, expected, rtol=1e-13, atol=1e-13)
+
+
+def test_modes_and_frozen_parameters(P_world):
+    twin = torch.nn.Linear(3, 2).eval()
+    twin.weight.requires_grad_(False)
+    layer = dnn.DistributedLinear.from_sequential(twin, grid(P_world, [job.size, 1]))
+    assert not layer.training
+    assert not layer.weight.requires_grad
+    assert layer.bias.requires_grad
+
+
+def test_a_module_on_the_meta_device(P_world):
+    """Nobody has its weights: the layer draws its own, those of the sequential layer with this seed."""
+    twin = torch.nn.Conv1d(2, 3, 3, device="meta", dtype=torch.float64)
+    torch.manual_seed(2)
+    layer = dnn.DistributedConv1d.from_sequential(twin, grid(P_world, [1, 1, job.size]))
+    torch.manual_seed(2)
+    expected = torch.nn.Conv1d(2, 3, 3, dtype=torch.float64).state_dict()
+    state = distdl.sequential_state_dict(layer)
+    assert job.rank > 0 or all(torch.equal(state[name], value) for name, value in expected.items())
+
+
+def test_on_the_meta_device_on_all_ranks_but_the_root(P_world):
+    torch.manual_seed(1)
+    device = None if job.rank == 0 else "meta"
+    twin = torch.nn.Linear(3, 2, device=device)
+    layer = dnn.DistributedLinear.from_sequential(twin, grid(P_world, [job.size, 1]))
+    state = distdl.sequential_state_dict(layer)
+    assert job.rank > 0 or all(torch.equal(state[name], value) for name, value in twin.state_dict().items())
+
+
+def test_options_in_place_of_the_modules(P_world):
+    P_x = grid(P_world, [1, 1, job.size])
+    layer = dnn.DistributedMaxPool1d.from_sequential(torch.nn.MaxPool1d(2), P_x, output_blocks="aligned", stride=1)
+    assert (layer.kernel_size, layer.stride, layer.output_blocks) == ((2,), (1,), "aligned")
+
+
+def test_partitions_for_split_features(P_world):
+    P_x, P_W = grid(P_world, [1, 1]), grid(P_world, [job.size, 1])
+    twin = torch.nn.Linear(5, 7).double()
+    layer = dnn.DistributedLinear.from_sequential(twin, P_x, grid(P_world, [1, job.size]), P_W)
+    for parameter in twin.parameters():
+        parameter.data.copy_(torch.from_numpy(job.bcast(parameter.detach().numpy(), 0)))
+    x = values([3, 5])
+    y = assemble(layer(block_of(x, P_x)), grid(P_world, [1, job.size]), [3, 7])
+    assert torch.allclose(y, twin(x), rtol=1e-13, atol=1e-13)
+
+
+def test_another_class_raises_on_all(P_world):
+    P_x = grid(P_world, [job.size, 1])
+    other = torch.nn.Conv1d(1, 1, 1) if job.rank == job.size - 1 else torch.nn.Linear(3, 2)
+    rule = r"was passed a Conv1d; it takes torch\.nn\.Linear"
+    raises_everywhere(TypeError, rule, lambda: dnn.DistributedLinear.from_sequential(other, P_x))
