@@ -41,6 +41,7 @@ exclude_patterns = ["_build", "_generated", "programs"]
 source_suffix = {".rst": "restructuredtext", ".md": "markdown"}
 highlight_language = "python"
 suppress_warnings = ["myst.xref_missing"]
+trim_footnote_reference_space = True  # so that no line breaks before the number
 
 html_theme = "furo"
 html_title = f"DistDL {release}"
