@@ -14,7 +14,8 @@ started = halo.start(x)  # the columns next to these begin to travel
 inside = conv(x)  # needs only this rank's columns
 grown = halo.wait(started)
 y = torch.cat([conv(grown[..., :3]), inside, conv(grown[..., -3:])], dim=-1)
-# Here wait starts the adjoint and start waits for it; the gradient of `inside` is computed between them.
+# In the backward pass, wait starts the adjoint and start waits for it.
+# The gradient of `inside` is computed between them.
 y.sum().backward()
 
 row, gradient = y[0, 0, 1].int().tolist(), x.grad[0, 0, 1].int().tolist()
