@@ -1,4 +1,4 @@
-"""Configuration of Sphinx. The pages come from the installed package: its docstrings, and pictures of its geometry."""
+"""Configuration of Sphinx. The pages use the installed package: its docstrings, and pictures of its geometry."""
 
 import sys
 from pathlib import Path
@@ -41,6 +41,7 @@ exclude_patterns = ["_build", "_generated", "programs"]
 source_suffix = {".rst": "restructuredtext", ".md": "markdown"}
 highlight_language = "python"
 suppress_warnings = ["myst.xref_missing"]
+trim_footnote_reference_space = True  # so that no line breaks before the number
 
 html_theme = "furo"
 html_title = f"DistDL {release}"
@@ -58,7 +59,7 @@ napoleon_custom_sections = ["Shape"]
 
 
 class Picture(Figure):
-    """A figure of pictures.py, by its name: one image for the light theme and one for the dark."""
+    """A figure of pictures.py, by its name: one image for the light theme and one image for the dark theme."""
 
     def run(self) -> list[nodes.Node]:
         name = self.arguments[0]
@@ -74,7 +75,7 @@ class Picture(Figure):
 
 
 def write_inline_math(translator: HTML5Translator, node: nodes.math) -> None:
-    """Formulas as browsers show them by themselves: no script has to be loaded from elsewhere."""
+    """MathML, which browsers show without a script from another server."""
     translator.body.append(tex2mathml(node.astext()))
     raise nodes.SkipNode
 

@@ -1,4 +1,4 @@
-"""The tables and the plot of the page on performance, made from what the benchmarks left in docs/figures."""
+"""The tables and the plot of the page on performance, made from the files of the benchmarks in docs/figures."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 
 def times(rows: Sequence[Row]) -> str:
-    """For each primitive, direction and size: microseconds, and the ratio to what it is compared with."""
+    """For each primitive, direction and size: microseconds, and the ratio to the reference."""
     sizes = sorted({row["bytes"] for row in rows})
     lines: dict[tuple[str, str], dict[int, str]] = {}
     for row in rows:
@@ -63,7 +63,7 @@ def overlap(rows: Sequence[Row]) -> str:
 
 
 def convolution(rows: Sequence[Row]) -> str:
-    """Milliseconds of a layer and of what it is compared with, how much faster it is, and the exchange's share."""
+    """Milliseconds of a layer and of its references, how much faster it is, and the share of the exchange."""
 
     def line(row: Row) -> list[str]:
         milliseconds = [f"{1e3 * seconds:,.1f}" for seconds in row["median"].values()]
@@ -92,12 +92,12 @@ def convolution_memory(rows: Sequence[Row]) -> str:
 
 
 def machine(facts: dict[str, Any]) -> str:
-    """What the figures depend on, in a line."""
+    """The machine and the versions on which the figures depend, in a line."""
     return "; ".join(f"{name} {fact}" for name, fact in facts.items()) + "\n"
 
 
 def write_all(folder: Path) -> None:
-    """Write the tables as reStructuredText and the plot as SVG. What would not change is left alone."""
+    """Write the tables as reStructuredText and the plot as SVG. Files that would not change are not written."""
     folder.mkdir(parents=True, exist_ok=True)
     primitives, shared, wire, layers = (
         json.loads((FIGURES / f"{name}.json").read_text())
@@ -121,7 +121,7 @@ def write_all(folder: Path) -> None:
 
 
 def _marked(text: str, row: Row) -> str:
-    """With a cross where a goal is not met."""
+    """The text, with a cross if the goal is not met."""
     return text if row["met"] or not row["goal"] else f"{text} ✗"
 
 

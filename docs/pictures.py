@@ -1,7 +1,7 @@
 """The pictures of the documentation, drawn from the geometry that the package itself computes with.
 
 `draw_all(folder)` writes NAME-light.svg and NAME-dark.svg for every picture. `python docs/pictures.py FOLDER` does the
-same, to look at them.
+same from the command line.
 """
 
 import io
@@ -18,7 +18,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
 from distdl import _core
 
-UNIT = 0.27  # inches of one tensor element, where nothing else is said
+UNIT = 0.27  # inches per tensor element, by default
 SMALL, NORMAL, LARGE = 7.5, 9.0, 10.0  # points
 
 Point = tuple[float, float]
@@ -56,7 +56,7 @@ DARK = Theme(
 
 
 class Sheet:
-    """A figure of a size in units, with y downwards as matrices have their rows."""
+    """A figure whose size is in units. y points downwards, like the rows of a matrix."""
 
     def __init__(self, theme: Theme, width: float, height: float, unit: float = UNIT) -> None:
         self.theme = theme
@@ -89,7 +89,7 @@ class Sheet:
 
 
 def blocks(shape: Span, workers: Span) -> Iterable[tuple[int, Span, Span]]:
-    """(rank, rows, columns) of the balanced blocks of a matrix, but for the empty ones."""
+    """(rank, rows, columns) of the balanced blocks of a matrix, without the empty blocks."""
     for rank in range(math.prod(workers)):
         row, column = _core.grid_index(workers, rank)
         rows = _core.balanced_block(shape[0], workers[0], row)
@@ -99,7 +99,7 @@ def blocks(shape: Span, workers: Span) -> Iterable[tuple[int, Span, Span]]:
 
 
 def balanced(theme: Theme) -> Figure:
-    """Balanced blocks of vectors, and of a matrix."""
+    """Balanced blocks of two vectors and of a matrix."""
     sheet = Sheet(theme, 22.2, 7.3)
     for y, n in ((1.3, 10), (4.9, 3)):
         sheet.text((0.2, y - 0.7), f"{n} elements over 4 workers", ha="left")
@@ -127,7 +127,7 @@ def balanced(theme: Theme) -> Figure:
 
 
 def matching(theme: Theme) -> Figure:
-    """Which workers meet in broadcasts and sum-reductions: like colors."""
+    """Workers that match in broadcasts and sum-reductions have the same color."""
     cases = [  # title, P_x, P_y, transpose_src, transpose_dest
         ("Broadcast", (3,), (2, 3), False, False),
         ("SumReduce", (3, 4), (3, 1), False, False),
@@ -182,7 +182,7 @@ def repartition(theme: Theme) -> Figure:
 
 
 def windows(n: int, workers: int, window: _core.Window) -> Callable[[Theme], Figure]:
-    """What the workers hold before and after the exchange that sliding windows need."""
+    """The elements that workers hold before and after the exchange for sliding windows."""
 
     def draw(theme: Theme) -> Figure:
         total = window.outputs(n)
@@ -248,7 +248,7 @@ def linear(theme: Theme) -> Figure:
 
 
 def layers(theme: Theme) -> Figure:
-    """The folders of the source, each on top of those that it may use."""
+    """The folders of the source; each folder is above the folders that it may use."""
     rows: Sequence[tuple[str, str, str]] = [
         ("python/distdl", "layers, partitions, agreement on what is constructed", "torch, mpi4py, numpy"),
         ("src/bindings", "the module distdl._core", "pybind11, mpi4py"),
@@ -284,7 +284,7 @@ PICTURES: dict[str, Callable[[Theme], Figure]] = {
 
 
 def draw_all(folder: Path) -> None:
-    """Write all pictures; a file that would not change is left alone, so that Sphinx does not read it again."""
+    """Write all pictures. A file that would not change is not written, so that Sphinx does not read it again."""
     folder.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context({"svg.hashsalt": "distdl", "mathtext.fontset": "dejavusans"}):
         for (name, draw), theme in product(PICTURES.items(), (LIGHT, DARK)):

@@ -9,7 +9,7 @@ layer, another = (distdl.nn.AllSumReduce(P, [0]) for _ in range(2))
 x = torch.ones(3, requires_grad=True)
 
 
-def said(error: RuntimeError) -> None:
+def show(error: RuntimeError) -> None:
     if P.rank == 0:
         print(textwrap.fill(str(error), 80, subsequent_indent="    "), end="\n\n")
 
@@ -19,18 +19,18 @@ try:
     for one in (layer, another) if P.rank == 0 else (another, layer):
         one(x)
 except RuntimeError as error:
-    said(error)
+    show(error)
 
 # A backward pass on one rank, while the other is at its next forward pass
 y = layer(x)
 try:
     y.sum().backward() if P.rank == 0 else layer(x)
 except RuntimeError as error:
-    said(error)
+    show(error)
 
-# One batch more on one rank: the other is done
+# One more batch on one rank, while the other rank is done
 try:
     for _ in range(3 if P.rank == 0 else 2):
         layer(x)
 except RuntimeError as error:
-    said(error)
+    show(error)

@@ -1,6 +1,6 @@
-"""Runs the programs of the documentation and compares what they print with the NAME.txt files that the pages show.
+"""Run the programs of the documentation and compare their output with the NAME.txt files that the pages show.
 
-`python docs/programs/check.py` says what differs; with --write it writes the files anew. mpiexec has to be on PATH.
+`python docs/programs/check.py` prints the differences; with --write it writes the files anew. mpiexec must be on PATH.
 """
 
 import os
@@ -19,7 +19,7 @@ def run(command: str) -> str:
     words = [sys.executable if word == "python" else word for word in command.split()]
     done = subprocess.run(words, cwd=here, env=environment, capture_output=True, text=True, timeout=300)
     said = done.stdout + done.stderr if both or done.returncode else done.stdout
-    said = re.sub(r"process \d+ on [^)]+", "process 4711 on node1", said)  # what differs from run to run
+    said = re.sub(r"process \d+ on [^)]+", "process 4711 on node1", said)  # these differ from run to run
     return said if done.returncode == 0 else f"{said}(exit code {done.returncode})\n"
 
 

@@ -5,7 +5,7 @@ from mpi4py import MPI
 
 import distdl
 
-distdl.set_watchdog(2)  # seconds: for this page, which does not want to wait for 300
+distdl.set_watchdog(2)  # seconds; the default is 300
 P = distdl.Partition(MPI.COMM_WORLD)
 layer = distdl.nn.AllSumReduce(P, [0])
 

@@ -21,7 +21,7 @@ def show(mistake: Callable[[], object]) -> None:
         mistake()
     except Exception as error:
         caught = f"{type(error).__name__}: {error}"
-    # The same on all ranks, but for where it comes from.
+    # The same on all ranks, except for the rank that it names at the end.
     texts = {str(text).removesuffix(" (raised on rank 0)") for text in world.allgather_data(caught)}
     assert len(texts) == 1
     if rank == 0:

@@ -10,12 +10,13 @@ with torch.no_grad():
     conv.weight.fill_(1.0)
 
 x = torch.ones(1, 1, 4, 8, requires_grad=True)  # this rank's columns of the image
-started = halo.start(x)  # the columns next to it begin to travel
-inside = conv(x)  # needs none of them
+started = halo.start(x)  # the columns next to these begin to travel
+inside = conv(x)  # needs only this rank's columns
 grown = halo.wait(started)
 y = torch.cat([conv(grown[..., :3]), inside, conv(grown[..., -3:])], dim=-1)
-y.sum().backward()  # wait starts the adjoint, start waits for it: the gradient of `inside` comes in between
+# In the backward pass, wait starts the adjoint and start waits for it.
+# The gradient of `inside` is computed between them.
+y.sum().backward()
 
-world.print_sequential(
-    f"rank {world.rank}: row 1 of y {y[0, 0, 1].int().tolist()}, of x.grad {x.grad[0, 0, 1].int().tolist()}"
-)
+row, gradient = y[0, 0, 1].int().tolist(), x.grad[0, 0, 1].int().tolist()
+world.print_sequential(f"rank {world.rank}: row 1 of y {row}, of x.grad {gradient}")

@@ -29,7 +29,7 @@ sequential = torch.nn.Sequential(
 
 
 def compare(when: str) -> None:
-    # Called by all ranks; empty on all but rank 0.
+    # All ranks call it; the result is empty on all ranks but 0.
     whole = distdl.sequential_state_dict(model)
     if world.rank == 0:
         theirs = sequential.state_dict()
@@ -45,6 +45,6 @@ with torch.no_grad():
     for parameter in sequential.parameters():
         parameter.mul_(2)
 compare("after the sequential weights changed")
-# Called by all ranks; rank 0's state is loaded.
+# All ranks call it; it loads the state of rank 0.
 distdl.load_sequential(model, sequential.state_dict())
 compare("after load_sequential")

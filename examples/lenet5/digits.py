@@ -12,9 +12,9 @@ TRAINING, HELD_OUT = 1437, 360  # four fifths to train with
 
 @dataclass(frozen=True)
 class Digits:
-    """Images (n, 1, 28, 28) and labels (n,); on a rank without data zero-volume tensors (n, 0) in their place.
+    """Images (n, 1, 28, 28) and labels (n,). On a rank without data, both are zero-volume tensors (n, 0).
 
-    Indexing either along the first dimension gives a batch of the same kind, so the same program runs on every rank.
+    Both can be indexed along the first dimension to get a batch, so the same program runs on every rank.
     """
 
     images: torch.Tensor
@@ -24,13 +24,13 @@ class Digits:
         return self.images.shape[0]
 
     def batches(self, size: int, shuffle: torch.Generator) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """All digits once, in random order; the last batch is smaller where it has to be."""
+        """All digits once, in random order; the last batch may be smaller."""
         for indices in torch.randperm(len(self), generator=shuffle).split(size):
             yield self.images[indices], self.labels[indices]
 
 
 def load(dtype: torch.dtype) -> tuple[Digits, Digits]:
-    """The digits to train with and those held out: always the same ones."""
+    """The digits for training and the held-out digits, the same ones in every run."""
     from sklearn.datasets import load_digits  # here, because the other ranks need no data
 
     bunch = load_digits()
@@ -44,7 +44,7 @@ def load(dtype: torch.dtype) -> tuple[Digits, Digits]:
 
 
 def absent(dtype: torch.dtype) -> tuple[Digits, Digits]:
-    """What stands for these digits on a rank that does not have them."""
+    """Zero-volume tensors in place of the digits, for a rank that does not have them."""
     return tuple(
         Digits(distdl.zero_volume_tensor(n, dtype=dtype), distdl.zero_volume_tensor(n, dtype=torch.int64))
         for n in (TRAINING, HELD_OUT)

@@ -53,9 +53,9 @@ def sequential_lenet5(dtype: torch.dtype) -> nn.Module:
 
 
 def distributed_lenet5(P_world: distdl.Partition, dtype: torch.dtype) -> nn.Module:
-    """The same network over the ranks of P_world: images on rank 0 to logits on rank 0, zero volume on all others."""
+    """The same network over the ranks of P_world. Images and logits are on rank 0; other ranks have zero volume."""
     grids = GRIDS[P_world.size]
-    partition = P_world.create_cartesian_topology_partition  # over the first ranks, as many as the shape takes
+    partition = P_world.create_cartesian_topology_partition  # over the first ranks, as many as the shape needs
     P_image = partition([1, 1, 1, 1])
     P_space = partition([1, 1, *grids.space])
     P_channels = partition([1, P_world.size, 1, 1])

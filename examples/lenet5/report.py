@@ -1,4 +1,4 @@
-"""What the training showed: a table on the screen, all figures as JSON, both loss curves as a picture."""
+"""The results of the training: a table on the screen, all figures as JSON, both loss curves as a picture."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def write(runs: dict[str, Run], args: argparse.Namespace, ranks: int) -> None:
-    """Print the table, and write JSON and picture into the output folder. On one rank."""
+    """Print the table, and write JSON and picture into the output folder. One rank calls this."""
     compared = compare(runs["distributed"], runs["sequential"]) if "sequential" in runs else {}
     print("\n" + table(runs, compared), flush=True)
 
@@ -70,7 +70,7 @@ def table(runs: dict[str, Run], compared: dict[str, float]) -> str:
 def as_json(
     runs: dict[str, Run], compared: dict[str, float], args: argparse.Namespace, ranks: int
 ) -> dict[str, object]:
-    """All figures, and what they depend on."""
+    """All figures, with the options and versions on which they depend."""
     versions = {"distdl": distdl.__version__, "torch": torch.__version__, "python": platform.python_version(),
                 "mpi": " ".join(MPI.Get_library_version().strip("\0\n ").splitlines()[0].split())}  # fmt: skip
     chosen = {name: value for name, value in vars(args).items() if name != "output"}

@@ -25,7 +25,7 @@ State = dict[str, torch.Tensor]
 
 
 def options() -> argparse.Namespace:
-    """What the command line asks for."""
+    """The options of the command line."""
     parser = argparse.ArgumentParser(description="Train LeNet-5 over 1, 2 or 4 ranks.")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=96)
@@ -43,7 +43,7 @@ def options() -> argparse.Namespace:
 
 @dataclass
 class Run:
-    """What a training leaves behind; tensors and accuracies on rank 0 only."""
+    """The results of a training; tensors and accuracies are on rank 0 only."""
 
     losses: list[float] = field(default_factory=list)  # of each step
     steps_per_epoch: int = 0
@@ -59,7 +59,10 @@ class Run:
 
 
 def gradients(model: torch.nn.Module) -> State:
-    """Whole gradients by name, on rank 0: gathered in the place of the weights, whose layouts they have. Collective."""
+    """Whole gradients by name, on rank 0. They are gathered in place of the weights, which have the same layouts.
+
+    Collective.
+    """
     weights = {parameter: parameter.data for parameter in model.parameters()}
     for parameter in weights:
         parameter.data = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
@@ -71,7 +74,7 @@ def gradients(model: torch.nn.Module) -> State:
 
 @torch.no_grad()
 def accuracy(model: torch.nn.Module, data: Digits) -> float | None:
-    """The share of digits that are recognised, on rank 0. Collective."""
+    """The share of digits that the model recognises, on rank 0. Collective."""
     logits = model(data.images)
     return (logits.argmax(1) == data.labels).double().mean().item() if logits.numel() else None
 
@@ -81,7 +84,7 @@ def train(
 ) -> Run:
     """Train a model: the same loop for the distributed one, on all ranks, and the sequential one, on rank 0 alone."""
     training, held_out = data
-    has_data = training.images.numel() > 0  # so it is rank 0, which reports
+    has_data = training.images.numel() > 0  # so this is rank 0, which reports
     run = Run(steps_per_epoch=math.ceil(len(training) / args.batch_size))
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
     shuffle = torch.Generator().manual_seed(args.seed)  # the same on all ranks
@@ -138,7 +141,7 @@ def main() -> None:
         torch.manual_seed(args.seed)
         runs["sequential"] = train("sequential", sequential_lenet5(dtype), torch.nn.CrossEntropyLoss(), data, args)
 
-    import report  # here, because the other ranks need no pictures
+    import report  # here, because the other ranks draw no pictures
 
     report.write(runs, args, P_world.size)
 

@@ -9,47 +9,47 @@ import torch
 
 tests_of_layers = Path(__file__).parent
 page = (tests_of_layers.parents[2] / "docs" / "window_layers.rst").read_text()
-DASH = "—"
-# The layers of torch.nn that the columns stand for, where they are called otherwise.
+REFERENCES = r"(?: \[#[\w-]+\]_)+"
+# The layers of torch.nn that the layers stand for, where they are called otherwise.
 SEQUENTIAL = {"FeatureConv": "Conv", "ChannelConv": "Conv", "GeneralConv": "Conv"}
 
 
-def tables():
-    """The rows of each table of layers, lists of cells."""
+def tables(title):
+    """The rows of each table whose first column has this title, lists of cells."""
     found = []
     for block in re.findall(r"^\.\. list-table::\n(?:   .*\n|\n)*", page, re.MULTILINE):
         rows = [re.split(r"\n? +- ", " - " + row)[1:] for row in re.split(r"^   \* - ", block, flags=re.MULTILINE)[1:]]
-        if "distdl.nn.Distributed" in rows[0][0]:
-            found.append([[" ".join(cell.split()) for cell in row] for row in rows])
+        (first, *_), *rest = [[" ".join(cell.split()) for cell in row] for row in rows]
+        if first == title:
+            found.append(rest)
     return found
 
 
-def options_of(column):
+def options_of(layer):
     """What torch's layer takes, from its constructor or at the call."""
-    if column == "Pad":
+    if layer == "Pad":
         functions = [torch.nn.functional.pad]
     else:
-        name = SEQUENTIAL.get(column, column)
-        layer = getattr(torch.nn, f"{name}2d", None) or getattr(torch.nn, name)
-        functions = [layer.__init__, layer.forward]
+        name = SEQUENTIAL.get(layer, layer)
+        sequential = getattr(torch.nn, f"{name}2d", None) or getattr(torch.nn, name)
+        functions = [sequential.__init__, sequential.forward]
     return {name for function in functions for name in inspect.signature(function).parameters} - {"self", "input"}
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_tables_have_all_options(number):
-    (_, *columns), *rows = tables()[number]
-    assert len(columns) == (5, 6)[number]
-    options = {column: options_of(column) for column in columns}
-    documented = set()
-    for row, *cells in rows:
-        named = set(re.findall(r"``(\w+)``", row))
-        documented |= named
-        assert len(cells) == len(columns), row
-        for column, cell in zip(columns, cells, strict=True):
-            assert re.search(r"\[#[\w-]+\]_", cell) or cell == DASH, (row, column)
-            takes = named & options[column]
-            assert takes == (set() if cell == DASH else named), (row, column)
-    assert set().union(*options.values()) == documented
+    abilities, options = tables("Layer")[number], tables("Option")[number]
+    assert len(abilities) == (5, 6)[number]
+    documented = {layer: [] for layer, *_ in abilities}
+    for layer, *cells in abilities:
+        for cell in cells:
+            assert re.search(REFERENCES + "$", cell), (layer, cell)
+    for names, layers, _ in options:
+        for layer in re.split(r", ", layers):
+            assert re.fullmatch(r"\w+" + REFERENCES, layer), (names, layer)
+            documented[layer.split()[0]] += re.findall(r"``(\w+)``", names)
+    for layer, names in documented.items():
+        assert sorted(names) == sorted(options_of(layer)), layer
 
 
 def test_tests_exist():
