@@ -117,7 +117,8 @@ void bind_geometry(py::module_& m) {
            py::arg("ceil_mode") = false)
       .def_property_readonly(
           "padding", [](const geometry::Window& window) { return Pair{window.padding_left, window.padding_right}; },
-          "(left, right).");
+          "(left, right).")
+      .def("reach", &geometry::Window::reach, "From the first to the last input of a window, these included.");
   bind_resizing<geometry::TransposedWindow>(m, "TransposedWindow", "A window of a transposed convolution, likewise.")
       .def(py::init<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>(), py::arg("kernel"),
            py::arg("stride"), py::arg("padding"), py::arg("dilation"), py::arg("output_padding"))

@@ -15,6 +15,7 @@
 #include "operators/interval_exchange.hpp"
 #include "operators/reduce_scatter.hpp"
 #include "operators/repartition.hpp"
+#include "operators/replicate.hpp"
 #include "operators/resize_exchange.hpp"
 #include "operators/sum_reduce.hpp"
 
@@ -128,6 +129,12 @@ void bind_primitives(py::module_& m) {
   bind_along_axes<AllSumReducePrimitive>(m, "AllSumReduce", "axes_reduce");
   bind_along_axes<AllGatherPrimitive>(m, "AllGather", "axes_all_gather");
   bind_along_axes<ReduceScatterPrimitive>(m, "ReduceScatter", "axes_reduce_scatter");
+
+  py::class_<ReplicatePrimitive, Primitive>(m, "Replicate")
+      .def(py::init([](const py::object& root, const Workers& x) {
+             return make<ReplicatePrimitive>(root, named("P_x", x));
+           }),
+           py::arg("root"), py::arg("P_x"));
 
   py::class_<ExchangePrimitive, Primitive>(m, "Exchange")
       .def_property_readonly(
