@@ -1,3 +1,4 @@
+# ruff: noqa: PYI021  (the extension itself shows nobody its types)
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -118,21 +119,111 @@ class Interpolation:
         self, n: int, outputs: tuple[int, int], in_double: bool, vectorized: bool = False
     ) -> tuple[list[int], list[float]]: ...
 
-class Forum:
+class HostExchange:
+    """Where ranks compare what they are about to do together, and exchange small data.
+
+    Constructing and all methods are collective over these ranks of root.
+    """
+
     def __init__(self, root: MPI.Comm | None, ranks: Sequence[int]) -> None: ...
-    def compare(self, what: str, text: str) -> tuple[bool, list[str]]: ...
-    def gather(self, bytes: bytes | str) -> list[bytes]: ...
-    def view(self, shape: Sequence[int]) -> MPI.Intracomm: ...
+    def compare(self, what: str, text: str) -> tuple[bool, list[str]]:
+        """Whether all ranks brought the same text; if not, all texts in the order of the ranks.
+
+        Raises a RuntimeError on all ranks if some make another call instead, which `what` names.
+        """
+
+    def gather(self, bytes: bytes | str) -> list[bytes]:
+        """Every rank's bytes, in the order of the ranks."""
+
+    def view(self, shape: Sequence[int]) -> MPI.Intracomm:
+        """These ranks, in this order, as a communicator: Cartesian if a shape is given."""
 
 class LayerAgreement:
-    def __init__(self, layer: str, root: MPI.Comm | None, ranks: Sequence[int]) -> None: ...
+    """What the ranks of a layer agree on before each of its calls, in one vote.
+
+    Constructing is collective over the ranks.
+
+    Args:
+        layer: its name, for messages.
+        root, ranks: these ranks of this communicator call the layer together.
+        tensors: what messages call the tensors of a call, for example ["input", "target"].
+    """
+
+    def __init__(self, layer: str, root: MPI.Comm | None, ranks: Sequence[int], tensors: Sequence[str]) -> None: ...
     @property
-    def active(self) -> bool: ...
-    def changed(self, input: object, problem: str = "", own: str = "", requires_grad: bool = False) -> bool: ...
+    def active(self) -> bool:
+        """Whether this rank is one of them. On a rank that is not, agree() returns False and leave() does nothing."""
+
+    def expect(self, name: str, shape: Sequence[int], may_be_empty: bool) -> None:
+        """Register the next parameter, and the shape that it must have on this rank.
+
+        The parameters of each call begin with the registered ones, in the order of registration.
+
+        Args:
+            name: what messages call it.
+            shape: its shape on this rank.
+            may_be_empty: whether any tensor of zero volume is right as well.
+        """
+
+    def agree(
+        self,
+        inputs: Sequence[torch.Tensor | Exception | None],
+        parameters: Sequence[torch.Tensor],
+        own: str = "",
+    ) -> bool:
+        """Begin a call: True if the structure changed on any rank since the last call.
+
+        The structure is the shape, dtype, device type and presence of each input, the dtypes of the parameters,
+        autocast, and `own`. Until leave(), operators that this thread calls on some or all of these ranks do not vote,
+        and other threads' calls on these ranks wait. An agreement within another one's call does not vote either where
+        nothing changed; the outer one has to be given the parameters of both.
+
+        Args:
+            inputs: in the order of their names; the rest is absent. None is a tensor that is absent, an exception what
+                this rank found wrong with a tensor: a ValueError is raised as one, any other exception as TypeError.
+            parameters: the tensors beside the inputs that may take part in differentiation.
+            own: what else has to be equal on all ranks.
+
+        Raises:
+            TypeError: on all ranks, if an input on any of them is no tensor, or its values cannot be sent.
+            ValueError: on all ranks, if on any of them a parameter has another shape than expected; or if dtypes of
+                parameters, autocast or `own` differ among the ranks.
+            RuntimeError: on all ranks, if some ask for gradients and others disabled them, or make another call.
+
+        After an exception no call has begun. Collective.
+        """
+
+    def leave(self) -> None:
+        """End the call. It does nothing if this thread is in none of this agreement."""
+
+    def forget(self) -> None:
+        """Make the next call agree anew; to be called on all ranks or on none."""
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """The dtype of autocast at the last agree(), for the device of the first input; None where it was off."""
+
+    def structure(self, tensor: int, ranks: Sequence[int]) -> list[tuple[list[int], torch.dtype] | None]:
+        """(shape, dtype) of an input on each of these ranks, as agreed on; None where it is absent.
+
+        Args:
+            tensor: the position of the input.
+            ranks: of the communicator `root`.
+        """
+
+    def blocks(self, tensor: int, name: str, shape: Sequence[int], ranks: Sequence[int]) -> list[list[int]]:
+        """The sizes of an input's blocks by dimension.
+
+        Args:
+            tensor: the position of the input.
+            name: what messages call the partition, for example "P_x".
+            shape, ranks: the partition, on ranks of the communicator `root`.
+
+        Raises:
+            TypeError, ValueError: on all ranks, if the workers' inputs are no blocks of one tensor on this partition.
+        """
+
     def __deepcopy__(self, memo: dict[int, object]) -> LayerAgreement: ...
-    def forget(self) -> None: ...
-    def blocks(self, shape: Sequence[int], ranks: Sequence[int]) -> list[list[int]]: ...
-    def structure(self, ranks: Sequence[int]) -> list[tuple[list[int], torch.dtype]]: ...
 
 class Started:
     def wait(self) -> torch.Tensor: ...

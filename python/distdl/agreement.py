@@ -72,7 +72,7 @@ def compare(
     mine: dict[str, Any] = {"what": what, "partitions": partitions, "options": {k: repr(v) for k, v in options.items()}}
     if error is not None:
         mine = {"raised": type(error).__name__, "text": str(error)}
-    same, texts = _core.Forum(root, list(voters)).compare(call, json.dumps(mine, sort_keys=True))
+    same, texts = _core.HostExchange(root, list(voters)).compare(call, json.dumps(mine, sort_keys=True))
     if error is not None and same:
         raise error
     views = dict(zip(voters, map(json.loads, texts), strict=True)) if not same else {}

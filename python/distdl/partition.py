@@ -111,8 +111,8 @@ class Partition:
             partition.comm = partition._forum().view(list(partition._shape) if cartesian else [])
         return partition
 
-    def _forum(self) -> _core.Forum:
-        return _core.Forum(self._root, list(self._ranks))
+    def _forum(self) -> _core.HostExchange:
+        return _core.HostExchange(self._root, list(self._ranks))
 
     def _gather(self, mine: bytes) -> list[bytes]:
         """Every worker's bytes, in worker order. Collective over this partition, and unchecked."""

@@ -17,6 +17,8 @@
 
 #include "autograd/halves.hpp"
 #include "comm/progress.hpp"
+#include "operators/complaints.hpp"
+#include "operators/voting.hpp"
 
 namespace distdl::autograd {
 

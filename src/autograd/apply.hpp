@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "operators/input.hpp"
 #include "operators/linear_operator.hpp"
 
 namespace distdl::autograd {

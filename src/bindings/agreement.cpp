@@ -4,128 +4,66 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <algorithm>
-
 #include "bindings/bindings.hpp"
 #include "bindings/input.hpp"
-#include "comm/waiting.hpp"
-#include "operators/placement.hpp"
+#include "operators/host_exchange.hpp"
+#include "operators/layer_agreement.hpp"
 
 namespace distdl::bindings {
 
+using operators::HostExchange;
+using operators::Input;
+using operators::LayerAgreement;
+
 namespace {
 
-using operators::Agreement;
-using operators::Input;
-using operators::Scope;
-using operators::Site;
+/// None stands for an optional tensor that is absent.
+std::vector<Input> inputs_of(const py::sequence& given) {
+  std::vector<Input> inputs;
+  inputs.reserve(given.size());
+  for (const auto& one : given) inputs.push_back(one.is_none() ? Input{} : input_of(one));
+  return inputs;
+}
 
-// Not the number of any operator: those count from 1.
-constexpr std::int64_t kForum = -1;
+/// Something else than a tensor becomes a tensor that is not defined: all ranks of the layer are to learn of it.
+std::vector<at::Tensor> parameters_of(const py::sequence& given) {
+  std::vector<at::Tensor> parameters;
+  parameters.reserve(given.size());
+  for (const auto& one : given) {
+    parameters.push_back(THPVariable_Check(one.ptr()) ? THPVariable_Unpack(one.ptr()) : at::Tensor());
+  }
+  return parameters;
+}
 
-/// What is known by rank of the scope, in the order in which a Python caller listed the ranks.
-template <class T>
-std::vector<T> in_order_of(const std::vector<int>& ranks, const Scope& scope, const std::vector<T>& by_rank) {
-  std::vector<T> result;
-  for (const auto rank : ranks) {
-    const auto found = std::lower_bound(scope.ranks.begin(), scope.ranks.end(), rank);
-    result.push_back(by_rank.at(static_cast<std::size_t>(found - scope.ranks.begin())));
+bool agree(LayerAgreement& self, const py::sequence& inputs, const py::sequence& parameters, std::string_view own) {
+  const auto given = inputs_of(inputs);
+  const auto owned = parameters_of(parameters);
+  const py::gil_scoped_release release;
+  return self.agree(given, owned, own);
+}
+
+using Described = std::optional<std::pair<std::vector<std::int64_t>, c10::ScalarType>>;
+
+std::vector<Described> structure(const LayerAgreement& self, std::size_t tensor, const std::vector<int>& ranks) {
+  std::vector<Described> result;
+  for (const auto& one : self.structure(tensor, ranks)) {
+    result.push_back(one.present ? Described({one.sizes, one.dtype}) : std::nullopt);
   }
   return result;
 }
 
-/// Where ranks compare what they are about to make or to send together: layers, partitions, small data.
-class Forum {
- public:
-  Forum(MPI_Comm root, std::vector<int> ranks)
-      : root_(root), ranks_(std::move(ranks)), scope_(operators::scope_of(root, {{"the forum", ranks_, {}}})) {}
-
-  /// Whether all ranks brought the same text; if not, all texts by rank. Throws if some ranks apply an
-  /// operator instead.
-  std::pair<bool, std::vector<std::string>> compare(const std::string& what, const std::string& text) const {
-    const auto lock = scope_.lock();
-    comm::Ballot ballot;
-    ballot.call = kForum;
-    ballot.value = comm::value_of(text);
-    const comm::Operation operation(what, 0, "", scope_.communicator.get());
-    if (operators::vote(scope_, ballot, [&] { return what; }).same_value) return {true, {}};
-    return {false, gather(text)};
-  }
-
-  std::vector<std::string> gather(const std::string& bytes) const {
-    const auto lock = scope_.lock();
-    const comm::Operation operation("an exchange of small data", 0, "", scope_.communicator.get());
-    return in_order_of(ranks_, scope_, comm::gather_texts(*scope_.communicator, bytes));
-  }
-
-  MPI_Comm view(const std::vector<int>& shape) const {
-    const auto lock = scope_.lock();
-    return comm::communicator(root_, ranks_)->view(shape);
-  }
-
- private:
-  MPI_Comm root_;
-  std::vector<int> ranks_;
-  Scope scope_;
-};
-
-/// The structure of a layer's input, over the ranks of its partitions.
-class LayerAgreement {
- public:
-  LayerAgreement(const std::string& layer, MPI_Comm root, const std::vector<int>& ranks)
-      : site_(std::make_shared<Site>(layer, operators::scope_of(root, {{"the layer's partitions", ranks, {}}}))),
-        agreement_(site_) {}
-
-  bool active() const { return site_->scope.communicator != nullptr; }
-
-  bool changed(const Input& input, const std::string& problem, const std::string& own, bool requires_grad) {
-    if (!active()) return false;
-    const auto lock = site_->scope.lock();
-    auto structure = input.structure();
-    if (structure.error_kind == operators::Structure::Error::none && !problem.empty()) {
-      structure.error_kind = operators::Structure::Error::value;
-      structure.error = problem;
-    }
-    auto derivatives = input.derivatives();
-    derivatives.requires_grad |= requires_grad && operators::records_gradients();
-    return agreement_.agree(structure, derivatives, own).changed;
-  }
-
-  void forget() { agreement_.forget(); }
-
-  std::vector<geometry::Shape> blocks(const geometry::Shape& shape, const std::vector<int>& ranks) const {
-    const auto input = operators::place(site_->scope, {"P_x", ranks, shape});
-    operators::check_roles(*site_, input, agreement_.structure());
-    std::vector<geometry::Shape> sizes;
-    for (const auto& along : operators::check_blocks(*site_, input, agreement_.structure())) {
-      sizes.push_back(along.sizes());
-    }
-    return sizes;
-  }
-
-  std::vector<std::pair<std::vector<std::int64_t>, c10::ScalarType>> structure(const std::vector<int>& ranks) const {
-    std::vector<std::pair<std::vector<std::int64_t>, c10::ScalarType>> result;
-    for (const auto& one : in_order_of(ranks, site_->scope, agreement_.structure())) {
-      result.emplace_back(one.sizes, one.dtype);
-    }
-    return result;
-  }
-
- private:
-  std::shared_ptr<const Site> site_;
-  Agreement agreement_;
-};
-
 }  // namespace
 
-Input input_of(const py::object& x) {
+Input input_of(py::handle x) {
   if (THPVariable_Check(x.ptr())) return {THPVariable_Unpack(x.ptr()), ""};
   if (PyExceptionInstance_Check(x.ptr()) != 0) {
     const bool of_value = py::isinstance(x, py::reinterpret_borrow<py::object>(PyExc_ValueError));
-    return {at::Tensor(), py::str(x),
+    auto text = py::str(x).cast<std::string>();
+    if (text.empty()) text = py::str(py::type::handle_of(x).attr("__name__")).cast<std::string>();
+    return {at::Tensor(), std::move(text),
             of_value ? operators::Structure::Error::value : operators::Structure::Error::type};
   }
-  const auto type = py::str(py::type::of(x).attr("__name__")).cast<std::string>();
+  const auto type = py::str(py::type::handle_of(x).attr("__name__")).cast<std::string>();
   return {at::Tensor(), "is of type " + type + "; it has to be a torch.Tensor"};
 }
 
@@ -134,18 +72,20 @@ void bind_agreement(py::module_& m) {
   m.def("structure_check", &operators::structure_check);
   m.def("live_communicators", &comm::live_communicators, "How many private communicators this process holds.");
 
-  py::class_<Forum>(m, "Forum", "Where ranks compare what they are about to do together.")
+  py::class_<HostExchange>(m, "HostExchange",
+                           "Where ranks compare what they are about to do together, and exchange small data.")
       .def(py::init([](const py::object& root, const std::vector<int>& ranks) {
              const auto handle = communicator_handle(root);
              const py::gil_scoped_release release;
-             return std::make_unique<Forum>(handle, ranks);
+             return std::make_unique<HostExchange>(handle, ranks);
            }),
            py::arg("root"), py::arg("ranks"))
-      .def("compare", &Forum::compare, py::arg("what"), py::arg("text"), py::call_guard<py::gil_scoped_release>(),
+      .def("compare", &HostExchange::compare, py::arg("what"), py::arg("text"),
+           py::call_guard<py::gil_scoped_release>(),
            "(all ranks brought the same text, otherwise all texts by rank). Collective.")
       .def(
           "gather",
-          [](const Forum& self, const std::string& bytes) {
+          [](const HostExchange& self, const std::string& bytes) {
             std::vector<std::string> all;
             {
               const py::gil_scoped_release release;
@@ -158,7 +98,7 @@ void bind_agreement(py::module_& m) {
           py::arg("bytes"), "Every rank's bytes, by rank. Collective.")
       .def(
           "view",
-          [](const Forum& self, const std::vector<int>& shape) {
+          [](const HostExchange& self, const std::vector<int>& shape) {
             MPI_Comm handle = MPI_COMM_NULL;
             {
               const py::gil_scoped_release release;
@@ -169,41 +109,32 @@ void bind_agreement(py::module_& m) {
           py::arg("shape"),
           "These ranks, in this order, as an mpi4py communicator, Cartesian if a shape is given. Collective.");
 
-  py::class_<LayerAgreement>(m, "LayerAgreement", "What the ranks of a layer know of each other's input.")
-      .def(py::init([](const std::string& layer, const py::object& root, const std::vector<int>& ranks) {
+  py::class_<LayerAgreement>(m, "LayerAgreement", "What the ranks of a layer agree on before each call, in one vote.")
+      .def(py::init([](const std::string& layer, const py::object& root, const std::vector<int>& ranks,
+                       std::vector<std::string> tensors) {
              const auto handle = communicator_handle(root);
              const py::gil_scoped_release release;
-             return std::make_unique<LayerAgreement>(layer, handle, ranks);
+             return std::make_unique<LayerAgreement>(layer, handle, ranks, std::move(tensors));
            }),
-           py::arg("layer"), py::arg("root"), py::arg("ranks"))
+           py::arg("layer"), py::arg("root"), py::arg("ranks"), py::arg("tensors"))
       .def_property_readonly("active", &LayerAgreement::active)
-      .def(
-          "changed",
-          [](LayerAgreement& self, const py::object& x, const std::string& problem, const std::string& own,
-             bool requires_grad) {
-            const auto input = input_of(x);
-            const py::gil_scoped_release release;
-            return self.changed(input, problem, own, requires_grad);
-          },
-          py::arg("input"), py::arg("problem") = "", py::arg("own") = "", py::arg("requires_grad") = false,
-          "Whether the structure changed on any rank since the last call. A problem that a rank has with its input is "
-          "a ValueError on all; so is what the layer has of its own, where it differs among the ranks. A RuntimeError "
-          "on all, if some ask for gradients, of the input or of the layer's own, and others disabled them. "
-          "Collective.")
+      .def("expect", &LayerAgreement::expect, py::arg("name"), py::arg("shape"), py::arg("may_be_empty"))
+      .def("agree", &agree, py::arg("inputs"), py::arg("parameters"), py::arg("own") = "",
+           "Begins a call; whether the structure changed on any rank. Collective.")
+      .def("leave", &LayerAgreement::leave, "Ends the call.")
+      .def("forget", &LayerAgreement::forget, "Makes the next call agree anew; on all ranks or on none.")
+      .def_property_readonly("autocast", &LayerAgreement::autocast)
+      .def("structure", &structure, py::arg("tensor"), py::arg("ranks"))
+      .def("blocks", &LayerAgreement::blocks, py::arg("tensor"), py::arg("name"), py::arg("shape"), py::arg("ranks"))
       .def(
           "__deepcopy__",
           [](const LayerAgreement& self, const py::dict&) { return std::make_unique<LayerAgreement>(self); },
-          py::arg("memo"), "A copied layer agrees on the structure of its own input.")
-      .def("__reduce__",
-           [](const py::object&) -> py::object {
-             throw py::type_error(
-                 "the agreement of a layer's ranks belongs to its running job and cannot be pickled; "
-                 "save a model's state_dict(), or distdl.sequential_state_dict(model)");
-           })
-      .def("forget", &LayerAgreement::forget, "Makes the next call agree anew; on all ranks or on none.")
-      .def("blocks", &LayerAgreement::blocks, py::arg("shape"), py::arg("ranks"),
-           "The sizes of the input's blocks by dimension, on a partition of this shape and these ranks.")
-      .def("structure", &LayerAgreement::structure, py::arg("ranks"), "(shape, dtype) on each of these ranks.");
+          py::arg("memo"), "A copied layer has calls of its own.")
+      .def("__reduce__", [](const py::object&) -> py::object {
+        throw py::type_error(
+            "the agreement of a layer's ranks belongs to its running job and cannot be pickled; "
+            "save a model's state_dict(), or distdl.sequential_state_dict(model)");
+      });
 }
 
 }  // namespace distdl::bindings

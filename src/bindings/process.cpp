@@ -10,9 +10,9 @@
 #include "comm/progress.hpp"
 #include "comm/waiting.hpp"
 #include "comm/watchdog.hpp"
+#include "operators/complaints.hpp"
 #include "operators/memory.hpp"
 #include "operators/staging.hpp"
-#include "operators/structure.hpp"
 #include "operators/traffic.hpp"
 
 namespace distdl::bindings {

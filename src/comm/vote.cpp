@@ -50,19 +50,30 @@ std::int64_t value_of(const std::string& text) {
   return static_cast<std::int64_t>(std::hash<std::string>{}(text) >> 1);  // so that its negative is a number as well
 }
 
-Outcome vote(const Communicator& communicator, const Ballot& ballot) {
-  // The maximum of a value and of its negative tells whether all ranks have the same one.
-  Votes votes{ballot.call,    -ballot.call,         ballot.value,         -ballot.value,
-              ballot.changed, ballot.requires_grad, ballot.grad_disabled, ballot.has_tangent};
+void refuse_abandoned(const Communicator& communicator) {
   if (communicator.abandoned()) {
     throw std::runtime_error("an earlier call on these ranks was given up: not all of them had come to it");
   }
+}
+
+Outcome vote(const Communicator& communicator, const Ballot& ballot) {
+  // The maximum of a value and of its negative tells whether all ranks have the same one.
+  Votes votes{ballot.call,
+              -ballot.call,
+              ballot.value,
+              -ballot.value,
+              static_cast<std::int64_t>(ballot.change),
+              ballot.requires_grad,
+              ballot.grad_disabled,
+              ballot.has_tangent};
+  refuse_abandoned(communicator);
   communicator.handle();  // throws if it was freed, also where nobody has to be asked
   if (communicator.size() > 1) {
     communicator.count_vote();
     largest(votes, communicator);
   }
-  return {votes[0] == -votes[1], votes[2] == -votes[3], votes[4] != 0, votes[5] != 0, votes[6] != 0, votes[7] != 0};
+  return {votes[0] == -votes[1], votes[2] == -votes[3], static_cast<Change>(votes[4]),
+          votes[5] != 0,         votes[6] != 0,         votes[7] != 0};
 }
 
 std::vector<std::string> gather_texts(const Communicator& communicator, const std::string& mine) {

@@ -10,14 +10,17 @@
 
 namespace distdl::comm {
 
+/// How much is different from the last call, on this rank or on any.
+enum class Change : std::int64_t { none, derivatives, structure };
+
 /// What one rank brings to a vote.
 struct Ballot {
-  std::int64_t call = 0;       // which operation this is: must be the same on all ranks
-  std::int64_t value = 0;      // anything whose equality is of interest
-  bool changed = false;        // this rank's part of the structure is not what it was; backward: it has a gradient
-  bool requires_grad = false;  // this rank's input takes part in differentiation
-  bool grad_disabled = false;  // this rank runs under no_grad
-  bool has_tangent = false;    // this rank's input has a forward-mode derivative
+  std::int64_t call = 0;         // which operation this is: must be the same on all ranks
+  std::int64_t value = 0;        // anything whose equality is of interest
+  Change change = Change::none;  // on this rank; in a backward pass: whether it has a gradient
+  bool requires_grad = false;    // this rank's input takes part in differentiation
+  bool grad_disabled = false;    // this rank runs under no_grad
+  bool has_tangent = false;      // this rank's input has a forward-mode derivative
 };
 
 /// What stands for a text as the value of a ballot.
@@ -27,7 +30,7 @@ std::int64_t value_of(const std::string& text);
 struct Outcome {
   bool same_call;
   bool same_value;
-  bool any_changed;
+  Change change;  // the largest of any rank
   bool any_requires_grad;
   bool any_grad_disabled;
   bool any_has_tangent;
@@ -35,6 +38,9 @@ struct Outcome {
 
 /// Collective.
 Outcome vote(const Communicator& communicator, const Ballot& ballot);
+
+/// Throws if an earlier vote on the communicator was given up.
+void refuse_abandoned(const Communicator& communicator);
 
 /// Every rank's text, by rank of the communicator. Collective.
 std::vector<std::string> gather_texts(const Communicator& communicator, const std::string& mine);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "operators/errors.hpp"
 #include "operators/memory.hpp"
 #include "operators/structure.hpp"
 

@@ -7,8 +7,10 @@
 #include <map>
 #include <memory>
 
+#include "operators/agreement.hpp"
+#include "operators/errors.hpp"
+#include "operators/input.hpp"
 #include "operators/placement.hpp"
-#include "operators/structure.hpp"
 #include "operators/traffic.hpp"
 
 namespace distdl::operators {
@@ -57,16 +59,6 @@ class Clone final : public LinearOperator {
   Shape result_sizes(at::IntArrayRef sizes) const override { return sizes.vec(); }
 };
 
-/// What a rank passes to an operator: a tensor, or the reason why it has none.
-struct Input {
-  at::Tensor tensor;
-  std::string error;
-  Structure::Error error_kind = Structure::Error::type;
-
-  Structure structure() const;
-  Derivatives derivatives() const;
-};
-
 /// An operator before the structure of its input is known: partitions and options. It makes the LinearOperator at the
 /// first call, and again when the structure changes on any rank.
 class Primitive {
@@ -80,8 +72,8 @@ class Primitive {
     c10::ScalarType dtype;    // of the tensor: a rank that has no part of it may have passed another one
     Derivatives derivatives;  // of any rank's tensor; none if the dtype has none
   };
-  /// Agrees on the structure of x. Collective over the ranks of the partitions; what is wrong on one rank is thrown
-  /// on all of them.
+  /// Agrees on the structure of x, by a vote or by that of the layer around this call. Collective over the ranks of the
+  /// partitions; what is wrong on one rank is thrown on all of them.
   Prepared prepare(const Input& x);
 
   /// For compilers, which have to know the sizes of a result before there is one. trace() agrees on the structure if

@@ -6,6 +6,7 @@
 
 #include "comm/error.hpp"
 #include "geometry/text.hpp"
+#include "operators/errors.hpp"
 
 namespace distdl::operators {
 
@@ -31,6 +32,7 @@ Scope scope_of(MPI_Comm root, const std::vector<Partition>& partitions) {
   std::set<int> ranks;
   for (const auto& partition : partitions) ranks.insert(partition.ranks.begin(), partition.ranks.end());
   scope.ranks.assign(ranks.begin(), ranks.end());
+  scope.root = root;
   if (root == MPI_COMM_NULL) return scope;
   if (ranks.contains(rank_in(root))) scope.communicator = comm::communicator(root, scope.ranks);
   return scope;
@@ -74,6 +76,12 @@ c10::ScalarType check_roles(const Site& site, const Placement& input, const Glob
     if (one.sizes.size() != first.sizes.size()) {
       throw std::invalid_argument(differ("a tensor of shape", text(one.sizes), text(first.sizes)) +
                                   "; all blocks of a tensor have the same number of dimensions");
+    }
+  }
+  for (std::int64_t worker = 0; worker < input.grid.size(); ++worker) {
+    if (!input.of(structure, worker).present) {
+      throw std::invalid_argument(site.name + ": " + worker_text(site, input, worker) +
+                                  " is called without a tensor of " + input.name);
     }
   }
   std::vector<bool> is_worker(structure.size(), false);

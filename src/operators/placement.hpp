@@ -8,6 +8,7 @@
 
 #include "geometry/blocks.hpp"
 #include "geometry/grid.hpp"
+#include "operators/operator_id.hpp"
 #include "operators/structure.hpp"
 
 namespace distdl::operators {

@@ -230,7 +230,7 @@ def test_after_an_mpi_error_a_rank_communicates_no_more_and_ends_the_job():
         from distdl._load import _core
 
         y = layer(torch.ones(3, requires_grad=True)).sum()
-        calls = (lambda: _core.Forum(MPI.COMM_WORLD, [1, 9]), lambda: layer(torch.ones(3)), lambda: y.backward())
+        calls = (lambda: _core.HostExchange(MPI.COMM_WORLD, [1, 9]), lambda: layer(torch.ones(3)), lambda: y.backward())
         for call in calls if MPI.COMM_WORLD.rank == 1 else [lambda: layer(torch.ones(3))]:
             try:
                 call()

@@ -95,7 +95,6 @@ class ConvLayer(Module):
         self._y_sum_reduce = None if alone else primitives.sum_reduce(grid.workers, grid.output)
         self._in_place = alone and grid.p_out == 1 and grid.workers._ranks == grid.P_x._ranks
         self._distdl_agree_among(grid.P_x, grid.workers, grid.P_y)
-        self._own = ""
         # Of this worker along each spatial dimension, after the set-up: what it computes, and what it reads for that.
         self._outputs: list[Interval] = []
         self._inputs: list[Interval] = []
@@ -148,18 +147,13 @@ class ConvLayer(Module):
 
     def _distdl_input_changed(self, input: tuple[Any, ...]) -> bool:
         """Agree on what torch.nn takes from the layer and from the call too, so that it raises on all ranks or none."""
-        dtypes = [parameter.dtype for parameter in self.parameters()]
-        autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else "off"
-        own = f"parameters of {dtypes}, autocast {autocast}, {input[1:]}"
-        changed = self._distdl_agree_on(input[0], own)
-        self._own, before = own, self._own
-        return changed or own != before
+        return self._distdl_agree_on(input[0], str(input[1:]))
 
     def _distdl_module_setup(self, input: tuple[Any, ...]) -> None:
         agreement, grid, name = self._distdl_agreement, self._grid, type(self).__name__
         if agreement is None or not agreement.active:
             return
-        sizes = agreement.blocks(*self.P_x._workers())
+        sizes = agreement.blocks(0, "P_x", *self.P_x._workers())
         extents = [sum(along) for along in sizes]
         _, dtype = self._distdl_global_structure(self.P_x)[0]
         self._check_input(name, extents, dtype)

@@ -114,9 +114,7 @@ class DistributedLinear(Module):
         """Agree on the parameters' dtypes too: were they to differ, F.linear would raise on one rank, others wait."""
         self._dtypes = [parameter.dtype for parameter in (self.weight, self.bias) if parameter is not None]
         self._autocast = torch.is_autocast_enabled("cpu")
-        return self._distdl_agree_on(
-            input[0], f"parameters of {self._dtypes}, autocast {'on' if self._autocast else 'off'}"
-        )
+        return self._distdl_agree_on(input[0])
 
     def _distdl_module_setup(self, input: tuple[Any, ...]) -> None:
         xs = self._distdl_global_structure(self.P_x)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from distdl import primitives
 from distdl._load import _core
 from distdl.construction import constructing, constructor
-from distdl.nn.module import Module, agreement_among
+from distdl.nn.module import Module, agreement_among, present, required
 
 _HALF = (torch.half, torch.bfloat16)
 Described = tuple[list[int], torch.dtype]  # shape and dtype of a worker's tensor
@@ -59,16 +59,19 @@ class _DistributedLoss(Module):
             return changed
         try:
             problem = self._problem_of(input[1]) if self.P_x.active else ""
-        except (RuntimeError, TypeError) as error:  # of a tensor without values, such as a sparse one
-            problem = f"has values that cannot be compared: {error}"
-        return self._target_agreement.changed(input[1], problem) or changed
+        except (RuntimeError, TypeError):  # of a tensor without values, such as a sparse one, which is refused anyway
+            problem = ""
+        target = ValueError(problem) if problem else required(input[1])
+        changed = self._target_agreement.agree([target], []) or changed
+        self._target_agreement.leave()
+        return changed
 
     def _distdl_module_setup(self, input: tuple[Any, ...]) -> None:
         """Check that every worker's target belongs to its input; the same on all ranks."""
         if self._target_agreement is None:
             return
         inputs = self._distdl_global_structure(self.P_x)
-        targets = self._target_agreement.structure(self.P_x._ranks)
+        targets = present(self._target_agreement.structure(0, self.P_x._ranks))
         try:
             self._check_input(inputs)
             for worker, (one, target) in enumerate(zip(inputs, targets, strict=True)):

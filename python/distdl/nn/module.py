@@ -19,7 +19,17 @@ def agreement_among(name: str, *partitions: Partition) -> _core.LayerAgreement |
     if partitions[0]._root is None:
         return None
     ranks = list(dict.fromkeys(rank for partition in partitions for rank in partition._ranks))
-    return _core.LayerAgreement(name, partitions[0]._root, ranks)
+    return _core.LayerAgreement(name, partitions[0]._root, ranks, ["input"])
+
+
+def required(tensor: Any) -> Any:
+    """What a call brings to the agreement for a tensor that must not be absent."""
+    return TypeError("is of type NoneType; it has to be a torch.Tensor") if tensor is None else tensor
+
+
+def present(structure: list[tuple[list[int], torch.dtype] | None]) -> list[tuple[list[int], torch.dtype]]:
+    """Of a tensor that is absent nowhere."""
+    return [one for one in structure if one is not None]
 
 
 class Module(torch.nn.Module):
@@ -48,11 +58,14 @@ class Module(torch.nn.Module):
     def _distdl_agree_among(self, *partitions: Partition) -> None:
         """Let the ranks of these partitions agree on the structure of the input before each call."""
         self._distdl_agreement = agreement_among(type(self).__name__, *partitions)
+        if self._distdl_agreement is not None:
+            for name, layout in self._distdl_layouts.items():
+                self._distdl_agreement.expect(name, layout.local_shape, not layout.partition.active)
 
     def _distdl_global_structure(self, partition: Partition) -> list[tuple[list[int], torch.dtype]]:
         """(shape, dtype) of the input on each worker of a partition, as agreed on; empty on ranks outside."""
         agreement = self._distdl_agreement
-        return agreement.structure(partition._ranks) if agreement is not None and agreement.active else []
+        return present(agreement.structure(0, partition._ranks)) if agreement is not None and agreement.active else []
 
     def _distdl_module_setup(self, input: tuple[Any, ...]) -> None:
         """Prepare for an input of this structure. What it raises, it has to raise on all ranks of the layer."""
@@ -78,8 +91,11 @@ class Module(torch.nn.Module):
         """
         if self._distdl_agreement is None:
             return False
-        asked = any(parameter.requires_grad for parameter in self.parameters())
-        return self._distdl_agreement.changed(input, self._distdl_problem_of_parameters(), own, asked)
+        owned = [getattr(self, name) for name in self._distdl_layouts]
+        others = [one for name, one in self.named_parameters() if name not in self._distdl_layouts]
+        changed = self._distdl_agreement.agree([required(input)], owned + others, own)
+        self._distdl_agreement.leave()
+        return changed
 
     def _distdl_before_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Call the hook with the arguments in the order of forward's, also of those that were passed by name."""
@@ -123,14 +139,6 @@ class Module(torch.nn.Module):
                 self._distdl_agreement.forget()  # so that the next call asks again, on all ranks
             raise
         self._distdl_is_setup = True
-
-    def _distdl_problem_of_parameters(self) -> str:
-        """What is wrong with the shape of a parameter on this rank, for the agreement with the others."""
-        for name, layout in self._distdl_layouts.items():
-            shape = getattr(self, name).shape
-            if shape != layout.local_shape and (layout.partition.active or shape.numel() > 0):
-                return f"meets a {name} of shape {list(shape)}; it must be {list(layout.local_shape)}"
-        return ""
 
     def _distdl_register_parameter(
         self, name: str, layout: Layout, dtype: torch.dtype | None = None, device: torch.device | str | None = None

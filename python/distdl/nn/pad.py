@@ -73,7 +73,7 @@ class DistributedPad(Module):
         agreement, P_x = self._distdl_agreement, self.P_x
         if agreement is None or not agreement.active:
             return
-        sizes = agreement.blocks(*P_x._workers())
+        sizes = agreement.blocks(0, "P_x", *P_x._workers())
         _, dtype = self._distdl_global_structure(P_x)[0]
         self._refuse_as_torch([sum(along) for along in sizes], dtype)
         self._crops = []

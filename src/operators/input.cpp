@@ -1,0 +1,46 @@
+#include "operators/input.hpp"
+
+#include "operators/elements.hpp"
+
+namespace distdl::operators {
+
+namespace {
+
+/// Why a tensor's values cannot be sent; empty if they can. A meta tensor is refused elsewhere: its structure is known.
+std::string why_not(const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
+    return std::string("is a ") + tensor.toString() + "; only strided tensors travel";
+  }
+  if (tensor.is_nested()) return "is a nested tensor; only strided tensors travel";
+  if (!can_travel(tensor.scalar_type())) {
+    return std::string("has dtype ") + c10::toString(tensor.scalar_type()) + ", of which torch can copy no values";
+  }
+  if (!tensor.has_storage()) {
+    return "has no memory of its own, as within the transforms of torch.func; these go through primitives, but not "
+           "through other layers, nor through a backward pass (is_grads_batched, vectorize)";
+  }
+  return {};
+}
+
+}  // namespace
+
+Structure Input::structure() const {
+  Structure structure;
+  if (!tensor.defined()) {
+    structure.sizes = {0};
+    structure.present = !error.empty();
+    if (structure.present) structure.refuse(error_kind, error);
+    return structure;
+  }
+  if (auto why = why_not(tensor); !why.empty()) {
+    structure.refuse(Structure::Error::type, std::move(why));
+    return structure;
+  }
+  structure.sizes = tensor.sizes().vec();
+  structure.dtype = tensor.scalar_type();
+  structure.device = tensor.device().type();
+  if (tensor.is_meta()) structure.refuse(Structure::Error::type, "is on the meta device; it has no values");
+  return structure;
+}
+
+}  // namespace distdl::operators

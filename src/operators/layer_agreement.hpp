@@ -1,0 +1,82 @@
+// What the ranks of a layer agree on before each of its calls, in one vote.
+#pragma once
+
+#include <mpi.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "operators/agreement.hpp"
+#include "operators/input.hpp"
+
+namespace distdl::operators {
+
+class LayerAgreement {
+ public:
+  LayerAgreement(const std::string& layer, MPI_Comm root, const std::vector<int>& ranks,
+                 std::vector<std::string> tensors);
+  /// Of a copied layer, which has calls of its own.
+  LayerAgreement(const LayerAgreement& other);
+  LayerAgreement& operator=(const LayerAgreement&) = delete;
+  ~LayerAgreement() = default;
+
+  /// Whether this rank is one of them. agree() and leave() do nothing on a rank that is not.
+  bool active() const { return site().scope.communicator != nullptr; }
+
+  /// The shape that the next parameter must have on this rank; the parameters of a call begin with those expected here,
+  /// in the same order.
+  void expect(std::string name, Shape shape, bool may_be_empty);
+
+  /// Begins a call, with these tensors and parameters; `own` is what else has to be equal on all ranks. Until leave()
+  /// the operators that this thread calls on these ranks, or on some of them, do not vote, and calls of other threads
+  /// on these ranks wait. Throws on all ranks what is wrong on one of them; then no call has begun. Returns whether
+  /// the structure changed on any rank. Collective.
+  ///
+  /// Within the call of a layer around this one it does not vote, if nothing changed: neither here nor in what that
+  /// layer agreed on, which has to include the parameters of this one.
+  bool agree(const std::vector<Input>& inputs, const std::vector<at::Tensor>& parameters, std::string_view own);
+
+  /// Ends the call. Does nothing if this thread is in none of this agreement.
+  void leave() { end_layer_call(this); }
+
+  /// Makes the next call agree anew; on all ranks or on none.
+  void forget();
+
+  /// Of autocast, as of the last agree(); none where it is off.
+  std::optional<c10::ScalarType> autocast() const { return local_.autocast; }
+
+  /// One tensor's structure on each of these ranks; those that were called without it have none.
+  GlobalStructure structure(std::size_t tensor, const std::vector<int>& ranks) const;
+
+  /// The sizes of one tensor's blocks by dimension, on a partition of this name, shape and ranks. Throws the same on
+  /// all ranks if they are no blocks of one tensor.
+  std::vector<Shape> blocks(std::size_t tensor, const std::string& partition, const Shape& shape,
+                            const std::vector<int>& ranks) const;
+
+ private:
+  struct Expected {
+    std::string name;
+    Shape shape;
+    bool may_be_empty;
+  };
+  /// What is compared with the last call, beside the structure of the tensors.
+  struct Local {
+    std::optional<c10::ScalarType> autocast;
+    std::uint64_t differentiation = 0;  // stands for what each tensor and parameter takes along
+    std::int64_t options = -1;          // stands for what has to be equal on all ranks; never negative
+  };
+
+  const Site& site() const { return *agreement_.site(); }
+  std::vector<Structure> structures_of(const std::vector<Input>& inputs, const std::vector<at::Tensor>& parameters);
+  std::string problem_of(const std::vector<at::Tensor>& parameters) const;
+  comm::Change change_of(const Local& now) const;
+
+  std::vector<Expected> expected_;
+  Agreement agreement_;
+  Local local_;
+  std::int64_t epoch_ = 0;
+};
+
+}  // namespace distdl::operators

@@ -1,0 +1,53 @@
+// The calls of layers that are under way on a thread: their ranks have agreed, so what is called within does not vote.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "operators/operator_id.hpp"
+
+namespace distdl::operators {
+
+/// A call of a layer, from the agreement of its ranks to its end.
+struct LayerCall {
+  const void* agreement;             // whose call it is
+  std::shared_ptr<const Site> site;  // the layer
+  std::int64_t number;               // no other call of this process has it
+  std::int64_t epoch;                // see new_epoch
+  comm::Lock lock;                   // of the layer's ranks
+};
+
+/// The time during which nothing changes that the ranks of a layer agree on: neither the structure of its tensors nor
+/// what they take into differentiation. Its number differs from that of any other epoch of any layer. All ranks of a
+/// layer begin a new one together, though the numbers on the ranks are not the same.
+std::int64_t new_epoch();
+
+/// Of this thread.
+void begin_layer_call(const void* agreement, std::shared_ptr<const Site> site, std::int64_t epoch, comm::Lock lock);
+/// Ends the innermost call of this agreement, and what began within and was not ended; nothing if there is none.
+void end_layer_call(const void* agreement);
+/// Calls of this agreement that are under way are in this epoch from now on.
+void change_epoch(const void* agreement, std::int64_t epoch);
+
+/// What an operator, or a layer within a layer, remembers of the layers in whose calls it was called.
+///
+/// What the ranks know of its input stays true in the same place of a layer's call, for as long as the layer's epoch
+/// lasts. A second call of the operator in the same call of the layer is another place, where it has to vote.
+class LayerMemory {
+ public:
+  /// The innermost call of a layer of which all of these ranks take part, so that all of them find the same one. Null
+  /// if there is none, or it is another place; then what was remembered is forgotten. While debugging, null.
+  const LayerCall* enclosing(const Scope& ranks);
+
+  bool remembers(std::int64_t epoch) const { return epoch_ == epoch; }
+  void remember(std::int64_t epoch) { epoch_ = epoch; }
+  void forget() { epoch_ = 0; }
+
+ private:
+  std::int64_t epoch_ = 0;           // none
+  std::vector<std::int64_t> calls_;  // under way at the last call
+};
+
+}  // namespace distdl::operators

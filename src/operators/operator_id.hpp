@@ -1,0 +1,42 @@
+// Which operator a call is of, so that ranks and people can tell it from others.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "comm/waiting.hpp"
+#include "operators/rank_set.hpp"
+#include "operators/traffic.hpp"
+
+namespace distdl::operators {
+
+/// The ways to call an operator, of which all ranks choose the same.
+enum class Turn { forward, backward, trace };
+
+/// An operator's name, its ranks and its number among the operators on these ranks.
+struct Site {
+  std::string name;
+  Scope scope;
+  std::int64_t number = 0;
+
+  Site(std::string operation, Scope ranks);
+
+  /// As statistics call it, and after distdl:: profilers.
+  const std::string& name_of(bool adjoint) const { return adjoint ? adjoint_name_ : name; }
+  Counter& counter(bool adjoint) const { return *(adjoint ? adjoint_counter_ : counter_); }
+
+  /// As messages call a call of it: "Repartition number 4, backward".
+  std::string text(Turn turn) const;
+  /// The same for all ranks, and different for any two calls that can be told apart.
+  std::int64_t call(Turn turn) const { return 3 * number + static_cast<std::int64_t>(turn); }
+
+ private:
+  std::string adjoint_name_;
+  Counter *counter_, *adjoint_counter_;
+};
+
+/// What the watchdog sees for as long as this lives.
+comm::Operation doing(const Site& site, Turn turn);
+
+}  // namespace distdl::operators
