@@ -1,3 +1,4 @@
+# ruff: noqa: PYI021  (the extension itself shows nobody its types)
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
