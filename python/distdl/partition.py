@@ -78,16 +78,20 @@ class Partition:
             self.grid = Grid(comm, ranks, shape, ranks)
 
     @classmethod
-    def _of(cls, grid: Grid, comm: MPI.Comm = MPI.COMM_NULL) -> Self:
-        """The partition of a grid. Made without any communication."""
+    def of_grid(cls, grid: Grid, like: Partition | Grid | MPI.Comm = MPI.COMM_NULL) -> Self:
+        """The partition of a grid, with the communicator and the device of another one. Takes no communication."""
         partition = cls.__new__(cls)
-        partition.grid, partition.comm = grid, comm
+        partition.grid, partition.comm = grid, MPI.COMM_NULL
+        if isinstance(like, Partition):
+            partition.comm, partition.device = like.comm, like.device
+        elif isinstance(like, MPI.Comm):
+            partition.comm = like
         return partition
 
     def _derived(self, grid: Grid, cartesian: bool = True) -> Self:
         """The partition of a related grid, with a communicator for users. Collective over the grid's workers."""
         comm = grid.host_exchange().view(list(grid.shape) if cartesian else []) if grid.active else MPI.COMM_NULL
-        partition = type(self)._of(grid, comm)
+        partition = type(self).of_grid(grid, comm)
         partition.device = self.device
         return partition
 
@@ -177,7 +181,7 @@ class Partition:
         Collective over this partition.
         """
         if not self.grid.known:
-            return Partition._of(Grid.unknown())
+            return Partition.of_grid(Grid.unknown())
         chosen: list[int] = []
         with agreed("create_partition_inclusive", self.grid, lambda: f"ranks {chosen}"):
             chosen.extend(map(index, ranks))
@@ -209,7 +213,7 @@ class Partition:
                     f"be at least 1 and their product at most {self.size}"
                 )
         if not self.grid.known:
-            return Partition._of(Grid.unknown(extents))
+            return Partition.of_grid(Grid.unknown(extents))
         return self._derived(self.grid.related(self.ranks[: math.prod(extents)], extents))
 
     @_together
@@ -227,7 +231,7 @@ class Partition:
         Collective over this partition.
         """
         if not self.grid.known:
-            return Partition._of(Grid.unknown())
+            return Partition.of_grid(Grid.unknown())
         kept: list[bool] = []
         with agreed("create_cartesian_subtopology_partition", self.grid, lambda: f"keep {kept}"):
             kept.extend(bool(k) for k in keep)
@@ -239,7 +243,7 @@ class Partition:
         axes = [d for d, k in enumerate(kept) if k]
         shape = [self.grid.shape[d] for d in axes]
         if not self.active:
-            return Partition._of(Grid.unknown(shape))
+            return Partition.of_grid(Grid.unknown(shape))
         ranks = self.grid.side_by_side(self.grid.place, axes)
         # Other workers have other sub-grids, and know nothing of this one.
         return self._derived(Grid(self.grid.root, ranks, tuple(shape), constructors=ranks))
@@ -255,7 +259,7 @@ class Partition:
         Collective over the communicator that both come from; of a sub-grid, over its workers.
         """
         if not self.grid.known and not (isinstance(other, Partition) and other.grid.known):
-            return Partition._of(Grid.unknown())
+            return Partition.of_grid(Grid.unknown())
         union: list[int] = []
         everyone = self.grid.constructing_ranks()
         with agreed("create_partition_union", everyone, lambda: f"workers {list(self.ranks)} and {union}"):

@@ -73,10 +73,11 @@ def partitions_behind_first(
         @functools.wraps(construct)
         def wrapped(self: object, *args: object, **kwargs: object) -> None:
             behind = list(args[1:])
-            for name in names:
-                if name in kwargs or not behind or not (behind[0] is None or is_partition(behind[0])):
-                    break
-                kwargs[name] = behind.pop(0)
+            expected = [name for name in names if name not in kwargs]
+            # One partition among them says that they are meant to be partitions, be the others right or wrong.
+            if any(given is None or is_partition(given) for given in behind[: len(expected)]):
+                kwargs.update(zip(expected, behind, strict=False))
+                behind = behind[len(expected) :]
             construct(self, *args[:1], *behind, **kwargs)
 
         return wrapped

@@ -10,16 +10,19 @@ from typing import ClassVar, Self
 import torch
 
 from distdl.collective.comparison import misfit
-from distdl.collective.construction import PartitionLike, constructing, constructor, tell
+from distdl.collective.construction import PartitionLike, constructing, constructor, grid_of, tell
 from distdl.collective.grid import Grid
 from distdl.nn.module import Module, agreement_among
 from distdl.nn.options import NOT_ATTRIBUTES, kind_of, split_arguments
 from distdl.parameters.layout import current_kind
 from distdl.parameters.transport import ParameterTransport
+from distdl.partition import Partition
 from distdl.state import load_sequential
 
 Described = tuple[list[int], torch.dtype]
 """Shape and dtype of a worker's tensor."""
+
+_MISSING = TypeError("is of type NoneType; it has to be a torch.Tensor")
 
 
 class Layer(Module):
@@ -27,7 +30,7 @@ class Layer(Module):
 
     The signature of the constructor spells the options, once; its body is ``super().__init__(locals())``. Arguments
     whose names begin with ``P_`` are partitions. All ranks compare partitions and options, and each becomes an
-    attribute, partitions as a ``Grid`` that describes them. Then :meth:`check_options` and :meth:`prepare` run.
+    attribute. ``self.grid`` describes P_x. Then :meth:`check_options` and :meth:`prepare` run.
 
     Before each call the layer's ranks agree in one vote on the tensors of the call: shapes, dtypes, devices, autocast,
     and what asks for gradients. If anything changed on any rank, :meth:`set_up` runs on all of them. The operators
@@ -41,7 +44,7 @@ class Layer(Module):
 
     _distdl_sets_up = False  # forward() does
     tensors: ClassVar[tuple[str, ...]] = ("input",)
-    P_x: Grid
+    P_x: Partition
 
     def __init_subclass__(cls) -> None:
         """Have arguments that do not fit the constructor raise on all ranks."""
@@ -60,7 +63,14 @@ class Layer(Module):
         if current_kind() != "owner":
             compared["parameter_layout"] = current_kind()
         with constructing(name, known, compared) as grids:
-            self.__dict__.update(dict.fromkeys(partitions), **dict(zip(known, grids, strict=True)))
+            self.__dict__.update(dict.fromkeys(partitions))
+            self.__dict__.update(
+                {
+                    P: Partition.of_grid(*one)
+                    for P, one in zip(known, zip(grids, known.values(), strict=True), strict=True)
+                }
+            )
+            self.grid = grids[0]
             self.__dict__.update({key: value for key, value in options.items() if key not in NOT_ATTRIBUTES})
             self.check_options()
             compared.update(self.further_compared())
@@ -97,7 +107,7 @@ class Layer(Module):
 
     def agreeing(self) -> list[Grid]:
         """The grids whose ranks call the layer together; by default all of its partitions."""
-        return [grid for grid in (getattr(self, name) for name in self.partitions) if grid is not None]
+        return [P.grid for P in (getattr(self, name) for name in self.partitions) if P is not None]
 
     def looked_at(self, inputs: Sequence[object]) -> Sequence[object]:
         """The tensors of a call for the agreement; an exception in place of a tensor says what is wrong with it."""
@@ -112,15 +122,17 @@ class Layer(Module):
     compute: Callable[..., object]
     """What the layer does. Every rank of the layer runs it, and applies the same operators in the same order."""
 
-    def structure(self, grid: Grid, tensor: int = 0) -> list[Described]:
-        """(shape, dtype) of a tensor of the call on each worker of a grid, as agreed on."""
+    def structure(self, P: PartitionLike, tensor: int = 0) -> list[Described]:
+        """(shape, dtype) of a tensor of the call on each worker of a partition, as agreed on."""
         agreement = self._distdl_agreement
-        return agreement.structure(tensor, list(grid.ranks)) if agreement is not None else []
+        everyone = [] if agreement is None else agreement.structure(tensor, list(grid_of(P).ranks))
+        return [one for one in everyone if one is not None]
 
-    def blocks(self, grid: Grid, tensor: int = 0, name: str = "P_x") -> list[list[int]]:
-        """The sizes of a tensor's blocks by dimension, as agreed on. Raises ValueError where they do not fit together."""
+    def blocks(self, P: PartitionLike, tensor: int = 0, name: str = "P_x") -> list[list[int]]:
+        """The sizes of a tensor's blocks by dimension, as agreed on. Raises ValueError where they do not fit."""
         if self._distdl_agreement is None:
             return []
+        grid = grid_of(P)
         return self._distdl_agreement.blocks(tensor, name, list(grid.shape), list(grid.ranks))
 
     @property
@@ -163,7 +175,8 @@ class Layer(Module):
         assert self._distdl_agreement is not None
         count = len(self.tensors)
         own = repr(input[count:]) if len(input) > count else ""
-        return self._distdl_agreement.agree(self.looked_at(input[:count]), self._declared_parameters(), own)
+        tensors = [_MISSING if tensor is None else tensor for tensor in self.looked_at(input[:count])]
+        return self._distdl_agreement.agree(tensors, self._declared_parameters(), own)
 
     def _distdl_refuse(self, problem: Exception) -> None:
         if self._distdl_agreement is not None:
@@ -205,7 +218,7 @@ class Layer(Module):
         parameter = next(module.parameters(), None)
         if parameter is not None:
             options["dtype"] = parameter.dtype
-            options["device"] = None if parameter.is_meta else parameter.device
+            options["device"] = None if parameter.device.type in ("cpu", "meta") else parameter.device
         return options
 
     @classmethod
@@ -237,7 +250,7 @@ class Layer(Module):
             getattr(layer, name).requires_grad_(parameter.requires_grad)
         if layer.layouts:
             state = module.state_dict()
-            everyone = layer.P_x.constructing_ranks()
+            everyone = layer.grid.constructing_ranks()
             meta = [tensor.is_meta for tensor in state.values()]
             if everyone.known and everyone.gather(bytes([any(meta)]))[everyone.ranks.index(root)] == bytes([0]):
                 load_sequential(layer, state, root)

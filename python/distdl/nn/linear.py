@@ -16,6 +16,7 @@ from distdl.nn.tie import tied
 from distdl.parameters.initial import like_linear
 from distdl.parameters.layout import cut
 from distdl.parameters.transport import zero_of
+from distdl.partition import Partition
 
 __all__ = ["DistributedLinear"]
 
@@ -55,8 +56,8 @@ class DistributedLinear(Layer):
     the same seed the global parameters are those of https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html.
     """
 
-    P_y: Grid | None
-    P_W: Grid | None
+    P_y: Partition | None
+    P_W: Partition | None
     in_features: int
     out_features: int
 
@@ -91,13 +92,14 @@ class DistributedLinear(Layer):
 
     def _grids(self) -> tuple[tuple[int, ...], Grid, Grid, Grid]:
         """The leading dimensions, and all partitions with these, a row and a column."""
-        x = self.P_x
+        x = self.grid
         if (self.P_y is None) != (self.P_W is None):
             missing = "P_y" if self.P_y is None else "P_W"
             raise ValueError(f"DistributedLinear: {missing} is not given; it takes P_x alone, or P_x, P_y and P_W")
         if not x.known:
             return (), x, x, x
-        y, w = self.P_y or x, self.P_W or x.reshaped((*x.shape[:-1], 1, *x.shape[-1:]))
+        y = x if self.P_y is None else self.P_y.grid
+        w = x.reshaped((*x.shape[:-1], 1, *x.shape[-1:])) if self.P_W is None else self.P_W.grid
         leading = x.shape[:-1]
         if len(w.shape) == 2 and math.prod((*leading, *y.shape[:-1])) == 1:
             leading = ()  # dimensions of one worker, of which P_x and P_y may have different numbers
@@ -120,11 +122,11 @@ class DistributedLinear(Layer):
 
     def set_up(self) -> None:
         if math.prod(self._leading) > 1:
-            self.blocks(self.P_x)  # raises where leading dimensions do not fit together
-        xs = self.structure(self.P_x)
-        features = cut(self.in_features, self.P_x.shape[-1])
+            self.blocks(self.grid)  # raises where leading dimensions do not fit together
+        xs = self.structure(self.grid)
+        features = cut(self.in_features, self.grid.shape[-1])
         for worker, (shape, dtype) in enumerate(xs):
-            j = self.P_x.index(worker)[-1]
+            j = self.grid.index(worker)[-1]
             size = features[j][1] - features[j][0]
             if not shape or shape[-1] != size:
                 raise ValueError(

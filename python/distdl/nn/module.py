@@ -61,7 +61,9 @@ class Module(torch.nn.Module):
     def _distdl_global_structure(self, P: PartitionLike) -> list[tuple[list[int], torch.dtype]]:
         """(shape, dtype) of the input on each worker of a partition, as agreed on; empty on ranks outside."""
         agreement = self._distdl_agreement
-        return agreement.structure(0, list(grid_of(P).ranks)) if agreement is not None and agreement.active else []
+        if agreement is None or not agreement.active:
+            return []
+        return [one for one in agreement.structure(0, list(grid_of(P).ranks)) if one is not None]
 
     def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
         """Prepare for an input of this structure. What it raises, it has to raise on all ranks of the module."""

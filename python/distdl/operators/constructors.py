@@ -33,7 +33,7 @@ def _made(
     make: Callable[[MPI.Comm, Unpack[_Arguments]], _core.Primitive],
     grid: Grid,
     *arguments: *_Arguments,
-    lift: Callable[[Unpack[_Arguments]], tuple[Unpack[_Arguments]]] | None = None,
+    lift: Callable[[Unpack[_Arguments]], tuple[*_Arguments]] | None = None,
 ) -> Operator:
     """The operator of these arguments, of which `lift` makes those for tensors with a further dimension in front."""
     if grid.root is None:
@@ -178,7 +178,7 @@ def halo_widths(halo: HaloWidths, dim: int) -> list[Widths]:
                 f"HaloExchange: halo {halo} for a partition of {dim} dimensions; it has to be an int, or for each "
                 "dimension an int or a pair (left, right)"
             )
-        widths.append((index(sides[0]), index(sides[1])))
+        widths.append((index(sides[0]), index(sides[1])))  # type: ignore[arg-type]
         if max(map(abs, widths[-1])) >= _WIDEST:
             raise ValueError(f"HaloExchange: halo {halo}; widths must be less than {_WIDEST}")
     return widths

@@ -9,6 +9,11 @@ from support.blocks import assemble, block_of, grid
 from support.ranks import job, raises_everywhere
 from support.tensors import values
 
+def padding_layer(kind, dims):
+    """With widths of 2, and with 1.5 where constants are filled in."""
+    return getattr(torch.nn, f"{kind}Pad{dims}d")(*([2, 1.5] if kind == "Constant" else [2]))
+
+
 # One module for each class of torch.nn in the table, with options other than the defaults, and its input.
 EXAMPLES = {
     torch.nn.Linear: (lambda: torch.nn.Linear(5, 4, bias=False), [6, 5]),
@@ -40,7 +45,7 @@ EXAMPLES = {
     ),
     **{
         getattr(torch.nn, f"{kind}Pad{dims}d"): (
-            lambda kind=kind, dims=dims: getattr(torch.nn, f"{kind}Pad{dims}d")(*([2, 1.5] if kind == "Constant" else [2])),
+            lambda kind=kind, dims=dims: padding_layer(kind, dims),
             [1, 2, 3, 4, 5][: 2 + dims],
         )
         for kind in ("Constant", "Zero", "Reflection", "Replication", "Circular")
@@ -65,7 +70,7 @@ def test_equals_the_twin(P_world, make, shape, root):
     workers[0 if fill == -1 else fill] = job.size
     P_x = grid(P_world, workers)
     layer = dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x, root=root)
-    for name, value in twin.state_dict().items():
+    for value in twin.state_dict().values():
         value.copy_(torch.from_numpy(job.bcast(value.numpy(), root)))
     x = values(shape) / 2
     if isinstance(twin, torch.nn.MSELoss | torch.nn.CrossEntropyLoss):

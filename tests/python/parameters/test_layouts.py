@@ -194,8 +194,9 @@ def test_gradients_and_optimizers_are_sharded_too(P_world):
     optimizer = torch.optim.Adam(layer.parameters())
     layer(torch.ones(1, 4 * job.size, 3)).sum().backward()
     optimizer.step()
-    share = 8 * 4 * job.size * 3
-    assert layer.weight.numel() == layer.weight.grad.numel() == optimizer.state[layer.weight]["exp_avg"].numel() == share
+    weight = layer.weight
+    held = [weight, weight.grad, optimizer.state[weight]["exp_avg"], optimizer.state[weight]["exp_avg_sq"]]
+    assert all(tensor.numel() == 8 * 4 * job.size * 3 for tensor in held)
 
 
 def test_other_kinds_on_other_ranks_raise_on_all(P_world):

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 import distdl.nn as dnn
-from distdl import zero_volume_tensor
-from distdl import _core
+from distdl import _core, zero_volume_tensor
 from support.blocks import assemble, block_of, grid
 from support.ranks import job, raises_everywhere
 from support.tensors import same_bits, values

@@ -180,7 +180,7 @@ class _SplitsChannels(_SplitsAll):
     def _check_grid(self) -> None:
         if self._grid.known and any(workers != 1 for workers in self._grid.space):
             raise ValueError(
-                f"{type(self).__name__}: P_x has shape {list(self.P_x.shape)}; only channels and batch may be "
+                f"{type(self).__name__}: P_x has shape {list(self.grid.shape)}; only channels and batch may be "
                 "partitioned, all of space must be 1"
             )
 

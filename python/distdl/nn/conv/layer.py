@@ -20,6 +20,7 @@ from distdl.nn.windows.reader import Reader
 from distdl.parameters.initial import like_linear
 from distdl.parameters.layout import cut
 from distdl.parameters.transport import zero_of
+from distdl.partition import Partition
 
 
 class ConvLayer(Layer):
@@ -29,8 +30,8 @@ class ConvLayer(Layer):
     block of the weight, and where input channels are split the results are sum-reduced: see ConvGrid.
     """
 
-    P_y: Grid | None
-    P_w: Grid | None
+    P_y: Partition | None
+    P_w: Partition | None
     dims: ClassVar[int]  # spatial dimensions
     transposed: ClassVar[bool] = False
     functions: ClassVar[dict[int, Callable[..., torch.Tensor]]]  # of torch, by spatial dimensions
@@ -49,7 +50,9 @@ class ConvLayer(Layer):
         name = type(self).__name__
         self._check_form()
         self._check_channels(name)
-        self._grid = grid = ConvGrid.of(name, self.dims, self.groups, self.P_x, self.P_y, self.P_w)
+        self._grid = grid = ConvGrid.of(
+            name, self.dims, self.groups, self.grid, *(None if P is None else P.grid for P in (self.P_y, self.P_w))
+        )
         check_groups(name, grid, self.in_channels, self.out_channels, self.groups)
         self._check_grid()
         for which in ("kernel_size", "stride", "dilation"):
@@ -123,9 +126,9 @@ class ConvLayer(Layer):
 
     def set_up(self) -> None:
         grid, name = self._grid, type(self).__name__
-        sizes = self.blocks(self.P_x)
+        sizes = self.blocks(self.grid)
         extents = [sum(along) for along in sizes]
-        _, dtype = self.structure(self.P_x)[0]
+        _, dtype = self.structure(self.grid)[0]
         self._check_input(name, extents, dtype)
         slidings = self._slidings(sizes)
         own = [intervals_of(along) for along in sizes]
@@ -135,7 +138,7 @@ class ConvLayer(Layer):
         self._halo_convolution, self._read = None, None
         if self._adds(dtype) and fit(slidings, smallest * self.in_channels):
             self._place(slidings, [list(one.reads) for one in slidings])
-            self._halo_convolution = HaloConvolution(name, self.P_x, leading, slidings)
+            self._halo_convolution = HaloConvolution(name, self.grid, leading, slidings)
             return
         # Where nothing is split the local layer may as well pad.
         pads = [one.padding(0) if self._pads_zeros() and len(one.blocks) == 1 else None for one in slidings]
@@ -214,28 +217,25 @@ class ConvLayer(Layer):
         """Apply the layer to this rank's block of the input."""
         grid, parameters = self._grid, self.start_parameters()
         if self._halo_convolution is not None:
-            return self._halo_convolution(input, lambda: self._weights(parameters()), self.convolve)
+            return self._halo_convolution(input, lambda: (*parameters(), None)[:2], self.convolve)
         read = input
         if self._read is not None:
             read = self._read(input.unsqueeze(grid.copied) if grid.P_x.active else input)
             read = read.squeeze(grid.copied) if grid.workers.active else read
         if grid.workers.active:
-            result = self._on_block(read, *self._weights(parameters()))
+            result = self._on_block(read, *parameters())
         else:
             result = tied(read, *parameters())
         return result if self._sum_reduce is None else self._sum_reduce(result)
 
-    def _weights(self, parameters: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Weight and bias; the bias in column 0 alone, so that it is added once."""
-        weight, *biases = parameters
-        return weight, biases[0] if biases and self._grid.place[1] == 0 else None
-
-    def _on_block(self, read: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def _on_block(self, read: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """This worker's term of the output; where nothing is to be computed, of a graph that is as on other workers."""
-        start, stop = cut(self.out_channels, self._grid.p_out)[self._grid.place[0]]
+        i, j, _ = self._grid.place
+        start, stop = cut(self.out_channels, self._grid.p_out)[i]
         shape = (*read.shape[: self._grid.batched], stop - start, *(stop - start for start, stop in self._outputs))
         if 0 not in shape and weight.numel() > 0:
-            return self.convolve(read, weight, bias, self._padding)
+            result = self.convolve(read, weight, bias if j == 0 else None, self._padding)
+            return result if j == 0 or bias is None else result + zero_of(bias)  # column 0 adds it
         nothing = self._one_element(read).new_zeros(shape) + zero_of(read) * zero_of(weight)
         return nothing if bias is None else nothing + zero_of(bias)
 

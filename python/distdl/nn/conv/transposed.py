@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -60,7 +61,7 @@ class _DistributedConvTranspose(ConvLayer):
             )
 
     def _windows(self, extents: list[int]) -> list[_core.TransposedWindow]:
-        name, output_size = type(self).__name__, self.others[0] if self.others else None
+        name, (output_size,) = type(self).__name__, cast(tuple[Iterable[int] | None], self.others or (None,))
         more = self.output_padding if output_size is None else self._output_padding(extents, output_size)
         self._found = [
             _core.TransposedWindow(*one)
@@ -82,7 +83,7 @@ class _DistributedConvTranspose(ConvLayer):
                 )
         return self._found
 
-    def _output_padding(self, extents: list[int], output_size: object) -> tuple[int, ...]:
+    def _output_padding(self, extents: list[int], output_size: Iterable[int]) -> tuple[int, ...]:
         """What has to be added for an output of this size, as torch.nn finds it and with what it refuses."""
         twin = getattr(torch.nn, f"ConvTranspose{self.dims}d")
         leading = [1] * (1 + self._grid.batched)

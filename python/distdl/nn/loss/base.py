@@ -28,13 +28,13 @@ class Loss(Layer):
         check_choice(type(self).__name__, "reduction", self.reduction, ("mean", "sum", "none"))
 
     def prepare(self) -> None:
-        workers, first = self.P_x.line(self.P_x.ranks), self.P_x.line(self.P_x.ranks[:1])
+        workers, first = self.grid.line(self.grid.ranks), self.grid.line(self.grid.ranks[:1])
         self._to_first = operators.sum_reduce(workers, first)
-        self._to_everyone = operators.broadcast(first, self.P_x.constructing_ranks())
+        self._to_everyone = operators.broadcast(first, self.grid.constructing_ranks())
 
     def agreeing(self) -> list[Grid]:
         """All ranks that hold the loss: each of them receives the number."""
-        return [self.P_x.constructing_ranks()]
+        return [self.grid.constructing_ranks()]
 
     def looked_at(self, inputs: Sequence[object]) -> Sequence[object]:
         """A target that seems wrong makes all ranks set up again, which tells whether it is."""
@@ -43,7 +43,7 @@ class Loss(Layer):
         return inputs
 
     def _problem_here(self, inputs: Sequence[object]) -> str:
-        if not self.P_x.active or len(inputs) < 2:
+        if not self.grid.active or len(inputs) < 2:
             return ""
         try:
             return self.problem_of(inputs[1])
@@ -52,14 +52,14 @@ class Loss(Layer):
 
     def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
         super()._distdl_module_setup(input)
-        everyone = self.P_x.constructing_ranks()
+        everyone = self.grid.constructing_ranks()
         for rank, problem in zip(everyone.ranks, everyone.gather(self._problem_here(input).encode()), strict=True):
             if problem:
                 raise ValueError(f"{type(self).__name__}: the target of rank {rank} {problem.decode()}")
 
     def set_up(self) -> None:
         """Check that every worker's target belongs to its input; the same on all ranks."""
-        inputs, targets = self.structure(self.P_x), self.structure(self.P_x, tensor=1)
+        inputs, targets = self.structure(self.grid), self.structure(self.grid, tensor=1)
         self.check_input(inputs)
         for worker, (one, target) in enumerate(zip(inputs, targets, strict=True)):
             if (one[1], target[1]) != (inputs[0][1], targets[0][1]):
@@ -85,14 +85,14 @@ class Loss(Layer):
 
     def reduce(self, numerator: torch.Tensor, denominator: torch.Tensor | float, dtype: torch.dtype) -> torch.Tensor:
         """The sum of the workers' numerators over that of their denominators (with 'sum', over 1), on every rank."""
-        if self.P_x.active:
+        if self.grid.active:
             mine = torch.stack(
                 [numerator, torch.as_tensor(denominator, dtype=numerator.dtype, device=numerator.device)]
             )
         else:
             mine = numerator  # of zero volume
         sums = self._to_first(mine)
-        if self.P_x.active and self.P_x.rank == 0:
+        if self.grid.active and self.grid.rank == 0:
             # The denominator is no function of the input; but a derivative of the derivative would look for one.
             loss = (sums[0] / sums[1].detach() if self.reduction == "mean" else sums[0]).to(
                 loss_dtype(dtype, sums.device)
@@ -101,6 +101,6 @@ class Loss(Layer):
             return loss
         value = self._to_everyone(sums.detach()).sum()
         loss = value + sums.sum().to(value.dtype)  # of no elements: connects this rank with the backward pass
-        if not self.P_x.active and torch.is_grad_enabled() and not loss.requires_grad:
+        if not self.grid.active and torch.is_grad_enabled() and not loss.requires_grad:
             loss.requires_grad_(True)  # so that backward() may be called here as on the workers
         return loss

@@ -67,10 +67,10 @@ class DistributedCrossEntropyLoss(Loss):
             raise ValueError(
                 f"DistributedCrossEntropyLoss: label_smoothing={self.label_smoothing}; it must be in [0, 1]"
             )
-        if self.P_x.known and self.P_x.dim < 1:
+        if self.grid.known and self.grid.dim < 1:
             raise ValueError("DistributedCrossEntropyLoss: P_x has no dimension; it needs one for the classes")
         self.register_buffer("weight", weight)
-        self._axis = 0 if self.P_x.dim == 1 else 1
+        self._axis = 0 if self.grid.dim == 1 else 1
 
     def further_compared(self) -> dict[str, object]:
         return {"weight": None if self.weight is None else self.weight.tolist()}
@@ -78,11 +78,11 @@ class DistributedCrossEntropyLoss(Loss):
     def prepare(self) -> None:
         super().prepare()
         self._sizes: list[int] = []  # of the blocks of classes, after the set-up
-        self._splits_classes = self.P_x.dim > 0 and self.P_x.shape[self._axis] > 1
+        self._splits_classes = self.grid.dim > 0 and self.grid.shape[self._axis] > 1
         if self._splits_classes:
-            self._gather = operators.all_gather(self.P_x, [self._axis])
-            self._sum = operators.all_sum_reduce(self.P_x, [self._axis])
-            self._to_first_classes = operators.sum_reduce(self.P_x, self.P_x.first_along([self._axis]))
+            self._gather = operators.all_gather(self.grid, [self._axis])
+            self._sum = operators.all_sum_reduce(self.grid, [self._axis])
+            self._to_first_classes = operators.sum_reduce(self.grid, self.grid.first_along([self._axis]))
 
     def problem_of(self, target: object) -> str:
         """Class indices are looked at in each call: one that is no class would fail on this worker alone."""
@@ -96,17 +96,17 @@ class DistributedCrossEntropyLoss(Loss):
 
     def check_input(self, inputs: Sequence[Described]) -> None:
         for worker, (shape, dtype) in enumerate(inputs):
-            if len(shape) != self.P_x.dim:
+            if len(shape) != self.grid.dim:
                 raise ValueError(
                     f"DistributedCrossEntropyLoss: worker {worker} has logits of shape {shape}; they must have the "
-                    f"{self.P_x.dim} dimensions of P_x"
+                    f"{self.grid.dim} dimensions of P_x"
                 )
             if not dtype.is_floating_point:
                 raise ValueError(f"DistributedCrossEntropyLoss: worker {worker} has logits of {dtype}")
-        line = self.P_x.side_by_side((0,) * self.P_x.dim, [self._axis])
-        self._sizes = [inputs[self.P_x.ranks.index(rank)][0][self._axis] for rank in line]
+        line = self.grid.side_by_side((0,) * self.grid.dim, [self._axis])
+        self._sizes = [inputs[self.grid.ranks.index(rank)][0][self._axis] for rank in line]
         for worker, (shape, _) in enumerate(inputs):
-            expected = self._sizes[self.P_x.index(worker)[self._axis]]
+            expected = self._sizes[self.grid.index(worker)[self._axis]]
             if shape[self._axis] != expected:
                 raise ValueError(
                     f"DistributedCrossEntropyLoss: worker {worker} has logits of shape {shape}, with "
@@ -134,7 +134,7 @@ class DistributedCrossEntropyLoss(Loss):
 
     def compute(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """The loss of this rank's blocks and of all others."""
-        if not self.P_x.active:
+        if not self.grid.active:
             return input.clone() if self.reduction == "none" else self.reduce(input, 0.0, input.dtype)
         logits = wide(input)
         target = wide(target) if target.is_floating_point() else target.long()
@@ -162,7 +162,7 @@ class DistributedCrossEntropyLoss(Loss):
         self, logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None
     ) -> torch.Tensor | float:
         """What this worker adds to the denominator of the mean; counted by the workers with the first classes."""
-        if self.P_x.place[self._axis] != 0:
+        if self.grid.place[self._axis] != 0:
             return 0.0
         if target.is_floating_point():
             return float(math.prod(n for d, n in enumerate(logits.shape) if d != self._axis))
@@ -174,7 +174,7 @@ class DistributedCrossEntropyLoss(Loss):
     ) -> torch.Tensor:
         """Each worker's part of the losses: the log-softmax needs the maximum and one sum over all classes."""
         axis = self._axis
-        start = sum(self._sizes[: self.P_x.place[axis]])
+        start = sum(self._sizes[: self.grid.place[axis]])
         lowest = logits.new_full((*logits.shape[:axis], 1, *logits.shape[axis + 1 :]), -torch.inf)
         largest = torch.cat([logits.detach(), lowest], axis).amax(axis, keepdim=True)
         shifted = logits - self._gather(largest).amax(axis, keepdim=True)

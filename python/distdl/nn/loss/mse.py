@@ -45,8 +45,8 @@ class DistributedMSELoss(Loss):
     def compute(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """The loss of this rank's blocks and of all others."""
         if self.reduction == "none":
-            return F.mse_loss(input, target, reduction="none") if self.P_x.active else input.clone()
-        if not self.P_x.active:
+            return F.mse_loss(input, target, reduction="none") if self.grid.active else input.clone()
+        if not self.grid.active:
             return self.reduce(input, 0.0, input.dtype)
         dtype = torch.promote_types(input.dtype, target.dtype)
         squares = F.mse_loss(wide(input), wide(target), reduction="sum")

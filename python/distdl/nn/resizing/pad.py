@@ -80,8 +80,8 @@ class DistributedPad(Layer):
         self._read: Reader | None = None
 
     def set_up(self) -> None:
-        sizes = self.blocks(self.P_x)
-        _, dtype = self.structure(self.P_x)[0]
+        sizes = self.blocks(self.grid)
+        _, dtype = self.structure(self.grid)[0]
         self._refuse_as_torch([sum(along) for along in sizes], dtype)
         self._crops = []
         extents, reads = [], []
@@ -95,7 +95,7 @@ class DistributedPad(Layer):
                 window = _core.Window(1, padding=(left, right))
                 blocks = blocks_of_outputs(window, [stop - start for start, stop in blocks], self.output_blocks)
             reads.append([(start - left, stop - left) for start, stop in blocks])
-        self._read = Reader("DistributedPad", self.P_x, self.P_x, extents, reads, self.mode, self.value or 0.0)
+        self._read = Reader("DistributedPad", self.grid, self.grid, extents, reads, self.mode, self.value or 0.0)
 
     def _widths(self, d: int, dims: int) -> tuple[int, int]:
         at = 2 * (dims - 1 - d)
@@ -119,8 +119,8 @@ class DistributedPad(Layer):
                 "of which more cannot be wrapped"
             )
         kept = [(min(max(start, low), high), max(min(stop, high), low)) for start, stop in blocks]
-        if self.P_x.active:
-            mine = self.P_x.place[d]
+        if self.grid.active:
+            mine = self.grid.place[d]
             (start, end), (first, stop) = blocks[mine], kept[mine]
             self._crops.append((d, min(max(first, start), end) - start, stop - first))
         return left, right, [(start - low, stop - low) for start, stop in kept]

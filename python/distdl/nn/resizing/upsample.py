@@ -76,7 +76,7 @@ class DistributedUpsample(AdaptiveLayer):
 
     def check_options(self) -> None:
         check_choice("DistributedUpsample", "output_blocks", self.output_blocks, OUTPUT_BLOCKS)
-        self._by_dimension = self._resizings_of(list(self.P_x.shape)) if self.P_x.known else []
+        self._by_dimension = self._resizings_of(list(self.grid.shape)) if self.grid.known else []
         self.dims = len(self._by_dimension)
         self._weighted = self.mode not in _ANY_DIMENSIONS
         if self.mode != "area":
@@ -143,8 +143,8 @@ class DistributedUpsample(AdaptiveLayer):
 
     def set_up(self) -> None:
         super().set_up()
-        dtype = self.structure(self.P_x)[0][1]
-        self._taps = [] if self.mode == "area" or not self.P_x.active else self._taps_of(dtype)
+        dtype = self.structure(self.grid)[0][1]
+        self._taps = [] if self.mode == "area" or not self.grid.active else self._taps_of(dtype)
 
     def nonempty_dims(self) -> int:
         return self.dims_of_average() if self.mode == "area" else super().nonempty_dims()

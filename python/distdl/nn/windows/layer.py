@@ -51,8 +51,8 @@ class WindowLayer(Layer):
         raise NotImplementedError
 
     def check_options(self) -> None:
-        name, shape = type(self).__name__, list(self.P_x.shape)
-        if self.P_x.known and len(shape) not in (self.dims + 1, self.dims + 2):
+        name, shape = type(self).__name__, list(self.grid.shape)
+        if self.grid.known and len(shape) not in (self.dims + 1, self.dims + 2):
             raise ValueError(
                 f"{name}: P_x has shape {shape}; it needs {self.dims} spatial dimensions, preceded by the channels, or "
                 "by batch and channels"
@@ -66,7 +66,7 @@ class WindowLayer(Layer):
         self._read: Reader | None = None  # where a worker reads more than its own block
 
     def set_up(self) -> None:
-        name, sizes = type(self).__name__, self.blocks(self.P_x)
+        name, sizes = type(self).__name__, self.blocks(self.grid)
         self.extents = [sum(along) for along in sizes]
         first = len(sizes) - len(self._resizings)
         outputs, wanted = [], [intervals_of(along) for along in sizes]
@@ -74,8 +74,8 @@ class WindowLayer(Layer):
             _check_outputs(name, resizing, self.extents[d], d)
             outputs.append(blocks_of_outputs(resizing, sizes[d], self.output_blocks))
             wanted[d] = [resizing.reads(self.extents[d], block) for block in outputs[-1]]
-        self.check_input(self.structure(self.P_x)[0][1])
-        place = self.P_x.place[first:] if self.P_x.active else ()
+        self.check_input(self.structure(self.grid)[0][1])
+        place = self.grid.place[first:] if self.grid.active else ()
         self.own = [
             Along(resizing, n, along[-1][1], along[i], read[i])
             for resizing, n, along, read, i in zip(
@@ -84,7 +84,7 @@ class WindowLayer(Layer):
         ]
         reads_own = wanted == [intervals_of(along) for along in sizes]
         fill = self.fill_value
-        self._read = None if reads_own else Reader(name, self.P_x, self.P_x, self.extents, wanted, fill_value=fill)
+        self._read = None if reads_own else Reader(name, self.grid, self.grid, self.extents, wanted, fill_value=fill)
 
     def check_input(self, dtype: torch.dtype) -> None:
         """Refuse what torch.nn refuses: an input of size 0 in channels or space, a dtype without kernels."""
@@ -101,8 +101,8 @@ class WindowLayer(Layer):
 
     def compute(self, input: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Apply the layer to this rank's block of the input."""
-        read = self._read(input) if self._read is not None else input if self.P_x.active else input.clone()
-        return self.outputs(read) if self.P_x.active else self.nothing(read)
+        read = self._read(input) if self._read is not None else input if self.grid.active else input.clone()
+        return self.outputs(read) if self.grid.active else self.nothing(read)
 
     def outputs(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """This worker's outputs, from what they read."""
