@@ -15,7 +15,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "autograd/halves.hpp"
+#include "autograd/nonblocking.hpp"
 #include "comm/progress.hpp"
 #include "operators/complaints.hpp"
 #include "operators/voting.hpp"
@@ -53,7 +53,8 @@ class Adjoint : public torch::autograd::Node {
   std::string name() const override { return "distdl::" + operator_->name() + kind() + " backward"; }
 
   variable_list apply(variable_list&& gradients) override {
-    // Where activations are checkpointed, this computes them again, with all communication in it: before anything else.
+    // Where activations are checkpointed, this computes them again, with all communication that this takes. It has to
+    // come before any other communication.
     if (!freed_) unpack();
     const comm::InPlaceOf caller(caller_);
     const auto adjoint = operator_->adjoint();
@@ -63,20 +64,20 @@ class Adjoint : public torch::autograd::Node {
     if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();
     const auto structure = gradient.defined() ? operators::Input{gradient, ""}.structure() : operators::Structure{};
     const bool has_tangent = gradient.defined() && gradient._fw_grad(0).defined();
-    const auto lock = adjoint->site().scope.lock();
-    const auto agreed = operators::agree_on_backward(adjoint->site(), adjoint->is_adjoint(), gradient.defined(),
+    const auto lock = adjoint->id().rank_set.lock();
+    const auto agreed = operators::agree_on_backward(adjoint->id(), adjoint->is_adjoint(), gradient.defined(),
                                                      {differentiated, has_tangent}, structure);
     if (!agreed.any) return results;
     if (freed_) unpack();
     if (!structure.error.empty()) {
-      throw operators::TypeError(adjoint->site().name + ": the gradient " + structure.error);
+      throw operators::TypeError(adjoint->id().name + ": the gradient " + structure.error);
     }
     if (!gradient.defined()) gradient = input_metadata(0).zeros_like();
-    // The second edge passes nothing back, but leads here. Where only some ranks' gradients depend on this call, a
-    // derivative of the derivative would come through it there, and wait for ranks that have no reason to.
+    // The second edge leads to this node and carries no gradient. Without it, a derivative of the derivative would come
+    // back to this node only on the ranks whose gradients depend on this call, and wait there for the others.
     auto edges = differentiated ? torch::autograd::collect_next_edges(gradient) : edge_list();
     if (differentiated) edges.emplace_back(getptr(), 0);
-    if (agreed.has_tangent) {  // nothing is left to be waited for
+    if (agreed.has_tangent) {  // the result is computed at once
       auto y = differentiated ? record(gradient, adjoint, std::move(edges)) : autograd::apply(adjoint, gradient);
       push_forward(gradient, y, adjoint, differentiated);
       results[0] = pass_on(y);
@@ -96,7 +97,7 @@ class Adjoint : public torch::autograd::Node {
   virtual const char* kind() const = 0;
   virtual at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient) const = 0;
   virtual at::Tensor do_record(const OperatorPtr& adjoint, const at::Tensor& gradient, edge_list edges) const = 0;
-  /// What stands for A* y that is there already.
+  /// What the backward pass returns for A* y once that is computed.
   virtual at::Tensor pass_on(const at::Tensor& y) const = 0;
 
   /// Throws if the graph was freed.
@@ -108,11 +109,12 @@ class Adjoint : public torch::autograd::Node {
 
   OperatorPtr operator_;
   comm::ProgressPtr caller_ = comm::progress_of_this_thread();
-  std::optional<torch::autograd::SavedVariable> nothing_;  // for the hooks on what is saved: checkpointing is one
+  std::optional<torch::autograd::SavedVariable>
+      nothing_;  // empty; for the hooks on saved tensors, such as those of checkpointing
   std::atomic<bool> freed_ = false;
 };
 
-/// Of a call.
+/// The backward pass of a call.
 class Backward final : public Adjoint {
  public:
   using Adjoint::Adjoint;
@@ -128,8 +130,8 @@ class Backward final : public Adjoint {
   at::Tensor pass_on(const at::Tensor& y) const override { return y; }
 };
 
-/// Of wait(): it starts A*. What it returns goes to StartBackward, and what was computed between the two halves comes
-/// in between, for torch runs the nodes in the reverse of their order.
+/// The backward pass of wait(): it starts A*, and its token goes to StartBackward. The nodes of what was computed
+/// between start() and wait() run between these two, for torch runs nodes in the reverse of their order.
 class WaitBackward final : public Adjoint {
  public:
   using Adjoint::Adjoint;
@@ -142,10 +144,10 @@ class WaitBackward final : public Adjoint {
   at::Tensor do_record(const OperatorPtr& adjoint, const at::Tensor& gradient, edge_list edges) const override {
     return record_start(gradient, adjoint, std::move(edges));
   }
-  at::Tensor pass_on(const at::Tensor& y) const override { return done(y); }
+  at::Tensor pass_on(const at::Tensor& y) const override { return completed(y); }
 };
 
-/// Of start(): it waits for A*.
+/// The backward pass of start(): it waits for A*.
 class StartBackward final : public torch::autograd::Node {
  public:
   StartBackward(const OperatorPtr& linear_operator, edge_list&& edges)
@@ -165,7 +167,8 @@ class StartBackward final : public torch::autograd::Node {
   comm::ProgressPtr caller_ = comm::progress_of_this_thread();
 };
 
-/// A x, with A* in the backward pass: also where nobody asks for this rank's gradient, since others need its part.
+/// A x, with A* in the backward pass, also if the gradient of this rank's x is not asked for: other ranks need this
+/// rank's part.
 at::Tensor record(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges) {
   auto y = autograd::apply(linear_operator, x);
   torch::autograd::set_history(y, c10::make_intrusive<Backward>(linear_operator, std::move(edges)));
@@ -179,14 +182,14 @@ at::Tensor record_start(const at::Tensor& x, const OperatorPtr& linear_operator,
 }
 
 at::Tensor record_wait(const at::Tensor& token) {
-  const c10::InferenceMode off(false);  // all ranks recorded the start, so that they record the wait in any mode
+  const c10::InferenceMode off(false);  // all ranks recorded the start, so all have to record the wait
   auto y = wait(token);
   torch::autograd::set_history(
       y, c10::make_intrusive<WaitBackward>(operator_of(token), torch::autograd::collect_next_edges(token)));
   return y;
 }
 
-/// What is to be done for a call on this rank.
+/// What a call applies on this rank.
 struct Agreed {
   OperatorPtr linear_operator;
   at::Tensor x;
@@ -240,11 +243,11 @@ at::Tensor call_traced(operators::Primitive& primitive, const operators::Input& 
 std::unique_ptr<Started> start(operators::Primitive& primitive, const operators::Input& x) {
   const auto lock = primitive.lock();
   const auto call = agree(primitive, x);
-  auto token = call.derivatives.has_tangent ? done(carry_out(call))
+  auto token = call.derivatives.has_tangent ? completed(carry_out(call))
                : call.derivatives.requires_grad
                    ? record_start(call.x, call.linear_operator, torch::autograd::collect_next_edges(call.x))
                    : start(call.linear_operator, call.x, false);
-  // Checkpointing ends its second forward pass, which is within a backward pass, where it has what it needs.
+  // The second forward pass of checkpointing, which runs within a backward pass, ends as soon as it has what it needs.
   const bool may_be_dropped = torch::autograd::get_current_graph_task_id() != -1;
   return std::make_unique<Started>(primitive.name(), std::move(token), may_be_dropped);
 }

@@ -15,15 +15,15 @@ namespace distdl::autograd {
 /// over the primitive's ranks; on other ranks the result is a clone.
 at::Tensor call(operators::Primitive& primitive, const operators::Input& x);
 
-/// A* y, of which autograd sees nothing; x has the structure of the forward input. Collective like a call.
+/// A* y, without autograd; x has the structure of the forward input. Collective like a call.
 at::Tensor call_adjoint(operators::Primitive& primitive, const operators::Input& x, const at::Tensor& y);
 
-/// A x, or only its linear part, of which autograd sees nothing, in a program that was compiled for the sizes of the
-/// result. Collective like a call.
+/// A x, or only its linear part, without autograd, in a program that was compiled for the sizes of the result.
+/// Collective like a call.
 at::Tensor call_traced(operators::Primitive& primitive, const operators::Input& x, bool linear, bool differentiated);
 
-/// A call that was started. Unless it may be dropped, to do so before its wait() is a mistake, which the next call on
-/// this rank throws on all ranks of its operator.
+/// A call that was started. To drop it before its wait() is a mistake, unless `may_be_dropped`: the next vote that this
+/// rank takes part in throws it on all ranks of the vote.
 class Started {
  public:
   Started(std::string name, at::Tensor token, bool may_be_dropped)
@@ -35,13 +35,13 @@ class Started {
   const std::string& name() const { return name_; }
   bool waited() const { return !token_.defined(); }
 
-  /// y. Nobody else has to call it. Throws what the operator threw on this rank; and std::runtime_error if it was
+  /// y. No other rank has to call it. Throws what the operator threw on this rank; and std::runtime_error if it was
   /// called before, or if x was written in between.
   at::Tensor wait();
 
  private:
   std::string name_;
-  at::Tensor token_;  // see halves.hpp
+  at::Tensor token_;  // see nonblocking.hpp
   bool may_be_dropped_;
 };
 

@@ -25,7 +25,7 @@ std::vector<Input> inputs_of(const py::sequence& given) {
   return inputs;
 }
 
-/// Something else than a tensor becomes a tensor that is not defined: all ranks of the layer are to learn of it.
+/// An object that is not a tensor becomes an undefined tensor, which is thrown as an error on all ranks of the layer.
 std::vector<at::Tensor> parameters_of(const py::sequence& given) {
   std::vector<at::Tensor> parameters;
   parameters.reserve(given.size());
@@ -70,6 +70,7 @@ Input input_of(py::handle x) {
 void bind_agreement(py::module_& m) {
   m.def("set_structure_check", &operators::set_structure_check, py::arg("on"));
   m.def("structure_check", &operators::structure_check);
+  m.def("votes", &comm::votes, "How many votes and exchanges of structure this process took part in with other ranks.");
   m.def("live_communicators", &comm::live_communicators, "How many private communicators this process holds.");
 
   py::class_<HostExchange>(m, "HostExchange",

@@ -6,8 +6,8 @@
 
 namespace distdl::bindings {
 
-/// What is no tensor becomes an Input that says so: all ranks of the operator are to learn of it. An exception stands
-/// for a call that did not get as far as the operator on this rank.
+/// An object that is not a tensor becomes an Input with an error, which is thrown on all ranks of the operator. An
+/// exception stands for a call that failed on this rank before it came to the operator.
 operators::Input input_of(py::handle x);
 
 }  // namespace distdl::bindings

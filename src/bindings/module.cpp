@@ -46,7 +46,8 @@ void bind_errors(py::module_& m) {
       PyErr_SetString(error.python_type(), error.what());
     } catch (const operators::TypeError& error) {
       PyErr_SetString(PyExc_TypeError, error.what());
-    } catch (python_error& error) {  // of a hook that torch called: checkpointing ends its second forward pass with one
+    } catch (python_error& error) {  // from a hook that torch called, such as the one that ends the second forward pass
+                                     // of checkpointing
       error.restore();
     }
   });

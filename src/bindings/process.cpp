@@ -19,7 +19,7 @@ namespace distdl::bindings {
 
 namespace {
 
-/// What waits for other ranks, but not by way of this extension.
+/// A wait for other ranks in Python code, without this extension.
 class WaitingInPython {
  public:
   explicit WaitingInPython(std::string what) : what_(std::move(what)) {}
@@ -38,7 +38,8 @@ class WaitingInPython {
   std::optional<comm::Waiting> waiting_;
 };
 
-/// Never thrown away by the interpreter's end: nothing is called once the locator was taken back.
+/// The Python object is never destroyed, for the interpreter may end earlier. It is not called once the locator was
+/// taken back.
 comm::Locator with_lock_of_python(py::object locate) {
   auto* const kept = new py::object(std::move(locate));
   return [kept](std::uint64_t thread) -> std::string {

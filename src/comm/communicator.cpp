@@ -19,7 +19,7 @@ namespace {
 // MPI_Comm_create_group asks for a tag to keep apart creations that run at the same time in several threads.
 constexpr int kCreationTag = 4242;
 
-std::atomic<std::int64_t> live{0};
+std::atomic<std::int64_t> live{0}, all_votes{0};
 
 struct Register {
   std::mutex mutex;
@@ -115,6 +115,11 @@ Lock Communicator::lock() {
   return Lock(in_use_);
 }
 
+void Communicator::count_vote() const {
+  ++votes_;
+  ++all_votes;
+}
+
 MPI_Comm Communicator::view(const std::vector<int>& shape) {
   const auto known = views_.find(shape);
   if (known != views_.end()) return known->second;
@@ -175,6 +180,7 @@ void with_communicators(const std::function<void(const std::vector<const Communi
   use(all_communicators().in_order);
 }
 
+std::int64_t votes() { return all_votes; }
 std::int64_t live_communicators() { return live; }
 
 }  // namespace distdl::comm

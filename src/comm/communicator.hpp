@@ -13,7 +13,7 @@
 
 namespace distdl::comm {
 
-/// What a thread holds while it uses a communicator. It may take one that it holds already.
+/// What a thread holds while it uses a communicator. A thread that holds the lock may take it again.
 using Lock = std::unique_lock<std::recursive_mutex>;
 
 /// A communicator of ours, owned by the cache of its parent and never by an operator: MPI_Comm_free is collective and
@@ -32,8 +32,8 @@ class Communicator {
   /// same operator everywhere.
   std::int64_t next_operator() { return ++operators_; }
 
-  /// Counts the votes held on it: none was held on the communicator of a mere group.
-  void count_vote() const { ++votes_; }
+  /// Counts the votes of its ranks. The communicator of a group within an operator sees none.
+  void count_vote() const;
   bool holds_votes() const { return votes_ > 0; }
   std::int64_t votes() const { return votes_; }
 
@@ -71,8 +71,11 @@ CommunicatorPtr communicator(MPI_Comm parent, std::span<const int> ranks);
 /// The private communicator of all of the parent's ranks.
 CommunicatorPtr communicator(MPI_Comm parent);
 
-/// Those that were not freed, in the order of creation. None of them is freed while the function runs.
+/// Calls the function with all communicators that were not freed, in the order of creation. None is freed meanwhile.
 void with_communicators(const std::function<void(const std::vector<const Communicator*>&)>& use);
+
+/// How many votes this process took part in with other ranks, on any communicator.
+std::int64_t votes();
 
 /// How many private communicators this process holds.
 std::int64_t live_communicators();

@@ -15,7 +15,7 @@ namespace distdl::comm {
 
 namespace {
 
-const pid_t process = getpid();  // not that of a forked child, which has no part in any call
+const pid_t process = getpid();  // a forked child has another one, and takes part in no call
 
 }  // namespace
 

@@ -3,11 +3,11 @@
 
 namespace distdl::comm {
 
-/// Lets nothing be under way, and tells the ranks that wait for this one that it makes no further call: see
-/// agree_on_end. After this the watchdog is silent. Only the first call does anything.
+/// Finishes the work that is under way, and tells the ranks that wait for this one that it makes no further call: see
+/// agree_on_end. After this the watchdog is silent. A second call does nothing.
 void end_of_program() noexcept;
 
-/// Has MPI_Finalize begin with this.
+/// Has MPI_Finalize begin with end_of_program().
 void attend_finalize();
 
 }  // namespace distdl::comm

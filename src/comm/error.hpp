@@ -22,7 +22,7 @@ class MPIError : public std::runtime_error {
 /// Throws MPIError with the call's name and MPI's own text unless `code` is MPI_SUCCESS.
 void check(int code, const char* call);
 
-/// What MPI calls a count: MPI 4 has calls for counts of any size, before it they ended at 2^31 - 1.
+/// The types in which MPI counts: since MPI 4 there are calls for counts of any size, before they ended at 2^31 - 1.
 #if MPI_VERSION >= 4
 using Count = MPI_Count;
 using Displacement = MPI_Aint;

@@ -24,15 +24,16 @@ std::atomic<bool> thread_wanted{true};
 thread_local Progress* served = nullptr;  // on a progress thread: what it serves
 
 constexpr int kLooksWithoutPause = 20;
-// A look at what TCP brings takes several microseconds from whoever computes on this core: long messages are looked
-// at less often (measured by benchmarks/overlap.py --wire).
+// A look at what TCP brings takes several microseconds from the thread that computes on this core, so looks at a long
+// message become rarer (measured by benchmarks/overlap.py --wire).
 constexpr std::chrono::microseconds kShortestPause{5};
 constexpr int kDoublings = 7;  // to 640 microseconds
 
 }  // namespace
 
-/// What one thread of the program has started. Whoever waits takes the next task if nobody is at one; the progress
-/// thread only is the one who always has time. It lives as long as it has tasks and the thread that it serves.
+/// The work that one thread of the program has started. A thread that waits carries out the next task itself if no task
+/// is at work; the progress thread does the same, and has nothing else to do. This object lives until its tasks are
+/// done and the thread that it serves has ended.
 class Progress : public std::enable_shared_from_this<Progress> {
  public:
   void add(TaskPtr task) {
@@ -134,7 +135,7 @@ class Progress : public std::enable_shared_from_this<Progress> {
 
 namespace {
 
-/// Of all threads, also of those that have ended while something of theirs is under way.
+/// Of all threads, also of threads that ended while work of theirs is under way.
 struct All {
   std::mutex mutex;
   std::vector<std::weak_ptr<Progress>> members;
@@ -155,7 +156,7 @@ ProgressPtr enrolled() {
   return progress;
 }
 
-/// Each thread of the program has its own: those of two threads have no common order that all ranks would keep.
+/// Each thread of the program has its own: operations of two threads have no common order that all ranks would keep.
 ProgressPtr& progress() {
   struct Mine {
     ProgressPtr progress = enrolled();

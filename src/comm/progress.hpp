@@ -8,13 +8,13 @@
 
 namespace distdl::comm {
 
-/// What a thread has started, in order.
+/// The work that a thread has started, in order.
 class Progress;
 using ProgressPtr = std::shared_ptr<Progress>;
 ProgressPtr progress_of_this_thread();
 
-/// Within its scope, this thread starts and does what it does in the order of another: torch runs the backward pass of
-/// a device in a thread of its own, on behalf of the one that waits for it.
+/// For as long as it lives, this thread's operations queue up with those of another thread: torch runs the backward
+/// pass of a device in a thread of its own, on behalf of the thread that waits for it.
 class InPlaceOf {
  public:
   explicit InPlaceOf(ProgressPtr other);
@@ -26,12 +26,13 @@ class InPlaceOf {
   ProgressPtr own_;
 };
 
-/// Something that was started.
+/// Work that was started.
 class Task {
  public:
   Task(std::function<void()> work, ProgressPtr progress) : work_(std::move(work)), progress_(std::move(progress)) {}
 
-  /// Returns when it is done; throws what it threw. Meanwhile the caller does what is still to be done before it.
+  /// Returns when the work is done, and throws what the work threw. Meanwhile the caller carries out work that comes
+  /// before it.
   void wait();
 
  private:
@@ -44,16 +45,16 @@ class Task {
 };
 using TaskPtr = std::shared_ptr<Task>;
 
-/// Hands work over to this thread's progress thread. All ranks start in the same order what they do together, and this
-/// order is kept, so that nobody waits for what somebody else does later. Where there is no such thread, the work is
-/// done here.
+/// Hands work over to this thread's progress thread. All ranks start their common operations in the same order, and
+/// this order is kept, so that no rank waits for an operation that another rank comes to later. If there is no progress
+/// thread, the work is done here.
 TaskPtr start(std::function<void()> work);
 
-/// Whether anything that this thread started is not done. What is done at once then has to wait for its turn:
+/// Whether any work that this thread started is not done yet. Other work then has to queue up behind it:
 /// start()->wait().
 bool under_way();
 
-/// Waits for all that any thread started.
+/// Waits for all work that any thread started.
 void finish_all();
 
 /// Whether several threads may call MPI at once.
@@ -63,8 +64,8 @@ bool thread_multiple();
 bool progress_thread();
 void set_progress_thread(bool on);
 
-/// Whether the calling thread is the progress thread and nobody waits for it: then it leaves its core to others between
-/// two looks at a message.
+/// Whether the calling thread is a progress thread that no other thread waits for: then it leaves its core to others
+/// between two looks at a message.
 bool patient();
 
 /// Lets others compute before the next look at a message, longer from look to look.

@@ -17,7 +17,7 @@
 
 namespace distdl::comm {
 
-/// Owns pending requests, and what it was told to keep for them: the memory that they use, which has to outlive them.
+/// Owns pending requests, and keeps the memory that they use, which has to outlive them.
 class Requests {
  public:
   Requests() = default;
@@ -26,7 +26,7 @@ class Requests {
   ~Requests() {
     const auto done = [](MPI_Request request) { return request == MPI_REQUEST_NULL; };
     if (std::all_of(pending_.begin(), pending_.end(), done)) return;
-    // An exception came in between. MPI may still read or write the memory: it must never be used for anything else.
+    // An exception left requests pending. MPI may still read or write their memory, so it is never freed.
     static auto* const abandoned = new std::vector<std::vector<std::any>>;
     static auto* const lock = new std::mutex;
     const std::lock_guard locked(*lock);

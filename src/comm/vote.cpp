@@ -16,7 +16,7 @@ namespace distdl::comm {
 
 namespace {
 
-// Not the call of any operator.
+// No operator's call has this number.
 constexpr std::int64_t kEnd = -2;
 
 using Votes = std::array<std::int64_t, 8>;
@@ -106,7 +106,7 @@ void agree_on_end() {
   });
   for (const auto* communicator : voters) {
     const Operation operation(kEndOfProgram, 0, "", communicator);
-    // Each time that others make a call instead, they throw, and hear of this.
+    // Ranks that make a call instead throw, with this text in their message.
     while (!vote(*communicator, {.call = kEnd}).same_call) gather_texts(*communicator, kEndOfProgram);
   }
 }

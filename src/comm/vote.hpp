@@ -16,17 +16,17 @@ enum class Change : std::int64_t { none, derivatives, structure };
 /// What one rank brings to a vote.
 struct Ballot {
   std::int64_t call = 0;         // which operation this is: must be the same on all ranks
-  std::int64_t value = 0;        // anything whose equality is of interest
+  std::int64_t value = 0;        // stands for something of which the ranks want to know whether it is equal
   Change change = Change::none;  // on this rank; in a backward pass: whether it has a gradient
   bool requires_grad = false;    // this rank's input takes part in differentiation
   bool grad_disabled = false;    // this rank runs under no_grad
   bool has_tangent = false;      // this rank's input has a forward-mode derivative
 };
 
-/// What stands for a text as the value of a ballot.
+/// A number that stands for a text as the value of a ballot.
 std::int64_t value_of(const std::string& text);
 
-/// What all ranks know after it.
+/// What all ranks know after a vote.
 struct Outcome {
   bool same_call;
   bool same_value;
@@ -45,8 +45,8 @@ void refuse_abandoned(const Communicator& communicator);
 /// Every rank's text, by rank of the communicator. Collective.
 std::vector<std::string> gather_texts(const Communicator& communicator, const std::string& mine);
 
-/// This rank will make no further call. Ranks that wait for it in a vote throw; returns when all have come to their
-/// end. Collective, over the ranks of every communicator on which a vote was held.
+/// Tells the other ranks that this one makes no further call: ranks that wait for it in a vote throw. Returns when all
+/// ranks have come to their end. Collective, over the ranks of every communicator on which a vote was held.
 void agree_on_end();
 
 }  // namespace distdl::comm

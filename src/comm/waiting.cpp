@@ -23,7 +23,7 @@ Threads& threads() {
 }  // namespace
 
 std::string Activity::text() const {
-  return name.data() + (number > 0 ? " number " + std::to_string(number) : "") + turn;
+  return name.data() + (number > 0 ? " number " + std::to_string(number) : "") + pass;
 }
 
 Thread::Thread() : id(static_cast<std::uint64_t>(pthread_self())) {
@@ -46,7 +46,7 @@ void for_each_thread(const std::function<void(Thread&)>& look) {
   for (auto* const thread : threads().all) look(*thread);
 }
 
-Operation::Operation(std::string_view name, std::int64_t number, const char* turn, const Communicator* communicator) {
+Operation::Operation(std::string_view name, std::int64_t number, const char* pass, const Communicator* communicator) {
   auto& thread = this_thread();
   const std::lock_guard lock(thread.mutex);
   outer_ = thread.activity;
@@ -54,7 +54,7 @@ Operation::Operation(std::string_view name, std::int64_t number, const char* tur
   const auto length = name.copy(mine.name.data(), mine.name.size() - 1);
   mine.name.at(length) = '\0';
   mine.number = number;
-  mine.turn = turn;
+  mine.pass = pass;
   mine.communicator = communicator;
   ++thread.depth;
 }

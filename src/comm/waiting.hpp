@@ -1,4 +1,4 @@
-// What each thread is at, and how long it has waited for others: for statistics, and for the watchdog.
+// What each thread does, and how long it has waited for other ranks: for statistics and for the watchdog.
 #pragma once
 
 #include <array>
@@ -16,21 +16,21 @@ class Communicator;
 
 inline thread_local std::chrono::nanoseconds waited{0};
 
-/// Where every rank waits for the last one, however long that takes.
+/// The operation in which every rank waits for the last one, however long that takes.
 inline constexpr const char* kEndOfProgram = "the end of the program";
 
 /// An operation as messages call it: "Repartition number 4, backward".
 struct Activity {
-  std::array<char, 96> name{};                 // a copy, cut: whoever reads it must not depend on the operator's life
+  std::array<char, 96> name{};                 // a copy, cut to fit: the operator may be gone when it is read
   std::int64_t number = 0;                     // 0: it has none
-  const char* turn = "";                       // a literal
+  const char* pass = "";                       // a literal
   const Communicator* communicator = nullptr;  // of all ranks that take part, where that is known
 
   std::string text() const;
   bool at_end() const { return std::string_view(name.data()) == kEndOfProgram; }
 };
 
-/// What others may know of a thread. Only the thread itself writes.
+/// What other threads may read of a thread. Only the thread itself writes, but the watchdog writes the last verdict.
 struct Thread {
   Thread();
   Thread(const Thread&) = delete;
@@ -38,7 +38,7 @@ struct Thread {
   ~Thread();
 
   const std::uint64_t id;                    // as Python counts threads
-  std::mutex mutex;                          // of the next three
+  std::mutex mutex;                          // of the next three members
   Activity activity;                         // the one it is in, or was in last
   int depth = 0;                             // in how many operations, one within the other
   std::string verdict;                       // why the watchdog ended a wait
@@ -51,10 +51,10 @@ Thread& this_thread();
 /// Calls the function with every thread that was ever in an operation and lives; none ends meanwhile.
 void for_each_thread(const std::function<void(Thread&)>& look);
 
-/// The scope of an operation of this thread.
+/// Says for as long as it lives that this thread is in an operation.
 class Operation {
  public:
-  explicit Operation(std::string_view name, std::int64_t number = 0, const char* turn = "",
+  explicit Operation(std::string_view name, std::int64_t number = 0, const char* pass = "",
                      const Communicator* communicator = nullptr);
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
@@ -64,7 +64,8 @@ class Operation {
   Activity outer_;
 };
 
-/// Counts the time of its scope as waited: once, for who waits for what was started may do it himself, and wait in it.
+/// Counts the time that it lives as time waited. Nested ones count once: a thread that waits for an operation that was
+/// started may carry it out itself, and wait within it.
 class Waiting {
  public:
   Waiting() {

@@ -19,7 +19,7 @@
 #include "comm/communicator.hpp"
 #include "comm/error.hpp"
 #include "comm/progress.hpp"
-#include "comm/questions.hpp"
+#include "comm/status_query.hpp"
 #include "comm/waiting.hpp"
 #include "geometry/text.hpp"
 
@@ -38,7 +38,7 @@ std::atomic<bool> debug_mode{false};
 std::mutex locator_mutex;
 Locator locator;
 
-/// What a thread does, as others read it. Its mutex is held.
+/// What a thread does, for people. The caller holds the thread's mutex.
 std::string described(const Thread& thread) {
   const auto activity = thread.activity.text();
   if (thread.waits_since != 0) return "waits in " + activity;
@@ -108,7 +108,7 @@ class Watchdog {
         changed_.wait_for(lock, between_looks(settings_.seconds));
       }
       try {
-        if (asks_) answer_questions(&described_process);
+        if (asks_) answer_status_queries(&described_process);
         for (const auto& wait : overdue()) report(wait);
       } catch (const std::exception&) {
         asks_ = false;  // MPI is in no state to be asked
@@ -121,7 +121,7 @@ class Watchdog {
     return std::clamp(milliseconds(static_cast<std::int64_t>(seconds * 100)), kShortestSleep, kLongestSleep);
   }
 
-  /// The waits that it is time to speak of: after so many seconds, then after twice as many, and so on.
+  /// The waits that are due for a report: after the set number of seconds, then after twice as many, and so on.
   std::vector<Wait> overdue() {
     const auto limit = settings().seconds;
     std::vector<Wait> result;
@@ -130,7 +130,7 @@ class Watchdog {
     for_each_thread([&](Thread& thread) {
       const auto since = thread.waits_since.load();
       if (since == 0) return;
-      auto& [of_wait, times] = spoken_[thread.id];
+      auto& [of_wait, times] = reported_[thread.id];
       if (of_wait != since) times = 1.0;
       of_wait = since;
       if (std::chrono::duration<double>(now - Clock::duration(since)).count() < limit * times) return;
@@ -141,7 +141,7 @@ class Watchdog {
   }
 
   void report(const Wait& wait) {
-    auto& times = spoken_[wait.thread].second;
+    auto& times = reported_[wait.thread].second;
     std::ostringstream text;
     text << wait.activity.text() << ": not all ranks have come after " << settings().seconds * times << " s; "
          << everyone(wait);
@@ -162,16 +162,16 @@ class Watchdog {
 
   /// What the ranks of the operation do.
   std::string everyone(const Wait& wait) {
-    Answers answers;
+    StatusReplies replies;
     if (asks_ && wait.activity.communicator != nullptr) {
-      answers = ask_all(wait.activity.communicator, std::max(milliseconds(1000), 3 * between_looks(settings().seconds)),
-                        &described_process);
+      replies = query_status(wait.activity.communicator,
+                             std::max(milliseconds(1000), 3 * between_looks(settings().seconds)), &described_process);
     }
-    if (answers.ranks.empty()) return "rank " + std::to_string(rank_) + ": " + described_process();
-    for (auto& text : answers.texts) {
+    if (replies.ranks.empty()) return "rank " + std::to_string(rank_) + ": " + described_process();
+    for (auto& text : replies.texts) {
       if (text.empty()) text = "does not answer: it has ended, or computes outside of Python";
     }
-    return geometry::by_rank(answers.ranks, answers.texts);
+    return geometry::by_rank(replies.ranks, replies.texts);
   }
 
   static bool still_waits(const Wait& wait) {
@@ -195,7 +195,8 @@ class Watchdog {
   bool running_ = false;
   std::atomic<bool> asks_ = false;
   int rank_ = 0;
-  std::map<std::uint64_t, std::pair<std::int64_t, double>> spoken_;  // by thread: of which wait, when to speak next
+  std::map<std::uint64_t, std::pair<std::int64_t, double>>
+      reported_;  // by thread: the wait, and when to report it next
 };
 
 /// Never destroyed: the thread lives as long as the process.
@@ -214,7 +215,7 @@ void set_watchdog(WatchdogSettings settings) {
 }
 WatchdogSettings watchdog() { return the_watchdog().settings(); }
 void begin_to_watch() { the_watchdog().begin(); }
-void stop_watchdog() { stop_questions(); }
+void stop_watchdog() { stop_status_queries(); }
 
 void set_debugging(bool on) { debug_mode = on; }
 bool debugging() { return debug_mode; }

@@ -27,19 +27,19 @@ void Agreement::forget() {
   memory_.forget();
 }
 
-Agreement::Result Agreement::agree(const Brought& mine, LazyText own, Turn turn) {
+Agreement::Result Agreement::agree(const Brought& mine, LazyText own, Pass pass) {
   memory_.forget();
   if (!structure_check() && agreed()) return agree_unchecked(mine);
-  const auto operation = doing(*site_, turn);
+  const auto operation = operation_of(*id_, pass);
   const auto change = std::max(change_of(mine.tensors), mine.change);
-  const auto outcome = vote_on_call(*site_, turn, {change, mine.value, mine.derivatives}, mine.tensors.front());
+  const auto outcome = vote_on_call(*id_, pass, {change, mine.value, mine.derivatives}, mine.tensors.front());
   Gathered gathered;
   if (outcome.change == Change::structure) {
     structures_.clear();  // so that after an error the next call agrees anew
-    gathered = gather(site_->scope, mine.tensors);
+    gathered = gather(id_->rank_set, mine.tensors);
     throw_errors_of(gathered);  // first: a rank that met an error may have nothing of its own to compare
   }
-  require_same_value(*site_, outcome, own);
+  require_same_value(*id_, outcome, own);
   if (outcome.change == Change::structure) structures_ = std::move(gathered.tensors);
   derivatives_ = {outcome.any_requires_grad, outcome.any_has_tangent};
   return {outcome.change, derivatives_};
@@ -48,18 +48,18 @@ Agreement::Result Agreement::agree(const Brought& mine, LazyText own, Turn turn)
 Agreement::Result Agreement::agree_unchecked(const Brought& mine) const {
   for (std::size_t i = 0; i < mine.tensors.size(); ++i) {
     const auto& tensor = mine.tensors[i];
-    if (tensor.error_kind != Structure::Error::none) throw_error(*site_, names_[i], my_rank(), tensor);
+    if (tensor.error_kind != Structure::Error::none) throw_error(*id_, names_[i], my_rank(), tensor);
   }
   if (std::max(change_of(mine.tensors), mine.change) == Change::structure) {
-    throw std::runtime_error(site_->name + ": the " + names_.front() + " of rank " +
-                             std::to_string(site_->scope.ranks[my_rank()]) +
-                             " changed while the structure check is off; turn it on for this call");
+    throw std::runtime_error(id_->name + ": the " + names_.front() + " of rank " +
+                             std::to_string(id_->rank_set.ranks[my_rank()]) +
+                             " changed while the structure check is off; pass it on for this call");
   }
   return {Change::none, derivatives_};
 }
 
 Agreement::Result Agreement::agree_or_follow(Structure mine, Derivatives derivatives) {
-  const auto* const layer = memory_.enclosing(site_->scope);
+  const auto* const layer = memory_.enclosing(id_->rank_set);
   if (layer != nullptr) return follow(*layer, mine, derivatives);
   take_complaint_to(mine);
   return agree({.tensors = {&mine, 1}, .derivatives = derivatives}, [] { return std::string(); });
@@ -71,19 +71,19 @@ void Agreement::take_complaint_to(Structure& tensor) {
 }
 
 Agreement::Result Agreement::follow(const LayerCall& layer, const Structure& mine, Derivatives derivatives) {
-  comm::refuse_abandoned(*site_->scope.communicator);
+  comm::refuse_abandoned(*id_->rank_set.communicator);
   if (memory_.remembers(layer.epoch)) {
     require_unchanged(mine, derivatives);
     return {Change::none, derivatives_};
   }
-  const auto operation = doing(*site_, Turn::forward);
-  const CountedWaits waits(site_->counter(false));
-  site_->scope.communicator->count_vote();
+  const auto operation = operation_of(*id_, Pass::forward);
+  const CountedWaits waits(id_->counter(false));
+  if (id_->rank_set.communicator->size() > 1) id_->rank_set.communicator->count_vote();
   auto known = std::move(structures_);
   forget();
-  auto gathered = gather(site_->scope, {&mine, 1}, derivatives);
+  auto gathered = gather(id_->rank_set, {&mine, 1}, derivatives);
   throw_errors_of(gathered);
-  require_same_mode(*site_, gathered.derivatives.requires_grad, gathered.grad_disabled);
+  require_same_mode(*id_, gathered.derivatives.requires_grad, gathered.grad_disabled);
   const auto change = known == gathered.tensors ? Change::none : Change::structure;
   structures_ = std::move(gathered.tensors);
   derivatives_ = gathered.derivatives;
@@ -93,12 +93,12 @@ Agreement::Result Agreement::follow(const LayerCall& layer, const Structure& min
 
 void Agreement::require_unchanged(const Structure& mine, Derivatives derivatives) const {
   const auto refuse = [&](const std::string& what) {
-    throw std::runtime_error(site_->name + ": the " + names_.front() + " of rank " +
-                             std::to_string(site_->scope.ranks[my_rank()]) + " " + what +
+    throw std::runtime_error(id_->name + ": the " + names_.front() + " of rank " +
+                             std::to_string(id_->rank_set.ranks[my_rank()]) + " " + what +
                              ", though nothing changed that the layer around it agreed on; give the layer's agreement "
                              "all that this depends on");
   };
-  if (mine.error_kind != Structure::Error::none) throw_error(*site_, names_.front(), my_rank(), mine);
+  if (mine.error_kind != Structure::Error::none) throw_error(*id_, names_.front(), my_rank(), mine);
   if (structures_.front()[my_rank()] != mine) refuse("has another shape, dtype or device than at the last call");
   if (!structure_check()) return;  // then derivatives are those of the last vote
   if ((derivatives.requires_grad && !derivatives_.requires_grad) ||
@@ -108,7 +108,7 @@ void Agreement::require_unchanged(const Structure& mine, Derivatives derivatives
 }
 
 void Agreement::throw_errors_of(const Gathered& gathered) const {
-  for (std::size_t i = 0; i < gathered.tensors.size(); ++i) throw_errors(*site_, names_[i], gathered.tensors[i]);
+  for (std::size_t i = 0; i < gathered.tensors.size(); ++i) throw_errors(*id_, names_[i], gathered.tensors[i]);
 }
 
 }  // namespace distdl::operators

@@ -14,8 +14,8 @@ namespace distdl::operators {
 
 class Agreement {
  public:
-  explicit Agreement(std::shared_ptr<const Site> site, std::vector<std::string> tensors = {"input"})
-      : site_(std::move(site)), names_(std::move(tensors)) {}
+  explicit Agreement(std::shared_ptr<const OperatorId> id, std::vector<std::string> tensors = {"input"})
+      : id_(std::move(id)), names_(std::move(tensors)) {}
 
   /// What this rank brings: its tensors in the order of their names, and what else the caller compares.
   struct Brought {
@@ -31,7 +31,7 @@ class Agreement {
 
   /// A vote. An error on any rank is thrown on all, and so is a difference of values, with every rank's `own`. While
   /// the structure check is off, a rank where nothing changed asks nobody. Collective.
-  Result agree(const Brought& mine, LazyText own, Turn turn = Turn::forward);
+  Result agree(const Brought& mine, LazyText own, Pass pass = Pass::forward);
 
   /// agree() for the one tensor of an operator. It does not vote within the call of a layer whose ranks agreed already:
   /// in a new epoch the ranks tell each other their structures, in the same epoch nothing is sent. Collective.
@@ -49,19 +49,19 @@ class Agreement {
   bool agreed() const { return !structures_.empty(); }
   void forget();
 
-  const std::shared_ptr<const Site>& site() const { return site_; }
+  const std::shared_ptr<const OperatorId>& id() const { return id_; }
   const std::string& name(std::size_t tensor) const { return names_.at(tensor); }
   std::size_t tensors() const { return names_.size(); }
   LayerMemory& memory() { return memory_; }
 
  private:
-  std::size_t my_rank() const { return static_cast<std::size_t>(site_->scope.communicator->rank()); }
+  std::size_t my_rank() const { return static_cast<std::size_t>(id_->rank_set.communicator->rank()); }
   Result agree_unchecked(const Brought& mine) const;
   Result follow(const LayerCall& layer, const Structure& mine, Derivatives derivatives);
   void require_unchanged(const Structure& mine, Derivatives derivatives) const;
   void throw_errors_of(const Gathered& gathered) const;
 
-  std::shared_ptr<const Site> site_;
+  std::shared_ptr<const OperatorId> id_;
   std::vector<std::string> names_;
   std::vector<GlobalStructure> structures_;  // by tensor; empty until agreed on
   Derivatives derivatives_;

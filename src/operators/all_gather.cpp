@@ -5,10 +5,12 @@
 #include <algorithm>
 
 #include "comm/requests.hpp"
+#include "operators/box_view.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
 #include "operators/reduce_scatter.hpp"
 #include "operators/staging.hpp"
+#include "operators/tensor_checks.hpp"
 
 namespace distdl::operators {
 
@@ -61,7 +63,7 @@ at::Tensor AllGather::apply(const at::Tensor& x) const {
   return result;
 }
 
-OperatorPtr AllGather::adjoint() const { return c10::make_intrusive<ReduceScatter>(site_, !is_adjoint_, plan_); }
+OperatorPtr AllGather::adjoint() const { return c10::make_intrusive<ReduceScatter>(id_, !is_adjoint_, plan_); }
 
 Traffic traffic_of(const BlocksPlan& plan, bool gathers) {
   Traffic traffic;
@@ -75,23 +77,13 @@ Traffic traffic_of(const BlocksPlan& plan, bool gathers) {
 }
 
 AllGatherPrimitive::AllGatherPrimitive(MPI_Comm root, const Partition& x, const Axes& axes)
-    : Primitive("AllGather", scope_of(root, {x}), x),
-      group_(site_->scope, x_, axes.resolve(site_->name, x_.grid.dim())) {}
+    : Primitive("AllGather", rank_set_of(root, {x}), x),
+      group_(id_->rank_set, x_, axes.resolve(id_->name, x_.grid.dim())) {}
 
 OperatorPtr AllGatherPrimitive::plan(const GlobalStructure& structure) {
-  const auto dtype = check_roles(*site_, x_, structure);
-  const auto blocks = check_blocks(*site_, x_, structure);
-  return c10::make_intrusive<AllGather>(site_, false, blocks_plan(x_, group_, blocks, dtype));
-}
-
-at::Tensor view_of(const at::Tensor& whole, const geometry::Box& box) {
-  auto sizes = whole.sizes().vec();
-  auto offset = whole.storage_offset();
-  for (std::size_t d = 0; d < box.size(); ++d) {
-    sizes[d] = box[d].size();
-    offset += box[d].start * whole.strides()[d];
-  }
-  return whole.sizes() == sizes ? whole : whole.as_strided(sizes, whole.strides(), offset);  // all dimensions at once
+  const auto dtype = check_roles(*id_, x_, structure);
+  const auto blocks = check_blocks(*id_, x_, structure);
+  return c10::make_intrusive<AllGather>(id_, false, blocks_plan(x_, group_, blocks, dtype));
 }
 
 BlocksPlanPtr blocks_plan(const Placement& x, const AxisGroup& group, const std::vector<geometry::Blocks>& blocks,

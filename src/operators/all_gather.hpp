@@ -2,6 +2,7 @@
 // ReduceScatter.
 #pragma once
 
+#include "geometry/blocks.hpp"
 #include "operators/axis_groups.hpp"
 
 namespace distdl::operators {
@@ -16,13 +17,13 @@ struct BlocksPlan {
 };
 using BlocksPlanPtr = std::shared_ptr<const BlocksPlan>;
 
-/// What travels when blocks are gathered, or when a sum is scattered.
+/// The traffic of gathering blocks, or of scattering a sum.
 Traffic traffic_of(const BlocksPlan& plan, bool gathers);
 
 class AllGather final : public LinearOperator {
  public:
-  AllGather(std::shared_ptr<const Site> site, bool is_adjoint, BlocksPlanPtr plan)
-      : LinearOperator(std::move(site), is_adjoint), plan_(std::move(plan)) {}
+  AllGather(std::shared_ptr<const OperatorId> id, bool is_adjoint, BlocksPlanPtr plan)
+      : LinearOperator(std::move(id), is_adjoint), plan_(std::move(plan)) {}
 
   at::Tensor apply(const at::Tensor& x) const override;
   OperatorPtr adjoint() const override;
@@ -42,9 +43,6 @@ class AllGatherPrimitive final : public Primitive {
 
   AxisGroup group_;
 };
-
-/// The part of `whole` (or of any tensor) that a box describes, as a view.
-at::Tensor view_of(const at::Tensor& whole, const geometry::Box& box);
 
 /// The plan of this rank for the blocks of the grid's dimensions: along the group's axes it gathers all of them.
 BlocksPlanPtr blocks_plan(const Placement& x, const AxisGroup& group, const std::vector<geometry::Blocks>& blocks,

@@ -8,7 +8,7 @@
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
 #include "operators/staging.hpp"
-#include "operators/sum_reduce.hpp"
+#include "operators/tensor_checks.hpp"
 
 namespace distdl::operators {
 
@@ -46,7 +46,7 @@ Traffic AllSumReduce::traffic(const at::Tensor& x) const {
   const auto ranks = static_cast<std::int64_t>(group_->ranks.size());
   for (std::int64_t r = 0; group_->communicator && r < ranks; ++r) {
     if (r == group_->communicator->rank()) continue;
-    // Each adds up a part: the addends of that one there, and the sum of this one.
+    // Each rank adds up its own part: it receives the addends of this part, and sends the sum.
     const auto size = static_cast<std::int64_t>(x.element_size());
     const auto theirs = geometry::balanced_block(x.numel(), ranks, r).size() * size;
     const auto mine = geometry::balanced_block(x.numel(), ranks, group_->communicator->rank()).size() * size;
@@ -55,18 +55,18 @@ Traffic AllSumReduce::traffic(const at::Tensor& x) const {
   return traffic;
 }
 
-OperatorPtr AllSumReduce::adjoint() const { return c10::make_intrusive<AllSumReduce>(site_, !is_adjoint_, group_); }
+OperatorPtr AllSumReduce::adjoint() const { return c10::make_intrusive<AllSumReduce>(id_, !is_adjoint_, group_); }
 
 AllSumReducePrimitive::AllSumReducePrimitive(MPI_Comm root, const Partition& x, const Axes& axes)
-    : Primitive("AllSumReduce", scope_of(root, {x}), x),
-      group_(std::make_shared<AxisGroup>(site_->scope, x_, axes.resolve(site_->name, x_.grid.dim()))) {}
+    : Primitive("AllSumReduce", rank_set_of(root, {x}), x),
+      group_(std::make_shared<AxisGroup>(id_->rank_set, x_, axes.resolve(id_->name, x_.grid.dim()))) {}
 
 OperatorPtr AllSumReducePrimitive::plan(const GlobalStructure& structure) {
-  sum_type(check_roles(*site_, x_, structure));
+  sum_type(check_roles(*id_, x_, structure));
   for (std::int64_t worker = 0; worker < x_.grid.size(); ++worker) {
-    check_equal_shapes(*site_, x_, {x_.grid.ranks_along(worker, group_->axes).front(), worker}, structure);
+    check_equal_shapes(*id_, x_, {x_.grid.ranks_along(worker, group_->axes).front(), worker}, structure);
   }
-  return c10::make_intrusive<AllSumReduce>(site_, false, group_);
+  return c10::make_intrusive<AllSumReduce>(id_, false, group_);
 }
 
 }  // namespace distdl::operators

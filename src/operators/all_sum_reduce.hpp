@@ -7,8 +7,8 @@ namespace distdl::operators {
 
 class AllSumReduce final : public LinearOperator {
  public:
-  AllSumReduce(std::shared_ptr<const Site> site, bool is_adjoint, std::shared_ptr<const AxisGroup> group)
-      : LinearOperator(std::move(site), is_adjoint), group_(std::move(group)) {}
+  AllSumReduce(std::shared_ptr<const OperatorId> id, bool is_adjoint, std::shared_ptr<const AxisGroup> group)
+      : LinearOperator(std::move(id), is_adjoint), group_(std::move(group)) {}
 
   at::Tensor apply(const at::Tensor& x) const override;
   OperatorPtr adjoint() const override;

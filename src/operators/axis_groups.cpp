@@ -31,13 +31,14 @@ std::vector<std::int64_t> Axes::resolve(const std::string& operation, std::int64
   return axes;
 }
 
-AxisGroup::AxisGroup(const Scope& scope, const Placement& x, std::vector<std::int64_t> along) : axes(std::move(along)) {
+AxisGroup::AxisGroup(const RankSet& rank_set, const Placement& x, std::vector<std::int64_t> along)
+    : axes(std::move(along)) {
   if (!x.mine) return;
   workers = x.grid.ranks_along(*x.mine, axes);
   std::vector<int> in_scope;
   for (const auto worker : workers) in_scope.push_back(x.rank_of(worker));
-  communicator = group_communicator(scope, in_scope);
-  for (const auto rank : in_scope) ranks.push_back(scope.user_rank(rank));
+  communicator = group_communicator(rank_set, in_scope);
+  for (const auto rank : in_scope) ranks.push_back(rank_set.user_rank(rank));
 }
 
 }  // namespace distdl::operators

@@ -27,7 +27,7 @@ struct AxisGroup {
   std::vector<int> ranks;              // these workers, as the user counts ranks
   comm::CommunicatorPtr communicator;  // of these workers in this order; null when this rank is alone
 
-  AxisGroup(const Scope& scope, const Placement& x, std::vector<std::int64_t> along);
+  AxisGroup(const RankSet& rank_set, const Placement& x, std::vector<std::int64_t> along);
 };
 
 }  // namespace distdl::operators

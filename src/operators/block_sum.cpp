@@ -16,8 +16,8 @@ namespace {
 
 constexpr int kAddend = 1, kSum = 2;  // tags: messages of one kind between two ranks arrive in order
 
-// Between two ranks, what the other one adds has to come back: up to here, adding it takes less than that (measured
-// by benchmarks/trials.py).
+// Between two ranks, the part that the other one adds has to come back. For vectors up to this size adding it here
+// takes less time (measured by benchmarks/trials.py).
 constexpr std::int64_t kLargestPair = 2 << 20;  // bytes
 
 constexpr std::int64_t kSmallestPart = 64 << 10;  // bytes
@@ -58,7 +58,7 @@ BlockSum::BlockSum(const comm::Communicator& communicator, SumLayout layout, con
   if (me_ == contributors.size()) return;
   for (std::int64_t b = 0; b < most; ++b) {
     for (std::size_t i = 1; i < contributors.size(); ++i) {
-      const auto c = (me_ + i) % contributors.size();  // not all to the same one at once
+      const auto c = (me_ + i) % contributors.size();  // so that not all ranks send to the same one at once
       if (b < blocks_of(c)) send(block(parts_[c], c, b), contributors[c], kAddend, communicator_, sending_);
     }
   }
@@ -69,7 +69,7 @@ void BlockSum::add() {
   if (me_ == contributors.size()) return;
   const bool in_result = result_.defined();
   const bool alone = contributors.size() == 1;
-  // Where the sum of this rank's part comes to lie, and where it begins there.
+  // The tensor that holds the sum of this rank's part, and where the part begins in it.
   const auto sums = in_result ? result_ : alone ? parts_[me_] : empty({size_of(me_)}, parts_[me_].options());
   const auto start = in_result && !layout_.receivers.empty() ? layout_.offsets[me_] : 0;
 
@@ -147,7 +147,7 @@ void add_twice(const comm::Communicator& communicator, const at::Tensor& mine, c
   receive(other, peer, kAddend, communicator, requests);
   send(mine, peer, kAddend, communicator, requests);
   requests.wait_all();
-  operators::add(peer == 1 ? mine : other, peer == 1 ? other : mine, result);  // in the same order on both
+  operators::add(peer == 1 ? mine : other, peer == 1 ? other : mine, result);  // in the same order on both ranks
 }
 
 std::vector<at::Tensor> parts_of(const at::Tensor& x, const SumLayout& layout) {

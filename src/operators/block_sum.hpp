@@ -11,14 +11,15 @@
 
 namespace distdl::operators {
 
-/// Who adds what, and who gets the sum. The vector that is summed has one part for each contributor, which adds it up.
+/// Which rank adds up which part, and which ranks get the sum. The vector has one part for each contributor, which adds
+/// up this part.
 struct SumLayout {
   std::vector<int> contributors;      // ranks of the communicator
   std::vector<std::int64_t> offsets;  // contributor c adds up the elements from offsets[c] to offsets[c + 1]
-  std::vector<int> receivers;         // ranks that get the whole sum; without any, all keep the parts that they added
+  std::vector<int> receivers;         // ranks that get the whole sum; if there are none, contributors keep their parts
 };
 
-/// 0 to size - 1: where all ranks contribute, or receive.
+/// The ranks 0 to size - 1, for sums to which all ranks contribute, or which all receive.
 std::vector<int> all_ranks(const comm::Communicator& communicator);
 
 /// Vectors of n elements in balanced parts.
@@ -29,7 +30,7 @@ SumLayout rooted_layout(std::int64_t n, std::int64_t bytes, std::vector<int> con
 /// The sum of one vector from each contributor: they send each other the parts of their vectors, each adds up its own
 /// part in the order of the contributors, which makes sums the same from run to run, and sends it to the receivers.
 ///
-/// Nobody waits before everything is sent that depends on nobody else. So the sums of several groups that share ranks
+/// A rank sends all data that depend on no other rank before it waits. So the sums of several groups that share ranks
 /// may be under way together, even in a ring: construct all, then add() all, then finish() all.
 class BlockSum {
  public:

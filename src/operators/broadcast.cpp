@@ -11,12 +11,14 @@
 #include "operators/messages.hpp"
 #include "operators/staging.hpp"
 #include "operators/sum_reduce.hpp"
+#include "operators/tensor_checks.hpp"
 
 namespace distdl::operators {
 
 namespace {
 
-// Measured between two ranks: from here on, and in blocks as large, a root is the fastest (benchmarks/trials.py).
+// Between two ranks a root that sends at least so many bytes is the fastest in such blocks (measured by
+// benchmarks/trials.py).
 constexpr std::size_t kLargeBytes = 2 << 20;
 constexpr std::int64_t kBlockBytes = 1 << 20;
 
@@ -44,7 +46,7 @@ at::Tensor Broadcast::apply(const at::Tensor& x) const {
   // Nonblocking, because the groups of different roots may form a ring in which each waits for the next.
   for (const auto& group : plan_->groups) {
     if (!group.communicator) continue;
-    if (group.communicator->size() == 2) {  // a message takes less than a collective
+    if (group.communicator->size() == 2) {  // a message takes less time than a collective
       const int peer = 1 - group.communicator->rank();
       if (!group.is_root) {
         for (const auto& block : blocks_of(arrived)) {
@@ -52,8 +54,8 @@ at::Tensor Broadcast::apply(const at::Tensor& x) const {
         }
         continue;
       }
-      // Others read what is in huge pages, as our memory is, in half of the time. So a large tensor is sent from the
-      // root's own copy, each block as soon as it is there.
+      // Another rank reads huge pages, of which our memory is made, in half of the time. So a large tensor is sent from
+      // the root's own copy, each block as soon as it is copied.
       const auto blocks = blocks_of(source);
       const bool fills = keeps_own && !is_filled && !staged && source.is_cpu() && blocks.size() > 1;
       const auto copies = fills ? blocks_of(own) : blocks;
@@ -74,17 +76,17 @@ at::Tensor Broadcast::apply(const at::Tensor& x) const {
   return keeps_own ? own : delivered(arrived, x.device());
 }
 
-OperatorPtr Broadcast::adjoint() const { return c10::make_intrusive<SumReduce>(site_, !is_adjoint_, plan_); }
+OperatorPtr Broadcast::adjoint() const { return c10::make_intrusive<SumReduce>(id_, !is_adjoint_, plan_); }
 
 BroadcastPrimitive::BroadcastPrimitive(MPI_Comm root, const Partition& x, const Partition& y, RootedOptions options)
-    : Primitive("Broadcast", scope_of(root, {x, y}), x),
+    : Primitive("Broadcast", rank_set_of(root, {x, y}), x),
       options_(options),
-      matching_(site_->name, {x.name, x.shape, options.transpose_src}, {y.name, y.shape, options.transpose_dest}),
-      y_(place(site_->scope, y)),
-      groups_(rooted_groups(site_->scope, matching_, x_, y_)) {}
+      matching_(id_->name, {x.name, x.shape, options.transpose_src}, {y.name, y.shape, options.transpose_dest}),
+      y_(place(id_->rank_set, y)),
+      groups_(rooted_groups(id_->rank_set, matching_, x_, y_)) {}
 
 OperatorPtr BroadcastPrimitive::plan(const GlobalStructure& structure) {
-  const auto dtype = check_roles(*site_, x_, structure);
+  const auto dtype = check_roles(*id_, x_, structure);
   auto plan = std::make_shared<RootedPlan>();
   plan->groups = groups_;
   plan->at_root.sizes = structure[my_rank()].sizes;
@@ -95,7 +97,7 @@ OperatorPtr BroadcastPrimitive::plan(const GlobalStructure& structure) {
   }
   // The same on all ranks, whatever the dtype of a zero-volume input: the adjoint's sum is in this dtype.
   plan->at_root.dtype = plan->at_member.dtype = dtype;
-  return c10::make_intrusive<Broadcast>(site_, false, plan);
+  return c10::make_intrusive<Broadcast>(id_, false, plan);
 }
 
 }  // namespace distdl::operators

@@ -7,8 +7,8 @@ namespace distdl::operators {
 
 class Broadcast final : public LinearOperator {
  public:
-  Broadcast(std::shared_ptr<const Site> site, bool is_adjoint, RootedPlanPtr plan)
-      : LinearOperator(std::move(site), is_adjoint), plan_(std::move(plan)) {}
+  Broadcast(std::shared_ptr<const OperatorId> id, bool is_adjoint, RootedPlanPtr plan)
+      : LinearOperator(std::move(id), is_adjoint), plan_(std::move(plan)) {}
 
   at::Tensor apply(const at::Tensor& x) const override;
   OperatorPtr adjoint() const override;

@@ -129,7 +129,7 @@ void add(const at::Tensor& a, const at::Tensor& b, at::Tensor sum) {
 }
 
 bool can_travel(ScalarType dtype) {
-  // Of these, torch has only the names so far.
+  // These dtypes have only names in torch so far.
   return !(ScalarType::UInt1 <= dtype && dtype <= ScalarType::UInt7) &&
          !(ScalarType::Int1 <= dtype && dtype <= ScalarType::Int7);
 }

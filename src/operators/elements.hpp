@@ -28,7 +28,7 @@ SumType sum_type(c10::ScalarType dtype);
 /// The dtype in which values of this dtype are added up.
 c10::ScalarType accumulate_type(c10::ScalarType dtype);
 
-/// A tensor of one value. Minus infinity is the lowest value of an integral dtype; zero is what has no bits set, so
+/// A tensor of one value. For an integral dtype minus infinity stands for the lowest value. A zero has no bits set, so
 /// that every dtype has it. Throws TypeError for a value that a dtype does not have.
 at::Tensor filled(at::IntArrayRef sizes, double value, const at::TensorOptions& options);
 
@@ -39,7 +39,7 @@ void add(const at::Tensor& a, const at::Tensor& b, at::Tensor sum);
 /// Whether torch can copy values of this dtype at all.
 bool can_travel(c10::ScalarType dtype);
 
-/// Fills with what changes no sum that it is added to: -0.0 for floating point, since 0.0 + -0.0 is 0.0.
+/// Fills with the neutral element of addition: -0.0 for floating point, since 0.0 + -0.0 is 0.0.
 void fill_neutral(at::Tensor& x);
 
 }  // namespace distdl::operators

@@ -30,7 +30,7 @@ class HostExchange {
  private:
   MPI_Comm root_;
   std::vector<int> ranks_;
-  Scope scope_;
+  RankSet rank_set_;
 };
 
 }  // namespace distdl::operators

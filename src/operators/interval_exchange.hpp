@@ -1,6 +1,6 @@
 // IntervalExchange: every worker of P_y receives the box of the tensor on P_x that it asks for, given as one interval
-// along each dimension. Boxes may overlap, leave gaps and reach beyond the tensor. The adjoint adds what came from
-// where.
+// along each dimension. Boxes may overlap, leave gaps and reach beyond the tensor. The adjoint adds every element to
+// the one that it was copied from.
 #pragma once
 
 #include <vector>

@@ -7,6 +7,7 @@
 
 #include "geometry/text.hpp"
 #include "operators/placement.hpp"
+#include "operators/tensor_checks.hpp"
 
 namespace distdl::operators {
 
@@ -66,8 +67,7 @@ std::string text_of(const std::vector<at::Tensor>& parameters, std::optional<c10
 
 LayerAgreement::LayerAgreement(const std::string& layer, MPI_Comm root, const std::vector<int>& ranks,
                                std::vector<std::string> tensors)
-    : agreement_(std::make_shared<Site>(layer, scope_of(root, {{"the layer's partitions", ranks, {}}})),
-                 std::move(tensors)) {
+    : agreement_(std::make_shared<OperatorId>(layer, rank_set_of(root, ranks)), std::move(tensors)) {
   if (agreement_.tensors() == 0) throw std::invalid_argument(layer + ": an agreement is on at least one tensor");
 }
 
@@ -117,7 +117,7 @@ comm::Change LayerAgreement::change_of(const Local& now) const {
 bool LayerAgreement::agree(const std::vector<Input>& inputs, const std::vector<at::Tensor>& parameters,
                            std::string_view own) {
   if (!active()) return false;
-  auto lock = site().scope.lock();
+  auto lock = id().rank_set.lock();
   auto mine = structures_of(inputs, parameters);
   Local now{autocast_of(device_of(inputs, parameters)), 0, 0};
   now.options = options_of(parameters, now.autocast, own);
@@ -133,7 +133,7 @@ bool LayerAgreement::agree(const std::vector<Input>& inputs, const std::vector<a
   now.differentiation = differentiation.add(records_gradients() ? 1 : 0).value();
 
   auto change = std::max(agreement_.change_of(mine), change_of(now));
-  const auto* const around = agreement_.memory().enclosing(site().scope);
+  const auto* const around = agreement_.memory().enclosing(id().rank_set);
   if (around == nullptr || !agreement_.memory().remembers(around->epoch) || change != comm::Change::none) {
     Agreement::take_complaint_to(mine.front());
     const auto text = [&] { return text_of(parameters, now.autocast, own); };
@@ -143,7 +143,7 @@ bool LayerAgreement::agree(const std::vector<Input>& inputs, const std::vector<a
   // With the structure check off the others did not hear of a change of derivatives: that is for the next vote.
   if (structure_check() || change == comm::Change::structure) local_ = now;
   if (change != comm::Change::none) epoch_ = new_epoch();
-  begin_layer_call(this, agreement_.site(), epoch_, std::move(lock));
+  begin_layer_call(this, agreement_.id(), epoch_, std::move(lock));
   return change == comm::Change::structure;
 }
 
@@ -154,16 +154,16 @@ void LayerAgreement::forget() {
 }
 
 GlobalStructure LayerAgreement::structure(std::size_t tensor, const std::vector<int>& ranks) const {
-  return in_order_of(ranks, site().scope, agreement_.structure(tensor));
+  return in_order_of(ranks, id().rank_set, agreement_.structure(tensor));
 }
 
 std::vector<Shape> LayerAgreement::blocks(std::size_t tensor, const std::string& partition, const Shape& shape,
                                           const std::vector<int>& ranks) const {
-  const auto placement = place(site().scope, {partition, ranks, shape});
+  const auto placement = place(id().rank_set, {partition, ranks, shape});
   const auto& structure = agreement_.structure(tensor);
-  check_roles(site(), placement, structure);
+  check_roles(id(), placement, structure);
   std::vector<Shape> sizes;
-  for (const auto& along : check_blocks(site(), placement, structure)) sizes.push_back(along.sizes());
+  for (const auto& along : check_blocks(id(), placement, structure)) sizes.push_back(along.sizes());
   return sizes;
 }
 

@@ -23,7 +23,7 @@ class LayerAgreement {
   ~LayerAgreement() = default;
 
   /// Whether this rank is one of them. agree() and leave() do nothing on a rank that is not.
-  bool active() const { return site().scope.communicator != nullptr; }
+  bool active() const { return id().rank_set.communicator != nullptr; }
 
   /// The shape that the next parameter must have on this rank; the parameters of a call begin with those expected here,
   /// in the same order.
@@ -68,7 +68,7 @@ class LayerAgreement {
     std::int64_t options = -1;          // stands for what has to be equal on all ranks; never negative
   };
 
-  const Site& site() const { return *agreement_.site(); }
+  const OperatorId& id() const { return *agreement_.id(); }
   std::vector<Structure> structures_of(const std::vector<Input>& inputs, const std::vector<at::Tensor>& parameters);
   std::string problem_of(const std::vector<at::Tensor>& parameters) const;
   comm::Change change_of(const Local& now) const;

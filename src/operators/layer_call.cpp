@@ -19,8 +19,9 @@ thread_local std::vector<LayerCall> under_way;
 
 std::int64_t new_epoch() { return ++epochs; }
 
-void begin_layer_call(const void* agreement, std::shared_ptr<const Site> site, std::int64_t epoch, comm::Lock lock) {
-  under_way.push_back({agreement, std::move(site), ++calls, epoch, std::move(lock)});
+void begin_layer_call(const void* agreement, std::shared_ptr<const OperatorId> id, std::int64_t epoch,
+                      comm::Lock lock) {
+  under_way.push_back({agreement, std::move(id), ++calls, epoch, std::move(lock)});
 }
 
 void end_layer_call(const void* agreement) {
@@ -36,11 +37,11 @@ void change_epoch(const void* agreement, std::int64_t epoch) {
   }
 }
 
-const LayerCall* LayerMemory::enclosing(const Scope& ranks) {
+const LayerCall* LayerMemory::enclosing(const RankSet& ranks) {
   const LayerCall* found = nullptr;
   if (!comm::debugging()) {
     const auto innermost = std::find_if(under_way.rbegin(), under_way.rend(),
-                                        [&](const LayerCall& call) { return call.site->scope.covers(ranks); });
+                                        [&](const LayerCall& call) { return call.id->rank_set.covers(ranks); });
     if (innermost != under_way.rend()) found = &*innermost;
   }
   if (found != nullptr && std::find(calls_.begin(), calls_.end(), found->number) != calls_.end()) found = nullptr;

@@ -12,11 +12,11 @@ namespace distdl::operators {
 
 /// A call of a layer, from the agreement of its ranks to its end.
 struct LayerCall {
-  const void* agreement;             // whose call it is
-  std::shared_ptr<const Site> site;  // the layer
-  std::int64_t number;               // no other call of this process has it
-  std::int64_t epoch;                // see new_epoch
-  comm::Lock lock;                   // of the layer's ranks
+  const void* agreement;                 // whose call it is
+  std::shared_ptr<const OperatorId> id;  // the layer
+  std::int64_t number;                   // no other call of this process has it
+  std::int64_t epoch;                    // see new_epoch
+  comm::Lock lock;                       // of the layer's ranks
 };
 
 /// The time during which nothing changes that the ranks of a layer agree on: neither the structure of its tensors nor
@@ -25,7 +25,7 @@ struct LayerCall {
 std::int64_t new_epoch();
 
 /// Of this thread.
-void begin_layer_call(const void* agreement, std::shared_ptr<const Site> site, std::int64_t epoch, comm::Lock lock);
+void begin_layer_call(const void* agreement, std::shared_ptr<const OperatorId> id, std::int64_t epoch, comm::Lock lock);
 /// Ends the innermost call of this agreement, and what began within and was not ended; nothing if there is none.
 void end_layer_call(const void* agreement);
 /// Calls of this agreement that are under way are in this epoch from now on.
@@ -39,7 +39,7 @@ class LayerMemory {
  public:
   /// The innermost call of a layer of which all of these ranks take part, so that all of them find the same one. Null
   /// if there is none, or it is another place; then what was remembered is forgotten. While debugging, null.
-  const LayerCall* enclosing(const Scope& ranks);
+  const LayerCall* enclosing(const RankSet& ranks);
 
   bool remembers(std::int64_t epoch) const { return epoch_ == epoch; }
   void remember(std::int64_t epoch) { epoch_ = epoch; }

@@ -8,10 +8,10 @@
 
 namespace distdl::operators {
 
-Clone::Clone() : LinearOperator(std::make_shared<Site>("Clone", Scope{}), false) {}
+Clone::Clone() : LinearOperator(std::make_shared<OperatorId>("Clone", RankSet{}), false) {}
 
 at::Tensor Clone::apply(const at::Tensor& x) const {
-  // It may be whatever torch has, for it goes nowhere.
+  // Any kind of tensor is right, for nothing is sent.
   return x.layout() == at::kStrided && !x.is_quantized() && !x.is_meta() ? copy_of(x) : x.clone();
 }
 
@@ -38,7 +38,7 @@ void Primitive::plan_if(bool changed) {
 Primitive::Traced Primitive::trace(const Structure& mine) {
   if (!operator_ || agreement_.structure().at(my_rank()) != mine) {
     const auto agreed =
-        agreement_.agree({.tensors = {&mine, 1}, .derivatives = {}}, [] { return std::string(); }, Turn::trace);
+        agreement_.agree({.tensors = {&mine, 1}, .derivatives = {}}, [] { return std::string(); }, Pass::trace);
     plan_if(agreed.change == comm::Change::structure);
   }
   return {traced_[mine.sizes] = operator_->result_sizes(mine.sizes), dtype()};
@@ -60,9 +60,9 @@ Primitive::Prepared Primitive::prepare_traced(const Input& x, bool differentiate
       agreement_.agree({.tensors = {&mine, 1}, .derivatives = {}, .value = comm::value_of(own)}, [&] { return own; });
   const bool changed = agreed.change == comm::Change::structure;
   plan_if(changed);
-  if (changed) {  // now each rank knows what came of it here, but not on the others
+  if (changed) {  // each rank knows the sizes of its own result by now, but not of the others
     check_sizes();
-    throw_errors(*site_, agreement_.name(0), gather(site_->scope, {&mine, 1}).tensors.front());
+    throw_errors(*id_, agreement_.name(0), gather(id_->rank_set, {&mine, 1}).tensors.front());
   }
   return {operator_, dtype(), {}};
 }

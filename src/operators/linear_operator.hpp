@@ -22,11 +22,11 @@ using OperatorPtr = c10::intrusive_ptr<LinearOperator>;
 ///
 ///     sum over ranks <A x, y> == sum over ranks <x, A* y>       A.adjoint() is A*, A.adjoint().adjoint() is A
 ///
-/// All ranks of the site apply it together. It knows nothing of autograd.
+/// All its ranks apply it together. It knows nothing of autograd.
 class LinearOperator : public torch::CustomClassHolder {
  public:
-  explicit LinearOperator(std::shared_ptr<const Site> site, bool is_adjoint)
-      : site_(std::move(site)), is_adjoint_(is_adjoint) {}
+  explicit LinearOperator(std::shared_ptr<const OperatorId> id, bool is_adjoint)
+      : id_(std::move(id)), is_adjoint_(is_adjoint) {}
 
   /// x has this rank's input sizes. The result never shares memory with x, and x is not written.
   virtual at::Tensor apply(const at::Tensor& x) const = 0;
@@ -36,16 +36,16 @@ class LinearOperator : public torch::CustomClassHolder {
   /// The sizes of A x on this rank.
   virtual Shape result_sizes(at::IntArrayRef sizes) const = 0;
 
-  const Site& site() const { return *site_; }
+  const OperatorId& id() const { return *id_; }
   bool is_adjoint() const { return is_adjoint_; }
-  Turn turn() const { return is_adjoint_ ? Turn::backward : Turn::forward; }
-  bool communicates() const { return site_->scope.communicator != nullptr; }
+  Pass pass() const { return is_adjoint_ ? Pass::backward : Pass::forward; }
+  bool communicates() const { return id_->rank_set.communicator != nullptr; }
 
-  const std::string& name() const { return site_->name_of(is_adjoint_); }
-  Counter& counter() const { return site_->counter(is_adjoint_); }
+  const std::string& name() const { return id_->name_of(is_adjoint_); }
+  Counter& counter() const { return id_->counter(is_adjoint_); }
 
  protected:
-  std::shared_ptr<const Site> site_;
+  std::shared_ptr<const OperatorId> id_;
   bool is_adjoint_;
 };
 
@@ -88,28 +88,28 @@ class Primitive {
   Prepared prepare_traced(const Input& x, bool differentiated);
 
   /// Whether this rank is in any of the partitions. A rank that is not must not call prepare.
-  bool active() const { return site_->scope.communicator != nullptr; }
-  const std::string& name() const { return site_->name; }
-  comm::Lock lock() const { return site_->scope.lock(); }
+  bool active() const { return id_->rank_set.communicator != nullptr; }
+  const std::string& name() const { return id_->name; }
+  comm::Lock lock() const { return id_->rank_set.lock(); }
 
  protected:
-  Primitive(std::string name, Scope scope, const Partition& x)
-      : site_(std::make_shared<Site>(std::move(name), std::move(scope))),
-        x_(place(site_->scope, x)),
-        agreement_(site_) {}
+  Primitive(std::string name, RankSet rank_set, const Partition& x)
+      : id_(std::make_shared<OperatorId>(std::move(name), std::move(rank_set))),
+        x_(place(id_->rank_set, x)),
+        agreement_(id_) {}
 
   /// The operator for this structure. Throws the same on all ranks, since all know the same structure.
   virtual OperatorPtr plan(const GlobalStructure& structure) = 0;
 
-  std::size_t my_rank() const { return static_cast<std::size_t>(site_->scope.communicator->rank()); }
+  std::size_t my_rank() const { return static_cast<std::size_t>(id_->rank_set.communicator->rank()); }
 
-  std::shared_ptr<const Site> site_;
+  std::shared_ptr<const OperatorId> id_;
   Placement x_;  // where the input is
 
  private:
   /// Makes the operator if there is none for the structure agreed on.
   void plan_if(bool changed);
-  /// Of the structure agreed on.
+  /// The dtype of the structure agreed on.
   c10::ScalarType dtype() const { return x_.of(agreement_.structure(), 0).dtype; }
 
   Agreement agreement_;

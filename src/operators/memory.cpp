@@ -32,7 +32,7 @@ std::size_t capacity_for(std::size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-/// Aligned to huge pages where it is large enough for them; they make it cheaper to map.
+/// New memory, aligned to huge pages if it is large enough for them: they are cheaper to map.
 void* map(std::size_t capacity) {
   const std::size_t alignment = capacity >= kHugePage ? kHugePage : 1;
   const std::size_t reserved = capacity + alignment - 1;
@@ -118,7 +118,7 @@ class Pool final : public c10::Allocator {
     shrink_to(limit_);
   }
 
-  /// Gives back what was not used for the longest time.
+  /// Gives back the blocks that were not used for the longest time.
   void shrink_to(std::size_t bytes) {
     while (size_ > bytes) {
       const auto oldest = idle_.begin();
@@ -132,7 +132,7 @@ class Pool final : public c10::Allocator {
   }
 
   std::mutex mutex_;
-  std::list<Block> idle_;                                                   // the one that was used last at the end
+  std::list<Block> idle_;                                                   // the block used last at the end
   std::map<std::size_t, std::vector<std::list<Block>::iterator>> idle_of_;  // by capacity, in the same order
   std::size_t size_ = 0;
   std::size_t limit_ = kDefaultLimit;

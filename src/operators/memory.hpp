@@ -11,7 +11,7 @@ namespace distdl::operators {
 /// the last tensor that uses it is gone.
 at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options);
 
-/// x, of which nothing is left to be conjugated or negated when it is read: x itself, or a copy of it.
+/// x without a pending conjugation or negation: x itself, or a copy of it.
 at::Tensor resolved(const at::Tensor& x);
 
 /// x in contiguous memory, resolved: x itself, or a copy of it.
@@ -23,7 +23,7 @@ at::Tensor converted(const at::Tensor& x, c10::ScalarType dtype);
 /// A contiguous copy.
 at::Tensor copy_of(const at::Tensor& x);
 
-/// How many bytes of unused memory the pool may keep. What exceeds it is given back to the system.
+/// How many bytes of unused memory the pool may keep. Memory beyond that is given back to the system.
 void set_pool_limit(std::size_t bytes);
 std::size_t pool_limit();
 

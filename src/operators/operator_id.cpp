@@ -4,25 +4,25 @@ namespace distdl::operators {
 
 namespace {
 
-constexpr std::array<const char*, 3> kTurns{"", ", backward", ", compiled"};
+constexpr std::array<const char*, 3> kPasses{"", ", backward", ", compiled"};
 
-const char* text_of(Turn turn) { return kTurns.at(static_cast<std::size_t>(turn)); }
+const char* text_of(Pass pass) { return kPasses.at(static_cast<std::size_t>(pass)); }
 
 }  // namespace
 
-Site::Site(std::string operation, Scope ranks)
+OperatorId::OperatorId(std::string operation, RankSet ranks)
     : name(std::move(operation)),
-      scope(std::move(ranks)),
+      rank_set(std::move(ranks)),
       adjoint_name_(name + " adjoint"),
       counter_(&operators::counter(name)),
       adjoint_counter_(&operators::counter(adjoint_name_)) {
-  if (scope.communicator) number = scope.communicator->next_operator();
+  if (rank_set.communicator) number = rank_set.communicator->next_operator();
 }
 
-std::string Site::text(Turn turn) const { return name + " number " + std::to_string(number) + text_of(turn); }
+std::string OperatorId::text(Pass pass) const { return name + " number " + std::to_string(number) + text_of(pass); }
 
-comm::Operation doing(const Site& site, Turn turn) {
-  return comm::Operation(site.name, site.number, text_of(turn), site.scope.communicator.get());
+comm::Operation operation_of(const OperatorId& id, Pass pass) {
+  return comm::Operation(id.name, id.number, text_of(pass), id.rank_set.communicator.get());
 }
 
 }  // namespace distdl::operators

@@ -12,24 +12,24 @@
 namespace distdl::operators {
 
 /// The ways to call an operator, of which all ranks choose the same.
-enum class Turn { forward, backward, trace };
+enum class Pass { forward, backward, trace };
 
 /// An operator's name, its ranks and its number among the operators on these ranks.
-struct Site {
+struct OperatorId {
   std::string name;
-  Scope scope;
+  RankSet rank_set;
   std::int64_t number = 0;
 
-  Site(std::string operation, Scope ranks);
+  OperatorId(std::string operation, RankSet ranks);
 
   /// As statistics call it, and after distdl:: profilers.
   const std::string& name_of(bool adjoint) const { return adjoint ? adjoint_name_ : name; }
   Counter& counter(bool adjoint) const { return *(adjoint ? adjoint_counter_ : counter_); }
 
   /// As messages call a call of it: "Repartition number 4, backward".
-  std::string text(Turn turn) const;
+  std::string text(Pass pass) const;
   /// The same for all ranks, and different for any two calls that can be told apart.
-  std::int64_t call(Turn turn) const { return 3 * number + static_cast<std::int64_t>(turn); }
+  std::int64_t call(Pass pass) const { return 3 * number + static_cast<std::int64_t>(pass); }
 
  private:
   std::string adjoint_name_;
@@ -37,6 +37,6 @@ struct Site {
 };
 
 /// What the watchdog sees for as long as this lives.
-comm::Operation doing(const Site& site, Turn turn);
+comm::Operation operation_of(const OperatorId& id, Pass pass);
 
 }  // namespace distdl::operators

@@ -12,7 +12,7 @@ namespace distdl::operators {
 
 /// `ranks` are numbers of ranks as the user counts them: those of `root`, the communicator that the partitions come
 /// from, in ascending order, so that the same ranks always vote together.
-struct Scope {
+struct RankSet {
   comm::CommunicatorPtr communicator;  // of these ranks alone; null on all others
   std::vector<int> ranks;
   MPI_Comm root = MPI_COMM_NULL;
@@ -20,7 +20,7 @@ struct Scope {
   int user_rank(int rank) const { return ranks.at(static_cast<std::size_t>(rank)); }
 
   /// Whether all ranks of the other set are in this one. Of two sets that this rank is in.
-  bool covers(const Scope& other) const {
+  bool covers(const RankSet& other) const {
     if (communicator == other.communicator) return true;
     return root == other.root && std::includes(ranks.begin(), ranks.end(), other.ranks.begin(), other.ranks.end());
   }
@@ -29,13 +29,17 @@ struct Scope {
   comm::Lock lock() const { return communicator ? communicator->lock() : comm::Lock(); }
 };
 
+/// The set of these ranks of root, each once. Makes its communicator: collective over these ranks. A rank outside of
+/// them, or without a root communicator, gets a set without a communicator.
+RankSet rank_set_of(MPI_Comm root, const std::vector<int>& ranks);
+
 /// What is known by rank of a set, in the order of these ranks.
 template <class T>
-std::vector<T> in_order_of(const std::vector<int>& ranks, const Scope& scope, const std::vector<T>& by_rank) {
+std::vector<T> in_order_of(const std::vector<int>& ranks, const RankSet& rank_set, const std::vector<T>& by_rank) {
   std::vector<T> result;
   for (const auto rank : ranks) {
-    const auto found = std::lower_bound(scope.ranks.begin(), scope.ranks.end(), rank);
-    result.push_back(by_rank.at(static_cast<std::size_t>(found - scope.ranks.begin())));
+    const auto found = std::lower_bound(rank_set.ranks.begin(), rank_set.ranks.end(), rank);
+    result.push_back(by_rank.at(static_cast<std::size_t>(found - rank_set.ranks.begin())));
   }
   return result;
 }

@@ -4,10 +4,11 @@
 
 #include "comm/requests.hpp"
 #include "operators/block_sum.hpp"
+#include "operators/box_view.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
 #include "operators/staging.hpp"
-#include "operators/sum_reduce.hpp"
+#include "operators/tensor_checks.hpp"
 
 namespace distdl::operators {
 
@@ -48,25 +49,25 @@ at::Tensor ReduceScatter::apply(const at::Tensor& x) const {
   return converted(delivered(result, x.device()), x.scalar_type());
 }
 
-OperatorPtr ReduceScatter::adjoint() const { return c10::make_intrusive<AllGather>(site_, !is_adjoint_, plan_); }
+OperatorPtr ReduceScatter::adjoint() const { return c10::make_intrusive<AllGather>(id_, !is_adjoint_, plan_); }
 
 ReduceScatterPrimitive::ReduceScatterPrimitive(MPI_Comm root, const Partition& x, const Axes& axes)
-    : Primitive("ReduceScatter", scope_of(root, {x}), x),
-      group_(site_->scope, x_, axes.resolve(site_->name, x_.grid.dim())) {}
+    : Primitive("ReduceScatter", rank_set_of(root, {x}), x),
+      group_(id_->rank_set, x_, axes.resolve(id_->name, x_.grid.dim())) {}
 
 OperatorPtr ReduceScatterPrimitive::plan(const GlobalStructure& structure) {
-  const auto dtype = check_roles(*site_, x_, structure);
+  const auto dtype = check_roles(*id_, x_, structure);
   sum_type(dtype);
   // Along the scattered axes every worker has the whole tensor; its shape there is replaced by the balanced blocks.
   for (std::int64_t worker = 0; worker < x_.grid.size(); ++worker) {
-    check_equal_shapes(*site_, x_, {x_.grid.ranks_along(worker, group_.axes).front(), worker}, structure);
+    check_equal_shapes(*id_, x_, {x_.grid.ranks_along(worker, group_.axes).front(), worker}, structure);
   }
-  auto blocks = check_blocks(*site_, x_, structure);
+  auto blocks = check_blocks(*id_, x_, structure);
   for (const auto axis : group_.axes) {
     const auto d = static_cast<std::size_t>(axis);
     blocks[d] = geometry::Blocks::balanced(structure[my_rank()].sizes[d], x_.grid.shape()[d]);
   }
-  return c10::make_intrusive<ReduceScatter>(site_, false, blocks_plan(x_, group_, blocks, dtype));
+  return c10::make_intrusive<ReduceScatter>(id_, false, blocks_plan(x_, group_, blocks, dtype));
 }
 
 }  // namespace distdl::operators

@@ -8,8 +8,8 @@ namespace distdl::operators {
 
 class ReduceScatter final : public LinearOperator {
  public:
-  ReduceScatter(std::shared_ptr<const Site> site, bool is_adjoint, BlocksPlanPtr plan)
-      : LinearOperator(std::move(site), is_adjoint), plan_(std::move(plan)) {}
+  ReduceScatter(std::shared_ptr<const OperatorId> id, bool is_adjoint, BlocksPlanPtr plan)
+      : LinearOperator(std::move(id), is_adjoint), plan_(std::move(plan)) {}
 
   at::Tensor apply(const at::Tensor& x) const override;
   OperatorPtr adjoint() const override;

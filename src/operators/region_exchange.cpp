@@ -5,11 +5,12 @@
 #include <algorithm>
 
 #include "comm/requests.hpp"
-#include "operators/all_gather.hpp"
+#include "operators/box_view.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
 #include "operators/messages.hpp"
 #include "operators/staging.hpp"
+#include "operators/tensor_checks.hpp"
 
 namespace distdl::operators {
 
@@ -58,7 +59,7 @@ const RegionExchange::Message* whole_from(const RegionExchange::Side& side, int 
 }  // namespace
 
 at::Tensor RegionExchange::apply(const at::Tensor& x) const {
-  const auto& comm = *site_->scope.communicator;
+  const auto& comm = *id_->rank_set.communicator;
   const auto dtype = to_->local.dtype;
   const bool sums = to_->overlapping;
   const auto options = x.options().dtype(sums ? accumulate_type(dtype) : dtype);
@@ -116,9 +117,9 @@ Traffic RegionExchange::traffic(const at::Tensor& x) const {
   const auto size = static_cast<std::int64_t>(x.element_size());
   const auto count = [&](const Side& side, bool sends) {
     for (const auto& [rank, region] : side.messages) {
-      if (rank == site_->scope.communicator->rank()) continue;
+      if (rank == id_->rank_set.communicator->rank()) continue;
       const auto bytes = geometry::volume(region) * size;
-      traffic.exchange(site_->scope.user_rank(rank), sends ? bytes : 0, sends ? 0 : bytes);
+      traffic.exchange(id_->rank_set.user_rank(rank), sends ? bytes : 0, sends ? 0 : bytes);
     }
   };
   count(*from_, true);
@@ -127,13 +128,13 @@ Traffic RegionExchange::traffic(const at::Tensor& x) const {
 }
 
 OperatorPtr RegionExchange::adjoint() const {
-  return c10::make_intrusive<RegionExchange>(site_, !is_adjoint_, to_, from_, 0.0);
+  return c10::make_intrusive<RegionExchange>(id_, !is_adjoint_, to_, from_, 0.0);
 }
 
 ExchangePrimitive::ExchangePrimitive(std::string name, MPI_Comm root, const Partition& x, const Partition& y,
                                      std::vector<bool> periodic, double fill, bool preserve_batch)
-    : Primitive(std::move(name), scope_of(root, {x, y}), x),
-      y_(place(site_->scope, y)),
+    : Primitive(std::move(name), rank_set_of(root, {x, y}), x),
+      y_(place(id_->rank_set, y)),
       periodic_(std::move(periodic)),
       fill_(fill),
       preserve_batch_(preserve_batch) {
@@ -141,9 +142,9 @@ ExchangePrimitive::ExchangePrimitive(std::string name, MPI_Comm root, const Part
 }
 
 OperatorPtr ExchangePrimitive::plan(const GlobalStructure& structure) {
-  const auto dtype = check_roles(*site_, x_, structure);
+  const auto dtype = check_roles(*id_, x_, structure);
   filled({1}, fill_, dtype);  // refuses here, where all ranks do
-  auto blocks = check_blocks(*site_, x_, structure);
+  auto blocks = check_blocks(*id_, x_, structure);
   const auto exchange = geometry::plan_exchange(blocks, wanted(blocks), x_.mine, y_.mine, periodic_);
   blocks_ = std::move(blocks);
 
@@ -159,7 +160,7 @@ OperatorPtr ExchangePrimitive::plan(const GlobalStructure& structure) {
   from->local.sizes = structure[my_rank()].sizes;
   to->local.sizes = y_.mine ? exchange.output_shape : zero_volume(structure[my_rank()], preserve_batch_);
   from->overlapping = !unique() && !geometry::disjoint(exchange.sends);
-  return c10::make_intrusive<RegionExchange>(site_, false, from, to, fill_);
+  return c10::make_intrusive<RegionExchange>(id_, false, from, to, fill_);
 }
 
 }  // namespace distdl::operators

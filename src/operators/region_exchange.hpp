@@ -15,7 +15,7 @@ namespace distdl::operators {
 class RegionExchange final : public LinearOperator {
  public:
   struct Message {
-    int rank;              // of the scope
+    int rank;              // of the set of ranks
     geometry::Box region;  // in this rank's tensor
   };
   /// One side of the exchange: this rank's tensor there, and the boxes of it that travel.
@@ -27,8 +27,8 @@ class RegionExchange final : public LinearOperator {
   using SidePtr = std::shared_ptr<const Side>;
 
   /// Elements of the target that nothing arrives for are filled.
-  RegionExchange(std::shared_ptr<const Site> site, bool is_adjoint, SidePtr from, SidePtr to, double fill)
-      : LinearOperator(std::move(site), is_adjoint), from_(std::move(from)), to_(std::move(to)), fill_(fill) {}
+  RegionExchange(std::shared_ptr<const OperatorId> id, bool is_adjoint, SidePtr from, SidePtr to, double fill)
+      : LinearOperator(std::move(id), is_adjoint), from_(std::move(from)), to_(std::move(to)), fill_(fill) {}
 
   at::Tensor apply(const at::Tensor& x) const override;
   OperatorPtr adjoint() const override;

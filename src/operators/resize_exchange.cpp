@@ -8,7 +8,7 @@ namespace distdl::operators {
 
 namespace {
 
-/// What decides how many outputs there are, where it is more than the size of the input.
+/// What the number of outputs depends on beside the size of the input; empty if it is nothing.
 std::string rule_of(const geometry::Resizing& resizing) {
   const auto* const window = std::get_if<geometry::Window>(&resizing);
   if (!window) return "";
@@ -69,7 +69,7 @@ geometry::Wanted ResizeExchangePrimitive::wanted(const std::vector<geometry::Blo
                              }});
   }
   if (!aligned_) return wanted;
-  // Empty blocks of outputs, which are not the last ones here, read nothing at a place where others read.
+  // Aligned blocks of outputs may be empty between others. They read nothing, at a place where other blocks read.
   std::vector<std::vector<geometry::Interval>> intervals;
   for (const auto& [count, at] : wanted.bounds) {
     auto& along = intervals.emplace_back();

@@ -5,8 +5,8 @@
 
 namespace distdl::operators {
 
-std::vector<RootedGroup> rooted_groups(const Scope& scope, const geometry::Matching& matching, const Placement& one,
-                                       const Placement& many) {
+std::vector<RootedGroup> rooted_groups(const RankSet& rank_set, const geometry::Matching& matching,
+                                       const Placement& one, const Placement& many) {
   // Ascending, so that no two ranks make the communicators of two groups in opposite orders.
   std::set<std::int64_t> mine;
   if (one.mine) mine.insert(*one.mine);
@@ -22,8 +22,8 @@ std::vector<RootedGroup> rooted_groups(const Scope& scope, const geometry::Match
       group.members.push_back(rank == root ? 0 : static_cast<int>(ranks.size()));
       if (rank != root) ranks.push_back(rank);
     }
-    group.communicator = group_communicator(scope, ranks);
-    for (const auto rank : ranks) group.ranks.push_back(scope.user_rank(rank));
+    group.communicator = group_communicator(rank_set, ranks);
+    for (const auto rank : ranks) group.ranks.push_back(rank_set.user_rank(rank));
     group.root = 0;
     group.is_root = one.mine == worker;
     group.is_member = many.mine && matching.one_of(*many.mine) == worker;

@@ -1,5 +1,4 @@
-// The groups in which one worker of the `one` side meets several workers of the `many` side: what Broadcast and
-// SumReduce, each other's adjoint, have in common.
+// The groups of one worker of the `one` side and several workers of the `many` side, for Broadcast and SumReduce.
 #pragma once
 
 #include <memory>
@@ -16,14 +15,14 @@ struct RootedGroup {
   comm::CommunicatorPtr communicator;  // of the root and the members; null when this rank is alone
   std::vector<int> ranks;              // of the communicator, as the user counts them
   int root = 0;                        // in `communicator`
-  std::vector<int> members;            // in `communicator`; the root is one of them or not
+  std::vector<int> members;            // in `communicator`; the root may be one of them
   bool is_root = false;
   bool is_member = false;
 };
 
 /// This rank's groups. Communicators are made here: collective over the ranks of both sides.
-std::vector<RootedGroup> rooted_groups(const Scope& scope, const geometry::Matching& matching, const Placement& one,
-                                       const Placement& many);
+std::vector<RootedGroup> rooted_groups(const RankSet& rank_set, const geometry::Matching& matching,
+                                       const Placement& one, const Placement& many);
 
 /// The groups with this rank's tensor on either side, for one global structure.
 struct RootedPlan {
@@ -33,7 +32,7 @@ struct RootedPlan {
 };
 using RootedPlanPtr = std::shared_ptr<const RootedPlan>;
 
-/// What travels from the roots to the members, or to the roots.
+/// The traffic from the roots to the members, or in the other direction.
 Traffic traffic_of(const RootedPlan& plan, bool to_roots);
 
 }  // namespace distdl::operators

@@ -1,5 +1,5 @@
-// Memory that MPI can use, for tensors on any device. Most MPI libraries know only the processor's: then what travels
-// is staged, copied to and from pinned memory of the host.
+// Memory that MPI can use, for tensors on any device. Most MPI libraries can use only the host's: then tensors are
+// staged, that is copied to and from pinned memory of the host.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@ enum class Staging { where_needed, never, always };
 void set_staging(Staging when);
 Staging staging();
 
-/// Whether what travels from and to this device is staged.
+/// Whether messages from and to this device are staged.
 bool is_staged(const at::Device& device);
 
 /// x in contiguous memory that MPI can read: x itself, or a copy of it.
@@ -25,7 +25,7 @@ at::Tensor for_sending(const at::Tensor& x);
 /// Like empty(), in memory that MPI can write.
 at::Tensor for_receiving(at::IntArrayRef sizes, const at::TensorOptions& options);
 
-/// What arrived there, on the device that it is for.
+/// The tensor that arrived there, on its device: itself, or a copy of it.
 at::Tensor delivered(const at::Tensor& arrived, const at::Device& device);
 
 /// Work on a device is queued in streams, of which each thread has its own. Made where an operator is started, this
@@ -34,7 +34,7 @@ at::Tensor delivered(const at::Tensor& arrived, const at::Device& device);
 class StreamOrder {
  public:
   explicit StreamOrder(const at::Tensor& x);
-  /// Does it where it runs.
+  /// Applies the operator on the thread that calls this.
   at::Tensor run(const std::function<at::Tensor()>& apply);
   /// Lets the waiting thread's stream wait for the result.
   void join(const at::Tensor& result) const;

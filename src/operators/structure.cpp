@@ -61,14 +61,14 @@ Structure unpack(const Record& record) {
 
 }  // namespace
 
-Gathered gather(const Scope& scope, std::span<const Structure> mine, Derivatives derivatives) {
+Gathered gather(const RankSet& rank_set, std::span<const Structure> mine, Derivatives derivatives) {
   const auto tensors = mine.size();
   const auto bytes = static_cast<int>(tensors * sizeof(Record));
-  std::vector<Record> brought, records(tensors * scope.ranks.size());
+  std::vector<Record> brought, records(tensors * rank_set.ranks.size());
   for (const auto& one : mine) brought.push_back(pack(one, derivatives));
   const comm::Waiting waiting;
   comm::check(
-      MPI_Allgather(brought.data(), bytes, MPI_BYTE, records.data(), bytes, MPI_BYTE, scope.communicator->handle()),
+      MPI_Allgather(brought.data(), bytes, MPI_BYTE, records.data(), bytes, MPI_BYTE, rank_set.communicator->handle()),
       "MPI_Allgather");
   Gathered gathered{std::vector<GlobalStructure>(tensors), {}, false};
   for (std::size_t i = 0; i < records.size(); ++i) {  // rank by rank

@@ -48,6 +48,6 @@ struct Gathered {
 };
 
 /// Collective. All ranks bring the same number of tensors.
-Gathered gather(const Scope& scope, std::span<const Structure> mine, Derivatives derivatives = {});
+Gathered gather(const RankSet& rank_set, std::span<const Structure> mine, Derivatives derivatives = {});
 
 }  // namespace distdl::operators

@@ -2,14 +2,12 @@
 
 #include <ATen/ATen.h>
 
-#include <stdexcept>
-
 #include "comm/requests.hpp"
-#include "geometry/text.hpp"
 #include "operators/block_sum.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
 #include "operators/staging.hpp"
+#include "operators/tensor_checks.hpp"
 
 namespace distdl::operators {
 
@@ -32,7 +30,7 @@ at::Tensor SumReduce::apply(const at::Tensor& x) const {
       continue;
     }
     const void* source = mine.data_ptr();
-    if (group.is_root && !group.is_member) {  // MPI has the root contribute too
+    if (group.is_root && !group.is_member) {  // MPI's root contributes as well
       fill_neutral(result);
       source = MPI_IN_PLACE;
     }
@@ -50,20 +48,20 @@ at::Tensor SumReduce::apply(const at::Tensor& x) const {
   return converted(delivered(result, x.device()), plan_->at_root.dtype);
 }
 
-OperatorPtr SumReduce::adjoint() const { return c10::make_intrusive<Broadcast>(site_, !is_adjoint_, plan_); }
+OperatorPtr SumReduce::adjoint() const { return c10::make_intrusive<Broadcast>(id_, !is_adjoint_, plan_); }
 
 SumReducePrimitive::SumReducePrimitive(MPI_Comm root, const Partition& x, const Partition& y, RootedOptions options)
-    : Primitive("SumReduce", scope_of(root, {x, y}), x),
+    : Primitive("SumReduce", rank_set_of(root, {x, y}), x),
       options_(options),
-      matching_(site_->name, {y.name, y.shape, options.transpose_dest}, {x.name, x.shape, options.transpose_src}),
-      y_(place(site_->scope, y)),
-      groups_(rooted_groups(site_->scope, matching_, y_, x_)) {}
+      matching_(id_->name, {y.name, y.shape, options.transpose_dest}, {x.name, x.shape, options.transpose_src}),
+      y_(place(id_->rank_set, y)),
+      groups_(rooted_groups(id_->rank_set, matching_, y_, x_)) {}
 
 OperatorPtr SumReducePrimitive::plan(const GlobalStructure& structure) {
-  const auto dtype = check_roles(*site_, x_, structure);
-  sum_type(dtype);  // refuses here, where all ranks do
+  const auto dtype = check_roles(*id_, x_, structure);
+  sum_type(dtype);  // throws here, on all ranks alike
   for (std::int64_t root = 0; root < y_.grid.size(); ++root) {
-    check_equal_shapes(*site_, x_, matching_.many_of(root), structure);
+    check_equal_shapes(*id_, x_, matching_.many_of(root), structure);
   }
   auto plan = std::make_shared<RootedPlan>();
   plan->groups = groups_;
@@ -74,20 +72,7 @@ OperatorPtr SumReducePrimitive::plan(const GlobalStructure& structure) {
     plan->at_root.sizes = zero_volume(structure[my_rank()], options_.preserve_batch);
   }
   plan->at_root.dtype = plan->at_member.dtype = dtype;
-  return c10::make_intrusive<SumReduce>(site_, false, plan);
-}
-
-void check_equal_shapes(const Site& site, const Placement& x, const std::vector<std::int64_t>& workers,
-                        const GlobalStructure& structure) {
-  const auto& first = x.of(structure, workers.front()).sizes;
-  for (const auto worker : workers) {
-    const auto& sizes = x.of(structure, worker).sizes;
-    if (sizes == first) continue;
-    const auto user_rank = [&](std::int64_t w) { return std::to_string(site.scope.user_rank(x.rank_of(w))); };
-    throw std::invalid_argument(site.name + ": rank " + user_rank(worker) + " has a tensor of shape " +
-                                geometry::text(sizes) + " and rank " + user_rank(workers.front()) + " one of shape " +
-                                geometry::text(first) + ", which are to be summed; their shapes must be equal");
-  }
+  return c10::make_intrusive<SumReduce>(id_, false, plan);
 }
 
 }  // namespace distdl::operators

@@ -8,8 +8,8 @@ namespace distdl::operators {
 
 class SumReduce final : public LinearOperator {
  public:
-  SumReduce(std::shared_ptr<const Site> site, bool is_adjoint, RootedPlanPtr plan)
-      : LinearOperator(std::move(site), is_adjoint), plan_(std::move(plan)) {}
+  SumReduce(std::shared_ptr<const OperatorId> id, bool is_adjoint, RootedPlanPtr plan)
+      : LinearOperator(std::move(id), is_adjoint), plan_(std::move(plan)) {}
 
   at::Tensor apply(const at::Tensor& x) const override;
   OperatorPtr adjoint() const override;
@@ -32,9 +32,5 @@ class SumReducePrimitive final : public Primitive {
   Placement y_;
   std::vector<RootedGroup> groups_;
 };
-
-/// Checks that the tensors of `workers` of x, which are to be summed, have one shape.
-void check_equal_shapes(const Site& site, const Placement& x, const std::vector<std::int64_t>& workers,
-                        const GlobalStructure& structure);
 
 }  // namespace distdl::operators

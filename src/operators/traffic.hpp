@@ -12,8 +12,8 @@
 
 namespace distdl::operators {
 
-/// The messages of one application on this rank, as if each two ranks sent each other directly what they need of each
-/// other, in the dtype of the tensor. MPI's collectives may cut and route it otherwise.
+/// The messages of one application of an operator on this rank, as if every two ranks sent each other directly what
+/// they need, in the dtype of the tensor. MPI's collectives may cut and route the data otherwise.
 struct Traffic {
   std::vector<std::int64_t> peers;  // as the user counts ranks
   std::int64_t messages = 0;        // sent
@@ -32,7 +32,7 @@ struct Statistics {
   double seconds_waited = 0.0;
 };
 
-/// The sums of one name, to which any thread may add. It lives for ever.
+/// Sums over the operators of one name, to which any thread may add. A counter lives for ever.
 class Counter {
  public:
   void count(const Traffic& traffic);
@@ -46,10 +46,10 @@ class Counter {
   std::atomic<std::int64_t> waited_ = 0;  // ns
 };
 
-/// Of a name: looking it up is for those who keep it.
+/// The counter of a name. Finding it takes a lock, so callers keep the reference.
 Counter& counter(const std::string& name);
 
-/// Adds what this thread waits in its scope.
+/// Adds to a counter the time that this thread waits while it lives.
 class CountedWaits {
  public:
   explicit CountedWaits(Counter& counter) : counter_(counter) {}
@@ -62,7 +62,7 @@ class CountedWaits {
   std::chrono::nanoseconds before_ = comm::waited;
 };
 
-/// Of the names that anything was counted for.
+/// By name; of the names for which anything was counted.
 std::map<std::string, Statistics> statistics();
 void reset_statistics();
 

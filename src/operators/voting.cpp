@@ -14,15 +14,15 @@ namespace {
 std::atomic<bool> check_structure{true};
 
 template <class Error = std::runtime_error>
-[[noreturn]] void throw_gathered(const Scope& scope, const std::string& rule, const std::string& mine) {
-  throw Error(rule + "; " + geometry::by_rank(scope.ranks, comm::gather_texts(*scope.communicator, mine)));
+[[noreturn]] void throw_gathered(const RankSet& rank_set, const std::string& rule, const std::string& mine) {
+  throw Error(rule + "; " + geometry::by_rank(rank_set.ranks, comm::gather_texts(*rank_set.communicator, mine)));
 }
 
 /// What distinguishes a call of an operator from its other calls, for a person who looks for a mistake.
-std::string fingerprint(const Scope& scope, const Structure& tensor) {
+std::string fingerprint(const RankSet& rank_set, const Structure& tensor) {
   if (!comm::debugging()) return {};
   const auto dtype = tensor.error_kind == Structure::Error::none ? c10::toString(tensor.dtype) : "an error";
-  return ", call " + std::to_string(scope.communicator->votes()) + " on these ranks, with " + dtype + " " +
+  return ", call " + std::to_string(rank_set.communicator->votes()) + " on these ranks, with " + dtype + " " +
          geometry::text(tensor.sizes);
 }
 
@@ -31,51 +31,51 @@ std::string fingerprint(const Scope& scope, const Structure& tensor) {
 void set_structure_check(bool on) { check_structure = on; }
 bool structure_check() { return check_structure || comm::debugging(); }
 
-comm::Outcome vote(const Scope& scope, const comm::Ballot& ballot, LazyText description) {
-  const auto outcome = comm::vote(*scope.communicator, ballot);
+comm::Outcome vote(const RankSet& rank_set, const comm::Ballot& ballot, LazyText description) {
+  const auto outcome = comm::vote(*rank_set.communicator, ballot);
   if (!outcome.same_call) {
     const auto line = comm::at_line(comm::this_thread().id);
-    throw_gathered(scope, "the ranks do not make the same call", description() + line);
+    throw_gathered(rank_set, "the ranks do not make the same call", description() + line);
   }
   return outcome;
 }
 
-comm::Outcome vote_on_call(const Site& site, Turn turn, const OwnBallot& mine, const Structure& tensor) {
+comm::Outcome vote_on_call(const OperatorId& id, Pass pass, const OwnBallot& mine, const Structure& tensor) {
   comm::Ballot ballot;
-  ballot.call = site.call(turn);
+  ballot.call = id.call(pass);
   ballot.value = mine.value;
   ballot.change = mine.change;
   ballot.requires_grad = mine.derivatives.requires_grad;
   ballot.has_tangent = mine.derivatives.has_tangent;
   ballot.grad_disabled = !records_gradients();
-  const CountedWaits waits(site.counter(turn == Turn::backward));
-  const auto outcome = vote(site.scope, ballot, [&] { return site.text(turn) + fingerprint(site.scope, tensor); });
-  require_same_mode(site, outcome.any_requires_grad, outcome.any_grad_disabled);
+  const CountedWaits waits(id.counter(pass == Pass::backward));
+  const auto outcome = vote(id.rank_set, ballot, [&] { return id.text(pass) + fingerprint(id.rank_set, tensor); });
+  require_same_mode(id, outcome.any_requires_grad, outcome.any_grad_disabled);
   return outcome;
 }
 
-void require_same_mode(const Site& site, bool any_requires_grad, bool any_grad_disabled) {
+void require_same_mode(const OperatorId& id, bool any_requires_grad, bool any_grad_disabled) {
   if (!any_requires_grad || !any_grad_disabled) return;
-  throw_gathered(site.scope,
-                 site.name +
+  throw_gathered(id.rank_set,
+                 id.name +
                      ": gradients are asked for on some ranks and disabled on others; enter torch.no_grad "
                      "(or pass create_graph) on all ranks or on none",
                  records_gradients() ? "enabled" : "disabled");
 }
 
-void require_same_value(const Site& site, const comm::Outcome& outcome, LazyText mine) {
-  if (!outcome.same_value) throw_gathered<std::invalid_argument>(site.scope, site.name + ": the ranks differ", mine());
+void require_same_value(const OperatorId& id, const comm::Outcome& outcome, LazyText mine) {
+  if (!outcome.same_value) throw_gathered<std::invalid_argument>(id.rank_set, id.name + ": the ranks differ", mine());
 }
 
-void throw_errors(const Site& site, const std::string& tensor, const GlobalStructure& structure) {
+void throw_errors(const OperatorId& id, const std::string& tensor, const GlobalStructure& structure) {
   for (std::size_t r = 0; r < structure.size(); ++r) {
-    if (structure[r].error_kind != Structure::Error::none) throw_error(site, tensor, r, structure[r]);
+    if (structure[r].error_kind != Structure::Error::none) throw_error(id, tensor, r, structure[r]);
   }
 }
 
-void throw_error(const Site& site, const std::string& tensor, std::size_t rank, const Structure& structure) {
+void throw_error(const OperatorId& id, const std::string& tensor, std::size_t rank, const Structure& structure) {
   const auto message =
-      site.name + ": the " + tensor + " of rank " + std::to_string(site.scope.ranks.at(rank)) + " " + structure.error;
+      id.name + ": the " + tensor + " of rank " + std::to_string(id.rank_set.ranks.at(rank)) + " " + structure.error;
   switch (structure.error_kind) {
     case Structure::Error::type:
       throw TypeError(message);
@@ -86,15 +86,15 @@ void throw_error(const Site& site, const std::string& tensor, std::size_t rank, 
   }
 }
 
-BackwardAgreement agree_on_backward(const Site& site, bool adjoint, bool has_gradient, Derivatives derivatives,
+BackwardAgreement agree_on_backward(const OperatorId& id, bool adjoint, bool has_gradient, Derivatives derivatives,
                                     const Structure& gradient) {
-  if (!site.scope.communicator) return {has_gradient, derivatives.has_tangent};
+  if (!id.rank_set.communicator) return {has_gradient, derivatives.has_tangent};
   if (!structure_check()) return {true, derivatives.has_tangent};
-  const auto turn = adjoint ? Turn::backward : Turn::forward;
-  const auto operation = doing(site, turn);
+  const auto pass = adjoint ? Pass::backward : Pass::forward;
+  const auto operation = operation_of(id, pass);
   const auto change = has_gradient ? comm::Change::structure : comm::Change::none;
-  const auto outcome = vote_on_call(site, turn, {change, comm::value_of(gradient.error), derivatives}, gradient);
-  require_same_value(site, outcome, [&] { return gradient.error; });
+  const auto outcome = vote_on_call(id, pass, {change, comm::value_of(gradient.error), derivatives}, gradient);
+  require_same_value(id, outcome, [&] { return gradient.error; });
   return {outcome.change != comm::Change::none, outcome.any_has_tangent};
 }
 

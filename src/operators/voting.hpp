@@ -19,9 +19,9 @@ bool structure_check();
 /// A text that may never be needed.
 using LazyText = c10::function_ref<std::string()>;
 
-/// Makes sure that all ranks of the scope make the same call, which `description` names. Otherwise throws on all of
+/// Makes sure that all ranks of the set make the same call, which `description` names. Otherwise throws on all of
 /// them, and tells what each one calls. Collective.
-comm::Outcome vote(const Scope& scope, const comm::Ballot& ballot, LazyText description);
+comm::Outcome vote(const RankSet& rank_set, const comm::Ballot& ballot, LazyText description);
 
 /// What one rank brings to the vote of an operator.
 struct OwnBallot {
@@ -32,28 +32,28 @@ struct OwnBallot {
 
 /// vote() for a call of an operator with this tensor. It throws on all ranks too if some ask for gradients and others
 /// disabled them. Collective.
-comm::Outcome vote_on_call(const Site& site, Turn turn, const OwnBallot& mine, const Structure& tensor);
+comm::Outcome vote_on_call(const OperatorId& id, Pass pass, const OwnBallot& mine, const Structure& tensor);
 
 /// Throws on all ranks if gradients are asked for on any and disabled on any. Collective where it throws.
-void require_same_mode(const Site& site, bool any_requires_grad, bool any_grad_disabled);
+void require_same_mode(const OperatorId& id, bool any_requires_grad, bool any_grad_disabled);
 
 /// Throws on all ranks if the values that they voted with differ. Collective where it throws.
-void require_same_value(const Site& site, const comm::Outcome& outcome, LazyText mine);
+void require_same_value(const OperatorId& id, const comm::Outcome& outcome, LazyText mine);
 
 /// Throws the first rank's error, if any has one: the same on all ranks. `tensor` is what messages call it.
-void throw_errors(const Site& site, const std::string& tensor, const GlobalStructure& structure);
+void throw_errors(const OperatorId& id, const std::string& tensor, const GlobalStructure& structure);
 /// Throws the error of one rank.
-[[noreturn]] void throw_error(const Site& site, const std::string& tensor, std::size_t rank,
+[[noreturn]] void throw_error(const OperatorId& id, const std::string& tensor, std::size_t rank,
                               const Structure& structure);
 
-/// Makes sure that all ranks of the site are in the same backward pass, and are asked alike for a gradient that can be
+/// Makes sure that all ranks of the id are in the same backward pass, and are asked alike for a gradient that can be
 /// differentiated again. Otherwise throws on all of them, and so it does if some ranks have a problem with theirs that
 /// others do not have. Collective.
 struct BackwardAgreement {
   bool any;          // whether any rank has a gradient
   bool has_tangent;  // whether any rank's gradient has a forward-mode derivative
 };
-BackwardAgreement agree_on_backward(const Site& site, bool adjoint, bool has_gradient, Derivatives derivatives,
+BackwardAgreement agree_on_backward(const OperatorId& id, bool adjoint, bool has_gradient, Derivatives derivatives,
                                     const Structure& gradient);
 
 }  // namespace distdl::operators

@@ -1,4 +1,4 @@
-#include "autograd/halves.hpp"
+#include "autograd/nonblocking.hpp"
 
 #include <ATen/ATen.h>
 #include <ATen/ThreadLocalState.h>
@@ -19,10 +19,10 @@ using operators::OperatorPtr;
 
 namespace {
 
-/// In torch.profiler: its name, and with record_shapes the bytes and the peers.
-class Recorded {
+/// An entry of torch.profiler: the name of the operator, and with record_shapes its bytes and peers.
+class ProfilerRecord {
  public:
-  Recorded(const std::string& name, const at::Tensor& x, const operators::Traffic& traffic)
+  ProfilerRecord(const std::string& name, const at::Tensor& x, const operators::Traffic& traffic)
       : record_(at::RecordScope::FUNCTION) {
     if (!record_.isActive()) return;
     const std::vector<c10::IValue> inputs{x};
@@ -37,12 +37,13 @@ class Recorded {
 };
 
 at::Tensor run(const OperatorPtr& linear_operator, const at::Tensor& x) {
-  const auto operation = operators::doing(linear_operator->site(), linear_operator->turn());
+  const auto operation = operators::operation_of(linear_operator->id(), linear_operator->pass());
   const auto traffic = linear_operator->traffic(x);
   linear_operator->counter().count(traffic);
-  const Recorded recorded(linear_operator->name(), x, traffic);
+  const ProfilerRecord record(linear_operator->name(), x, traffic);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  // Modes see operators, not what these are made of: selective checkpointing would leave out what writes to a tensor.
+  // Modes see operators, but not torch's functions within: selective checkpointing would leave out functions that write
+  // to a tensor.
   const c10::impl::ExcludeDispatchKeyGuard below_modes(
       c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
   // Zeros that torch makes for derivatives have no memory.
@@ -76,8 +77,9 @@ UnderWayPtr hand_over(const OperatorPtr& linear_operator, const at::Tensor& x, b
   under_way->x = x;
   under_way->version = version_of(x);
   under_way->order.emplace(x);
-  const operators::CountedWaits waits(linear_operator->counter());  // where there is no thread
-  // The state of this thread (the profiler's, for one) holds on the thread that does it.
+  const operators::CountedWaits waits(
+      linear_operator->counter());  // if there is no progress thread, comm::start() waits
+  // The progress thread takes over this thread's state, such as the profiler's.
   under_way->task = comm::start([under_way, state = at::ThreadLocalState()] {
     const at::ThreadLocalStateGuard same_state(state);
     under_way->result = under_way->order->run([&] { return run(under_way->linear_operator, under_way->x); });
@@ -89,10 +91,10 @@ at::Tensor result_of(UnderWay& under_way) {
   if (under_way.task) {
     RECORD_FUNCTION("distdl::" + under_way.linear_operator->name() + " wait", std::vector<c10::IValue>{});
     const operators::CountedWaits waits(under_way.linear_operator->counter());
-    const auto operation = operators::doing(under_way.linear_operator->site(), under_way.linear_operator->turn());
+    const auto operation = operators::operation_of(under_way.linear_operator->id(), under_way.linear_operator->pass());
     under_way.task->wait();
     if (version_of(under_way.x) != under_way.version) {
-      throw std::runtime_error(under_way.linear_operator->site().name +
+      throw std::runtime_error(under_way.linear_operator->id().name +
                                ": the input was written between start() and wait(), while it was sent");
     }
     under_way.order->join(under_way.result);
@@ -135,7 +137,7 @@ at::Tensor start(const OperatorPtr& linear_operator, const at::Tensor& x, bool r
   return token_of(hand_over(linear_operator, x, recorded), x.dtype());
 }
 
-at::Tensor done(const at::Tensor& result) {
+at::Tensor completed(const at::Tensor& result) {
   auto under_way = std::make_shared<UnderWay>();
   under_way->result = result;
   return token_of(std::move(under_way), result.dtype());

@@ -1,4 +1,4 @@
-#include "comm/questions.hpp"
+#include "comm/status_query.hpp"
 
 #include <algorithm>
 #include <array>
@@ -12,12 +12,12 @@ namespace distdl::comm {
 
 namespace {
 
-constexpr int kQuestion = 4243, kAnswer = 4244;  // tags that no operator uses
-constexpr std::size_t kMostAsked = 64;
+constexpr int kQuery = 4243, kReply = 4244;  // tags that no operator uses
+constexpr std::size_t kMostQueried = 64;
 constexpr std::chrono::milliseconds kBetweenLooks{10};
 
 struct Message {
-  std::int64_t question = 0;  // which one this is, or answers
+  std::int64_t query = 0;  // the number of the query, or of the query that this replies to
   std::array<char, 1000> text{};
 };
 
@@ -26,15 +26,15 @@ struct Sent {
   MPI_Request request = MPI_REQUEST_NULL;
 };
 
-struct Asked {
+struct ReceivedQuery {
   const Communicator* communicator;
   int rank;
-  std::int64_t question;
+  std::int64_t query;
 };
 
 bool stopped = false;  // guarded by with_communicators
-std::list<Sent> sent;  // until MPI has read it; both belong to the thread of the watchdog
-std::int64_t asked = 0;
+std::list<Sent> sent;  // until MPI has read it; used by the watchdog's thread only, like last_query
+std::int64_t last_query = 0;
 
 void post(const Communicator& communicator, int rank, int tag, const Message& message) {
   auto& one = sent.emplace_back(Sent{message});
@@ -70,8 +70,8 @@ bool with_usable(const Communicator* communicator, const std::function<void()>& 
   return used;
 }
 
-std::vector<Asked> questions() {
-  std::vector<Asked> result;
+std::vector<ReceivedQuery> received_queries() {
+  std::vector<ReceivedQuery> result;
   Message message;
   with_usable([&](const auto& communicators) {
     std::erase_if(sent, [](Sent& one) {
@@ -80,8 +80,8 @@ std::vector<Asked> questions() {
       return done != 0;
     });
     for (const auto* communicator : communicators) {
-      for (int rank = 0; (rank = take(*communicator, kQuestion, message)) >= 0;) {
-        result.push_back({communicator, rank, message.question});
+      for (int rank = 0; (rank = take(*communicator, kQuery, message)) >= 0;) {
+        result.push_back({communicator, rank, message.query});
       }
     }
   });
@@ -104,49 +104,50 @@ std::vector<int> world_ranks(const Communicator& communicator, std::size_t how_m
 
 }  // namespace
 
-void answer_questions(const Answer& answer) {
-  const auto open = questions();
+void answer_status_queries(const DescribeStatus& describe) {
+  const auto open = received_queries();
   if (open.empty()) return;
   Message message;
-  answer().copy(message.text.data(), message.text.size() - 1);  // with no lock held: it may take its time
-  for (const auto& [communicator, rank, question] : open) {
-    message.question = question;
-    with_usable(communicator, [&] { post(*communicator, rank, kAnswer, message); });
+  describe().copy(message.text.data(), message.text.size() - 1);  // with no lock held: it may take its time
+  for (const auto& [communicator, rank, query] : open) {
+    message.query = query;
+    with_usable(communicator, [&] { post(*communicator, rank, kReply, message); });
   }
 }
 
-Answers ask_all(const Communicator* communicator, std::chrono::milliseconds patience, const Answer& answer) {
-  Answers answers;
+StatusReplies query_status(const Communicator* communicator, std::chrono::milliseconds patience,
+                           const DescribeStatus& describe) {
+  StatusReplies replies;
   std::size_t missing = 0;
-  Message message{++asked, {}};
+  Message message{++last_query, {}};
   const bool posted = with_usable(communicator, [&] {
-    const auto ranks = std::min(static_cast<std::size_t>(communicator->size()), kMostAsked);
-    answers = {world_ranks(*communicator, ranks), std::vector<std::string>(ranks)};
+    const auto ranks = std::min(static_cast<std::size_t>(communicator->size()), kMostQueried);
+    replies = {world_ranks(*communicator, ranks), std::vector<std::string>(ranks)};
     for (int rank = 0; rank < static_cast<int>(ranks); ++rank) {
       if (rank == communicator->rank()) continue;
-      post(*communicator, rank, kQuestion, message);
+      post(*communicator, rank, kQuery, message);
       ++missing;
     }
   });
-  if (!posted) return answers;
+  if (!posted) return replies;
   const auto me = static_cast<std::size_t>(communicator->rank());
-  if (me < answers.texts.size()) answers.texts[me] = answer();
+  if (me < replies.texts.size()) replies.texts[me] = describe();
   const auto until = std::chrono::steady_clock::now() + patience;
   while (missing > 0 && std::chrono::steady_clock::now() < until) {
-    answer_questions(answer);
+    answer_status_queries(describe);
     with_usable(communicator, [&] {
-      for (int rank = 0; (rank = take(*communicator, kAnswer, message)) >= 0;) {
-        if (message.question != asked) continue;  // to an earlier question, too late
-        answers.texts.at(static_cast<std::size_t>(rank)) = message.text.data();
+      for (int rank = 0; (rank = take(*communicator, kReply, message)) >= 0;) {
+        if (message.query != last_query) continue;  // a late reply to an earlier query
+        replies.texts.at(static_cast<std::size_t>(rank)) = message.text.data();
         --missing;
       }
     });
     std::this_thread::sleep_for(kBetweenLooks);
   }
-  return answers;
+  return replies;
 }
 
-void stop_questions() {
+void stop_status_queries() {
   with_communicators([](const auto&) { stopped = true; });
 }
 
