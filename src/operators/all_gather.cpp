@@ -7,8 +7,8 @@
 #include "comm/requests.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
-#include "operators/region_copy.hpp"
 #include "operators/reduce_scatter.hpp"
+#include "operators/region_copy.hpp"
 #include "operators/staging.hpp"
 
 namespace distdl::operators {

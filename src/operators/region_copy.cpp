@@ -16,10 +16,10 @@ namespace distdl::operators {
 
 namespace {
 
-constexpr std::int64_t kShortRun = 64;         // bytes: up to here a loop takes less than a call of memcpy
-constexpr std::int64_t kStreamed = 16 << 20;   // bytes: as many as this do not stay in the caches
-constexpr std::int64_t kStreamedRun = 256;     // bytes: in shorter runs, the lines at their ends are most of all
-constexpr std::size_t kCacheLine = 64;         // bytes
+constexpr std::int64_t kShortRun = 64;        // bytes: up to here a loop takes less than a call of memcpy
+constexpr std::int64_t kStreamed = 12 << 20;  // bytes: of as many, few are still in the caches when they are read
+constexpr std::int64_t kStreamedRun = 256;    // bytes: in shorter runs, the lines at their ends are most of all
+constexpr std::size_t kCacheLine = 64;        // bytes
 
 /// The copy of two matrices of elements that are `to` and `from` bytes apart in a row and from row to row.
 struct Matrices {
@@ -96,8 +96,9 @@ void copy_elements(char* to, const char* from, const Matrices& matrices, std::in
 bool are_bytes(const at::Tensor& from, const at::Tensor& to) {
   const auto size = from.element_size();
   const bool transposed = from.dim() == 2 && from.stride(0) == 1 && from.stride(1) > 1;
-  return from.scalar_type() == to.scalar_type() && from.is_cpu() && to.is_cpu() && from.is_conj() == to.is_conj() &&
-         from.is_neg() == to.is_neg() && size <= 16 && (size & (size - 1)) == 0 && !transposed;
+  return from.scalar_type() == to.scalar_type() && !from._is_zerotensor() && from.is_cpu() && to.is_cpu() &&
+         from.is_conj() == to.is_conj() && from.is_neg() == to.is_neg() && size <= 16 && (size & (size - 1)) == 0 &&
+         !transposed;
 }
 
 }  // namespace
