@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -22,7 +22,8 @@ from distdl.partition import Partition
 # copy of the block. It is measured: see the page on performance.
 SMALLEST = 1 << 20
 
-Share, Sliding = _core.Share, _core.Sliding
+Share: TypeAlias = _core.Share
+Sliding: TypeAlias = _core.Sliding
 
 
 def fit(slidings: Sequence[Sliding], others: int) -> bool:
