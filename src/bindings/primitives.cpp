@@ -16,7 +16,6 @@
 #include "operators/reduce_scatter.hpp"
 #include "operators/repartition.hpp"
 #include "operators/replicate.hpp"
-#include "operators/resize_exchange.hpp"
 #include "operators/sum_reduce.hpp"
 
 namespace distdl::bindings {
@@ -167,17 +166,6 @@ void bind_primitives(py::module_& m) {
            }),
            py::arg("layer"), py::arg("root"), py::arg("P_x"), py::arg("P_y"), py::arg("wanted"), py::arg("periodic"),
            py::arg("fill"));
-  py::class_<ResizeExchangePrimitive, ExchangePrimitive>(m, "ResizeExchange")
-      .def(py::init([](const std::string& layer, const py::object& root, const Workers& x,
-                       const std::vector<geometry::Resizing>& resizings, double fill, bool aligned) {
-             const auto handle = communicator_handle(root);
-             const py::gil_scoped_release release;
-             return std::make_unique<ResizeExchangePrimitive>(layer, handle, named("P_x", x), resizings, fill, aligned);
-           }),
-           py::arg("layer"), py::arg("root"), py::arg("P_x"), py::arg("resizings"), py::arg("fill"), py::arg("aligned"))
-      .def_property_readonly(
-          "outputs", [](const ResizeExchangePrimitive& self) { return sizes_of(self.outputs()); },
-          "The sizes of the outputs' blocks by dimension.");
 }
 
 }  // namespace distdl::bindings

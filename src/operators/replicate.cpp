@@ -4,24 +4,25 @@
 
 #include "operators/all_sum_reduce.hpp"
 #include "operators/elements.hpp"
-#include "operators/sum_reduce.hpp"
+#include "operators/tensor_checks.hpp"
 
 namespace distdl::operators {
 
 at::Tensor Replicate::apply(const at::Tensor& x) const { return at::alias(x); }
 
-OperatorPtr Replicate::adjoint() const { return c10::make_intrusive<AllSumReduce>(site_, !is_adjoint_, group_); }
+OperatorPtr Replicate::adjoint() const { return c10::make_intrusive<AllSumReduce>(id_, !is_adjoint_, group_); }
 
 ReplicatePrimitive::ReplicatePrimitive(MPI_Comm root, const Partition& x)
-    : Primitive("Replicate", scope_of(root, {x}), x),
-      group_(std::make_shared<AxisGroup>(site_->scope, x_, Axes{"axes", {}, Shape{}}.resolve(site_->name, x_.grid.dim()))) {}
+    : Primitive("Replicate", rank_set_of(root, {x}), x),
+      group_(std::make_shared<AxisGroup>(id_->rank_set, x_,
+                                         Axes{"axes", {}, Shape{}}.resolve(id_->name, x_.grid.dim()))) {}
 
 OperatorPtr ReplicatePrimitive::plan(const GlobalStructure& structure) {
-  sum_type(check_roles(*site_, x_, structure));
+  sum_type(check_roles(*id_, x_, structure));
   for (std::int64_t worker = 1; worker < x_.grid.size(); ++worker) {
-    check_equal_shapes(*site_, x_, {0, worker}, structure);
+    check_equal_shapes(*id_, x_, {0, worker}, structure);
   }
-  return c10::make_intrusive<Replicate>(site_, false, group_);
+  return c10::make_intrusive<Replicate>(id_, false, group_);
 }
 
 }  // namespace distdl::operators

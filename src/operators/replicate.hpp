@@ -10,8 +10,8 @@ namespace distdl::operators {
 /// copies is the sum of what comes back for each of them.
 class Replicate final : public LinearOperator {
  public:
-  Replicate(std::shared_ptr<const Site> site, bool is_adjoint, std::shared_ptr<const AxisGroup> group)
-      : LinearOperator(std::move(site), is_adjoint), group_(std::move(group)) {}
+  Replicate(std::shared_ptr<const OperatorId> id, bool is_adjoint, std::shared_ptr<const AxisGroup> group)
+      : LinearOperator(std::move(id), is_adjoint), group_(std::move(group)) {}
 
   /// Unlike other operators' results, this one shares the memory of x: a parameter is not copied to be used.
   at::Tensor apply(const at::Tensor& x) const override;

@@ -9,6 +9,7 @@ from support.blocks import assemble, block_of, grid
 from support.ranks import job, raises_everywhere
 from support.tensors import values
 
+
 def padding_layer(kind, dims):
     """With widths of 2, and with 1.5 where constants are filled in."""
     return getattr(torch.nn, f"{kind}Pad{dims}d")(*([2, 1.5] if kind == "Constant" else [2]))

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from distdl import _core
 from distdl.collective.construction import PartitionLike, partitions_behind_first
+from distdl.nn.conv.kernels import conv3d
 from distdl.nn.conv.layer import ConvLayer
 from distdl.nn.families import family
 from distdl.nn.options import check_choice, per_dimension
@@ -33,7 +34,7 @@ Size = int | tuple[int, ...]
 
 
 class _DistributedConv(ConvLayer):
-    functions = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+    functions = {1: F.conv1d, 2: F.conv2d, 3: conv3d}
     padding: str | tuple[int, ...]
 
     @partitions_behind_first("P_y", "P_w")

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import distdl
-from distdl import primitives
-from distdl._load import _core
-from support import grid, job, raises_everywhere
+from distdl import _core, operators
+from support.blocks import grid
+from support.ranks import job, raises_everywhere
 
 
 def agreement_on(P, *tensors):
@@ -44,7 +44,7 @@ def everyone(P_world):
 
 @pytest.fixture
 def total_of(everyone):
-    return primitives.all_sum_reduce(everyone, [0])
+    return operators.all_sum_reduce(everyone, [0])
 
 
 def expected_total(x):
@@ -56,7 +56,7 @@ def one_if_parallel():
 
 
 def test_one_vote_a_call_whatever_is_within(everyone, total_of):
-    agreement, other = agreement_on(everyone), primitives.all_gather(everyone, [0])
+    agreement, other = agreement_on(everyone), operators.all_gather(everyone, [0])
     x, y = torch.full((2,), float(job.rank)), torch.full((3,), 1.0)
 
     def layer():
@@ -185,7 +185,7 @@ def test_a_layer_within_a_layer(everyone, total_of):
                 b = primitive_within(given)
             return a, b, changed
 
-    primitive_within = primitives.all_sum_reduce(everyone, [0])
+    primitive_within = operators.all_sum_reduce(everyone, [0])
     layer(x)
     assert votes_of(lambda: layer(x)) == one_if_parallel()
     assert not layer(x)[2]
@@ -209,10 +209,10 @@ def test_a_layer_twice_within_a_layer(everyone):
 
 def test_an_operator_on_some_of_the_ranks(everyone):
     """Within a layer on all ranks it goes by the layer; within a layer on fewer ranks than its own it votes."""
-    outer, total = agreement_on(everyone), primitives.all_sum_reduce(everyone, [0])
+    outer, total = agreement_on(everyone), operators.all_sum_reduce(everyone, [0])
     first = everyone._line(everyone._ranks[:1])
     inner, x = agreement_on(first), torch.ones(2)
-    copied = primitives.broadcast(first, first)
+    copied = operators.broadcast(first, first)
 
     def layer():
         with call(outer, x), call(inner, x):
