@@ -75,7 +75,7 @@ class Partition:
         else:
             ranks = tuple(range(comm.Get_size()))
             shape = tuple(comm.dims) if isinstance(comm, MPI.Cartcomm) else (len(ranks),)
-            self.grid = Grid(comm, ranks, shape, ranks)
+            self.grid = Grid(comm, ranks, shape, constructors=ranks, me=comm.Get_rank())
 
     @classmethod
     def of_grid(cls, grid: Grid, like: Partition | Grid | MPI.Comm = MPI.COMM_NULL) -> Self:
@@ -246,7 +246,7 @@ class Partition:
             return Partition.of_grid(Grid.unknown(shape))
         ranks = self.grid.side_by_side(self.grid.place, axes)
         # Other workers have other sub-grids, and know nothing of this one.
-        return self._derived(Grid(self.grid.root, ranks, tuple(shape), constructors=ranks))
+        return self._derived(Grid(self.grid.root, ranks, tuple(shape), constructors=ranks, me=self.grid.me))
 
     @_together
     def create_partition_union(self, other: Partition) -> Partition:

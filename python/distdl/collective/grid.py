@@ -27,27 +27,24 @@ class Grid:
         ranks: the ranks of the workers, in worker order.
         shape: the number of workers along each dimension.
         constructors: the ranks that construct together what is made on this grid.
+        me: this rank's number in the root communicator, which it may outlive.
     """
 
     root: MPI.Comm | None
     ranks: tuple[int, ...]
     shape: tuple[int, ...]
     constructors: tuple[int, ...]
+    me: int
 
     @classmethod
     def unknown(cls, shape: Sequence[int] = ()) -> Grid:
         """The grid of a partition of which this rank knows nothing, or its shape alone."""
-        return cls(None, (), tuple(shape), ())
+        return cls(None, (), tuple(shape), (), MPI.UNDEFINED)
 
     @property
     def known(self) -> bool:
         """Whether this rank knows the partition."""
         return self.root is not None
-
-    @functools.cached_property
-    def me(self) -> int:
-        """This rank's number in the root communicator."""
-        return MPI.UNDEFINED if self.root is None else self.root.Get_rank()
 
     @functools.cached_property
     def rank(self) -> int:
@@ -100,7 +97,7 @@ class Grid:
 
     def related(self, ranks: Sequence[int], shape: Sequence[int]) -> Grid:
         """Other ranks of the same root."""
-        return Grid(self.root, tuple(ranks), tuple(int(extent) for extent in shape), self.constructors)
+        return Grid(self.root, tuple(ranks), tuple(int(extent) for extent in shape), self.constructors, self.me)
 
     def reshaped(self, shape: Sequence[int]) -> Grid:
         """The same workers in another shape."""

@@ -14,7 +14,7 @@ from support.ranks import job, raises_everywhere
 
 
 def agreement_on(P, *tensors):
-    return _core.LayerAgreement("Layer", P._root, list(P._ranks), list(tensors or ["input"]))
+    return _core.LayerAgreement("Layer", P.grid.root, list(P.ranks), list(tensors or ["input"]))
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def test_tells_what_changed_on_any_rank(everyone):
     assert changed_by(agreement, x.double() if last else x)
     assert changed_by(agreement, x)
     assert changed_by(agreement, x, x if last else None)
-    assert agreement.structure(1, everyone._ranks) == [None] * (job.size - 1) + [([2], torch.float32)]
+    assert agreement.structure(1, everyone.ranks) == [None] * (job.size - 1) + [([2], torch.float32)]
     assert changed_by(agreement, x)
     assert changed_by(agreement, x, own="option")
     assert changed_by(agreement, x, parameters=[x], own="option")
@@ -210,7 +210,7 @@ def test_a_layer_twice_within_a_layer(everyone):
 def test_an_operator_on_some_of_the_ranks(everyone):
     """Within a layer on all ranks it goes by the layer; within a layer on fewer ranks than its own it votes."""
     outer, total = agreement_on(everyone), operators.all_sum_reduce(everyone, [0])
-    first = everyone._line(everyone._ranks[:1])
+    first = everyone.grid.line(everyone.ranks[:1])
     inner, x = agreement_on(first), torch.ones(2)
     copied = operators.broadcast(first, first)
 
@@ -299,6 +299,6 @@ def test_a_copy_has_calls_of_its_own(everyone, total_of):
 def test_blocks(everyone):
     agreement = agreement_on(everyone, "input", "target")
     changed_by(agreement, torch.ones(2), torch.ones(job.rank + 1))
-    assert agreement.blocks(1, "P_x", [job.size], everyone._ranks) == [list(range(1, job.size + 1))]
+    assert agreement.blocks(1, "P_x", [job.size], everyone.ranks) == [list(range(1, job.size + 1))]
     with pytest.raises(ValueError, match=r"P_t has shape .*must have as many dimensions"):
-        agreement.blocks(0, "P_t", [job.size, 1], everyone._ranks)
+        agreement.blocks(0, "P_t", [job.size, 1], everyone.ranks)
