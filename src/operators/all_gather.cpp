@@ -8,6 +8,7 @@
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
 #include "operators/reduce_scatter.hpp"
+#include "operators/region_copy.hpp"
 #include "operators/staging.hpp"
 
 namespace distdl::operators {
@@ -55,7 +56,7 @@ at::Tensor AllGather::apply(const at::Tensor& x) const {
   std::int64_t start = 0;
   for (const auto& box : plan_->blocks) {
     const auto size = geometry::volume(box);
-    view_of(result, box).copy_(arrived.narrow(0, start, size).view(geometry::shape_of(box)));
+    copy_region(arrived.narrow(0, start, size).view(geometry::shape_of(box)), view_of(result, box));
     start += size;
   }
   return result;

@@ -12,6 +12,8 @@
 #include <mutex>
 #include <vector>
 
+#include "operators/region_copy.hpp"
+
 namespace distdl::operators {
 
 namespace {
@@ -170,7 +172,7 @@ at::Tensor converted(const at::Tensor& x, c10::ScalarType dtype) {
   return x.scalar_type() == dtype ? x : empty(x.sizes(), x.options().dtype(dtype)).copy_(resolved(x));
 }
 
-at::Tensor copy_of(const at::Tensor& x) { return empty(x.sizes(), x.options()).copy_(resolved(x)); }
+at::Tensor copy_of(const at::Tensor& x) { return copy_region(resolved(x), empty(x.sizes(), x.options())); }
 
 void set_pool_limit(std::size_t bytes) { pool().set_limit(bytes); }
 std::size_t pool_limit() { return pool().limit(); }

@@ -6,6 +6,7 @@
 #include "operators/block_sum.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
+#include "operators/region_copy.hpp"
 #include "operators/staging.hpp"
 #include "operators/sum_reduce.hpp"
 
@@ -34,7 +35,7 @@ at::Tensor ReduceScatter::apply(const at::Tensor& x) const {
   std::int64_t start = 0;
   for (const auto& box : plan_->blocks) {
     const auto size = geometry::volume(box);
-    packed.narrow(0, start, size).view(geometry::shape_of(box)).copy_(resolved(view_of(mine, box)));
+    copy_region(resolved(view_of(mine, box)), packed.narrow(0, start, size).view(geometry::shape_of(box)));
     counts.push_back(sum.count_of(size, "MPI_Ireduce_scatter"));
     start += size;
   }

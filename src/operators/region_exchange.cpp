@@ -9,6 +9,7 @@
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
 #include "operators/messages.hpp"
+#include "operators/region_copy.hpp"
 #include "operators/staging.hpp"
 
 namespace distdl::operators {
@@ -93,7 +94,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
       const auto& region = to_myself[own++];
       if ((&message == basis) != of_basis) continue;
       const auto target = view_of(result, message.region);
-      sums && !of_basis ? add(target, region, target) : void(target.copy_(region));
+      sums && !of_basis ? add(target, region, target) : void(copy_region(region, target));
     }
   };
   if (basis) from_myself(true);
@@ -104,7 +105,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
     if (sums) {
       add(regions[i], delivered(arrivals[i], x.device()), regions[i]);
     } else if (!arrivals[i].is_same(regions[i])) {
-      regions[i].copy_(arrivals[i]);
+      copy_region(arrivals[i], regions[i]);
     }
   }
   sending.wait_all();

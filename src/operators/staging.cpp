@@ -10,6 +10,7 @@
 
 #include "comm/error.hpp"
 #include "operators/memory.hpp"
+#include "operators/region_copy.hpp"
 
 namespace distdl::operators {
 
@@ -51,7 +52,7 @@ bool is_staged(const at::Device& device) {
 
 at::Tensor for_sending(const at::Tensor& x) {
   if (!is_staged(x.device())) return contiguous(x);
-  return empty(x.sizes(), host_options(x.options())).copy_(resolved(x));
+  return copy_region(resolved(x), empty(x.sizes(), host_options(x.options())));
 }
 
 at::Tensor for_receiving(at::IntArrayRef sizes, const at::TensorOptions& options) {
@@ -60,7 +61,7 @@ at::Tensor for_receiving(at::IntArrayRef sizes, const at::TensorOptions& options
 
 at::Tensor delivered(const at::Tensor& arrived, const at::Device& device) {
   if (!is_staged(device)) return arrived;
-  return empty(arrived.sizes(), arrived.options().device(device).pinned_memory(false)).copy_(arrived);
+  return copy_region(arrived, empty(arrived.sizes(), arrived.options().device(device).pinned_memory(false)));
 }
 
 StreamOrder::StreamOrder(const at::Tensor& x) : device_(x.device()) {
