@@ -4,6 +4,7 @@
 
 #include <map>
 #include <optional>
+#include <stdexcept>
 #include <string>
 
 #include "bindings/bindings.hpp"
@@ -12,6 +13,7 @@
 #include "geometry/grid.hpp"
 #include "geometry/matching.hpp"
 #include "geometry/resizing.hpp"
+#include "geometry/sliding.hpp"
 #include "geometry/window.hpp"
 
 namespace distdl::bindings {
@@ -22,9 +24,24 @@ using geometry::AdaptiveWindows;
 using geometry::Interpolation;
 using geometry::Interval;
 using geometry::Shape;
+using geometry::Share;
+using geometry::Sliding;
 using Pair = std::pair<std::int64_t, std::int64_t>;
 
 Pair pair_of(const Interval& interval) { return {interval.start, interval.stop}; }
+Pair pair_of(const Sliding::Widths& widths) { return {widths.left, widths.right}; }
+
+std::vector<Pair> pairs_of(const std::vector<Interval>& intervals) {
+  std::vector<Pair> pairs;
+  for (const auto& interval : intervals) pairs.push_back(pair_of(interval));
+  return pairs;
+}
+
+std::vector<Interval> intervals_of(const std::vector<Pair>& pairs) {
+  std::vector<Interval> intervals;
+  for (const auto& [start, stop] : pairs) intervals.push_back({start, stop});
+  return intervals;
+}
 
 std::vector<std::int64_t> matched_many(const Shape& one, const Shape& many, std::int64_t one_rank, bool transpose_one,
                                        bool transpose_many) {
@@ -90,6 +107,62 @@ void bind_resizings(py::module_& m) {
           "The inputs that these outputs are weighted sums of, tap by tap, and their weights.");
 }
 
+Sliding sliding(std::int64_t kernel, std::int64_t stride, std::int64_t dilation, const std::vector<Pair>& blocks,
+                const std::vector<Pair>& outputs, const std::vector<Pair>& reads) {
+  if (outputs.size() != blocks.size() || reads.size() != blocks.size()) {
+    throw std::invalid_argument("Sliding: there are " + std::to_string(blocks.size()) + " blocks, " +
+                                std::to_string(outputs.size()) + " of outputs and " + std::to_string(reads.size()) +
+                                " reads; there must be as many of each");
+  }
+  return {kernel, stride, dilation, intervals_of(blocks), intervals_of(outputs), intervals_of(reads)};
+}
+
+/// Place i along the dimension. Throws std::out_of_range, which is Python's IndexError.
+std::size_t place(const Sliding& sliding, std::int64_t i) {
+  if (i < 0 || i >= std::ssize(sliding.blocks)) {
+    throw std::out_of_range("Sliding: there is no place " + std::to_string(i) + " among " +
+                            std::to_string(sliding.blocks.size()));
+  }
+  return static_cast<std::size_t>(i);
+}
+
+void bind_sliding(py::module_& m) {
+  py::class_<Share>(m, "Share", "The terms of a convolution along one dimension that read some of its inputs.")
+      .def_property_readonly(
+          "taps", [](const Share& self) { return pair_of(self.taps); }, "(start, stop) of the kernel's that are met.")
+      .def_property_readonly(
+          "outputs", [](const Share& self) { return pair_of(self.outputs); }, "(start, stop) of those with terms.")
+      .def_readonly("padding", &Share::padding, "How many zeros the convolution that computes them has on both sides.")
+      .def_readonly("first", &Share::first, "Which of its outputs is the term of the first of `outputs`.");
+  const auto at = [](auto member) {
+    return [member](const Sliding& self, std::int64_t i) { return pair_of((self.*member)(place(self, i))); };
+  };
+  py::class_<Sliding>(m, "Sliding", "A convolution kernel that slides along one dimension over blocks.")
+      .def(py::init(&sliding), py::arg("kernel"), py::arg("stride"), py::arg("dilation"), py::arg("blocks"),
+           py::arg("outputs"), py::arg("reads"))
+      .def("__deepcopy__", &shared_by_copies, py::arg("memo"), "A copied layer shares it.")
+      .def_property_readonly(
+          "blocks", [](const Sliding& self) { return pairs_of(self.blocks); }, "(start, stop) of each place's inputs.")
+      .def_property_readonly(
+          "reads", [](const Sliding& self) { return pairs_of(self.reads); }, "(start, stop) of what each place reads.")
+      .def(
+          "padding", [](const Sliding& self, std::int64_t i) { return self.padding(place(self, i)); }, py::arg("i"),
+          "With how many zeros on both sides of place i's block the local layer has its outputs; None if with none.")
+      .def("halo", at(&Sliding::halo), py::arg("i"), "How many inputs place i wants of the places before and after it.")
+      .def("border", at(&Sliding::border), py::arg("i"),
+           "How many inputs at the start and the end of place i's block the places before and after it want.")
+      .def("has_halos", &Sliding::has_halos, "Whether any place wants something of another.")
+      .def("fits", &Sliding::fits,
+           "Whether the local layer computes all outputs, and all halos come from the blocks next to them.")
+      .def(
+          "share",
+          [](const Sliding& self, std::int64_t i, std::int64_t start, std::int64_t stop) {
+            return self.share(place(self, i), {start, stop});
+          },
+          py::arg("i"), py::arg("start"), py::arg("stop"),
+          "What the inputs from `start` to `stop`, at an end of what place i reads and counted from its block, add.");
+}
+
 }  // namespace
 
 void bind_geometry(py::module_& m) {
@@ -124,6 +197,7 @@ void bind_geometry(py::module_& m) {
       .def("reach", &geometry::TransposedWindow::reach, "How far apart the first and the last output of an input are.")
       .def("first", &geometry::TransposedWindow::first, py::arg("i"), "The first output that input i adds to.");
   bind_resizings(m);
+  bind_sliding(m);
 }
 
 }  // namespace distdl::bindings

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from distdl import primitives
+from distdl._load import _core
 from distdl.nn.boundary import Interval
 from distdl.parameters import zero_of
 from distdl.partition import Partition
@@ -22,78 +22,8 @@ from distdl.partition import Partition
 # copy of the block. It is measured: see the page on performance.
 SMALLEST = 1 << 20
 
-
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-@dataclass(frozen=True)
-class Share:
-    """The part of a convolution along one dimension that reads some of the inputs.
-
-    Of the local layer with `padding`, applied to these inputs and the `taps` of the kernel, the outputs from `first` on
-    are its terms of `outputs`.
-    """
-
-    taps: Interval
-    outputs: Interval
-    padding: int
-    first: int
-
-
-@dataclass(frozen=True)
-class Sliding:
-    """A kernel that slides along one dimension: what each place along it has, computes, and reads for that."""
-
-    kernel: int
-    stride: int
-    dilation: int
-    blocks: Sequence[Interval]
-    outputs: Sequence[Interval]
-    reads: Sequence[Interval]
-
-    def padding(self, i: int) -> int | None:
-        """With how many zeros on both sides the local layer has place i's outputs of its block; None if with none."""
-        (start, stop), (first, last) = self.blocks[i], self.outputs[i]
-        width, size = start - self.reads[i][0], stop - start
-        count = (size + 2 * width - self.dilation * (self.kernel - 1) - 1) // self.stride + 1
-        return width if width >= 0 and size > 0 and count == last - first > 0 else None
-
-    def halo(self, i: int) -> tuple[int, int]:
-        """How many inputs place i wants of the places before and after it."""
-        (start, stop), (first, last) = self.blocks[i], self.reads[i]
-        return start - first if i > 0 else 0, max(last - stop, 0) if i + 1 < len(self.blocks) else 0
-
-    def border(self, i: int) -> tuple[int, int]:
-        """How many inputs at the start and at the end of place i's block the places before and after it want."""
-        return self.halo(i - 1)[1] if i > 0 else 0, self.halo(i + 1)[0] if i + 1 < len(self.blocks) else 0
-
-    def has_halos(self) -> bool:
-        """Whether any place wants something of another."""
-        return any(map(any, map(self.halo, range(len(self.blocks)))))
-
-    def fits(self) -> bool:
-        """Whether the local layer computes all outputs, and all halos come from the blocks next to them."""
-        return all(
-            self.padding(i) is not None and sum(self.border(i)) <= stop - start
-            for i, (start, stop) in enumerate(self.blocks)
-        )
-
-    def share(self, i: int, start: int, stop: int) -> Share:
-        """What the inputs from `start` to `stop`, counted from place i's block, are read for; for the ends of what is
-        read, so that it is not nothing."""
-        padding, (first, last) = self.padding(i) or 0, self.outputs[i]
-        s, d = self.stride, self.dilation
-        low = max(0, _ceil(start + padding - (self.kernel - 1) * d, s))
-        high = min(last - first, (stop - 1 + padding) // s + 1)
-        taps = (
-            max(0, _ceil(start + padding - (high - 1) * s, d)),
-            min(self.kernel, (stop - 1 + padding - low * s) // d + 1),
-        )
-        before = start - (low * s - padding + taps[0] * d)  # by how much the first window begins before the inputs
-        behind = (high - 1 - low) * s + (taps[1] - 1 - taps[0]) * d + 1 - before - (stop - start)
-        skipped = max(0, _ceil(max(behind, 0) - before, s))
-        return Share(taps, (low, high), skipped * s + before, skipped)
+Share: TypeAlias = _core.Share
+Sliding: TypeAlias = _core.Sliding
 
 
 def fit(slidings: Sequence[Sliding], others: int) -> bool:
