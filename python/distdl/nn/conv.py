@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from distdl._load import _core
 from distdl.construction import constructor
 from distdl.nn.boundary import as_of
+from distdl.nn.conv_kernels import conv3d
 from distdl.nn.conv_layer import ConvLayer, split_partitions
 from distdl.nn.window import per_dimension
 
 
 class _DistributedConv(ConvLayer):
-    _functions = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+    _functions = {1: F.conv1d, 2: F.conv2d, 3: conv3d}
 
     @constructor
     def __init__(self, P_x: Any, *arguments: Any, **options: Any) -> None:
