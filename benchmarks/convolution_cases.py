@@ -10,8 +10,18 @@ from torch import Tensor
 
 import distdl
 from distdl import Partition
+from distdl.nn.conv_kernels import conv3d
 
 CHANNELS = 32
+
+
+class LocalConv3d(torch.nn.Conv3d):
+    """By the kernel that workers take."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The output."""
+        assert not isinstance(self.padding, str)
+        return conv3d(input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,8 @@ class Programs:
         block = x.chunk(2, dim=2)[world.rank].clone()
         read = torch.randn(1, CHANNELS, *(n + 2 * padding for n in block.shape[2:]))
         self.distributed = Program(distributed, block.requires_grad_(), block.detach())
-        self.local = Program(getattr(torch.nn, name)(*sizes), read.requires_grad_(), block.detach())
+        local = LocalConv3d if one.dims == 3 else getattr(torch.nn, name)
+        self.local = Program(local(*sizes), read.requires_grad_(), block.detach())
         self.sequential = Program(sequential, x.requires_grad_(), x.detach())
         self.parameters = sum(parameter.nbytes for parameter in sequential.parameters())
         self.halo = padding * x.nbytes // side  # bytes that a rank receives

@@ -33,6 +33,7 @@ ENTRIES = [
     *(Entry(f"Repartition-{dims}d", exchanges.repartition_contiguous(dims)) for dims in (2, 3, 4)),
     *(Entry(f"Repartition-{dims}d-strided", exchanges.repartition_strided(dims)) for dims in (2, 3, 4)),
     *(Entry(f"HaloExchange-{dims}d", exchanges.halo_exchange(dims)) for dims in (1, 2, 3)),
+    Entry("HaloExchange-images", exchanges.halo_exchange_of_images),
     Entry("Broadcast-self", cases.broadcast_to_oneself, moves=False),
     Entry("Repartition-same", cases.repartition_to_the_same, moves=False),
     Entry("HaloExchange-nobody", cases.halo_exchange_with_nobody, moves=False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -12,6 +13,7 @@ from cases import Case, first_alone, on
 from distdl import Partition, nn
 
 ALL = slice(None)
+IMAGE_CHANNELS = 8
 MakesCase = Callable[[Partition, int], Case]
 
 
@@ -57,24 +59,33 @@ def halo_exchange(dims: int) -> MakesCase:
     """Blocks side by side in the last dimension: each grows by the layer of the other that is next to it."""
 
     def make(world: Partition, n: int) -> Case:
-        shape = _shape(n, dims)
-        columns, others = shape[-1], [1] * (dims - 1)
-        grid = world.create_cartesian_topology_partition([*others, 2])
-        left, right = world.rank, 1 - world.rank
-        edge = columns - 1 if world.rank == 0 else 0
-        halo = columns if world.rank == 0 else 0
-        overlaps = Overlaps(
-            kept=((ALL,), (..., slice(left, left + columns))),
-            sent=(..., slice(edge, edge + 1)),
-            received=(..., slice(halo, halo + 1)),
-        )
-
-        def construct() -> torch.nn.Module:
-            return nn.HaloExchange(grid, [(0, 0)] * (dims - 1) + [(left, right)])
-
-        return _exchange(construct, on(world, *shape), overlaps, overlaps.adjoint(adds=True), n // columns)
+        return _halo_exchange(world, _shape(n, dims))
 
     return make
+
+
+def halo_exchange_of_images(world: Partition, n: int) -> Case:
+    """Images of 8 channels side by side: each grows by the column of the other that is next to it."""
+    side = math.isqrt(n // IMAGE_CHANNELS)
+    return _halo_exchange(world, [1, IMAGE_CHANNELS, side, side])
+
+
+def _halo_exchange(world: Partition, shape: list[int]) -> Case:
+    *others, columns = shape
+    grid = world.create_cartesian_topology_partition([*(1 for _ in others), 2])
+    left, right = world.rank, 1 - world.rank
+    edge = columns - 1 if world.rank == 0 else 0
+    halo = columns if world.rank == 0 else 0
+    overlaps = Overlaps(
+        kept=((ALL,), (..., slice(left, left + columns))),
+        sent=(..., slice(edge, edge + 1)),
+        received=(..., slice(halo, halo + 1)),
+    )
+
+    def construct() -> torch.nn.Module:
+        return nn.HaloExchange(grid, [(0, 0)] * len(others) + [(left, right)])
+
+    return _exchange(construct, on(world, *shape), overlaps, overlaps.adjoint(adds=True), math.prod(others))
 
 
 def _exchange(
