@@ -12,7 +12,7 @@ namespace distdl::geometry {
 /// Block i of n elements over p workers: the first n mod p workers hold one element more.
 Interval balanced_block(std::int64_t n, std::int64_t p, std::int64_t i);
 
-/// Consecutive blocks that cover [0, extent()): balanced ones by arithmetic, any others by their offsets.
+/// Consecutive blocks that cover [0, extent()). Balanced blocks are computed, all others are kept as their offsets.
 class Blocks {
  public:
   static Blocks balanced(std::int64_t extent, std::int64_t count);
@@ -26,7 +26,8 @@ class Blocks {
  private:
   std::int64_t extent_ = 0;
   std::int64_t count_ = 0;
-  // count + 1 of them; none when balanced. Copies share them, so that a copy costs the same for any count.
+  // Where each block starts, and where the last one stops; null for balanced blocks. Copies of this object share the
+  // offsets, so that a copy costs the same for any count.
   std::shared_ptr<const std::vector<std::int64_t>> offsets_;
 };
 

@@ -19,8 +19,9 @@ struct Intervals {
   std::function<Interval(std::int64_t)> at;
 };
 
-/// What the target workers want. Along each dimension worker i of the grid wants at most bounds[d].at(i), which may
-/// reach outside of [0, extent). Where workers of one grid line want different things, `exact` gives each one's box.
+/// What the target workers want. Place i along dimension d of their grid wants at most bounds[d].at(i), which may reach
+/// outside of [0, extent). Where workers at the same place along a dimension want different intervals, `exact` gives
+/// the box of each worker.
 struct Wanted {
   std::vector<Intervals> bounds;
   std::function<Box(std::int64_t rank)> exact = {};
@@ -28,12 +29,12 @@ struct Wanted {
   Box box(const Grid& grid, std::int64_t rank) const;
 };
 
-/// The smallest intervals around these whose ends do not decrease, as bounds need it: for intervals in any order. What
-/// empty ones among them are bounded by does not matter.
+/// The smallest intervals that contain the given ones and whose ends do not decrease, as bounds need it; the given ones
+/// may be in any order. Empty intervals may be bounded by anything.
 std::vector<Interval> bounds_of(const std::vector<Interval>& intervals);
 
-/// Worker (i, j, ...) of the target grid wants the box of intervals[0][i], intervals[1][j], ..., whose ends may be in
-/// any order.
+/// Worker (i, j, ...) of the target grid wants the box of intervals[0][i], intervals[1][j], .... The intervals along a
+/// dimension may be in any order.
 Wanted wanted_intervals(std::vector<std::vector<Interval>> intervals, const Grid& targets);
 
 struct Transfer {
@@ -41,7 +42,7 @@ struct Transfer {
   Box region;         // in this worker's local coordinates: of its input if it sends, of its output if it receives
 };
 
-/// Sends and receives pair up: between two workers, the k-th send of one is the k-th receive of the other.
+/// Sends and receives pair up: the k-th send of a worker to another is the k-th receive there from this worker.
 struct ExchangePlan {
   std::vector<Transfer> sends;
   std::vector<Transfer> receives;
@@ -54,7 +55,7 @@ struct ExchangePlan {
 ExchangePlan plan_exchange(const std::vector<Blocks>& owned, const Wanted& wanted, std::optional<std::int64_t> source,
                            std::optional<std::int64_t> target, const std::vector<bool>& periodic);
 
-/// Whether the boxes hold every element of `shape` exactly once, given that they lie inside of it.
+/// Whether no two of the boxes have an element in common.
 bool disjoint(const std::vector<Transfer>& transfers);
 std::int64_t volume(const std::vector<Transfer>& transfers);
 

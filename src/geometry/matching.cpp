@@ -52,7 +52,7 @@ std::int64_t Matching::one_of(std::int64_t many_rank) const {
 std::vector<std::int64_t> Matching::many_of(std::int64_t one_rank) const {
   auto index = reversed_if(one_.transpose, one_grid_.index(one_rank));
   index.insert(index.begin(), one_read_.size() - index.size(), 0);
-  std::vector<std::int64_t> spread;  // the dimensions along which the `one` worker meets several
+  std::vector<std::int64_t> spread;  // the dimensions along which the worker of the `one` side meets several
   for (std::size_t d = 0; d < index.size(); ++d) {
     if (one_read_[d] == 1) spread.push_back(static_cast<std::int64_t>(d));
   }

@@ -9,7 +9,8 @@ namespace distdl::geometry {
 
 namespace {
 
-/// Balanced blocks without outputs come last, so that reading nothing behind everything never steps back.
+/// What an empty block of outputs reads. Such balanced blocks come last, so that an empty interval behind all inputs
+/// keeps the ends of intervals from decreasing.
 Interval nothing_of(std::int64_t n) { return {n, n}; }
 
 /// The first of m equal parts of n inputs that has its middle, (i + 1/2) n / m, at `cut` or behind it.
@@ -18,7 +19,7 @@ std::int64_t part_at(std::int64_t n, std::int64_t m, std::int64_t cut) {
 }
 
 /// The convolution kernel of bicubic interpolation at distance x, for x <= 1 and for 1 <= x <= 2. torch's compiler
-/// fuses some of these multiplications and additions, not the same ones for all outputs; here all are.
+/// fuses some of these multiplications and additions, for some outputs others than for the rest; here all are fused.
 /// https://en.wikipedia.org/wiki/Bicubic_interpolation#Bicubic_convolution_algorithm
 template <class Real>
 Real cubic_inner(Real x) {
@@ -57,7 +58,7 @@ Interval AdaptiveWindows::reads(std::int64_t n, Interval outputs) const {
 std::int64_t Interpolation::aligned(std::int64_t n, std::int64_t cut) const {
   const auto m = outputs(n);
   if (!align_corners) return part_at(n, m, cut);
-  // Output o has its middle in that of input o (n - 1) / (m - 1); the only one has it in the first input.
+  // The middle of output o is that of input o (n - 1) / (m - 1); if there is one output, it is that of the first input.
   return m == 1 ? 1 : first_multiple((2 * cut - 1) * (m - 1), 2 * (n - 1));
 }
 

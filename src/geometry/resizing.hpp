@@ -1,5 +1,5 @@
-// What outputs along one dimension read, of which there are another number than inputs: adaptive pooling, interpolation
-// and sliding windows.
+// Operations along one dimension that have another number of outputs than of inputs, and what their outputs read:
+// adaptive pooling, interpolation and sliding windows.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace distdl::geometry {
 
-/// How many outputs there are for n inputs: as many as said, or `factor` times as many, without the fraction.
+/// How many outputs there are for n inputs: `size` of them, or else n times `factor`, without the fraction.
 struct OutputCount {
   std::optional<std::int64_t> size = std::nullopt;
   double factor = 1.0;
@@ -30,32 +30,32 @@ struct AdaptiveWindows {
   static constexpr std::int64_t fewest = 0;  // outputs
   std::int64_t outputs(std::int64_t n) const { return count.of(n); }
 
-  /// The first output whose window, before it is rounded, has its middle at input `cut` or behind it.
+  /// The first output whose window has its middle at input `cut` or behind it, before the window's ends are rounded.
   std::int64_t aligned(std::int64_t n, std::int64_t cut) const;
 
-  /// All that these outputs read: for one output, its window. No outputs read nothing.
+  /// All inputs that these outputs read: for one output, its window; for an empty interval, an empty interval.
   Interval reads(std::int64_t n, Interval outputs) const;
 };
 
 /// Output o of torch.nn.functional.interpolate reads one, two or four inputs around its place among them. The place is
-/// computed in floating point, and near the border between two inputs its rounding decides which ones are read; so it
-/// is computed here in the same steps, in the same precision.
+/// computed in floating point, and near the border between two inputs the rounding decides which inputs are read. So
+/// the place is computed here in the same steps as there, in the same precision.
 struct Interpolation {
   enum class Mode { nearest, nearest_exact, linear, cubic };
 
   Mode mode = Mode::nearest;
   OutputCount count;
   bool align_corners = false;
-  bool keeps_factor = false;  // places are computed with count.factor, not with the ratio of the sizes
+  bool keeps_factor = false;  // places are computed with count.factor in place of the ratio of the sizes
 
-  /// How torch computes. Its vectorized kernels find the nearest input in another way than the others.
+  /// How torch computes. Its vectorized kernels find the nearest input in another way than its other kernels.
   struct Arithmetic {
     bool in_double = false;
     bool vectorized = false;
   };
 
-  /// For each output the inputs that it is a weighted sum of, and their weights: tap by tap, all outputs of the first
-  /// tap before those of the second. The nearest input has weight 1.
+  /// Each output is a weighted sum of inputs, its taps. All outputs have as many taps; the first taps of all outputs
+  /// come before their second taps. Where an output is its nearest input, the weight is 1.
   struct Taps {
     std::vector<std::int64_t> inputs;
     std::vector<double> weights;
@@ -68,7 +68,7 @@ struct Interpolation {
   /// The first output whose middle lies in input `cut` or behind it, by the ratio of their numbers.
   std::int64_t aligned(std::int64_t n, std::int64_t cut) const;
 
-  /// All that these outputs read, in any arithmetic. No outputs read nothing.
+  /// All inputs that these outputs read in any arithmetic; an empty interval for an empty one.
   Interval reads(std::int64_t n, Interval outputs) const;
 
  private:
@@ -82,8 +82,9 @@ struct Interpolation {
 
 using Resizing = std::variant<AdaptiveWindows, Interpolation, Window>;
 
-/// Blocks of the outputs that are cut where the blocks of the inputs are, as near as the outputs allow it: each output
-/// is with the inputs at its place, or with the first or last of all. Made by all that has outputs and aligned.
+/// Blocks of the outputs that are cut as near as possible to where the blocks of the inputs are cut: each output is
+/// with the inputs at its place; outputs before the first or behind the last input are with these. `Made` is a class
+/// with the members `outputs` and `aligned`.
 template <class Made>
 Blocks aligned_blocks(const Made& resizing, const Blocks& inputs) {
   const auto n = inputs.extent(), m = resizing.outputs(n);

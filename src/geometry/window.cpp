@@ -21,7 +21,7 @@ std::int64_t Window::aligned(std::int64_t /*n*/, std::int64_t cut) const {
 Interval Window::reads(std::int64_t /*n*/, Interval outputs) const {
   const auto start = outputs.start * stride - padding_left;
   const auto stop = (std::max(outputs.stop, outputs.start) - 1) * stride - padding_left + reach();
-  // Reading nothing still has a place: behind what the outputs before it read, so that reads never step back.
+  // An empty interval has a place too: behind what the outputs before it read, so that the ends do not decrease.
   if (outputs.empty()) return {std::max(start, stop), std::max(start, stop)};
   return {start, stop};
 }

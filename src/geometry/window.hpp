@@ -23,11 +23,12 @@ struct Window {
 
   static constexpr std::int64_t fewest = 1;  // output
 
-  /// The first output whose window has its middle at input `cut` or behind it; the left one of two in the middle.
+  /// The first output whose window has its middle at input `cut` or behind it. A window of even reach has two inputs in
+  /// its middle, of which the left one counts.
   std::int64_t aligned(std::int64_t n, std::int64_t cut) const;
 
-  /// The inputs that the windows of `outputs` read, beyond [0, n) too where the padding is, whatever n is. No windows
-  /// read nothing.
+  /// The inputs that the windows of `outputs` read, in the padding beyond [0, n) too; they do not depend on n. For an
+  /// empty interval it is an empty interval.
   Interval reads(std::int64_t n, Interval outputs) const;
 };
 
@@ -46,11 +47,13 @@ struct TransposedWindow {
 
   std::int64_t outputs(std::int64_t n) const { return first(n - 1) - padding + reach() + output_padding; }
 
-  /// The first output that is nearer to the middle of input `cut`'s window than to that of the one before.
+  /// The first output that is nearer to the middle of the window of input `cut` than to the middle of the window
+  /// before.
   std::int64_t aligned(std::int64_t n, std::int64_t cut) const;
 
-  /// All of the n inputs that add to these outputs. Where there are outputs it is one input at least, and its first
-  /// output is not behind the first of them: so the transposed convolution of what is read begins there or before.
+  /// All of the n inputs that add to these outputs. For outputs that are not empty there is at least one such input,
+  /// and the first input's first output is not behind the first of `outputs`: so the transposed convolution of these
+  /// inputs begins there or before.
   Interval reads(std::int64_t n, Interval outputs) const;
 };
 

@@ -8,11 +8,11 @@
 
 namespace allocations {
 
-inline std::int64_t bytes = 0;  // since the program started, never less for what is freed
+inline std::int64_t bytes = 0;  // all that were allocated since the program started, also those that were freed
 
 }  // namespace allocations
 
-// The other forms of new and delete end in these.
+// The other forms of new and delete call these.
 void* operator new(std::size_t size) {
   allocations::bytes += static_cast<std::int64_t>(size);
   if (auto* memory = std::malloc(size > 0 ? size : 1)) return memory;

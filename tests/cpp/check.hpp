@@ -1,5 +1,4 @@
-// The smallest test harness that serves: include it in a test_*.cpp, which becomes an executable with a main of its
-// own.
+// A small test harness. A test_*.cpp that includes it becomes an executable with a main of its own:
 //   TEST(name) { CHECK(x > 0); CHECK_EQ(f(2), 4); CHECK_THROWS(f(-1), "part of the message"); }
 // A failing check is printed and the test goes on; an exception ends its test as failed.
 #pragma once
@@ -21,7 +20,7 @@ struct Test {
   void (*body)();
 };
 inline std::vector<Test> tests;
-inline bool failing = false;  // whether the running test has failed a check
+inline bool failing = false;  // whether a check of the running test has failed
 
 inline bool add(const char* name, void (*body)()) { return tests.push_back({name, body}), true; }
 

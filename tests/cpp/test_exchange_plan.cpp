@@ -83,7 +83,7 @@ void check_plans(const std::vector<Blocks>& owned, const Wanted& wanted, const s
       });
       CHECK_EQ(e, elements.size());
     }
-    for_each_element(box, [&](Shape at) {  // what lies in the tensor arrives, and nothing else
+    for_each_element(box, [&](Shape at) {  // every element that lies in the tensor arrives, and no other
       bool exists = true;
       for (std::size_t d = 0; d < at.size(); ++d) {
         exists = exists && owned[d].extent() > 0 && (periodic[d] || (at[d] >= 0 && at[d] < owned[d].extent()));

@@ -1,4 +1,4 @@
-// The rules and the numbered examples of sum-reduction: `one` is P_y there, and `many` is P_x.
+// The matching rules, and the numbered examples of sum-reduction, in which `one` is P_y and `many` is P_x.
 #include "check.hpp"
 #include "geometry/matching.hpp"
 

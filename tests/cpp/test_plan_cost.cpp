@@ -1,4 +1,5 @@
-// What a plan costs depends on the worker's peers. In a partition of a million workers it is what it is among a few.
+// The cost of a plan depends on the number of the worker's peers: it is the same among a million workers as among a
+// few.
 #include "allocations.hpp"
 #include "check.hpp"
 #include "geometry/exchange_plan.hpp"
@@ -9,8 +10,8 @@ namespace {
 
 struct Cost {
   std::int64_t peers = 0;
-  std::int64_t bytes = 0;    // allocated for the description of what is wanted, and for the plan
-  std::int64_t queries = 0;  // blocks of the target side that were asked for
+  std::int64_t bytes = 0;    // that are allocated for the description of the wanted boxes and for the plan
+  std::int64_t queries = 0;  // how often the plan asks for a block of the target side
 };
 
 /// Blocks of 4 elements: by arithmetic, or from a list of sizes that are not all the same.
@@ -55,8 +56,8 @@ Cost repartition_cost(std::int64_t count, bool balanced) {
   return cost({blocks, blocks}, {Blocks::balanced(4 * count, count / 2), Blocks::balanced(4 * count, 2 * count)}, 0);
 }
 
-/// A search looks at one block more for each doubling of the workers. There are six in each dimension: for both ends of
-/// a block, of the tensor itself and of the copies on its two sides that a periodic dimension adds.
+/// A search looks at one more block for each doubling of the workers. There are six searches in each dimension: for
+/// both ends of a block, in the tensor itself and in the two copies beside it that a periodic dimension adds.
 void check_costs(const Cost& few, const Cost& many, std::int64_t dims, int doublings) {
   CHECK_EQ(few.peers, many.peers);
   CHECK_EQ(few.bytes, many.bytes);

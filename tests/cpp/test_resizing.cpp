@@ -33,7 +33,7 @@ void for_each_interpolation(Visit visit) {
   }
 }
 
-/// Reads of balanced blocks of outputs: in order, within the inputs, and empty where there are no outputs.
+/// Checks what balanced blocks of outputs read: in order, within the inputs, and empty for empty blocks.
 template <class Made>
 void check_reads(const Made& resizing, std::int64_t n) {
   const auto outputs = Blocks::balanced(resizing.outputs(n), 7);
@@ -51,7 +51,8 @@ void check_reads(const Made& resizing, std::int64_t n) {
 /// Blocks of a few inputs, empty ones too.
 const std::vector<Shape> input_sizes{{4, 3}, {1, 1, 1}, {0, 5, 0, 2}, {0, 0, 3}, {6, 0}, {9}};
 
-/// Every output is in the block of the input at its place; beyond the ends, of the first or the last input.
+/// Every output is in the block of the input at its place; an output beyond the ends is in that of the first or the
+/// last input.
 template <class Made, class Place>
 void check_aligned(const Made& resizing, const Shape& sizes, Place place) {
   const auto inputs = Blocks::of_sizes(sizes);

@@ -6,7 +6,7 @@ using namespace distdl::geometry;
 
 namespace {
 
-/// What torch.nn's documentation of Conv and MaxPool says, by trying every output.
+/// The number of outputs by the definition in torch.nn's documentation of Conv and MaxPool, by trying every output.
 std::int64_t outputs_one_by_one(const Window& window, std::int64_t n) {
   std::int64_t count = 0;
   for (;; ++count) {
@@ -78,7 +78,7 @@ TEST(transposed_windows_read_every_input_that_adds_to_the_outputs) {
                 const auto reads = window.reads(n, outputs);
                 CHECK(reads.start >= 0 && reads.stop <= n && !reads.empty());
                 CHECK(window.first(reads.start) <= start);
-                // What the local layer has to be given as output padding, which is limited likewise.
+                // The output padding that the local layer needs, which has the same limit as the whole layer's.
                 CHECK(outputs.stop - window.first(reads.stop - 1) - window.reach() < std::max(stride, dilation));
                 for (std::int64_t i = 0; i < n; ++i) {
                   bool adds = false;

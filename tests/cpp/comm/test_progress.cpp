@@ -11,7 +11,7 @@
 
 using namespace distdl;
 
-/// In place of MPI's own, which would have to be initialized.
+/// In place of MPI's functions, for which MPI would have to be initialized.
 extern "C" int MPI_Query_thread(int* level) {
   *level = MPI_THREAD_MULTIPLE;
   return MPI_SUCCESS;
@@ -22,7 +22,7 @@ namespace {
 constexpr int kMany = 2'000;
 
 TEST(what_is_started_is_done_in_order) {
-  std::vector<int> done;  // without a lock: one task runs at a time, and each sees what those before it did
+  std::vector<int> done;  // without a lock: one task runs at a time, and each sees what the tasks before it wrote
   std::vector<comm::TaskPtr> tasks;
   for (int i = 0; i < kMany; ++i) tasks.push_back(comm::start([&done, i] { done.push_back(i); }));
   tasks.back()->wait();
@@ -32,7 +32,7 @@ TEST(what_is_started_is_done_in_order) {
 
 TEST(threads_that_start_and_wait_at_the_same_time) {
   const auto start_and_wait = [] {
-    long sum = 0;  // without a lock: what this thread starts is done one after the other
+    long sum = 0;  // without a lock: the tasks that this thread starts run one after the other
     std::vector<comm::TaskPtr> tasks;
     for (int i = 0; i < kMany; ++i) {
       tasks.push_back(comm::start([&sum] { ++sum; }));
@@ -47,7 +47,7 @@ TEST(threads_that_start_and_wait_at_the_same_time) {
 }
 
 TEST(a_thread_that_starts_in_place_of_another) {
-  std::vector<int> done;  // without a lock: in the order of both
+  std::vector<int> done;  // without a lock: all tasks run one after the other
   comm::TaskPtr last;
   for (int i = 0; i < kMany; ++i) comm::start([&done, i] { done.push_back(i); });
   std::thread([&, caller = comm::progress_of_this_thread()] {
