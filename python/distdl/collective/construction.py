@@ -145,4 +145,5 @@ def _discover(what: str, known: Mapping[str, Grid]) -> dict[str, Grid]:
             f"{missing}; make all of them from one distdl.Partition, whose ranks know each other"
         )
     constructors = tuple(dict.fromkeys(rank for name in known for rank in table[name][0]))
-    return {name: Grid(MPI.COMM_WORLD, tuple(table[name][0]), tuple(table[name][1]), constructors) for name in known}
+    world, me = MPI.COMM_WORLD, MPI.COMM_WORLD.Get_rank()
+    return {name: Grid(world, tuple(table[name][0]), tuple(table[name][1]), constructors, me) for name in known}

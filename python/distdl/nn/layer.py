@@ -58,7 +58,7 @@ class Layer(Module):
         partitions, options = split_arguments(given)
         self.options = tuple(options)
         self.partitions, self.given = tuple(partitions), options
-        known = {P: value for P, value in partitions.items() if value is not None}
+        known = {P: value for P, value in partitions.items() if value is not None or P == "P_x"}
         compared = {**options, **({"device": kind_of(options["device"])} if "device" in options else {})}
         if current_kind() != "owner":
             compared["parameter_layout"] = current_kind()

@@ -210,7 +210,7 @@ def test_a_layer_twice_within_a_layer(everyone):
 def test_an_operator_on_some_of_the_ranks(everyone):
     """Within a layer on all ranks it goes by the layer; within a layer on fewer ranks than its own it votes."""
     outer, total = agreement_on(everyone), operators.all_sum_reduce(everyone, [0])
-    first = everyone.grid.line(everyone.ranks[:1])
+    first = everyone.create_partition_inclusive([0])
     inner, x = agreement_on(first), torch.ones(2)
     copied = operators.broadcast(first, first)
 
