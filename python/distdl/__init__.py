@@ -5,7 +5,7 @@ Start programs with ``mpiexec -n P python -m mpi4py program.py``, so that an unc
 
 from distdl.process import load as _load  # noqa: F401  isort: skip  (first: it loads the extension, or says why not)
 from distdl import _core, compatibility, functional, memory, nn, progress, watchdog
-from distdl.parameters import Layout, parameter_layout
+from distdl.parameters import parameter_layout
 from distdl.partition import Partition
 from distdl.process import ending, environment
 from distdl.state import load_sequential, sequential_state_dict
@@ -20,7 +20,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CommStats",
-    "Layout",
     "MPIError",
     "MPIPartition",
     "Partition",

@@ -16,7 +16,6 @@ from types import FrameType
 
 from distdl import _core
 
-_DEFAULT_SECONDS, _DEFAULT_SECONDS_WHILE_DEBUGGING = 300.0, 60.0
 _NOT_THE_USERS = ("distdl", "torch", "contextlib")
 _LONGEST_LINE = 60
 
@@ -77,11 +76,6 @@ def _line_of(thread: int) -> str:
 def _is_not_the_users(frame: FrameType) -> bool:
     module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     return module in _NOT_THE_USERS or not module  # torch writes programs, too, which are in no module
-
-
-def default_seconds(debugging: bool) -> float:
-    """After how long the watchdog speaks, unless the user says otherwise."""
-    return _DEFAULT_SECONDS_WHILE_DEBUGGING if debugging else _DEFAULT_SECONDS
 
 
 _core.set_locator(_line_of)

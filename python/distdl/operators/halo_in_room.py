@@ -96,7 +96,7 @@ class HaloInRoom:
     def _views(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """This worker's own block of x, a copy of x, and the part of the copy that the exchange fills."""
         refused = self._refused(x)
-        if refused is not None:
+        if refused is not None or not isinstance(x, torch.Tensor):
             self._exchange.refuse(refused)
         block, grown = x, x.clone()
         target = grown

@@ -17,7 +17,7 @@ def apply() -> None:
     _core.set_debugging(debugging)
     seconds = os.environ.get("DISTDL_WATCHDOG", "")
     try:
-        watchdog.set_watchdog(float(seconds or watchdog.default_seconds(debugging)), end=_is_set("DISTDL_WATCHDOG_END"))
+        watchdog.set_watchdog(float(seconds or (60 if debugging else 300)), end=_is_set("DISTDL_WATCHDOG_END"))
     except ValueError:
         raise ValueError(f"DISTDL_WATCHDOG={seconds!r}; it has to be a number of seconds, at least 0") from None
     progress.set_progress_thread(os.environ.get("DISTDL_PROGRESS_THREAD", "1") != "0")

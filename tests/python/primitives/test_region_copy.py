@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import distdl.nn as dnn
-
 from support.blocks import grid
 from support.ranks import draws, job
 from support.strides import PLAIN, STRIDES

@@ -222,10 +222,7 @@ class ConvLayer(Layer):
         if self._read is not None:
             read = self._read(input.unsqueeze(grid.copied) if grid.P_x.active else input)
             read = read.squeeze(grid.copied) if grid.workers.active else read
-        if grid.workers.active:
-            result = self._on_block(read, *parameters())
-        else:
-            result = tied(read, *parameters())
+        result = (self._on_block if grid.workers.active else tied)(read, *parameters())
         return result if self._sum_reduce is None else self._sum_reduce(result)
 
     def _on_block(self, read: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

@@ -26,6 +26,10 @@ def rows() -> dict[str, Row]:
         with distdl.structure_check(enabled):
             pass
 
+    def parameter_layout(kind: Any) -> None:
+        with distdl.parameter_layout(kind):
+            pass
+
     shapes = [Wrong(v, (AttributeError, TypeError, IndexError, ValueError), ".") for v in (None, 3, "a")]
     return {
         "zero_volume_tensor": Row(
@@ -49,6 +53,12 @@ def rows() -> dict[str, Row]:
             structure_check,
             lambda P: {"enabled": True},
             {"enabled": [Wrong(v, TypeError, ".") for v in ("a", [True])]},
+            alone=True,
+        ),
+        "parameter_layout": Row(
+            parameter_layout,
+            lambda P: {"kind": "sharded"},
+            {"kind": [Wrong(v, ValueError, "'owner', 'sharded', 'replicated'") for v in (None, 3, "Owner")]},
             alone=True,
         ),
         "CommStats": Row(

@@ -15,6 +15,7 @@ from support.misuses.table import (
     grid_of,
     not_a_device,
     not_a_dtype,
+    not_a_further_partition,
     not_a_partition,
     not_a_tensor,
     not_an_int,
@@ -142,8 +143,8 @@ def layers() -> dict[str, Row]:
         },
         {
             "P_x": not_a_partition(),
-            "P_y": not_a_partition(),
-            "P_W": not_a_partition(),
+            "P_y": not_a_further_partition("P_y is not given"),
+            "P_W": not_a_further_partition("P_W is not given"),
             **features,
             "dtype": not_a_dtype(),
             "device": not_a_device(),
@@ -212,6 +213,8 @@ def layers() -> dict[str, Row]:
         {"size": 4},
     )
     table["nn.Module"] = Row(dnn.Module, lambda P: {}, alone=True)
+    own = {"given": [Wrong(v, AttributeError, ".") for v in (None, 3, "P_x")]}
+    table["nn.Layer"] = Row(dnn.Layer, lambda P: {"given": {"P_x": grid_of(P, 1)}}, own, alone=True)
     return table
 
 
@@ -272,11 +275,8 @@ def convolutions() -> dict[str, Row]:
             else:
                 wrong["padding"] += [Wrong("sane", ValueError, "'valid' or 'same'")]
                 other["padding_mode"] = "circular"
-            partitions = {"P_y": not_a_partition(), "P_w": not_a_partition()}
-            if many:
-                wrong |= partitions
-            elif kind != "FeatureConv":
-                wrong |= {name: values[1:] for name, values in partitions.items()}  # None is the default
+            missing = "three partitions" if many else ""
+            wrong |= {further: not_a_further_partition(missing) for further in ("P_y", "P_w")}
             name = f"Distributed{kind}{dims}d"
             table[f"nn.{name}"] = Row(getattr(dnn, name), good, wrong, other)
     return table

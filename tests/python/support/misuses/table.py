@@ -71,6 +71,15 @@ def is_partition(name: str) -> bool:
 # What must not be passed, by what is asked for.
 
 
+def not_a_further_partition(none: str = "") -> list[Wrong]:
+    """For a partition that not every form of a layer takes.
+
+    Args:
+        none: what is said where it is missing; the layer does without it otherwise.
+    """
+    return [*([Wrong(None, ValueError, none)] if none else []), *not_a_partition()[1:]]
+
+
 def not_a_partition() -> list[Wrong]:
     """For a partition."""
     rule = "has to be a distdl.Partition or an mpi4py"
