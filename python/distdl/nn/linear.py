@@ -148,9 +148,8 @@ class DistributedLinear(Layer):
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the layer to this rank's block of the input."""
-        parameters = self.start_parameters()
         x = input if self._broadcast is None else self._broadcast(input)
-        weight, *bias = parameters()
+        weight, *bias = self.parameters_in_use()
         y = self._on_block(x, weight, *bias) if self._workers.active else tied(x, weight, *bias)
         return y if self._sum_reduce is None else self._sum_reduce(y)
 

@@ -6,11 +6,13 @@ Its adjoint brings gradients back to where the parameters live, summed over the 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
 
 import torch
+from torch._utils import _flatten_dense_tensors
 
 from distdl import operators
 from distdl.parameters.layout import Layout, cut
@@ -39,7 +41,6 @@ class Transport:
     def __init__(self, layouts: Sequence[Layout]) -> None:
         self.layouts = layouts
         self._shapes = [layout.used_shape for layout in layouts]
-        self._sizes = [math.prod(shape) for shape in self._shapes]
 
     @staticmethod
     def of(layouts: Sequence[Layout]) -> Transport:
@@ -76,15 +77,12 @@ class FromOwner(Transport):
         return self._parts(self._broadcast(self._message(parameters))) if self._workers.active else parameters
 
     def _message(self, parameters: Tensors) -> torch.Tensor:
-        flat = [parameter.reshape(-1) for parameter in parameters]
-        if len(flat) == 1:
-            return flat[0]
-        return joined(flat) if self._owners.active else functools.reduce(operator.add, flat)
+        if self._owners.active:
+            return joined(parameters)
+        return functools.reduce(operator.add, [parameter.reshape(-1) for parameter in parameters])
 
     def _parts(self, flat: torch.Tensor) -> Tensors:
-        if len(self._sizes) == 1:
-            return [flat.view(self._shapes[0])]
-        return [part.view(shape) for part, shape in zip(flat.split(self._sizes), self._shapes, strict=True)]
+        return parted(flat, self._shapes)
 
 
 class FromShards(Transport):
@@ -110,20 +108,17 @@ class FromShards(Transport):
     def start(self, parameters: Tensors) -> Callable[[], Tensors]:
         if not self._active:
             return lambda: parameters
-        started = self._gather.start(joined([parameter.reshape(-1) for parameter in parameters]))
+        started = self._gather.start(joined(parameters))
         return lambda: self._parts(started.wait())
 
     def __call__(self, parameters: Tensors) -> Tensors:
         if not self._active:
             return parameters
-        return self._parts(self._gather(joined([parameter.reshape(-1) for parameter in parameters])))
+        return self._parts(self._gather(joined(parameters)))
 
     def _parts(self, flat: torch.Tensor) -> Tensors:
         by_worker = [shapes for worker in zip(*self._pieces, strict=True) for shapes in worker]
-        pieces = [
-            piece.view(shape)
-            for piece, shape in zip(flat.split([math.prod(shape) for shape in by_worker]), by_worker, strict=True)
-        ]
+        pieces = parted(flat, by_worker)
         count = len(self.layouts)
         return [torch.cat(pieces[i::count], layout.shard_dim or 0) for i, layout in enumerate(self.layouts)]
 
@@ -148,12 +143,33 @@ class FromCopies(Transport):
         return [replicate(one) for replicate, one in zip(self._replicate, parameters, strict=True)]
 
 
-def joined(flat: Sequence[torch.Tensor]) -> torch.Tensor:
-    """1-d tensors as one. torch.cat would lose those without elements from derivatives of derivatives."""
-    whole = torch.cat(list(flat))
-    for empty in (one for one in flat if one.numel() == 0):
+def joined(parameters: Tensors) -> torch.Tensor:
+    """The elements of all tensors, as one message."""
+    if all(parameter.numel() for parameter in parameters):
+        message: torch.Tensor = _flatten_dense_tensors(parameters)
+        return message
+    # torch would lose those without elements from derivatives of derivatives.
+    whole = torch.cat([parameter.reshape(-1) for parameter in parameters])
+    for empty in (one for one in parameters if one.numel() == 0):
         whole = whole + zero_of(empty)
     return whole
+
+
+def parted(message: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> Tensors:
+    """The tensors of these shapes whose elements are in a message."""
+    if len(shapes) == 1:
+        return [message.view(shapes[0])]
+    if not message.requires_grad:
+        offsets = itertools.accumulate((math.prod(shape) for shape in shapes), initial=0)
+        # One view in place of two, which is half of the time.
+        return [message.as_strided(shape, _strides(shape), at) for shape, at in zip(shapes, offsets, strict=False)]
+    parts = message.split([math.prod(shape) for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+@functools.cache
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
 class ParameterTransport:

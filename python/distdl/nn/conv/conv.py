@@ -107,10 +107,12 @@ class _DistributedConv(ConvLayer):
         padding: Sequence[int],
         along: Sequence[int] | None = None,
     ) -> torch.Tensor:
-        along = range(self.dims) if along is None else along
-        stride, dilation = ([option[d] for d in along] for option in (self.stride, self.dilation))
-        groups = read.shape[-len(along) - 1] // weight.shape[1]
-        return self.functions[len(along)](read, weight, bias, stride, padding, dilation, groups)
+        dims, stride, dilation = self.dims, self.stride, self.dilation
+        if along is not None:
+            dims = len(along)
+            stride, dilation = (tuple(option[d] for d in along) for option in (stride, dilation))
+        groups = read.shape[-dims - 1] // weight.shape[1]
+        return self.functions[dims](read, weight, bias, stride, padding, dilation, groups)
 
 
 _DOCUMENTATION = """Applies a {dims}-d convolution to a tensor in blocks: ``torch.nn.Conv{dims}d``, put together.

@@ -102,6 +102,17 @@ class ConvGrid:
         """The dimension in which all workers want all of the input: that of p_out, or of p_in with groups."""
         return self.batched + (1 if self.grouped else 0)
 
+    @functools.cached_property
+    def copies(self) -> bool:
+        """Whether several workers want the same of the input."""
+        return self.known and self.workers.shape[self.copied] > 1
+
+    @property
+    def without_copies(self) -> Grid:
+        """The workers without the copied dimension, where it has one worker."""
+        shape = self.workers.shape
+        return self.workers.reshaped((*shape[: self.copied], *shape[self.copied + 1 :]))
+
     @property
     def input(self) -> Grid:
         """P_x with the copied dimension, of one worker."""
@@ -120,7 +131,7 @@ class ConvGrid:
         if not self.known:
             return True
         same = self.workers.ranks == self.P_x.ranks == self.P_y.ranks
-        return same and self.p_in == 1 and self.workers.shape[self.copied] == 1
+        return same and self.p_in == 1 and not self.copies
 
 
 def check_groups(name: str, grid: ConvGrid, in_channels: int, out_channels: int, groups: int) -> None:

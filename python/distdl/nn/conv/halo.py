@@ -155,7 +155,7 @@ class HaloConvolution:
         block, *borders = Borders.apply(input, self._borders)
         started = [exchange.start(border) for exchange, border in zip(self._exchanges, borders, strict=True)]
         weight, bias = parameters()
-        output = convolve(block, weight, bias, self._padding, range(self._dims))
+        output = convolve(block, weight, bias, self._padding)
         for d, one in zip(self._split, started, strict=True):
             read, at = one.wait(), d - self._dims
             before, behind = self._slidings[d].halo(self._place[d])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -137,19 +138,21 @@ class ConvLayer(Layer):
         smallest = min(sizes[0]) if grid.batched else 1
         self._halo_convolution, self._read = None, None
         if self._adds(dtype) and fit(slidings, smallest * self.in_channels):
-            self._place(slidings, [list(one.reads) for one in slidings])
+            self._place(sizes, slidings, [list(one.reads) for one in slidings])
             self._halo_convolution = HaloConvolution(name, self.grid, leading, slidings)
             return
         # Where nothing is split the local layer may as well pad.
         pads = [one.padding(0) if self._pads_zeros() and len(one.blocks) == 1 else None for one in slidings]
         reads = [list(one.reads if pad is None else one.blocks) for one, pad in zip(slidings, pads, strict=True)]
-        self._place(slidings, reads, [pad or 0 for pad in pads])
+        self._place(sizes, slidings, reads, [pad or 0 for pad in pads])
         if not (grid.moves_nothing and [*leading, *reads] == own):
-            wanted = [*leading, *reads]
-            wanted.insert(grid.copied, [(0, 1)] * grid.workers.shape[grid.copied])
-            extents.insert(grid.copied, 1)
+            wanted, P_x, workers = [*leading, *reads], grid.P_x, grid.without_copies
+            if grid.copies:
+                wanted.insert(grid.copied, [(0, 1)] * grid.workers.shape[grid.copied])
+                extents.insert(grid.copied, 1)
+                P_x, workers = grid.input, grid.workers
             mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
-            self._read = Reader(name, grid.input, grid.workers, extents, wanted, mode)
+            self._read = Reader(name, P_x, workers, extents, wanted, mode)
 
     def _slidings(self, sizes: Sequence[Sequence[int]]) -> list[Sliding]:
         """How the kernel slides along each dimension of space."""
@@ -164,7 +167,11 @@ class ConvLayer(Layer):
         return slidings
 
     def _place(
-        self, slidings: Sequence[Sliding], reads: Sequence[Sequence[Interval]], padding: Sequence[int] = ()
+        self,
+        sizes: Sequence[Sequence[int]],
+        slidings: Sequence[Sliding],
+        reads: Sequence[Sequence[Interval]],
+        padding: Sequence[int] = (),
     ) -> None:
         """Keep what of this concerns this worker."""
         if self._grid.workers.active:
@@ -172,6 +179,13 @@ class ConvLayer(Layer):
             self._outputs = [one.outputs[i] for one, i in zip(slidings, place, strict=True)]
             self._inputs = [along[i] for along, i in zip(reads, place, strict=True)]
             self._padding = list(padding)
+            i, j, _ = self._grid.place
+            block, b = cut(self.out_channels, self._grid.p_out)[i], self._grid.batched
+            batch = [sizes[0][self._grid.workers.place[0]]] if b else []
+            self._result_shape = [*batch, *(stop - start for start, stop in (block, *self._outputs))]
+            channels = math.prod(self.layouts["weight"].used_shape[:2])
+            self._computes = 0 not in self._result_shape and channels > 0
+            self._adds_bias = j == 0  # column 0 does
 
     def _pads_zeros(self) -> bool:
         return self.padding_mode == "zeros" and not self.transposed
@@ -215,25 +229,24 @@ class ConvLayer(Layer):
 
     def convolve_blocks(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the layer to this rank's block of the input."""
-        grid, parameters = self._grid, self.start_parameters()
+        grid = self._grid
         if self._halo_convolution is not None:
+            parameters = self.start_parameters()
             return self._halo_convolution(input, lambda: (*parameters(), None)[:2], self.convolve)
         read = input
         if self._read is not None:
-            read = self._read(input.unsqueeze(grid.copied) if grid.P_x.active else input)
-            read = read.squeeze(grid.copied) if grid.workers.active else read
-        result = (self._on_block if grid.workers.active else tied)(read, *parameters())
+            read = self._read(input.unsqueeze(grid.copied) if grid.copies and grid.P_x.active else input)
+            read = read.squeeze(grid.copied) if grid.copies and grid.workers.active else read
+        result = (self._on_block if grid.workers.active else tied)(read, *self.parameters_in_use())
         return result if self._sum_reduce is None else self._sum_reduce(result)
 
     def _on_block(self, read: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """This worker's term of the output; where nothing is to be computed, of a graph that is as on other workers."""
-        i, j, _ = self._grid.place
-        start, stop = cut(self.out_channels, self._grid.p_out)[i]
-        shape = (*read.shape[: self._grid.batched], stop - start, *(stop - start for start, stop in self._outputs))
-        if 0 not in shape and weight.numel() > 0:
-            result = self.convolve(read, weight, bias if j == 0 else None, self._padding)
-            return result if j == 0 or bias is None else result + zero_of(bias)  # column 0 adds it
-        nothing = self._one_element(read).new_zeros(shape) + zero_of(read) * zero_of(weight)
+        if self._computes:
+            if self._adds_bias or bias is None:
+                return self.convolve(read, weight, bias, self._padding)
+            return self.convolve(read, weight, None, self._padding) + zero_of(bias)
+        nothing = self._one_element(read).new_zeros(self._result_shape) + zero_of(read) * zero_of(weight)
         return nothing if bias is None else nothing + zero_of(bias)
 
     def convolve(
