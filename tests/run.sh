@@ -60,6 +60,16 @@ progress() {  # the queue of started work, under the sanitizers where the compil
   done
 }
 
+agreements() {  # on several ranks, without torch
+  mpicxx -std=c++20 -g -O1 -Isrc tests/cpp/comm/test_vote.cpp src/comm/*.cpp -o "$venv/test_vote" &&
+    mpicxx -std=c++20 -g -O1 -Isrc tests/cpp/operators/test_layer_call.cpp src/comm/*.cpp \
+      src/operators/{layer_call,operator_id,rank_set,traffic}.cpp -o "$venv/test_layer_call" || return
+  local test
+  for test in test_vote test_layer_call; do
+    timeout --kill-after=20 "$limit" mpiexec -n 3 "$venv/$test" || return
+  done
+}
+
 observer() {  # what is preloaded to count MPI's objects, and to make its calls fail
   mpicxx -std=c++20 -O1 -shared -fPIC -Isrc tests/pmpi/observer.cpp -o "$venv/observer.so"
 }
@@ -80,6 +90,7 @@ for n in 1 2 3 4 12 20; do
   stage "pytest on $n ranks" ranks "$n"
 done
 stage "the progress thread, in C++ alone" progress
+stage "votes and calls of layers, in C++ alone" agreements
 stage "an observer below MPI" observer
 stage "nothing leaks, on 2 ranks" leaks
 stage "MPI calls that fail, on 2 ranks" python tests/pmpi/faults.py "$venv/observer.so" 37
