@@ -158,8 +158,10 @@ def load_sequential(
     if not everyone.known:
         return
     given: dict[str, torch.Tensor] = {}
-    with constructing("load_sequential", {"ranks": everyone}, {"root": root, "shapes": shapes}):
+    with constructing("load_sequential", {"ranks": everyone}, {"root": root, "names": list(own)}):
         _check_root("load_sequential", root, everyone, layouts)
+    _check_undeclared("load_sequential", model, everyone, layouts)
+    with constructing("load_sequential", {"ranks": everyone}, {"shapes": shapes}):
         if everyone.me == root:
             given = dict(state_dict or {})
             _check(shapes, given)

@@ -129,7 +129,8 @@ def _naming(what: str, options: Mapping[str, object], error: Exception) -> Excep
         return error
     values = ", ".join(f"{name}={value!r}" for name, value in options.items())
     named = kind(f"{what}({values}): {text}" if values else f"{what}: {text}")
-    named.__cause__ = error
+    if error.__traceback__ is not None:
+        named.__cause__ = error
     return named
 
 
@@ -150,11 +151,12 @@ def raise_together(
                 return function(*args, **kwargs)
             except TypeError:
                 problem = misfit(function, args, kwargs)
-                if problem is not None:
-                    is_constructor = bool(args) and function.__name__ == "__init__"
-                    name = type(args[0]).__name__ if is_constructor else function.__name__
-                    tell(name, problem, (*args, *kwargs.values()))
-                raise
+                if problem is None:
+                    raise
+            is_constructor = bool(args) and function.__name__ == "__init__"
+            name = type(args[0]).__name__ if is_constructor else function.__name__
+            tell(name, problem, (*args, *kwargs.values()))
+            raise problem
 
         return wrapped
 
@@ -166,5 +168,5 @@ def misfit(function: Callable[..., object], args: Sequence[object], kwargs: Mapp
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
-        return error
+        return TypeError(str(error))  # without the traceback, which shows how the signature was asked
     return None
