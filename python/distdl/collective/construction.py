@@ -52,7 +52,7 @@ def constructing(
 def tell(what: str, error: Exception, given: Iterable[object]) -> None:
     """Raise an error on all ranks that construct something on the first partition among what was given."""
     known = [grid_of(one) for one in given if is_partition(one)]
-    if not known:
+    if not known and isinstance(error, TypeError):
         error = TypeError(f"{error}; none of the arguments is a distdl.Partition or an mpi4py intracommunicator")
     first = next((grid for grid in known if grid.known), Grid.unknown())
     compare(what, f"construction of {what}", first.constructing_ranks(), error, {}, {})

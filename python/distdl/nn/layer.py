@@ -64,12 +64,8 @@ class Layer(Module):
             compared["parameter_layout"] = current_kind()
         with constructing(name, known, compared) as grids:
             self.__dict__.update(dict.fromkeys(partitions))
-            self.__dict__.update(
-                {
-                    P: Partition.of_grid(*one)
-                    for P, one in zip(known, zip(grids, known.values(), strict=True), strict=True)
-                }
-            )
+            for (P, value), grid in zip(known.items(), grids, strict=True):
+                self.__dict__[P] = Partition.of_grid(grid, like=value)
             self.grid = grids[0]
             self.__dict__.update({key: value for key, value in options.items() if key not in NOT_ATTRIBUTES})
             self.check_options()
@@ -251,7 +247,8 @@ class Layer(Module):
         if layer.layouts:
             state = module.state_dict()
             everyone = layer.grid.constructing_ranks()
-            meta = [tensor.is_meta for tensor in state.values()]
-            if everyone.known and everyone.gather(bytes([any(meta)]))[everyone.ranks.index(root)] == bytes([0]):
+            is_meta = any(tensor.is_meta for tensor in state.values())
+            flags = dict(zip(everyone.ranks, everyone.gather(bytes([is_meta])), strict=True)) if everyone.known else {}
+            if flags.get(root) != bytes([True]):
                 load_sequential(layer, state, root)
         return layer
