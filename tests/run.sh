@@ -26,11 +26,27 @@ stage() {  # stage NAME COMMAND...
   printf '=== passed: %s, in %s s\n' "$name" $((SECONDS - start))
 }
 
-install() {
+beside() {  # beside NAME COMMAND...: a stage that leaves a core or the network to those after it, up to `joined`
+  (stage "$@") >"$venv/beside.log" 2>&1 &
+}
+
+joined() {
+  local status=0
+  wait $! || status=$?
+  cat "$venv/beside.log"
+  [ "$status" -eq 0 ] || exit 1
+}
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+
+environment() {
   [ -x "$venv/bin/python" ] || "${PYTHON:-python3}" -m venv "$venv" || return
   PATH=$(cd "$venv/bin" && pwd):$PATH
   hash -r
-  python -m pip install -q ".[$extras]" cmake ninja
+  python -m pip install -q cmake ninja
+}
+
+install() {
+  python -m pip install -q ".[$extras]"
 }
 
 geometry() {  # under the sanitizers, where the compiler has them
@@ -70,6 +86,10 @@ agreements() {  # on several ranks, without torch
   done
 }
 
+communication() {
+  progress && agreements
+}
+
 observer() {  # what is preloaded to count MPI's objects, and to make its calls fail
   mpicxx -std=c++20 -O1 -shared -fPIC -Isrc tests/pmpi/observer.cpp -o "$venv/observer.so"
 }
@@ -79,18 +99,21 @@ leaks() {
     python -m mpi4py -m pytest tests/python/process/leaks.py
 }
 
-ranks() {  # ranks N [FILES]
+ranks() {  # ranks N [FILES]: tests/python/conftest.py says which tests run on how many ranks
   timeout --kill-after=20 "$limit" mpiexec -n "$1" python -m mpi4py -m pytest "${@:2}"
 }
 
-stage "install into $venv" install
-stage "geometry, in C++ alone" geometry
+stage "a virtual environment in $venv" environment
+beside "geometry, in C++ alone" geometry
+stage "install" install
+joined
 stage "the extension names no absolute path" relocatable
-for n in 1 2 3 4 12 20; do
+beside "progress, votes and calls of layers, in C++ alone" communication
+stage "pytest on 1 rank" ranks 1
+joined
+for n in 2 3 4 20; do
   stage "pytest on $n ranks" ranks "$n"
 done
-stage "the progress thread, in C++ alone" progress
-stage "votes and calls of layers, in C++ alone" agreements
 stage "an observer below MPI" observer
 stage "nothing leaks, on 2 ranks" leaks
 stage "MPI calls that fail, on 2 ranks" python tests/pmpi/faults.py "$venv/observer.so" 37

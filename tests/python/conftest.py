@@ -1,22 +1,36 @@
 """Tests run inside an MPI job, the same tests in the same order on all ranks.
 
 A test that fails on any rank fails on all of them and names the rank. A test that hangs ends the job with the stacks
-(faulthandler_timeout in pyproject.toml). Tests that need more than four ranks are marked ``mpi(min_size=N)``: they run
-in the jobs that are as large, and jobs of more than four ranks run nothing else. Those marked ``mpi(max_size=1)`` start
-jobs of their own.
+(faulthandler_timeout in pyproject.toml). tests/run.sh starts jobs of 1, 2, 3, 4 and 20 ranks, and a test runs in those
+in which it can find something new:
+
+- in the jobs of 1 to 4 ranks, unless something else is said;
+- marked ``ranks(2, 4)``: in the jobs of 2 and of 4 ranks alone;
+- marked ``mpi(min_size=N)``: not in smaller jobs. The job of 20 ranks runs what needs more than 4, and nothing else;
+- marked ``shared``, which is for long tables: all cases on one rank, and each case on 2, 3 or 4. Which it is is drawn,
+  and always the same. With ``--whole`` each case runs on all of them.
+
+A test that draws N examples (hypothesis) draws a quarter of them in each of the four small jobs, each job others.
+DISTDL_DRAWS is the number of examples in a job, and lets jobs of any size draw.
 """
 
+import collections
 import gc
 import os
+import random
+import re
 
 import hypothesis
 import hypothesis.internal.conjecture.engine
+import numpy as np
 import pytest
 from mpi4py import MPI
 
 import distdl
+from support.ranks import examples_of
 
-RANKS_OF_SMALL_JOBS = 4
+SMALL_JOBS = (1, 2, 3, 4)
+OUTCOMES = ("passed", "skipped", "failed")
 
 job = MPI.COMM_WORLD.Dup()  # so that messages of the tests' machinery cannot meet those of the tests
 
@@ -27,11 +41,15 @@ hypothesis.settings.register_profile(
     deadline=None,
     database=None,
     suppress_health_check=list(hypothesis.HealthCheck),
-    max_examples=int(os.environ.get("DISTDL_DRAWS", "25")),
+    max_examples=examples_of(60),
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate, hypothesis.Phase.shrink],
 )
 hypothesis.internal.conjecture.engine.MAX_SHRINKING_SECONDS = float("inf")  # there is a limit to their number
 hypothesis.settings.load_profile("ranks")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--whole", action="store_true", help="run each case of a table that jobs share in all of them")
 
 
 @pytest.hookimpl(trylast=True)
@@ -42,18 +60,38 @@ def pytest_configure(config):
         reporter._tw._file = open(os.devnull, "w")  # noqa: PTH123, SIM115
 
 
+def pytest_ignore_collect(collection_path):
+    """Large jobs collect no file without a test for them, which would take them longer than all of their tests."""
+    if job.size <= max(SMALL_JOBS) or "DISTDL_DRAWS" in os.environ or collection_path.suffix != ".py":
+        return None
+    needed = re.findall(r"mpi\(min_size=(\d+)\)", collection_path.read_text())
+    return None if any(int(size) > max(SMALL_JOBS) for size in needed) else True
+
+
+def jobs_of(item, number, whole):
+    """The sizes of the jobs that run a test, the so many-th case of its table."""
+    marks = {mark.name: mark for mark in item.iter_markers()}
+    needed = marks["mpi"].kwargs["min_size"] if "mpi" in marks else 1
+    if needed > max(SMALL_JOBS):
+        return [job.size] if job.size >= needed else []
+    sizes = [size for size in (marks["ranks"].args if "ranks" in marks else SMALL_JOBS) if size >= needed]
+    if "shared" in marks and not whole:
+        shared = [size for size in sizes if size > 1]
+        sizes = {1}.intersection(sizes) | {random.Random(f"{item.originalname} {number}").choice(shared)}
+    return [*sizes, job.size] if "DISTDL_DRAWS" in os.environ and "hypothesis" in marks else sizes
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """Leave out what this job is too small or too large for."""
-    kept, left_out = [], []
+    """Leave out what other jobs run, and let each job draw examples of its own."""
+    kept, left_out, numbers = [], [], collections.Counter()
     for item in items:
-        marker = item.get_closest_marker("mpi")
-        needed = marker.kwargs.get("min_size", 1) if marker else 1
-        most = marker.kwargs.get("max_size", job.size) if marker else job.size
-        for_any = "DISTDL_DRAWS" in os.environ and item.get_closest_marker("hypothesis") is not None
-        small = job.size <= RANKS_OF_SMALL_JOBS
-        belongs = needed <= job.size <= most and (needed > RANKS_OF_SMALL_JOBS or small or for_any)
-        (kept if belongs else left_out).append(item)
+        table = item.nodeid.partition("[")[0]
+        runs = job.size in jobs_of(item, numbers[table], config.getoption("--whole"))
+        (kept if runs else left_out).append(item)
+        numbers[table] += 1
+        if item.get_closest_marker("hypothesis") is not None:
+            hypothesis.seed(f"{item.originalname} on {job.size} ranks")(item.obj)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
 
@@ -62,14 +100,17 @@ def pytest_collection_modifyitems(config, items):
 def pytest_runtest_makereport(item, call):
     """A failure on any rank is one on all ranks."""
     report = yield
-    outcomes = job.allgather((report.outcome, str(report.longrepr) if report.failed else ""))
-    failed = [(rank, text) for rank, (outcome, text) in enumerate(outcomes) if outcome == "failed"]
-    if failed:
+    mine = OUTCOMES.index(report.outcome)
+    extremes = np.array([-mine, mine])
+    job.Allreduce(MPI.IN_PLACE, extremes, MPI.MAX)
+    least, most = -extremes[0], extremes[1]
+    if OUTCOMES[most] == "failed":
+        texts = job.allgather(str(report.longrepr) if report.failed else "")
+        failed = (f"--- rank {rank} of {job.size} failed:\n{text}" for rank, text in enumerate(texts) if text)
+        report.outcome, report.longrepr = "failed", "\n".join(failed)
+    elif least != most:
         report.outcome = "failed"
-        report.longrepr = "\n".join(f"--- rank {rank} of {job.size} failed:\n{text}" for rank, text in failed)
-    elif any(outcome != report.outcome for outcome, _ in outcomes):
-        report.outcome = "failed"
-        report.longrepr = f"the ranks' outcomes differ: {[outcome for outcome, _ in outcomes]}"
+        report.longrepr = f"the ranks' outcomes differ: {job.allgather(OUTCOMES[mine])}"
     return report
 
 

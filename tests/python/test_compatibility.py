@@ -29,6 +29,7 @@ HOMES = {
 }
 
 
+@pytest.mark.ranks(1)
 @pytest.mark.parametrize("path", HOMES)
 def test_paths(path):
     module, _, name = path.rpartition(".")
@@ -58,11 +59,13 @@ def test_blocks(pairs):
             assert function(np.array(workers), np.array(index), extents).tolist() == values[index].tolist()
 
 
+@pytest.mark.ranks(1)
 def test_intersections():
     start, stop, shape = compute_intersection([0, 2], [4, 6], [1, 6], [3, 9])
     assert (start.tolist(), stop.tolist(), shape.tolist()) == ([1, 6], [3, 6], [2, 0])
 
 
+@pytest.mark.ranks(1)
 def test_zero_volume_corrector():
     """A scalar 0 on which backward can be called; other tensors pass."""
     x = torch.empty(2, 0, requires_grad=True)

@@ -12,8 +12,11 @@ from support.cases import CASES
 from support.ranks import job, raises_everywhere
 from support.tensors import same_bits, values
 
-# Of torch's own modules, which it imports when it compiles.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script", "ignore:.*:DeprecationWarning:torch")
+pytestmark = [
+    # Of torch's own modules, which it imports when it compiles: that takes seconds in each job.
+    pytest.mark.filterwarnings("ignore:`torch.jit.script", "ignore:.*:DeprecationWarning:torch"),
+    pytest.mark.ranks(2, 3),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +33,7 @@ def first_derivatives(function, x, weight):
     return y, gradient
 
 
+@pytest.mark.shared
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
 def test_in_one_graph(P_world, make):
     case = make(P_world)
@@ -43,6 +47,7 @@ def test_in_one_graph(P_world, make):
         assert all(same_bits(a, b) for a, b in zip(first_derivatives(compiled, x, weight), expected, strict=True))
 
 
+@pytest.mark.ranks(2)
 def test_a_whole_function_with_the_default_compiler(P_world):
     """Sums, moves and halves among torch's own operators, forward and backward."""
     P_x, P_0 = grid(P_world, [1, job.size]), grid(P_world, [1, 1])
@@ -63,6 +68,7 @@ def test_a_whole_function_with_the_default_compiler(P_world):
         assert torch.allclose(a, b, rtol=1e-14, atol=1e-14)  # sin and cos of another vector library
 
 
+@pytest.mark.shared
 @pytest.mark.parametrize("name", ["sum_reduce_rows", "all_gather_rows", "repartition_all_to_all", "halo_wide"])
 def test_dispatcher_operators(P_world, name):
     case = CASES[name](P_world)
@@ -86,8 +92,6 @@ def test_new_shapes(P_world):
 
 def test_the_shape_of_another_rank_alone(P_world):
     """A result that would have another size than it was compiled for."""
-    if job.size == 1:
-        return
     layer = dnn.AllGather(grid(P_world, [job.size]), [0])
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     assert compiled(torch.ones(2)).shape == (2 * job.size,)
@@ -104,8 +108,6 @@ def test_the_shape_of_another_rank_alone(P_world):
 
 
 def test_gradients_on_some_ranks_only(P_world):
-    if job.size == 1:
-        return
     compiled = torch.compile(dnn.AllSumReduce(grid(P_world, [job.size]), [0]), fullgraph=True, backend="aot_eager")
     x = torch.ones(3, requires_grad=job.rank == 0)
     raises_everywhere(ValueError, "compiled, with gradients", lambda: compiled(x), seconds=20)

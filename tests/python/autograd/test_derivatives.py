@@ -14,6 +14,7 @@ from support.ranks import job, raises_everywhere, total
 from support.tensors import values
 
 
+@pytest.mark.shared
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
 @pytest.mark.parametrize("curved", ["first", "last"])
 @pytest.mark.parametrize("halves", [False, True])

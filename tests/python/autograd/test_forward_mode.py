@@ -51,6 +51,7 @@ def test_only_one_rank_has_a_derivative(P_world, make, call):
         assert ty is None
 
 
+@pytest.mark.shared
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
 def test_forward_over_reverse_and_reverse_over_forward(P_world, make, call):
     """Of f(x) = sum(w y^2), the Hessian times v is 2 A* (w A v), in both ways."""

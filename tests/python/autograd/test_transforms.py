@@ -13,6 +13,7 @@ from support.tensors import same_bits, values
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script", "ignore:.*:DeprecationWarning:torch")
 
 
+@pytest.mark.shared
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
 def test_grad_and_jvp(P_world, make):
     case = make(P_world)
@@ -32,6 +33,7 @@ def test_grad_and_jvp(P_world, make):
     assert same_bits(torch.func.grad(lambda x: (torch.func.grad(f)(x) * v).sum())(x), hessian_times_v)
 
 
+@pytest.mark.shared
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
 @pytest.mark.parametrize("dim", [0, -1])
 def test_vmap(P_world, make, dim):

@@ -33,6 +33,7 @@ def check(case, wrong, kind, match, of_rank):
     assert torch.equal(case.operator(good), before)
 
 
+@pytest.mark.shared
 @every_operator
 def test_wrong_dtype(P_world, make):
     case = make(P_world)
@@ -41,6 +42,7 @@ def test_wrong_dtype(P_world, make):
         check(case, values(case.shape, torch.float32), TypeError, "dtype", rank)
 
 
+@pytest.mark.shared
 @every_operator
 def test_wrong_number_of_dimensions(P_world, make):
     case = make(P_world)
@@ -49,6 +51,7 @@ def test_wrong_number_of_dimensions(P_world, make):
         check(case, torch.ones((*case.shape, 1), dtype=torch.float64), ValueError, "dimensions", rank)
 
 
+@pytest.mark.shared
 @every_operator
 def test_wrong_shape(P_world, make):
     """Where blocks have to fit each other; a broadcast takes any shape from each of its sources."""
@@ -67,6 +70,7 @@ def test_wrong_shape(P_world, make):
     check(case, wrong, ValueError, "shape|size", rank)
 
 
+@pytest.mark.shared
 @every_operator
 @pytest.mark.parametrize("bad", ["text", None, 3.0, [1.0]], ids=str)
 def test_what_is_no_tensor(P_world, make, bad):
@@ -77,6 +81,7 @@ def test_what_is_no_tensor(P_world, make, bad):
         check(case, bad, TypeError, "has to be a torch.Tensor", rank)
 
 
+@pytest.mark.shared
 @every_operator
 @pytest.mark.parametrize("kind", ["sparse", "quantized", "meta", "shell dtype", "40-d"])
 @pytest.mark.filterwarnings("ignore:.*quantize_per_tensor.*")
@@ -258,6 +263,7 @@ def test_axes_that_are_no_integers_on_one_rank(P_world):
     raises_everywhere(TypeError, "integer", lambda: dnn.AllSumReduce(P, wrong))
 
 
+@pytest.mark.shared
 @pytest.mark.parametrize(("arguments", "match"), AXES.values(), ids=AXES)
 @pytest.mark.parametrize(
     ("layer", "name"),

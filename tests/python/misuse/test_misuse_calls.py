@@ -154,6 +154,7 @@ def check(P, make, kind, match, call):
         assert same_bits(layer(*arguments), before)
 
 
+@pytest.mark.shared
 @of_each(WRONG)
 @pytest.mark.filterwarnings("ignore:.*quantize_per_tensor.*", "ignore:.*CSR.*", "ignore:.*nested.*")
 def test_what_no_layer_takes(P_world, make, wrong, kind, match):
@@ -164,6 +165,7 @@ def test_what_no_layer_takes(P_world, make, wrong, kind, match):
         check(P_world, make, kind, match, lambda layer, x, target: layer(x, bad))
 
 
+@pytest.mark.shared
 @more_than_one_rank
 @of_each(DIFFERENT)
 def test_what_differs_on_one_rank(P_world, make, wrong, kind, match):
@@ -173,6 +175,7 @@ def test_what_differs_on_one_rank(P_world, make, wrong, kind, match):
     check(P_world, make, kind, match, lambda layer, x, *others: layer(bad, *others))
 
 
+@pytest.mark.shared
 @every_layer
 def test_arguments_that_do_not_fit(P_world, make):
     check(P_world, make, TypeError, "missing a required argument: 'input'", lambda layer, *arguments: layer())
@@ -180,6 +183,7 @@ def test_arguments_that_do_not_fit(P_world, make):
     check(P_world, make, TypeError, "unexpected keyword argument 'twice'", lambda layer, *a: layer(*a, twice=True))
 
 
+@pytest.mark.shared
 @more_than_one_rank
 @every_layer
 def test_gradients_disabled_on_one_rank(P_world, make):

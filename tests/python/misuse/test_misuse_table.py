@@ -36,10 +36,12 @@ def misuse(row, P, kind, match, misused, without=""):
         row.call(**row.good(P))
 
 
+@pytest.mark.ranks(1)
 def test_there_are_enough():
     assert len(WRONG) > 250
 
 
+@pytest.mark.shared
 @pytest.mark.parametrize(("row", "argument", "wrong"), WRONG.values(), ids=WRONG)
 def test_wrong_value(P_world, row, argument, wrong):
     misuse(
@@ -47,6 +49,7 @@ def test_wrong_value(P_world, row, argument, wrong):
     )  # fmt: skip
 
 
+@pytest.mark.shared
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize(("row", "argument"), OTHER.values(), ids=OTHER)
 def test_another_good_value_on_one_rank(P_world, row, argument):
@@ -60,6 +63,7 @@ def test_another_good_value_on_one_rank(P_world, row, argument):
         row.call(**row.good(P_world))
 
 
+@pytest.mark.shared
 @every_row
 def test_missing_arguments(P_world, row):
     for one in row.parameters():
@@ -68,12 +72,14 @@ def test_missing_arguments(P_world, row):
             misuse(row, P_world, TypeError, rf"missing .*{one.name}|{one.name} is a None", missing, without=one.name)
 
 
+@pytest.mark.shared
 @every_row
 def test_unknown_arguments(P_world, row):
     if not any(one.kind is one.VAR_KEYWORD for one in row.parameters()):
         misuse(row, P_world, TypeError, "unknown_name", lambda good: {**good, "unknown_name": 1})
 
 
+@pytest.mark.ranks(1)
 def test_the_table_is_complete():
     """Every public callable is in it, and each of its arguments."""
     missing = []
@@ -88,6 +94,7 @@ def test_the_table_is_complete():
     assert missing == []
 
 
+@pytest.mark.ranks(1)
 def test_arguments_are_shown_as_documented():
     """torch.nn's positions behind P_x; further partitions by name, or behind P_x as well."""
     for layer in (dnn.DistributedFeatureConv2d, dnn.DistributedGeneralConv1d, dnn.DistributedConvTranspose3d):

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+pytestmark = pytest.mark.ranks(1)
+
 tests_of_layers = Path(__file__).parent
 page = (tests_of_layers.parents[2] / "docs" / "window_layers.rst").read_text()
 REFERENCES = r"(?: \[#[\w-]+\]_)+"

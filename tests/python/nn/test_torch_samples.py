@@ -107,6 +107,8 @@ def first(module, arguments, result):
     return result[0] if isinstance(result, tuple) else result
 
 
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.shared
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_sample(P_world, kind, dims):
@@ -137,6 +139,7 @@ def test_sample(P_world, kind, dims):
                 assert_equals_twin(layer, twin, x, P_x, P_x, owners, **equals)
 
 
+@pytest.mark.shared
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_sample(P_world, name):
     """The same kind of exception on all ranks.

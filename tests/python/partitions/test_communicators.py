@@ -16,6 +16,7 @@ from support.ranks import job
 from support.tensors import values
 
 
+@pytest.mark.ranks(2)
 def test_ten_thousand_layers_on_the_same_partitions(P_world):
     P_x, P_y = grid(P_world, [1]), grid(P_world, [job.size])
     layers = [dnn.Broadcast(P_x, P_y)]
@@ -26,6 +27,7 @@ def test_ten_thousand_layers_on_the_same_partitions(P_world):
     assert _core.live_communicators() == before
 
 
+@pytest.mark.ranks(3)
 def test_making_and_dropping_for_ever(P_world):
     """Partitions, layers, forward and backward passes: more of them than there are communicators in MPICH."""
     counts = []
@@ -40,6 +42,7 @@ def test_making_and_dropping_for_ever(P_world):
     assert len(set(counts)) == 1
 
 
+@pytest.mark.ranks(2)
 def test_user_communicators_made_and_freed_for_ever():
     """What is cached on a communicator goes with it. MPICH has about two thousand."""
     before = _core.live_communicators()

@@ -24,6 +24,8 @@ def total_of(tensors):
     return torch.stack([tensor.to(wide) for tensor in tensors]).sum(0).to(tensors[0].dtype)
 
 
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.shared
 @pytest.mark.parametrize("dtype", SUMMED, ids=str)
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 def test_sum_for_all(P_world, dtype):
@@ -32,6 +34,7 @@ def test_sum_for_all(P_world, dtype):
     assert same_bits(result, total_of(every))
 
 
+@pytest.mark.shared
 @pytest.mark.parametrize("n", [(8 << 20) - 1, 8 << 20, (9 << 20) + 3])
 @pytest.mark.parametrize("strided", [False, True], ids=["contiguous", "strided"])
 def test_broadcast_in_blocks(P_world, n, strided):

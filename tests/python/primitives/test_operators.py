@@ -58,6 +58,7 @@ def as_one_function(operator, shape):
     return function, inputs[-1].stop
 
 
+@pytest.mark.shared
 @every_operator
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
 def test_gradcheck_and_gradgradcheck(P_world, make, dtype):
@@ -93,6 +94,7 @@ def test_backward_is_the_adjoint(P_world, make):
     assert same_bits(x.grad, case.operator._operator.adjoint(x, gradient))
 
 
+@pytest.mark.shared
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
 def test_every_dtype_gives_what_float64_gives(P_world, name, dtype):
@@ -114,6 +116,7 @@ def test_moved_bits_are_the_same_bits(P_world, name):
     assert same_bits(moved.view(torch.int64), case.operator(bits))
 
 
+@pytest.mark.shared
 @every_operator
 @pytest.mark.parametrize("how", STRIDES, ids=lambda how: how.__name__)
 def test_any_strides(P_world, make, how):

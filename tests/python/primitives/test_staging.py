@@ -40,6 +40,7 @@ def test_staged(P_world, make):
     assert same_bits(x, before)
 
 
+@pytest.mark.shared
 @pytest.mark.usefixtures("_staged")
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
 @pytest.mark.parametrize("dtype", [dtype for dtype in ALL_DTYPES if dtype.itemsize in (1, 2, 16)])

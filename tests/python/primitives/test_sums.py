@@ -17,7 +17,11 @@ from support.blocks import balanced, grid
 from support.ranks import job
 from support.tensors import COMPLEX, FLOAT8, INTEGRAL, REAL, same_bits
 
-pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental"),
+    pytest.mark.ranks(2, 3, 4),
+    pytest.mark.shared,
+]
 COLUMNS = 8
 
 

@@ -8,7 +8,8 @@ import textwrap
 import pytest
 
 from support import jobs
-from support.ranks import job
+
+pytestmark = pytest.mark.ranks(1)  # the programs are jobs of their own
 
 BEGINNING = """
 import os, sys, torch
@@ -40,7 +41,35 @@ ENDS = {
 
 
 SILENT = {
-    "what is alive": "x = torch.ones(3, requires_grad=True); y = layer(x); z = P.create_partition_inclusive([1, 0])",
+    "with all that can be alive": """
+        x = torch.ones(3, requires_grad=True)
+        y = layer(x)
+        z = P.create_partition_inclusive([1, 0])
+
+        class Holder: pass
+        holder = Holder()
+        holder.me, holder.layer, holder.P, holder.y = holder, layer, P, layer(x)
+        sys.modules["kept_to_the_end"] = holder  # a cycle that is collected at the end
+
+        freed = MPI.COMM_WORLD.Dup()
+        comms = [freed] + [MPI.COMM_WORLD.Dup() for _ in range(5)]
+        kept = [distdl.nn.AllSumReduce(distdl.Partition(comm), [0]) for comm in comms]
+        for one in kept:
+            one(torch.ones(3))
+        freed.Free()
+        carts = [MPI.COMM_WORLD.Create_cart([2, 1]), P.create_cartesian_topology_partition([1, 2])]
+
+        model = distdl.nn.DistributedConv1d(P.create_cartesian_topology_partition([1, 1, 2]), 1, 1, 3)
+        model(torch.ones(1, 1, 9)).sum().backward()
+
+        import threading
+        def work(comm):
+            own = distdl.nn.AllSumReduce(distdl.Partition(comm), [0])
+            assert own.wait(own.start(torch.ones(3)))[0] == 2
+        threads = [threading.Thread(target=work, args=(MPI.COMM_WORLD.Dup(),)) for _ in range(3)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        """,
     "sys.exit": "layer(torch.ones(3)); sys.exit(0)",
     "sys.exit in a hook": """
         x = torch.ones(3, requires_grad=True)
@@ -48,8 +77,8 @@ SILENT = {
         y.register_hook(lambda g: sys.exit(0))
         y.sum().backward()
         """,
-    "MPI.Finalize": "y = layer(torch.ones(3)); MPI.Finalize()",
-    "MPI.Finalize and what is used afterwards": """
+    "MPI.Finalize, and what is used afterwards": """
+        y = layer(torch.ones(3))
         MPI.Finalize()
         for use in (lambda: layer(torch.ones(3)), lambda: P.allgather_data(1), lambda: distdl.nn.Broadcast(P, P)):
             try:
@@ -58,38 +87,6 @@ SILENT = {
                 assert "finalized" in str(error), error
             else:
                 raise AssertionError("it did not raise")
-        """,
-    "a freed communicator": """
-        comm = MPI.COMM_WORLD.Dup()
-        kept = distdl.nn.AllSumReduce(distdl.Partition(comm), [0])
-        kept(torch.ones(3))
-        comm.Free()
-        """,
-    "communicators that are not freed": """
-        comms = [MPI.COMM_WORLD.Dup() for _ in range(5)]
-        kept = [distdl.nn.AllSumReduce(distdl.Partition(comm), [0]) for comm in comms]
-        carts = [MPI.COMM_WORLD.Create_cart([2, 1]), P.create_cartesian_topology_partition([1, 2])]
-        for one in kept:
-            one(torch.ones(3))
-        """,
-    "a model": """
-        model = distdl.nn.DistributedConv1d(P.create_cartesian_topology_partition([1, 1, 2]), 1, 1, 3)
-        model(torch.ones(1, 1, 9)).sum().backward()
-        """,
-    "a cycle that is collected at the end": """
-        class Holder: pass
-        holder = Holder()
-        holder.me, holder.layer, holder.P, holder.y = holder, layer, P, layer(torch.ones(3, requires_grad=True))
-        sys.modules["kept_to_the_end"] = holder
-        """,
-    "threads": """
-        import threading
-        def work(comm):
-            own = distdl.nn.AllSumReduce(distdl.Partition(comm), [0])
-            assert own.wait(own.start(torch.ones(3)))[0] == 2
-        threads = [threading.Thread(target=work, args=(MPI.COMM_WORLD.Dup(),)) for _ in range(3)]
-        [thread.start() for thread in threads]
-        [thread.join() for thread in threads]
         """,
     "os._exit": "layer(torch.ones(3)); MPI.COMM_WORLD.Barrier(); MPI.Finalize(); os._exit(0)",
 }
@@ -101,8 +98,7 @@ CAUSED = {
 
 @pytest.mark.parametrize("program", ENDS.values(), ids=ENDS)
 def test_what_is_under_way_is_finished(program):
-    if job.size == 1:
-        assert jobs.ends(BEGINNING + textwrap.dedent(program))[0] == 0
+    assert jobs.ends(BEGINNING + textwrap.dedent(program))[0] == 0
 
 
 QUIET = BEGINNING.replace("started = ", "# started = ")
@@ -110,24 +106,21 @@ QUIET = BEGINNING.replace("started = ", "# started = ")
 
 @pytest.mark.parametrize("program", SILENT.values(), ids=SILENT)
 def test_nothing_is_said_at_the_end(program):
-    if job.size == 1:
-        assert jobs.ends(QUIET + textwrap.dedent(program)) == (0, "")
+    assert jobs.ends(QUIET + textwrap.dedent(program)) == (0, "")
 
 
-@pytest.mark.parametrize("name", ["what is alive", "MPI.Finalize"])
+@pytest.mark.parametrize("name", ["with all that can be alive", "MPI.Finalize, and what is used afterwards"])
 def test_nothing_is_said_at_the_end_of_plain_python(name):
-    if job.size == 1:
-        assert jobs.ends(QUIET + textwrap.dedent(SILENT[name]), by=()) == (0, "")
+    assert jobs.ends(QUIET + textwrap.dedent(SILENT[name]), by=()) == (0, "")
 
 
 @pytest.mark.parametrize(("program", "status"), CAUSED.values(), ids=CAUSED)
 def test_what_a_program_causes_itself(program, status):
     """Nothing of ours is said beyond it, and nobody stays."""
-    if job.size == 1:
-        returned, said = jobs.ends(QUIET + textwrap.dedent(program))
-        assert returned == status if status is not None else returned != 0
-        assert "distdl" not in said
-        assert "core dumped" not in said
+    returned, said = jobs.ends(QUIET + textwrap.dedent(program))
+    assert returned == status if status is not None else returned != 0
+    assert "distdl" not in said
+    assert "core dumped" not in said
 
 
 def test_an_exception_does_not_wait_for_who_never_comes():
@@ -138,10 +131,9 @@ def test_an_exception_does_not_wait_for_who_never_comes():
                 raise ValueError("nobody catches this")
             MPI.COMM_WORLD.recv()
         """
-    if job.size == 1:
-        status, said = jobs.ends(BEGINNING + textwrap.dedent(program))
-        assert status != 0
-        assert "nobody catches this" in said
+    status, said = jobs.ends(BEGINNING + textwrap.dedent(program))
+    assert status != 0
+    assert "nobody catches this" in said
 
 
 TWO_RANKS = """
@@ -190,12 +182,11 @@ UNCAUGHT = {
 @pytest.mark.parametrize("by", [(), ("-m", "mpi4py")], ids=["python", "python -m mpi4py"])
 @pytest.mark.parametrize("program", UNCAUGHT.values(), ids=UNCAUGHT)
 def test_an_uncaught_exception_ends_the_job(program, by):
-    if job.size == 1:
-        status, said = jobs.ends(TWO_RANKS + textwrap.dedent(program), by=by)
-        assert status == 1
-        assert "Traceback (most recent call last)" in said
-        assert "ValueError: nobody catches this" in said
-        assert "distdl: rank 1 of 2 ends the job: ValueError was not caught" in said
+    status, said = jobs.ends(TWO_RANKS + textwrap.dedent(program), by=by)
+    assert status == 1
+    assert "Traceback (most recent call last)" in said
+    assert "ValueError: nobody catches this" in said
+    assert "distdl: rank 1 of 2 ends the job: ValueError was not caught" in said
 
 
 RANK_1_SLEEPS = """
@@ -210,7 +201,7 @@ layer(x)
 @pytest.mark.parametrize("what", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda one: one.name)
 def test_a_signal_leaves_nothing_running(what, whom):
     """Rank 0 waits in an operator for rank 1, which sleeps. Killed itself, mpiexec has no chance to end them."""
-    if job.size > 1 or (what, whom) == (signal.SIGKILL, "mpiexec"):
+    if (what, whom) == (signal.SIGKILL, "mpiexec"):
         return
     waiting = jobs.started(TWO_RANKS + RANK_1_SLEEPS, by=())
     processes = []
@@ -238,8 +229,7 @@ def test_after_an_mpi_error_a_rank_communicates_no_more_and_ends_the_job():
                 print("caught", error, flush=True)
         MPI.Finalize()
         """
-    if job.size == 1:
-        status, said = jobs.ends(BEGINNING + textwrap.dedent(program))
-        assert status == 1
-        assert len(re.findall("caught MPI_Group_incl: .*[Rr]ank", said)) == 3
-        assert "distdl: rank 1 ends the job, in which others may wait for it: MPI_Group_incl: " in said
+    status, said = jobs.ends(BEGINNING + textwrap.dedent(program))
+    assert status == 1
+    assert len(re.findall("caught MPI_Group_incl: .*[Rr]ank", said)) == 3
+    assert "distdl: rank 1 ends the job, in which others may wait for it: MPI_Group_incl: " in said

@@ -7,7 +7,7 @@ import pytest
 import distdl
 from support.jobs import ends
 
-pytestmark = pytest.mark.mpi(max_size=1)  # they start jobs of their own
+pytestmark = pytest.mark.ranks(1)  # the programs are jobs of their own
 
 BEGINNING = """
 import sys, time, torch

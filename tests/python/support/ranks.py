@@ -40,9 +40,14 @@ def raises_everywhere(kind, match, action, seconds=1.0, involved=True):
     return str(error)
 
 
+def examples_of(number):
+    """How many examples a job draws for a test that draws so many in the four small jobs together."""
+    return int(os.environ.get("DISTDL_DRAWS", -(-number // 4)))
+
+
 def draws(number):
-    """For a test that draws another number of examples in a job than the others; DISTDL_DRAWS is the number for all."""
-    return hypothesis.settings(max_examples=int(os.environ.get("DISTDL_DRAWS", number)))
+    """For a test that draws another number of examples than the others."""
+    return hypothesis.settings(max_examples=examples_of(number))
 
 
 class SomewhereError(Exception):
