@@ -16,16 +16,16 @@ class FeatureScale(distdl.nn.Layer):
         self.declare_parameter("weight", self.P_x, [self.num_features], [1], initialize=ones)
         if self.given["bias"]:
             self.declare_parameter("bias", self.P_x, [self.num_features], [1], initialize=zeros)
+        else:
+            self.register_parameter("bias", None)
 
     def set_up(self) -> None:
-        features = sum(self.blocks(self.P_x)[1])
-        if features != self.num_features:
-            raise ValueError(f"FeatureScale: the input has {features} features; expected {self.num_features}")
+        self.check_balanced(1, self.num_features, "num_features")
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        weight, *bias = self.parameters_in_use()
         if not self.P_x.active:
-            return input.clone()
+            return self.without_part(input)
+        weight, *bias = self.parameters_in_use()
         return input * weight + bias[0] if bias else input * weight
 
 

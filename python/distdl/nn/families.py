@@ -11,7 +11,7 @@ Family = tuple[type[Base], type[Base], type[Base]]
 def family(
     name: str, documentation: str, base: type[Base], parents: tuple[type, type, type] | None = None, **more: str
 ) -> Family[Base]:
-    """The classes of a layer for one, two and three spatial dimensions.
+    """The classes of a layer for one, two and three spatial dimensions, which their attribute ``dims`` tells.
 
     Args:
         name: of the classes, with ``{dims}`` where the number stands.

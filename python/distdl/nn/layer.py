@@ -14,7 +14,8 @@ from distdl.collective.construction import PartitionLike, constructing, construc
 from distdl.collective.grid import Grid
 from distdl.nn.module import Module, agreement_among
 from distdl.nn.options import NOT_ATTRIBUTES, kind_of, split_arguments
-from distdl.parameters.layout import current_kind
+from distdl.nn.tie import tied
+from distdl.parameters.layout import current_kind, cut
 from distdl.parameters.transport import ParameterTransport
 from distdl.partition import Partition
 from distdl.state import load_sequential
@@ -23,6 +24,10 @@ Described = tuple[list[int], torch.dtype]
 """Shape and dtype of a worker's tensor."""
 
 _MISSING = TypeError("is of type NoneType; it has to be a torch.Tensor")
+
+
+def _not_defined(self: Layer, *args: object) -> object:
+    raise NotImplementedError(f"{type(self).__name__} has no compute()")
 
 
 class Layer(Module):
@@ -86,11 +91,13 @@ class Layer(Module):
         """Check the options, normalize the attributes and declare parameters. What it raises is raised on all ranks.
 
         ``weight``, ``bias``, ``device`` and ``dtype`` are options that are no attributes: they are in ``self.given``.
+        A rank that knows nothing of P_x runs this, too: there ``self.grid.known`` is False, and the shape is empty.
         """
 
     def declare_parameter(
         self, name: str, P: PartitionLike, shape: Sequence[int], axes: Sequence[int | None], **more: object
     ) -> None:
+        """As :meth:`Module.declare_parameter`; dtype and device are the options of these names."""
         own: dict[str, object] = {key: self.given[key] for key in ("dtype", "device") if key in self.given}
         super().declare_parameter(name, P, shape, axes, **(own | more))  # type: ignore[arg-type]
 
@@ -110,13 +117,44 @@ class Layer(Module):
         return inputs
 
     def set_up(self) -> None:
-        """Prepare for tensors of this structure, which all ranks know; what it raises, all of them raise.
+        """Prepare for tensors of this structure, which all ranks of the layer know; what it raises, all of them raise.
 
-        ``self.others`` are the arguments of :meth:`compute` behind the tensors, which are equal on all ranks.
+        Ranks outside of the layer's partitions do not run it. ``self.others`` are the arguments of :meth:`compute`
+        behind the tensors, which are equal on all ranks.
         """
 
-    compute: Callable[..., object]
-    """What the layer does. Every rank of the layer runs it, and applies the same operators in the same order."""
+    compute: Callable[..., object] = _not_defined
+    """What the layer does. Every rank runs it, and applies the same operators in the same order.
+
+    Ranks that compute nothing run it as well, and return :meth:`without_part`.
+    """
+
+    def without_part(self, input: torch.Tensor) -> torch.Tensor:
+        """The result on a rank that computes nothing: its input, connected with the parameters.
+
+        The rank has no part of the result, but it has to take part in the communication of the others' backward passes.
+        """
+        parameters = self.parameters_in_use()
+        return tied(input, *parameters) if parameters else input.clone()
+
+    def check_balanced(self, dim: int, extent: int, name: str) -> None:
+        """Refuse an input that is not in balanced blocks along a dimension, as parameters are. For :meth:`set_up`.
+
+        Args:
+            dim: of the input.
+            extent: of the whole input there.
+            name: of the option that says so, for the message.
+
+        Raises:
+            ValueError: on all ranks. Without it, torch may broadcast a block of 1 element.
+        """
+        sizes = self.blocks(self.grid)[dim]
+        balanced = [stop - start for start, stop in cut(extent, len(sizes))]
+        if sizes != balanced:
+            raise ValueError(
+                f"{type(self).__name__}: the input comes in blocks of {sizes} in dimension {dim}; these must be the "
+                f"balanced blocks of {name}={extent}, {balanced}"
+            )
 
     def structure(self, P: PartitionLike, tensor: int = 0) -> list[Described]:
         """(shape, dtype) of a tensor of the call on each worker of a partition, as agreed on."""
@@ -201,8 +239,9 @@ class Layer(Module):
     @classmethod
     def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
         """The layers of torch.nn that this one does the same as."""
-        twin = getattr(torch.nn, re.sub("^Distributed(Feature|Channel|General)?", "", cls.__name__), None)
-        return () if twin is None else (twin,)
+        name = cls.__name__.removeprefix("Distributed")
+        names = (name, re.sub("^(Feature|Channel|General)", "", name))
+        return tuple(getattr(torch.nn, name) for name in names if hasattr(torch.nn, name))[:1]
 
     @classmethod
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
@@ -236,7 +275,7 @@ class Layer(Module):
         Collective like constructing the layer.
         """
         if not isinstance(module, cls.sequential_classes()):
-            twins = " or ".join(f"torch.nn.{twin.__name__}" for twin in cls.sequential_classes())
+            twins = " or ".join(f"torch.nn.{twin.__name__}" for twin in cls.sequential_classes()) or "no other layer"
             error = TypeError(f"{cls.__name__}: from_sequential was passed a {type(module).__name__}; it takes {twins}")
             tell(cls.__name__, error, [P_x, *partitions])
             raise error

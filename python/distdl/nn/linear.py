@@ -12,7 +12,6 @@ from distdl.collective.construction import PartitionLike, partitions_behind_firs
 from distdl.collective.grid import Grid
 from distdl.nn.layer import Layer
 from distdl.nn.options import integer
-from distdl.nn.tie import tied
 from distdl.parameters.initial import like_linear
 from distdl.parameters.layout import cut
 from distdl.parameters.transport import zero_of
@@ -149,8 +148,7 @@ class DistributedLinear(Layer):
     def compute(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the layer to this rank's block of the input."""
         x = input if self._broadcast is None else self._broadcast(input)
-        weight, *bias = self.parameters_in_use()
-        y = self._on_block(x, weight, *bias) if self._workers.active else tied(x, weight, *bias)
+        y = self._on_block(x, *self.parameters_in_use()) if self._workers.active else self.without_part(x)
         return y if self._sum_reduce is None else self._sum_reduce(y)
 
     def _on_block(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

@@ -15,7 +15,6 @@ from distdl.nn.conv.halo import HaloConvolution, Sliding, fit
 from distdl.nn.layer import Layer
 from distdl.nn.options import check_choice, integer, per_dimension
 from distdl.nn.precision import HALF
-from distdl.nn.tie import tied
 from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Interval, Resizing, as_of, blocks_of_outputs, intervals_of
 from distdl.nn.windows.reader import Reader
 from distdl.parameters.initial import like_linear
@@ -237,7 +236,8 @@ class ConvLayer(Layer):
         if self._read is not None:
             read = self._read(input.unsqueeze(grid.copied) if grid.copies and grid.P_x.active else input)
             read = read.squeeze(grid.copied) if grid.copies and grid.workers.active else read
-        result = (self._on_block if grid.workers.active else tied)(read, *self.parameters_in_use())
+        on_block = grid.workers.active
+        result = self._on_block(read, *self.parameters_in_use()) if on_block else self.without_part(read)
         return result if self._sum_reduce is None else self._sum_reduce(result)
 
     def _on_block(self, read: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
