@@ -94,9 +94,9 @@ observer() {  # what is preloaded to count MPI's objects, and to make its calls 
   mpicxx -std=c++20 -O1 -shared -fPIC -Isrc tests/pmpi/observer.cpp -o "$venv/observer.so"
 }
 
-leaks() {
+observed() {
   timeout --kill-after=20 "$limit" mpiexec -n 2 env LD_PRELOAD="$(realpath "$venv")/observer.so" \
-    python -m mpi4py -m pytest tests/python/process/leaks.py
+    python -m mpi4py -m pytest tests/python/process/leaks.py tests/python/nn/votes.py
 }
 
 ranks() {  # ranks N [FILES]: tests/python/conftest.py says which tests run on how many ranks
@@ -115,7 +115,7 @@ for n in 2 3 4 20; do
   stage "pytest on $n ranks" ranks "$n"
 done
 stage "an observer below MPI" observer
-stage "nothing leaks, on 2 ranks" leaks
+stage "nothing leaks, and a layer votes once, on 2 ranks" observed
 stage "MPI calls that fail, on 2 ranks" python tests/pmpi/faults.py "$venv/observer.so" 37
 stage "messages of more than 2^31 bytes, on 2 ranks" ranks 2 tests/python/primitives/huge_messages.py
 printf '\nAll tests passed, in %s s.\n' "$SECONDS"

@@ -4,7 +4,8 @@
 // DISTDL_FAIL=MPI_Ibcast_c,1,3,before makes the third MPI_Ibcast_c on rank 1 of the job do nothing and say that it
 // failed; with "after" it does what it should, and says so all the same. DISTDL_CALLS=FILE writes at the end to FILE.0,
 // FILE.1, ... what each rank called how often. Every function that the extension calls has to be here, which
-// tests/python/process/leaks.py checks; so there are none that make datatypes, operations or windows.
+// tests/python/process/leaks.py checks; so there are none that make datatypes, operations or windows. Votes of the
+// ranks are counted by themselves, for tests/python/nn/votes.py.
 #include <dlfcn.h>
 #include <mpi.h>
 
@@ -26,6 +27,7 @@ using distdl::comm::Count, distdl::comm::Displacement;
 std::mutex mutex;
 auto& alive = *new std::map<std::string, long, std::less<>>;  // never destroyed: MPI may be in use after it
 auto& calls = *new std::map<std::string, long, std::less<>>;
+long votes = 0;
 
 /// The call that is to fail.
 struct Fault {
@@ -65,6 +67,7 @@ class Call {
     if (dladdr(caller, &from) == 0 || std::string_view(from.dli_fname).find("distdl/_core.") == std::string::npos) {
       return;
     }
+    from_extension_ = true;
     static const Fault fault;
     const std::scoped_lock lock(mutex);
     const bool chosen = ++calls[function] == fault.count && function == fault.function;
@@ -77,8 +80,14 @@ class Call {
   bool fails_before() const { return fails_before_; }
   int result(int code) const { return fails_after_ ? MPI_ERR_OTHER : code; }
 
+  /// Votes are the only maxima of the extension (src/comm/vote.cpp).
+  void count_vote(MPI_Datatype type, MPI_Op op) const {
+    const std::scoped_lock lock(mutex);
+    if (from_extension_ && type == MPI_INT64_T && op == MPI_MAX) ++votes;
+  }
+
  private:
-  bool fails_before_ = false, fails_after_ = false;
+  bool from_extension_ = false, fails_before_ = false, fails_after_ = false;
 };
 
 /// Counts how many of these handles are null at the beginning of its scope and not at its end, or the other way round.
@@ -134,6 +143,10 @@ extern "C" {
 /// For the tests, by ctypes.
 long observer_alive(const char* kind) { return value_of(alive, kind); }
 long observer_calls(const char* function) { return value_of(calls, function); }
+long observer_votes() {
+  const std::scoped_lock lock(mutex);
+  return votes;
+}
 
 #define OBSERVE(function, parameters, arguments, counts) OBSERVE_(function, parameters, arguments, counts)
 #define OBSERVE_(function, parameters, arguments, counts)    \
@@ -190,7 +203,7 @@ OBSERVE(MPI_Info_get_string, (MPI_Info info, const char* key, int* length, char*
 
 // Operations that return when they are done.
 OBSERVE(MPI_Allreduce, (const void* x, void* y, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
-        (x, y, count, type, op, comm), )
+        (x, y, count, type, op, comm), call.count_vote(type, op))
 OBSERVE(MPI_Allgather,
         (const void* x, int count, MPI_Datatype type, void* y, int y_count, MPI_Datatype y_type, MPI_Comm comm),
         (x, count, type, y, y_count, y_type, comm), )
@@ -209,7 +222,8 @@ OBSERVE(MPI_Isend, (const void* x, int count, MPI_Datatype type, int to, int tag
         (x, count, type, to, tag, comm, request), COUNTS(made("requests", MPI_REQUEST_NULL, request)))
 OBSERVE(MPI_Iallreduce,
         (const void* x, void* y, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm, MPI_Request* request),
-        (x, y, count, type, op, comm, request), COUNTS(made("requests", MPI_REQUEST_NULL, request)))
+        (x, y, count, type, op, comm, request), call.count_vote(type, op);
+        COUNTS(made("requests", MPI_REQUEST_NULL, request)))
 #endif
 
 // Operations that are started, and what completes them.
@@ -228,7 +242,8 @@ OBSERVE(DISTDL_MPI_LARGE(MPI_Ireduce),
         (x, y, count, type, op, root, comm, request), COUNTS(made("requests", MPI_REQUEST_NULL, request)))
 OBSERVE(DISTDL_MPI_LARGE(MPI_Iallreduce),
         (const void* x, void* y, Count count, MPI_Datatype type, MPI_Op op, MPI_Comm comm, MPI_Request* request),
-        (x, y, count, type, op, comm, request), COUNTS(made("requests", MPI_REQUEST_NULL, request)))
+        (x, y, count, type, op, comm, request), call.count_vote(type, op);
+        COUNTS(made("requests", MPI_REQUEST_NULL, request)))
 OBSERVE(DISTDL_MPI_LARGE(MPI_Ireduce_scatter),
         (const void* x, void* y, const Count counts[], MPI_Datatype type, MPI_Op op, MPI_Comm comm,
          MPI_Request* request),
