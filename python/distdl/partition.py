@@ -358,7 +358,7 @@ class Partition:
             if not isinstance(op, MPI.Op):
                 raise TypeError(f"allreduce_data: op={op!r}; it has to be an operation of mpi4py, such as MPI.SUM")
             if mine.dtype.hasobject:
-                raise ValueError(f"allreduce_data: {type(data).__name__} is no array of numbers")
+                raise ValueError(f"allreduce_data: data is no array of numbers, but a {type(data).__name__}")
         result = np.empty_like(mine)
         with _core.Waiting("allreduce_data"):
             self.grid.host_exchange().view([]).Allreduce(mine, result, op=op)

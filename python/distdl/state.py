@@ -64,7 +64,7 @@ def _check_undeclared(what: str, model: torch.nn.Module, everyone: Grid, layouts
         raise ValueError(
             f"{what}: {name} has other {differs} on rank {other} (shape {there[1]}) than on rank {everyone.ranks[0]} "
             f"(shape {here[1]}), and no layout says how they make up a whole. A tensor in blocks has to be declared "
-            "(distdl.nn.Module.declare_parameter). A parametrized parameter of a distributed layer cannot be"
+            "(distdl.nn.Module.declare_parameter). A parametrized parameter of a distributed layer cannot be declared"
         )
 
 

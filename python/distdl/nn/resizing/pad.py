@@ -122,8 +122,8 @@ class DistributedPad(Layer):
         left, right = max(left, 0), max(right, 0)
         if max(left, right) > max(high - low, 0):
             raise RuntimeError(
-                f"{type(self).__name__}: pad={self.pad} leaves {max(high - low, 0)} of {n} elements in dimension {d}, "
-                "of which more cannot be wrapped"
+                f"{type(self).__name__}: pad={self.pad} leaves {max(high - low, 0)} of {n} elements in dimension {d}; "
+                "at most so many can be wrapped"
             )
         kept = [(min(max(start, low), high), max(min(stop, high), low)) for start, stop in blocks]
         if self.grid.active:
