@@ -6,23 +6,34 @@ import torch
 from mpi4py import MPI
 
 _Workers: TypeAlias = tuple[list[int], list[int]]  # shape, and ranks of the root communicator
-_Halo: TypeAlias = Sequence[Sequence[int]]
+_Halo: TypeAlias = Sequence[Sequence[int]]  # for each dimension the widths (left, right)
 
-class MPIError(RuntimeError): ...
+class MPIError(RuntimeError):
+    """A call of MPI has failed on this rank. The error is final: no operator works afterwards."""
 
 def mpi_initialized() -> bool: ...
 def mpi_library_version() -> str: ...
-def balanced_block(n: int, p: int, i: int) -> tuple[int, int]: ...
-def grid_index(shape: Sequence[int], rank: int) -> list[int]: ...
-def grid_rank(shape: Sequence[int], index: Sequence[int]) -> int: ...
+def balanced_block(n: int, p: int, i: int) -> tuple[int, int]:
+    """(start, stop) of block i, if n elements are balanced over p workers."""
+
+def grid_index(shape: Sequence[int], rank: int) -> list[int]:
+    """The index of a worker in a row-major grid. Raises ValueError for a number that no worker has."""
+
+def grid_rank(shape: Sequence[int], index: Sequence[int]) -> int:
+    """The number of the worker at an index of a row-major grid."""
+
 def matched_ranks(
     one: Sequence[int],
     many: Sequence[int],
     one_rank: int,
     transpose_one: bool = False,
     transpose_many: bool = False,
-) -> list[int]: ...
-def pieces(extent: int, workers: int, wanted: tuple[int, int]) -> list[tuple[int, int, int]]: ...
+) -> list[int]:
+    """The ranks of the shape `many` that a rank of the shape `one` broadcasts to, or that reduce to it."""
+
+def pieces(extent: int, workers: int, wanted: tuple[int, int]) -> list[tuple[int, int, int]]:
+    """(worker, start, stop) for every balanced block that an interval overlaps."""
+
 def set_structure_check(on: bool) -> None: ...
 def structure_check() -> bool: ...
 def votes() -> int:
@@ -35,17 +46,30 @@ def pool_size() -> int: ...
 def empty_pool() -> None: ...
 def progress_thread() -> bool: ...
 def set_progress_thread(on: bool) -> None: ...
-def finish_all() -> None: ...
-def failure() -> str: ...
-def take_complaint() -> str: ...
+def finish_all() -> None:
+    """Wait for all started operators."""
+
+def failure() -> str:
+    """The message of the first MPI call that failed on this rank; empty if none has failed."""
+
+def take_complaint() -> str:
+    """The message of the exception that the next agreement would raise; empty if it would not raise."""
+
 def set_watchdog(seconds: float, end: bool) -> None: ...
 def watchdog() -> tuple[float, bool]: ...
 def set_debugging(on: bool) -> None: ...
-def set_locator(locate: Callable[[int], str] | None) -> None: ...
-def attend_finalize() -> None: ...
-def end_of_program() -> None: ...
+def set_locator(locate: Callable[[int], str] | None) -> None:
+    """Set the function that returns the line of the user's program that a thread, given by its id, is on."""
+
+def attend_finalize() -> None:
+    """Have MPI_Finalize begin with end_of_program()."""
+
+def end_of_program() -> None:
+    """Tell the other ranks that this rank makes no further call. Collective over all ranks that it made calls with."""
 
 class Waiting:
+    """A context manager that lets the watchdog see a block of code in which this rank waits for others."""
+
     def __init__(self, what: str) -> None: ...
     def __enter__(self) -> None: ...
     def __exit__(self, *error: object) -> None: ...
@@ -124,6 +148,12 @@ class Interpolation:
     ) -> tuple[list[int], list[float]]: ...
 
 class Share:
+    """The terms of a convolution along one dimension that read some of its inputs.
+
+    A convolution of these inputs alone, with `padding` zeros on both sides and the `taps` of the kernel, computes them:
+    its outputs from `first` on are the terms of `outputs`.
+    """
+
     @property
     def taps(self) -> tuple[int, int]: ...
     @property
@@ -134,6 +164,11 @@ class Share:
     def first(self) -> int: ...
 
 class Sliding:
+    """A convolution kernel that slides along one dimension over blocks that are not copied.
+
+    Place i along the dimension holds the inputs blocks[i] and computes outputs[i], which read the inputs reads[i].
+    """
+
     def __init__(
         self,
         kernel: int,
@@ -150,24 +185,42 @@ class Sliding:
     def outputs(self) -> list[tuple[int, int]]: ...
     @property
     def reads(self) -> list[tuple[int, int]]: ...
-    def padding(self, i: int) -> int | None: ...
-    def halo(self, i: int) -> tuple[int, int]: ...
-    def border(self, i: int) -> tuple[int, int]: ...
+    def padding(self, i: int) -> int | None:
+        """How many zeros on both sides of place i's block make the local layer compute place i's outputs, if any."""
+
+    def halo(self, i: int) -> tuple[int, int]:
+        """The numbers of inputs that place i wants of the places before and after it."""
+
+    def border(self, i: int) -> tuple[int, int]:
+        """The numbers of inputs at the two ends of place i's block that the places before and after it want."""
+
     def has_halos(self) -> bool: ...
-    def fits(self) -> bool: ...
-    def share(self, i: int, start: int, stop: int) -> Share: ...
+    def fits(self) -> bool:
+        """Whether the local layer computes all outputs, and all halos come from the blocks next to them."""
+
+    def share(self, i: int, start: int, stop: int) -> Share:
+        """The terms that the inputs from start to stop, counted from place i's block, add to place i's outputs."""
 
 class HostExchange:
-    """Where ranks compare what they are about to do together, and exchange small data.
+    """The exchange of small data in host memory among some ranks, and the comparison of their calls.
 
-    Constructing and all methods are collective over these ranks of root.
+    Args:
+        root: a communicator; None on a rank that takes no part.
+        ranks: ranks of root.
+
+    Constructing and all methods are collective over these ranks.
     """
 
     def __init__(self, root: MPI.Comm | None, ranks: Sequence[int]) -> None: ...
     def compare(self, what: str, text: str) -> tuple[bool, list[str]]:
-        """Whether all ranks brought the same text; if not, all texts in the order of the ranks.
+        """Whether all ranks passed the same text; if not, all texts in the order of the ranks.
 
-        Raises a RuntimeError on all ranks if some make another call instead, which `what` names.
+        Args:
+            what: the name of the call, for messages.
+            text: this rank's text.
+
+        Raises:
+            RuntimeError: on all ranks, if some of them are in another call.
         """
 
     def gather(self, bytes: bytes | str) -> list[bytes]:
@@ -182,15 +235,15 @@ class LayerAgreement:
     Constructing is collective over the ranks.
 
     Args:
-        layer: its name, for messages.
-        root, ranks: these ranks of this communicator call the layer together.
-        tensors: what messages call the tensors of a call, for example ["input", "target"].
+        layer: the layer's name, for messages.
+        root, ranks: the communicator, and its ranks that call the layer together.
+        tensors: the names of a call's tensors in messages, for example ["input", "target"].
     """
 
     def __init__(self, layer: str, root: MPI.Comm | None, ranks: Sequence[int], tensors: Sequence[str]) -> None: ...
     @property
     def active(self) -> bool:
-        """Whether this rank is one of them. On a rank that is not, agree() returns False and leave() does nothing."""
+        """Whether this rank is one of the ranks. On any other rank agree() returns False and leave() does nothing."""
 
     def expect(self, name: str, shape: Sequence[int], may_be_empty: bool) -> None:
         """Register the next parameter, and the shape that it must have on this rank.
@@ -198,9 +251,9 @@ class LayerAgreement:
         The parameters of each call begin with the registered ones, in the order of registration.
 
         Args:
-            name: what messages call it.
+            name: the name of the parameter, for messages.
             shape: its shape on this rank.
-            may_be_empty: whether any tensor of zero volume is right as well.
+            may_be_empty: whether a tensor of zero volume and any shape is right as well.
         """
 
     def agree(
@@ -217,29 +270,31 @@ class LayerAgreement:
         nothing changed; the outer one has to be given the parameters of both.
 
         Args:
-            inputs: in the order of their names; the rest is absent. None is a tensor that is absent, an exception what
-                this rank found wrong with a tensor: a ValueError is raised as one, any other exception as TypeError.
+            inputs: in the order of their names; None for an absent tensor, and absent tensors at the end may be left
+                out. An exception in place of a tensor is an error that this rank found in it: a ValueError is raised as
+                a ValueError on all ranks, any other exception as a TypeError.
             parameters: the tensors beside the inputs that may take part in differentiation.
-            own: what else has to be equal on all ranks.
+            own: a text of the layer that has to be equal on all ranks.
 
         Raises:
-            TypeError: on all ranks, if an input on any of them is no tensor, or its values cannot be sent.
+            TypeError: on all ranks, if an input on any of them is not a tensor, or its values cannot be sent.
             ValueError: on all ranks, if on any of them a parameter has another shape than expected; or if dtypes of
                 parameters, autocast or `own` differ among the ranks.
-            RuntimeError: on all ranks, if some ask for gradients and others disabled them, or make another call.
+            RuntimeError: on all ranks, if some ranks ask for gradients and others disabled them, or some ranks are in
+                another call.
 
         After an exception no call has begun. Collective.
         """
 
     def leave(self) -> None:
-        """End the call. It does nothing if this thread is in none of this agreement."""
+        """End the call. It does nothing if this thread has begun no call of this agreement."""
 
     def forget(self) -> None:
         """Make the next call agree anew; to be called on all ranks or on none."""
 
     @property
     def autocast(self) -> torch.dtype | None:
-        """The dtype of autocast at the last agree(), for the device of the first input; None where it was off."""
+        """The dtype of autocast at the last agree(), for the device of the first input; None if autocast was off."""
 
     def structure(self, tensor: int, ranks: Sequence[int]) -> list[tuple[list[int], torch.dtype] | None]:
         """(shape, dtype) of an input on each of these ranks, as agreed on; None where it is absent.
@@ -254,16 +309,18 @@ class LayerAgreement:
 
         Args:
             tensor: the position of the input.
-            name: what messages call the partition, for example "P_x".
+            name: the name of the partition in messages, for example "P_x".
             shape, ranks: the partition, on ranks of the communicator `root`.
 
         Raises:
-            TypeError, ValueError: on all ranks, if the workers' inputs are no blocks of one tensor on this partition.
+            TypeError, ValueError: on all ranks, if the workers' inputs do not form one tensor on this partition.
         """
 
     def __deepcopy__(self, memo: dict[int, object]) -> LayerAgreement: ...
 
 class Started:
+    """A started call of a primitive."""
+
     def wait(self) -> torch.Tensor: ...
     @property
     def waited(self) -> bool: ...
@@ -271,6 +328,8 @@ class Started:
     def name(self) -> str: ...
 
 class Primitive:
+    """A linear operator on distributed tensors, with its adjoint. Calls are collective over the operator's ranks."""
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
     def start(self, x: torch.Tensor) -> Started: ...
     def trace(self, sizes: list[int], dtype: torch.dtype) -> tuple[list[int], torch.dtype]: ...

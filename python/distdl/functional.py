@@ -1,7 +1,8 @@
 """The primitives and interpolation as functions: a distributed tensor in, a distributed tensor out.
 
-Each constructs its operator and applies it. In a loop the modules of the same names in :mod:`distdl.nn` are cheaper:
-they construct once. All ranks of the communicator that the partitions come from have to call these functions.
+Each function constructs an operator and applies it. In a loop the modules of the same names in :mod:`distdl.nn` are
+cheaper: they construct their operator once. All ranks of the communicator that the partitions come from have to call
+these functions.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def reduce_scatter(
     axes_reduce_scatter: Iterable[int] | None = None,
     axes_keep: Iterable[int] | None = None,
 ) -> torch.Tensor:
-    """Sum along axes of P_x and keep one block each. See :class:`distdl.nn.ReduceScatter`."""
+    """Sum along axes of P_x; each worker receives a block of the sum. See :class:`distdl.nn.ReduceScatter`."""
     return operators.reduce_scatter(P_x, axes_reduce_scatter, axes_keep)(x)
 
 
@@ -105,7 +106,7 @@ def halo_exchange(
     periodic: bool | Sequence[bool] = False,
     fill_value: float = 0.0,
 ) -> torch.Tensor:
-    """Grow each block by what its neighbors hold. See :class:`distdl.nn.HaloExchange`."""
+    """Grow each block by a halo of its neighbors' elements. See :class:`distdl.nn.HaloExchange`."""
     return operators.halo_exchange(P_x, halo, periodic, fill_value)(x)
 
 
@@ -125,7 +126,7 @@ def interpolate(
     """Resize a tensor in space. See :class:`distdl.nn.DistributedUpsample`.
 
     Raises:
-        NotImplementedError: on all ranks, with antialias.
+        NotImplementedError: on all ranks, if ``antialias`` is true.
     """
     with constructing("interpolate", {"P_x": P_x}, {"antialias": antialias}) as (known,):
         if antialias:
@@ -136,9 +137,14 @@ def interpolate(
 
 @constructor
 def start(function: Callable[..., torch.Tensor], x: torch.Tensor, *arguments: object, **options: object) -> Started:
-    """Begin what ``function(x, *arguments, **options)`` does, for one of these functions; :func:`wait` has the result.
+    """Begin ``function(x, *arguments, **options)``; :func:`distdl.functional.wait` returns the result.
 
-    See :meth:`distdl.nn.Broadcast.start`.
+    Args:
+        function: a primitive of this module, such as ``distdl.functional.broadcast``.
+        x: this rank's tensor.
+        arguments, options: the further arguments of the function.
+
+    Collective like the function. See :meth:`distdl.nn.Broadcast.start`.
 
     Example:
         >>> started = distdl.functional.start(distdl.functional.broadcast, x, P_x, P_y)
@@ -146,7 +152,7 @@ def start(function: Callable[..., torch.Tensor], x: torch.Tensor, *arguments: ob
         >>> y = distdl.functional.wait(started)
 
     Raises:
-        ValueError: on all ranks, if ``function`` is none of these.
+        ValueError: on all ranks, if ``function`` is not a primitive of this module.
     """
     if getattr(function, "__module__", None) != __name__ or not hasattr(operators, function.__name__):
         error = ValueError(f"start: {function!r} is no primitive of distdl.functional")
@@ -156,11 +162,11 @@ def start(function: Callable[..., torch.Tensor], x: torch.Tensor, *arguments: ob
 
 
 def wait(started: Started) -> torch.Tensor:
-    """The result of what was started. Each start needs its wait; no other rank has to call it.
+    """The result of a started call. Each start needs its wait; no other rank has to call it.
 
     Raises:
-        TypeError: if it is something else.
-        RuntimeError: if it was waited for before, or the input was written since :func:`start`.
+        TypeError: if ``started`` is not what :func:`distdl.functional.start` returned.
+        RuntimeError: if it was waited for before, or the input was written since the start.
     """
     if not hasattr(started, "wait"):
         raise TypeError(f"wait: {started!r} is not what start() returned")

@@ -1,8 +1,8 @@
 """The memory of results and messages: the pool behind them, and the way to and from devices.
 
-Fresh memory costs several times the copy into it, so what a result or a message used is kept in a pool for the next
-ones. Tensors on a device go straight to MPI if it says that it can use their memory, and otherwise through pinned
-memory of the host. All of this belongs to this rank, and so do these functions: no other rank has to call them.
+Fresh memory costs several times the copy into it, so the memory of old results and messages is kept in a pool for new
+ones. A tensor on a device goes straight to MPI if MPI says that it can use the device's memory, and otherwise through
+pinned host memory. The functions concern this rank only: no other rank has to call them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ STAGING = {
 
 
 def set_pool_limit(bytes: int) -> None:
-    """Let the pool keep at most so many bytes of unused memory; 512 MiB by default, 0 turns it off.
+    """Let the pool keep at most so many bytes of unused memory.
 
-    Memory that results use does not count. What exceeds the limit goes back to the system, that which was not used for
-    the longest time first.
+    The memory of results in use does not count. Memory above the limit goes back to the system, least recently used
+    memory first.
+
+    Args:
+        bytes: the limit; 512 MiB by default. 0 turns the pool off.
 
     Raises:
         ValueError: if ``bytes`` is negative.
@@ -46,14 +49,15 @@ def empty_pool() -> None:
 
 
 def set_staging(when: str) -> None:
-    """Say when what travels is copied to and from memory of the host, for MPI libraries that know no other.
+    """Choose when messages are staged: copied through host memory, for MPI libraries that cannot use device memory.
 
-    Only what is sent is copied, not the whole tensor. The environment variable ``DISTDL_STAGING`` sets it from the
-    beginning.
+    Only the elements that are sent and received are copied, not the whole tensor. The environment variable
+    ``DISTDL_STAGING`` sets it from the beginning.
 
     Args:
         when: "where needed", the default: for devices that MPI does not list in the info key ``mpi_memory_alloc_kinds``
-            (MPI 4.1); "never", if it can use their memory without saying so; "always", also for tensors on the CPU.
+            (MPI 4.1); "never", for an MPI library that can use device memory without listing it; "always", also for
+            tensors on the CPU.
 
     Raises:
         ValueError: for anything else.
@@ -64,5 +68,5 @@ def set_staging(when: str) -> None:
 
 
 def staging() -> str:
-    """When what travels is staged: see :func:`set_staging`."""
+    """When messages are staged: see :func:`distdl.memory.set_staging`."""
     return next(name for name, value in STAGING.items() if value == _core.staging())

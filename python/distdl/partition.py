@@ -1,7 +1,7 @@
 """Partitions: ordered sets of ranks with a Cartesian shape.
 
 A partition describes on which ranks the blocks of a tensor live. It moves no data. Every rank that takes part in the
-creation of a partition knows its shape and its ranks afterwards, whether it is one of them or not.
+creation of a partition knows its shape and its ranks afterwards, whether it is one of its workers or not.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 def _tell(what: str, error: Exception, given: tuple[object, ...]) -> None:
     """Raise an error in the arguments of a method on all workers of its partition."""
-    grid = next((one.grid for one in given if isinstance(one, Partition)), Grid.unknown())
-    if what == "create_partition_union":  # which is collective over more than the partition
+    grid = next((argument.grid for argument in given if isinstance(argument, Partition)), Grid.unknown())
+    if what == "create_partition_union":  # collective over more ranks than the partition's workers
         voters = grid.constructing_ranks()
     else:
         voters = grid.line(grid.ranks) if grid.active else Grid.unknown()
     compare(what, what, voters, error, {}, {})
 
 
-_together = raise_together(_tell)  # for methods that are collective over the partition
+_collective = raise_together(_tell)  # for methods that are collective over the partition
 
 
 class Partition:
@@ -55,13 +55,14 @@ class Partition:
     Attributes:
         active: whether this rank is one of the workers.
         size: the number of workers.
-        rank: this rank's number among the workers; ``MPI.PROC_NULL`` if it is none of them.
+        rank: this rank's number among the workers; ``MPI.PROC_NULL`` if it is not a worker.
         device: the torch device on which the rank computes.
-        comm: the mpi4py communicator of the workers; ``MPI.COMM_NULL`` on all other ranks. Shared: not to
+        comm: the mpi4py communicator of the workers; ``MPI.COMM_NULL`` on all other ranks. It is shared and must not
             be freed.
 
-    All ranks of ``comm`` have to make the partitions and layers that come from it, in the same order. A part of the
-    ranks that runs a program of its own does so with a communicator of its own.
+    Making a partition of ``comm`` takes no communication. All ranks of ``comm`` have to make the partitions and layers
+    that come from it, in the same order. To run a separate program on some of the ranks, give them a communicator of
+    their own.
     """
 
     device: torch.device = torch.device("cpu")
@@ -79,7 +80,7 @@ class Partition:
 
     @classmethod
     def of_grid(cls, grid: Grid, like: Partition | Grid | MPI.Comm = MPI.COMM_NULL) -> Self:
-        """The partition of a grid, with the communicator and the device of another one. Takes no communication."""
+        """The partition of a grid, with the communicator and the device of ``like``. Takes no communication."""
         partition = cls.__new__(cls)
         partition.grid, partition.comm = grid, MPI.COMM_NULL
         if isinstance(like, Partition):
@@ -119,7 +120,7 @@ class Partition:
 
     @property
     def rank(self) -> int:
-        """This rank's number among the workers; ``MPI.PROC_NULL`` if it is none of them."""
+        """This rank's number among the workers; ``MPI.PROC_NULL`` if it is not a worker."""
         return self.grid.rank
 
     @property
@@ -165,7 +166,7 @@ class Partition:
 
     # Partitions from partitions
 
-    @_together
+    @_collective
     def create_partition_inclusive(self, ranks: Sequence[int]) -> Partition:
         """The partition of some workers of this one, in the given order.
 
@@ -176,7 +177,8 @@ class Partition:
             A 1-d partition; inactive on all other ranks.
 
         Raises:
-            ValueError: on every worker, if on any of them a number is out of range, is given twice or differs.
+            ValueError: on every worker, if on any of them a number is out of range or is given twice, or if the workers
+                pass different numbers.
 
         Collective over this partition.
         """
@@ -192,15 +194,17 @@ class Partition:
                 )
         return self._derived(self.grid.line([self.ranks[rank] for rank in chosen]), cartesian=False)
 
-    @_together
+    @_collective
     def create_cartesian_topology_partition(self, shape: Sequence[int]) -> Partition:
         """The same workers as a grid, row-major.
 
         Args:
-            shape: the extents; their product must not exceed the number of workers. The workers beyond it are inactive.
+            shape: the extents; their product must be at most the number of workers. Further workers are inactive in the
+                new partition.
 
         Raises:
-            ValueError: on every worker, if on any of them the shape does not fit or differs.
+            ValueError: on every worker, if on any of them the shape does not fit, or if the workers pass different
+                shapes.
 
         Collective over this partition.
         """
@@ -216,17 +220,18 @@ class Partition:
             return Partition.of_grid(Grid.unknown(extents))
         return self._derived(self.grid.related(self.ranks[: math.prod(extents)], extents))
 
-    @_together
+    @_collective
     def create_cartesian_subtopology_partition(self, keep: Sequence[bool]) -> Partition:
-        """The sub-grid along the kept dimensions that this worker is in. Inactive outside of this partition.
+        """The sub-grid along the kept dimensions that contains this worker; inactive outside of this partition.
 
-        Layers on it are a matter of the workers of this sub-grid: these construct and call them together.
+        The workers of a sub-grid construct and call its layers together, without the workers of other sub-grids.
 
         Args:
             keep: for each dimension whether it is kept.
 
         Raises:
-            ValueError: on every worker, if ``keep`` has another length on any of them, or differs.
+            ValueError: on every worker, if ``keep`` has another length than the shape on any of them, or if the workers
+                pass different values.
 
         Collective over this partition.
         """
@@ -245,18 +250,19 @@ class Partition:
         if not self.active:
             return Partition.of_grid(Grid.unknown(shape))
         ranks = self.grid.side_by_side(self.grid.place, axes)
-        # Other workers have other sub-grids, and know nothing of this one.
+        # Workers of other sub-grids know nothing of this one, so that only its own workers construct on it.
         return self._derived(Grid(self.grid.root, ranks, tuple(shape), constructors=ranks, me=self.grid.me))
 
-    @_together
+    @_collective
     def create_partition_union(self, other: Partition) -> Partition:
         """The workers of both, this partition's first, as a 1-d partition.
 
         Raises:
-            ValueError: if the two partitions do not come from the same communicator; or if this one is a sub-grid, and
-                the other has workers outside of it, who do not know of this sub-grid but of theirs.
+            ValueError: on every rank that takes part, if the two partitions do not come from the same communicator; or
+                if this partition is a sub-grid and ``other`` has workers outside of it, which do not know it.
 
-        Collective over the communicator that both come from; of a sub-grid, over its workers.
+        Collective over the communicator that both come from. If this partition is a sub-grid, collective over its
+        workers.
         """
         if not self.grid.known and not (isinstance(other, Partition) and other.grid.known):
             return Partition.of_grid(Grid.unknown())
@@ -267,30 +273,33 @@ class Partition:
                 raise ValueError(f"create_partition_union: {self} and {other} do not come from the same communicator")
             if not set(other.ranks) <= set(self.grid.constructors):
                 raise ValueError(
-                    f"create_partition_union: {self} is a sub-grid, of which only its workers know; {other} has others"
+                    f"create_partition_union: {self} is a sub-grid, of which only its workers know; {other} has "
+                    "workers outside of it"
                 )
             union.extend(dict.fromkeys(self.ranks + other.ranks))
         return self._derived(self.grid.line(union), cartesian=False)
 
     # Small data for scripts
 
-    @_together
+    @_collective
     def broadcast_data(
         self, data: ArrayLike | None = None, root: int = 0, P_data: Partition | None = None
     ) -> Array | None:
         """A small array from one worker to all workers of this partition.
 
         Args:
-            data: anything that ``numpy.asarray`` takes, but no objects; used on the sending worker only.
-            root: the sending worker.
-            P_data: the partition that ``root`` counts in; this one by default. Its workers have to be of this one.
+            data: anything that ``numpy.asarray`` turns into an array without Python objects; read on the sending worker
+                only.
+            root: the number of the sending worker in P_data.
+            P_data: this partition by default. The sending worker has to be a worker of this partition, too.
 
         Returns:
             The array; None on ranks outside of this partition.
 
         Raises:
-            ValueError: on every worker, if there is no such sender, the workers name different ones, or what it sends
-                is no array.
+            ValueError: on every worker, if there is no such sender, if the workers name different senders, or if
+                ``data`` holds Python objects.
+            TypeError: on every worker, if P_data is not a partition on any of them.
 
         Collective over this partition.
         """
@@ -307,19 +316,40 @@ class Partition:
             mine = _to_bytes(data) if source.rank == root else b""
         return _from_bytes(self.grid.gather(mine)[self.ranks.index(sender)])
 
-    @_together
+    @_collective
     def allgather_data(self, data: ArrayLike) -> list[Array]:
-        """Every worker's small array, in worker order; an empty list outside. Collective over this partition."""
+        """Every worker's small array, in worker order; an empty list on ranks outside of this partition.
+
+        Args:
+            data: anything that ``numpy.asarray`` turns into an array without Python objects, of any shape.
+
+        Raises:
+            ValueError: on every worker, if ``data`` holds Python objects on any of them.
+
+        Collective over this partition.
+        """
         if not self.active:
             return []
         mine = b""
         with agreed("allgather_data", self.grid, lambda: ""):
             mine = _to_bytes(data)
-        return [_from_bytes(one) for one in self.grid.gather(mine)]
+        return [_from_bytes(array) for array in self.grid.gather(mine)]
 
-    @_together
+    @_collective
     def allreduce_data(self, data: ArrayLike, op: MPI.Op = MPI.SUM) -> Array | None:
-        """The reduction of every worker's small array; None outside. Collective over this partition."""
+        """The reduction of every worker's small array; None on ranks outside of this partition.
+
+        Args:
+            data: numbers of the same dtype and shape on every worker.
+            op: an operation of mpi4py; the sum by default.
+
+        Raises:
+            ValueError: on every worker, if dtype, shape or ``op`` differ among the workers, or ``data`` holds Python
+                objects on any of them.
+            TypeError: on every worker, if ``op`` is not an operation of mpi4py on any of them.
+
+        Collective over this partition.
+        """
         if not self.active:
             return None
         mine: Array = np.empty(0)
@@ -328,13 +358,13 @@ class Partition:
             if not isinstance(op, MPI.Op):
                 raise TypeError(f"allreduce_data: op={op!r}; it has to be an operation of mpi4py, such as MPI.SUM")
             if mine.dtype.hasobject:
-                raise ValueError(f"allreduce_data: {type(data).__name__} is no array of numbers")
+                raise ValueError(f"allreduce_data: data is no array of numbers, but a {type(data).__name__}")
         result = np.empty_like(mine)
         with _core.Waiting("allreduce_data"):
             self.grid.host_exchange().view([]).Allreduce(mine, result, op=op)
         return result
 
-    @_together
+    @_collective
     def print_sequential(self, text: object) -> None:
         """Print every worker's text in worker order, on the first worker. Collective over this partition."""
         if not self.active:
@@ -344,12 +374,12 @@ class Partition:
             mine = str(text).encode()
         texts = self.grid.gather(mine)
         if self.rank == 0:
-            print("\n".join(one.decode() for one in texts), flush=True)
+            print("\n".join(line.decode() for line in texts), flush=True)
 
     # Early release
 
     def deactivate(self) -> None:
-        """Forget the ranks: the partition is inactive from now on. Communicators are shared and stay cached."""
+        """Forget the ranks: the partition is inactive on this rank from now on. Shared communicators stay cached."""
         self.grid, self.comm = Grid.unknown(self.grid.shape), MPI.COMM_NULL
 
     def __enter__(self) -> Self:
@@ -362,13 +392,13 @@ class Partition:
 
 
 def _name_of(op: MPI.Op) -> str:
-    """What ranks can compare: the handle of an operation may differ among them."""
+    """The name of an operation, which ranks can compare; its handle may differ among them."""
     names = ("SUM", "PROD", "MAX", "MIN", "MAXLOC", "MINLOC", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR")
-    return next((name for name in names if getattr(MPI, name) == op), "an operation of your own")
+    return next((name for name in names if getattr(MPI, name) == op), "a user-defined operation")
 
 
 def _to_bytes(data: ArrayLike | None) -> bytes:
-    """An array with its dtype and shape, as numpy writes files; objects are refused."""
+    """An array with its dtype and shape, in numpy's file format. Raises ValueError for Python objects."""
     buffer = io.BytesIO()
     np.save(buffer, np.asarray(data), allow_pickle=False)
     return buffer.getvalue()

@@ -1,6 +1,6 @@
 """The thread on which started operators run while Python and torch compute.
 
-It belongs to this rank, and so do these functions: no other rank has to call them.
+The functions concern this rank only: no other rank has to call them.
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ from distdl import _core
 
 
 def set_progress_thread(on: bool) -> None:
-    """Let started operators run on a thread of their own, which is the default, or where they are started.
+    """Choose whether started operators run on a thread of their own.
 
-    Without it, or where MPI was initialized with less than ``MPI_THREAD_MULTIPLE``, ``start`` does everything and
-    ``wait`` returns the result. The environment variable ``DISTDL_PROGRESS_THREAD=0`` turns it off from the beginning.
+    Without the thread, or where MPI was initialized with less than ``MPI_THREAD_MULTIPLE``, ``start`` does everything
+    and ``wait`` returns the result. The environment variable ``DISTDL_PROGRESS_THREAD=0`` turns the thread off from the
+    beginning.
+
+    Args:
+        on: true for the thread, which is the default; false to run operators where they are started.
     """
     _core.set_progress_thread(on)
 

@@ -29,7 +29,7 @@ def _layouts(model: torch.nn.Module) -> dict[str, Layout]:
 def _everyone(layouts: Mapping[str, Layout]) -> Grid:
     """All ranks of the communicator that a model's partitions come from; unknown on ranks outside of it.
 
-    Where layers are on bare communicators, these are the ranks of the layer that has most of them.
+    If layers are on different bare communicators, these are the ranks of the largest one.
     """
     widest = max((layout.grid for layout in layouts.values()), key=lambda grid: len(grid.constructors))
     return widest.constructing_ranks()
@@ -42,10 +42,10 @@ def _check_root(what: str, root: int, everyone: Grid, layouts: Mapping[str, Layo
 
 
 def _check_undeclared(what: str, model: torch.nn.Module, everyone: Grid, layouts: Mapping[str, Layout]) -> None:
-    """Refuse tensors of which ranks have different blocks, although no layout says which. Collective over everyone.
+    """Refuse tensors that differ among the ranks although no layout describes them. Collective over everyone.
 
-    Tensors of torch's own modules are whole on each rank where their shapes are equal. Those that a module over
-    partitions has must be equal in their values as well: what it has in blocks, it has to declare.
+    A tensor of one of torch's modules counts as whole if its shape is the same on all ranks. A tensor of a module over
+    partitions must have the same values, too: if it is a block, the module has to declare it.
     """
     ours = [prefix for prefix, module in model.named_modules() if isinstance(module, Module)]
     seen = {}
@@ -54,7 +54,7 @@ def _check_undeclared(what: str, model: torch.nn.Module, everyone: Grid, layouts
             continue
         owner = name.rpartition(".")[0].partition("parametrizations.")[0].rstrip(".")
         seen[name] = [str(value.dtype), list(value.shape), _checksum(value) if owner in ours else 0]
-    views = [json.loads(one) for one in everyone.gather(json.dumps(seen).encode())]
+    views = [json.loads(view) for view in everyone.gather(json.dumps(seen).encode())]
     for name, here in views[0].items():
         other = next((rank for rank, view in zip(everyone.ranks, views, strict=True) if view[name] != here), None)
         if other is None:
@@ -64,7 +64,7 @@ def _check_undeclared(what: str, model: torch.nn.Module, everyone: Grid, layouts
         raise ValueError(
             f"{what}: {name} has other {differs} on rank {other} (shape {there[1]}) than on rank {everyone.ranks[0]} "
             f"(shape {here[1]}), and no layout says how they make up a whole. A tensor in blocks has to be declared "
-            "(distdl.nn.Module.declare_parameter). A parametrized parameter of a distributed layer cannot be"
+            "(distdl.nn.Module.declare_parameter). A parametrized parameter of a distributed layer cannot be declared"
         )
 
 
@@ -81,7 +81,7 @@ def _to_root(layout: Layout, block: torch.Tensor, root: int) -> torch.Tensor:
 
 
 def _from_root(layout: Layout, whole: torch.Tensor, root: int) -> torch.Tensor:
-    """What of a tensor that rank ``root`` has whole lives on this rank."""
+    """This rank's part of a tensor that rank ``root`` has whole."""
     storage, intervals = layout.storage
     scatter = operators.interval_exchange(
         "load_sequential", layout.grid.related((root,), (1,) * len(layout.shape)), storage, intervals
@@ -99,17 +99,19 @@ def sequential_state_dict(model: torch.nn.Module, root: int = 0) -> dict[str, to
 
     Args:
         model: a distributed layer, or a model with distributed and other layers.
-        root: the rank that receives it, of the communicator that the partitions come from.
+        root: the rank that receives the state, counted in the communicator that the partitions come from.
 
     Returns:
-        On rank ``root`` what ``load_state_dict`` of the sequential model takes; an empty dict on all other ranks.
+        On rank ``root`` a state that ``load_state_dict`` of the sequential model takes; an empty dict on all other
+        ranks.
 
     Raises:
-        ValueError: on all ranks, if ``root`` is none of them, the ranks differ in it or in the model, or the model has
-            a tensor in blocks that is not declared (:meth:`distdl.nn.Module.declare_parameter`); named in the message.
+        ValueError: on all ranks, if ``root`` is not a rank of the partitions, if the ranks pass different roots or
+            models, or if the model has a tensor in blocks that is not declared
+            (:meth:`distdl.nn.Module.declare_parameter`).
 
-    Collective over the communicator that the partitions come from. A model without distributed parameters has none: its
-    state is returned where it is asked for.
+    Collective over the communicator that the partitions come from. If no parameter of the model is distributed, there
+    is no such communicator: each calling rank receives the model's state.
     """
     layouts, own = _layouts(model), model.state_dict()
     if not layouts:
@@ -137,16 +139,16 @@ def load_sequential(
 
     Args:
         model: a distributed layer, or a model with distributed and other layers.
-        state_dict: the sequential model's; needed on rank ``root`` only.
-        root: the rank that has it, of the communicator that the partitions come from.
+        state_dict: the sequential model's state; needed on rank ``root`` only.
+        root: the rank that has the state, counted in the communicator that the partitions come from.
 
     Raises:
         RuntimeError: on all ranks, if names are missing or unknown, or shapes differ. Nothing is loaded then.
-        ValueError: on all ranks, if ``root`` is none of them, the ranks differ in it or in the model, or the model has
-            a tensor in blocks that is not declared.
+        ValueError: on all ranks, if ``root`` is not a rank of the partitions, or if the ranks pass different roots or
+            models.
 
-    Collective over the communicator that the partitions come from. A model without distributed parameters has none: it
-    needs its state on every rank.
+    Collective over the communicator that the partitions come from. If no parameter of the model is distributed, there
+    is no such communicator: each rank has to call it with the state.
     """
     layouts, own = _layouts(model), model.state_dict()
     shapes = {name: list(layouts[name].shape if name in layouts else value.shape) for name, value in own.items()}

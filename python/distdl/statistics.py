@@ -13,13 +13,14 @@ class CommStats:
 
     Attributes:
         calls: how often such an operator was applied.
-        messages: how many messages this rank sent in them.
-        bytes_sent, bytes_received: bytes of tensors.
-        seconds_waited: how long the program stood still for them: waiting for other ranks to agree, for messages, and
-            for what was started.
+        messages: how many messages this rank sent in these calls.
+        bytes_sent: how many bytes of tensors this rank sent.
+        bytes_received: how many bytes of tensors this rank received.
+        seconds_waited: how long the program stood still in these calls, in seconds: waiting for other ranks to agree,
+            for messages, and for started operators.
 
-    Messages are counted as if each two ranks sent each other directly what they need of each other; MPI's collectives
-    may cut and route them otherwise.
+    Messages are counted as if ranks sent each other directly what they need; MPI's collectives may cut and route them
+    differently.
     """
 
     calls: int
@@ -30,7 +31,7 @@ class CommStats:
 
 
 def comm_stats() -> dict[str, CommStats]:
-    """The communication of this rank by operator, since the program began or since :func:`reset_comm_stats`.
+    """The communication of this rank by operator, since the program began or since :func:`distdl.reset_comm_stats`.
 
     Adjoints are listed by themselves, as ``"Broadcast adjoint"``. No other rank has to call it.
     """
@@ -42,5 +43,5 @@ def comm_stats() -> dict[str, CommStats]:
 
 
 def reset_comm_stats() -> None:
-    """Begin to count anew on this rank. No other rank has to call it."""
+    """Set all counts of this rank to zero. No other rank has to call it."""
     _core.reset_statistics()

@@ -1,4 +1,4 @@
-"""What a rank knows of its own tensor, and the tensor that stands for none."""
+"""The structure of a rank's own tensor, and the tensor of a rank that has no part of the global tensor."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ def zero_volume_tensor(
     device: torch.device | str | None = None,
     requires_grad: bool = False,
 ) -> torch.Tensor:
-    """The tensor that a rank passes where it has no part of the global tensor: of shape [batch, 0], or [0].
+    """A tensor for a rank that has no part of the global tensor, of shape [batch, 0], or [0] without a batch.
 
     Args:
-        batch: the size of the first dimension; none by default.
+        batch: the size of the first of two dimensions; by default there is one dimension, of size 0.
         dtype, device, requires_grad: as in ``torch.empty``.
+
+    No other rank has to call it.
     """
     shape = (0,) if batch is None else (batch, 0)
     return torch.empty(shape, dtype=dtype, device=device, requires_grad=requires_grad)
@@ -29,7 +31,13 @@ def zero_volume_tensor(
 
 @dataclass(frozen=True)
 class TensorStructure:
-    """The structure of a tensor: what a layer's set-up depends on."""
+    """The structure of a rank's tensor, on which the set-up of a layer depends.
+
+    Attributes:
+        shape: the shape of the tensor.
+        dtype: its dtype.
+        requires_grad: whether autograd records what is computed from it.
+    """
 
     shape: torch.Size
     dtype: torch.dtype
@@ -46,10 +54,10 @@ def structure_check(enabled: bool) -> Iterator[None]:
     """Turn the check of the global structure off (or on) for a block of code.
 
     Before data moves, the ranks of an operator make sure in one small reduction that they call the same operator and
-    that the structure of its input has not changed on any of them. A loop in which that is known may save the
-    reduction. It has to be known: what differs among the ranks then ends in wrong results or in a hang.
+    that the structure of its input has not changed on any of them. A loop that is sure of both may save the reduction.
+    Without the check, a difference among the ranks ends in wrong results or in a hang.
 
-    Every rank of the operators inside has to use the same setting.
+    It takes no communication. Every rank of the operators inside has to use the same setting.
 
     Example:
         >>> step(batch)  # agrees on every operator's structure

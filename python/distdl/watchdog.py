@@ -1,6 +1,6 @@
-"""A thread that says who waits for too long: in which operation, where in the program, and what the others do.
+"""A thread that reports a rank that waits for too long: the operation, the line of the program, and the other ranks.
 
-It belongs to this rank, and so do these functions: no other rank has to call them.
+The functions concern this rank only: no other rank has to call them.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ from types import FrameType
 
 from distdl import _core
 
-_NOT_THE_USERS = ("distdl", "torch", "contextlib")
+_LIBRARIES = ("distdl", "torch", "contextlib")
 _LONGEST_LINE = 60
 
 
 def set_watchdog(seconds: float, end: bool = False) -> None:
-    """Have the watchdog speak when this rank has waited for so long in one operation, and perhaps end the job.
+    """Have the watchdog report when this rank has waited for so long in one operation, and perhaps end the job.
 
-    It writes to stderr, and again when the wait is twice as long, four times, and so on. What is waited for may still
-    come: a rank that evaluates or saves for longer than that is no mistake.
+    It writes to stderr, and again when the wait is twice as long, four times, and so on. A report need not be an error:
+    another rank may evaluate or save a model for that long.
 
     Args:
-        seconds: how long; 0 turns the watchdog off. 300 by default, 60 with ``DISTDL_DEBUG=1``.
-        end: whether it then ends the job, with ``MPI_Abort``.
+        seconds: the length of the wait, in seconds; 300 by default, 60 with ``DISTDL_DEBUG=1``. 0 turns the watchdog
+            off.
+        end: whether the watchdog ends the job after its first report, with ``MPI_Abort``.
 
     Raises:
         ValueError: if ``seconds`` is negative or not finite.
 
-    The environment variables ``DISTDL_WATCHDOG=seconds`` and ``DISTDL_WATCHDOG_END=1`` do so from the beginning.
+    The environment variables ``DISTDL_WATCHDOG=seconds`` and ``DISTDL_WATCHDOG_END=1`` set them from the beginning.
     """
     if not (math.isfinite(seconds) and seconds >= 0):
         raise ValueError(f"set_watchdog: seconds={seconds}; it has to be a finite number of at least 0")
@@ -44,7 +45,7 @@ def waiting(what: str) -> AbstractContextManager[None]:
     """Let the watchdog see a block of code in which this rank waits for others without DistDL.
 
     Args:
-        what: how messages call it.
+        what: the name of the block in reports.
 
     Example:
         >>> with distdl.watchdog.waiting("the barrier before the evaluation"):
@@ -58,7 +59,7 @@ def _line_of(thread: int) -> str:
     frames = sys._current_frames()
     innermost = frames.get(thread, frames.get(threading.main_thread().ident or 0))
     frame = innermost
-    while frame is not None and _is_not_the_users(frame):
+    while frame is not None and _is_of_a_library(frame):
         frame = frame.f_back
     frame = frame or innermost
     if frame is None:
@@ -73,9 +74,9 @@ def _line_of(thread: int) -> str:
     return f"{shown}:{frame.f_lineno}{function}{source}"
 
 
-def _is_not_the_users(frame: FrameType) -> bool:
+def _is_of_a_library(frame: FrameType) -> bool:
     module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-    return module in _NOT_THE_USERS or not module  # torch writes programs, too, which are in no module
+    return module in _LIBRARIES or not module  # programs that torch generates are in no module
 
 
 _core.set_locator(_line_of)

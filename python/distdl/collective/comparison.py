@@ -1,6 +1,6 @@
-"""How ranks compare what they are about to do together: what is wrong on one of them raises on all.
+"""How ranks compare what they are about to do together, so that an error on one rank is raised on all of them.
 
-They compare it in one small reduction. Only where it differs do they tell each other what each of them has.
+The comparison is one small reduction. Only where it finds a difference do the ranks send each other their views.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from distdl.collective.grid import Grid
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
-# What is raised on all ranks for an exception of one of them; RuntimeError for all others.
+# Exceptions of these types keep their type when all ranks raise them; any other becomes a RuntimeError.
 _RAISED: dict[str, type[Exception]] = {
     kind.__name__: kind
     for kind in (TypeError, ValueError, RuntimeError, NotImplementedError, OverflowError, ZeroDivisionError)
@@ -29,7 +29,7 @@ _RAISED: dict[str, type[Exception]] = {
 
 @dataclass(frozen=True)
 class View:
-    """What one rank is about to do, or what it met instead."""
+    """What one rank is about to do, or the exception that keeps it from doing so."""
 
     what: str = ""
     partitions: tuple[tuple[str, list[int], list[int]], ...] = ()  # name, shape, ranks
@@ -38,12 +38,12 @@ class View:
     text: str = ""
 
     def to_json(self) -> str:
-        """As it travels: equal texts are equal views."""
+        """The text that other ranks receive. Two views are equal where their texts are."""
         return json.dumps([self.what, self.partitions, self.options, self.raised, self.text])
 
     @classmethod
     def from_json(cls, text: str) -> View:
-        """What another rank sent."""
+        """The view that another rank sent."""
         what, partitions, options, raised, error = json.loads(text)
         return cls(what, tuple(map(tuple, partitions)), tuple(map(tuple, options)), raised, error)
 
@@ -54,7 +54,15 @@ class View:
 
 @contextmanager
 def agreed(what: str, grid: Grid, describe: Callable[[], str]) -> Iterator[None]:
-    """Raise on all workers what the body raises on one of them, or a ValueError where their descriptions differ."""
+    """Raise on all workers an exception that the body raises on any of them.
+
+    Args:
+        what: the operation, as messages call it.
+        grid: the workers.
+        describe: describes this worker's arguments after the body; all workers raise a ValueError if the texts differ.
+
+    Collective over the workers.
+    """
     error: Exception | None = None
     try:
         yield
@@ -72,15 +80,17 @@ def compare(
     grids: Mapping[str, Grid],
     options: Mapping[str, object],
 ) -> None:
-    """Raise on all voters what one of them met, or a ValueError where voters of one of the grids differ.
+    """Raise one voter's error on all voters, or a ValueError if ranks of the same grid differ in grids or options.
 
     Args:
         what: the operation, as messages call it.
-        call: the same, as the list of a mismatch of calls has it.
-        voters: the ranks that take part; nobody does where this rank does not know them.
-        error: what this rank met.
+        call: the operation, as the message calls it where ranks are in different calls.
+        voters: the ranks that take part. A rank that does not know them raises its own error alone.
+        error: the error of this rank, or None.
         grids: the partitions by name.
         options: everything else that has to be equal.
+
+    Collective over the voters.
     """
     if error is not None:
         error = _naming(what, options, error)
@@ -88,7 +98,7 @@ def compare(
         if error is not None:
             raise error
         return
-    if MPI.Is_finalized() or voters.root == MPI.COMM_NULL:  # known to all ranks; MPI would end the process
+    if MPI.Is_finalized() or voters.root == MPI.COMM_NULL:  # so on all ranks; a call of MPI would end the process
         raise RuntimeError(f"{what}: the communicator of the partitions was freed, or MPI was finalized")
     if error is not None:
         mine = View(raised=type(error).__name__, text=str(error))
@@ -123,7 +133,7 @@ def _by_text(views: Mapping[int, View]) -> str:
 
 
 def _naming(what: str, options: Mapping[str, object], error: Exception) -> Exception:
-    """An error of a kind that can be raised on all ranks, and that names the operation and the values."""
+    """The error as one of the types that all ranks can raise, with the operation and its values in the message."""
     kind, text = _RAISED.get(type(error).__name__, RuntimeError), str(error)
     if type(error) is kind and what in text:
         return error
@@ -137,11 +147,13 @@ def _naming(what: str, options: Mapping[str, object], error: Exception) -> Excep
 def raise_together(
     tell: Callable[[str, Exception, tuple[object, ...]], None],
 ) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
-    """A decorator for what ranks call together. Arguments that do not fit the signature would raise on this rank alone.
+    """A decorator for functions that ranks call together: arguments that do not fit the signature raise on all ranks.
+
+    Python alone would raise on this rank only, and the other ranks would wait for it.
 
     Args:
-        tell: raises such an error on all ranks that wait for this one; called with the name of what was called, the
-            error and the arguments.
+        tell: raises such an error on all ranks that wait for this rank. It is passed the name of the function or class,
+            the error and the arguments.
     """
 
     def decorate(function: Callable[Given, Result]) -> Callable[Given, Result]:

@@ -27,8 +27,8 @@ def constructing(
 ) -> Iterator[list[Grid]]:
     """Check a construction on all ranks before anything is made.
 
-    The body checks this rank's arguments. An exception in it is raised on all ranks; so is a ValueError when ranks that
-    share a partition have different partitions or options.
+    The body checks this rank's arguments. An exception in it is raised on all ranks; so is a ValueError if ranks that
+    share a partition have different partitions or options. Collective over the ranks that construct together.
 
     Args:
         what: the name of what is constructed.
@@ -50,8 +50,8 @@ def constructing(
 
 
 def tell(what: str, error: Exception, given: Iterable[object]) -> None:
-    """Raise an error on all ranks that construct something on the first partition among what was given."""
-    known = [grid_of(one) for one in given if is_partition(one)]
+    """Raise an error on all ranks that construct together on the first partition among the given arguments."""
+    known = [grid_of(argument) for argument in given if is_partition(argument)]
     if not known and isinstance(error, TypeError):
         error = TypeError(f"{error}; none of the arguments is a distdl.Partition or an mpi4py intracommunicator")
     first = next((grid for grid in known if grid.known), Grid.unknown())
@@ -65,10 +65,10 @@ constructor = raise_together(tell)
 def partitions_behind_first(
     *names: str,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator for constructors that take further partitions by name: they may stand directly behind the first, too.
+    """A decorator for constructors with further partitions as keywords: these may also stand directly behind P_x.
 
     Args:
-        names: of these partitions, in the order in which they stand there.
+        names: the keywords, in the order in which the partitions stand there.
     """
 
     def decorate(construct: Callable[..., None]) -> Callable[..., None]:
@@ -76,7 +76,7 @@ def partitions_behind_first(
         def wrapped(self: object, *args: object, **kwargs: object) -> None:
             behind = list(args[1:])
             expected = [name for name in names if name not in kwargs]
-            # One partition among them says that they are meant to be partitions, be the others right or wrong.
+            # If one of these arguments is a partition, all of them are meant to be partitions, right or wrong.
             if any(given is None or is_partition(given) for given in behind[: len(expected)]):
                 kwargs.update(zip(expected, behind, strict=False))
                 behind = behind[len(expected) :]
@@ -93,14 +93,14 @@ def is_partition(given: object) -> bool:
 
 
 def grid_of(given: object) -> Grid:
-    """The description of what a layer takes as a partition."""
+    """The grid of a partition or of a communicator; a grid itself."""
     if isinstance(given, Grid):
         return given
     return given.grid if isinstance(given, Partition) else Partition(given).grid  # type: ignore[arg-type]
 
 
 def _resolve_or_tell(what: str, partitions: Mapping[str, PartitionLike]) -> dict[str, Grid]:
-    """What `resolve` raises for one of them is raised on the ranks of another."""
+    """Call `resolve`. If one argument is not a partition, its TypeError is raised on the ranks of another argument."""
     try:
         return resolve(what, partitions)
     except TypeError as error:
@@ -111,12 +111,13 @@ def _resolve_or_tell(what: str, partitions: Mapping[str, PartitionLike]) -> dict
 def resolve(what: str, partitions: Mapping[str, PartitionLike]) -> dict[str, Grid]:
     """Grids of one root communicator from what a user passed.
 
-    Partitions that come from one communicator stay as they are. Others, bare communicators among them, are not known on
-    the ranks outside of them: their workers tell each other. Collective over each of them then.
+    Grids of partitions that come from one communicator are returned as they are, without communication. Otherwise, as
+    with bare communicators, only the workers of a partition know it, and they exchange what they know: collective over
+    each of the partitions.
 
     Raises:
         TypeError: if something is neither a partition nor an mpi4py communicator.
-        ValueError: if the workers of one have no way to learn of another, because no rank is in both.
+        ValueError: if the workers of one partition cannot learn of another one, because no shared ranks connect them.
     """
     for name, given in partitions.items():
         if not is_partition(given):

@@ -1,6 +1,6 @@
-"""The description of a partition: which ranks, in which shape, and where among them this rank is.
+"""The description of a partition: its ranks, its shape, and the place of this rank among them.
 
-Operators and layers work with it. What a user holds is a :class:`distdl.Partition`, which has one.
+Operators and layers work with a Grid; users hold a :class:`distdl.Partition`, which has one.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Grid:
             nothing of the partition.
         ranks: the ranks of the workers, in worker order.
         shape: the number of workers along each dimension.
-        constructors: the ranks that construct together what is made on this grid.
-        me: this rank's number in the root communicator, which it may outlive.
+        constructors: the ranks that construct layers and operators on this grid together.
+        me: this rank's number in the root communicator. A grid may outlive the communicator, and still knows it.
     """
 
     root: MPI.Comm | None
@@ -38,7 +38,7 @@ class Grid:
 
     @classmethod
     def unknown(cls, shape: Sequence[int] = ()) -> Grid:
-        """The grid of a partition of which this rank knows nothing, or its shape alone."""
+        """The grid of a partition of which this rank knows nothing, or nothing but the shape."""
         return cls(None, (), tuple(shape), (), MPI.UNDEFINED)
 
     @property
@@ -48,7 +48,7 @@ class Grid:
 
     @functools.cached_property
     def rank(self) -> int:
-        """This rank's number among the workers; ``MPI.PROC_NULL`` where it is none of them."""
+        """This rank's number among the workers; ``MPI.PROC_NULL`` if it is not a worker."""
         return self.ranks.index(self.me) if self.me in self.ranks else MPI.PROC_NULL
 
     @functools.cached_property
@@ -72,7 +72,7 @@ class Grid:
         return self.index(self.rank)
 
     def index(self, worker: int) -> tuple[int, ...]:
-        """The index of a worker; raises ValueError for a number that is none of a worker."""
+        """The index of a worker. Raises ValueError for a number that no worker has."""
         return tuple(_core.grid_index(list(self.shape), worker))
 
     def worker(self, index: Sequence[int]) -> int:
@@ -96,7 +96,7 @@ class Grid:
         return list(self.shape), list(self.ranks)
 
     def related(self, ranks: Sequence[int], shape: Sequence[int]) -> Grid:
-        """Other ranks of the same root."""
+        """A grid of other ranks of the same root communicator."""
         return Grid(self.root, tuple(ranks), tuple(int(extent) for extent in shape), self.constructors, self.me)
 
     def reshaped(self, shape: Sequence[int]) -> Grid:
@@ -104,7 +104,7 @@ class Grid:
         return self.related(self.ranks, shape)
 
     def line(self, ranks: Sequence[int]) -> Grid:
-        """Ranks of the same root as a 1-d grid."""
+        """Ranks of the same root communicator as a 1-d grid."""
         return self.related(ranks, (len(ranks),))
 
     def first_along(self, axes: Sequence[int]) -> Grid:
@@ -116,7 +116,7 @@ class Grid:
         return self.related([self.ranks[w] for w, index in indices if not any(index[a] for a in axes)], shape)
 
     def side_by_side(self, place: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
-        """The ranks of the workers that differ from the worker at this place along these axes alone, row-major."""
+        """The ranks of the workers whose places equal this one except along these axes, row-major."""
         extents = [self.shape[a] for a in axes]
         ranks = []
         for i in range(math.prod(extents)):
@@ -127,15 +127,15 @@ class Grid:
         return tuple(ranks)
 
     def constructing_ranks(self) -> Grid:
-        """The ranks that construct together what is on this grid, as a line."""
+        """The constructors as a 1-d grid."""
         return self.line(self.constructors)
 
     def host_exchange(self) -> _core.HostExchange:
-        """Where the workers exchange small data of the host."""
+        """The exchange of small data in host memory among the workers."""
         return _core.HostExchange(self.root, list(self.ranks))
 
     def gather(self, mine: bytes) -> list[bytes]:
-        """Every worker's bytes, in worker order. Collective over the workers; nothing is compared before."""
+        """Every worker's bytes, in worker order. Collective over the workers; nothing is compared first."""
         return self.host_exchange().gather(mine)
 
     def world_ranks(self) -> tuple[int, ...]:
@@ -163,7 +163,7 @@ class Grid:
 
 
 def belongs_to_its_job(what: str) -> TypeError:
-    """The error for pickling what other ranks know as well."""
+    """The error for pickling an object that the ranks of a running job share."""
     return TypeError(
         f"{what} belongs to its running job and cannot be pickled; save a model's state_dict(), or "
         "distdl.sequential_state_dict(model), and make the partitions and layers anew"

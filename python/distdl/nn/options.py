@@ -1,4 +1,4 @@
-"""The options of layers: what they may be, and the messages for what they must not be."""
+"""The options of layers: their permitted values, and the messages for all others."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 
 from distdl.collective.construction import PartitionLike
 
-_LARGEST = 1 << 31  # what is computed from sizes below it fits into 64 bits
+_LARGEST = 1 << 31  # products of two smaller numbers fit into 64 bits
 
-# Options of constructors that are no attributes of torch.nn's layers, or are parameters there.
+# Options of constructors that are not attributes of torch.nn's layers, or are parameters there.
 NOT_ATTRIBUTES = ("weight", "bias", "device", "dtype")
 
 
@@ -26,15 +26,21 @@ def split_arguments(given: Mapping[str, object]) -> tuple[dict[str, PartitionLik
 
 
 def kind_of(device: torch.device | str | None) -> str | None:
-    """What ranks have in common, each of which has a device of its own."""
+    """The type of a device, such as "cuda", which is equal on ranks with different devices."""
     return None if device is None else str(device).split(":")[0]
 
 
 def integer(layer: str, value: object, name: str, whole: object = None) -> int:
-    """An int from anything that stands for one exactly.
+    """An option as an int.
+
+    Args:
+        layer: the layer's name, for messages.
+        value: an int, or an object with ``__index__``.
+        name: the option's name, for messages.
+        whole: the whole option that messages show, if ``value`` is a part of it.
 
     Raises:
-        TypeError: for anything else.
+        TypeError: if the value is not an integer.
         RuntimeError: if it is too large for sizes to be computed from it.
     """
     whole = value if whole is None else whole
@@ -48,14 +54,16 @@ def integer(layer: str, value: object, name: str, whole: object = None) -> int:
 
 
 def per_dimension(layer: str, value: object, dims: int, name: str) -> tuple[int, ...]:
-    """One int for each spatial dimension from an int or a sequence; a sequence of one stands for all, as in torch.nn.
+    """An int for each spatial dimension, from an int or a sequence.
+
+    As in torch.nn, a single int, or a sequence of length 1, holds for all dimensions.
 
     Raises:
         RuntimeError: if a sequence has another length, as in torch.nn.
-        TypeError: if something else is given.
+        TypeError: if a value is not an integer.
     """
     each = value if isinstance(value, Iterable) and getattr(value, "ndim", 1) > 0 else (value,)
-    values = tuple(integer(layer, one, name, value) for one in each)
+    values = tuple(integer(layer, number, name, value) for number in each)
     if len(values) not in (1, dims):
         raise RuntimeError(
             f"{layer}: {name}={value!r} has {len(values)} values; the layer has {dims} spatial dimensions"
@@ -64,7 +72,7 @@ def per_dimension(layer: str, value: object, dims: int, name: str) -> tuple[int,
 
 
 def check_choice(layer: str, name: str, value: object, choices: Iterable[str]) -> None:
-    """Raises ValueError for what is none of the choices."""
+    """Raise a ValueError if a value is not one of the choices."""
     choices = list(choices)
     if value not in choices:
         *others, last = map(repr, choices)

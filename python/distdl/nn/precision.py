@@ -1,4 +1,4 @@
-"""The rules of precision: in what is computed and summed, and which dtype comes out."""
+"""The rules of precision: the dtypes of sums and of results."""
 
 from __future__ import annotations
 

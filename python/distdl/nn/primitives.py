@@ -1,7 +1,7 @@
 """The primitives as layers: how distributed tensors move. Each is a linear operator; its backward is its adjoint.
 
-They have no parameters. Constructing one is collective over the communicator that its partitions come from, calling one
-over the ranks of its partitions. What is wrong on one rank raises the same exception on all of them.
+Primitives have no parameters. Constructing a primitive is collective over the communicator that its partitions come
+from, calling it over the ranks of its partitions. An error on one rank raises the same exception on all of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class _Primitive(Module):
-    """A layer around one operator of the C++ core, which agrees on the structure by itself.
+    """A layer around one operator of the C++ core. The operator agrees on the structure of its input by itself.
 
     ``layer(x)`` is ``layer.wait(layer.start(x))``.
     """
@@ -58,23 +58,24 @@ class _Primitive(Module):
         self._operator.refuse(problem)
 
     def start(self, input: torch.Tensor) -> Started:
-        """Begin to apply the operator, and return at once what :meth:`wait` takes.
+        """Begin to apply the operator, and return the started call at once, for :meth:`wait`.
 
         The data travels while Python and torch compute something else. In the backward pass the roles are swapped: the
-        adjoint's messages travel while torch goes back through what was computed between start and wait. Several calls
+        adjoint's messages travel while torch goes back through the computations between start and wait. Several calls
         may be under way; all ranks have to start them in the same order. The input must not be written before the wait.
 
-        Collective over the ranks of the partitions, and raises what a call raises.
+        Collective over the ranks of the partitions. It raises the same exceptions as a call.
         """
         return self._operator.start(input)
 
     def wait(self, started: Started) -> torch.Tensor:
-        """The result of a call that was started. Each start needs its wait; no other rank has to call it.
+        """The result of a started call. Each start needs its wait; no other rank has to call it.
 
         Raises:
-            RuntimeError: if it was waited for before, or the input was written since :meth:`start`. A call that was
-                started and then dropped raises at the next call of any operator, on all of its ranks.
-            TypeError, ValueError: if nothing or another layer started it.
+            RuntimeError: if the call was waited for before, or the input was written since :meth:`start`. A started
+                call that was never waited for raises at the next call of any operator, on all of its ranks.
+            TypeError: if ``started`` is not what :meth:`start` returned.
+            ValueError: if another layer started the call.
         """
         if not hasattr(started, "wait"):
             raise TypeError(f"{type(self).__name__}: wait() was passed {started!r}, which is not what start() returned")
@@ -87,7 +88,7 @@ class _Primitive(Module):
         return self._description
 
     def __deepcopy__(self, memo: dict[int, object]) -> _Primitive:
-        return self  # without parameters, a copy would be the same operator
+        return self  # there are no parameters to copy, and the operator is shared
 
 
 class Broadcast(_Primitive):
@@ -101,15 +102,15 @@ class Broadcast(_Primitive):
         P_y: the partition of the output.
         transpose_src: read P_x with its dimensions reversed.
         transpose_dest: read P_y with its dimensions reversed.
-        preserve_batch: zero-volume results have the input's first dimension.
+        preserve_batch: whether zero-volume results keep the size of the input's first dimension.
 
     Shape:
-        On workers of P_x any tensor, of one dtype; on all other ranks a zero-volume tensor. On workers of P_y the copy;
-        on other ranks zero volume.
+        Input: on workers of P_x tensors of any shape and of one dtype; on all other ranks a zero-volume tensor.
+        Result: on workers of P_y the copy, of the same shape; on all other ranks a zero-volume tensor.
 
     Raises:
         ValueError: on all ranks, if the partitions do not match, or the input is not as described.
-        TypeError: on all ranks, if a rank passes no tensor, or tensors differ in dtype.
+        TypeError: on all ranks, if the input of a rank is not a tensor, or the inputs differ in dtype.
 
     Source: R. J. Hewett, T. J. Grady, "A Linear Algebraic Approach to Model Parallelism in Deep Learning" (2020).
     """
@@ -128,7 +129,7 @@ class Broadcast(_Primitive):
 
 
 class SumReduce(_Primitive):
-    r"""Sums the tensors of all workers of P_x that match a worker of P_y, on that worker.
+    r"""Sums tensors on P_y: each worker of P_y receives the sum over the workers of P_x that match it.
 
     In each dimension the extents of P_x and P_y must be equal, or that of P_y 1; P_y is extended to the left with ones.
     The adjoint is :class:`Broadcast`. The sum of bools is their logical or; half, bfloat16 and 8-bit floats are summed
@@ -139,11 +140,12 @@ class SumReduce(_Primitive):
         P_y: the partition of the output.
         transpose_src: read P_x with its dimensions reversed.
         transpose_dest: read P_y with its dimensions reversed.
-        preserve_batch: zero-volume results have the input's first dimension.
+        preserve_batch: whether zero-volume results keep the size of the input's first dimension.
 
     Shape:
-        On workers of P_x any tensor, of one dtype, of equal shapes where they are summed; on all other ranks a
-        zero-volume tensor. On workers of P_y the sum; on other ranks zero volume.
+        Input: on workers of P_x tensors of one dtype, of equal shapes where they are summed; on all other ranks a
+        zero-volume tensor. Result: on workers of P_y the sum, of the same shape; on all other ranks a zero-volume
+        tensor.
 
     Raises:
         ValueError, TypeError: as :class:`Broadcast` does.
@@ -168,13 +170,13 @@ class AllSumReduce(_Primitive):
     Args:
         P_x: the partition of input and output.
         axes_reduce: the axes along which to sum; or
-        axes_keep: those along which not to.
+        axes_keep: the axes along which not to sum.
 
     Shape:
-        Tensors of equal shapes along the axes; the same shape comes out.
+        Tensors of equal shapes along the axes; the sum has the same shape.
 
     Raises:
-        ValueError, TypeError: as :class:`Broadcast` does, and if not exactly one of the axes arguments is given.
+        ValueError, TypeError: as :class:`Broadcast` does, and if both of the axes arguments are given, or neither.
     """
 
     @constructor
@@ -192,13 +194,13 @@ class AllGather(_Primitive):
     Args:
         P_x: the partition of the input, with as many dimensions as the tensor.
         axes_all_gather: the axes along which to gather; or
-        axes_keep: those along which not to.
+        axes_keep: the axes along which not to gather.
 
     Shape:
-        A block of a tensor, balanced or not; along the axes the whole extent comes out.
+        A block of a tensor, balanced or not; the result has the tensor's whole extent along the axes.
 
     Raises:
-        ValueError, TypeError: as :class:`Broadcast` does, and if not exactly one of the axes arguments is given.
+        ValueError, TypeError: as :class:`Broadcast` does, and if both of the axes arguments are given, or neither.
     """
 
     @constructor
@@ -215,14 +217,14 @@ class ReduceScatter(_Primitive):
 
     Args:
         P_x: the partition of the output, with as many dimensions as the tensor.
-        axes_reduce_scatter: the axes along which to sum and to scatter; or
-        axes_keep: those along which not to.
+        axes_reduce_scatter: the axes along which to sum and scatter; or
+        axes_keep: the axes along which not to.
 
     Shape:
-        Tensors of equal shapes along the axes; the balanced blocks of that extent come out.
+        Tensors of equal shapes along the axes; the result is this worker's balanced block of the sum along the axes.
 
     Raises:
-        ValueError, TypeError: as :class:`Broadcast` does, and if not exactly one of the axes arguments is given.
+        ValueError, TypeError: as :class:`Broadcast` does, and if both of the axes arguments are given, or neither.
     """
 
     @constructor
@@ -238,16 +240,17 @@ class ReduceScatter(_Primitive):
 class Repartition(_Primitive):
     r"""Moves a tensor from any blocks on P_x to the balanced blocks on P_y: a scatter, a gather, an all-to-all.
 
-    The adjoint moves it back. To the same partition it balances the blocks.
+    The adjoint moves it back. From a partition to itself, a repartition balances the blocks.
 
     Args:
         P_x: the partition of the input, with as many dimensions as the tensor.
         P_y: the partition of the output, with as many dimensions as the tensor.
-        preserve_batch: zero-volume results have the input's first dimension.
+        preserve_batch: whether zero-volume results keep the size of the input's first dimension.
 
     Shape:
-        On workers of P_x a block, balanced or not; on all other ranks zero volume. On workers of P_y a balanced block
-        (the first n mod p of p workers along a dimension of n hold one element more); on other ranks zero volume.
+        Input: on workers of P_x a block, balanced or not; on all other ranks a zero-volume tensor. Result: on workers
+        of P_y a balanced block (of p workers along a dimension of n elements, the first n mod p hold one element more);
+        on all other ranks a zero-volume tensor.
 
     Raises:
         ValueError, TypeError: as :class:`Broadcast` does, and if the numbers of dimensions differ.
@@ -262,24 +265,26 @@ DistributedTranspose = Repartition
 
 
 class HaloExchange(_Primitive):
-    r"""Grows each worker's block by a halo of what its neighbors hold.
+    r"""Grows each worker's block by a halo of its neighbors' elements.
 
-    Halos may be wider than the neighbor's whole block: they come from as many workers as it takes. Beyond the tensor
-    they wrap in periodic dimensions and hold ``fill_value`` in others. Negative widths cut away. The adjoint adds each
-    halo's elements to their owner.
+    A halo may be wider than the neighbor's whole block: it then comes from several workers. Beyond the tensor, halos
+    wrap around in periodic dimensions and hold ``fill_value`` in others. Negative widths cut elements away. The adjoint
+    adds each halo's elements to their owner.
 
     Args:
         P_x: the partition of input and output, with as many dimensions as the tensor.
-        halo: an int, or for each dimension an int or a pair (left, right). Each worker may want other widths.
-        periodic: whether the tensor wraps: for all dimensions, or for each one.
-        fill_value: what lies beyond the tensor.
+        halo: the number of elements: an int, or for each dimension an int or a pair (left, right). Widths may differ
+            from worker to worker.
+        periodic: whether the tensor wraps around: a bool for all dimensions, or a bool for each dimension.
+        fill_value: the value of elements beyond the tensor.
+        recv_buffer_shape, send_buffer_shape: see below.
 
     The four-argument form ``HaloExchange(P_x, halo_shape, recv_buffer_shape, send_buffer_shape)`` takes a tensor that
-    already has room for its halos, [dim, 2] widths on each rank: the room, what of it is received, and what is sent.
-    What is not received keeps its values.
+    already has room for its halos. The three arguments are [dim, 2] widths on each rank: of the room, of the halos that
+    are received in it, and of the slices that are sent. The rest of the room keeps its values.
 
     Shape:
-        A block comes in, the block grown by its halo goes out; of equal shapes in the four-argument form.
+        A block; the result is the block grown by its halo. In the four-argument form both have the same shape.
 
     Raises:
         ValueError, TypeError: as :class:`Broadcast` does, and if widths do not fit the partition or each other.

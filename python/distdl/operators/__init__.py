@@ -1,6 +1,6 @@
 """The operators that move tensors, constructed from partitions.
 
-Each function checks on all ranks that they construct the same thing, and returns a callable: tensor in, tensor out.
+Each function checks on all ranks that they construct the same operator, and returns a callable: tensor in, tensor out.
 Constructing is collective over the communicator that the partitions come from; calling is collective over the ranks of
 the partitions.
 """

@@ -1,6 +1,6 @@
-"""The primitives, constructed: from partitions to the C++ operators.
+"""The construction of the primitives: from partitions to the C++ operators.
 
-Each function checks on all ranks that they construct the same thing, and returns a callable: tensor in, tensor out.
+Each function checks on all ranks that they construct the same operator, and returns a callable: tensor in, tensor out.
 Constructing is collective over the communicator that the partitions come from; calling is collective over the ranks of
 the partitions.
 """
@@ -25,7 +25,7 @@ Widths: TypeAlias = tuple[int, int]
 HaloWidths: TypeAlias = int | Sequence[int] | Sequence[Sequence[int]]
 Interval: TypeAlias = tuple[int, int]
 
-_WIDEST = 1 << 48  # sums of such widths and of any sizes fit into 64 bits
+_WIDEST = 1 << 48  # sums of a smaller width and of any sizes fit into 64 bits
 _Arguments = TypeVarTuple("_Arguments")
 
 
@@ -35,7 +35,7 @@ def _made(
     *arguments: *_Arguments,
     lift: Callable[[Unpack[_Arguments]], tuple[*_Arguments]] | None = None,
 ) -> Operator:
-    """The operator of these arguments, of which `lift` makes those for tensors with a further dimension in front."""
+    """The operator of these arguments; `lift` turns them into those for tensors with a further dimension in front."""
     if grid.root is None:
         return Inactive()
     further = None if lift is None else lambda: _made(make, grid, *lift(*arguments), lift=lift)
@@ -87,21 +87,21 @@ def _rooted(
 def all_sum_reduce(
     P_x: PartitionLike, axes_reduce: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
 ) -> Operator:
-    """A sum along some axes of P_x, for all."""
+    """A sum along some axes of P_x, which all workers receive."""
     return _along_axes(_core.AllSumReduce, P_x, axes_reduce, axes_keep)
 
 
 def all_gather(
     P_x: PartitionLike, axes_all_gather: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
 ) -> Operator:
-    """The blocks along some axes of P_x, for all."""
+    """The blocks along some axes of P_x put together, for all workers."""
     return _along_axes(_core.AllGather, P_x, axes_all_gather, axes_keep)
 
 
 def reduce_scatter(
     P_x: PartitionLike, axes_reduce_scatter: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
 ) -> Operator:
-    """A sum along some axes of P_x, in blocks."""
+    """A sum along some axes of P_x, of which each worker receives a block."""
     return _along_axes(_core.ReduceScatter, P_x, axes_reduce_scatter, axes_keep)
 
 
@@ -148,15 +148,15 @@ def halo_exchange(
         fill = float(fill_value)
         if x.active:
             mine = halo_widths(halo, x.dim)
-        wraps = [bool(periodic)] * x.dim if isinstance(periodic, bool) else [bool(one) for one in periodic]
+        wraps = [bool(periodic)] * x.dim if isinstance(periodic, bool) else [bool(along) for along in periodic]
         if len(wraps) != x.dim:
             raise ValueError(f"HaloExchange: periodic {wraps} has {len(wraps)} values; P_x has {x.dim} dimensions")
-    # The widths differ from worker to worker, so that they are gathered rather than compared.
+    # The widths may differ from worker to worker: they are gathered, not compared.
     halos = widths_of_all(x, mine) or [[[0, 0]] * x.dim] * x.size
     return _made(
         _core.HaloExchange, x, x.workers, halos, wraps, fill,
         lift=lambda workers, halos, wraps, fill: (
-            _lift(workers), [[[0, 0], *one] for one in halos], [False, *wraps], fill
+            _lift(workers), [[[0, 0], *widths] for widths in halos], [False, *wraps], fill
         ),
     )  # fmt: skip
 
@@ -165,8 +165,8 @@ def halo_widths(halo: HaloWidths, dim: int) -> list[Widths]:
     """(left, right) for each dimension from an int, one int or one pair per dimension.
 
     Raises:
-        TypeError: for anything else.
-        ValueError: for another number of dimensions or sides.
+        TypeError: if a width is not an int.
+        ValueError: if the number of dimensions is not ``dim``, the number of sides is not 2, or a width is too large.
     """
     given: list[int | Sequence[int]] = [halo] * dim if isinstance(halo, int) else list(halo)
     widths = []
@@ -185,8 +185,8 @@ def halo_widths(halo: HaloWidths, dim: int) -> list[Widths]:
 
 
 def widths_of_all(P_x: Grid, mine: list[Widths]) -> list[list[list[int]]]:
-    """Every worker's widths, in worker order; none outside. The ranks have agreed that all of them call it."""
-    return [json.loads(one) for one in P_x.gather(json.dumps(mine).encode())] if P_x.active else []
+    """Every worker's widths, in worker order; an empty list on all other ranks. Collective over P_x, unchecked."""
+    return [json.loads(widths) for widths in P_x.gather(json.dumps(mine).encode())] if P_x.active else []
 
 
 def interval_exchange(
@@ -199,15 +199,15 @@ def interval_exchange(
 ) -> Operator:
     """The exchange that brings each worker of P_y the box that it wants of a tensor on P_x.
 
-    For a layer that knows the global shape of its input, in its set-up: partitions and intervals are agreed on then.
+    A layer constructs it in its set-up, where its ranks have agreed on the partitions and the intervals.
 
     Args:
-        layer: its name, for messages.
+        layer: the layer's name, for messages.
         P_x, P_y: partitions with as many dimensions as the tensor.
-        wanted: for each dimension the (start, stop) of each place along that dimension of P_y. They may overlap, leave
-            gaps and reach beyond the tensor.
+        wanted: for each dimension the (start, stop) that each place along that dimension of P_y wants. The intervals
+            may overlap, leave gaps and reach beyond the tensor.
         periodic: for each dimension whether the tensor wraps; it does not by default.
-        fill_value: what lies beyond the tensor elsewhere.
+        fill_value: the value of elements beyond the tensor in dimensions that do not wrap.
     """
     if P_x.root is None:
         return Inactive()
@@ -220,10 +220,10 @@ def interval_exchange(
 
 
 def all_gather_among(workers: Grid) -> Operator:
-    """The gathering of 1-d blocks among a line of workers, for a layer: its ranks have agreed on partitions."""
+    """The gathering of 1-d blocks among a line of workers, for a layer whose ranks have agreed on the partitions."""
     return _made(_core.AllGather, workers, workers.workers, [0], None)
 
 
 def replicate(workers: Grid) -> Operator:
-    """The identity for a tensor of which each of a line of workers has a copy; its adjoint sums over the copies."""
+    """The identity of a tensor that each worker of a line has a copy of; its adjoint sums over the copies."""
     return _made(_core.Replicate, workers, workers.workers)

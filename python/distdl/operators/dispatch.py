@@ -1,8 +1,8 @@
 """How a call reaches its operator: at once, through ``torch.compile``, or through the transforms of ``torch.func``.
 
-Called at once, an operator is a node of autograd made in C++. A compiler cannot look into that: for it there are two
-operators of torch's dispatcher, which say what comes out of what and are each other's derivatives. The transforms of
-``torch.func`` ask a ``torch.autograd.Function``.
+Called at once, an operator is a node of autograd made in C++. A compiler cannot look into such a node: it sees two
+operators of torch's dispatcher, which state the shapes of their results and are each other's derivatives. The
+transforms of ``torch.func`` see a ``torch.autograd.Function``.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _is_compiling = torch.compiler.is_compiling
 _transforms = torch._C._functorch.peek_interpreter_stack
 
 _operators: weakref.WeakValueDictionary[int, Operator] = weakref.WeakValueDictionary()
-_compiled: set[Operator] = set()  # for ever: programs know them by their keys alone, and may outlive their layers
-# torch keeps compiled programs on disk; a key of another process must not be found there, so the first one is random.
+# Operators in compiled programs are kept for ever: a program has their keys only, and may outlive their layers.
+_compiled: set[Operator] = set()
+# torch keeps compiled programs on disk, where a key of another process must not be found: the first key is random.
 _keys = itertools.count(random.SystemRandom().getrandbits(52) << 10)
 
 
@@ -36,16 +37,16 @@ class Started(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the operator."""
+        """The name of the operator."""
         ...
 
     def wait(self) -> torch.Tensor:
-        """The result; to be asked for once."""
+        """The result. To be called once."""
         ...
 
 
 class CompletedCall:
-    """What start() returns where it has done everything."""
+    """A call that start() has completed already."""
 
     def __init__(self, name: str, result: torch.Tensor) -> None:
         self.name, self._result = name, result
@@ -59,8 +60,8 @@ class Operator:
 
     Args:
         core: the primitive.
-        lift: makes the operator that does the same for each element along a further dimension, the first one; None if
-            this one does.
+        lift: makes the operator that does the same for each element along a further first dimension; None if this
+            operator itself does.
     """
 
     def __init__(self, core: _core.Primitive, lift: Callable[[], Operator] | None = None) -> None:
@@ -73,7 +74,7 @@ class Operator:
         _operators[self._key] = self
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Apply it. Collective over the ranks of its partitions."""
+        """Apply the operator to this rank's tensor. Collective over the ranks of its partitions."""
         if _is_compiling():
             if not self.active:
                 return x.clone()
@@ -85,25 +86,30 @@ class Operator:
         return self.core(x)
 
     def start(self, x: torch.Tensor) -> Started:
-        """Begin to apply it; under a compiler or a transform, apply it."""
+        """Begin to apply the operator; under a compiler or a transform, apply it. Collective like a call."""
         if _is_compiling() or _transforms() is not None:
             return CompletedCall(self.name, self(x))
         return self.core.start(x)
 
     def refuse(self, problem: object) -> None:
-        """Raise on all ranks of its partitions what is wrong with the input of this one. In place of a call.
+        """Raise an error in this rank's input on all ranks of the partitions. This rank calls it in place of a call.
 
         Args:
-            problem: an exception, or what was passed and cannot travel.
+            problem: an exception, or the input that cannot be sent.
         """
         self.core(problem)
 
     def adjoint(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Apply the adjoint to y, without autograd; x has the structure of the forward input. Collective."""
+        """Apply the adjoint to y, without autograd. Collective over the ranks of its partitions.
+
+        Args:
+            x: a tensor with the shape and dtype of the forward input.
+            y: a tensor with the shape and dtype of the forward result.
+        """
         return self.core.adjoint(x, y)
 
     def lifted(self) -> Operator:
-        """This operator for tensors with a further dimension in front. Collective over the ranks, the first time."""
+        """This operator for tensors with a further first dimension. The first call is collective over the ranks."""
         if self._lift is None:
             return self
         if self._lifted is None:
@@ -111,20 +117,20 @@ class Operator:
         return self._lifted
 
     def __deepcopy__(self, memo: dict[int, object]) -> Operator:
-        return self  # nothing of it depends on who calls it
+        return self  # it has no state that calls change
 
     def __reduce__(self) -> str | tuple[object, ...]:
         raise belongs_to_its_job(f"the operator of a {self.name}")
 
 
 class Inactive(Operator):
-    """An operator on a rank that knows nothing of its partitions: it is in none of them."""
+    """An operator on a rank that is in none of its partitions, and knows nothing of them."""
 
     active = False
     name = "Clone"
 
     def __init__(self) -> None:
-        """Make one; no other rank has to."""
+        """Not collective."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return a clone of ``x``."""
@@ -137,7 +143,7 @@ class Inactive(Operator):
         return CompletedCall(self.name, self(x))
 
     def refuse(self, problem: object) -> None:
-        """Raise it."""
+        """Raise the problem on this rank."""
         if isinstance(problem, Exception):
             raise problem
         self(problem)
@@ -158,24 +164,24 @@ Batched: TypeAlias = tuple[torch.Tensor, int | None]
 def _batched(
     operator: Operator, dim: int | None, x: torch.Tensor, call: Callable[[torch.Tensor, Operator], torch.Tensor]
 ) -> Batched:
-    """vmap's rule: the lifted operator, on the batch as the first dimension."""
+    """vmap's rule: apply the lifted operator to the batch as the first dimension."""
     if dim is None:
         return call(x, operator), None
     x = x.movedim(dim, 0)
     y = call(x, operator.lifted())
-    if y.shape[:1] != x.shape[:1]:  # zero volume, without a batch
+    if y.shape[:1] != x.shape[:1]:  # a zero-volume result has no batch dimension
         y = y.new_zeros((x.shape[0], *y.shape))
     return y, 0
 
 
 class VmapInfo(Protocol):
-    """What vmap tells its rules."""
+    """The information that torch passes to a vmap rule."""
 
     batch_size: int
 
 
 class _Apply(torch.autograd.Function):
-    """A x, or its linear part."""
+    """A x for an operator A, or its linear part."""
 
     @staticmethod
     def forward(x: torch.Tensor, operator: Operator, linear: bool) -> torch.Tensor:
@@ -202,7 +208,7 @@ class _Apply(torch.autograd.Function):
 
 
 class _Adjoint(torch.autograd.Function):
-    """A* y, for an x of these sizes."""
+    """A* y for an operator A whose input x has these sizes."""
 
     @staticmethod
     def forward(y: torch.Tensor, operator: Operator, sizes: Sequence[int]) -> torch.Tensor:
@@ -230,7 +236,6 @@ class _Adjoint(torch.autograd.Function):
         return _batched(operator, in_dims[0], y, call)
 
 
-# Order is part of what these do: the other ranks make the same calls in the same order.
 _library = torch.library.Library("distdl", "DEF")
 _library.define("apply(Tensor x, int operator, bool linear, bool differentiated) -> Tensor")
 _library.define("apply_adjoint(Tensor y, int operator, SymInt[] sizes) -> Tensor")
@@ -278,6 +283,6 @@ torch.library.register_autograd(
 torch.library.register_autograd(
     "distdl::apply_adjoint", _backward_of_adjoint, setup_context=_keep_operator_and_sizes, lib=_library
 )
-# Compilers keep the order of what has effects: the other ranks make the same calls in the same order.
+# Compilers keep the order of operators with effects: the other ranks make the same calls in the same order.
 for _name in ("distdl::apply", "distdl::apply_adjoint"):
     _library._register_effectful_op(_name, torch.library.EffectType.ORDERED)

@@ -21,9 +21,14 @@ class HaloInRoom:
     Args:
         P_x: the partition.
         room: [dim, 2] widths of the room around this worker's block.
-        received: [dim, 2] widths of what arrives in it, next to the block; at most the room.
-        sent: [dim, 2] widths of what goes to the left and the right neighbor. It follows from what these receive, and
-            is checked against it where it is given.
+        received: [dim, 2] widths of the halos that arrive in the room, next to the block; at most the room.
+        sent: [dim, 2] widths of the slices that go to the left and the right neighbor. They follow from the widths that
+            the neighbors receive, and are only checked against these.
+
+    Raises:
+        ValueError: on all ranks, if widths do not fit the partition or each other.
+
+    Constructing is collective over the communicator that P_x comes from, calling over its workers.
     """
 
     name = "HaloExchange"
@@ -66,7 +71,7 @@ class HaloInRoom:
         return self._active
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Fill the received part of the room; keep the rest."""
+        """A copy of x in which the received part of the room is filled."""
         if not self._active:
             return self._exchange(x)
         block, grown, target = self._views(x)
@@ -74,18 +79,18 @@ class HaloInRoom:
         return grown
 
     def start(self, x: torch.Tensor) -> Started:
-        """Begin to fill the received part of the room."""
+        """Begin to fill the received part of the room of a copy of x."""
         if not self._active:
             return self._exchange.start(x)
         block, grown, target = self._views(x)
         return _RoomBeingFilled(grown, target, self._exchange.start(block))
 
     def refuse(self, problem: object) -> None:
-        """Raise on all workers what is wrong with the input of this one. In place of a call."""
+        """Raise an error in this worker's input on all workers. This worker calls it in place of a call."""
         self._exchange.refuse(problem)
 
     def _refused(self, x: object) -> object:
-        """What the exchange is to refuse in place of the block, on all ranks; None if x has room for its halos."""
+        """None if x has room for its halos, else what the exchange refuses on all ranks: x or an exception."""
         if not isinstance(x, torch.Tensor) or x.is_nested or x.is_quantized or x.layout is not torch.strided:
             return x
         needed = [left + right for left, right in self._room]
@@ -109,7 +114,7 @@ class HaloInRoom:
 
 @dataclass(frozen=True)
 class _RoomBeingFilled:
-    """A call of HaloInRoom that was started."""
+    """A started call of HaloInRoom."""
 
     grown: torch.Tensor
     target: torch.Tensor

@@ -1,4 +1,4 @@
-"""The first values of parameters in blocks: those that the whole parameter would have in one process."""
+"""The first values of parameters in blocks: the values that the whole parameter would have in one process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distdl.parameters.layout import Layout
 Initializer: TypeAlias = Callable[[torch.Tensor], object]
 """Fills a whole tensor in place, as the functions of ``torch.nn.init`` do."""
 
-# Values that are drawn one after the other are drawn for this many elements at a time: no rank holds a whole weight.
+# Uniform values are drawn for this many elements at a time, so that no rank holds a whole weight.
 DRAWN_AT_ONCE = 1 << 22
 
 
@@ -31,15 +31,15 @@ class Uniform:
 
 @torch.no_grad()
 def fill(tensor: torch.Tensor, layout: Layout, initialize: Initializer) -> None:
-    """Fill what this rank has of a tensor with what an initializer gives the whole tensor.
+    """Fill this rank's part of a tensor with the values that an initializer gives the whole tensor.
 
     Each rank draws all of the tensor. With the same seed on all ranks the whole tensor is therefore the same for every
-    partition, equal to the sequential layer's, and the ranks' generators stay in step. It takes the memory of the whole
-    tensor for a moment; :class:`Uniform` takes a bounded amount.
+    partition, equal to the sequential layer's, and the ranks' generators stay in step. The draw takes the memory of the
+    whole tensor for a moment; with :class:`Uniform` it takes a bounded amount.
 
     Args:
-        tensor: what lives on this rank.
-        layout: of the whole tensor.
+        tensor: the part that lives on this rank, of the shape ``layout.local_shape``.
+        layout: the layout of the whole tensor.
         initialize: fills a tensor in place.
 
     Every rank of the layer has to call it.
@@ -63,7 +63,7 @@ def fill(tensor: torch.Tensor, layout: Layout, initialize: Initializer) -> None:
 
 
 def like_linear(shape: tuple[int, ...]) -> tuple[Uniform, Uniform]:
-    """How torch.nn's Linear and Conv layers initialize a weight of this shape, and their bias.
+    """The initializers that torch.nn's Linear and Conv layers use for a weight of this shape, and for their bias.
 
     The bound of the weight is that of ``kaiming_uniform_(weight, a=sqrt(5))``: see torch.nn.Linear.
     """

@@ -21,22 +21,23 @@ _kind: ContextVar[str] = ContextVar("parameter_layout", default="owner")
 
 @contextmanager
 def parameter_layout(kind: str) -> Iterator[None]:
-    """Say how the parameters of the layers live that a block of code constructs. The numbers do not depend on it.
+    """Choose where the layers that a block of code constructs keep their parameters. Results do not depend on it.
 
     Args:
-        kind: where a block lives that several workers use:
+        kind: where a block of a parameter lives that several workers use:
 
-            - "owner", the default: on the first of them. It is broadcast to the others when it is used, and their
-              gradients are summed on the owner.
-            - "sharded": each of P workers has 1/P of it, of its gradient and of the optimizer's state. It is gathered
-              when it is used, and its gradient is summed in shards (known as ZeRO-3, or FSDP).
-            - "replicated": each of them has all of it, as torch's own utilities expect. Nothing travels in the forward
-              pass, and gradients are summed on all of them.
+            - "owner", the default: on the first of these workers. The block is broadcast to the others when it is used,
+              and their gradients are summed on the owner.
+            - "sharded": each of the P workers has 1/P of the block, of its gradient and of the optimizer's state. The
+              block is gathered when it is used, and its gradient is summed in shards (known as ZeRO-3, or FSDP).
+            - "replicated": each of these workers has the whole block, as torch's own utilities expect. Nothing travels
+              in the forward pass, and gradients are summed on all of them.
 
     Raises:
         ValueError: for another kind.
 
-    Every rank of the layers inside has to use the same kind; constructing a layer raises on all of them otherwise.
+    It takes no communication. Every rank of the layers inside has to use the same kind: otherwise constructing a layer
+    raises a ValueError on all of them.
 
     Example:
         >>> with distdl.parameter_layout("sharded"):
@@ -52,7 +53,7 @@ def parameter_layout(kind: str) -> Iterator[None]:
 
 
 def current_kind() -> str:
-    """How the parameters of a layer live that is constructed now."""
+    """The kind of layout that a layer constructed now gets."""
     return _kind.get()
 
 
@@ -63,17 +64,17 @@ def cut(n: int, p: int) -> list[Interval]:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor of a whole shape is spread over the workers of a grid.
+    """How a whole tensor is spread over the workers of a grid.
 
-    Dimension d of the tensor is cut into balanced blocks along axis ``axes[d]`` of the grid, or not at all where that
-    is None. Workers whose places differ along other axes alone use the same block.
+    Dimension d of the tensor is cut into balanced blocks along axis ``axes[d]`` of the grid, and is not cut where this
+    is None. Workers whose places differ only along other axes use the same block.
 
     Attributes:
         grid: the workers.
         shape: the shape of the whole tensor.
         axes: for each dimension of the tensor an axis of the grid, or None. No axis twice.
         first_of: axes of the grid along which only the workers at place 0 use the tensor.
-        kind: how a block lives that several workers use: see :func:`distdl.parameter_layout`.
+        kind: where a block lives that several workers use: see :func:`distdl.parameter_layout`.
     """
 
     grid: Grid
@@ -94,7 +95,7 @@ class Layout:
 
     @functools.cached_property
     def shard_dim(self) -> int | None:
-        """The dimension along which a block is cut into shards, the longest one; None where it is not."""
+        """The longest dimension, along which a block is cut into shards; None if blocks are not sharded."""
         if self.kind != "sharded" or self.users == 1 or not self.shape:
             return None
         extents = [n // self._parts(d) for d, n in enumerate(self.shape)]
@@ -105,14 +106,14 @@ class Layout:
         return 1 if axis is None or not self.grid.known else self.grid.shape[axis]
 
     def used(self, place: Sequence[int]) -> list[Interval] | None:
-        """(start, stop) along each dimension of the block that the worker at a place uses; None if it uses none."""
+        """(start, stop) along each dimension of the block that the worker at a place uses; None for no block."""
         if any(place[a] for a in self.first_of):
             return None
         at = [0 if axis is None else place[axis] for axis in self.axes]
         return [_core.balanced_block(n, self._parts(d), i) for d, (n, i) in enumerate(zip(self.shape, at, strict=True))]
 
     def owned(self, place: Sequence[int]) -> list[Interval] | None:
-        """(start, stop) along each dimension of what lives on the worker at a place; None if nothing does."""
+        """(start, stop) along each dimension of the part that lives on the worker at a place; None for no part."""
         block, copy = self.used(place), self._copy(place)
         d = self.shard_dim
         if block is None or (copy > 0 and d is None and self.kind != "replicated"):
@@ -132,17 +133,17 @@ class Layout:
 
     @functools.cached_property
     def intervals(self) -> list[Interval] | None:
-        """(start, stop) along each dimension of what lives on this rank; None if nothing does."""
+        """(start, stop) along each dimension of the part that lives on this rank; None for no part."""
         return self.owned(self.grid.place) if self.grid.active else None
 
     @functools.cached_property
     def local_shape(self) -> tuple[int, ...]:
-        """The shape of what lives on this rank. Where that is nothing, it has as many dimensions, and no rows."""
+        """The shape of the part that lives on this rank. Without a part, the first extent is 0."""
         return self._shape_of(self.intervals)
 
     @functools.cached_property
     def used_shape(self) -> tuple[int, ...]:
-        """The shape of the block that this worker uses; without rows where it uses none."""
+        """The shape of the block that this worker uses. Without a block, the first extent is 0."""
         return self._shape_of(self.used(self.grid.place) if self.grid.active else None)
 
     def _shape_of(self, intervals: Sequence[Interval] | None) -> tuple[int, ...]:
@@ -154,14 +155,14 @@ class Layout:
 
     @functools.cached_property
     def owners(self) -> Grid:
-        """The workers that use a block and are the first to do so, in a grid that broadcasts to all workers."""
+        """The first user of each block, in a grid from which a broadcast reaches all users."""
         return self.grid.first_along(self.copies)
 
     @functools.cached_property
     def storage(self) -> tuple[Grid, list[list[Interval]]]:
-        """The tensor as it lives: a grid with as many dimensions as the tensor, and the intervals along each of them.
+        """Where the tensor lives: a grid with the tensor's dimensions, and the intervals along each of them.
 
-        Of a replicated tensor these are the first copies.
+        For a replicated tensor it is the grid of the first copies.
         """
         if not self.grid.known:
             return self.grid, []

@@ -1,1 +1,1 @@
-"""The life of the process: how the extension is loaded, what the environment asks for, how the program ends."""
+"""The life of the process: loading the extension, reading the environment, ending the program."""

@@ -1,4 +1,4 @@
-"""How a rank's program ends: an exception that nobody catches ends the whole job, and who is done tells the others."""
+"""The end of a rank's program: an uncaught exception ends the whole job, and nothing is left under way otherwise."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _SECONDS_TO_READ = 0.3
 
 
 def _end_the_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Show an uncaught exception, and end the ranks that would wait for this one for ever."""
+    """Show an uncaught exception, and end the job, in which other ranks would wait for this rank for ever."""
     try:
         _shown(kind, error, trace)
     finally:
         if _others_may_wait():
             world = MPI.COMM_WORLD
-            with suppress(Exception):  # nobody may be there to read it
+            with suppress(Exception):  # stderr may be closed
                 print(
                     f"distdl: rank {world.Get_rank()} of {world.Get_size()} ends the job: {kind.__name__} was not "
                     "caught",
@@ -43,14 +43,14 @@ def _others_may_wait() -> bool:
 
 
 def _flush() -> None:
-    """Have what was said read by mpiexec, which forgets what it has not read when the job is aborted."""
+    """Give mpiexec time to read our output: it drops unread output when the job is aborted."""
     sys.stdout.flush()
     sys.stderr.flush()
     time.sleep(_SECONDS_TO_READ)
 
 
 def _end_after_failure() -> None:
-    """End the job if an MPI call has failed here: the other ranks may wait for ever for what did not happen."""
+    """End the job if an MPI call has failed here: other ranks may wait for ever for its messages."""
     if failure := _core.failure():
         rank = MPI.COMM_WORLD.Get_rank()
         print(f"distdl: rank {rank} ends the job, in which others may wait for it: {failure}", file=sys.stderr)
@@ -59,9 +59,9 @@ def _end_after_failure() -> None:
 
 
 def _finish() -> None:
-    """At the end of the Python program: let nothing be under way, and say what nobody has heard yet."""
+    """At the end of the Python program: finish all started operators, and print errors that were not raised yet."""
     _end_after_failure()
-    # An exception that nobody caught: mpi4py will end the job at once, and others may never do what is under way here.
+    # After an uncaught exception mpi4py ends the job at once, and other ranks may never finish the started operators.
     ends_the_job = "mpi4py.run" in sys.modules and hasattr(sys, "last_value")
     if not ends_the_job:
         _core.finish_all()
@@ -75,10 +75,10 @@ def install() -> None:
     sys.excepthook = _end_the_job
     atexit.register(_finish)
     os.register_at_fork(after_in_child=lambda: atexit.unregister(_finish))  # the threads stay with the parent
-    if not MPI.Is_initialized():  # as where the pages are made
+    if not MPI.Is_initialized():  # as where the documentation is built
         return
     _core.attend_finalize()
-    # What is attached later is deleted first: where the program finalizes MPI itself, this lets go of Python's lock.
+    # MPI deletes the last attribute first: if the program finalizes MPI itself, this releases Python's lock in time.
     MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=_before_mpi_ends), None)
 
 

@@ -1,4 +1,4 @@
-"""The environment variables that distdl reads, all of them here, once, when it is imported."""
+"""The environment variables of distdl. All of them are read here, once, when distdl is imported."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from distdl import _core, memory, progress, watchdog
 
 
 def apply() -> None:
-    """Do what the environment asks for.
+    """Apply the settings in the environment variables.
 
     Raises:
-        ValueError: if a variable has a value that its function refuses.
+        ValueError: if the value of a variable is not valid.
     """
     debugging = _is_set("DISTDL_DEBUG")
     _core.set_debugging(debugging)

@@ -1,6 +1,6 @@
-"""Loads torch, then mpi4py's MPI, then the extension, and explains what is wrong where that fails.
+"""Loads torch, then mpi4py's MPI, then the extension, and explains an error on the way.
 
-The order matters: the extension uses the torch and the MPI library that are loaded already, whichever they are.
+The order matters: the extension uses the torch and the MPI library that are loaded already.
 """
 
 import importlib
@@ -17,7 +17,7 @@ _REBUILD_WITH_MPI = (
 
 
 def load() -> None:
-    """Load `distdl._core`, or raise an ImportError that says what to do."""
+    """Load `distdl._core`, or raise an ImportError that says what to do. Not collective."""
     _check_torch()
     mpi = _load_mpi()
     theirs = _first_line(mpi.Get_library_version())

@@ -93,7 +93,7 @@ class _DistributedConv(ConvLayer):
         if not isinstance(self.padding, str):
             return (self.padding[d], self.padding[d])
         total = self.dilation[d] * (self.kernel_size[d] - 1) if self.padding == "same" else 0
-        return (total // 2, total - total // 2)  # the longer side on the right, as torch.nn has it
+        return (total // 2, total - total // 2)  # the longer side on the right, as in torch.nn
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the layer to this rank's block of the input."""
@@ -115,7 +115,7 @@ class _DistributedConv(ConvLayer):
         return self.functions[dims](read, weight, bias, stride, padding, dilation, groups)
 
 
-_DOCUMENTATION = """Applies a {dims}-d convolution to a tensor in blocks: ``torch.nn.Conv{dims}d``, put together.
+_DOCUMENTATION = """Applies a {dims}-d convolution to a partitioned tensor: ``torch.nn.Conv{dims}d`` in blocks.
 {form}
     Args:
 {partitions}
@@ -124,13 +124,13 @@ _DOCUMENTATION = """Applies a {dims}-d convolution to a tensor in blocks: ``torc
         output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the stride lets it.
 
     Shape:
-        ``(N, in_channels, *space)`` or ``(in_channels, *space)``, as P_x has dimensions, in any blocks; out comes
-        what ``torch.nn.Conv{dims}d`` gives, in the batch's blocks, in balanced blocks of channels, and in balanced or
-        aligned blocks of space. Zero volume on all other ranks.
+        ``(N, in_channels, *space)`` or ``(in_channels, *space)``, as P_x has dimensions, in any blocks. The result is
+        that of ``torch.nn.Conv{dims}d``, in the same blocks of batch, in balanced blocks of channels, and in balanced
+        or aligned blocks of space. Zero volume on all other ranks.
 
     Attributes:
         weight: the balanced block of the weight that this worker owns; zero volume on all other ranks.{owner}
-        bias: likewise; None without bias.
+        bias: the balanced block of the bias that this worker owns, likewise; None without bias.
 
     Raises:
         ValueError: on all ranks, if the partitions or an option are not as described.
@@ -147,22 +147,23 @@ _P_X = """        P_x: the partition of input and output, ``[channels, *space]``
 _P_XYW = """        P_x: the partition of the input: ``[batch, p_in, *space]``, or without batch.
         P_y: the partition of the output: ``[batch, p_out, *space]``, likewise.
         P_w: the workers that compute: ``[batch, p_out, p_in, *space]``. Worker ``(b, i, j, *s)`` applies block (i, j)
-            of the weight, which worker (0, i, j, 0, ...) owns, and results are summed over j. It may be
-            ``[p_out, p_in, *space]`` where batch is 1, and ``[p_out, p_in]`` where space is too. With groups, P_x is
-            ``[batch, p, *space]`` like P_y, P_w is ``[batch, p, 1, *space]``, and blocks of channels have to be whole
-            groups."""
+            of the weight, which worker (0, i, j, 0, ...) owns, and results are summed over j. P_w may be
+            ``[p_out, p_in, *space]`` where batch is 1, and ``[p_out, p_in]`` where space is 1 as well. With groups, P_x
+            is ``[batch, p, *space]`` like P_y, P_w is ``[batch, p, 1, *space]``, and blocks of channels have to be
+            whole groups."""
 _SPACE = """
     Space and batch may be split. The weight is on one worker.
 """
 _CHANNELS = """
-    Channels and batch may be split, not space: where P_x, P_y and P_w speak of space, it must be 1.
+    Channels and batch may be split, not space: the extents of P_x, P_y and P_w in space must be 1.
 """
 _ALL = """
     Batch, channels and space may be split, all at once.
 """
 _EITHER = """
-    Given P_x alone, it splits space and batch as :class:`DistributedFeatureConv{dims}d` does; given P_x, P_y and P_w,
-    in this order before all other arguments or by name, channels too, as :class:`DistributedGeneralConv{dims}d` does.
+    Given P_x alone, the layer splits space and batch, as :class:`DistributedFeatureConv{dims}d` does. Given P_x, P_y
+    and P_w, in this order before all other arguments or by name, it splits channels too, as
+    :class:`DistributedGeneralConv{dims}d` does.
 """
 _FIRST = "\n            With P_x alone, worker 0 of P_x owns all of it."
 

@@ -1,4 +1,4 @@
-"""Which worker computes what in a convolution over blocks."""
+"""The workers of a convolution over blocks, and the blocks of the tensors that each worker has."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from distdl.collective.grid import Grid
 
 @dataclass(frozen=True)
 class ConvGrid:
-    """The workers of a convolution as a grid [batch, p_out, p_in, *space]; without batch if the input has none.
+    """The workers of a convolution as a grid [batch, p_out, p_in, *space], or [p_out, p_in, *space] without batch.
 
     Worker (b, i, j, *s) applies block (i, j) of the weight to block (b, j, *s) of the input; the sum over j is block
-    (b, i, *s) of the output. With groups, p_in is 1, and it applies block i of the weight to block (b, i, *s).
+    (b, i, *s) of the output. With groups, p_in is 1, and worker (b, i, 0, *s) applies block i of the weight to block
+    (b, i, *s) of the input.
     """
 
     P_x: Grid
@@ -28,10 +29,10 @@ class ConvGrid:
         """The grid of these partitions; P_x alone splits no channels.
 
         Raises:
-            ValueError: if they do not fit each other or the number of dimensions.
+            ValueError: if the partitions do not fit each other or the number of dimensions.
         """
         x = P_x.shape
-        if not P_x.known:  # this rank knows nothing of them
+        if not P_x.known:  # this rank is in none of the partitions
             return cls(P_x, P_x, P_x, dims, groups > 1)
         if len(x) not in (dims + 1, dims + 2):
             raise ValueError(
@@ -95,33 +96,33 @@ class ConvGrid:
         _, i, j, *s = [0, *self.workers.place][-self.dims - 3 :]
         return i, j, s
 
-    # The tensors as the grid sees them: with one dimension more.
+    # The partitions of input and output with a further dimension of extent 1, so that they match the grid
 
     @property
     def copied(self) -> int:
-        """The dimension in which all workers want all of the input: that of p_out, or of p_in with groups."""
+        """The dimension along which workers read the same input: that of p_out, or with groups that of p_in."""
         return self.batched + (1 if self.grouped else 0)
 
     @functools.cached_property
     def copies(self) -> bool:
-        """Whether several workers want the same of the input."""
+        """Whether several workers read the same block of the input."""
         return self.known and self.workers.shape[self.copied] > 1
 
     @property
     def without_copies(self) -> Grid:
-        """The workers without the copied dimension, where it has one worker."""
+        """The workers without the copied dimension, whose extent must be 1."""
         shape = self.workers.shape
         return self.workers.reshaped((*shape[: self.copied], *shape[self.copied + 1 :]))
 
     @property
     def input(self) -> Grid:
-        """P_x with the copied dimension, of one worker."""
+        """P_x with the copied dimension, of extent 1."""
         shape = self.P_x.shape
         return self.P_x.reshaped((*shape[: self.copied], 1, *shape[self.copied :]))
 
     @property
     def output(self) -> Grid:
-        """P_y with the dimension that is summed over, of one worker."""
+        """P_y with the dimension that is summed over, of extent 1."""
         shape = self.P_y.shape
         return self.P_y.reshaped((*shape[: self.batched + 1], 1, *shape[self.batched + 1 :]))
 
@@ -135,10 +136,10 @@ class ConvGrid:
 
 
 def check_groups(name: str, grid: ConvGrid, in_channels: int, out_channels: int, groups: int) -> None:
-    """Refuse blocks of channels that do not hold whole groups.
+    """Check that blocks of channels hold whole groups.
 
     Raises:
-        ValueError: if a block's bounds fall inside of a group.
+        ValueError: if a bound of a block falls inside of a group.
     """
     if groups == 1 or not grid.known:
         return

@@ -1,7 +1,8 @@
-"""Convolution of blocks that are not copied: what a worker's own block gives, to which is added what its halo gives.
+"""Convolution without a copy of the block: the sum of the results of a worker's own block and of its halos.
 
-A convolution is linear in its input. Where a block is cut off from its neighbors, the local layer pads it with zeros;
-the outputs there lack the products of the elements beyond the cut, which travel while the block is convolved.
+A convolution is linear in its input. Where a block is cut off from its neighbors, the local layer pads the block with
+zeros; the outputs there lack the products of the elements beyond the cut. These elements, the halo, travel while the
+block is convolved, and their products are added afterwards.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from distdl.parameters.transport import zero_of
 Context: TypeAlias = torch.autograd.function.FunctionCtx
 Widths: TypeAlias = Sequence[tuple[int, int, int]]  # (dimension, left, right)
 
-# From this many inputs in the smallest block on: with fewer, the small convolutions at its border take longer than a
-# copy of the block. It is measured: see the page on performance.
+# The smallest block, in elements, for which HaloConvolution is used: for smaller blocks, the small convolutions at the
+# border take longer than a copy of the block. It is measured: see the page on performance.
 SMALLEST = 1 << 20
 
 
@@ -30,15 +31,22 @@ Sliding: TypeAlias = _core.Sliding
 
 
 def fit(slidings: Sequence[Sliding], others: int) -> bool:
-    """Whether HaloConvolution does these, and faster than a copy of blocks: the smallest has `others` times space."""
-    space = math.prod(min(stop - start for start, stop in one.blocks) for one in slidings)
+    """Whether HaloConvolution can compute this convolution, and is faster than a copy of the blocks.
+
+    Args:
+        slidings: the windows of all workers along each spatial dimension.
+        others: the elements in the smallest block for each position in space: batch times channels.
+    """
+    space = math.prod(min(stop - start for start, stop in sliding.blocks) for sliding in slidings)
     return (
-        others * space >= SMALLEST and all(one.fits() for one in slidings) and any(one.has_halos() for one in slidings)
+        others * space >= SMALLEST
+        and all(sliding.fits() for sliding in slidings)
+        and any(sliding.has_halos() for sliding in slidings)
     )
 
 
 class Borders(torch.autograd.Function):
-    """A block, and for each of some dimensions what stands at its two ends, together."""
+    """A block, and for each of some dimensions the slices at its two ends, concatenated."""
 
     @staticmethod
     def forward(x: torch.Tensor, widths: Widths) -> tuple[torch.Tensor, ...]:
@@ -57,7 +65,7 @@ class Borders(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Context, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         whole, *borders = gradients
-        # Nobody else has the gradient of the block, which comes from the convolution: it need not be copied.
+        # The gradient of the block comes from the convolution, and nothing else refers to it: it is not copied.
         if torch.is_grad_enabled():
             whole = whole.clone()
         for (d, left, right), border in zip(ctx.widths, borders, strict=True):
@@ -74,7 +82,7 @@ class Borders(torch.autograd.Function):
 class Added(torch.autograd.Function):
     """A tensor to which terms are added in place, from an index of a dimension on.
 
-    If they were added to a view of it, as autograd has that, the backward pass would copy the whole gradient.
+    Autograd's own addition to a view would copy the whole gradient in the backward pass.
     """
 
     @staticmethod
@@ -103,12 +111,12 @@ class HaloConvolution:
     """A convolution of the blocks of a tensor, as its worker computes it.
 
     Args:
-        layer: its name, for messages.
+        layer: the layer's name, for messages.
         P_x: the partition of the tensor.
-        leading: for each of its dimensions before those of space, the blocks along it.
-        slidings: for each dimension of space, what fits.
+        leading: for batch, if there is one, and for channels, the blocks along the dimension.
+        slidings: for each spatial dimension the windows of all workers; :func:`fit` must be true for them.
 
-    To be made in the set-up of a layer, where all this is agreed on. Calling is collective over P_x.
+    A layer makes it in its set-up, where its ranks have agreed on all arguments. Calling is collective over P_x.
     """
 
     def __init__(
@@ -116,15 +124,16 @@ class HaloConvolution:
     ) -> None:
         self._slidings, self._dims = slidings, len(slidings)
         self._place = P_x.place[-self._dims :]
-        self._padding = [one.padding(i) or 0 for one, i in zip(slidings, self._place, strict=True)]
-        self._split = [d for d, one in enumerate(slidings) if one.has_halos()]
+        self._padding = [sliding.padding(i) or 0 for sliding, i in zip(slidings, self._place, strict=True)]
+        self._split = [d for d, sliding in enumerate(slidings) if sliding.has_halos()]
         self._borders: list[tuple[int, int, int]] = []
         self._exchanges: list[operators.Operator] = []
-        # Corners come with the halos of the first of their dimensions, in which those of the later ones are read.
+        # Corners travel with the halo of the first of their dimensions, which includes the halos of later dimensions.
         for d in self._split:
             wanted = [list(along) for along in leading]
-            for e, one in enumerate(slidings):
-                wanted.append(self._in_a_row(one) if e == d else list(one.reads if self._later(e, d) else one.blocks))
+            for e, sliding in enumerate(slidings):
+                blocks = sliding.reads if self._later(e, d) else sliding.blocks
+                wanted.append(self._in_a_row(sliding) if e == d else list(blocks))
             self._borders.append((d - self._dims, *slidings[d].border(self._place[d])))
             self._exchanges.append(operators.interval_exchange(layer, P_x, P_x, wanted))
 
@@ -133,7 +142,7 @@ class HaloConvolution:
 
     @staticmethod
     def _in_a_row(sliding: Sliding) -> list[Interval]:
-        """What each place wants of a tensor of which the blocks are borders: its own, with the halo around it."""
+        """The interval that each place wants of the borders, put one after the other: its own, grown by its halo."""
         wanted, start = [], 0
         for i in range(len(sliding.blocks)):
             (left, right), stop = sliding.halo(i), start + sum(sliding.border(i))
@@ -149,25 +158,27 @@ class HaloConvolution:
     ) -> torch.Tensor:
         """The worker's outputs.
 
-        ``parameters()`` waits for weight and bias, which are on their way. ``convolve(x, weight, bias, padding,
-        along)`` is the local layer along some of the dimensions of space.
+        Args:
+            input: this worker's block.
+            parameters: waits for weight and bias, which are on their way, and returns them.
+            convolve: the local layer ``convolve(x, weight, bias, padding, along)`` along some spatial dimensions.
         """
         block, *borders = Borders.apply(input, self._borders)
         started = [exchange.start(border) for exchange, border in zip(self._exchanges, borders, strict=True)]
         weight, bias = parameters()
         output = convolve(block, weight, bias, self._padding)
-        for d, one in zip(self._split, started, strict=True):
-            read, at = one.wait(), d - self._dims
+        for d, call in zip(self._split, started, strict=True):
+            read, at = call.wait(), d - self._dims
             before, behind = self._slidings[d].halo(self._place[d])
             end = block.shape[at]
             for start, stop, first in ((-before, 0, 0), (end, end + behind, read.shape[at] - behind)):
                 if start == stop:
                     continue
                 share = self._slidings[d].share(self._place[d], start, stop)
-                halo = read.narrow(at, first, stop - start).contiguous()  # without what is not saved for backward
+                halo = read.narrow(at, first, stop - start).contiguous()  # so that backward saves the halo only
                 taps = weight.narrow(at, share.taps[0], share.taps[1] - share.taps[0])
                 output = Added.apply(output, self._terms(d, share, halo, taps, convolve), at, share.outputs[0])
-            if before == behind == 0:  # other workers have a halo: the graph is to be as theirs
+            if before == behind == 0:  # other workers have a halo: this worker's graph has to equal theirs
                 nothing = zero_of(read) * zero_of(weight)
                 output = Added.apply(output, nothing.expand_as(output.narrow(at, 0, 0)), at, 0)
         return output
@@ -175,11 +186,11 @@ class HaloConvolution:
     def _terms(
         self, d: int, share: Share, halo: torch.Tensor, taps: torch.Tensor, convolve: Callable[..., torch.Tensor]
     ) -> torch.Tensor:
-        """What a halo along dimension d adds to the outputs."""
+        """The terms that a halo along dimension d adds to the outputs."""
         at, along = d - self._dims, [*range(self._dims)]
         padding = [0 if self._later(e, d) else width for e, width in enumerate(self._padding)]
         padding[d] = share.padding
-        if halo.shape[at] == 1 < self._dims:  # meets one tap; torch's convolutions of fewer dimensions are faster
+        if halo.shape[at] == 1 < self._dims:  # it meets one tap; torch's convolutions of fewer dimensions are faster
             del along[d], padding[d]
             return convolve(halo.squeeze(at), taps.squeeze(at), None, padding, along).unsqueeze(at)
         low, high = share.outputs

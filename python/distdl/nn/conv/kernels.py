@@ -1,25 +1,28 @@
 """The local 3-d convolution, by the kernel that torch takes for large tensors.
 
-torch computes a large 3-d convolution in single precision with oneDNN, and a small one with a kernel of its own, which
-takes several times as long unless the tensor is tiny. The blocks of a large tensor may be small: by torch's choice, a
-convolution would take longer on several workers than on one.
+torch computes a large 3-d convolution in single precision with oneDNN, and a small convolution with a kernel of its
+own, which takes several times as long unless the tensor is tiny. The blocks of a large tensor may be small: with
+torch's choice, a convolution would take longer on several workers than on a single process.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch.autograd import forward_ad
 
+Context: TypeAlias = torch.autograd.function.FunctionCtx
+Inputs: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, Sequence[int], Sequence[int], Sequence[int]]
+
 # torch takes oneDNN where batch, channels and the first two dimensions of space have more elements than this.
 TORCH_TAKES_ONEDNN = 20480
-# From this many multiplications on, oneDNN takes less. It is measured: with fewer, it takes longer to call it.
+# From this many multiplications on, oneDNN takes less time. It is measured: with fewer, the call itself takes longer.
 ONEDNN_PAYS = 1 << 22
-# oneDNN's backward pass takes longer with fewer input channels than this. It is measured too.
+# With fewer input channels than this, oneDNN's backward pass takes longer than torch's. It is measured, too.
 FEWEST_CHANNELS_BACKWARD = 3
 
 
@@ -32,15 +35,15 @@ def conv3d(
     dilation: Sequence[int] = (1, 1, 1),
     groups: int = 1,
 ) -> torch.Tensor:
-    """``torch.nn.functional.conv3d``, up to the order in which it adds."""
+    """``torch.nn.functional.conv3d``, up to the order of its sums. Arguments and shapes are the same."""
     tensors = (input, weight) if bias is None else (input, weight, bias)
     shape = input.shape if input.dim() == 5 else (1, *input.shape)
     small = (
-        not torch.compiler.is_compiling()  # whose programs call torch's operators alone
+        not torch.compiler.is_compiling()  # compiled programs call torch's operators only
         and torch.backends.mkldnn.is_available()
         and torch.backends.mkldnn.enabled
         and not torch.is_autocast_enabled("cpu")
-        and all(one.dtype == torch.float32 and one.is_cpu and one.layout == torch.strided for one in tensors)
+        and all(t.dtype == torch.float32 and t.is_cpu and t.layout == torch.strided for t in tensors)
         and _takes_slow_kernel(shape, weight.shape, groups)
         and _multiplications(shape, weight.shape, stride, padding, dilation) >= ONEDNN_PAYS
         and (bias is None or bias.shape == weight.shape[:1])
@@ -52,17 +55,17 @@ def conv3d(
 
 
 def _takes_slow_kernel(input: Sequence[int], weight: Sequence[int], groups: int) -> bool:
-    """Whether torch takes oneDNN for a tensor of these shapes if it is large, and does not because it is small."""
+    """Whether torch would take oneDNN for these shapes if the tensor were larger."""
     if len(weight) != 5 or len(input) != 5 or input[0] != 1 or groups != 1 or input[1] != weight[1]:
         return False
-    is_product = max(weight[3:]) == 1  # of matrices, without what makes the kernel slow
+    is_product = max(weight[3:]) == 1  # a product of matrices, for which torch's kernel is fast
     return not is_product and min(weight[3:]) <= 3 and math.prod(input[:4]) <= TORCH_TAKES_ONEDNN
 
 
 def _multiplications(
     input: Sequence[int], weight: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
 ) -> int:
-    """How many there are in the convolution; 0 where it has no outputs."""
+    """The number of multiplications in the convolution; 0 if it has no outputs."""
     count = math.prod(weight)
     for n, k, s, p, d in zip(input[2:], weight[2:], stride, padding, dilation, strict=True):
         count *= max((n + 2 * p - d * (k - 1) - 1) // s + 1, 0)
@@ -70,24 +73,31 @@ def _multiplications(
 
 
 class OneDNNConvolution(torch.autograd.Function):
-    """A 3-d convolution without groups by oneDNN, both directions."""
+    """A 3-d convolution without groups by oneDNN, forward and backward."""
 
     @staticmethod
-    def forward(input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any) -> Any:
+    def forward(
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+    ) -> torch.Tensor:
         return torch.mkldnn_convolution(input, weight, bias, padding, stride, dilation, 1)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    def setup_context(ctx: Context, inputs: Inputs, output: torch.Tensor) -> None:
         input, weight, bias, *ctx.options = inputs
         ctx.save_for_backward(input, weight)
         ctx.save_for_forward(input, weight)
         ctx.bias_sizes = None if bias is None else [*bias.shape]
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: Context, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (gradient,), (input, weight) = gradients, ctx.saved_tensors
-        # torch chooses by the input: oneDNN where it has oneDNN's layout, in which nothing can be differentiated again.
-        differentiated = any(forward_ad.unpack_dual(one).tangent is not None for one in (gradient, input, weight))
+        # torch takes oneDNN if the input has oneDNN's layout; a result in this layout cannot be differentiated again.
+        differentiated = any(forward_ad.unpack_dual(t).tangent is not None for t in (gradient, input, weight))
         differentiated = differentiated or torch.is_grad_enabled()
         if not differentiated and input.shape[1] >= FEWEST_CHANNELS_BACKWARD:
             gradient, input = gradient.to_mkldnn(), input.to_mkldnn()
@@ -96,10 +106,10 @@ class OneDNNConvolution(torch.autograd.Function):
             gradient, input, weight, ctx.bias_sizes, stride, padding, dilation, False, [0, 0, 0], 1,
             [*ctx.needs_input_grad[:2], ctx.bias_sizes is not None and ctx.needs_input_grad[2]],
         )  # fmt: skip
-        return *(one.to_dense() if one is not None and one.is_mkldnn else one for one in computed), None, None, None
+        return *(t.to_dense() if t is not None and t.is_mkldnn else t for t in computed), None, None, None
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
+    def jvp(ctx: Context, *tangents: torch.Tensor | None) -> torch.Tensor:
         (input, weight), (of_input, of_weight, of_bias, *_) = ctx.saved_tensors, tangents
         of_input = torch.zeros_like(input) if of_input is None else of_input
         result = conv3d(of_input, weight, of_bias, *ctx.options)

@@ -47,7 +47,7 @@ class _DistributedConvTranspose(ConvLayer):
         P_y: PartitionLike | None = None,
         P_w: PartitionLike | None = None,
     ) -> None:
-        self._found: list[_core.TransposedWindow] = []  # of the last set-up, which knows the output padding
+        self._found: list[_core.TransposedWindow] = []  # the windows of the last set-up, with its output padding
         super().__init__(locals())
 
     def _check_windows(self, name: str) -> None:
@@ -64,8 +64,8 @@ class _DistributedConvTranspose(ConvLayer):
         name, (output_size,) = type(self).__name__, cast(tuple[Iterable[int] | None], self.others or (None,))
         more = self.output_padding if output_size is None else self._output_padding(extents, output_size)
         self._found = [
-            _core.TransposedWindow(*one)
-            for one in zip(self.kernel_size, self.stride, self.padding, self.dilation, more, strict=True)
+            _core.TransposedWindow(*options)
+            for options in zip(self.kernel_size, self.stride, self.padding, self.dilation, more, strict=True)
         ]
         for n, window, stride, dilation, extra in zip(
             extents, self._found, self.stride, self.dilation, more, strict=True
@@ -84,7 +84,7 @@ class _DistributedConvTranspose(ConvLayer):
         return self._found
 
     def _output_padding(self, extents: list[int], output_size: Iterable[int]) -> tuple[int, ...]:
-        """What has to be added for an output of this size, as torch.nn finds it and with what it refuses."""
+        """The output padding that gives an output of this size. torch.nn computes it, and raises if there is none."""
         twin = getattr(torch.nn, f"ConvTranspose{self.dims}d")
         leading = [1] * (1 + self._grid.batched)
         with as_of(type(self).__name__):
@@ -99,7 +99,7 @@ class _DistributedConvTranspose(ConvLayer):
 
         Args:
             input: this rank's block.
-            output_size: the size of the whole output, of space alone or of all dimensions, as in torch.nn. It takes the
+            output_size: the size of the whole output, in space only or in all dimensions, as in torch.nn. It takes the
                 place of ``output_padding``.
         """
         return self.convolve_blocks(input)
@@ -112,13 +112,13 @@ class _DistributedConvTranspose(ConvLayer):
         padding: Sequence[int],
         along: Sequence[int] | None = None,
     ) -> torch.Tensor:
-        """The local layer of all inputs that reach this worker's outputs, and of its result these."""
-        # Of blocks without groups all input channels, of others those of whole groups.
+        """Apply the local layer to all inputs that reach this worker's outputs, and cut these out of the result."""
+        # With groups, a block of the weight holds the channels of some whole groups.
         groups = self.groups * weight.shape[0] // self.in_channels if self._grid.grouped else 1
         ends = [
             window.first(last - 1) + window.reach() for window, (_, last) in zip(self._found, self._inputs, strict=True)
         ]
-        # Outputs behind what the inputs reach: of the output padding, or between the windows of a long stride.
+        # Outputs behind the last window: in the output padding, or between the windows of a long stride.
         beyond = [max(stop - end, 0) for (_, stop), end in zip(self._outputs, ends, strict=True)]
         result = self.functions[self.dims](read, weight, bias, self.stride, padding, beyond, groups, self.dilation)
         for d, (window, (first, _), (start, stop)) in enumerate(
@@ -128,10 +128,10 @@ class _DistributedConvTranspose(ConvLayer):
         return result
 
 
-_DOCUMENTATION = """Applies a {dims}-d transposed convolution to a tensor in blocks: ``torch.nn.ConvTranspose{dims}d``.
+_DOCUMENTATION = """Applies a {dims}-d transposed convolution to a tensor: ``torch.nn.ConvTranspose{dims}d`` in blocks.
 
-    Given P_x alone, it splits space and batch; given P_x, P_y and P_w, in this order before all other arguments or by
-    name, channels too.
+    Given P_x alone, the layer splits space and batch. Given P_x, P_y and P_w, in this order before all other arguments
+    or by name, it splits channels too.
 
     Args:
         P_x, P_y, P_w: as in :class:`DistributedConv{dims}d`.
@@ -140,19 +140,20 @@ _DOCUMENTATION = """Applies a {dims}-d transposed convolution to a tensor in blo
         output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the stride lets it.
 
     Shape:
-        ``(N, in_channels, *space)`` or ``(in_channels, *space)``, as P_x has dimensions, in any blocks; out comes
-        what ``torch.nn.ConvTranspose{dims}d`` gives, in the batch's blocks, in balanced blocks of channels, and in
+        ``(N, in_channels, *space)`` or ``(in_channels, *space)``, as P_x has dimensions, in any blocks. The result is
+        that of ``torch.nn.ConvTranspose{dims}d``, in the same blocks of batch, in balanced blocks of channels, and in
         balanced or aligned blocks of space. Zero volume on all other ranks.
 
     Attributes:
         weight: the balanced block of the weight (in_channels, out_channels / groups, ...) that this worker owns; zero
             volume on all other ranks. With P_x alone, worker 0 of P_x owns all of it.
-        bias: likewise; None without bias.
+        bias: the balanced block of the bias that this worker owns, likewise; None without bias.
 
     Raises:
-        ValueError: on all ranks, if the partitions or an option are not as described, or ``output_size`` cannot be
-            reached.
-        RuntimeError: on all ranks, if the input has other channels or another dtype, or nothing is left of the output.
+        ValueError: on all ranks, if the partitions or an option are not as described, or no output padding leads to
+            ``output_size``.
+        RuntimeError: on all ranks, if the input has other channels or another dtype, or the output would have no
+            elements.
 
     Each worker receives the inputs that reach its block of the outputs, applies the local layer to them without
     padding, and cuts its block out of the result. Collective like :class:`DistributedConv{dims}d`.

@@ -1,4 +1,4 @@
-"""What all losses have in common: how the workers' parts become one number on every rank."""
+"""The common part of all losses: the workers' parts become one number on every rank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Loss(Layer):
     """A loss that is a quotient of two sums over all workers.
 
     The workers' sums meet on worker 0, whose loss carries the gradient. All other ranks receive its value, and take
-    part in its backward pass: ``backward()`` is called on all ranks, and counts once.
+    part in its backward pass: all ranks call ``backward()``, and the loss counts once.
     """
 
     tensors: ClassVar[tuple[str, ...]] = ("input", "target")
@@ -37,7 +37,7 @@ class Loss(Layer):
         return [self.grid.constructing_ranks()]
 
     def looked_at(self, inputs: Sequence[object]) -> Sequence[object]:
-        """A target that seems wrong makes all ranks set up again, which tells whether it is."""
+        """Make all ranks set up again if this worker's target seems wrong; the set-up then raises on all of them."""
         if self._distdl_is_setup and self._problem_here(inputs) and self._distdl_agreement is not None:
             self._distdl_agreement.forget()
         return inputs
@@ -47,7 +47,7 @@ class Loss(Layer):
             return ""
         try:
             return self.problem_of(inputs[1])
-        except (RuntimeError, TypeError) as error:  # of a tensor without values, such as a sparse one
+        except (RuntimeError, TypeError) as error:  # a tensor whose values cannot be compared, such as a sparse tensor
             return f"has values that cannot be compared: {error}"
 
     def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
@@ -58,7 +58,7 @@ class Loss(Layer):
                 raise ValueError(f"{type(self).__name__}: the target of rank {rank} {problem.decode()}")
 
     def set_up(self) -> None:
-        """Check that every worker's target belongs to its input; the same on all ranks."""
+        """Check on all ranks that every worker's target belongs to its input."""
         inputs, targets = self.structure(self.grid), self.structure(self.grid, tensor=1)
         self.check_input(inputs)
         for worker, (one, target) in enumerate(zip(inputs, targets, strict=True)):
@@ -73,34 +73,41 @@ class Loss(Layer):
                 )
 
     def problem_of(self, target: object) -> str:
-        """What is wrong with the values of this worker's target; "" if nothing is."""
+        """The error in the values of this worker's target, or ""."""
         return ""
 
     def check_input(self, inputs: Sequence[Described]) -> None:
-        """Raise for what is wrong with the input as a whole, of which all workers know the shapes."""
+        """Raise an error if the workers' inputs, described in worker order, do not fit together."""
 
     def why_not(self, input: Described, target: Described) -> str:
-        """Why a worker's target does not belong to its input; "" if it does."""
+        """The reason why a worker's target does not belong to its input; "" if it does."""
         raise NotImplementedError
 
     def reduce(self, numerator: torch.Tensor, denominator: torch.Tensor | float, dtype: torch.dtype) -> torch.Tensor:
-        """The sum of the workers' numerators over that of their denominators (with 'sum', over 1), on every rank."""
+        """The sum of the workers' numerators, with 'mean' divided by the sum of their denominators, on every rank.
+
+        Args:
+            numerator, denominator: this worker's scalars; a zero-volume numerator on all other ranks.
+            dtype: the dtype of the input, which determines that of the loss.
+
+        Collective over all ranks that hold the loss.
+        """
         if self.grid.active:
             mine = torch.stack(
                 [numerator, torch.as_tensor(denominator, dtype=numerator.dtype, device=numerator.device)]
             )
         else:
-            mine = numerator  # of zero volume
+            mine = numerator  # zero volume
         sums = self._to_first(mine)
         if self.grid.active and self.grid.rank == 0:
-            # The denominator is no function of the input; but a derivative of the derivative would look for one.
+            # The denominator does not depend on the input; detached, it does not appear in second derivatives either.
             loss = (sums[0] / sums[1].detach() if self.reduction == "mean" else sums[0]).to(
                 loss_dtype(dtype, sums.device)
             )
             self._to_everyone(loss.detach())
             return loss
         value = self._to_everyone(sums.detach()).sum()
-        loss = value + sums.sum().to(value.dtype)  # of no elements: connects this rank with the backward pass
+        loss = value + sums.sum().to(value.dtype)  # a sum of no elements connects this rank with the backward pass
         if not self.grid.active and torch.is_grad_enabled() and not loss.requires_grad:
-            loss.requires_grad_(True)  # so that backward() may be called here as on the workers
+            loss.requires_grad_(True)  # so that backward() can be called here, as on the workers
         return loss

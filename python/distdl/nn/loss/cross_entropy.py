@@ -19,26 +19,28 @@ __all__ = ["DistributedCrossEntropyLoss"]
 
 
 class DistributedCrossEntropyLoss(Loss):
-    """The cross entropy between partitioned logits and targets: ``torch.nn.CrossEntropyLoss``, put together.
+    """The cross entropy between partitioned logits and targets: ``torch.nn.CrossEntropyLoss`` in blocks.
 
     Args:
         P_x: the partition of the logits, ``[classes]``, ``[batch, classes]`` or ``[batch, classes, *others]``; any
-            dimension may be partitioned, the classes too.
+            dimension may be split, also the classes.
         weight: a weight for each class, of shape [C], the same on all ranks.
         ignore_index, reduction, label_smoothing: as in ``torch.nn.CrossEntropyLoss``.
 
     Shape:
-        Logits ``(N, C, *others)`` in blocks over P_x. Targets as class indices ``(N, *others)``, each worker
-        those of its own block (so workers that differ only in the classes have equal targets), or as probabilities of
-        the shape of the logits. Out comes a scalar on every rank; with reduction='none' the blocks of the losses, on
-        the workers with the first classes.
+        Logits ``(N, C, *others)`` in blocks over P_x. Targets are either class indices ``(N, *others)``, on each worker
+        for its own block (so workers that differ only in the classes have equal targets), or probabilities of the same
+        shape and blocks as the logits. The result is a scalar on every rank; with reduction='none' it is the block of
+        the losses ``(N, *others)``, on the workers with the first classes.
 
     Raises:
-        ValueError: on all ranks, if the logits' dimension is not that of P_x, a target's shape or dtype does not
-            belong to its logits, a class is none of theirs, weight has another length, or an option is unknown.
+        ValueError: on all ranks, if the logits have another number of dimensions than P_x, a target's shape or dtype
+            does not belong to its logits, a class index is out of range, weight has another length than there are
+            classes, or an option is unknown.
+        TypeError: on all ranks, if weight is not a tensor.
 
-    Constructing and calling are collective over the communicator that P_x comes from. ``backward()`` has to be called
-    on every rank, and counts once.
+    Constructing and calling are collective over the communicator that P_x comes from. Every rank has to call
+    ``backward()``; the loss counts once.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html.
     """
@@ -85,7 +87,7 @@ class DistributedCrossEntropyLoss(Loss):
             self._to_first_classes = operators.sum_reduce(self.grid, self.grid.first_along([self._axis]))
 
     def problem_of(self, target: object) -> str:
-        """Class indices are looked at in each call: one that is no class would fail on this worker alone."""
+        """Check class indices in each call: an index out of range would raise on this worker alone."""
         if not isinstance(target, torch.Tensor) or target.dtype not in (torch.int64, torch.uint8) or not target.numel():
             return ""
         indices = target.long()  # a uint8 is never equal to a negative ignore_index
@@ -161,7 +163,7 @@ class DistributedCrossEntropyLoss(Loss):
     def _weight_of(
         self, logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None
     ) -> torch.Tensor | float:
-        """What this worker adds to the denominator of the mean; counted by the workers with the first classes."""
+        """This worker's part of the mean's denominator; 0 except on the workers with the first classes."""
         if self.grid.place[self._axis] != 0:
             return 0.0
         if target.is_floating_point():

@@ -14,22 +14,22 @@ __all__ = ["DistributedMSELoss"]
 
 
 class DistributedMSELoss(Loss):
-    """The mean squared error of two partitioned tensors: ``torch.nn.MSELoss``, put together.
+    """The mean squared error of two partitioned tensors: ``torch.nn.MSELoss`` in blocks.
 
     Args:
         P_x: the partition of input and target.
         reduction: 'mean', 'sum' or 'none', as in ``torch.nn.MSELoss``.
 
     Shape:
-        Input and target of equal shapes on each worker, zero volume on all other ranks. Out comes a scalar on every
-        rank; with reduction='none' the blocks of the squared errors.
+        Input and target of equal shapes on each worker, zero volume on all other ranks. The result is a scalar on every
+        rank; with reduction='none' it is the block of squared errors, of the shape of the input.
 
     Raises:
-        ValueError: on all ranks, if a target's shape is not its input's, one of them is not of floating point, or
-            reduction is unknown.
+        ValueError: on all ranks, if the shapes of an input and its target differ, one of their dtypes is not of
+            floating point, or reduction is unknown.
 
-    Constructing and calling are collective over the communicator that P_x comes from. ``backward()`` has to be called
-    on every rank, and counts once.
+    Constructing and calling are collective over the communicator that P_x comes from. Every rank has to call
+    ``backward()``; the loss counts once.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MSELoss.html.
     """

@@ -28,7 +28,7 @@ OutputSize = int | tuple[int | None, ...] | None
 
 
 class _DistributedAdaptivePool(AdaptiveLayer):
-    """What adaptive max and average pooling have in common: the output's size and the windows."""
+    """The common part of adaptive max and average pooling: the output's size and the windows."""
 
     output_size: OutputSize
 
@@ -40,7 +40,7 @@ class _DistributedAdaptivePool(AdaptiveLayer):
         return [_core.AdaptiveWindows(size) for size in self._sizes_of_output]
 
     def _sizes(self, output_size: OutputSize) -> list[int | None]:
-        """For each spatial dimension the size of the output, None where it is that of the input."""
+        """For each spatial dimension the size of the output; None where it equals the size of the input."""
         name = type(self).__name__
         given = list(output_size) if isinstance(output_size, Sequence) else [output_size] * self.dims
         if len(given) != self.dims:
@@ -88,7 +88,7 @@ class _DistributedAdaptiveMaxPool(_DistributedAdaptivePool):
         shape = [*read.shape[: -self.dims], *counts]
         if 0 in shape:
             return read.flatten()[:0].view(shape), read.new_zeros(shape, dtype=torch.long)
-        # Windows side by side, all of the same length: the last element of a shorter one is there more than once.
+        # The windows side by side, all of the same length: shorter windows repeat their last element.
         rows = []
         for d, along in enumerate(windows, start=-self.dims):
             longest = max(stop - start for start, stop in along)
@@ -113,8 +113,8 @@ class _DistributedAdaptiveAvgPool(_DistributedAdaptivePool):
 
 _DOCUMENTATION = """Applies {dims}-d adaptive {kind} pooling to a partitioned tensor: ``torch.nn.{twin}{dims}d``.
 
-    Output i of m reads the inputs from floor(i n / m) to ceil((i + 1) n / m) of n. A worker receives all that its
-    outputs read: with fewer outputs than workers, some receive much, and others have nothing to compute.
+    Output i of m reads the inputs from floor(i n / m) to ceil((i + 1) n / m) of n. A worker receives all inputs that
+    its outputs read: with fewer outputs than workers, some workers receive much, and others have nothing to compute.
 
     Args:
         P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``.
@@ -122,14 +122,14 @@ _DOCUMENTATION = """Applies {dims}-d adaptive {kind} pooling to a partitioned te
         output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the sizes let it.
 
     Shape:
-        ``(N, C, *space)`` or ``(C, *space)``, as P_x has dimensions, in any blocks; out comes what
-        ``torch.nn.{twin}{dims}d`` gives, in the same blocks of batch and channels and in balanced or aligned blocks of
-        space. Zero volume on all other ranks.
+        ``(N, C, *space)`` or ``(C, *space)``, as P_x has dimensions, in any blocks. The result is that of
+        ``torch.nn.{twin}{dims}d``, in the same blocks of batch and channels and in balanced or aligned blocks of space.
+        Zero volume on all other ranks.
 
     Raises:
         ValueError: on all ranks, if the partition or output_blocks is not as described.
-        TypeError, RuntimeError, NotImplementedError: on all workers, where torch.nn raises them for the size of the
-            output, the size of the input, and its dtype.
+        TypeError, RuntimeError, NotImplementedError: on all workers, where torch.nn raises them for the output's size,
+            the input's size or its dtype.
 
     Constructing is collective over the communicator that P_x comes from, calling over its workers.
 

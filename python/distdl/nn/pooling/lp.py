@@ -41,7 +41,7 @@ class _DistributedLPPool(AveragingPool):
             raise ZeroDivisionError(f"{type(self).__name__}: norm_type must not be zero")
 
     def pool(self, x: torch.Tensor) -> torch.Tensor:
-        """The steps of torch.nn.functional.lp_pool, from powers or magnitudes of what is inside of the tensor."""
+        """The steps of torch.nn.functional.lp_pool, from powers or magnitudes of the elements inside of the tensor."""
         inside = F.pad(x, self._beyond(-1))
         if math.isinf(self.norm_type):
             sign = math.copysign(1, self.norm_type)
@@ -52,7 +52,7 @@ class _DistributedLPPool(AveragingPool):
         return sums.pow(1.0 / self.norm_type)
 
     def _beyond(self, sign: int) -> list[int]:
-        """How far windows hang over the end of the tensor, in the order of ``F.pad``; negative to cut that off."""
+        """How far windows hang over the end of the tensor, in the order of ``F.pad``, times the sign."""
         widths = []
         for along in reversed(self.own):
             start, stop = along.reads
@@ -68,14 +68,14 @@ _DOCUMENTATION = """Applies {dims}-d power-average pooling to a partitioned tens
         output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the stride lets it.
 
     Shape:
-        ``(N, C, *space)`` or ``(C, *space)``, as P_x has dimensions, in any blocks; out comes what
-        ``torch.nn.LPPool{dims}d`` gives, in the same blocks of batch and channels and in balanced or aligned blocks of
-        space. Zero volume on all other ranks.
+        ``(N, C, *space)`` or ``(C, *space)``, as P_x has dimensions, in any blocks. The result is that of
+        ``torch.nn.LPPool{dims}d``, in the same blocks of batch and channels and in balanced or aligned blocks of space.
+        Zero volume on all other ranks.
 
     Raises:
         ValueError: on all ranks, if the partition or output_blocks is not as described.
         ValueError, TypeError, ZeroDivisionError: on all ranks, if norm_type is not a number, or is 0.
-        RuntimeError: on all ranks, if the options or the size of the input are what torch.nn refuses.
+        RuntimeError: on all ranks, where torch.nn raises it for the options or the size of the input.
 
     Constructing is collective over the communicator that P_x comes from, calling over its workers.
 

@@ -29,7 +29,7 @@ Size = int | tuple[int, ...]
 
 
 class SlidingPool(WindowLayer):
-    """What max, average and power-average pooling have in common: options and windows."""
+    """The common part of max, average and power-average pooling: options and windows."""
 
     kernel_size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -61,7 +61,7 @@ class SlidingPool(WindowLayer):
         return [_core.Window(kernel, step, (pad, pad), spread, self.ceil_mode) for kernel, step, pad, spread in options]
 
     def on_block(self, pool: Callable[[torch.Tensor], torch.Tensor], read: torch.Tensor) -> torch.Tensor:
-        """The local layer; where it has no outputs to compute, the local layer of an empty batch.
+        """The local layer; on a worker without outputs, the local layer of an empty batch.
 
         So the graph is the same on all workers, and second derivatives communicate on all of them or on none.
         """
@@ -117,28 +117,31 @@ class _DistributedMaxPool(SlidingPool):
         return (read, read.new_zeros(read.shape, dtype=torch.long)) if self.return_indices else read
 
     def _starts(self) -> list[int]:
-        """Where what this worker read begins in the global tensor; negative in the padding."""
+        """Where the box that this worker read begins in the global tensor; negative in the padding."""
         return [along.reads[0] for along in self.own]
 
     def _inside(self, indices: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
-        """From the padding to the first element behind it that the window reads: where torch.nn finds no larger one."""
+        """Move positions in the padding to the first element of the tensor in the window, as torch.nn does.
+
+        A window has its maximum in the padding if no element in it is larger than the padding.
+        """
         sizes = read.shape[-self.dims :]
         steps = zip(torch.unravel_index(indices, sizes), self._starts(), self.dilation, strict=True)
         return ravel([at + ((-start - at).clamp(min=0) + d - 1) // d * d for at, start, d in steps], sizes)
 
     def _to_global(self, indices: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
-        """From positions in what this worker read to positions in the global tensor, both flattened over space."""
+        """From positions in the box that this worker read to positions in the global tensor, flattened over space."""
         positions = zip(torch.unravel_index(indices, read.shape[-self.dims :]), self._starts(), strict=True)
         return ravel([at + start for at, start in positions], self.extents[-self.dims :])
 
 
 def lowest_of(dtype: torch.dtype) -> float:
-    """The value that no element is below: the padding of max pooling."""
+    """The lowest value of a dtype: the padding of max pooling."""
     return -math.inf if dtype.is_floating_point else torch.iinfo(dtype).min
 
 
 class AveragingPool(SlidingPool):
-    """What average and power-average pooling have in common: sums over windows and what they are divided by."""
+    """The common part of average and power-average pooling: sums over windows and their divisors."""
 
     count_include_pad: bool = True
     divisor_override: int | None = None
@@ -147,7 +150,7 @@ class AveragingPool(SlidingPool):
         return self.on_block(self.pool, read)
 
     def pool(self, x: torch.Tensor) -> torch.Tensor:
-        """Sums over the windows, divided by what torch.nn divides by, which differs at the edges of the tensor."""
+        """Sums over the windows, divided by torch.nn's divisors, which differ at the edges of the tensor."""
         sums = window_sums(x, self.kernel_size, self.stride)
         divisors = torch.ones((), dtype=sums.dtype, device=sums.device)
         if self.divisor_override is not None:
@@ -161,7 +164,7 @@ class AveragingPool(SlidingPool):
         return torch.div(sums, divisors, rounding_mode=rounding).to(x.dtype)
 
     def _counts(self) -> list[list[int]]:
-        """For each dimension, how many elements each of this worker's windows counts along it."""
+        """For each dimension, how many elements each of this worker's windows counts along the dimension."""
         counts = []
         for d, along in enumerate(self.own):
             pad = self.padding[d]
@@ -193,7 +196,7 @@ class _DistributedAvgPool(AveragingPool):
             raise RuntimeError(f"{type(self).__name__}: divisor_override must not be zero")
 
 
-_DOCUMENTATION = """Applies {dims}-d {kind} pooling to a partitioned tensor: ``torch.nn.{twin}{dims}d``, put together.
+_DOCUMENTATION = """Applies {dims}-d {kind} pooling to a partitioned tensor: ``torch.nn.{twin}{dims}d`` in blocks.
 
     Args:
         P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``.
@@ -201,13 +204,13 @@ _DOCUMENTATION = """Applies {dims}-d {kind} pooling to a partitioned tensor: ``t
         output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the stride lets it.
 
     Shape:
-        ``(N, C, *space)`` or ``(C, *space)``, as P_x has dimensions, in any blocks; out comes what
-        ``torch.nn.{twin}{dims}d`` gives, in the same blocks of batch and channels and in balanced or aligned blocks of
-        space. Zero volume on all other ranks.
+        ``(N, C, *space)`` or ``(C, *space)``, as P_x has dimensions, in any blocks. The result is that of
+        ``torch.nn.{twin}{dims}d``, in the same blocks of batch and channels and in balanced or aligned blocks of space.
+        Zero volume on all other ranks.
 
     Raises:
         ValueError: on all ranks, if the partition or output_blocks is not as described.
-        RuntimeError: on all ranks, if the options or the size of the input are what torch.nn refuses.
+        RuntimeError: on all ranks, where torch.nn raises it for the options or the size of the input.
 
     Constructing is collective over the communicator that P_x comes from, calling over its workers.
 

@@ -25,28 +25,31 @@ _MODE_OF = {"Constant": "constant", "Zero": "constant", "Reflection": "reflect",
 
 
 class DistributedPad(Layer):
-    """Pads or crops a tensor in blocks: ``torch.nn.functional.pad``, put together.
+    """Pads or crops a partitioned tensor: ``torch.nn.functional.pad`` in blocks.
 
     Args:
         P_x: the partition of input and output, with as many dimensions as the tensor; any of them may be split.
-        pad: (left, right) of the last dimension, then of the one before it and so on. Negative widths cut away.
+        pad: the widths (left, right) of the last dimension, then of the last but one, and so on. Negative widths cut
+            elements away.
         mode: 'constant', 'reflect', 'replicate' or 'circular'.
-        value: what 'constant' fills in; 0 by default.
-        output_blocks: 'balanced', or 'aligned': what is there stays on its worker, and only the ends grow or shrink.
+        value: the padding in mode 'constant'; 0 by default.
+        output_blocks: 'balanced', or 'aligned': elements stay on their workers, and only the outermost blocks grow or
+            shrink.
 
     Shape:
-        Any shape, in any blocks; out comes what ``torch.nn.functional.pad`` gives, in balanced or aligned blocks of the
-        dimensions that ``pad`` names, also where it leaves them as they are, and in the input's blocks of all others.
-        Zero volume on all other ranks.
+        Any shape, in any blocks. The result is that of ``torch.nn.functional.pad``: in dimensions with widths in
+        ``pad``, also widths of 0, in balanced or aligned blocks; in all others in the input's blocks. Zero volume on
+        all other ranks.
 
     Raises:
         ValueError: on all ranks, if the partition and the tensor differ in their number of dimensions, or output_blocks
             is unknown.
-        RuntimeError, NotImplementedError: on all ranks, where ``torch.nn.functional.pad`` raises them, and if more is
-            to be wrapped than cropping has left, for which torch has no defined result.
+        RuntimeError, NotImplementedError: on all ranks, where ``torch.nn.functional.pad`` raises them.
+        RuntimeError: on all ranks, if mode 'circular' has to wrap more elements than cropping has left, for which torch
+            has no defined result.
 
     Constructing is collective over the communicator that P_x comes from, calling over its workers. With a ``value``
-    other than 0 it is affine; the adjoint is that of the linear part.
+    other than 0 the layer is affine, and its backward pass is the adjoint of the linear part.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.pad.html.
     """
@@ -88,7 +91,7 @@ class DistributedPad(Layer):
         for d, along in enumerate(sizes):
             blocks = intervals_of(along)
             left, right = self._widths(d, len(sizes))
-            if self.mode == "circular":  # what is wrapped is what cropping leaves
+            if self.mode == "circular":  # wraps the elements that cropping leaves
                 left, right, blocks = self._crop(d, left, right, blocks)
             extents.append(sum(stop - start for start, stop in blocks))
             if d >= len(sizes) - len(self.pad) // 2:
@@ -104,19 +107,23 @@ class DistributedPad(Layer):
     def _refuse_as_torch(self, extents: list[int], dtype: torch.dtype) -> None:
         with as_of(type(self).__name__):
             F.pad(torch.empty(extents, device="meta"), self.pad, self.mode, self.value)
-            # What torch refuses of dtypes and values shows only where it computes: here of one element.
+            # torch checks dtype and value only when it computes: here a tensor of one element.
             widths = [1 if self.mode == "constant" else 0] * len(self.pad)
             F.pad(torch.zeros([1] * len(extents), dtype=dtype), widths, self.mode, self.value)
 
     def _crop(self, d: int, left: int, right: int, blocks: list[Interval]) -> tuple[int, int, list[Interval]]:
-        """Cut away what negative widths do, without any communication; the widths and blocks that are left."""
+        """Crop a dimension by its negative widths, without communication.
+
+        Returns:
+            The padding on the left and on the right that is left to do, and the blocks of the cropped tensor.
+        """
         n = blocks[-1][1]
         low, high = max(-left, 0), n - max(-right, 0)
         left, right = max(left, 0), max(right, 0)
         if max(left, right) > max(high - low, 0):
             raise RuntimeError(
-                f"{type(self).__name__}: pad={self.pad} leaves {max(high - low, 0)} of {n} elements in dimension {d}, "
-                "of which more cannot be wrapped"
+                f"{type(self).__name__}: pad={self.pad} leaves {max(high - low, 0)} of {n} elements in dimension {d}; "
+                "at most so many can be wrapped"
             )
         kept = [(min(max(start, low), high), max(min(stop, high), low)) for start, stop in blocks]
         if self.grid.active:

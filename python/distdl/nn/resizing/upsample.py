@@ -20,13 +20,13 @@ __all__ = ["DistributedUpsample"]
 _SPATIAL_DIMENSIONS = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}  # of the modes with weights
 _ANY_DIMENSIONS = ("nearest", "nearest-exact", "area")
 _TAPS = {"nearest": 1, "nearest-exact": 1, "linear": 2, "cubic": 4}
-_VECTORIZED = 128  # results of torch in 2-d with at most as many rows and columns are computed by vectorized kernels
+_VECTORIZED = 128  # torch has vectorized kernels for 2-d results whose rows and columns together are at most so many
 
 
 class DistributedUpsample(AdaptiveLayer):
-    """Resizes a partitioned tensor in space: ``torch.nn.Upsample``, put together.
+    """Resizes a partitioned tensor in space: ``torch.nn.Upsample`` in blocks.
 
-    A worker receives the inputs that its block of the result is interpolated from, and no others.
+    A worker receives only the inputs from which its block of the result is interpolated.
 
     Args:
         P_x: the partition of input and output, ``[batch, channels, *space]`` with one to three spatial dimensions.
@@ -35,7 +35,7 @@ class DistributedUpsample(AdaptiveLayer):
         output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the sizes let it.
 
     Shape:
-        ``(N, C, *space)`` in any blocks; out comes what ``torch.nn.Upsample`` gives, in the same blocks of batch and
+        ``(N, C, *space)`` in any blocks. The result is that of ``torch.nn.Upsample``, in the same blocks of batch and
         channels and in balanced or aligned blocks of space. Zero volume on all other ranks.
 
     Raises:
@@ -45,8 +45,8 @@ class DistributedUpsample(AdaptiveLayer):
         NotImplementedError: on all workers, for a dtype that torch.nn refuses; and for uint8 in the modes that compute
             weighted sums.
 
-    The inputs that are read and their weights are computed in the steps in which torch computes them, in the same
-    precision. Where torch's kernels disagree on the nearest input, as some do in double precision or for a fractional
+    The positions of inputs and their weights are computed in the same steps and in the same precision as in torch.
+    Where torch's kernels disagree on the nearest input, as some do in double precision or for a fractional
     scale_factor, the result is that of a tensor with contiguous memory, and gradients are those of this result.
 
     Constructing is collective over the communicator that P_x comes from, calling over its workers.
@@ -86,7 +86,7 @@ class DistributedUpsample(AdaptiveLayer):
         return self._by_dimension
 
     def _resizings_of(self, shape: list[int]) -> list[_core.AdaptiveWindows] | list[_core.Interpolation]:
-        """One for each spatial dimension; raises what torch.nn.functional.interpolate raises."""
+        """The resizing of each spatial dimension; raises where torch.nn.functional.interpolate raises."""
         mode = self.mode
         if len(shape) not in (3, 4, 5):
             raise ValueError(
@@ -155,7 +155,7 @@ class DistributedUpsample(AdaptiveLayer):
         result = wide(read) if self._weighted else read
         # The last dimension first, as in torch's kernels.
         for d, (inputs, weights) in reversed(list(enumerate(self._taps, start=-self.dims))):
-            taps = [result.index_select(d, one.to(read.device)) for one in inputs]
+            taps = [result.index_select(d, tap.to(read.device)) for tap in inputs]
             if not self._weighted:
                 (result,) = taps
                 continue
@@ -167,7 +167,10 @@ class DistributedUpsample(AdaptiveLayer):
         return result.to(read.dtype)
 
     def _taps_of(self, dtype: torch.dtype) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """For each spatial dimension (taps, outputs) positions in what this worker read, and their weights."""
+        """For each spatial dimension the positions of the taps in the box that this worker read, and their weights.
+
+        Both are of shape [taps, outputs].
+        """
         vectorized = self.dims == 2 and sum(along.m for along in self.own) <= _VECTORIZED
         taps = []
         for resizing, along in zip(self._by_dimension, self.own, strict=True):

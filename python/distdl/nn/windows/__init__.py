@@ -1,1 +1,1 @@
-"""What layers have in common whose outputs read windows of the inputs: convolution, pooling, interpolation, padding."""
+"""The common parts of layers whose outputs read windows of the inputs, such as convolution, pooling and padding."""

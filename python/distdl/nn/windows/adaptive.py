@@ -1,4 +1,4 @@
-"""What adaptive pooling and interpolation have in common: a given number of outputs, each the average of a window."""
+"""The common part of adaptive pooling and interpolation: a given number of outputs, and averages over their windows."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _FUNCTIONS = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_
 
 
 class AdaptiveLayer(WindowLayer):
-    """A layer of which each worker computes its block of as many outputs as are asked for."""
+    """A layer with a given number of outputs. Each worker computes its block of them."""
 
     accepted: tuple[torch.dtype, ...] | None = FLOATING
 
     def windows(self) -> list[list[tuple[int, int]]]:
-        """For each spatial dimension the (start, stop) in what this worker read of each of its adaptive windows."""
+        """For each spatial dimension the (start, stop) of each window, counted in the tensor that this worker read."""
         windows = []
         for along in self.own:
             reads = [along.resizing.reads(along.n, (o, o + 1)) for o in range(*along.outputs)]
@@ -26,20 +26,20 @@ class AdaptiveLayer(WindowLayer):
         return windows
 
     def dims_of_average(self) -> int:
-        """How many of the last dimensions of the input torch.nn's averages do not take empty."""
-        return self.dims + (self.dims == 3)  # AdaptiveAvgPool3d alone refuses an input without channels
+        """How many of the input's last dimensions must have elements for torch.nn to average."""
+        return self.dims + (self.dims == 3)  # only AdaptiveAvgPool3d refuses an input without channels
 
     def average(self, read: torch.Tensor) -> torch.Tensor:
-        """Adaptive average pooling of what this worker read."""
+        """Adaptive average pooling of the tensor that this worker read."""
         windows = self.windows()
         shape = [*read.shape[: -self.dims], *map(len, windows)]
         if 0 in shape:
             return read.flatten()[:0].view(shape)
         if shape[-self.dims :] == [along.m for along in self.own]:
-            return _FUNCTIONS[self.dims](read, shape[-self.dims :])  # which adds up in its own way for one output
+            return _FUNCTIONS[self.dims](read, shape[-self.dims :])  # sums in another order for one output
         sums, lengths = read, [max(stop - start for start, stop in along) for along in windows]
         for d, along in enumerate(windows, start=-self.dims):
-            sums = F.pad(sums, [0, 0] * (-d - 1) + [0, 1])  # a zero, to fill up windows that are shorter than others
+            sums = F.pad(sums, [0, 0] * (-d - 1) + [0, 1])  # a zero, which fills up the shorter windows
             filler = sums.shape[d] - 1
             rows = [i if i < stop else filler for start, stop in along for i in range(start, start + lengths[d])]
             sums = sums.index_select(d, torch.tensor(rows, device=sums.device))

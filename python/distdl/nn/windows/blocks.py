@@ -15,18 +15,18 @@ OUTPUT_BLOCKS = ("balanced", "aligned")
 
 
 class Resizing(Protocol):
-    """What says how many outputs there are along a dimension, and what they read: a class of the C++ geometry."""
+    """The outputs along a dimension and the inputs that they read: implemented by classes of the C++ geometry."""
 
     def outputs(self, n: int) -> int:
         """How many outputs there are for n inputs."""
         ...
 
     def reads(self, n: int, outputs: Interval) -> Interval:
-        """(start, stop) of the inputs, of n, that these outputs depend on."""
+        """(start, stop) of those of n inputs that the outputs from start to stop depend on."""
         ...
 
     def aligned_blocks(self, sizes: Sequence[int]) -> list[int]:
-        """The sizes of blocks of the outputs that are cut where blocks of these sizes are."""
+        """The sizes of blocks of outputs that are cut where input blocks of these sizes are cut."""
         ...
 
 
@@ -37,7 +37,7 @@ def intervals_of(sizes: Sequence[int]) -> list[Interval]:
 
 
 def blocks_of_outputs(resizing: Resizing, sizes: Sequence[int], output_blocks: str) -> list[Interval]:
-    """The blocks that the outputs come in, of an input in blocks of these sizes."""
+    """The blocks of the outputs, for an input in blocks of these sizes."""
     if output_blocks == "aligned":
         return intervals_of(resizing.aligned_blocks(sizes))
     return cut(resizing.outputs(sum(sizes)), len(sizes))
@@ -45,7 +45,7 @@ def blocks_of_outputs(resizing: Resizing, sizes: Sequence[int], output_blocks: s
 
 @contextmanager
 def as_of(layer: str) -> Iterator[None]:
-    """Put the name of a layer before what torch raises."""
+    """Put the name of a layer before the messages of exceptions that torch raises in the body."""
     try:
         yield
     except (NotImplementedError, RuntimeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What pooling and interpolation have in common: each worker computes a block of outputs from what these read."""
+"""The common part of pooling and interpolation: each worker computes a block of outputs from the inputs they read."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from distdl.nn.windows.reader import Reader
 
 @dataclass(frozen=True)
 class Along:
-    """What a worker computes and reads along one dimension of space.
+    """The outputs that a worker computes along one spatial dimension, and the inputs that it reads.
 
     Attributes:
-        resizing: what says which inputs an output reads.
+        resizing: the rule that says which inputs an output reads.
         n, m: the numbers of inputs and outputs of the whole tensor.
         outputs: (start, stop) of this worker's outputs.
-        reads: (start, stop) of the inputs that they read; also beyond the tensor, where the padding is.
+        reads: (start, stop) of the inputs that these outputs read. It reaches beyond the tensor into the padding.
     """
 
     resizing: Resizing
@@ -36,18 +36,18 @@ class Along:
 class WindowLayer(Layer):
     """A layer of which each worker computes its block of the outputs.
 
-    The workers exchange what the outputs of each block read, with the padding filled in; then each applies the local
-    PyTorch layer without padding. P_x may partition batch, channels and the spatial dimensions. Reading (C, *spatial)
-    or (N, C, *spatial) follows from the dimension of P_x.
+    The workers exchange the inputs that the outputs of each block read, with the padding filled in; then each worker
+    applies the local PyTorch layer without padding. P_x may partition batch, channels and the spatial dimensions. The
+    number of dimensions of P_x says whether the tensor is (C, *spatial) or (N, C, *spatial).
     """
 
     dims: int  # spatial dimensions
     fill_value: ClassVar[float] = 0.0
-    accepted: tuple[torch.dtype, ...] | None = None  # what torch.nn has kernels for; None: it says so itself
+    accepted: tuple[torch.dtype, ...] | None = None  # dtypes that torch.nn has kernels for; None: torch.nn checks
     output_blocks: str
 
     def resizings(self) -> Sequence[Resizing]:
-        """What says which inputs an output reads, for each spatial dimension."""
+        """For each spatial dimension the rule that says which inputs an output reads."""
         raise NotImplementedError
 
     def check_options(self) -> None:
@@ -87,7 +87,7 @@ class WindowLayer(Layer):
         self._read = None if reads_own else Reader(name, self.grid, self.grid, self.extents, wanted, fill_value=fill)
 
     def check_input(self, dtype: torch.dtype) -> None:
-        """Refuse what torch.nn refuses: an input of size 0 in channels or space, a dtype without kernels."""
+        """Raise where torch.nn does: for an input of size 0 in channels or space, and for a dtype without kernels."""
         if self.accepted is not None and dtype not in self.accepted:
             raise NotImplementedError(f"{type(self).__name__}: not implemented for {dtype}")
         if 0 in self.extents[-self.nonempty_dims() :]:
@@ -105,16 +105,16 @@ class WindowLayer(Layer):
         return self.outputs(read) if self.grid.active else self.nothing(read)
 
     def outputs(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """This worker's outputs, from what they read."""
+        """This worker's outputs, from the inputs that they read."""
         raise NotImplementedError
 
     def nothing(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """What a rank outside of P_x returns, from the zero volume that it received."""
+        """The result of a rank outside of P_x, from the zero-volume tensor that it received."""
         return read
 
 
 def _check_outputs(name: str, resizing: Resizing, n: int, d: int) -> None:
-    """Refuse sizes from which no output follows; all ranks know the same."""
+    """Raise for a size that leaves no output. All ranks know the sizes, so that all of them raise."""
     fewest = 0 if isinstance(resizing, _core.AdaptiveWindows) else 1
     count = resizing.outputs(n) if n > 0 else 0
     if n >= 1 and count >= fewest:

@@ -1,4 +1,4 @@
-"""What is read of a tensor in blocks, and what stands for the elements beyond it."""
+"""Reading boxes of a tensor in blocks, with padding for the elements beyond the tensor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from distdl import operators
 from distdl.collective.grid import Grid
 from distdl.nn.windows.blocks import Interval
 
-# Modes in which elements of the tensor itself are repeated, each in another place; 'circular' wraps on its way.
+# Modes that repeat elements of the tensor: from positions beyond it to positions inside. The exchange wraps 'circular'.
 _REPEATING: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "replicate": lambda at, n: at.clamp(0, n - 1),
     "reflect": lambda at, n: n - 1 - (n - 1 - at.abs()).abs(),
@@ -18,7 +18,7 @@ _REPEATING: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
 
 
 def repeated(interval: Interval, n: int, mode: str) -> torch.Tensor | None:
-    """The elements of [0, n) that stand at these positions, of which some may lie beyond; None where none does."""
+    """For each position of the interval the element of [0, n) that it repeats; None if nothing has to be repeated."""
     start, stop = interval
     if mode not in _REPEATING or (start >= 0 and stop <= n) or stop <= start:
         return None
@@ -26,17 +26,19 @@ def repeated(interval: Interval, n: int, mode: str) -> torch.Tensor | None:
 
 
 class Reader:
-    """Brings each worker of P_y the box that it reads of a tensor on P_x, with what lies beyond the tensor.
+    """Brings each worker of P_y the box that it reads of a tensor on P_x, with padding beyond the tensor.
 
     Args:
-        layer: its name, for messages.
+        layer: the layer's name, for messages.
         P_x, P_y: partitions with as many dimensions as the tensor.
         extents: the shape of the tensor.
-        reads: for each dimension the (start, stop) of each place along that dimension of P_y, beyond the tensor too.
-        mode: what lies there, by the names of ``torch.nn.functional.pad``. 'reflect' takes less than an extent of it.
-        fill_value: what lies there in mode 'constant'.
+        reads: for each dimension the (start, stop) that each place along that dimension of P_y reads. The intervals may
+            reach beyond the tensor; in mode 'reflect', by less than its extent.
+        mode: the kind of padding, by its name in ``torch.nn.functional.pad``.
+        fill_value: the value of the padding in mode 'constant'.
 
-    To be made in the set-up of a layer, where all this is agreed on. Calling is collective over P_x and P_y.
+    A layer makes it in its set-up, where its ranks have agreed on all arguments. Calling is collective over P_x and
+    P_y.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class Reader:
         fill_value: float = 0.0,
     ) -> None:
         wanted: list[list[Interval]] = []
-        self._repeats: list[tuple[int, torch.Tensor]] = []  # of what this worker receives, by dimension
+        self._repeats: list[tuple[int, torch.Tensor]] = []  # (dimension, positions in the received box)
         for d, (n, along) in enumerate(zip(extents, reads, strict=True)):
             wanted.append([])
             for i, interval in enumerate(along):
@@ -63,7 +65,7 @@ class Reader:
         self._exchange = operators.interval_exchange(layer, P_x, P_y, wanted, periodic, fill_value)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """What this worker of P_y reads; zero volume on all other ranks."""
+        """The box that this worker of P_y reads; zero volume on all other ranks."""
         read = self._exchange(x)
         for d, at in self._repeats:
             read = read.index_select(d, at)

@@ -11,7 +11,7 @@ from distdl.nn.precision import wide
 
 
 def window_sums(x: torch.Tensor, kernel: Sequence[int], stride: Sequence[int]) -> torch.Tensor:
-    """The sums over sliding windows, in the order and in the precision in which torch.nn adds; not rounded to x's."""
+    """The sums over sliding windows, in the order and precision of torch.nn; not rounded to the dtype of x."""
     x = wide(x)
     if len(kernel) == 1:  # avg_pool1d has no divisor_override
         return F.avg_pool2d(x.unsqueeze(-2), (1, *kernel), (1, *stride), divisor_override=1).squeeze(-2)
@@ -19,7 +19,10 @@ def window_sums(x: torch.Tensor, kernel: Sequence[int], stride: Sequence[int]) -
 
 
 def ravel(positions: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
-    """The positions in a flattened tensor of these sizes: the inverse of ``torch.unravel_index``."""
+    """Positions in the flattened tensor of these sizes, from positions along each dimension.
+
+    The inverse of ``torch.unravel_index``.
+    """
     flat = positions[0]
     for at, size in zip(positions[1:], sizes[1:], strict=True):
         flat = flat * size + at
