@@ -144,8 +144,8 @@ def load_sequential(
 
     Raises:
         RuntimeError: on all ranks, if names are missing or unknown, or shapes differ. Nothing is loaded then.
-        ValueError: on all ranks, if ``root`` is not a rank of the partitions, or if the ranks pass different roots or
-            models.
+        ValueError: on all ranks, if ``root`` is not a rank of the partitions, if the ranks pass different roots or
+            models, or if the model has a tensor in blocks that is not declared.
 
     Collective over the communicator that the partitions come from. If no parameter of the model is distributed, there
     is no such communicator: each rank has to call it with the state.
