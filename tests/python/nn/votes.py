@@ -137,7 +137,7 @@ def primitives():
 
 
 EXAMPLES = examples()
-LAYERS = [name for name in dnn.__all__ if name != "Module"]  # which is the base class
+LAYERS = [name for name in dnn.__all__ if name not in ("Layer", "Module", "SEQUENTIAL")]  # base classes, and a table
 
 
 def counted():
