@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Self
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from distdl.collective.comparison import misfit
 from distdl.collective.construction import PartitionLike, constructing, constructor, grid_of, tell
@@ -198,7 +199,9 @@ class Layer(Module):
         return ", ".join([*shown, *(f"{name}={grid}" for name, grid in grids if grid is not None)])
 
     def _shown(self, name: str) -> object:
-        return getattr(self, "bias", None) is not None if name == "bias" else getattr(self, name)
+        if name == "bias":
+            return getattr(self, "bias", None) is not None
+        return getattr(self, name) if hasattr(self, name) else self.given[name]
 
     # From a sequential layer
 
@@ -222,6 +225,18 @@ class Layer(Module):
         return options
 
     @classmethod
+    def _unfit(cls, module: object) -> TypeError | None:
+        """Why there is no layer that does the same as this module; None if there is."""
+        if not isinstance(module, cls.sequential_classes()):
+            twins = " or ".join(f"torch.nn.{twin.__name__}" for twin in cls.sequential_classes())
+            what = f"a {type(module).__name__}; it takes {twins}"
+        elif any(map(is_lazy, module.parameters())):
+            what = f"a {type(module).__name__} whose parameters are not initialized; call it once before"
+        else:
+            return None
+        return TypeError(f"{cls.__name__}: from_sequential was passed {what}")
+
+    @classmethod
     def from_sequential(
         cls, module: torch.nn.Module, P_x: PartitionLike, *partitions: PartitionLike, root: int = 0, **more: object
     ) -> Self:
@@ -234,23 +249,29 @@ class Layer(Module):
             more: options of the constructor that torch.nn does not have, or in place of those that ``module`` has.
 
         Raises:
-            TypeError: on all ranks, if ``module`` is no layer of torch.nn that this one does the same as.
-            ValueError, RuntimeError: on all ranks, what the constructor and :func:`distdl.load_sequential` raise.
+            TypeError: on all ranks, if ``module`` is no layer of torch.nn that this one does the same as, or has other
+                parameters.
+            ValueError, RuntimeError: on all ranks, if ``root`` is none of them, and what the constructor and
+                :func:`distdl.load_sequential` raise.
 
         Collective like constructing the layer.
         """
-        if not isinstance(module, cls.sequential_classes()):
-            twins = " or ".join(f"torch.nn.{twin.__name__}" for twin in cls.sequential_classes())
-            error = TypeError(f"{cls.__name__}: from_sequential was passed a {type(module).__name__}; it takes {twins}")
-            tell(cls.__name__, error, [P_x, *partitions])
-            raise error
+        problem = cls._unfit(module)
+        if problem is not None:
+            tell(cls.__name__, problem, [P_x, *partitions, module])
+            raise problem
         layer = cls(P_x, *partitions, **{**cls.options_of(module), **more})  # type: ignore[arg-type]
         layer.train(module.training)
-        for name, parameter in module.named_parameters():
+        everyone, parameters = layer.grid.constructing_ranks(), dict(module.named_parameters())
+        with constructing(f"{cls.__name__}.from_sequential", {"ranks": everyone}, {"root": root}):
+            if everyone.known and root not in everyone.ranks:
+                raise ValueError(f"root {root} is none of the ranks {list(everyone.ranks)} of the partitions")
+            if unknown := [name for name in parameters if name not in layer._parameters]:
+                raise TypeError(f"the layer has no parameters {unknown}, which the module has")
+        for name, parameter in parameters.items():
             getattr(layer, name).requires_grad_(parameter.requires_grad)
         if layer.layouts:
             state = module.state_dict()
-            everyone = layer.grid.constructing_ranks()
             meta = [tensor.is_meta for tensor in state.values()]
             if everyone.known and everyone.gather(bytes([any(meta)]))[everyone.ranks.index(root)] == bytes([0]):
                 load_sequential(layer, state, root)
