@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from mpi4py import MPI
 
-from distdl.collective.comparison import compare, raise_together
+from distdl.collective.comparison import compare, misfit, raise_together
 from distdl.collective.grid import Grid
 from distdl.partition import Partition
 
@@ -74,12 +74,18 @@ def partitions_behind_first(
     def decorate(construct: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(construct)
         def wrapped(self: object, *args: object, **kwargs: object) -> None:
-            behind = list(args[1:])
+            behind, named = list(args[1:]), dict(kwargs)
             expected = [name for name in names if name not in kwargs]
             # If one of these arguments is a partition, all of them are meant to be partitions, right or wrong.
             if any(given is None or is_partition(given) for given in behind[: len(expected)]):
                 kwargs.update(zip(expected, behind, strict=False))
                 behind = behind[len(expected) :]
+                problem = misfit(construct, (self, *args[:1], *behind), kwargs)
+                # What does not fit in either order is for `constructor` to tell.
+                if problem is not None and misfit(construct, (self, *args), named) is None:
+                    error = TypeError(f"{problem}; partitions stand first: P_x, {', '.join(names)}")
+                    tell(type(self).__name__, error, (*args, *named.values()))
+                    raise error
             construct(self, *args[:1], *behind, **kwargs)
 
         return wrapped

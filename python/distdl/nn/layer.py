@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Self
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from distdl.collective.comparison import misfit
 from distdl.collective.construction import PartitionLike, constructing, constructor, grid_of, tell
@@ -61,6 +62,8 @@ class Layer(Module):
         super().__init__()
         name = type(self).__name__
         partitions, options = split_arguments(given)
+        if taken := [key for key in options if hasattr(Layer, key)]:
+            raise TypeError(f"{name}: an option must not be called {taken[0]!r}, which is an attribute of every layer")
         self.options = tuple(options)
         self.partitions, self.given = tuple(partitions), options
         known = {P: value for P, value in partitions.items() if value is not None or P == "P_x"}
@@ -75,6 +78,8 @@ class Layer(Module):
             self.__dict__.update({key: value for key, value in options.items() if key not in NOT_ATTRIBUTES})
             self.check_options()
             compared.update(self.further_compared())
+        with constructing(name, known, {"declared": self._declarations()}):
+            pass
         self._parameter_names = tuple(one for one in self.layouts if one in self._parameters)
         self._transport = ParameterTransport([self.layouts[one] for one in self._parameter_names])
         self.reset_parameters()
@@ -210,7 +215,11 @@ class Layer(Module):
         count = len(self.tensors)
         own = repr(input[count:]) if len(input) > count else ""
         tensors = [_MISSING if tensor is None else tensor for tensor in self.looked_at(input[:count])]
-        return self._distdl_agreement.agree(tensors, self._declared_parameters(), own)
+        try:
+            parameters = self._declared_parameters()
+        except Exception as error:  # of a parametrization, or of a parameter that was deleted
+            tensors[0], parameters = ValueError(f"meets a parameter that is not there: {error}"), []
+        return self._distdl_agreement.agree(tensors, parameters, own)
 
     def _distdl_refuse(self, problem: Exception) -> None:
         if self._distdl_agreement is not None:
@@ -219,6 +228,10 @@ class Layer(Module):
     def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
         self.others = input[len(self.tensors) :]
         self.set_up()
+
+    def _declarations(self) -> list[tuple[object, ...]]:
+        layouts = self.layouts.items()
+        return [(name, layout.shape, layout.axes, layout.first_of, layout.kind) for name, layout in layouts]
 
     def _declared_parameters(self) -> list[torch.Tensor]:
         known = self._parameters
@@ -232,7 +245,9 @@ class Layer(Module):
         return ", ".join([*shown, *(f"{name}={grid}" for name, grid in grids if grid is not None)])
 
     def _shown(self, name: str) -> object:
-        return getattr(self, "bias", None) is not None if name == "bias" else getattr(self, name)
+        if name == "bias":
+            return getattr(self, "bias", None) is not None
+        return getattr(self, name) if hasattr(self, name) else self.given[name]
 
     # From a sequential layer
 
@@ -257,6 +272,18 @@ class Layer(Module):
         return options
 
     @classmethod
+    def _unfit(cls, module: object) -> TypeError | None:
+        """Why there is no layer that does the same as this module; None if there is."""
+        if not isinstance(module, cls.sequential_classes()):
+            twins = " or ".join(f"torch.nn.{twin.__name__}" for twin in cls.sequential_classes()) or "no other layer"
+            what = f"a {type(module).__name__}; it takes {twins}"
+        elif any(map(is_lazy, module.parameters())):
+            what = f"a {type(module).__name__} whose parameters are not initialized; call it once before"
+        else:
+            return None
+        return TypeError(f"{cls.__name__}: from_sequential was passed {what}")
+
+    @classmethod
     def from_sequential(
         cls, module: torch.nn.Module, P_x: PartitionLike, *partitions: PartitionLike, root: int = 0, **more: object
     ) -> Self:
@@ -269,25 +296,30 @@ class Layer(Module):
             more: options of the constructor that torch.nn does not have, or in place of those that ``module`` has.
 
         Raises:
-            TypeError: on all ranks, if ``module`` is no layer of torch.nn that this one does the same as.
-            ValueError, RuntimeError: on all ranks, what the constructor and :func:`distdl.load_sequential` raise.
+            TypeError: on all ranks, if ``module`` is no layer of torch.nn that this one does the same as, or has other
+                parameters.
+            ValueError, RuntimeError: on all ranks, if ``root`` is none of them, and what the constructor and
+                :func:`distdl.load_sequential` raise.
 
         Collective like constructing the layer.
         """
-        if not isinstance(module, cls.sequential_classes()):
-            twins = " or ".join(f"torch.nn.{twin.__name__}" for twin in cls.sequential_classes()) or "no other layer"
-            error = TypeError(f"{cls.__name__}: from_sequential was passed a {type(module).__name__}; it takes {twins}")
-            tell(cls.__name__, error, [P_x, *partitions])
-            raise error
+        problem = cls._unfit(module)
+        if problem is not None:
+            tell(cls.__name__, problem, [P_x, *partitions, module])
+            raise problem
         layer = cls(P_x, *partitions, **{**cls.options_of(module), **more})  # type: ignore[arg-type]
         layer.train(module.training)
-        for name, parameter in module.named_parameters():
+        everyone, parameters = layer.grid.constructing_ranks(), dict(module.named_parameters())
+        with constructing(f"{cls.__name__}.from_sequential", {"ranks": everyone}, {"root": root}):
+            if everyone.known and root not in everyone.ranks:
+                raise ValueError(f"root {root} is none of the ranks {list(everyone.ranks)} of the partitions")
+            if unknown := [name for name in parameters if name not in dict(layer.named_parameters())]:
+                raise TypeError(f"the layer has no parameters {unknown}, which the module has")
+        for name, parameter in parameters.items():
             getattr(layer, name).requires_grad_(parameter.requires_grad)
         if layer.layouts:
             state = module.state_dict()
-            everyone = layer.grid.constructing_ranks()
             is_meta = any(tensor.is_meta for tensor in state.values())
-            flags = dict(zip(everyone.ranks, everyone.gather(bytes([is_meta])), strict=True)) if everyone.known else {}
-            if flags.get(root) != bytes([True]):
+            if everyone.known and everyone.gather(bytes([is_meta]))[everyone.ranks.index(root)] == bytes([0]):
                 load_sequential(layer, state, root)
         return layer

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 import torch
 
@@ -51,6 +53,13 @@ class Module(torch.nn.Module):
         self._initializers: dict[str, Initializer] = {}
         if self._distdl_sets_up:
             self.register_forward_pre_hook(type(self)._distdl_before_call, with_kwargs=True)
+
+    def __copy__(self) -> Self:
+        """A shallow copy shares the parameters, but is set up by itself, so it agrees by itself."""
+        copied = type(self).__new__(type(self))
+        copied.__setstate__(dict(self.__dict__))
+        copied._distdl_agreement = copy.deepcopy(self._distdl_agreement)
+        return copied
 
     # Set-up
 

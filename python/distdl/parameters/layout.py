@@ -83,6 +83,15 @@ class Layout:
     first_of: tuple[int, ...] = ()
     kind: str = "owner"
 
+    def __post_init__(self) -> None:
+        axes = [axis for axis in (*self.axes, *self.first_of) if axis is not None]
+        fit = not self.grid.known or all(0 <= axis < self.grid.dim for axis in axes)
+        if len(self.axes) != len(self.shape) or len(set(axes)) < len(axes) or not fit:
+            raise ValueError(
+                f"a tensor of shape {list(self.shape)} is cut along axes {list(self.axes)}, and used first along "
+                f"{list(self.first_of)}, of {self.grid}; it takes an axis or None for each dimension, and no axis twice"
+            )
+
     @functools.cached_property
     def copies(self) -> tuple[int, ...]:
         """The axes of the grid along which workers use the same block."""

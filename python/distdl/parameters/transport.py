@@ -120,7 +120,10 @@ class FromShards(Transport):
         by_worker = [shapes for worker in zip(*self._pieces, strict=True) for shapes in worker]
         pieces = parted(flat, by_worker)
         count = len(self.layouts)
-        return [torch.cat(pieces[i::count], layout.shard_dim or 0) for i, layout in enumerate(self.layouts)]
+        return [
+            pieces[i] if layout.shard_dim is None else torch.cat(pieces[i::count], layout.shard_dim)
+            for i, layout in enumerate(self.layouts)
+        ]
 
 
 class FromCopies(Transport):

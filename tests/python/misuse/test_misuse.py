@@ -305,3 +305,11 @@ def test_dtypes_without_a_sum(P_world, dtype):
         raises_everywhere(TypeError, "cannot be summed", lambda: layer(x))
     else:
         assert layer(x).dtype == dtype
+
+
+@pytest.mark.parametrize("on_all", [True, False])
+def test_one_partition_too_few_names_their_order(P_world, on_all):
+    P_x = grid(P_world, [job.size, 1])
+    given = (P_x, P_x) if on_all or job.rank == 0 else (P_x,)
+    rule = r"DistributedLinear: .*partitions stand first: P_x, P_y, P_W"
+    raises_everywhere(TypeError, rule, lambda: distdl.nn.DistributedLinear(*given, 3, 2))

@@ -137,3 +137,42 @@ def test_another_class_raises_on_all(P_world):
     other = torch.nn.Conv1d(1, 1, 1) if job.rank == job.size - 1 else torch.nn.Linear(3, 2)
     rule = r"was passed a Conv1d; it takes torch\.nn\.Linear"
     raises_everywhere(TypeError, rule, lambda: dnn.DistributedLinear.from_sequential(other, P_x))
+
+
+@pytest.mark.parametrize("root", [job.size, -1])
+def test_a_wrong_root_on_one_rank_raises_on_all(P_world, root):
+    P_x = grid(P_world, [job.size, 1])
+    mine = root if job.rank == 0 else 0
+
+    def make():
+        return dnn.DistributedLinear.from_sequential(torch.nn.Linear(3, 2), P_x, root=mine)
+
+    raises_everywhere(ValueError, f"root {root} is none of the ranks", make)
+
+
+def test_other_parameters_on_one_rank_raise_on_all(P_world):
+    P_x, module = grid(P_world, [job.size, 1]), torch.nn.Linear(3, 2)
+    if job.rank == 0:
+        module.scale = torch.nn.Parameter(torch.ones(1))
+
+    def make():
+        return dnn.DistributedLinear.from_sequential(module, P_x)
+
+    raises_everywhere(TypeError, r"the layer has no parameters \['scale'\]", make)
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules")
+def test_a_lazy_module_raises(P_world):
+    P_x = grid(P_world, [job.size, 1])
+
+    def make():
+        return dnn.DistributedLinear.from_sequential(torch.nn.LazyLinear(2), P_x)
+
+    raises_everywhere(TypeError, "parameters are not initialized", make)
+
+
+def test_exchanged_arguments_on_one_rank_raise_on_all(P_world):
+    P_x, module = grid(P_world, [job.size, 1]), torch.nn.Linear(3, 2)
+    given = (P_x, module) if job.rank == 0 else (module, P_x)
+    rule = r"was passed a Partition; it takes torch\.nn\.Linear"
+    raises_everywhere(TypeError, rule, lambda: dnn.DistributedLinear.from_sequential(*given))

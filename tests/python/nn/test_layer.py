@@ -122,6 +122,44 @@ def test_shown_and_copied(P_world):
         assert same_bits(layer(x, x), x * layer.parameters_in_use()[0] * 3 + x)
 
 
+class Declares(dnn.Layer):
+    """Declares a parameter of a shape that is no option."""
+
+    shape = (2, 2)
+
+    def __init__(self, P_x):
+        super().__init__(locals())
+
+    def check_options(self):
+        self.declare_parameter("weight", self.P_x, self.shape, [None, None])
+
+
+def test_other_declarations_raise_on_all(P_world):
+    if job.size == 1:
+        return
+    P_x, last = grid(P_world, [job.size]), job.rank == job.size - 1
+    other = type("Declares", (Declares,), {"shape": (3, 2)})
+    none = type("Declares", (Declares,), {"check_options": lambda self: None})
+    for wrong in (other, none):
+        raises_everywhere(ValueError, "declared=", lambda wrong=wrong: (wrong if last else Declares)(P_x))
+
+
+def test_a_parameter_that_is_not_there_raises_on_all(P_world):
+    layer, x = Declares(grid(P_world, [job.size])), torch.ones(2)
+    if job.rank == job.size - 1:
+        del layer.weight
+    raises_everywhere(ValueError, "meets a parameter that is not there: .*weight", lambda: layer(x))
+
+
+def test_names_that_no_option_may_have(P_world):
+    class Shadows(dnn.Layer):
+        def __init__(self, P_x, tensors=1):
+            super().__init__(locals())
+
+    with pytest.raises(TypeError, match="must not be called 'tensors'"):
+        Shadows(grid(P_world, [job.size]))
+
+
 class Undeclared(dnn.Module):
     """A module of a user's with a block that it does not declare."""
 

@@ -161,3 +161,13 @@ def test_zero_volume_tensors():
     x = distdl.zero_volume_tensor(dtype=torch.int64, device="cpu")
     assert (x.dtype, x.device, x.requires_grad) == (torch.int64, torch.device("cpu"), False)
     assert distdl.zero_volume_tensor(requires_grad=True).requires_grad
+
+
+def test_a_shallow_copy_is_set_up_by_itself(P_world):
+    P_x = grid(P_world, [1, 1, job.size])
+    layer = distdl.nn.DistributedConv1d(P_x, 1, 1, 3, padding=1)
+    layer(torch.ones(1, 1, 5))
+    copied = copy.copy(layer)
+    assert copied(torch.ones(1, 1, 4)).shape[-1] == 4
+    assert layer(torch.ones(1, 1, 4)).shape[-1] == 4
+    assert copied.weight is layer.weight

@@ -223,3 +223,33 @@ def test_the_kind_of_before_comes_back(P_world):
             assert dnn.DistributedLinear(P_x, 3, 2).layouts["weight"].kind == "replicated"
         assert dnn.DistributedLinear(P_x, 3, 2).layouts["weight"].kind == "sharded"
     assert dnn.DistributedLinear(P_x, 3, 2).layouts["weight"].kind == "owner"
+
+
+@pytest.mark.parametrize("axes", [[-2], [2], [0, 1], []])
+def test_axes_that_do_not_fit_are_refused(P_world, axes):
+    module = distdl.nn.Module()
+    with pytest.raises(ValueError, match=r"takes an axis or None for each dimension, and no axis twice"):
+        module.declare_parameter("weight", grid(P_world, [job.size, 1]), [4], axes)
+
+
+class Scale(dnn.Layer):
+    """Multiplies by a scalar, which is the parameter."""
+
+    def __init__(self, P_x, weight=None):
+        super().__init__(locals())
+
+    def check_options(self):
+        self.declare_parameter("factor", self.P_x, [], [], initialize=torch.nn.init.ones_)
+
+    def compute(self, input):
+        return input * self.parameters_in_use()[0]
+
+
+@kinds
+def test_a_scalar(P_world, kind):
+    with distdl.parameter_layout(kind):
+        layer = Scale(grid(P_world, [job.size, 1]))
+    assert "weight=None" in repr(layer)
+    layer(torch.ones(2, 3)).sum().backward()
+    gradients = [] if layer.factor.grad is None else layer.factor.grad.reshape(-1).tolist()
+    assert gradients == ([6.0 * job.size] if job.rank == 0 or kind == "replicated" else [])
