@@ -41,7 +41,7 @@ hypothesis.settings.register_profile(
     deadline=None,
     database=None,
     suppress_health_check=list(hypothesis.HealthCheck),
-    max_examples=examples_of(60),
+    max_examples=examples_of(100),
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate, hypothesis.Phase.shrink],
 )
 hypothesis.internal.conjecture.engine.MAX_SHRINKING_SECONDS = float("inf")  # there is a limit to their number

@@ -27,18 +27,18 @@ class DistributedLinear(Layer):
     W, workers of column 0 add their block of b, and the results are sum-reduced along the rows of P_W into P_y.
 
     Args:
-        P_x: the partition of the input: [*leading, p_in].
+        P_x: the partition of the input: ``[*leading, p_in]``.
         in_features, out_features, bias, device, dtype: as in ``torch.nn.Linear``.
-        P_y: the partition of the output: [*leading, p_out].
-        P_W: the workers that compute: [*leading, p_out, p_in]. Where the leading dimensions are not split,
-            [p_out, p_in] is enough.
+        P_y: the partition of the output: ``[*leading, p_out]``.
+        P_W: the workers that compute: ``[*leading, p_out, p_in]``. Where the leading dimensions are not split,
+            ``[p_out, p_in]`` is enough.
 
-    P_y and P_W may stand directly behind P_x. Without them the features are not split, and P_x is [*leading, 1].
+    P_y and P_W may stand directly behind P_x. Without them the features are not split, and P_x is ``[*leading, 1]``.
 
     Shape:
-        Any number of leading dimensions; the features in balanced blocks, (\*, in_features) over P_x and
-        (\*, out_features) over P_y. Leading dimensions that are split come in any blocks, and have to be as many as in
-        P_x. Zero volume on all other ranks.
+        Any number of leading dimensions; the features in balanced blocks, ``(*, in_features)`` over P_x and
+        ``(*, out_features)`` over P_y. Leading dimensions that are split come in any blocks, and have to be as many as
+        in P_x. Zero volume on all other ranks.
 
     Attributes:
         weight: this worker's balanced block of the weight (out_features, in_features). Where leading dimensions are

@@ -46,7 +46,7 @@ def wraps_what_is_not_there(shape, pad):
     return any(max(left, right) > max(n, 0) for n, left, right in zip(kept, pad[::2], pad[1::2], strict=True))
 
 
-@draws(180)
+@draws(300)
 @given(paddings(), st.sampled_from(OUTPUT_BLOCKS))
 @on_all_ranks
 def test_equals_pad(P_world, drawn, output_blocks):
