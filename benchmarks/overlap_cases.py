@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import conv1d, conv2d, linear
 
 from distdl import Partition, nn
-from distdl.nn.conv_halo import Added, Borders
+from distdl.nn.conv.halo import Added, Borders
 
 Outputs = tuple[Tensor, ...]
 
