@@ -104,6 +104,8 @@ void agree_on_end() {
     std::copy_if(all.begin(), all.end(), std::back_inserter(voters),
                  [](const auto* one) { return one->holds_votes() && !one->abandoned(); });
   });
+  // In any other order, two ranks could wait for each other on two communicators.
+  std::sort(voters.begin(), voters.end(), [](const auto* a, const auto* b) { return a->place() < b->place(); });
   for (const auto* communicator : voters) {
     const Operation operation(kEndOfProgram, 0, "", communicator);
     // Ranks that make a call instead throw, with this text in their message.
