@@ -45,8 +45,12 @@ environment() {
   python -m pip install -q cmake ninja
 }
 
-install() {
-  python -m pip install -q ".[$extras]"
+install() {  # what the build needs once, rather than in an environment of the build's own as well: torch is large
+  local needs
+  needs=$(python -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"]))')
+  [ -n "${DISTDL_SYSTEM_MPI:-}" ] || needs+=$'\nmpich==5.0.*'
+  printf '%s\n' "$needs" >"$venv/needs.txt"
+  python -m pip install -q -r "$venv/needs.txt" && python -m pip install -q --no-build-isolation ".[$extras]"
 }
 
 geometry() {  # under the sanitizers, where the compiler has them
