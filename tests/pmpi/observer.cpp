@@ -204,6 +204,7 @@ OBSERVE(MPI_Info_get_string, (MPI_Info info, const char* key, int* length, char*
 // Operations that return when they are done.
 OBSERVE(MPI_Allreduce, (const void* x, void* y, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
         (x, y, count, type, op, comm), call.count_vote(type, op))
+OBSERVE(MPI_Bcast, (void* x, int count, MPI_Datatype type, int root, MPI_Comm comm), (x, count, type, root, comm), )
 OBSERVE(MPI_Allgather,
         (const void* x, int count, MPI_Datatype type, void* y, int y_count, MPI_Datatype y_type, MPI_Comm comm),
         (x, count, type, y, y_count, y_type, comm), )

@@ -75,7 +75,7 @@ def all_that_is_alive():
 def stays_constant(full, body, capsys):
     """Repeats a body, after a fifth of the repetitions and some more have warmed it up; counts before and after."""
     times = int(full * PART)
-    for i in range(times // 5 + 30):
+    for i in range(times // 5 + 300):
         body(i)
     objects, before = all_that_is_alive()
     for i in range(times):
