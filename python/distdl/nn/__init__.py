@@ -3,18 +3,62 @@
 A family of layers is a module or a folder that lists its names in ``__all__``; here is the table of families.
 """
 
-from distdl.nn import conv, linear, loss, pooling, primitives, resizing
+from distdl.nn import (
+    activations,
+    attention,
+    conv,
+    distances,
+    dropout,
+    embedding,
+    experts,
+    linear,
+    local,
+    loss,
+    norm,
+    pooling,
+    primitives,
+    rearranging,
+    resizing,
+    softmax,
+)
+from distdl.nn.activations import *  # noqa: F403
+from distdl.nn.attention import *  # noqa: F403
 from distdl.nn.conv import *  # noqa: F403
+from distdl.nn.distances import *  # noqa: F403
+from distdl.nn.dropout import *  # noqa: F403
+from distdl.nn.embedding import *  # noqa: F403
+from distdl.nn.experts import *  # noqa: F403
 from distdl.nn.layer import Layer
 from distdl.nn.linear import *  # noqa: F403
+from distdl.nn.local import *  # noqa: F403
 from distdl.nn.loss import *  # noqa: F403
 from distdl.nn.module import Module
+from distdl.nn.norm import *  # noqa: F403
 from distdl.nn.pooling import *  # noqa: F403
 from distdl.nn.primitives import *  # noqa: F403
+from distdl.nn.rearranging import *  # noqa: F403
 from distdl.nn.resizing import *  # noqa: F403
+from distdl.nn.softmax import *  # noqa: F403
 from distdl.nn.twins import twins
 
-_FAMILIES = (conv, linear, loss, pooling, primitives, resizing)
+_FAMILIES = (
+    activations,
+    attention,
+    conv,
+    distances,
+    dropout,
+    embedding,
+    experts,
+    linear,
+    local,
+    loss,
+    norm,
+    pooling,
+    primitives,
+    rearranging,
+    resizing,
+    softmax,
+)
 
 SEQUENTIAL = twins(_FAMILIES)
 """The layer of this package for each class of torch.nn that has one."""

@@ -5,11 +5,12 @@ import inspect
 import pytest
 
 import distdl.nn as dnn
+from support.families import FAMILIES
 from support.misuses import alone, layers, partitions, primitives
 from support.misuses.table import placements, public
 from support.ranks import job, raises_everywhere
 
-TABLES = (primitives, layers, partitions, alone)
+TABLES = (primitives, layers, partitions, alone, *FAMILIES)
 ROWS = {name: row for table in TABLES for name, row in table.rows().items()}
 WRONG = {
     f"{name}-{argument}={wrong.name}": (row, argument, wrong)

@@ -6,6 +6,7 @@ import torch
 import distdl
 import distdl.nn as dnn
 from support.blocks import assemble, block_of, grid
+from support.families import EXAMPLES as FAMILY_EXAMPLES
 from support.ranks import job, raises_everywhere
 from support.tensors import values
 
@@ -56,7 +57,7 @@ EXAMPLES = {
 
 
 def test_every_class_has_an_example():
-    assert set(EXAMPLES) == set(dnn.SEQUENTIAL)
+    assert {*EXAMPLES, *(type(one.twin()) for one in FAMILY_EXAMPLES.values())} == set(dnn.SEQUENTIAL)
 
 
 @pytest.mark.parametrize(("make", "shape"), EXAMPLES.values(), ids=[twin.__name__ for twin in EXAMPLES])

@@ -5,6 +5,7 @@ ranks. A new layer of distdl.nn needs an example here. This has no name that pyt
 """
 
 import ctypes
+import functools
 
 import pytest
 import torch
@@ -12,7 +13,9 @@ import torch
 import distdl.nn as dnn
 from support.blocks import block_of, grid
 from support.cases import CASES
+from support.families import EXAMPLES as FAMILY_EXAMPLES
 from support.ranks import job
+from support.sequential import block
 from support.tensors import values
 
 process = ctypes.CDLL(None)
@@ -101,7 +104,23 @@ def examples():
     ]
     table["CrossEntropyLoss"] = [on_classes(split, how, floats, classes) for split in (0, 1) for how in reductions]
     table |= {"Transpose": [transposed]}
-    return {f"Distributed{name}": made for name, made in table.items()} | primitives()
+    table = {f"Distributed{name}": made for name, made in table.items()} | primitives()
+    for example in FAMILY_EXAMPLES.values():
+        name = dnn.SEQUENTIAL[type(example.twin())].__name__
+        table[name] = [*table.get(name, []), *of_family(example)]
+    return table
+
+
+def of_family(example):
+    """On two workers along each dimension that may be split."""
+
+    def on(shape, P_world):
+        P_x = grid(P_world, shape)
+        inputs = [block(x, P_x, cut) for x, cut in zip(example.inputs(), example.cuts, strict=True)]
+        return functools.partial(example.make(example.twin(), P_x), **example.call), inputs
+
+    along = [d for d in range(example.dims) if d not in example.whole]
+    return [functools.partial(on, shape) for shape in split_along(example.dims, *along)[1:]]
 
 
 def on_classes(split, how, scores, classes):

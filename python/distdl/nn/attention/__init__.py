@@ -1,0 +1,3 @@
+"""Attention over blocks, and the transformer layers made of it."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Embeddings whose table may be split."""
+
+__all__: list[str] = []

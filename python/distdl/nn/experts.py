@@ -1,0 +1,3 @@
+"""Mixtures of experts."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Layers that move elements and compute nothing."""
+
+__all__: list[str] = []

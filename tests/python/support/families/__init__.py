@@ -1,0 +1,74 @@
+"""Examples of layers beside their sequential twins: one module for each family of layers.
+
+A module of this folder has
+
+- ``EXAMPLES``: :class:`Example` by name. Every layer that has a twin in torch.nn has one here, and more than one where
+  its options take different ways;
+- ``described``: functions by the name of a class of torch.nn, from a module of that class and the arguments of its call
+  to the :class:`Example`, or None where the layer refuses what the module takes. PyTorch's own samples go through it;
+- ``SAMPLES``: how many of PyTorch's samples of each class have an example, so that none goes missing unnoticed;
+- ``rows()``: the rows of the table of misuses, by public name.
+
+tests/python/nn/test_families.py runs over all of them, and so do the tables of votes, of sequential twins and of
+misuses.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import distdl.nn as dnn
+
+Cut = tuple[int | None, ...]
+"""For each dimension of a tensor the axis of P_x that cuts it into blocks; None where it is whole."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A layer beside its sequential twin, on every P_x that it takes.
+
+    Attributes:
+        twin: makes the module of torch.nn, the same on all ranks, in double precision.
+        inputs: makes the whole tensors of a call, the same on all ranks.
+        dims: the number of dimensions of P_x.
+        cuts: how each of the inputs is cut. Workers that differ only along other axes have the same block.
+        results: how each of the results is cut; None for a number that all ranks have.
+        whole: axes of P_x along which the layer takes one worker alone.
+        first_of: axes of P_x along which only the workers at place 0 have the result.
+        balanced: axes of P_x along which the layer takes balanced blocks alone.
+        more: further arguments of ``from_sequential``.
+        call: further arguments of the call, which are the same on all ranks and no tensors in blocks.
+        differentiable: which of the inputs have derivatives; by default all of floating point.
+        second: whether torch has second derivatives.
+        tolerance: the relative one, of the largest element.
+        layer: makes the layer in place of ``from_sequential``, from the twin and P_x.
+    """
+
+    twin: Callable[[], torch.nn.Module]
+    inputs: Callable[[], tuple[torch.Tensor, ...]]
+    dims: int
+    cuts: tuple[Cut, ...]
+    results: tuple[Cut | None, ...]
+    whole: tuple[int, ...] = ()
+    first_of: tuple[int, ...] = ()
+    balanced: tuple[int, ...] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)
+    call: Mapping[str, Any] = field(default_factory=dict)
+    differentiable: tuple[int, ...] | None = None
+    second: bool = True
+    tolerance: float = 1e-12
+    layer: Callable[..., torch.nn.Module] | None = None
+
+    def make(self, twin: torch.nn.Module, P_x: Any) -> torch.nn.Module:
+        """The layer with the twin's options and parameters."""
+        if self.layer is not None:
+            return self.layer(twin, P_x)
+        return dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x, **self.more)
+
+
+FAMILIES = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
+EXAMPLES: dict[str, Example] = {name: one for family in FAMILIES for name, one in family.EXAMPLES.items()}
