@@ -107,9 +107,8 @@ def main():
     steps = parser.parse_args().steps
     P_world = distdl.Partition(MPI.COMM_WORLD)
     say = print if P_world.rank == 0 else lambda *_: None
-    say(
-        f"{steps} steps on {P_world.size} ranks\n{'network':12} {'last loss':>16} {'sequential':>16} {'difference':>12}  seconds"
-    )
+    say(f"{steps} steps on {P_world.size} ranks")
+    say(f"{'network':12} {'last loss':>16} {'sequential':>16} {'difference':>12}  seconds")
     for name, network in NETWORKS.items():
         sequential, distributed = network(P_world, torch.Generator().manual_seed(0))
         (expected, _), (found, seconds) = train(sequential, steps), train(distributed, steps)
