@@ -50,6 +50,11 @@ class RandomLayer(Layer):
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise TypeError(f"{type(self).__name__}: {name}={value!r}; it has to be a number")
 
+    def prepare(self) -> None:
+        """Begin with what a rank outside of P_x knows of the input, which is nothing."""
+        self.whole: list[int] = []
+        self.intervals: list[Interval] = []
+
     def set_up(self) -> None:
         """Find the place of this worker's block in the whole input."""
         dtypes = list(dict.fromkeys(dtype for _, dtype in self.structure(self.grid)))
@@ -61,8 +66,8 @@ class RandomLayer(Layer):
         sizes = self.blocks(self.grid)
         self.dtype_of_input = dtypes[0]
         self.whole = [sum(along) for along in sizes]
-        self.intervals: list[Interval] = []
         if self.grid.active:
+            self.intervals = []
             for along, place in zip(sizes, self.grid.place, strict=True):
                 stops = list(itertools.accumulate(along, initial=0))
                 self.intervals.append((stops[place], stops[place + 1]))
@@ -108,8 +113,8 @@ class DropoutLayer(RandomLayer):
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
         """Drop elements of this rank's block of the input."""
-        drops = self.drops() and self.grid.known and 0 not in self.whole
-        whole_mask = self._mask_of_torch(input.device) if self.as_sequential and drops else None
+        drops = self.drops() and 0 not in self.whole
+        whole_mask = self._mask_of_torch(input.device) if self.as_sequential and drops and self.grid.known else None
         if not self.grid.active:
             return self.without_part(input)
         if drops:

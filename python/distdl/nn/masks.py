@@ -68,7 +68,7 @@ def random_choice(
         _core.fill_choice(block, key, shape, intervals, threshold, *values)
         return block
     below, other = (torch.tensor(value, dtype=dtype, device=device) for value in values)
-    return _filled(block, key, shape, intervals, lambda words: torch.where(words < threshold, below, other))
+    return filled(block, key, shape, intervals, lambda words: torch.where(words < threshold, below, other))
 
 
 def random_uniform(
@@ -89,7 +89,7 @@ def random_uniform(
     if block.device.type == "cpu":
         _core.fill_uniform(block, key, shape, intervals, lower, step)
         return block
-    return _filled(block, key, shape, intervals, lambda words: lower + words.double() * step)
+    return filled(block, key, shape, intervals, lambda words: lower + words.double() * step)
 
 
 def _empty(intervals: Sequence[Interval], dtype: torch.dtype, device: torch.device | str | None) -> torch.Tensor:
@@ -104,7 +104,7 @@ _LOW = 0xFFFFFFFF
 _AT_ONCE = 1 << 22  # elements, which bounds the memory
 
 
-def _filled(
+def filled(
     block: torch.Tensor,
     key: int,
     shape: Sequence[int],
