@@ -1,0 +1,119 @@
+"""Means and variances of elements that are spread over workers.
+
+Each worker computes the moments of its block: count, mean, and the sum of squared deviations from that mean. Chan's
+formula merges them. A sum of squares in place of the deviations would lose a small variance beside a large mean.
+
+Source: T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
+Variances" (1979).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from distdl import operators
+from distdl.collective.grid import Grid
+
+
+@dataclass(frozen=True)
+class Block:
+    """A worker's block and its moments, which have size 1 in the dimensions that they are taken over.
+
+    Attributes:
+        deviations: the block less ``pivot``.
+        pivot: about the mean. It counts as constant in derivatives.
+        mean: the exact mean, in double precision: a large mean of single precision is rounded too much for a small
+            variance of the workers' means.
+        squares: the sum of squared deviations from the mean, in double precision.
+    """
+
+    deviations: torch.Tensor
+    pivot: torch.Tensor
+    mean: torch.Tensor
+    squares: torch.Tensor
+
+    @staticmethod
+    def of(x: torch.Tensor, dims: Sequence[int]) -> Block:
+        """The moments over some dimensions of a block; 0 where these have no elements."""
+        n = max(1, math.prod(x.shape[d] for d in dims))
+        pivot = x.detach().sum(dims, keepdim=True) / n
+        deviations = x - pivot
+        rest = deviations.sum(dims, keepdim=True).double() / n
+        squares = deviations.square().sum(dims, keepdim=True).double() - n * rest.square()
+        return Block(deviations, pivot, pivot.double() + rest, squares)
+
+    def normalized(
+        self,
+        mean: torch.Tensor,
+        variance: torch.Tensor,
+        eps: float,
+        weight: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """(block - mean) / sqrt(variance + eps) * weight + bias, of which all fit the block by broadcasting.
+
+        Weight and bias are multiplied with the moments first: they should not be larger than these.
+        """
+        dtype = self.deviations.dtype
+        scale = (variance + eps).rsqrt()
+        if weight is not None:
+            scale = scale * weight
+        shift = (self.pivot.double() - mean) * scale
+        if bias is not None:
+            shift = shift + bias
+        return torch.addcmul(shift.to(dtype), self.deviations, scale.to(dtype))
+
+
+class Gathering:
+    """Brings together what the workers along some axes have of the same groups.
+
+    Args:
+        grid: the workers, of which this rank is one.
+        axes: workers that differ along these have parts of the same groups.
+        sizes: of the blocks along each dimension.
+        dims: those that the moments are taken over.
+
+    Attributes:
+        counts: how many elements each moment of each of these workers is of, in rank order.
+
+    A layer makes it in its set-up, where its ranks have agreed on all arguments. Calling is collective over the
+    workers along the axes.
+    """
+
+    def __init__(self, grid: Grid, axes: Sequence[int], sizes: Sequence[Sequence[int]], dims: Sequence[int]) -> None:
+        ranks = grid.side_by_side(grid.place, axes)
+        places = [grid.index(grid.ranks.index(rank)) for rank in ranks]
+        self.counts = [math.prod(sizes[d][place[d]] for d in dims) for place in places]
+        self._gather = operators.all_gather_among(grid.line(ranks)) if len(ranks) > 1 else None
+
+    def __call__(self, *mine: torch.Tensor) -> torch.Tensor:
+        """All workers' values, one worker after the other."""
+        message = torch.cat([one.reshape(-1) for one in mine])
+        return message if self._gather is None else self._gather(message)
+
+    def merged(self, block: Block) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and sum of squared deviations over all workers, in the shape of the block's."""
+        shape = block.mean.shape
+        means, squares = self(block.mean, block.squares).view(len(self.counts), 2, *shape).unbind(1)
+        mean, square = merge(means, squares, self.counts, [0])
+        return mean.view(shape), square.view(shape)
+
+
+def merge(
+    means: torch.Tensor, squares: torch.Tensor, counts: Sequence[int], dims: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Chan's formula for any number of parts at once: mean and sum of squared deviations of the parts together.
+
+    Args:
+        means, squares: those of the parts, of shape (workers, *groups).
+        counts: for each worker, of how many elements each of its parts is.
+        dims: the dimensions along which parts are merged, the first among them. The results have size 1 there.
+    """
+    n = torch.tensor(counts, dtype=means.dtype, device=means.device).view(-1, *[1] * (means.dim() - 1))
+    total = sum(counts) * math.prod(means.shape[d] for d in dims if d != 0)
+    mean = (n * means).sum(dims, keepdim=True) / max(total, 1)
+    return mean, (squares + n * (means - mean).square()).sum(dims, keepdim=True)
