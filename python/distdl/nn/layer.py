@@ -186,6 +186,10 @@ class Layer(Module):
         """The blocks of the declared parameters that this worker uses, in order, from where they live."""
         return self._transport(self._declared_parameters())
 
+    def parameters_by_name(self) -> dict[str, torch.Tensor]:
+        """As :meth:`parameters_in_use`, by the names with which they were declared."""
+        return dict(zip(self._parameter_names, self.parameters_in_use(), strict=True))
+
     def start_parameters(self) -> Callable[[], Sequence[torch.Tensor]]:
         """Let the parameters travel while something is computed; what it returns waits for them."""
         return self._transport.start(self._declared_parameters())

@@ -91,10 +91,12 @@ def test_equals_torch(P_world, name, method):
 
     one = EXAMPLES[name]
     make = one.layer
+
     def layer(twin, P):
         made = make(twin, P)
         made.method = method
         return made
+
     one = dataclasses.replace(one, layer=layer)
     for shape in grid_shapes(one.dims, job.size, fixed=one.whole):
         if torch.Size(shape).numel() == job.size:

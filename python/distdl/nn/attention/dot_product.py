@@ -8,16 +8,17 @@ from typing import ClassVar
 import torch
 
 from distdl.collective.construction import PartitionLike
+from distdl.nn.attention.dropped import Dropping
 from distdl.nn.attention.masks import check_columns, of_all_workers
 from distdl.nn.attention.plan import Plan
-from distdl.nn.layer import Described, Layer
+from distdl.nn.layer import Described
 from distdl.nn.options import check_choice
 from distdl.nn.precision import FLOATING
 
 __all__ = ["DistributedScaledDotProductAttention"]
 
 
-class DistributedScaledDotProductAttention(Layer):
+class DistributedScaledDotProductAttention(Dropping):
     r"""Computes :math:`\mathrm{softmax}(q k^T \cdot scale + mask)\, v` where q, k and v are partitioned.
 
     Args:
@@ -75,8 +76,7 @@ class DistributedScaledDotProductAttention(Layer):
 
     def check_options(self) -> None:
         name = type(self).__name__
-        if not 0.0 <= self.dropout_p <= 1.0:
-            raise ValueError(f"{name}: dropout_p={self.dropout_p}; it must be in [0, 1]")
+        self.check_dropout(self.dropout_p, "dropout_p")
         if self.method is not None:
             check_choice(name, "method", self.method, ("heads", "ring"))
         if self.scale is not None:
@@ -172,8 +172,6 @@ class DistributedScaledDotProductAttention(Layer):
         if attn_mask is not None:
             masks = [attn_mask.reshape(*(1,) * (dims - attn_mask.dim()), *attn_mask.shape)]
         q, k, v = (x.reshape(*(1,) * (dims - x.dim()), *x.shape) for x in (query, key, value))
-        kept = self._kept if self.training and self.dropout_p else None
-        return self._plan(q, k, v, masks, self.scale, kept).reshape(*query.shape[:-1], value.shape[-1])
-
-    def _kept(self, shape: Sequence[int], intervals: Sequence[tuple[int, int]]) -> torch.Tensor:
-        raise NotImplementedError
+        return self._plan(q, k, v, masks, self.scale, self.kept(self.dropout_p, 0)).reshape(
+            *query.shape[:-1], value.shape[-1]
+        )

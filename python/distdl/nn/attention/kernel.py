@@ -63,6 +63,9 @@ def composed(
         zero_rows: whether queries that look at no key have weights of 0, as in scaled_dot_product_attention; nan, as in
             a softmax, otherwise.
     """
+    if torch.is_autocast_enabled(q.device.type):
+        with torch.autocast(q.device.type, enabled=False):
+            return composed(q, k, v, masks, rule, kept, zero_rows)
     dtype, q, k, v = q.dtype, wide(q), wide(k), wide(v)
     scores = (q * rule.scale) @ k.transpose(-2, -1)
     mask = additive(masks, rule.reach, q.shape[-2], k.shape[-2], q)
