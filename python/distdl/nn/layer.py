@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import ClassVar, Self
 
 import torch
@@ -46,11 +47,13 @@ class Layer(Module):
 
     Attributes:
         tensors: names of the arguments of :meth:`compute` that are tensors; they come first.
+        optional: those of them that may be None.
         options: the names of the options, in order.
     """
 
     _distdl_sets_up = False  # forward() does
     tensors: ClassVar[tuple[str, ...]] = ("input",)
+    optional: ClassVar[tuple[str, ...]] = ()
     P_x: Partition
     random_key: int
 
@@ -82,7 +85,7 @@ class Layer(Module):
             compared.update(self.further_compared())
         with constructing(name, known, {"declared": self._declarations()}):
             pass
-        self._parameter_names = tuple(one for one in self.layouts if one in self._parameters)
+        self._parameter_names = tuple(one for one, tensor in self._declared() if isinstance(tensor, torch.nn.Parameter))
         self._transport = ParameterTransport([self.layouts[one] for one in self._parameter_names])
         self.reset_parameters()
         self.prepare()
@@ -194,6 +197,10 @@ class Layer(Module):
         """The blocks of the declared parameters that this worker uses, in order, from where they live."""
         return self._transport(self._declared_parameters())
 
+    def parameters_by_name(self) -> dict[str, torch.Tensor]:
+        """As :meth:`parameters_in_use`, by the names with which they were declared."""
+        return dict(zip(self._parameter_names, self.parameters_in_use(), strict=True))
+
     def start_parameters(self) -> Callable[[], Sequence[torch.Tensor]]:
         """Let the parameters travel while something is computed; what it returns waits for them."""
         return self._transport.start(self._declared_parameters())
@@ -227,7 +234,10 @@ class Layer(Module):
         assert self._distdl_agreement is not None
         count = len(self.tensors)
         own = repr(input[count:]) if len(input) > count else ""
-        tensors = [_MISSING if tensor is None else tensor for tensor in self.looked_at(input[:count])]
+        tensors = [
+            _MISSING if tensor is None and name not in self.optional else tensor
+            for name, tensor in zip(self.tensors, self.looked_at(input[:count]), strict=False)
+        ]
         try:
             parameters = self._declared_parameters()
         except Exception as error:  # of a parametrization, or of a parameter that was deleted
@@ -253,8 +263,8 @@ class Layer(Module):
 
     def _declared_parameters(self) -> list[torch.Tensor]:
         known = self._parameters
-        # A parametrized parameter has become a property.
-        return [known[name] if name in known else getattr(self, name) for name in self._parameter_names]
+        # A parametrized parameter has become a property; one of a module within is named with a dot.
+        return [known[name] if name in known else attrgetter(name)(self) for name in self._parameter_names]
 
     def extra_repr(self) -> str:
         """Options and partitions."""
@@ -334,7 +344,7 @@ class Layer(Module):
             if unknown := [name for name in parameters if name not in dict(layer.named_parameters())]:
                 raise TypeError(f"the layer has no parameters {unknown}, which the module has")
         for name, parameter in parameters.items():
-            getattr(layer, name).requires_grad_(parameter.requires_grad)
+            layer.get_parameter(name).requires_grad_(parameter.requires_grad)
         if layer.layouts:
             state = module.state_dict()
             is_meta = any(tensor.is_meta for tensor in state.values())

@@ -1,3 +1,6 @@
-"""Attention over blocks, and the transformer layers made of it."""
+"""Attention, and the layers of transformers."""
 
-__all__: list[str] = []
+from distdl.nn.attention.dot_product import DistributedScaledDotProductAttention
+from distdl.nn.attention.multihead import DistributedMultiheadAttention
+
+__all__ = ["DistributedMultiheadAttention", "DistributedScaledDotProductAttention"]

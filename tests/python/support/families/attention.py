@@ -1,0 +1,152 @@
+"""Attention and transformers over a split batch and a split sequence."""
+
+import torch
+
+import distdl.nn as dnn
+from support.families import Example
+from support.misuses.table import Row
+
+
+def scores(shape, seed):
+    """Values in [-1, 1] that differ."""
+    return torch.sin(3.0 * seed + torch.arange(torch.Size(shape).numel(), dtype=torch.double)).reshape(shape)
+
+
+def tokens(batch_first, dims):
+    """(batch, sequence) among the axes of P_x, None where there is no batch."""
+    if dims == 2:
+        return None, 0
+    return (0, 1) if batch_first else (1, 0)
+
+
+def renamed(module, names):
+    """The module, called with its tensors by these names."""
+    kind = type(module)
+
+    def forward(*tensors, **more):
+        return kind.forward(module, **dict(zip(names, tensors, strict=True)), **more)
+
+    module.forward = forward
+    return module
+
+
+def over_tokens(twin, batch_first, given, results, more=(), **options):
+    """An example from tensors by name, those that are None left out. `results`: the cuts of the results."""
+    given = {name: x for name, x in given.items() if isinstance(x, torch.Tensor)}
+    first = next(iter(given.values()))
+    dims = first.dim()
+    batch, sequence = tokens(batch_first, dims)
+    tokens_cut = (*sorted(axis for axis in (batch, sequence) if axis is not None), None)
+    cuts, whole = [], {dims - 1}
+    for name, x in given.items():
+        if "padding" in name:
+            cuts.append((sequence,) if x.dim() == 1 else (batch, sequence))
+        elif "mask" in name:
+            cuts.append((*(None,) * (x.dim() - 2), sequence, None))
+            if x.dim() == 3 and batch is not None:
+                whole.add(batch)  # its blocks are not those of all heads
+        else:
+            cuts.append(tokens_cut)
+    names = list(given)
+    renamed(twin(), names)  # a sample of PyTorch's is called as it is
+
+    def layer(twin, P):
+        kind = dnn.SEQUENTIAL[type(twin)]
+        return renamed(kind.from_sequential(twin, P, **dict(more)), names)
+
+    found = [tokens_cut if cut == "tokens" else tuple({"batch": batch, "sequence": sequence}.get(c) for c in cut)
+             for cut in results]  # fmt: skip
+    return Example(
+        lambda: renamed(twin(), names),
+        lambda: tuple(x.detach().clone() for x in given.values()),
+        dims,
+        tuple(cuts),
+        tuple(found),
+        whole=tuple(sorted(whole)),
+        layer=layer,
+        **options,
+    )
+
+
+def multihead(twin, query, key, value, key_padding_mask=None, need_weights=True, attn_mask=None, **call):
+    """With whatever masks there are."""
+    results = ["tokens"]
+    if need_weights:
+        heads = [] if call.get("average_attn_weights", True) else [None]
+        batch = ["batch"] if query.dim() == 3 else []
+        results.append([*batch, *heads, "sequence", None])
+    given = {
+        "query": query,
+        "key": key,
+        "value": value,
+        "key_padding_mask": key_padding_mask,
+        "attn_mask": attn_mask,
+    }
+    return over_tokens(lambda: twin, twin.batch_first, given, results, call={"need_weights": need_weights, **call})
+
+
+def heads(rows=4, columns=4, batch=2, method=None, kdim=None, call=None, masks=(), second=None, **options):
+    """MultiheadAttention with query and keys of different lengths."""
+    call = call or {}
+    options = {"embed_dim": 6, "num_heads": 3, "dtype": torch.float64, "kdim": kdim, "batch_first": True, **options}
+
+    def twin():
+        torch.manual_seed(1)
+        made = torch.nn.MultiheadAttention(**options)
+        torch.nn.init.normal_(made.out_proj.bias) if made.out_proj.bias is not None else None
+        return made
+
+    def shaped(n, features):
+        if not batch:
+            return (n, features)
+        return (batch, n, features) if options["batch_first"] else (n, batch, features)
+
+    query = scores(shaped(rows, 6), 1)
+    key, value = scores(shaped(columns, kdim or 6), 2), scores(shaped(columns, 6), 3)
+    results = ["tokens"]
+    if call.get("need_weights", True):
+        extra = [] if call.get("average_attn_weights", True) else [None]
+        results.append([*(["batch"] if batch else []), *extra, "sequence", None])
+    given = {"query": query, "key": key, "value": value, **dict(masks)}
+    second = call.get("need_weights", True) if second is None else second
+    return over_tokens(
+        twin, options["batch_first"], given, results, more={"method": method}, call=call, second=second
+    )  # fmt: skip
+
+
+def ignored(*shape):
+    """A boolean mask, True for keys that do not count; the first key of each row counts."""
+    mask = scores(shape, 5) > 0.2
+    mask[..., 0] = False
+    return mask
+
+
+WITHOUT = {"need_weights": False}
+PADDING = {"key_padding_mask": ignored(2, 4)}
+ROWS = {"attn_mask": ignored(4, 4)}
+EXAMPLES = {
+    "MultiheadAttention": heads(),
+    "MultiheadAttention without weights": heads(call=WITHOUT),
+    "MultiheadAttention in a ring": heads(rows=3, columns=5, method="ring", call=WITHOUT),
+    "MultiheadAttention in heads, with masks": heads(method="heads", call=WITHOUT, masks=PADDING | ROWS),
+    "MultiheadAttention in a ring, with masks": heads(method="ring", call=WITHOUT, masks=PADDING | ROWS),
+    "MultiheadAttention, weights of each head": heads(
+        call={"average_attn_weights": False}, masks={"attn_mask": scores((4, 4), 6)}, batch_first=False
+    ),
+    "MultiheadAttention, other keys": heads(rows=3, columns=5, kdim=4, bias=False, call=WITHOUT),
+    "MultiheadAttention, further keys": heads(
+        add_bias_kv=True, add_zero_attn=True, masks=PADDING, call=WITHOUT, batch_first=False
+    ),
+    "MultiheadAttention, further keys, weights": heads(add_bias_kv=True, masks=ROWS),
+    "MultiheadAttention without batch": heads(batch=0, masks={"key_padding_mask": ignored(4)}),
+    "MultiheadAttention causal": heads(
+        masks={"attn_mask": torch.ones(4, 4).triu(1).bool()}, call={"is_causal": True, **WITHOUT}
+    ),  # fmt: skip
+}
+described = {"MultiheadAttention": multihead}
+SAMPLES = {"MultiheadAttention": 128}
+
+
+def rows() -> dict[str, Row]:
+    """In support/misuses/layers.py."""
+    return {}
