@@ -43,6 +43,8 @@ class BlockNorms:
         return norms + [one.sum(axis) for one in each[len(vectors) :]]
 
     def _norm(self, x: torch.Tensor) -> torch.Tensor:
+        if self._p == 0:  # a number, which torch does not differentiate: all workers have to have the same graph
+            return x.detach().count_nonzero(self._axis).unsqueeze(self._axis).to(x.dtype) + zero_of(x)
         if x.shape[self._axis]:
             return torch.linalg.vector_norm(x, self._p, self._axis, keepdim=True)
         none = torch.inf if self._p < 0 else 0.0
