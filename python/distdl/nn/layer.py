@@ -227,7 +227,10 @@ class Layer(Module):
         if problem is not None:
             self._distdl_refuse(TypeError(f"cannot be passed to forward(): {problem}"))
             raise problem
-        return inspect.signature(self.compute).bind(*args, **kwargs).args
+        bound = inspect.signature(self.compute).bind(*args, **kwargs)
+        if bound.kwargs:  # there is a gap before them
+            bound.apply_defaults()
+        return bound.args
 
     def _distdl_input_changed(self, input: tuple[object, ...]) -> bool:
         """Whether the structure of any tensor of the call changed, on any rank, since the last call. The vote."""

@@ -2,5 +2,11 @@
 
 from distdl.nn.attention.dot_product import DistributedScaledDotProductAttention
 from distdl.nn.attention.multihead import DistributedMultiheadAttention
+from distdl.nn.attention.transformer import DistributedTransformerDecoderLayer, DistributedTransformerEncoderLayer
 
-__all__ = ["DistributedMultiheadAttention", "DistributedScaledDotProductAttention"]
+__all__ = [
+    "DistributedMultiheadAttention",
+    "DistributedScaledDotProductAttention",
+    "DistributedTransformerDecoderLayer",
+    "DistributedTransformerEncoderLayer",
+]

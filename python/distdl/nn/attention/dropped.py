@@ -6,13 +6,20 @@ from collections.abc import Sequence
 
 import torch
 
+from distdl.nn.attention.geometry import intervals_of
 from distdl.nn.attention.plan import Kept
 from distdl.nn.layer import Layer
 from distdl.parameters.layout import Interval
 
 
 class Dropping(Layer):
-    """A layer that drops elements of several tensors in a call, each by its index in the whole tensor."""
+    """A layer that drops elements of several tensors in a call, each by its index in the whole tensor.
+
+    Attributes:
+        tokens: the sizes of the blocks of what :meth:`drop` is given, by dimension, without features.
+    """
+
+    tokens: Sequence[Sequence[int]]
 
     def check_dropout(self, p: float, name: str = "dropout") -> None:
         """Refuse what is no probability."""
@@ -34,3 +41,12 @@ class Dropping(Layer):
             return torch.empty(size).bernoulli_(1 - p).div_(max(1 - p, 1e-30))
 
         return block
+
+    def drop(self, x: torch.Tensor, p: float, number: int) -> torch.Tensor:
+        """Drop elements of this worker's block of tokens."""
+        kept = self.kept(p, number)
+        if kept is None:
+            return x
+        intervals = [intervals_of(sizes)[at] for sizes, at in zip(self.tokens, self.grid.place, strict=False)]
+        whole = [*(sum(sizes) for sizes in self.tokens), x.shape[-1]]
+        return x * kept(whole, [*intervals, (0, x.shape[-1])]).to(x.dtype)

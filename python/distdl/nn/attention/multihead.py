@@ -159,9 +159,7 @@ class DistributedMultiheadAttention(Dropping):
             )
         need_weights, _, is_causal = self.others
         padding, mask = self.structure(self.grid, 3), self.structure(self.grid, 4)
-        self._leaves_out_mask = bool(is_causal and mask and not padding and not need_weights)
-        causal = bool(is_causal) and (self._leaves_out_mask or not mask)
-        self._projected.set_up(query, key, padding, mask, causal, leave_out_mask=self._leaves_out_mask)
+        self._projected.set_up(query, key, padding, mask, bool(is_causal), bool(need_weights))
 
     def compute(
         self,
@@ -183,7 +181,7 @@ class DistributedMultiheadAttention(Dropping):
             key,
             value,
             key_padding_mask,
-            None if self._leaves_out_mask else attn_mask,
+            attn_mask,
             self.kept(self.dropout, 0),
             need_weights,
         )

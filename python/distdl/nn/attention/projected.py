@@ -108,11 +108,16 @@ class Projected:
         key: Sequence[Sequence[int]],
         key_padding: Sequence[Described],
         mask: Sequence[Described],
-        causal: bool,
+        is_causal: bool,
+        need_weights: bool = False,
         names: tuple[str, str] = ("key_padding_mask", "attn_mask"),
-        leave_out_mask: bool = False,
     ) -> None:
-        """Prepare for blocks of these sizes by dimension of the layer's tensors, and masks of all workers."""
+        """Prepare for blocks of these sizes by dimension of the layer's tensors, and masks of all workers.
+
+        As in torch.nn, is_causal stands for the mask where there is no other, and no weights are wanted.
+        """
+        self._leaves_out_mask = bool(is_causal and mask and not key_padding and not need_weights)
+        causal = is_causal and (self._leaves_out_mask or not mask)
         batch, rows, columns = self._extents(query)[0], self._extents(query)[1], self._extents(key)[1]
         keys = sum(columns)
         self._gather_padding = None
@@ -138,7 +143,7 @@ class Projected:
                 self._check_mask(names[1], worker, shape, dtype, [extents, [batch[b] * self.num_heads, *extents]])
                 leading = [1, 1] if len(shape) == 2 else [batch[b], self.num_heads]
                 found[self._order(worker)] = [*leading, rows[s], keys + self.further]
-            shapes += [] if leave_out_mask else [found]
+            shapes += [] if self._leaves_out_mask else [found]
         size = self.embed_dim // self.num_heads
         self.plan = Plan(
             self.name,
@@ -196,7 +201,7 @@ class Projected:
         """The results of this worker's queries, and the weights (N, H, L, S) where they are wanted."""
         q, k, v = self._projections(parameters, query, key, value)
         further = self._further(parameters, q) if self.further else None
-        masks = self._masks(key_padding, mask)
+        masks = self._masks(key_padding, None if self._leaves_out_mask else mask)
         weights = None
         if need_weights:
             y, weights = self.plan.weights(q, k, v, masks, None, kept, further)

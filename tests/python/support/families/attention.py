@@ -109,9 +109,45 @@ def heads(rows=4, columns=4, batch=2, method=None, kdim=None, call=None, masks=(
         results.append([*(["batch"] if batch else []), *extra, "sequence", None])
     given = {"query": query, "key": key, "value": value, **dict(masks)}
     second = call.get("need_weights", True) if second is None else second
-    return over_tokens(
-        twin, options["batch_first"], given, results, more={"method": method}, call=call, second=second
-    )  # fmt: skip
+    return over_tokens(twin, options["batch_first"], given, results, more={"method": method}, call=call, second=second)
+
+
+def encoder_layer(twin, src, src_mask=None, src_key_padding_mask=None, is_causal=False):
+    """With whatever masks there are."""
+    given = {"src": src, "src_mask": src_mask, "src_key_padding_mask": src_key_padding_mask}
+    return over_tokens(lambda: twin, twin.self_attn.batch_first, given, ["tokens"], second=False)
+
+
+DECODED = (
+    "tgt",
+    "memory",
+    "tgt_mask",
+    "memory_mask",
+    "tgt_key_padding_mask",
+    "memory_key_padding_mask",
+)
+
+
+def decoder_layer(twin, *tensors):
+    """With whatever masks there are."""
+    given = dict(zip(DECODED, tensors, strict=False))
+    return over_tokens(lambda: twin, twin.self_attn.batch_first, given, ["tokens"], second=False)
+
+
+def layers(kind, given, method=None, call=None, **options):
+    """A layer of a transformer."""
+    options = {"d_model": 4, "nhead": 2, "dim_feedforward": 5, "dropout": 0.0, "dtype": torch.float64, **options}
+
+    def twin():
+        torch.manual_seed(1)
+        made = kind(**options)
+        for parameter in made.parameters():
+            if parameter.dim() == 1:
+                torch.nn.init.uniform_(parameter, 0.5, 1.5)
+        return made
+
+    batch_first = options.get("batch_first", False)
+    return over_tokens(twin, batch_first, given, ["tokens"], more={"method": method}, call=call or {}, second=False)
 
 
 def ignored(*shape):
@@ -121,6 +157,7 @@ def ignored(*shape):
     return mask
 
 
+ENCODER, DECODER = torch.nn.TransformerEncoderLayer, torch.nn.TransformerDecoderLayer
 WITHOUT = {"need_weights": False}
 PADDING = {"key_padding_mask": ignored(2, 4)}
 ROWS = {"attn_mask": ignored(4, 4)}
@@ -141,10 +178,43 @@ EXAMPLES = {
     "MultiheadAttention without batch": heads(batch=0, masks={"key_padding_mask": ignored(4)}),
     "MultiheadAttention causal": heads(
         masks={"attn_mask": torch.ones(4, 4).triu(1).bool()}, call={"is_causal": True, **WITHOUT}
-    ),  # fmt: skip
+    ),
+    "TransformerEncoderLayer": layers(ENCODER, {"src": scores((4, 2, 4), 1)}),
+    "TransformerEncoderLayer, masks": layers(
+        ENCODER,
+        {"src": scores((2, 4, 4), 1), "src_mask": ignored(4, 4), "src_key_padding_mask": ignored(2, 4)},
+        batch_first=True,
+        norm_first=True,
+        activation="gelu",
+        bias=False,
+    ),
+    "TransformerEncoderLayer, causal in a ring": layers(
+        ENCODER,
+        {"src": scores((4, 4), 1), "src_mask": torch.ones(4, 4).triu(1).bool()},
+        method="ring",
+        call={"is_causal": True},
+    ),
+    "TransformerDecoderLayer": layers(DECODER, {"tgt": scores((4, 2, 4), 1), "memory": scores((3, 2, 4), 2)}),
+    "TransformerDecoderLayer, masks": layers(
+        DECODER,
+        {
+            "tgt": scores((2, 3, 4), 1),
+            "memory": scores((2, 4, 4), 2),
+            "tgt_mask": ignored(3, 3),
+            "memory_mask": scores((3, 4), 3),
+            "memory_key_padding_mask": scores((2, 4), 4),
+        },
+        batch_first=True,
+        norm_first=True,
+        activation=torch.nn.functional.silu,
+    ),
 }
-described = {"MultiheadAttention": multihead}
-SAMPLES = {"MultiheadAttention": 128}
+described = {
+    "MultiheadAttention": multihead,
+    "TransformerEncoderLayer": encoder_layer,
+    "TransformerDecoderLayer": decoder_layer,
+}
+SAMPLES = {"MultiheadAttention": 128, "TransformerEncoderLayer": 74, "TransformerDecoderLayer": 134}
 
 
 def rows() -> dict[str, Row]:
