@@ -80,7 +80,7 @@ class Layer(Module):
             compared.update(self.further_compared())
         with constructing(name, known, {"declared": self._declarations()}):
             pass
-        self._parameter_names = tuple(one for one in self.layouts if one in self._parameters)
+        self._parameter_names = tuple(one for one, _ in self.named_parameters() if one in self.layouts)
         self._transport = ParameterTransport([self.layouts[one] for one in self._parameter_names])
         self.reset_parameters()
         self.prepare()
@@ -316,7 +316,7 @@ class Layer(Module):
             if unknown := [name for name in parameters if name not in dict(layer.named_parameters())]:
                 raise TypeError(f"the layer has no parameters {unknown}, which the module has")
         for name, parameter in parameters.items():
-            getattr(layer, name).requires_grad_(parameter.requires_grad)
+            layer.get_parameter(name).requires_grad_(parameter.requires_grad)
         if layer.layouts:
             state = module.state_dict()
             is_meta = any(tensor.is_meta for tensor in state.values())
