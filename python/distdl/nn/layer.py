@@ -85,7 +85,8 @@ class Layer(Module):
             compared.update(self.further_compared())
         with constructing(name, known, {"declared": self._declarations()}):
             pass
-        self._parameter_names = tuple(one for one, tensor in self._declared() if isinstance(tensor, torch.nn.Parameter))
+        parameters = dict(self.named_parameters())
+        self._parameter_names = tuple(name for name in self.layouts if name in parameters)
         self._transport = ParameterTransport([self.layouts[one] for one in self._parameter_names])
         self.reset_parameters()
         self.prepare()
