@@ -109,6 +109,9 @@ def examples():
     for example in FAMILY_EXAMPLES.values():
         name = dnn.SEQUENTIAL[type(example.twin())].__name__
         table[name] = [*table.get(name, []), *of_family(example)]
+    for form in ("LinearAllGather", "LinearReduceScatter"):
+        chosen = [one for name, one in FAMILY_EXAMPLES.items() if name.startswith(form)]
+        table[f"Distributed{form}"] = [made for example in chosen for made in of_family(example)]
     return table
 
 
