@@ -88,7 +88,7 @@ class FromSequential(Module):
                 raise TypeError(f"the layer has no parameters {unknown}, which the module has")
         for name, parameter in parameters.items():
             layer.get_parameter(name).requires_grad_(parameter.requires_grad)
-        if layer.layouts:
+        if any(getattr(one, "layouts", None) for one in layer.modules()):
             state = module.state_dict()
             is_meta = any(tensor.is_meta for tensor in state.values())
             if everyone.known and everyone.gather(bytes([is_meta]))[everyone.ranks.index(root)] == bytes([0]):

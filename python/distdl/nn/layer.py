@@ -241,7 +241,7 @@ class Layer(FromSequential):
             for name, tensor in zip(self.tensors, self.looked_at(input[:count]), strict=False)
         ]
         try:
-            parameters = self._declared_parameters()
+            parameters = self._agreed_parameters()
         except Exception as error:  # of a parametrization, or of a parameter that was deleted
             tensors[0], parameters = ValueError(f"meets a parameter that is not there: {error}"), []
         if not self.is_random():
@@ -253,7 +253,7 @@ class Layer(FromSequential):
 
     def _distdl_refuse(self, problem: Exception) -> None:
         if self._distdl_agreement is not None:
-            self._distdl_agreement.agree([problem], self._declared_parameters())
+            self._distdl_agreement.agree([problem], self._agreed_parameters())
 
     def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
         self.others = input[len(self.tensors) :]
@@ -267,6 +267,10 @@ class Layer(FromSequential):
         known = self._parameters
         # A parametrized parameter has become a property; one of a module within is named with a dot.
         return [known[name] if name in known else attrgetter(name)(self) for name in self._parameter_names]
+
+    def _agreed_parameters(self) -> list[torch.Tensor]:
+        """What the ranks agree on beside the tensors of a call; it begins with what was declared."""
+        return self._declared_parameters()
 
     def extra_repr(self) -> str:
         """Options and partitions."""

@@ -1,5 +1,7 @@
 """Attention and transformers over a split batch and a split sequence."""
 
+import warnings
+
 import torch
 
 import distdl.nn as dnn
@@ -118,6 +120,30 @@ def encoder_layer(twin, src, src_mask=None, src_key_padding_mask=None, is_causal
     return over_tokens(lambda: twin, twin.self_attn.batch_first, given, ["tokens"], second=False)
 
 
+def encoder(twin, src, mask=None, src_key_padding_mask=None, is_causal=None):
+    """With whatever masks there are."""
+    given = {"src": src, "mask": mask, "src_key_padding_mask": src_key_padding_mask}
+    return over_tokens(lambda: twin, twin.layers[0].self_attn.batch_first, given, ["tokens"], second=False)
+
+
+TRANSFORMED = (
+    "src",
+    "tgt",
+    "src_mask",
+    "tgt_mask",
+    "memory_mask",
+    "src_key_padding_mask",
+    "tgt_key_padding_mask",
+    "memory_key_padding_mask",
+)
+
+
+def transformer(twin, *tensors):
+    """With whatever masks there are."""
+    given = dict(zip(TRANSFORMED, tensors, strict=False))
+    return over_tokens(lambda: twin, twin.batch_first, given, ["tokens"], second=False)
+
+
 DECODED = (
     "tgt",
     "memory",
@@ -140,7 +166,9 @@ def layers(kind, given, method=None, call=None, **options):
 
     def twin():
         torch.manual_seed(1)
-        made = kind(**options)
+        with warnings.catch_warnings():  # of a fast path that is not taken
+            warnings.simplefilter("ignore")
+            made = kind(**options)
         for parameter in made.parameters():
             if parameter.dim() == 1:
                 torch.nn.init.uniform_(parameter, 0.5, 1.5)
@@ -148,6 +176,21 @@ def layers(kind, given, method=None, call=None, **options):
 
     batch_first = options.get("batch_first", False)
     return over_tokens(twin, batch_first, given, ["tokens"], more={"method": method}, call=call or {}, second=False)
+
+
+def stack(kind, layer, given, norm=torch.nn.LayerNorm):
+    """A stack of two layers that differ."""
+
+    def twin():
+        torch.manual_seed(1)
+        one = layer(4, 2, 5, 0.0, dtype=torch.float64)
+        plain = {"enable_nested_tensor": False} if kind is torch.nn.TransformerEncoder else {}
+        made = kind(one, 2, norm and norm(4, dtype=torch.float64), **plain)
+        for parameter in made.parameters():
+            torch.nn.init.uniform_(parameter, 0.1, 0.6)
+        return made
+
+    return over_tokens(twin, False, given, ["tokens"], second=False)
 
 
 def ignored(*shape):
@@ -208,13 +251,37 @@ EXAMPLES = {
         norm_first=True,
         activation=torch.nn.functional.silu,
     ),
+    "TransformerEncoder": stack(
+        torch.nn.TransformerEncoder, ENCODER, {"src": scores((4, 2, 4), 1), "mask": ignored(4, 4)}
+    ),
+    "TransformerDecoder": stack(
+        torch.nn.TransformerDecoder,
+        DECODER,
+        {"tgt": scores((4, 4), 1), "memory": scores((3, 4), 2), "memory_key_padding_mask": ignored(3)},
+        norm=None,
+    ),
+    "Transformer": layers(
+        torch.nn.Transformer,
+        {"src": scores((2, 4, 4), 1), "tgt": scores((2, 3, 4), 2), "src_key_padding_mask": ignored(2, 4)},
+        batch_first=True,
+        num_encoder_layers=1,
+        num_decoder_layers=2,
+    ),
 }
 described = {
     "MultiheadAttention": multihead,
+    "Transformer": transformer,
+    "TransformerEncoder": encoder,
     "TransformerEncoderLayer": encoder_layer,
     "TransformerDecoderLayer": decoder_layer,
 }
-SAMPLES = {"MultiheadAttention": 128, "TransformerEncoderLayer": 74, "TransformerDecoderLayer": 134}
+SAMPLES = {
+    "MultiheadAttention": 128,
+    "Transformer": 128,
+    "TransformerEncoder": 74,
+    "TransformerEncoderLayer": 74,
+    "TransformerDecoderLayer": 134,
+}
 
 
 def rows() -> dict[str, Row]:
