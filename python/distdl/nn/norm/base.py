@@ -150,10 +150,6 @@ class ChannelNorm(Norm):
         """Whether the input is normalized by its own moments, not by the running ones."""
         return self.training or self.running_mean is None
 
-    def per_channel(self, one: torch.Tensor | None) -> torch.Tensor | None:
-        """A value for each channel, in a shape that fits the input."""
-        return None if one is None else one.view(-1, *[1] * (self.grid.dim - 1 - self._channels))
-
     def sampled(self, function: Callable[..., torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         """What torch.nn's function gives for an input of one channel."""
         with_own = functools.partial(function, momentum=0.0, eps=self.eps)

@@ -122,12 +122,11 @@ class DistributedBatchNorm(ChannelNorm):
     def _on_part(self, input: torch.Tensor, gathering: Gathering, momentum: float) -> torch.Tensor:
         """Normalize a block of channels of which other workers have the other elements."""
         arrive = self.start_parameters()
-        block = Block.of(wide(input), self._reduced)
+        block = Block.of(wide(input))
         mean, squares = gathering.merged(block)
         if self.running_mean is not None:
             self.track(mean, squares / (self._count - 1), momentum)
-        weight, bias = map(self.per_channel, self.named(arrive()))
-        return self.as_result(block.normalized(mean, squares / self._count, self.eps, weight, bias), input)
+        return self.as_result(block.normalized(mean, squares / self._count, self.eps, *self.named(arrive())), input)
 
 
 DistributedBatchNorm1d, DistributedBatchNorm2d, DistributedBatchNorm3d = family(

@@ -136,9 +136,10 @@ class DistributedLayerNorm(_FeatureNorm):
         return F.layer_norm(x, list(shape), weight, bias, self.eps)
 
     def on_part(self, x: torch.Tensor, gathering: Gathering) -> torch.Tensor:
-        block = Block.of(x, self._features)
+        leading = self._features[0]
+        block = Block.of(x.reshape(1, math.prod(x.shape[:leading]), math.prod(x.shape[leading:])))
         mean, squares = gathering.merged(block)
-        return block.normalized(mean, squares / self._count, self.eps)
+        return block.normalized(mean, squares / self._count, self.eps).view(x.shape)
 
 
 class DistributedRMSNorm(_FeatureNorm):

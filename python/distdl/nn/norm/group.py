@@ -119,15 +119,15 @@ class DistributedGroupNorm(Norm):
         """Normalize a block with parts of groups: the moments of all parts of the channels make those of the groups."""
         arrive = self.start_parameters()
         n, channels = input.shape[:2]
-        block = Block.of(wide(input).reshape(n, channels, math.prod(input.shape[2:])), [2])
+        block = Block.of(wide(input).reshape(1, n * channels, math.prod(input.shape[2:])))
         means, squares = self._put_together(gathering(block.mean, block.squares), n).unbind(1)
         counts = gathering.counts[: means.shape[0]]  # equal for all blocks of channels
-        moments = merge(means, squares, counts, [0, 3])  # of shape (1, batch, groups, 1)
+        of_groups = merge(means, squares, counts, (0, 3))  # of shape (batch, groups)
         of_channel = torch.arange(self._start, self._start + channels, device=input.device) // self._of_group
-        mean, square = (one.flatten(2).squeeze(0).index_select(1, of_channel).unsqueeze(-1) for one in moments)
-        variance = square / (sum(counts) * self._of_group)
-        weight, bias = (None if one is None else one.unsqueeze(-1) for one in self.named(arrive()))
-        return self.as_result(block.normalized(mean, variance, self.eps, weight, bias).view(input.shape), input)
+        mean, square = (one.index_select(1, of_channel).reshape(-1) for one in of_groups)
+        own = [None if one is None else one.expand(n, channels).reshape(-1) for one in self.named(arrive())]
+        y = block.normalized(mean, square / (sum(counts) * self._of_group), self.eps, *own)
+        return self.as_result(y.view(input.shape), input)
 
     def _put_together(self, gathered: torch.Tensor, n: int) -> torch.Tensor:
         """(workers along the others, mean or squares, batch, groups, channels of a group) from all messages."""

@@ -87,16 +87,18 @@ class _DistributedInstanceNorm(ChannelNorm):
     def _on_part(self, input: torch.Tensor, gathering: Gathering) -> torch.Tensor:
         """Normalize a block of channels of which other workers have other elements."""
         arrive = self.start_parameters()
-        block = Block.of(wide(input), self._space)
+        channels = input.shape[: self._channels + 1]
+        block = Block.of(wide(input).reshape(1, math.prod(channels), math.prod(input.shape[len(channels) :])))
         mean, squares = gathering.merged(block)
         if self.running_mean is not None:
-            self._track_instances(mean.detach(), squares.detach() / (self._count - 1))
-        weight, bias = map(self.per_channel, self.named(arrive()))
-        return self.as_result(block.normalized(mean, squares / self._count, self.eps, weight, bias), input)
+            self._track_instances(mean.detach().view(channels), squares.detach().view(channels) / (self._count - 1))
+        own = [None if one is None else one.expand(channels).reshape(-1) for one in self.named(arrive())]
+        y = block.normalized(mean, squares / self._count, self.eps, *own)
+        return self.as_result(y.view(input.shape), input)
 
     def _track_instances(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
         """Move the running statistics towards the averages over all instances."""
-        own = torch.stack([mean, variance]).flatten(1 + self._channels)
+        own = torch.stack([mean, variance])
         own = own.sum(1) if self._channels else own
         if self._over_batch is not None:
             own = self._over_batch(own).view(len(self._over_batch.counts), *own.shape).sum(0)

@@ -14,37 +14,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 
 from distdl import operators
 from distdl.collective.grid import Grid
+from distdl.nn.norm.in_pieces import moments, per_channel
 
 
 @dataclass(frozen=True)
 class Block:
-    """A worker's block and its moments, which have size 1 in the dimensions that they are taken over.
+    """A worker's block (N, C, *others), and the moments of its channels.
 
     Attributes:
-        deviations: the block less ``pivot``.
-        pivot: about the mean. It counts as constant in derivatives.
+        x: the block.
+        pivot: the mean, rounded to the precision of the block.
         mean: the exact mean, in double precision: a large mean of single precision is rounded too much for a small
             variance of the workers' means.
         squares: the sum of squared deviations from the mean, in double precision.
     """
 
-    deviations: torch.Tensor
+    x: torch.Tensor
     pivot: torch.Tensor
     mean: torch.Tensor
     squares: torch.Tensor
 
     @staticmethod
-    def of(x: torch.Tensor, dims: Sequence[int]) -> Block:
-        """The moments over some dimensions of a block; 0 where these have no elements."""
-        n = max(1, math.prod(x.shape[d] for d in dims))
-        pivot = x.detach().sum(dims, keepdim=True) / n
-        deviations = x - pivot
-        rest = deviations.sum(dims, keepdim=True).double() / n
-        squares = deviations.square().sum(dims, keepdim=True).double() - n * rest.square()
-        return Block(deviations, pivot, pivot.double() + rest, squares)
+    def of(x: torch.Tensor) -> Block:
+        """The block and its moments, which are 0 for channels without elements."""
+        x, (pivot, rest, squares) = moments(x)
+        return Block(x, pivot, pivot.double() + rest, squares)
 
     def normalized(
         self,
@@ -54,18 +52,18 @@ class Block:
         weight: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """(block - mean) / sqrt(variance + eps) * weight + bias, of which all fit the block by broadcasting.
-
-        Weight and bias are multiplied with the moments first: they should not be larger than these.
-        """
-        dtype = self.deviations.dtype
+        """(block - mean) / sqrt(variance + eps) * weight + bias, of which all are values of the channels."""
+        x, pivot = self.x, self.pivot
         scale = (variance + eps).rsqrt()
         if weight is not None:
             scale = scale * weight
-        shift = (self.pivot.double() - mean) * scale
+        shift = (pivot.double() - mean) * scale
         if bias is not None:
             shift = shift + bias
-        return torch.addcmul(shift.to(dtype), self.deviations, scale.to(dtype))
+        scale, shift = scale.to(x.dtype), shift.to(x.dtype)
+        if x.numel() == 0:  # torch's kernel would not look at scale and shift
+            return (x - per_channel(pivot, x)) * per_channel(scale, x) + per_channel(shift, x)
+        return F.batch_norm(x, pivot, torch.ones_like(pivot), scale, shift, eps=0.0)
 
 
 class Gathering:
@@ -91,29 +89,27 @@ class Gathering:
         self._gather = operators.all_gather_among(grid.line(ranks)) if len(ranks) > 1 else None
 
     def __call__(self, *mine: torch.Tensor) -> torch.Tensor:
-        """All workers' values, one worker after the other."""
-        message = torch.cat([one.reshape(-1) for one in mine])
+        """All workers' values, which are of one shape on each, one worker after the other."""
+        message = torch.stack(mine).reshape(-1)  # torch.cat would lose those without elements from second derivatives
         return message if self._gather is None else self._gather(message)
 
     def merged(self, block: Block) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and sum of squared deviations over all workers, in the shape of the block's."""
-        shape = block.mean.shape
-        means, squares = self(block.mean, block.squares).view(len(self.counts), 2, *shape).unbind(1)
-        mean, square = merge(means, squares, self.counts, [0])
-        return mean.view(shape), square.view(shape)
+        """Mean and sum of squared deviations of each channel over all workers."""
+        means, squares = self(block.mean, block.squares).view(len(self.counts), 2, -1).unbind(1)
+        return merge(means, squares, self.counts, (0,))
 
 
 def merge(
-    means: torch.Tensor, squares: torch.Tensor, counts: Sequence[int], dims: Sequence[int]
+    means: torch.Tensor, squares: torch.Tensor, counts: Sequence[int], dims: tuple[int, ...]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Chan's formula for any number of parts at once: mean and sum of squared deviations of the parts together.
 
     Args:
         means, squares: those of the parts, of shape (workers, *groups).
         counts: for each worker, of how many elements each of its parts is.
-        dims: the dimensions along which parts are merged, the first among them. The results have size 1 there.
+        dims: the dimensions along which parts are merged, the first among them.
     """
     n = torch.tensor(counts, dtype=means.dtype, device=means.device).view(-1, *[1] * (means.dim() - 1))
     total = sum(counts) * math.prod(means.shape[d] for d in dims if d != 0)
     mean = (n * means).sum(dims, keepdim=True) / max(total, 1)
-    return mean, (squares + n * (means - mean).square()).sum(dims, keepdim=True)
+    return mean.squeeze(dims), (squares + n * (means - mean).square()).sum(dims)
