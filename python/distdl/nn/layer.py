@@ -15,7 +15,7 @@ from distdl.collective.grid import Grid
 from distdl.nn.from_sequential import FromSequential
 from distdl.nn.masks import draw_key
 from distdl.nn.module import agreement_among
-from distdl.nn.options import NOT_ATTRIBUTES, kind_of, split_arguments
+from distdl.nn.options import NOT_ATTRIBUTES, comparable, kind_of, split_arguments
 from distdl.nn.tie import tied
 from distdl.parameters.layout import current_kind, cut
 from distdl.parameters.transport import ParameterTransport
@@ -70,7 +70,8 @@ class Layer(FromSequential):
         self.options = tuple(options)
         self.partitions, self.given = tuple(partitions), options
         known = {P: value for P, value in partitions.items() if value is not None or P == "P_x"}
-        compared = {**options, **({"device": kind_of(options["device"])} if "device" in options else {})}
+        compared = {key: comparable(value) for key, value in options.items()}
+        compared |= {"device": kind_of(options["device"])} if "device" in options else {}
         if current_kind() != "owner":
             compared["parameter_layout"] = current_kind()
         with constructing(name, known, compared) as grids:

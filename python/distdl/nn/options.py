@@ -26,6 +26,13 @@ def split_arguments(given: Mapping[str, object]) -> tuple[dict[str, PartitionLik
     }
 
 
+def comparable(value: object) -> object:
+    """What an option has in common on all ranks: of a function its name, because its repr shows an address."""
+    return (
+        getattr(value, "__qualname__", value) if callable(value) and not isinstance(value, torch.nn.Module) else value
+    )
+
+
 def kind_of(device: torch.device | str | None) -> str | None:
     """The type of a device, such as "cuda", which is equal on ranks with different devices."""
     return None if device is None else str(device).split(":")[0]
