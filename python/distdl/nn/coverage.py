@@ -25,7 +25,7 @@ class Rule:
     Attributes:
         condition: what must not be split, in words; "" for no condition.
         whole: the same as dimensions.
-        anywhere: whether it holds in whichever order the input's dimensions are, as far as one is split at all.
+        anywhere: whether no order of dimensions makes it right, where the rule is that nothing may be split.
         owns: whether the layer has parameters, which ranks have to share.
     """
 
@@ -58,13 +58,14 @@ def _random(module: Any, n: int) -> Iterable[int]:
 
 
 def _of_batch(module: Any, n: int) -> Iterable[int]:
-    statistics = module.training or module.running_mean is None
-    return [d for d in range(n) if d != 1] if statistics else ()
+    return range(n) if module.training or module.running_mean is None else (1,)
 
 
 def _of_instance(module: Any, n: int) -> Iterable[int]:
     space = int(type(module).__name__.rstrip("d")[-1])
-    return range(-space, 0) if module.training or module.running_mean is None else ()
+    by_channel = module.affine or module.running_mean is not None
+    statistics = module.training or module.running_mean is None
+    return [*range(-space, 0)] * statistics + [-space - 1] * by_channel
 
 
 def _but_batch_of_sequence(module: Any, n: int) -> Iterable[int]:
@@ -87,7 +88,7 @@ _OF_STEP = Rule("features; the batch may be split", _last(1), owns=True)
 WORKS: Mapping[str, Rule] = {
     **dict.fromkeys(_ELEMENTWISE, Rule()),
     "CrossMapLRN2d": Rule("channels", lambda module, n: (1,)),
-    **dict.fromkeys(("RNN", "LSTM", "GRU", "RNNBase"), _OF_SEQUENCE),
+    **dict.fromkeys(("RNN", "LSTM", "GRU"), _OF_SEQUENCE),
     **dict.fromkeys(("RNNCell", "LSTMCell", "GRUCell"), _OF_STEP),
 }
 """The layers of torch.nn that have none of ours, and work on blocks as they are."""
@@ -107,7 +108,8 @@ _LAZY = "its shapes would come from one block; call it once on one process, or g
 REFUSED = {
     "DataParallel": "it splits the batch over devices of one process, again; split the batch by P_x",
     "SyncBatchNorm": "it needs a process group of torch.distributed; DistributedBatchNorm counts over all of P_x",
-    "RNNCellBase": "it computes nothing; the cells that derive from it work on blocks",
+    "RNNBase": "it computes nothing; the layers that derive from it work in Local",
+    "RNNCellBase": "it computes nothing; the cells that derive from it work in Local",
     **{
         f"Lazy{name}": _LAZY.format(name=f"Distributed{name}")
         for name in (
@@ -118,7 +120,8 @@ REFUSED = {
 }  # fmt: skip
 """The layers of torch.nn that there is no use for, and what takes their place."""
 
-_BATCH_NORM = Rule("any dimension, in training", _of_batch, anywhere=True, owns=True)
+_BATCH_NORM = Rule("channels, and in training any dimension", _of_batch, anywhere=True, owns=True)
+_INSTANCE_NORM = Rule("space, and channels with parameters", _of_instance, owns=True)
 _DROPOUT = Rule("any dimension, in training", _random, anywhere=True)
 _NORMALIZED = Rule("the normalized dimensions", lambda module, n: range(-len(module.normalized_shape), 0), owns=True)
 _NOT_BATCH = Rule("anything but the batch", _all_but_batch)
@@ -133,7 +136,7 @@ ALSO: Mapping[str, Rule] = {
     "GroupNorm": Rule("anything but the batch", _all_but_batch, owns=True),
     "LocalResponseNorm": Rule("channels", lambda module, n: (1,)),
     **{f"BatchNorm{dims}d": _BATCH_NORM for dims in (1, 2, 3)},
-    **{f"InstanceNorm{dims}d": Rule("space", _of_instance, owns=True) for dims in (1, 2, 3)},
+    **{f"InstanceNorm{dims}d": _INSTANCE_NORM for dims in (1, 2, 3)},
     **dict.fromkeys(
         ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout", "RReLU"), _DROPOUT
     ),
@@ -203,7 +206,7 @@ def _problems(module: torch.nn.Module, shape: list[int]) -> Iterator[str]:
     else:
         for one in module.modules():
             inner = rule_of(type(one))
-            if inner is not None and inner.anywhere:
+            if inner is not None and inner.anywhere and len([*inner.whole(one, len(shape))]) == len(shape):
                 yield from _split(one, inner, shape)
 
 
