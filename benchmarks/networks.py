@@ -47,7 +47,7 @@ class Case:
 
 
 def norms() -> Iterator[Case]:
-    """An image of 32 channels in two halves, and tokens of 512 features in two halves."""
+    """An image of 32 channels in two halves, and tokens of 1024 features in two halves."""
 
     def batch(P: Partition) -> torch.nn.Module:
         return nn.DistributedBatchNorm2d(grid(P, 1, 1, P.size, 1), 32)
@@ -56,10 +56,10 @@ def norms() -> Iterator[Case]:
     yield Case("BatchNorm2d, 32 x 512 x 512", torch.nn.BatchNorm2d(32), batch, 2, (image,), 1.1)
 
     def layer(P: Partition) -> torch.nn.Module:
-        return nn.DistributedLayerNorm(grid(P, 1, P.size, 1), 512)
+        return nn.DistributedLayerNorm(grid(P, 1, P.size, 1), 1024)
 
-    tokens = torch.randn(4, 2048, 512)
-    yield Case("LayerNorm, 4 x 2048 tokens of 512", torch.nn.LayerNorm(512), layer, 1, (tokens,), 1.05)
+    tokens = torch.randn(8, 2048, 1024)
+    yield Case("LayerNorm, 8 x 2048 tokens of 1024", torch.nn.LayerNorm(1024), layer, 1, (tokens,), 1.05)
 
 
 SECTIONS = {"norms": norms}

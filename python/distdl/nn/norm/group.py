@@ -113,7 +113,9 @@ class DistributedGroupNorm(Norm):
         if input.numel() == 0:
             return self.on_nothing(input)
         weight, bias = self.named(self.parameters_in_use())
-        return F.group_norm(input, input.shape[1] // self._of_group, weight, bias, self.eps)
+        # F.group_norm would refuse a single value; the whole input has more.
+        groups, cudnn = input.shape[1] // self._of_group, torch.backends.cudnn.enabled
+        return torch.group_norm(input, groups, weight, bias, self.eps, cudnn)
 
     def _on_part(self, input: torch.Tensor, gathering: Gathering) -> torch.Tensor:
         """Normalize a block with parts of groups: the moments of all parts of the channels make those of the groups."""

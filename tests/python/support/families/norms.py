@@ -1,5 +1,7 @@
 """Normalization by batch, instance, group, layer, root mean square, and neighboring channels."""
 
+import dataclasses
+
 import torch
 
 import distdl.nn as dnn
@@ -62,7 +64,7 @@ def example(kind, shape, *arguments, training=True, **options):
         return made
 
     one = described[kind.__name__](twin(), values(shape))
-    return Example(twin, lambda: (values(shape),), one.dims, one.cuts, one.results, balanced=one.balanced)
+    return dataclasses.replace(one, twin=twin, inputs=lambda: (values(shape),))
 
 
 EXAMPLES = {
