@@ -317,8 +317,8 @@ class Layer(Module):
             if unknown := [name for name in parameters if name not in dict(layer.named_parameters())]:
                 raise TypeError(f"the layer has no parameters {unknown}, which the module has")
         for name, parameter in parameters.items():
-            getattr(layer, name).requires_grad_(parameter.requires_grad)
-        if layer.layouts:
+            layer.get_parameter(name).requires_grad_(parameter.requires_grad)
+        if any(one.layouts for one in layer.modules() if isinstance(one, Module)):
             state = module.state_dict()
             is_meta = any(tensor.is_meta for tensor in state.values())
             if everyone.known and everyone.gather(bytes([is_meta]))[everyone.ranks.index(root)] == bytes([0]):
