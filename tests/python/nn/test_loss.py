@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import distdl
+import distdl.nn as dnn
 from distdl.nn import DistributedCrossEntropyLoss, DistributedLinear, DistributedMSELoss
 from support.blocks import assemble, block_of, block_slices, blocks_of, grid, grid_shapes
 from support.ranks import job, on_all_ranks, raises_everywhere
@@ -40,22 +41,6 @@ def assert_like(layer, twin, P_x, x, target, my_target, sizes=None, P_loss=None,
     for block, reference in zip(first_and_second(loss, mine, 3.0), first_and_second(expected, whole, 3.0), strict=True):
         together = assemble(block, P_x, x.shape, sizes)
         torch.testing.assert_close(together, reference, **tolerance)
-
-
-@given(st.data())
-@on_all_ranks
-def test_equals_mse_loss(P_world, data):
-    """Any partition of any dimension, uneven and empty blocks; the quotient of no elements is nan."""
-    dim = data.draw(st.integers(0, 3))
-    workers = data.draw(st.sampled_from(grid_shapes(dim, job.size)))
-    P_x = grid(P_world, workers, data.draw(ranks)[: max(int(torch.tensor(workers).prod()), 1)])
-    shape = data.draw(st.lists(st.integers(0, 5), min_size=dim, max_size=dim))
-    sizes = data.draw(blocks_of(shape, workers))
-    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
-    x, target = (torch.randn(shape, dtype=torch.float64, generator=generator) for _ in range(2))
-    reduction = data.draw(reductions)
-    layer, twin = DistributedMSELoss(P_x, reduction), torch.nn.MSELoss(reduction=reduction)
-    assert_like(layer, twin, P_x, x, target, block_of(target, P_x, sizes), sizes, P_x)
 
 
 def without(P, axis):
@@ -289,3 +274,188 @@ def test_wrong_logits_raise_on_all(P_world):
         ValueError, "shapes must be equal", lambda: DistributedMSELoss(P_x)(torch.ones(2, 1), torch.ones(2))
     )
     assert torch.isclose(layer(torch.zeros(2, 2), target), torch.tensor(2.0).log())
+
+
+SPECIAL = {
+    "impossible classes": lambda x: x.masked_fill(torch.arange(6) % 3 == 0, -torch.inf),
+    "impossible classes on one worker": lambda x: x.masked_fill(torch.arange(6) < 3, -torch.inf),
+    "a row of impossible classes": lambda x: torch.cat([torch.full_like(x[:1], -torch.inf), x[1:]]),
+    "nan": lambda x: x.masked_fill(torch.arange(24).view(4, 6) == 8, torch.nan),
+    "inf": lambda x: x.masked_fill(torch.arange(24).view(4, 6) == 8, torch.inf),
+    "large": lambda x: x + 1e8,
+}
+
+
+@pytest.mark.parametrize("change", SPECIAL.values(), ids=SPECIAL)
+@pytest.mark.parametrize("kind", ["CrossEntropyLoss", "LogSoftmax", "Softmax", "Softmin"])
+def test_special_values(P_world, change, kind):
+    """As torch treats them, wherever the classes are; the gradients, too."""
+    P_x = grid(P_world, [1, job.size])
+    x = change(torch.randn(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2)))
+    twin = getattr(torch.nn, kind)(**({"reduction": "sum"} if "Loss" in kind else {"dim": 1}))
+    layer = dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x)
+    targets = [torch.tensor([4, 5, -100, 4])] if "Loss" in kind else []
+    mine, whole = block_of(x, P_x).requires_grad_(), x.clone().requires_grad_()
+    y, expected = layer(mine, *targets), twin(whole, *targets)
+    close = {"rtol": 1e-13, "atol": 1e-15, "equal_nan": True}
+    together = y if "Loss" in kind else assemble(y, P_x, x.shape)
+    torch.testing.assert_close(together.detach(), expected.detach(), **close)
+    y.backward(torch.ones_like(y))
+    expected.backward(torch.ones_like(expected))
+    torch.testing.assert_close(assemble(mine.grad, P_x, x.shape), whole.grad, **close)
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("kind", ["CrossEntropyLoss", "NLLLoss"])
+@pytest.mark.parametrize("weight", [None, torch.zeros(6, dtype=torch.float64)], ids=["", "no weight"])
+def test_a_mean_of_nothing(P_world, split, kind, weight):
+    """nan, with the gradient that torch gives."""
+    P_x = grid(P_world, [1, job.size] if split else [job.size, 1])
+    x = torch.randn(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    target = torch.full((4,), -100) if weight is None else torch.tensor([0, 5, 2, 3])
+    twin = getattr(torch.nn, kind)(weight)
+    layer = dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x)
+    mine, whole = block_of(x, P_x).requires_grad_(), x.clone().requires_grad_()
+    loss = layer(mine, target if split else block_of(target, grid(P_world, [job.size])))
+    assert loss.isnan()
+    assert twin(whole, target).isnan()
+    loss.backward()
+    twin(whole, target).backward()
+    torch.testing.assert_close(assemble(mine.grad, P_x, x.shape), whole.grad, equal_nan=True, rtol=0, atol=0)
+
+
+def test_large_logits_keep_their_digits(P_world):
+    """In single precision, with logits of which the differences count."""
+    P_x = grid(P_world, [1, job.size])
+    x = torch.randn(5, 9, generator=torch.Generator().manual_seed(2)).round(decimals=2) + 4096
+    target = torch.arange(5)
+    exact = torch.nn.functional.cross_entropy(x.double(), target)
+    loss = DistributedCrossEntropyLoss(P_x)(block_of(x, P_x), target)
+    torch.testing.assert_close(loss.double(), exact, rtol=4 * torch.finfo(torch.float32).eps, atol=0)
+
+
+@pytest.mark.parametrize("out_features", [(), (2,)])
+@pytest.mark.parametrize("layout", ["owner", "sharded", "replicated"])
+def test_linear_cross_entropy_over_split_features_and_classes(P_world, out_features, layout):
+    """Neither the features nor, without out_features, the logits are whole anywhere."""
+    torch.manual_seed(0)
+    twin = torch.nn.LinearCrossEntropyLoss(7, 9, out_features=out_features, bias=True, dtype=torch.float64)
+    x, target = torch.randn(3, 7, dtype=torch.float64), torch.randint(9, (3, *out_features))
+    P_x, P_y = grid(P_world, [1, job.size]), grid(P_world, [1, 1 if out_features else job.size])
+    P_W = P_x if out_features else grid(P_world, [job.size, 1])
+    if not out_features:
+        P_x = grid(P_world, [1, 1])
+    with distdl.parameter_layout(layout):
+        layer = dnn.DistributedLinearCrossEntropyLoss.from_sequential(twin, P_x, P_y=P_y, P_W=P_W)
+    mine, whole = block_of(x, P_x).requires_grad_(), x.clone().requires_grad_()
+    loss, expected = layer(mine, target if P_y.active else torch.empty(0)), twin(whole, target)
+    torch.testing.assert_close(loss, expected, rtol=1e-13, atol=0)
+    loss.backward()
+    expected.backward()
+    torch.testing.assert_close(assemble(mine.grad, P_x, x.shape), whole.grad, rtol=1e-12, atol=1e-14)
+    for parameter in layer.parameters():
+        parameter.data = parameter.grad
+    gradients = distdl.sequential_state_dict(layer)
+    for name, parameter in twin.named_parameters():
+        assert job.rank or torch.allclose(gradients[name], parameter.grad, rtol=1e-12, atol=1e-14), name
+
+
+def test_ctc_of_sequences_and_of_targets_put_together(P_world):
+    """Lengths may be lists; each worker has the targets of its part of the batch."""
+    n = job.size + 1
+    P_x = grid(P_world, [1, job.size, 1])
+    log_probs = torch.randn(6, n, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).log_softmax(2)
+    targets, lengths = torch.tensor([[1, 2, 3]] * n), [1 + i % 3 for i in range(n)]
+    start, stop = block_slices(P_x, log_probs.shape)[1].start, block_slices(P_x, log_probs.shape)[1].stop
+    own = torch.cat([targets[i, : lengths[i]] for i in range(start, stop)])
+    for reduction in REDUCTIONS:
+        layer = dnn.DistributedCTCLoss(P_x, reduction=reduction)
+        loss = layer(block_of(log_probs, P_x), own, [6] * (stop - start), tuple(lengths[start:stop]))
+        expected = torch.nn.CTCLoss(reduction=reduction)(log_probs, targets, [6] * n, lengths)
+        torch.testing.assert_close(loss, expected[start:stop] if reduction == "none" else expected)
+
+
+def test_ctc_of_one_sequence(P_world):
+    """Without a batch, on one worker."""
+    P_x = grid(P_world, [1, 1])
+    log_probs = torch.randn(5, 3, generator=torch.Generator().manual_seed(1)).log_softmax(1)
+    arguments = (log_probs, torch.tensor([1, 2]), torch.tensor(5), torch.tensor(2))
+    mine = arguments if P_x.active else [distdl.zero_volume_tensor(dtype=x.dtype) for x in arguments]
+    torch.testing.assert_close(dnn.DistributedCTCLoss(P_x)(*mine), torch.nn.CTCLoss()(*arguments))
+
+
+WRONG_VALUES = {
+    "a probability of 2": (torch.nn.BCELoss(), "between 0 and 1", (torch.full((2,), 2.0), torch.ones(2))),
+    "a nan": (torch.nn.BCELoss(), "between 0 and 1", (torch.full((2,), torch.nan), torch.ones(2))),
+    "a negative variance": (
+        torch.nn.GaussianNLLLoss(), "negative variance", (torch.ones(2), torch.ones(2), -torch.ones(2)),
+    ),
+    "no label": (torch.nn.MultiLabelMarginLoss(), "there are 2 labels", (torch.ones(1, 2), torch.tensor([[2, -1]]))),
+    "no class": (torch.nn.MultiMarginLoss(), "of 2 classes", (torch.ones(1, 2), torch.tensor([2]))),
+    "no step": (
+        torch.nn.CTCLoss(), "there are 2 steps",
+        (torch.zeros(2, 1, 3), torch.tensor([[1]]), torch.tensor([3]), torch.tensor([1])),
+    ),
+    "no target": (
+        torch.nn.CTCLoss(), "target lengths",
+        (torch.zeros(2, 1, 3), torch.tensor([[1]]), torch.tensor([2]), torch.tensor([2])),
+    ),
+    "no class of a target": (
+        torch.nn.CTCLoss(), "there are 3 classes",
+        (torch.zeros(2, 1, 3), torch.tensor([[3]]), torch.tensor([2]), torch.tensor([1])),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("twin", "match", "wrong"), WRONG_VALUES.values(), ids=WRONG_VALUES)
+def test_wrong_values_on_one_rank_raise_on_all(P_world, twin, match, wrong):
+    """Beside a rank that has no part, too."""
+    active = list(range(max(job.size - 1, 1)))
+    dims = wrong[0].dim()
+    shape = [len(active) if d == (1 if dims == 3 else 0) else 1 for d in range(dims)]
+    P_x = grid(P_world, shape, active)
+    layer = dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x)
+    good = tuple(torch.ones_like(x) if x.is_floating_point() else torch.ones_like(x) * (x.dim() == 1) for x in wrong)
+    if isinstance(twin, torch.nn.CTCLoss):
+        good = (wrong[0], torch.tensor([[1]]), torch.tensor([2]), torch.tensor([1]))
+    none = tuple(distdl.zero_volume_tensor(dtype=x.dtype) for x in wrong)
+    mine = good if P_x.active else none
+    layer(*mine)
+    raises_everywhere(ValueError, match, lambda: layer(*(wrong if job.rank == active[-1] else mine)))
+    layer(*mine)
+
+
+def test_a_target_that_has_no_gradient(P_world):
+    P_x = grid(P_world, [1])
+    x = block_of(torch.ones(2), P_x)
+    layer = dnn.DistributedSoftMarginLoss(P_x)
+    raises_everywhere(ValueError, "requires a gradient", lambda: layer(x, torch.ones_like(x).requires_grad_()))
+
+
+SPLIT = {
+    "MultiLabelMarginLoss": ("the labels, along dimension 1, must not be split", dnn.DistributedMultiLabelMarginLoss),
+    "TripletMarginWithDistanceLoss": ("must not be split", dnn.DistributedTripletMarginWithDistanceLoss),
+    "CTCLoss": ("steps and classes cannot be split", dnn.DistributedCTCLoss),
+}
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(("match", "kind"), SPLIT.values(), ids=SPLIT)
+def test_what_cannot_be_split(P_world, match, kind):
+    raises_everywhere(ValueError, match, lambda: kind(grid(P_world, [1, job.size])))
+
+
+def test_weights_that_do_not_fit(P_world):
+    P_x = grid(P_world, [job.size, 1])
+    x = torch.zeros(2, 3)
+    for shape in ([2], [3, 3, 3]):
+        layer = dnn.DistributedBCEWithLogitsLoss(P_x, pos_weight=torch.ones(shape))
+        raises_everywhere((ValueError, RuntimeError), "pos_weight|shape|size", lambda layer=layer: layer(x, x))
+
+
+def test_a_variance_for_all(P_world):
+    """A number, as torch.nn takes it."""
+    P_x = grid(P_world, [job.size, 1])
+    x, y = torch.randn(2, 2 * job.size, 3, generator=torch.Generator().manual_seed(0))
+    loss = dnn.DistributedGaussianNLLLoss(P_x)(block_of(x, P_x), block_of(y, P_x), 0.5)
+    torch.testing.assert_close(loss, torch.nn.GaussianNLLLoss()(x, y, 0.5))

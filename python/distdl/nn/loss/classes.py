@@ -230,7 +230,9 @@ class DistributedCrossEntropyLoss(_Likelihood):
             return "a target of probabilities must have the shape of the logits"
         if self.ignore_index >= 0:
             return f"ignore_index={self.ignore_index} is not supported for a target of probabilities"
-        return "" if target_dtype == dtype else "a target of probabilities must have the dtype of the logits"
+        if target_dtype != dtype and self.autocast is None:
+            return "a target of probabilities must have the dtype of the logits"
+        return ""
 
     def samples(self, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
         input, target = super().samples(dtypes)

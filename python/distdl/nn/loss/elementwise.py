@@ -231,6 +231,11 @@ class DistributedSoftMarginLoss(_ElementwiseLoss):
     def __init__(self, P_x: PartitionLike, reduction: str = "mean") -> None:
         super().__init__(locals())
 
+    def problem_of(self, *tensors: torch.Tensor) -> str:
+        """What torch would raise on the workers alone."""
+        asks = tensors[1].requires_grad and torch.is_grad_enabled()
+        return "has a target that requires a gradient, which is not defined" if asks else ""
+
 
 class DistributedMarginRankingLoss(_ElementwiseLoss):
     """By how much two inputs are not ranked as the target, 1 or -1, says: ``torch.nn.MarginRankingLoss`` in blocks."""

@@ -10,7 +10,15 @@ from torch import nn
 import distdl.nn as dnn
 from distdl.nn import loss
 from support.families import Example
-from support.misuses.table import Row, Wrong, not_a_partition, not_an_int
+from support.misuses.table import (
+    Row,
+    Wrong,
+    not_a_device,
+    not_a_dtype,
+    not_a_further_partition,
+    not_a_partition,
+    not_an_int,
+)
 from support.tensors import values
 
 
@@ -91,13 +99,66 @@ def weights(*shape, seed=7):
     return values(shape, seed=seed) / 2 + 0.25
 
 
-def good(P):
+def ctc(twin, log_probs, targets, input_lengths, target_lengths):
+    """The batch in blocks, unless there is none, or the targets are put together."""
+    lengths = [torch.as_tensor(one) for one in (input_lengths, target_lengths)]
+    split = targets.dim() == 2
+    cuts = ((0, 1, 2), (1, None), (1,), (1,)) if split else (tuple(range(log_probs.dim())), (None,), *((),) * 2)
+    if not split and log_probs.dim() == 3:
+        cuts = ((0, 1, 2), (None,), (None,), (None,))
+    result = (1,) if log_probs.dim() == 3 else ()
+    return Example(
+        lambda: copy.deepcopy(twin), lambda: (log_probs, targets, *lengths), log_probs.dim(), cuts,
+        scalar(twin, result), whole=(0, 2) if split else tuple(range(log_probs.dim())), differentiable=(0,),
+        second=False,
+    )  # fmt: skip
+
+
+def linear(twin, input, target):
+    """The batch in blocks."""
+    if input.dim() == 1:
+        cuts, whole, result = ((0,), (None,) * target.dim()), (0,), ()
+    else:
+        rows = (0, *(None,) * len(twin.out_features))
+        cuts = ((0, 1), rows if target.dim() == len(rows) else (0, None, *rows[1:]))
+        whole, result = (1,), rows
+    return Example(
+        lambda: copy.deepcopy(twin), lambda: (input, target), input.dim(), cuts, scalar(twin, result), whole=whole
+    )
+
+
+def linear_sample(twin, input, target):
+    """One in ten of PyTorch's samples. The others differ in how torch saves memory, or in the cross entropy."""
+    chosen = twin.options is None and twin.reduction == "mean" and twin.label_smoothing > 0
+    return linear(twin, input, target) if chosen else None
+
+
+def linear_twin(*arguments, **options):
+    """With the same weights on all ranks."""
+    torch.manual_seed(4)
+    return nn.LinearCrossEntropyLoss(*arguments, dtype=torch.float64, **options)
+
+
+def good(shape):
     """All ranks along the batch."""
-    return {"P_x": P.create_cartesian_topology_partition([P.size, 1])}
+    return lambda P: {"P_x": P.create_cartesian_topology_partition([P.size if n < 0 else n for n in shape])}
+
+
+def in_two(P):
+    """All ranks along the features, and all along the classes."""
+    one = P.create_cartesian_topology_partition
+    options = {"in_features": P.size * 2, "num_classes": 2}
+    return {"P_x": one([1, P.size]), "P_y": one([1, 1]), "P_W": one([1, P.size]), **options}
 
 
 # Those whose misuses are all tried. The others share their code.
 IN_FULL = ("DistributedCrossEntropyLoss", "DistributedTripletMarginLoss", "DistributedSmoothL1Loss")
+spoken = (
+    floats(6, 3, 4).log_softmax(2),
+    torch.tensor([[1, 3, 1], [3, 3, 0], [1, 0, 0]]),
+    torch.tensor([6, 5, 4]),
+    torch.tensor([3, 2, 1]),
+)
 x, y = floats(3, 4), floats(3, 4, seed=1)
 EXAMPLES = {
     "L1Loss": elementwise(nn.L1Loss(), x, y),
@@ -128,7 +189,7 @@ EXAMPLES = {
     "GaussianNLLLoss none": elementwise(nn.GaussianNLLLoss(eps=0.5, reduction="none"), x, y, chances(3, 4)),
     "HingeEmbeddingLoss": elementwise(nn.HingeEmbeddingLoss(1.5), x, signs(3, 4)),
     "HingeEmbeddingLoss none": elementwise(nn.HingeEmbeddingLoss(reduction="none"), x, signs(3, 4).long()),
-    "SoftMarginLoss": elementwise(nn.SoftMarginLoss(), x, signs(3, 4)),
+    "SoftMarginLoss": elementwise(nn.SoftMarginLoss(), x, signs(3, 4).long()),
     "MarginRankingLoss": elementwise(nn.MarginRankingLoss(0.3), x, y, signs(3, 4)),
     "MarginRankingLoss none": elementwise(nn.MarginRankingLoss(reduction="none"), x, y, signs(3, 4).long()),
     "MultiLabelSoftMarginLoss": of_features(nn.MultiLabelSoftMarginLoss(weights(4)), x, signs(3, 4).relu()),
@@ -178,6 +239,13 @@ EXAMPLES = {
     "CrossEntropyLoss of probabilities": of_classes(
         nn.CrossEntropyLoss(weights(4), label_smoothing=0.1), x, chances(3, 4)
     ),
+    "LinearCrossEntropyLoss": linear(linear_twin(4, 5, bias=True), x, classes(5, 3)),
+    "LinearCrossEntropyLoss none": linear(
+        linear_twin(4, 3, out_features=(2,), weight=weights(3), ignore_index=1, reduction="none"), x, classes(3, 3, 2)
+    ),
+    "LinearCrossEntropyLoss of probabilities": linear(linear_twin(4, 5, label_smoothing=0.2), x, chances(3, 5)),
+    "CTCLoss": ctc(nn.CTCLoss(), *spoken),
+    "CTCLoss none": ctc(nn.CTCLoss(blank=2, reduction="none"), *spoken),
     "CrossEntropyLoss of probabilities none": of_classes(nn.CrossEntropyLoss(reduction="none"), floats(4), chances(4)),
 }  # fmt: skip
 
@@ -193,12 +261,14 @@ described = {
     **dict.fromkeys(("MultiMarginLoss", "NLLLoss", "CrossEntropyLoss"), of_classes),
     **dict.fromkeys(("MultiLabelSoftMarginLoss", "CosineEmbeddingLoss"), of_features),
     "MultiLabelMarginLoss": of_labels,
+    "CTCLoss": ctc,
+    "LinearCrossEntropyLoss": linear_sample,
 }  # fmt: skip
 SAMPLES = {
     "L1Loss": 10, "MSELoss": 16, "SmoothL1Loss": 16, "HuberLoss": 8, "BCELoss": 12, "BCEWithLogitsLoss": 12,
     "KLDivLoss": 20, "PoissonNLLLoss": 14, "GaussianNLLLoss": 10, "HingeEmbeddingLoss": 20, "SoftMarginLoss": 8,
     "MarginRankingLoss": 10, "MultiLabelSoftMarginLoss": 10, "MultiLabelMarginLoss": 16, "MultiMarginLoss": 14,
-    "CosineEmbeddingLoss": 10, "NLLLoss": 56, "CrossEntropyLoss": 210,
+    "CosineEmbeddingLoss": 10, "NLLLoss": 56, "CrossEntropyLoss": 210, "CTCLoss": 80, "LinearCrossEntropyLoss": 84,
 }  # fmt: skip
 
 
@@ -221,9 +291,20 @@ NOT = {
     "margin": not_a_number("margin"),
     "beta": [*not_a_number("beta"), Wrong(-1.0, RuntimeError, "beta")],
     "delta": [*not_a_number("delta"), Wrong(0.0, RuntimeError, "delta")],
+    "blank": [*not_an_int("blank"), Wrong(-1, ValueError, "negative")],
+    "zero_infinity": [Wrong(v, TypeError, "zero_infinity") for v in (None, 1, "a")],
+    "in_features": not_an_int("in_features"),
+    "num_classes": not_an_int("num_classes"),
+    "out_features": [Wrong(v, TypeError, "out_features") for v in (3, "a", (1.5,), None)],
+    "dtype": not_a_dtype(),
+    "device": not_a_device(),
+    "P_y": not_a_further_partition("P_y is not given"),
+    "P_W": not_a_further_partition("P_W is not given"),
     "distance_function": [Wrong(v, TypeError, "distance_function") for v in (3, "a")],
 }
 OTHER = {
+    "in_features": 3, "num_classes": 3, "out_features": (2,), "bias": True, "dtype": torch.float64, "device": "meta",
+    "blank": 1, "zero_infinity": True,
     "reduction": "sum", "weight": torch.ones(1), "pos_weight": torch.ones(1), "ignore_index": 1, "label_smoothing": 0.5,
     "log_target": True, "log_input": False, "full": True, "swap": True, "eps": 0.25, "margin": 0.25, "beta": 0.25,
     "delta": 0.25, "p": 2, "distance_function": torch.dist,
@@ -250,5 +331,10 @@ def rows() -> dict[str, Row]:
         other = {one: OTHER[one] for one in options if one in OTHER}
         if name == "DistributedTripletMarginLoss":
             other["p"] = 1.0
-        table[f"nn.{name}"] = Row(kind, good, wrong, other)
+        if "Linear" in name:  # ignore_index may be None
+            wrong["ignore_index"] = [one for one in wrong["ignore_index"] if one.value is not None]
+            wrong |= {"label_smoothing": NOT["label_smoothing"], "out_features": NOT["out_features"]}
+            table[f"nn.{name}"] = Row(kind, in_two, wrong, other)
+            continue
+        table[f"nn.{name}"] = Row(kind, good([1, -1, 1] if "CTC" in name else [-1, 1]), wrong, other)
     return table

@@ -1,0 +1,117 @@
+"""The connectionist temporal classification loss over blocks of the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from distdl.collective.construction import PartitionLike
+from distdl.nn.layer import Described
+from distdl.nn.loss.base import Loss
+from distdl.nn.options import integer
+
+__all__ = ["DistributedCTCLoss"]
+
+
+class DistributedCTCLoss(Loss):
+    """The loss of sequences whose alignment is not known: ``torch.nn.CTCLoss`` in blocks of the batch.
+
+    Steps and classes are not split: each step goes over all classes and needs the step before it.
+    """
+
+    tensors = ("log_probs", "targets", "input_lengths", "target_lengths")
+    function = staticmethod(F.ctc_loss)
+    integral = ("targets", "input_lengths", "target_lengths")
+    shapes = (
+        "Log-probabilities ``(T, N, C)`` over P_x ``[1, p, 1]``, or ``(T, C)`` over ``[1, 1]``. Targets ``(N, S)``, or "
+        "put together in one dimension, and lengths ``(N)``, as tensors or sequences, each for this worker's part of "
+        "the batch. With reduction='none' the result is the block of the losses ``(N)``."
+    )
+    blank: int
+    zero_infinity: bool
+
+    def __init__(
+        self, P_x: PartitionLike, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False
+    ) -> None:
+        super().__init__(locals())
+
+    def check_grid(self) -> None:
+        shape = list(self.grid.shape)
+        if len(shape) not in (2, 3) or shape[0] > 1 or shape[-1] > 1:
+            raise ValueError(
+                f"DistributedCTCLoss: P_x has shape {shape}; it must be [1, p, 1] or [1, 1], because steps and classes "
+                "cannot be split: each step goes over all classes and needs the step before it"
+            )
+        if integer("DistributedCTCLoss", self.blank, "blank") < 0:
+            raise ValueError(f"DistributedCTCLoss: blank={self.blank}; it must not be negative")
+
+    def _tried(self, dtypes: Sequence[torch.dtype], device: torch.device | None = None) -> torch.dtype:
+        none = torch.zeros(1, dtype=torch.int64)
+        log_probs = torch.zeros((1, 1, 1), dtype=dtypes[0], device=device)
+        return F.ctc_loss(log_probs, none.to(device).unsqueeze(0), none + 1, none, reduction="none").dtype
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """Take lengths as sequences of integers as well."""
+        named = {**dict(zip(self.tensors, args, strict=False)), **kwargs}
+        if len(args) + len(kwargs) == len(named) and set(named) == set(self.tensors):
+            args = tuple(_lengths(named[one]) if "lengths" in one else named[one] for one in self.tensors)
+            kwargs = {}
+        return super().forward(*args, **kwargs)
+
+    def why_not(self, *described: Described) -> str:
+        shape, targets, *lengths = (shape for shape, _ in described)
+        if len(shape) != self.grid.dim:
+            return f"the log-probabilities must have the {self.grid.dim} dimensions of P_x"
+        if any(dtype not in (torch.int32, torch.int64) for _, dtype in described[1:]):
+            return "targets and lengths must be of dtype int32 or int64"
+        batch = shape[1:-1]
+        if any(one not in (batch, batch or [1]) for one in lengths) or len(targets) not in (1, 1 + len(batch)):
+            return "there must be a target and two lengths for each element of the batch"
+        return "there must be a target for each element of the batch" if targets[:-1] not in ([], batch) else ""
+
+    def check_extents(self) -> None:
+        classes = self.structure(self.grid)[0][0][-1]
+        self.blocks(self.grid)  # raises where they do not fit together
+        if self.blank >= classes:
+            raise ValueError(f"DistributedCTCLoss: blank={self.blank}; there are {classes} classes")
+
+    def problem_of(self, *tensors: torch.Tensor) -> str:
+        """What torch would raise on this worker alone, and classes that do not exist, which torch would read."""
+        log_probs, targets, steps, lengths = tensors
+        if not steps.numel():
+            return ""
+        if steps.min() < 0 or steps.max() > log_probs.shape[0]:
+            return f"has input lengths from {steps.min()} to {steps.max()}; there are {log_probs.shape[0]} steps"
+        concatenated = targets.dim() == 1 and log_probs.dim() == 3
+        room = targets.shape[-1]
+        if lengths.min() < 0 or (int(lengths.sum()) != room if concatenated else lengths.max() > room):
+            shape = list(targets.shape)
+            return f"has target lengths from {lengths.min()} to {lengths.max()}, of targets of shape {shape}"
+        if not concatenated:
+            targets = targets[torch.arange(room, device=targets.device) < lengths.to(targets.device).unsqueeze(-1)]
+        if targets.numel() and (targets.min() < 0 or targets.max() >= log_probs.shape[-1]):
+            return f"has targets from {targets.min()} to {targets.max()}; there are {log_probs.shape[-1]} classes"
+        return ""
+
+    def losses(self, reduction: str, *tensors: torch.Tensor) -> torch.Tensor:
+        log_probs, *_, lengths = tensors
+        if log_probs.dim() == 3 and not log_probs.shape[1]:  # torch refuses an empty batch
+            losses = log_probs.sum((0, 2))
+        else:
+            losses = super().losses("none", *tensors)
+        if self.reduction == "mean":
+            losses = losses / lengths.to(losses.device).clamp(min=1).reshape(losses.shape)
+        return losses if reduction == "none" else losses.sum()
+
+    def count(self, *tensors: torch.Tensor) -> torch.Tensor | float:
+        """The batch."""
+        return float(tensors[0].shape[1] if tensors[0].dim() == 3 else 1)
+
+
+def _lengths(given: object) -> object:
+    """Lengths as a tensor, if they are given as integers."""
+    if isinstance(given, int) or (isinstance(given, list | tuple) and all(isinstance(one, int) for one in given)):
+        return torch.tensor(given, dtype=torch.int64)
+    return given

@@ -1,0 +1,148 @@
+"""The cross entropy of a linear layer's logits: the last two layers of a language model in one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+
+from distdl.collective.construction import PartitionLike
+from distdl.collective.grid import Grid
+from distdl.nn.layer import Layer
+from distdl.nn.linear import DistributedLinear
+from distdl.nn.loss.classes import DistributedCrossEntropyLoss
+from distdl.nn.options import integer, number
+from distdl.partition import Partition
+
+__all__ = ["DistributedLinearCrossEntropyLoss"]
+
+
+class DistributedLinearCrossEntropyLoss(Layer):
+    """The cross entropy of linearly transformed features: ``torch.nn.LinearCrossEntropyLoss`` in blocks.
+
+    It is :class:`DistributedLinear`, whose parameters are those of ``linear``, and
+    :class:`DistributedCrossEntropyLoss`: with the classes split, no rank ever has the logits of all classes.
+
+    Args:
+        P_x: the partition of the features: ``[batch, p_in]``, or ``[p_in]`` without a batch.
+        in_features, num_classes, out_features, bias, device, dtype: as in ``torch.nn.LinearCrossEntropyLoss``.
+        reduction, weight, ignore_index, label_smoothing: likewise. Weights are whole, the same on all ranks.
+        P_y: the partition of the logits: ``[batch, p_classes]``, or ``[p_classes]``.
+        P_W: the workers that compute the logits, as in :class:`DistributedLinear`.
+
+    Without P_y and P_W neither features nor classes are split. torch.nn's ``options``, which choose how logits are cut
+    into chunks to save memory, and ``size_average`` and ``reduce`` are left out.
+
+    Shape:
+        Features ``(N, in_features)`` or ``(in_features)`` in blocks over P_x, balanced along the features. Targets of
+        class indices ``(N, *out_features)``, or of probabilities ``(N, num_classes, *out_features)``, are in blocks
+        over P_y, as in :class:`DistributedCrossEntropyLoss`. The result is a scalar on every rank; with
+        reduction='none' it is the block of the losses, on the workers with the first classes.
+
+    Raises:
+        ValueError: on all ranks, if the partitions or blocks do not fit each other, classes are split although
+            ``out_features`` is not empty, or an option is out of its range.
+        RuntimeError: on all ranks, if the dtypes of features and parameters differ, without autocast.
+
+    Constructing and calling are collective over the communicator that the partitions come from. Every rank has to call
+    ``backward()``; the loss counts once.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.LinearCrossEntropyLoss.html.
+    """
+
+    tensors: ClassVar[tuple[str, ...]] = ("input", "target")
+    P_y: Partition | None
+    P_W: Partition | None
+    in_features: int
+    num_classes: int
+    out_features: tuple[int, ...]
+    reduction: str
+    ignore_index: int | None
+    label_smoothing: float
+    weight: torch.Tensor | None
+    _loss: DistributedCrossEntropyLoss
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        in_features: int,
+        num_classes: int,
+        *,
+        out_features: tuple[int, ...] = (),
+        bias: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        reduction: str = "mean",
+        weight: torch.Tensor | None = None,
+        ignore_index: int | None = None,
+        label_smoothing: float = 0.0,
+        P_y: PartitionLike | None = None,
+        P_W: PartitionLike | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        name = type(self).__name__
+        for which in ("in_features", "num_classes"):
+            integer(name, getattr(self, which), which)
+        if self.ignore_index is not None:
+            integer(name, self.ignore_index, "ignore_index")
+        if not 0.0 <= number(name, self.label_smoothing, "label_smoothing") <= 1.0:
+            raise ValueError(f"{name}: label_smoothing={self.label_smoothing}; it must be in [0, 1]")
+        if not isinstance(self.out_features, Sequence):
+            raise TypeError(f"{name}: out_features={self.out_features!r}; it must be a sequence of integers")
+        self.out_features = tuple(integer(name, n, "out_features", self.out_features) for n in self.out_features)
+        classes = self.grid if self.P_y is None else self.P_y.grid
+        dims = self.grid.dim
+        if self.grid.known and (dims not in (1, 2) or classes.dim != dims):
+            raise ValueError(
+                f"{name}: P_x has shape {list(self.grid.shape)} and P_y {list(classes.shape)}; they must be [batch, "
+                "p_in] and [batch, p_classes], or [p_in] and [p_classes]"
+            )
+        if self.out_features and self.grid.known and (dims == 1 or classes.shape[-1] > 1):
+            raise ValueError(
+                f"{name}: out_features={self.out_features}, P_x has shape {list(self.grid.shape)} and P_y "
+                f"{list(classes.shape)}; with out_features there is a batch, and classes are not split"
+            )
+        self._logits = classes
+
+    def prepare(self) -> None:
+        given, grid = self.given, self._logits
+        self.linear = DistributedLinear(
+            self.P_x, self.in_features, self.num_classes * math.prod(self.out_features), given["bias"],
+            given["device"], given["dtype"], P_y=self.P_y, P_W=self.P_W,
+        )  # fmt: skip
+        logits = grid.reshaped((*grid.shape, *(1,) * len(self.out_features))) if grid.known else grid
+        ignored = -100 if self.ignore_index is None else self.ignore_index
+        loss = DistributedCrossEntropyLoss(logits, given["weight"], ignored, self.reduction, self.label_smoothing)
+        self.register_buffer("weight", loss.weight)
+        self.__dict__["_loss"] = loss  # no submodule: in the state the weight is this layer's
+
+    @classmethod
+    def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
+        """The options of this layer, some of which torch.nn keeps in ``linear``."""
+        linear = module.linear
+        return {**super().options_of(module), "in_features": linear.in_features, "bias": linear.bias is not None}
+
+    def agreeing(self) -> list[Grid]:
+        """All ranks that hold the loss: each of them receives the number."""
+        return [self.grid.constructing_ranks(), *super().agreeing()]
+
+    def _declared_parameters(self) -> list[torch.Tensor]:
+        return self.linear._declared_parameters()
+
+    def set_up(self) -> None:
+        probabilities = [1 for _, dtype in self.structure(self._logits, 1) if dtype.is_floating_point]
+        if probabilities and self.ignore_index is not None:
+            name, ignored = type(self).__name__, self.ignore_index
+            raise ValueError(f"{name}: ignore_index={ignored} is not supported for a target of probabilities")
+
+    def compute(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """The loss of this rank's blocks and of all others."""
+        logits = self.linear(input)
+        if self._logits.active and self.out_features:
+            logits = logits.unflatten(-1, (self.num_classes, *self.out_features))
+        self._loss.weight = self.weight  # which a conversion of this layer may have replaced
+        return self._loss(logits, target)
