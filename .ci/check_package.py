@@ -20,7 +20,7 @@ def is_private(name: str) -> bool:
 
 
 def module_of(path: Path) -> str:
-    """distdl.nn.linear for python/distdl/nn/linear.py; a package is named by its folder."""
+    """distdl.nn.local for python/distdl/nn/local.py; a package is named by its folder."""
     parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 

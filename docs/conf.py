@@ -94,9 +94,18 @@ def check_that_all_is_documented(app: Sphinx, env: BuildEnvironment) -> None:
                 logging.getLogger(__name__).warning("%s is public, but on none of the API pages", full_name)
 
 
+def write_families(folder: Path) -> None:
+    """A file for each family of layers, with the documentation of its classes."""
+    for module in vars(distdl.nn).values():
+        if isinstance(module, ModuleType) and hasattr(module, "__all__"):
+            text = "\n\n".join(f".. autoclass:: distdl.nn.{name}" for name in module.__all__)
+            (folder / f"family-{module.__name__.rpartition('.')[2]}.rst").write_text(text + "\n")
+
+
 def setup(app: Sphinx) -> None:
     pictures.draw_all(here / "_generated")
     performance.write_all(here / "_generated")
+    write_families(here / "_generated")
     app.add_directive("picture", Picture)
     app.add_html_math_renderer("mathml", (write_inline_math, None), (write_math_block, None))
     app.connect("env-check-consistency", check_that_all_is_documented)

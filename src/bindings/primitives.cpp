@@ -66,12 +66,6 @@ at::Tensor call_traced(Primitive& self, const py::object& x, bool linear, bool d
   return autograd::call_traced(self, input, linear, differentiated);
 }
 
-std::vector<Shape> sizes_of(const std::vector<geometry::Blocks>& blocks) {
-  std::vector<Shape> sizes;
-  for (const auto& along : blocks) sizes.push_back(along.sizes());
-  return sizes;
-}
-
 template <class Made, class... Arguments>
 std::unique_ptr<Made> make(const py::object& root, Arguments&&... arguments) {
   const auto handle = communicator_handle(root);
@@ -136,10 +130,7 @@ void bind_primitives(py::module_& m) {
            }),
            py::arg("root"), py::arg("P_x"));
 
-  py::class_<ExchangePrimitive, Primitive>(m, "Exchange")
-      .def_property_readonly(
-          "blocks", [](const ExchangePrimitive& self) { return sizes_of(self.blocks()); },
-          "The sizes of the input's blocks by dimension, as agreed on at the last call.");
+  py::class_<ExchangePrimitive, Primitive>(m, "Exchange");
   py::class_<RepartitionPrimitive, ExchangePrimitive>(m, "Repartition")
       .def(py::init([](const py::object& root, const Workers& x, const Workers& y, bool preserve_batch) {
              return make<RepartitionPrimitive>(root, named("P_x", x), named("P_y", y), preserve_batch);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <variant>
 #include <vector>
 
 #include "geometry/blocks.hpp"
@@ -79,8 +78,6 @@ struct Interpolation {
   template <class Real>
   Real scale(std::int64_t n) const;
 };
-
-using Resizing = std::variant<AdaptiveWindows, Interpolation, Window>;
 
 /// Blocks of the outputs that are cut as near as possible to where the blocks of the inputs are cut: each output is
 /// with the inputs at its place; outputs before the first or behind the last input are with these. `Made` is a class

@@ -145,9 +145,8 @@ ExchangePrimitive::ExchangePrimitive(std::string name, MPI_Comm root, const Part
 OperatorPtr ExchangePrimitive::plan(const GlobalStructure& structure) {
   const auto dtype = check_roles(*id_, x_, structure);
   filled({1}, fill_, dtype);  // refuses here, where all ranks do
-  auto blocks = check_blocks(*id_, x_, structure);
+  const auto blocks = check_blocks(*id_, x_, structure);
   const auto exchange = geometry::plan_exchange(blocks, wanted(blocks), x_.mine, y_.mine, periodic_);
-  blocks_ = std::move(blocks);
 
   const auto side = [&](const Placement& other, const std::vector<geometry::Transfer>& transfers) {
     auto made = std::make_shared<RegionExchange::Side>();

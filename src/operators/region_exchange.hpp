@@ -42,10 +42,6 @@ class RegionExchange final : public LinearOperator {
 
 /// The exchange in which the workers of x, which hold `blocks`, send to the workers of y what those want.
 class ExchangePrimitive : public Primitive {
- public:
-  /// The blocks of the input as last agreed on, by dimension; empty before the first call and outside of P_x.
-  const std::vector<geometry::Blocks>& blocks() const { return blocks_; }
-
  protected:
   ExchangePrimitive(std::string name, MPI_Comm root, const Partition& x, const Partition& y, std::vector<bool> periodic,
                     double fill, bool preserve_batch);
@@ -63,7 +59,6 @@ class ExchangePrimitive : public Primitive {
   std::vector<bool> periodic_;
   double fill_;
   bool preserve_batch_;
-  std::vector<geometry::Blocks> blocks_;
 };
 
 }  // namespace distdl::operators

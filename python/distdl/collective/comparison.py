@@ -23,7 +23,15 @@ Result = TypeVar("Result")
 # Exceptions of these types keep their type when all ranks raise them; any other becomes a RuntimeError.
 _RAISED: dict[str, type[Exception]] = {
     kind.__name__: kind
-    for kind in (TypeError, ValueError, RuntimeError, NotImplementedError, OverflowError, ZeroDivisionError)
+    for kind in (
+        TypeError,
+        ValueError,
+        IndexError,
+        RuntimeError,
+        NotImplementedError,
+        OverflowError,
+        ZeroDivisionError,
+    )
 }
 
 

@@ -2,14 +2,154 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 
+from distdl import operators
 from distdl.collective.construction import PartitionLike
 from distdl.nn.dropout import RandomLayer
+from distdl.nn.layer import Layer
 from distdl.nn.masks import random_uniform
+from distdl.nn.options import integer
+from distdl.nn.windows.blocks import intervals_of
+from distdl.operators.dispatch import Inactive, Operator
+from distdl.parameters.layout import cut
 
-__all__ = ["DistributedRReLU"]
+__all__ = ["DistributedGLU", "DistributedPReLU", "DistributedRReLU"]
+
+
+class DistributedPReLU(Layer):
+    r"""Applies :math:`\max(0, x) + a \min(0, x)`, where a is learned: ``torch.nn.PReLU`` in blocks.
+
+    Args:
+        P_x: the partition of input and result, of any shape.
+        num_parameters, init, device, dtype: as in ``torch.nn.PReLU``.
+
+    Shape:
+        Any number of dimensions, as P_x has, in any blocks; channels, dimension 1, in balanced blocks where there are
+        several parameters. The result is in the same blocks; zero volume on all other ranks.
+
+    Attributes:
+        weight: a number for all channels, or this worker's balanced block of one for each channel.
+
+    Raises:
+        RuntimeError: on all ranks, if there are several parameters and not as many channels, or if the dtypes of input
+            and weight differ.
+        ValueError: on all ranks, if the input is not in blocks as described.
+
+    Constructing is collective over the communicator that P_x comes from, calling over the ranks of P_x.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.PReLU.html.
+    """
+
+    num_parameters: int
+    init: float
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        num_parameters: int = 1,
+        init: float = 0.25,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        self.num_parameters = integer("DistributedPReLU", self.num_parameters, "num_parameters")
+        if self.num_parameters < 1:
+            raise RuntimeError(f"DistributedPReLU: num_parameters={self.num_parameters}; it must be at least 1")
+        try:
+            value = float(self.init)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"DistributedPReLU: init={self.init!r}; it must be a number") from error
+        by_channel = self.num_parameters > 1 and self.grid.dim > 1
+        initialize = partial(torch.nn.init.constant_, val=value)
+        shape, axes = (self.num_parameters,), (1 if by_channel else None,)
+        self.declare_parameter("weight", self.grid, shape, axes, initialize=initialize)
+
+    def set_up(self) -> None:
+        extents = [sum(sizes) for sizes in self.blocks(self.grid)]
+        channels = extents[1] if len(extents) > 1 else 1
+        if self.num_parameters not in (1, channels):
+            raise RuntimeError(
+                f"DistributedPReLU: the input of shape {extents} has {channels} channels; num_parameters="
+                f"{self.num_parameters} must be 1 or as many"
+            )
+        if self.num_parameters > 1:
+            self.check_balanced(1, channels, "num_parameters")
+        _, dtype = self.structure(self.grid)[0]
+        if dtype != self.weight.dtype and self.autocast is None:
+            raise RuntimeError(f"DistributedPReLU: the input is {dtype} but the weight {self.weight.dtype}")
+
+    def compute(self, input: torch.Tensor) -> torch.Tensor:
+        """Apply the layer to this rank's block of the input."""
+        return F.prelu(input, *self.parameters_in_use()) if self.grid.active else self.without_part(input)
+
+
+class DistributedGLU(Layer):
+    r"""Applies :math:`a \sigma(b)` to the halves a and b of a dimension: ``torch.nn.GLU`` in blocks.
+
+    Where the dimension is split, each worker receives those elements of both halves from which its block of the result
+    is made.
+
+    Args:
+        P_x: the partition of input and result, of any shape.
+        dim: the dimension, as in ``torch.nn.GLU``.
+
+    Shape:
+        Any number of dimensions, as P_x has, in any blocks. The result is half as long in ``dim``, in balanced blocks
+        there, and in the same blocks as the input in all other dimensions; zero volume on all other ranks.
+
+    Raises:
+        ValueError: on all ranks, if the input is not in blocks of P_x, or has no dimension ``dim``.
+        RuntimeError: on all ranks, if an odd number of elements cannot be halved, or torch has no such dtype.
+
+    Constructing is collective over the communicator that P_x comes from, calling over the ranks of P_x.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.GLU.html.
+    """
+
+    tensors: ClassVar[tuple[str, ...]] = ("input",)
+    dim: int
+
+    def __init__(self, P_x: PartitionLike, dim: int = -1) -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        self.dim = integer("DistributedGLU", self.dim, "dim")
+        n = self.grid.dim
+        if self.grid.known and not -n <= self.dim < n:
+            raise ValueError(f"DistributedGLU: dim={self.dim}; P_x has {n} dimensions")
+        self._halves: list[Operator | Inactive] = []
+
+    def set_up(self) -> None:
+        sizes, (_, dtype) = self.blocks(self.grid), self.structure(self.grid)[0]
+        extents, d = [sum(along) for along in sizes], self.dim % self.grid.dim
+        if extents[d] % 2:
+            raise RuntimeError(
+                f"DistributedGLU: the input of shape {extents} has an odd number of elements in dimension {d}; it "
+                "must be even, so that it has halves"
+            )
+        if not dtype.is_floating_point:
+            raise RuntimeError(f"DistributedGLU: the input is {dtype}; torch has no glu for it")
+        half, wanted = extents[d] // 2, [intervals_of(along) for along in sizes]
+        self._halves = []
+        if len(sizes[d]) > 1:
+            for start in (0, half):
+                of_half = [(start + first, start + last) for first, last in cut(half, len(sizes[d]))]
+                boxes = [*wanted[:d], of_half, *wanted[d + 1 :]]
+                self._halves.append(operators.interval_exchange("DistributedGLU", self.grid, self.grid, boxes))
+
+    def compute(self, input: torch.Tensor) -> torch.Tensor:
+        """Apply the layer to this rank's block of the input."""
+        if not self.grid.active:
+            return self.without_part(input)
+        x = torch.cat([half(input) for half in self._halves], self.dim) if self._halves else input
+        return F.glu(x, self.dim)
 
 
 class DistributedRReLU(RandomLayer):

@@ -1,3 +1,210 @@
-"""Distances and similarities along a dimension that may be split."""
+"""Distances and similarities of vectors whose elements may be spread over workers."""
 
-__all__: list[str] = []
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from distdl import operators
+from distdl.collective.construction import PartitionLike
+from distdl.collective.grid import Grid
+from distdl.nn.layer import Layer
+from distdl.nn.options import integer, number
+from distdl.nn.precision import wide
+from distdl.parameters.transport import zero_of
+
+__all__ = ["DistributedCosineSimilarity", "DistributedPairwiseDistance"]
+
+
+class BlockNorms:
+    """Norms of vectors in blocks along an axis: the norm of the blocks' norms.
+
+    Args:
+        grid: the workers; tensors have as many dimensions.
+        axis: the axis of the grid, and the dimension of the vectors.
+        p: the order of the norms.
+
+    Constructing and calling are collective over the workers; the results are for those with the first blocks alone.
+    """
+
+    def __init__(self, grid: Grid, axis: int, p: float) -> None:
+        self._axis, self._p, self._gather = axis, p, operators.all_gather(grid, [axis])
+
+    def __call__(self, *vectors: torch.Tensor, sums: tuple[torch.Tensor, ...] = ()) -> list[torch.Tensor]:
+        """The norms of several vectors, and sums over the blocks, without the dimension; one gathering for all."""
+        axis, p = self._axis, self._p
+        parts = torch.cat([*map(self._norm, vectors), *sums], axis)
+        each = self._gather(parts).unflatten(axis, (-1, parts.shape[axis])).unbind(axis + 1)
+        order = 1.0 if p == 0 else p  # numbers of elements are added
+        norms = [torch.linalg.vector_norm(one, order, axis) for one in each[: len(vectors)]]
+        return norms + [one.sum(axis) for one in each[len(vectors) :]]
+
+    def _norm(self, x: torch.Tensor) -> torch.Tensor:
+        if self._p == 0:  # a number, which torch does not differentiate: all workers have to have the same graph
+            return x.detach().count_nonzero(self._axis).unsqueeze(self._axis).to(x.dtype) + zero_of(x)
+        if x.shape[self._axis]:
+            return torch.linalg.vector_norm(x, self._p, self._axis, keepdim=True)
+        none = torch.inf if self._p < 0 else 0.0
+        return x.new_full([1 if d == self._axis else n for d, n in enumerate(x.shape)], none) + zero_of(x)
+
+
+def cosine(norms: BlockNorms, x1: torch.Tensor, x2: torch.Tensor, axis: int, eps: float) -> torch.Tensor:
+    """The cosine of vectors in blocks; as in torch, norms smaller than ``eps`` count as ``eps``."""
+    products = (x1 * x2).sum(axis, keepdim=True)
+    n1, n2, product = norms(x1.expand_as(x1 + x2), x2.expand_as(x1 + x2), sums=(products,))
+    return product / (_at_least(n1, eps) * _at_least(n2, eps))
+
+
+def _at_least(norm: torch.Tensor, eps: float) -> torch.Tensor:
+    """The clamped norm, whose derivative is that of the norm everywhere."""
+    return norm + (norm.detach().clamp_min(eps) - norm.detach())
+
+
+class _Distance(Layer):
+    """A number for each pair of vectors, from two tensors in blocks."""
+
+    tensors: ClassVar[tuple[str, ...]] = ("x1", "x2")
+    eps: float
+    function: ClassVar[Callable[..., torch.Tensor]]
+    p = 2.0
+    keepdim = False
+
+    def check_options(self) -> None:
+        name, dims = type(self).__name__, self.grid.dim
+        self.eps = number(name, self.eps, "eps")
+        dim = self.chosen_dim()
+        self._axis = dim % max(dims, 1)
+        if self.grid.known and not -dims <= dim < dims:
+            raise ValueError(f"{name}: the vectors are along dimension {dim}; P_x has shape {list(self.grid.shape)}")
+
+    def chosen_dim(self) -> int:
+        """The dimension of the vectors, as the caller counts it."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        self._splits = self.grid.known and self.grid.shape[self._axis] > 1
+        self._norms = BlockNorms(self.grid, self._axis, self.p) if self._splits else None
+
+    def set_up(self) -> None:
+        name = type(self).__name__
+        for tensor in range(2):
+            self.blocks(self.grid, tensor)  # raises where they do not fit together
+        pairs = zip(self.structure(self.grid), self.structure(self.grid, 1), strict=True)
+        for worker, ((one, dtype), (other, other_dtype)) in enumerate(pairs):
+            extents = enumerate(zip(one, other, strict=True))
+            fit = all(n == m or (1 in (n, m) and d != self._axis) for d, (n, m) in extents)
+            if not (fit and dtype.is_floating_point and other_dtype.is_floating_point):
+                raise ValueError(
+                    f"{name}: worker {worker} of P_x has an x1 of shape {one} ({dtype}) and an x2 of shape {other} "
+                    f"({other_dtype}); they must be of floating point and have equal shapes, but for extents of 1 in "
+                    f"dimensions other than {self._axis}"
+                )
+
+    def compute(self, x1: torch.Tensor, x2: torch.Tensor) -> torch.Tensor:
+        """The numbers of this rank's pairs."""
+        if not self.grid.active:
+            return self.without_part(x1) + zero_of(x2).to(x1.dtype)
+        if self._norms is None:
+            return self.on_whole(x1, x2)
+        y = self.on_blocks(self._norms, wide(x1), wide(x2))
+        if self.grid.place[self._axis]:
+            return y.flatten()[:0].to(self._dtype(x1, x2))
+        return (y.unsqueeze(self._axis) if self.keepdim else y).to(self._dtype(x1, x2))
+
+    def _dtype(self, x1: torch.Tensor, x2: torch.Tensor) -> torch.dtype:
+        empty = [x.detach().new_empty((1,) * x.dim()) for x in (x1, x2)]
+        return self.on_whole(*empty).dtype
+
+    def on_whole(self, x1: torch.Tensor, x2: torch.Tensor) -> torch.Tensor:
+        """The numbers where no vector is split."""
+        raise NotImplementedError
+
+    def on_blocks(self, norms: BlockNorms, x1: torch.Tensor, x2: torch.Tensor) -> torch.Tensor:
+        """The numbers where each worker has a part of every vector, without the dimension of the vectors."""
+        raise NotImplementedError
+
+
+class DistributedCosineSimilarity(_Distance):
+    """The cosine of the angles between vectors: ``torch.nn.CosineSimilarity`` in blocks.
+
+    Args:
+        P_x: the partition of both inputs; any dimension may be split, also that of the vectors.
+        dim, eps: as in ``torch.nn.CosineSimilarity``.
+
+    Shape:
+        Two inputs in blocks over P_x, of the same shape, but for dimensions other than ``dim`` in which one of them has
+        extent 1 on all workers and is broadcast. The output has the common shape without ``dim``, in blocks on the
+        workers with the first parts of the vectors. Zero volume on all other ranks.
+
+    Raises:
+        ValueError: on all ranks, if ``dim`` is not a dimension of P_x, the inputs are not of floating point, or their
+            blocks do not fit together.
+
+    Constructing is collective over the communicator that P_x comes from, calling over its ranks.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.CosineSimilarity.html.
+    """
+
+    dim: int
+
+    def __init__(self, P_x: PartitionLike, dim: int = 1, eps: float = 1e-8) -> None:
+        super().__init__(locals())
+
+    def chosen_dim(self) -> int:
+        return integer("DistributedCosineSimilarity", self.dim, "dim")
+
+    def on_whole(self, x1: torch.Tensor, x2: torch.Tensor) -> torch.Tensor:
+        return F.cosine_similarity(x1, x2, self._axis, self.eps)
+
+    def on_blocks(self, norms: BlockNorms, x1: torch.Tensor, x2: torch.Tensor) -> torch.Tensor:
+        return cosine(norms, x1, x2, self._axis, self.eps)
+
+
+class DistributedPairwiseDistance(_Distance):
+    r"""The p-norm :math:`\|x_1 - x_2 + \epsilon\|_p` of the differences of vectors: ``torch.nn.PairwiseDistance``.
+
+    Args:
+        P_x: the partition of both inputs; any dimension may be split, also the last one, that of the vectors.
+        p, eps, keepdim: as in ``torch.nn.PairwiseDistance``.
+
+    Shape:
+        Two inputs in blocks over P_x, of the same shape, but for dimensions other than the last one in which one of
+        them has extent 1 on all workers and is broadcast. The output has the common shape without the last dimension,
+        or with extent 1 there if ``keepdim``, in blocks on the workers with the first parts of the vectors. Zero volume
+        on all other ranks.
+
+    Raises:
+        ValueError: on all ranks, if P_x has no dimension, the inputs are not of floating point, or their blocks do not
+            fit together.
+
+    Constructing is collective over the communicator that P_x comes from, calling over its ranks.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.PairwiseDistance.html.
+    """
+
+    p: float
+    keepdim: bool
+
+    def __init__(self, P_x: PartitionLike, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> None:
+        super().__init__(locals())
+
+    @classmethod
+    def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
+        """The options of this layer, of which torch.nn calls p the norm."""
+        return {"p": module.norm, "eps": module.eps, "keepdim": module.keepdim}
+
+    def check_options(self) -> None:
+        super().check_options()
+        self.p = number("DistributedPairwiseDistance", self.p, "p")
+
+    def chosen_dim(self) -> int:
+        return -1
+
+    def on_whole(self, x1: torch.Tensor, x2: torch.Tensor) -> torch.Tensor:
+        return F.pairwise_distance(x1, x2, self.p, self.eps, self.keepdim)
+
+    def on_blocks(self, norms: BlockNorms, x1: torch.Tensor, x2: torch.Tensor) -> torch.Tensor:
+        return norms(x1 - x2 + self.eps)[0]

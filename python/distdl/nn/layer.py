@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Self
+from operator import attrgetter
+from typing import ClassVar
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from distdl.collective.comparison import misfit
-from distdl.collective.construction import PartitionLike, constructing, constructor, grid_of, tell
+from distdl.collective.construction import PartitionLike, constructing, constructor, grid_of
 from distdl.collective.grid import Grid
+from distdl.nn.from_sequential import FromSequential
 from distdl.nn.masks import draw_key
-from distdl.nn.module import Module, agreement_among
-from distdl.nn.options import NOT_ATTRIBUTES, kind_of, split_arguments
+from distdl.nn.module import agreement_among
+from distdl.nn.options import NOT_ATTRIBUTES, comparable, kind_of, split_arguments
 from distdl.nn.tie import tied
 from distdl.parameters.layout import current_kind, cut
 from distdl.parameters.transport import ParameterTransport
 from distdl.partition import Partition
-from distdl.state import load_sequential
 
 Described = tuple[list[int], torch.dtype]
 """Shape and dtype of a worker's tensor."""
@@ -32,7 +31,7 @@ def _not_defined(self: Layer, *args: object) -> object:
     raise NotImplementedError(f"{type(self).__name__} has no compute()")
 
 
-class Layer(Module):
+class Layer(FromSequential):
     """A layer over partitions, as its author sees it: options, :meth:`set_up` and :meth:`compute`.
 
     The signature of the constructor spells the options, once; its body is ``super().__init__(locals())``. Arguments
@@ -46,11 +45,13 @@ class Layer(Module):
 
     Attributes:
         tensors: names of the arguments of :meth:`compute` that are tensors; they come first.
+        optional: those of them that may be None.
         options: the names of the options, in order.
     """
 
     _distdl_sets_up = False  # forward() does
     tensors: ClassVar[tuple[str, ...]] = ("input",)
+    optional: ClassVar[tuple[str, ...]] = ()
     P_x: Partition
     random_key: int
 
@@ -69,7 +70,8 @@ class Layer(Module):
         self.options = tuple(options)
         self.partitions, self.given = tuple(partitions), options
         known = {P: value for P, value in partitions.items() if value is not None or P == "P_x"}
-        compared = {**options, **({"device": kind_of(options["device"])} if "device" in options else {})}
+        compared = {key: comparable(value) for key, value in options.items()}
+        compared |= {"device": kind_of(options["device"])} if "device" in options else {}
         if current_kind() != "owner":
             compared["parameter_layout"] = current_kind()
         with constructing(name, known, compared) as grids:
@@ -82,7 +84,8 @@ class Layer(Module):
             compared.update(self.further_compared())
         with constructing(name, known, {"declared": self._declarations()}):
             pass
-        self._parameter_names = tuple(one for one in self.layouts if one in self._parameters)
+        parameters = dict(self.named_parameters())
+        self._parameter_names = tuple(name for name in self.layouts if name in parameters)
         self._transport = ParameterTransport([self.layouts[one] for one in self._parameter_names])
         self.reset_parameters()
         self.prepare()
@@ -194,6 +197,10 @@ class Layer(Module):
         """The blocks of the declared parameters that this worker uses, in order, from where they live."""
         return self._transport(self._declared_parameters())
 
+    def parameters_by_name(self) -> dict[str, torch.Tensor]:
+        """As :meth:`parameters_in_use`, by the names with which they were declared."""
+        return dict(zip(self._parameter_names, self.parameters_in_use(), strict=True))
+
     def start_parameters(self) -> Callable[[], Sequence[torch.Tensor]]:
         """Let the parameters travel while something is computed; what it returns waits for them."""
         return self._transport.start(self._declared_parameters())
@@ -220,16 +227,22 @@ class Layer(Module):
         if problem is not None:
             self._distdl_refuse(TypeError(f"cannot be passed to forward(): {problem}"))
             raise problem
-        return inspect.signature(self.compute).bind(*args, **kwargs).args
+        bound = inspect.signature(self.compute).bind(*args, **kwargs)
+        if bound.kwargs:  # there is a gap before them
+            bound.apply_defaults()
+        return bound.args
 
     def _distdl_input_changed(self, input: tuple[object, ...]) -> bool:
         """Whether the structure of any tensor of the call changed, on any rank, since the last call. The vote."""
         assert self._distdl_agreement is not None
         count = len(self.tensors)
         own = repr(input[count:]) if len(input) > count else ""
-        tensors = [_MISSING if tensor is None else tensor for tensor in self.looked_at(input[:count])]
+        tensors = [
+            _MISSING if tensor is None and name not in self.optional else tensor
+            for name, tensor in zip(self.tensors, self.looked_at(input[:count]), strict=False)
+        ]
         try:
-            parameters = self._declared_parameters()
+            parameters = self._agreed_parameters()
         except Exception as error:  # of a parametrization, or of a parameter that was deleted
             tensors[0], parameters = ValueError(f"meets a parameter that is not there: {error}"), []
         if not self.is_random():
@@ -241,7 +254,7 @@ class Layer(Module):
 
     def _distdl_refuse(self, problem: Exception) -> None:
         if self._distdl_agreement is not None:
-            self._distdl_agreement.agree([problem], self._declared_parameters())
+            self._distdl_agreement.agree([problem], self._agreed_parameters())
 
     def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
         self.others = input[len(self.tensors) :]
@@ -253,8 +266,12 @@ class Layer(Module):
 
     def _declared_parameters(self) -> list[torch.Tensor]:
         known = self._parameters
-        # A parametrized parameter has become a property.
-        return [known[name] if name in known else getattr(self, name) for name in self._parameter_names]
+        # A parametrized parameter has become a property; one of a module within is named with a dot.
+        return [known[name] if name in known else attrgetter(name)(self) for name in self._parameter_names]
+
+    def _agreed_parameters(self) -> list[torch.Tensor]:
+        """What the ranks agree on beside the tensors of a call; it begins with what was declared."""
+        return self._declared_parameters()
 
     def extra_repr(self) -> str:
         """Options and partitions."""
@@ -266,78 +283,3 @@ class Layer(Module):
         if name == "bias":
             return getattr(self, "bias", None) is not None
         return getattr(self, name) if hasattr(self, name) else self.given[name]
-
-    # From a sequential layer
-
-    @classmethod
-    def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
-        """The layers of torch.nn that this one does the same as."""
-        name = cls.__name__.removeprefix("Distributed")
-        names = (name, re.sub("^(Feature|Channel|General)", "", name))
-        return tuple(getattr(torch.nn, name) for name in names if hasattr(torch.nn, name))[:1]
-
-    @classmethod
-    def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
-        """The options of this layer's constructor, as a layer of torch.nn has them."""
-        names = [name for name in inspect.signature(cls.__init__).parameters if hasattr(module, name)]
-        options = {name: getattr(module, name) for name in names}
-        if "bias" in options:
-            options["bias"] = options["bias"] is not None
-        parameter = next(module.parameters(), None)
-        if parameter is not None:
-            options["dtype"] = parameter.dtype
-            options["device"] = None if parameter.device.type in ("cpu", "meta") else parameter.device
-        return options
-
-    @classmethod
-    def _unfit(cls, module: object) -> TypeError | None:
-        """Why there is no layer that does the same as this module; None if there is."""
-        if not isinstance(module, cls.sequential_classes()):
-            twins = " or ".join(f"torch.nn.{twin.__name__}" for twin in cls.sequential_classes()) or "no other layer"
-            what = f"a {type(module).__name__}; it takes {twins}"
-        elif any(map(is_lazy, module.parameters())):
-            what = f"a {type(module).__name__} whose parameters are not initialized; call it once before"
-        else:
-            return None
-        return TypeError(f"{cls.__name__}: from_sequential was passed {what}")
-
-    @classmethod
-    def from_sequential(
-        cls, module: torch.nn.Module, P_x: PartitionLike, *partitions: PartitionLike, root: int = 0, **more: object
-    ) -> Self:
-        """The layer that does what a layer of torch.nn does, with its options and its weights.
-
-        Args:
-            module: the layer of torch.nn, with the same options on all ranks.
-            P_x, partitions: those of the constructor, in its order.
-            root: the rank whose weights count. Where they are on the meta device, the layer's own first values stay.
-            more: options of the constructor that torch.nn does not have, or in place of those that ``module`` has.
-
-        Raises:
-            TypeError: on all ranks, if ``module`` is no layer of torch.nn that this one does the same as, or has other
-                parameters.
-            ValueError, RuntimeError: on all ranks, if ``root`` is none of them, and what the constructor and
-                :func:`distdl.load_sequential` raise.
-
-        Collective like constructing the layer.
-        """
-        problem = cls._unfit(module)
-        if problem is not None:
-            tell(cls.__name__, problem, [P_x, *partitions, module])
-            raise problem
-        layer = cls(P_x, *partitions, **{**cls.options_of(module), **more})  # type: ignore[arg-type]
-        layer.train(module.training)
-        everyone, parameters = layer.grid.constructing_ranks(), dict(module.named_parameters())
-        with constructing(f"{cls.__name__}.from_sequential", {"ranks": everyone}, {"root": root}):
-            if everyone.known and root not in everyone.ranks:
-                raise ValueError(f"root {root} is none of the ranks {list(everyone.ranks)} of the partitions")
-            if unknown := [name for name in parameters if name not in dict(layer.named_parameters())]:
-                raise TypeError(f"the layer has no parameters {unknown}, which the module has")
-        for name, parameter in parameters.items():
-            getattr(layer, name).requires_grad_(parameter.requires_grad)
-        if layer.layouts:
-            state = module.state_dict()
-            is_meta = any(tensor.is_meta for tensor in state.values())
-            if everyone.known and everyone.gather(bytes([is_meta]))[everyone.ranks.index(root)] == bytes([0]):
-                load_sequential(layer, state, root)
-        return layer

@@ -1,3 +1,303 @@
-"""Layers of torch.nn that work on each block by itself."""
+"""Layers of torch, and modules of the user's, that work on each block by itself."""
 
-__all__: list[str] = []
+from __future__ import annotations
+
+import copy
+import functools
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from operator import index
+from typing import Any, ClassVar, cast
+
+import torch
+from torch.nn.parameter import is_lazy
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_structure, tree_unflatten
+
+from distdl.collective.comparison import compare, misfit
+from distdl.collective.construction import PartitionLike
+from distdl.nn.coverage import problem_of
+from distdl.nn.layer import Layer
+from distdl.nn.module import Module
+from distdl.parameters.layout import Layout, current_kind
+from distdl.parameters.transport import zero_of
+
+__all__ = ["Local"]
+
+Call = tuple[tuple[object, ...], dict[str, object]]
+
+
+class Local(Layer):
+    """Applies a module of torch to each block by itself, with parameters that are owned and shared like ours.
+
+    It is for what looks across no dimension that is split: activations, ``torch.nn.Linear`` over features that are
+    whole, recurrent layers where the batch alone is split, modules of the user's. Each worker of P_x calls the module
+    with its own blocks, and with all of its parameters; their gradients are summed over the workers.
+
+    Args:
+        P_x: the partition of the first tensor of a call, with as many dimensions.
+        module: any module of torch, with the same options and weights on all ranks, as the same seed gives them;
+            :meth:`from_sequential` takes the weights of one rank. It is copied, and remains as it is.
+        outputs: how many tensors the module returns, as a number or, where they are nested, in the same structure:
+            ``outputs=(1, (1, 1))`` for ``torch.nn.LSTM``. Ranks that compute nothing return zero volume in it.
+
+    Shape:
+        What the module takes: the first argument is a tensor in blocks of P_x, any other argument may be anything.
+        What is no tensor has to be equal on all ranks. The result is what the module makes of these blocks; zero volume
+        on all other ranks.
+
+    Attributes:
+        module: the copy. Parameters and buffers have the names that they have in it, such as ``weight`` or
+            ``0.weight``. Each parameter is whole on its owner: see :func:`distdl.parameter_layout`.
+
+    Raises:
+        TypeError: on all ranks, if ``module`` is no module, holds a layer over partitions, or was not initialized.
+        ValueError: on all ranks, if P_x splits a dimension that the module looks across, as far as it is a layer of
+            torch.nn or a ``torch.nn.Sequential``: the message names the layer to use. Of other modules the author knows
+            that they work on each block by itself; batch norms and dropout in training are refused in them, too. Also
+            if the module writes into one of its buffers, which would differ from worker to worker.
+        Any exception of the module, on all ranks, in the first call with tensors of this structure.
+
+    Constructing is collective over the communicator that P_x comes from, calling over the ranks of P_x.
+    """
+
+    tensors: ClassVar[tuple[str, ...]] = ("first tensor", *(f"tensor {i}" for i in range(1, 16)))
+    module: torch.nn.Module
+    outputs: Any
+
+    def __init__(self, P_x: PartitionLike, module: torch.nn.Module, outputs: object = 1) -> None:
+        super().__init__(locals())
+
+    # Constructing
+
+    def check_options(self) -> None:
+        module: Any = self.module
+        if not isinstance(module, torch.nn.Module):
+            raise TypeError(f"Local: module is of type {type(module).__name__}; it has to be a torch.nn.Module")
+        kind = type(module).__name__
+        if any(map(is_lazy, module.parameters())):
+            raise TypeError(f"Local: the parameters of this {kind} are not initialized; call it once before")
+        ours = [type(one).__name__ for one in module.modules() if isinstance(one, Module)]
+        if ours:
+            raise TypeError(f"Local: {kind} holds a {ours[0]}, a layer over partitions; Local is for layers of torch")
+        self._check_outputs()
+        self._declare_all(module)
+        # Parameters, buffers and children of the copy are those of this layer, under the same names.
+        for held in ("_parameters", "_buffers", "_modules"):
+            self.__dict__[held] = self.module.__dict__[held]
+        own_classes = {type(one).__module__.startswith("torch.nn.modules.") for one in module.modules()}
+        self._may_leave_out = own_classes != {True} and bool(self._parameters or self._modules)
+        self._first_call = False
+        self.training = module.training
+
+    def _check_outputs(self) -> None:
+        if isinstance(self.outputs, tuple | list | dict):
+            return
+        try:
+            count = index(self.outputs)
+        except TypeError as error:
+            raise TypeError(
+                f"Local: outputs={self.outputs!r}; it must be a number of tensors, or a structure"
+            ) from error
+        if count < 1:
+            raise ValueError(f"Local: outputs={count}; a module returns at least one tensor")
+
+    def _structure(self) -> TreeSpec:
+        """That of the results."""
+        outputs = self.outputs
+        return tree_structure((1,) * outputs if isinstance(outputs, int) and outputs > 1 else outputs)
+
+    def _declare_all(self, module: torch.nn.Module) -> None:
+        """Copy the module with this rank's part in place of each parameter and each buffer that is in its state."""
+        parts: dict[int, Any] = {}
+        in_state = set(module.state_dict(keep_vars=True))
+        for name, tensor in module.named_parameters(remove_duplicate=False):
+            layout = self._whole_on_each(tensor, current_kind())
+            self.layouts[name] = layout
+            part = torch.empty(layout.local_shape, dtype=tensor.dtype, device=tensor.device)
+            parts.setdefault(id(tensor), torch.nn.Parameter(part, tensor.requires_grad))
+        for name, tensor in module.named_buffers(remove_duplicate=False):
+            if name in in_state:
+                self.layouts[name] = layout = self._whole_on_each(tensor, "replicated")
+                parts.setdefault(id(tensor), tensor.new_empty(layout.local_shape))
+        self.__dict__["module"] = copy.deepcopy(module, parts)
+        self.__dict__["_given"] = module
+
+    def _whole_on_each(self, tensor: torch.Tensor, kind: str) -> Layout:
+        return Layout(self.grid, tuple(tensor.shape), (None,) * tensor.dim(), kind=kind)
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Give the parameters the first values that the module's own layers give them; with the same seed on all ranks.
+
+        The layers in the module that have no method ``reset_parameters`` keep their values.
+        """
+        given = self.__dict__.pop("_given", None)
+        if given is not None:
+            self._take(dict(given.state_dict(keep_vars=True)))
+            return
+        wholes = {
+            id(getattr(one, held)[leaf]): torch.nn.Parameter(
+                torch.empty(self.layouts[name].shape, dtype=tensor.dtype, device=tensor.device), tensor.requires_grad
+            )
+            for one, held, leaf, name, tensor in self._tensors()
+        }
+        for prefix, whole in copy.deepcopy(self.module, wholes).named_modules():
+            reset = getattr(whole, "reset_parameters", None) or getattr(whole, "_reset_parameters", None)
+            if callable(reset):
+                reset()
+                named = whole.state_dict(keep_vars=True)
+                self._take({f"{prefix}.{name}".removeprefix("."): one for name, one in named.items()})
+
+    def _tensors(self) -> Iterable[tuple[torch.nn.Module, str, str, str, torch.Tensor]]:
+        for prefix, one in self.module.named_modules():
+            for held in ("_parameters", "_buffers"):
+                for leaf, tensor in getattr(one, held).items():
+                    name = f"{prefix}.{leaf}".removeprefix(".")
+                    if name in self.layouts and tensor is not None:
+                        yield one, held, leaf, name, tensor
+
+    def _take(self, wholes: Mapping[str, torch.Tensor]) -> None:
+        for *_, name, part in self._tensors():
+            intervals = self.layouts[name].intervals
+            if name in wholes and intervals is not None:
+                part.copy_(wholes[name][tuple(slice(*interval) for interval in intervals)])
+
+    @classmethod
+    def _unfit(cls, module: object) -> TypeError | None:
+        if isinstance(module, torch.nn.Module):
+            return None
+        return TypeError(f"Local: from_sequential was passed a {type(module).__name__}; it takes a torch.nn.Module")
+
+    @classmethod
+    def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
+        """The module."""
+        return {"module": module}
+
+    def get_submodule(self, target: str) -> torch.nn.Module:
+        """As in torch: also of a name such as ``blocks``, by which this layer has something of its own."""
+        return self.module.get_submodule(target) if target else self
+
+    # Call
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """Agree on the call, and let the module compute. Collective over the layer's ranks."""
+        return super().forward((args, kwargs))
+
+    def _distdl_input_changed(self, input: tuple[object, ...]) -> bool:
+        assert self._distdl_agreement is not None
+        args, kwargs = cast(Call, input[0])
+        modes = "".join("et"[one.training] for one in self.modules())
+        leaves, structure = tree_flatten((args, kwargs))
+        given: list[object] = [one for one in leaves if isinstance(one, torch.Tensor)]
+        others = [one for one in leaves if not isinstance(one, torch.Tensor)]
+        problem = misfit(self.module.forward, args, kwargs)
+        if problem is not None:
+            given = [TypeError(f"cannot be passed to {type(self.module).__name__}: {problem}")]
+        elif not leaves or leaves[0] is not given[0] if given else True:
+            first = leaves[0] if leaves else None
+            given = [TypeError("is of type NoneType; it has to be a torch.Tensor") if first is None else first]
+        own = modes if not others and not kwargs and len(args) == len(leaves) else f"{modes} {structure} {others}"
+        return self._distdl_agreement.agree(given, self._declared_parameters(), own)
+
+    def _declared_parameters(self) -> list[torch.Tensor]:
+        return [self.get_parameter(name) for name in self._parameter_names]
+
+    def set_up(self) -> None:
+        self.blocks(self.grid)  # raises where the blocks do not fit together
+        problem = problem_of(self.module, self.grid.shape)
+        if problem:
+            raise ValueError(f"Local: {problem}")
+        self._first_call = True
+
+    def compute(self, call: Call) -> object:
+        """Apply the module to this rank's blocks."""
+        args, kwargs = call
+        self.module.training = self.training
+        parameters = self.parameters_in_use()
+        if not self.grid.active:
+            found = [one for one in tree_flatten(call)[0] if isinstance(one, torch.Tensor)]
+            nothing = self.without_part(found[0]) if found else torch.empty(0)
+            structure = self._structure()
+            return tree_unflatten([nothing] * structure.num_leaves, structure)
+        first, self._first_call = self._first_call, False
+        if not first:
+            return self._apply_module(parameters, args, kwargs, {})
+        error: Exception | None = None
+        buffers = {name: one.clone() for name, one in self.named_buffers()} if self.grid.size > 1 else {}
+        state = dict(buffers)
+        try:
+            result = self._apply_module(parameters, args, kwargs, state)
+            self._check(result)
+            self._check_written({name: state[name] for name in buffers})
+        except Exception as raised:
+            error = raised
+        try:
+            compare("Local", "first call of Local", self.grid.line(self.grid.ranks), error, {}, {})
+        except Exception:
+            assert self._distdl_agreement is not None
+            self._distdl_agreement.forget()  # so that the next call asks again, on all ranks
+            raise
+        return result
+
+    def _apply_module(
+        self,
+        parameters: Sequence[torch.Tensor],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        state: dict[str, torch.Tensor],
+    ) -> object:
+        """What the module returns. It uses the buffers in `state` in place of its own, and may replace them there."""
+        state.update(zip(self._parameter_names, parameters, strict=True))
+        result = torch.func.functional_call(self.module, state, args, kwargs)
+        return (
+            self._connected(result, [*parameters, *tree_flatten((args, kwargs))[0]]) if self._may_leave_out else result
+        )
+
+    @staticmethod
+    def _connected(result: object, others: Iterable[object]) -> object:
+        """The result, connected with what the module left out on this worker and others may not, in all derivatives."""
+        nothing = [
+            zero_of(one)
+            for one in others
+            if isinstance(one, torch.Tensor) and one.requires_grad and not one.is_complex()
+        ]
+        if not nothing:
+            return result
+        nought = torch.expm1(functools.reduce(operator.add, nothing))
+        leaves, structure = tree_flatten(result)
+        return tree_unflatten(
+            [
+                one + nought.to(one.dtype) if isinstance(one, torch.Tensor) and one.is_floating_point() else one
+                for one in leaves
+            ],
+            structure,
+        )
+
+    def _check(self, result: object) -> None:
+        """Refuse results in another structure than was said."""
+        leaves, structure = tree_flatten(result)
+        name = type(self.module).__name__
+        if structure != self._structure() or not all(isinstance(one, torch.Tensor) for one in leaves):
+            shown = tree_unflatten([1 if isinstance(one, torch.Tensor) else one for one in leaves], structure)
+            raise ValueError(
+                f"Local: {name} returns tensors in the structure {shown!r}, and outputs={self.outputs!r}; outputs has "
+                "to be the structure"
+            )
+
+    def _check_written(self, buffers: Mapping[str, torch.Tensor]) -> None:
+        """Refuse a module that wrote into its buffers, which would differ among the workers."""
+        written = [name for name, one in self.named_buffers() if name in buffers and _differ(one, buffers[name])]
+        if written:
+            raise ValueError(
+                f"Local: {type(self.module).__name__} writes into its buffer {written[0]}, which would differ among "
+                f"the {self.grid.size} workers; a layer that derives from distdl.nn.Layer can make them agree"
+            )
+
+    def extra_repr(self) -> str:
+        """The module and the partition."""
+        return f"{type(self.module).__name__}({self.module.extra_repr()}), P_x={self.P_x}"
+
+
+def _differ(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether values differ; what is not a number is equal."""
+    return a.shape != b.shape or not bool(((a == b) | ((a != a) & (b != b))).all())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Self
 
 import torch
@@ -146,7 +147,8 @@ class Module(torch.nn.Module):
         :func:`distdl.load_sequential` know it then. How it lives follows from :func:`distdl.parameter_layout`.
 
         Args:
-            name: of the attribute. Where this rank has none of the parameter, the attribute has no rows.
+            name: of the attribute. Where this rank has none of the parameter, the attribute has no rows. A name with
+                dots is that of a parameter of a module within, which is made.
             P: the partition of the workers that use it.
             shape: of the whole parameter.
             axes: for each of its dimensions the axis of P along which it is cut into balanced blocks, or None.
@@ -158,7 +160,14 @@ class Module(torch.nn.Module):
         Every rank of the module calls it, with the same arguments.
         """
         layout = Layout(grid_of(P), tuple(shape), tuple(axes), tuple(first_of), current_kind())
-        self.register_parameter(name, torch.nn.Parameter(torch.empty(layout.local_shape, dtype=dtype, device=device)))
+        parameter = torch.nn.Parameter(torch.empty(layout.local_shape, dtype=dtype, device=device))
+        *within, own = name.split(".")
+        owner: torch.nn.Module = self
+        for one in within:
+            if one not in dict(owner.named_children()):
+                owner.register_module(one, torch.nn.Module())
+            owner = owner.get_submodule(one)
+        owner.register_parameter(own, parameter)
         self._declare(name, layout, initialize)
 
     def declare_buffer(
@@ -185,5 +194,10 @@ class Module(torch.nn.Module):
 
     def reset_parameters(self) -> None:
         """Give what was declared its first values; every rank has to call it, with the same seed."""
-        for name, initialize in self._initializers.items():
-            fill(getattr(self, name), self.layouts[name], initialize)
+        for name, tensor in self._declared():
+            if name in self._initializers:
+                fill(tensor, self.layouts[name], self._initializers[name])
+
+    def _declared(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """What was declared, in order, by name."""
+        return ((name, attrgetter(name)(self)) for name in self.layouts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from numbers import Real
 from operator import index
 from typing import cast
 
@@ -13,7 +14,7 @@ from distdl.collective.construction import PartitionLike
 _LARGEST = 1 << 31  # products of two smaller numbers fit into 64 bits
 
 # Options of constructors that are not attributes of torch.nn's layers, or are parameters there.
-NOT_ATTRIBUTES = ("weight", "bias", "device", "dtype")
+NOT_ATTRIBUTES = ("weight", "pos_weight", "bias", "device", "dtype")
 
 
 def split_arguments(given: Mapping[str, object]) -> tuple[dict[str, PartitionLike], dict[str, object]]:
@@ -23,6 +24,13 @@ def split_arguments(given: Mapping[str, object]) -> tuple[dict[str, PartitionLik
     return cast(dict[str, PartitionLike], partitions), {
         name: value for name, value in arguments.items() if name not in partitions
     }
+
+
+def comparable(value: object) -> object:
+    """What an option has in common on all ranks: of a function its name, because its repr shows an address."""
+    return (
+        getattr(value, "__qualname__", value) if callable(value) and not isinstance(value, torch.nn.Module) else value
+    )
 
 
 def kind_of(device: torch.device | str | None) -> str | None:
@@ -51,6 +59,13 @@ def integer(layer: str, value: object, name: str, whole: object = None) -> int:
     if abs(number) >= _LARGEST:
         raise RuntimeError(f"{layer}: {name}={whole!r}; it must be less than {_LARGEST}")
     return number
+
+
+def number(layer: str, value: object, name: str) -> float:
+    """An option as a float. Raises TypeError if the value is not a real number."""
+    if not isinstance(value, Real):
+        raise TypeError(f"{layer}: {name}={value!r}; it must be a number")
+    return float(value)
 
 
 def per_dimension(layer: str, value: object, dims: int, name: str) -> tuple[int, ...]:

@@ -1,3 +1,142 @@
-"""Softmax and its relatives along a dimension that may be split."""
+"""Softmax and its relatives, over blocks of any dimension."""
 
-__all__: list[str] = []
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from distdl.collective.construction import PartitionLike
+from distdl.nn.layer import Layer
+from distdl.nn.logsumexp import LogSumExp
+from distdl.nn.options import integer
+from distdl.nn.precision import wide
+
+__all__ = ["DistributedLogSoftmax", "DistributedSoftmax", "DistributedSoftmax2d", "DistributedSoftmin"]
+
+_SECTIONS = """
+
+    Args:
+        P_x: the partition of the input; any dimension may be split, also the one that is normalized.{options}
+
+    Shape:
+        Any shape with the dimensions of P_x, in any blocks, and zero volume on all other ranks; so is the output.
+
+    Raises:
+        ValueError: on all ranks, if the input is not of floating point, its blocks do not fit together, or ``dim`` is
+            not a dimension of P_x.
+
+    Where the dimension is split, the workers gather the largest element and one sum of each block. Constructing is
+    collective over the communicator that P_x comes from, calling over its ranks.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.{name}.html.
+    """
+_DIM = "\n        dim: the dimension that is normalized. None means 0 if P_x has 0, 1 or 3 dimensions, and 1 otherwise."
+
+
+class _Normalization(Layer):
+    """What the layers have in common: they are functions of log p = x - log sum exp x."""
+
+    dim: int | None
+    function: ClassVar[Callable[..., torch.Tensor]]
+    options_text: ClassVar[str] = _DIM
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        sections = _SECTIONS.format(name=cls.__name__.removeprefix("Distributed"), options=cls.options_text)
+        cls.__doc__ = (cls.__doc__ or "").rstrip() + sections
+
+    def check_options(self) -> None:
+        name, dims = type(self).__name__, self.grid.dim
+        dim = self.chosen_dim()
+        self._axis = integer(name, dim, "dim")
+        if self.grid.known and not -max(dims, 1) <= self._axis < max(dims, 1):
+            raise ValueError(f"{name}: dim={dim}; P_x of shape {list(self.grid.shape)} has {dims} dimensions")
+        self._axis %= max(dims, 1)
+
+    def chosen_dim(self) -> int:
+        """The dimension that is normalized, as the caller counts it."""
+        return self.dim if self.dim is not None else (0 if self.grid.dim in (0, 1, 3) else 1)
+
+    def prepare(self) -> None:
+        self._splits = self.grid.dim > 0 and self.grid.known and self.grid.shape[self._axis] > 1
+        self._log_sum_exp = LogSumExp(self.grid, self._axis) if self._splits else None
+
+    def set_up(self) -> None:
+        self.blocks(self.grid)  # raises where they do not fit together
+        for worker, (_, dtype) in enumerate(self.structure(self.grid)):
+            if not dtype.is_floating_point:
+                raise ValueError(f"{type(self).__name__}: worker {worker} of P_x has an input of {dtype}")
+
+    def compute(self, input: torch.Tensor) -> torch.Tensor:
+        """Normalize this rank's block of the input."""
+        if not self.grid.active:
+            return self.without_part(input)
+        function = type(self).function
+        if self._log_sum_exp is None:
+            return function(input, self._axis)
+        dtype = function(input.detach().new_empty((0,)), 0).dtype  # that of autocast, where it is on
+        x = self.of_logits(wide(input))
+        shift, log_sum = self._log_sum_exp(x)
+        return self.of_log_probabilities((x - shift) - log_sum).to(dtype)
+
+    def of_logits(self, x: torch.Tensor) -> torch.Tensor:
+        """What is normalized."""
+        return x
+
+    def of_log_probabilities(self, log_p: torch.Tensor) -> torch.Tensor:
+        """The result."""
+        return log_p.exp()
+
+
+class DistributedSoftmax(_Normalization):
+    """Exponentials, divided by their sum along a dimension of the whole tensor: ``torch.nn.Softmax`` in blocks."""
+
+    function = staticmethod(F.softmax)
+
+    def __init__(self, P_x: PartitionLike, dim: int | None = None) -> None:
+        super().__init__(locals())
+
+
+class DistributedLogSoftmax(_Normalization):
+    """The logarithm of the softmax along a dimension of the whole tensor: ``torch.nn.LogSoftmax`` in blocks."""
+
+    function = staticmethod(F.log_softmax)
+
+    def __init__(self, P_x: PartitionLike, dim: int | None = None) -> None:
+        super().__init__(locals())
+
+    def of_log_probabilities(self, log_p: torch.Tensor) -> torch.Tensor:
+        return log_p
+
+
+class DistributedSoftmin(_Normalization):
+    """The softmax of the negative input along a dimension of the whole tensor: ``torch.nn.Softmin`` in blocks."""
+
+    function = staticmethod(F.softmin)
+
+    def __init__(self, P_x: PartitionLike, dim: int | None = None) -> None:
+        super().__init__(locals())
+
+    def of_logits(self, x: torch.Tensor) -> torch.Tensor:
+        return -x
+
+
+class DistributedSoftmax2d(_Normalization):
+    """The softmax over the channels of images ``(N, C, H, W)`` or ``(C, H, W)``: ``torch.nn.Softmax2d`` in blocks."""
+
+    dim = -3
+    function = staticmethod(F.softmax)
+    options_text = ""
+
+    def __init__(self, P_x: PartitionLike) -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        if self.grid.known and self.grid.dim not in (3, 4):
+            raise ValueError(
+                f"DistributedSoftmax2d: P_x has shape {list(self.grid.shape)}; it takes [C, H, W] or [N, C, H, W]"
+            )
+        super().check_options()

@@ -219,9 +219,17 @@ def interval_exchange(
     return Operator(core, lift)
 
 
-def all_gather_among(workers: Grid) -> Operator:
-    """The gathering of 1-d blocks among a line of workers, for a layer whose ranks have agreed on the partitions."""
-    return _made(_core.AllGather, workers, workers.workers, [0], None)
+def all_gather_among(workers: Grid, axis: int = 0) -> Operator:
+    """The gathering of blocks along an axis of a grid, for a layer whose ranks have agreed on the partitions.
+
+    Other workers of the layer may construct theirs, on other grids.
+    """
+    return _made(_core.AllGather, workers, workers.workers, [axis], None)
+
+
+def reduce_scatter_among(workers: Grid, axis: int = 0) -> Operator:
+    """The sum along an axis of a grid, of which each worker receives a block; as :func:`all_gather_among`."""
+    return _made(_core.ReduceScatter, workers, workers.workers, [axis], None)
 
 
 def replicate(workers: Grid) -> Operator:

@@ -281,7 +281,7 @@ def test_wrong_logits_raise_on_all(P_world):
     layer, target = DistributedCrossEntropyLoss(P_x, weight=torch.ones(2)), torch.zeros(2, dtype=torch.int64)
     for bad, match in [
         (torch.zeros(2), "dimensions"),
-        (torch.zeros(2, 3), "classes|has shape"),
+        (torch.zeros(2, 3), "classes|a block of shape"),
         (torch.zeros(2, 2, dtype=torch.int64), "int64"),
     ]:
         raises_everywhere(ValueError, match, lambda bad=bad: layer(bad if last else torch.zeros(2, 2), target))

@@ -105,9 +105,13 @@ def examples():
     table["CrossEntropyLoss"] = [on_classes(split, how, floats, classes) for split in (0, 1) for how in reductions]
     table |= {"Transpose": [transposed]}
     table = {f"Distributed{name}": made for name, made in table.items()} | primitives()
+    table["Local"] = [on_grids(lambda P_x: dnn.Local(P_x, two_layers()), [[2, 1]], values([4, 5], torch.float32))]
     for example in FAMILY_EXAMPLES.values():
         name = dnn.SEQUENTIAL[type(example.twin())].__name__
         table[name] = [*table.get(name, []), *of_family(example)]
+    for form in ("LinearAllGather", "LinearReduceScatter"):
+        chosen = [one for name, one in FAMILY_EXAMPLES.items() if name.startswith(form)]
+        table[f"Distributed{form}"] = [made for example in chosen for made in of_family(example)]
     return table
 
 
@@ -132,6 +136,11 @@ def on_classes(split, how, scores, classes):
         return dnn.DistributedCrossEntropyLoss(P_x, reduction=how), [block_of(scores, P_x), targets]
 
     return example
+
+
+def two_layers():
+    """A module of torch."""
+    return torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
 
 
 def transposed(P_world):

@@ -42,7 +42,7 @@ def joined(mine, shape, slices):
     """The sum of all ranks' parts of a tensor, each at its place; on all ranks."""
     whole = None
     for part in together(
-        None if slices is None else (slices, mine.detach().reshape([s.stop - s.start for s in slices]))
+        None if slices is None else (slices, mine.detach().clone().reshape([s.stop - s.start for s in slices]))
     ):
         if part is not None:
             whole = torch.zeros(tuple(shape), dtype=part[1].dtype) if whole is None else whole

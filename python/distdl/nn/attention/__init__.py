@@ -1,3 +1,20 @@
-"""Attention over blocks, and the transformer layers made of it."""
+"""Attention, and the layers of transformers."""
 
-__all__: list[str] = []
+from distdl.nn.attention.dot_product import DistributedScaledDotProductAttention
+from distdl.nn.attention.multihead import DistributedMultiheadAttention
+from distdl.nn.attention.stacks import (
+    DistributedTransformer,
+    DistributedTransformerDecoder,
+    DistributedTransformerEncoder,
+)
+from distdl.nn.attention.transformer import DistributedTransformerDecoderLayer, DistributedTransformerEncoderLayer
+
+__all__ = [
+    "DistributedMultiheadAttention",
+    "DistributedScaledDotProductAttention",
+    "DistributedTransformer",
+    "DistributedTransformerDecoder",
+    "DistributedTransformerDecoderLayer",
+    "DistributedTransformerEncoder",
+    "DistributedTransformerEncoderLayer",
+]

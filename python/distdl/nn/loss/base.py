@@ -1,8 +1,12 @@
-"""The common part of all losses: the workers' parts become one number on every rank."""
+"""The common part of all losses: what is checked, and how the workers' parts become one number on every rank."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+import math
+import zlib
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import torch
@@ -10,85 +14,220 @@ import torch
 from distdl import operators
 from distdl.collective.grid import Grid
 from distdl.nn.layer import Described, Layer
-from distdl.nn.options import check_choice
-from distdl.nn.precision import loss_dtype
+from distdl.nn.loss.documentation import documented
+from distdl.nn.options import check_choice, integer, number
+from distdl.nn.precision import wide
+from distdl.parameters.transport import zero_of
 
 
 class Loss(Layer):
-    """A loss that is a quotient of two sums over all workers.
+    """A loss of partitioned tensors: a quotient of two sums over all workers.
 
     The workers' sums meet on worker 0, whose loss carries the gradient. All other ranks receive its value, and take
     part in its backward pass: all ranks call ``backward()``, and the loss counts once.
+
+    Attributes:
+        function: of torch.nn.functional, which gives the losses of a worker's blocks. Its options have the layer's
+            names.
+        weights: the options that are tensors, whole and the same on all ranks.
+        weights_follow: whether weights are converted to the dtype of the input.
+        reductions: the values of ``reduction``.
+        integral: the arguments that need not be of floating point.
+        shapes: the section of the docstring on shapes.
     """
 
     tensors: ClassVar[tuple[str, ...]] = ("input", "target")
+    function: ClassVar[Callable[..., torch.Tensor]]
+    weights: ClassVar[tuple[str, ...]] = ()
+    weights_follow: ClassVar[bool] = False
+    reductions: ClassVar[tuple[str, ...]] = ("mean", "sum", "none")
+    integral: ClassVar[tuple[str, ...]] = ()
+    shapes: ClassVar[str] = ""
     reduction: str
+    axis: int | None = None  # of P_x, along which elements share a loss
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__init__" in vars(cls):
+            cls.compute = _naming(cls.compute, cls.tensors)  # type: ignore[method-assign]
+            cls.__doc__ = documented(cls, cls.shapes, cls.weights)
+
+    # Options
 
     def check_options(self) -> None:
-        check_choice(type(self).__name__, "reduction", self.reduction, ("mean", "sum", "none"))
+        name = type(self).__name__
+        check_choice(name, "reduction", self.reduction, self.reductions)
+        kinds: dict[str, str] = {}
+        for one in reversed(type(self).__mro__):
+            kinds |= vars(one).get("__annotations__", {})
+        for option in self.options:
+            value = self.given[option]
+            if option in self.weights:
+                if value is not None and not isinstance(value, torch.Tensor):
+                    raise TypeError(f"{name}: {option}={value!r}; it has to be a torch.Tensor")
+                self.register_buffer(option, value)
+            elif kinds.get(option) == "float":
+                setattr(self, option, number(name, value, option))
+            elif kinds.get(option) == "int":
+                setattr(self, option, integer(name, value, option))
+            elif kinds.get(option) == "bool" and not isinstance(value, bool):
+                raise TypeError(f"{name}: {option}={value!r}; it must be True or False")
+        if self.grid.known:
+            self.check_grid()
+            self._tried([torch.int64 if one in self.integral else torch.float32 for one in self.tensors])
+
+    def check_grid(self) -> None:
+        """Check the shape of P_x, and choose ``axis``."""
+
+    def further_compared(self) -> dict[str, object]:
+        return {name: _summary(getattr(self, name)) for name in self.weights}
+
+    def arguments(self, tensors: Sequence[torch.Tensor]) -> dict[str, object]:
+        """The options for ``function``, with the part of each weight that belongs to these blocks."""
+        found = {name: getattr(self, name) for name in self.options if name != "reduction"}
+        for name in self.weights:
+            found[name] = None if found[name] is None else self.weight_of(name, tensors)
+        return found
+
+    def weight_of(self, name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The part of a weight that belongs to this worker's blocks."""
+        return getattr(self, name)
+
+    def samples(self, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
+        """The smallest tensors that the loss takes, on which ``function`` is tried; of any dtypes."""
+        return (torch.full((1,) * self.grid.dim, 0.5, dtype=torch.float64),) * len(self.tensors)
+
+    def _tried(self, dtypes: Sequence[torch.dtype], device: torch.device | None = None) -> torch.dtype:
+        """The dtype of the result for inputs of these dtypes. Raises what torch raises for dtypes and options."""
+        samples = [one.to(device, dtype) for one, dtype in zip(self.samples(dtypes), dtypes, strict=True)]
+        options = self.arguments(())
+        for name in self.weights:
+            if options[name] is not None:
+                weight = getattr(self, name)
+                dtype = samples[0].dtype if self.weights_follow else weight.dtype
+                options[name] = torch.ones((1,) * min(weight.dim(), self.grid.dim), dtype=dtype, device=device)
+        return type(self).function(*samples, **options, reduction="none").dtype
+
+    # Set-up
 
     def prepare(self) -> None:
-        workers, first = self.grid.line(self.grid.ranks), self.grid.line(self.grid.ranks[:1])
+        grid = self.grid
+        workers, first = grid.line(grid.ranks), grid.line(grid.ranks[:1])
         self._to_first = operators.sum_reduce(workers, first)
-        self._to_everyone = operators.broadcast(first, self.grid.constructing_ranks())
+        self._to_everyone = operators.broadcast(first, grid.constructing_ranks())
+        self._splits = self.axis is not None and grid.known and grid.shape[self.axis] > 1
+        self._dtype = torch.float32
+        if self.axis is not None and self._splits:
+            self._to_first_blocks = operators.sum_reduce(grid, grid.first_along([self.axis]))
 
     def agreeing(self) -> list[Grid]:
         """All ranks that hold the loss: each of them receives the number."""
         return [self.grid.constructing_ranks()]
 
     def looked_at(self, inputs: Sequence[object]) -> Sequence[object]:
-        """Make all ranks set up again if this worker's target seems wrong; the set-up then raises on all of them."""
+        """Make all ranks set up again if this worker's values seem wrong; the set-up then raises on all of them."""
         if self._distdl_is_setup and self._problem_here(inputs) and self._distdl_agreement is not None:
             self._distdl_agreement.forget()
         return inputs
 
     def _problem_here(self, inputs: Sequence[object]) -> str:
-        if not self.grid.active or len(inputs) < 2:
+        tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
+        if not self.grid.active or len(tensors) < len(self.tensors):
             return ""
         try:
-            return self.problem_of(inputs[1])
-        except (RuntimeError, TypeError) as error:  # a tensor whose values cannot be compared, such as a sparse tensor
+            return self.problem_of(*tensors)
+        except (RuntimeError, TypeError, IndexError) as error:  # such as a sparse tensor, or of shapes that do not fit
             return f"has values that cannot be compared: {error}"
 
+    def problem_of(self, *tensors: torch.Tensor) -> str:
+        """The error in the values of this worker's tensors, or "". Called before each call of the layer."""
+        return ""
+
     def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
+        self._device = next((one.device for one in input if isinstance(one, torch.Tensor)), None)
         super()._distdl_module_setup(input)
         everyone = self.grid.constructing_ranks()
         for rank, problem in zip(everyone.ranks, everyone.gather(self._problem_here(input).encode()), strict=True):
             if problem:
-                raise ValueError(f"{type(self).__name__}: the target of rank {rank} {problem.decode()}")
+                raise ValueError(f"{type(self).__name__}: rank {rank} {problem.decode()}")
 
     def set_up(self) -> None:
-        """Check on all ranks that every worker's target belongs to its input."""
-        inputs, targets = self.structure(self.grid), self.structure(self.grid, tensor=1)
-        self.check_input(inputs)
-        for worker, (one, target) in enumerate(zip(inputs, targets, strict=True)):
-            if (one[1], target[1]) != (inputs[0][1], targets[0][1]):
-                why = f"worker 0 has {inputs[0][1]} and {targets[0][1]}: all workers must have the same dtypes"
+        """Check on all ranks that every worker's tensors belong together."""
+        workers = list(zip(*(self.structure(self.grid, i) for i in range(len(self.tensors))), strict=True))
+        first = [dtype for _, dtype in workers[0]]
+        for worker, described in enumerate(workers):
+            if [dtype for _, dtype in described] != first:
+                why = f"worker 0 has {', '.join(map(str, first))}: all workers must have the same dtypes"
             else:
-                why = self.why_not(one, target)
+                why = self._wrong_dtype(described) or self.why_not(*described)
             if why:
-                raise ValueError(
-                    f"{type(self).__name__}: worker {worker} of P_x has an input of shape {one[0]} ({one[1]}) "
-                    f"and a target of shape {target[0]} ({target[1]}); {why}"
+                shown = ", ".join(
+                    f"{name} of shape {shape} ({dtype})"
+                    for name, (shape, dtype) in zip(self.tensors, described, strict=True)
                 )
+                raise ValueError(f"{type(self).__name__}: worker {worker} of P_x has {shown}; {why}")
+        if self.axis is not None:
+            self._sizes = self.blocks(self.grid)[self.axis]
+        self.check_extents()
+        try:
+            self._dtype = self._tried(first, self._device)
+        except RuntimeError as error:
+            raise RuntimeError(f"{type(self).__name__}: {error}") from error
 
-    def problem_of(self, target: object) -> str:
-        """The error in the values of this worker's target, or ""."""
-        return ""
+    def _wrong_dtype(self, described: Sequence[Described]) -> str:
+        tensors = zip(self.tensors, described, strict=True)
+        if all(dtype.is_floating_point for name, (_, dtype) in tensors if name not in self.integral):
+            return ""
+        return "their dtypes must be of floating point"
 
-    def check_input(self, inputs: Sequence[Described]) -> None:
-        """Raise an error if the workers' inputs, described in worker order, do not fit together."""
+    def why_not(self, *described: Described) -> str:
+        """The reason why a worker's tensors do not belong together; "" if they do."""
+        return "" if all(shape == described[0][0] for shape, _ in described) else "their shapes must be equal"
 
-    def why_not(self, input: Described, target: Described) -> str:
-        """The reason why a worker's target does not belong to its input; "" if it does."""
+    def check_extents(self) -> None:
+        """Raise an error if the whole tensors do not fit the weights."""
+
+    # The computation
+
+    def compute(self, *tensors: torch.Tensor) -> torch.Tensor:
+        """The loss of this rank's blocks and of all others."""
+        if not self.grid.active:
+            others = [zero_of(one).to(tensors[0].dtype) for one in tensors[1:] if one.requires_grad]
+            mine = sum(others, tensors[0].clone())
+            return mine if self.reduction == "none" else self._reduced(mine, 0.0)
+        if self.reduction == "none" and not self._splits:
+            return self.losses("none", *tensors)
+        blocks = [wide(one) for one in tensors]
+        if self.reduction == "none":
+            return self.on_split(*blocks).to(self._dtype)
+        total = self.split_sum(*blocks) if self._splits else self.losses("sum", *blocks)
+        return self._reduced(total, self.count(*blocks))
+
+    def losses(self, reduction: str, *tensors: torch.Tensor) -> torch.Tensor:
+        """The losses of this worker's blocks, or their sum, where no loss has parts on several workers."""
+        return type(self).function(*tensors, **self.arguments(tensors), reduction=reduction)
+
+    def split_sum(self, *tensors: torch.Tensor) -> torch.Tensor:
+        """This worker's part of the sum of all losses, where losses have parts on several workers."""
+        return self.on_split(*tensors).sum()
+
+    def on_split(self, *tensors: torch.Tensor) -> torch.Tensor:
+        """The losses on the first of the workers that share them, and zero volume on the others."""
         raise NotImplementedError
 
-    def reduce(self, numerator: torch.Tensor, denominator: torch.Tensor | float, dtype: torch.dtype) -> torch.Tensor:
-        """The sum of the workers' numerators, with 'mean' divided by the sum of their denominators, on every rank.
+    def count(self, *tensors: torch.Tensor) -> torch.Tensor | float:
+        """This worker's part of the denominator of the mean: how many losses it has."""
+        if self.axis is None:
+            return float(tensors[0].numel())
+        if self.grid.place[self.axis]:
+            return 0.0
+        return float(math.prod(n for d, n in enumerate(tensors[0].shape) if d != self.axis))
+
+    def _reduced(self, numerator: torch.Tensor, denominator: torch.Tensor | float) -> torch.Tensor:
+        """The sum of the workers' numerators, divided by the sum of their denominators unless 'sum', on every rank.
 
         Args:
             numerator, denominator: this worker's scalars; a zero-volume numerator on all other ranks.
-            dtype: the dtype of the input, which determines that of the loss.
 
         Collective over all ranks that hold the loss.
         """
@@ -101,9 +240,7 @@ class Loss(Layer):
         sums = self._to_first(mine)
         if self.grid.active and self.grid.rank == 0:
             # The denominator does not depend on the input; detached, it does not appear in second derivatives either.
-            loss = (sums[0] / sums[1].detach() if self.reduction == "mean" else sums[0]).to(
-                loss_dtype(dtype, sums.device)
-            )
+            loss = (sums[0] if self.reduction == "sum" else sums[0] / sums[1].detach()).to(self._dtype)
             self._to_everyone(loss.detach())
             return loss
         value = self._to_everyone(sums.detach()).sum()
@@ -111,3 +248,25 @@ class Loss(Layer):
         if not self.grid.active and torch.is_grad_enabled() and not loss.requires_grad:
             loss.requires_grad_(True)  # so that backward() can be called here, as on the workers
         return loss
+
+
+def _naming(compute: Callable[..., torch.Tensor], names: Sequence[str]) -> Callable[..., torch.Tensor]:
+    """A method with these arguments: they can be passed by name, and messages name them."""
+
+    @functools.wraps(compute)
+    def named(self: Loss, *tensors: torch.Tensor) -> torch.Tensor:
+        return compute(self, *tensors)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    named.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in ("self", *names)])  # type: ignore[attr-defined]
+    return named
+
+
+def _summary(weight: torch.Tensor | None) -> str | None:
+    """What two weights have in common only if they are equal."""
+    if weight is None or weight.is_meta:
+        return None if weight is None else f"{list(weight.shape)} on the meta device"
+    values = weight.detach().cpu().contiguous().reshape(-1)
+    checksum = zlib.crc32(values.view(torch.uint8).numpy().tobytes()) if values.numel() else 0
+    shown = values.tolist() if values.numel() <= 8 else f"checksum {checksum:#x}"
+    return f"{list(weight.shape)} {weight.dtype} {shown}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
-from typing import SupportsIndex
+from typing import ClassVar, SupportsIndex
 
 import torch
 
@@ -58,8 +58,9 @@ class DistributedUpsample(AdaptiveLayer):
     size: int | Sequence[int] | None
     scale_factor: float | Sequence[float] | None
     mode: str
-    align_corners: bool | None
-    recompute_scale_factor: bool | None
+    align_corners: bool | None = None
+    recompute_scale_factor: bool | None = None
+    spatial_dims: ClassVar[tuple[int, ...]] = (1, 2, 3)
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class DistributedUpsample(AdaptiveLayer):
         super().__init__(locals())
 
     def check_options(self) -> None:
-        check_choice("DistributedUpsample", "output_blocks", self.output_blocks, OUTPUT_BLOCKS)
+        check_choice(type(self).__name__, "output_blocks", self.output_blocks, OUTPUT_BLOCKS)
         self._by_dimension = self._resizings_of(list(self.grid.shape)) if self.grid.known else []
         self.dims = len(self._by_dimension)
         self._weighted = self.mode not in _ANY_DIMENSIONS
@@ -88,21 +89,21 @@ class DistributedUpsample(AdaptiveLayer):
     def _resizings_of(self, shape: list[int]) -> list[_core.AdaptiveWindows] | list[_core.Interpolation]:
         """The resizing of each spatial dimension; raises where torch.nn.functional.interpolate raises."""
         mode = self.mode
-        if len(shape) not in (3, 4, 5):
+        if len(shape) - 2 not in self.spatial_dims:
             raise ValueError(
-                f"DistributedUpsample: P_x has shape {shape}; it needs batch, channels and one to three spatial "
-                "dimensions"
+                f"{type(self).__name__}: P_x has shape {shape}; it needs batch, channels and "
+                f"{' or '.join(map(str, self.spatial_dims))} spatial dimensions"
             )
         dims = len(shape) - 2
         if mode in _ANY_DIMENSIONS and self.align_corners is not None:
             raise ValueError(
-                f"DistributedUpsample: align_corners={self.align_corners} with mode={mode!r}; it can only be set for "
+                f"{type(self).__name__}: align_corners={self.align_corners} with mode={mode!r}; it can only be set for "
                 f"{', '.join(_SPATIAL_DIMENSIONS)}"
             )
         sizes, factors = self._sizes(dims), self._factors(dims)
         if mode not in _ANY_DIMENSIONS and _SPATIAL_DIMENSIONS.get(mode) != dims:
             raise NotImplementedError(
-                f"DistributedUpsample: mode={mode!r} with {dims} spatial dimensions; there are "
+                f"{type(self).__name__}: mode={mode!r} with {dims} spatial dimensions; there are "
                 f"{', '.join(_ANY_DIMENSIONS)} for any number and {_SPATIAL_DIMENSIONS}"
             )
         each = list(zip(sizes, factors, strict=True))
@@ -116,29 +117,30 @@ class DistributedUpsample(AdaptiveLayer):
     def _sizes(self, dims: int) -> list[int | None]:
         if (self.size is None) == (not self.scale_factor):
             raise ValueError(
-                f"DistributedUpsample: size={self.size!r} and scale_factor={self.scale_factor!r}; exactly one of them "
-                "has to be given"
+                f"{type(self).__name__}: size={self.size!r} and scale_factor={self.scale_factor!r}; exactly one of "
+                "them has to be given"
             )
         if self.size is None:
             return [None] * dims
         if self.recompute_scale_factor:
-            raise ValueError("DistributedUpsample: recompute_scale_factor means nothing where size is given")
+            raise ValueError(f"{type(self).__name__}: recompute_scale_factor means nothing where size is given")
         given = list(self.size) if isinstance(self.size, Sequence) else [self.size] * dims
-        _check_length("size", given, dims)
+        _check_length(type(self).__name__, "size", given, dims)
         if not all(isinstance(size, SupportsIndex) for size in given):
-            raise TypeError(f"DistributedUpsample: size={self.size!r}; it has to be an int or a tuple of ints")
+            raise TypeError(f"{type(self).__name__}: size={self.size!r}; it has to be an int or a tuple of ints")
         return [index(size) for size in given]
 
     def _factors(self, dims: int) -> list[float]:
         if self.size is not None:
             return [1.0] * dims
         given = list(self.scale_factor) if isinstance(self.scale_factor, Sequence) else [self.scale_factor] * dims
-        _check_length("scale_factor", given, dims)
+        _check_length(type(self).__name__, "scale_factor", given, dims)
         try:
             return [float(factor) for factor in given]  # type: ignore[arg-type]
         except (TypeError, ValueError) as error:
             raise type(error)(
-                f"DistributedUpsample: scale_factor={self.scale_factor!r}; it has to be a number or a tuple of numbers"
+                f"{type(self).__name__}: scale_factor={self.scale_factor!r}; it has to be a number or a tuple of "
+                "numbers"
             ) from error
 
     def set_up(self) -> None:
@@ -182,8 +184,6 @@ class DistributedUpsample(AdaptiveLayer):
         return taps
 
 
-def _check_length(name: str, given: Sequence[object], dims: int) -> None:
+def _check_length(layer: str, name: str, given: Sequence[object], dims: int) -> None:
     if len(given) != dims:
-        raise ValueError(
-            f"DistributedUpsample: {name}={given!r} has {len(given)} values; the tensor has {dims} spatial dimensions"
-        )
+        raise ValueError(f"{layer}: {name}={given!r} has {len(given)} values; the tensor has {dims} spatial dimensions")

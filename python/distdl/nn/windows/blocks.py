@@ -48,5 +48,5 @@ def as_of(layer: str) -> Iterator[None]:
     """Put the name of a layer before the messages of exceptions that torch raises in the body."""
     try:
         yield
-    except (NotImplementedError, RuntimeError, ValueError) as error:
+    except (IndexError, NotImplementedError, RuntimeError, ValueError) as error:
         raise type(error)(f"{layer}: {error}") from error

@@ -115,7 +115,7 @@ class WindowLayer(Layer):
 
 def _check_outputs(name: str, resizing: Resizing, n: int, d: int) -> None:
     """Raise for a size that leaves no output. All ranks know the sizes, so that all of them raise."""
-    fewest = 0 if isinstance(resizing, _core.AdaptiveWindows) else 1
+    fewest = 1 if isinstance(resizing, _core.Window | _core.Interpolation) else 0
     count = resizing.outputs(n) if n > 0 else 0
     if n >= 1 and count >= fewest:
         return

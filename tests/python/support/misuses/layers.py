@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
 import distdl.functional as df
@@ -104,26 +103,6 @@ def layers() -> dict[str, Row]:
                 {"P_x": not_a_partition(), "output_size": size, "output_blocks": not_blocks()},
                 {"output_size": 3, "output_blocks": "aligned", **({"return_indices": True} if kind == "Max" else {})},
             )
-    reduction = [Wrong(v, ValueError, "reduction") for v in ("average", None, 3, "")]
-    table["nn.DistributedMSELoss"] = Row(
-        dnn.DistributedMSELoss,
-        lambda P: {"P_x": P},
-        {"P_x": not_a_partition(), "reduction": reduction},
-        {"reduction": "sum"},
-    )
-    table["nn.DistributedCrossEntropyLoss"] = Row(
-        dnn.DistributedCrossEntropyLoss,
-        lambda P: {"P_x": grid_of(P, 2)},
-        {
-            "P_x": not_a_partition(),
-            "reduction": reduction,
-            "weight": [Wrong(v, TypeError, "weight") for v in ([1.0], "a", 3, np.ones(2))],
-            "ignore_index": [Wrong(v, TypeError, "ignore_index") for v in ("a", None, 1.5)],
-            "label_smoothing": [Wrong(v, ValueError, r"\[0, 1\]") for v in (-0.1, 1.5, float("nan"), float("inf"))]
-            + [Wrong(v, TypeError, "label_smoothing") for v in ("a", None)],
-        },
-        {"reduction": "sum", "weight": torch.ones(2), "ignore_index": 1, "label_smoothing": 0.5},
-    )
     features = {
         "in_features": [
             *not_an_int("in_features"),

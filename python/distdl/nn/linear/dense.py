@@ -11,7 +11,7 @@ from distdl import operators
 from distdl.collective.construction import PartitionLike, partitions_behind_first
 from distdl.collective.grid import Grid
 from distdl.nn.layer import Layer
-from distdl.nn.options import integer
+from distdl.nn.linear.features import check_dtypes, check_features
 from distdl.parameters.initial import like_linear
 from distdl.parameters.layout import cut
 from distdl.parameters.transport import zero_of
@@ -77,9 +77,7 @@ class DistributedLinear(Layer):
 
     def check_options(self) -> None:
         self._leading, self._input, self._workers, self._output = self._grids()
-        for which in ("in_features", "out_features"):
-            if integer("DistributedLinear", getattr(self, which), which) < 0:
-                raise RuntimeError(f"DistributedLinear: {which}={getattr(self, which)}; it must not be negative")
+        check_features(self, "in_features", "out_features")
         shape = (self.out_features, self.in_features)
         of_weight, of_bias = like_linear(shape)
         row, column = len(self._leading), len(self._leading) + 1
@@ -137,13 +135,7 @@ class DistributedLinear(Layer):
                     f"DistributedLinear: worker {worker} of P_x has an input of shape {shape}, worker 0 one of shape "
                     f"{xs[0][0]}; all dimensions but the last must be the same"
                 )
-            self._check_dtype("input", dtype)
-        if self.bias is not None:
-            self._check_dtype("bias", self.bias.dtype)
-
-    def _check_dtype(self, what: str, dtype: torch.dtype) -> None:
-        if dtype != self.weight.dtype and self.autocast is None:
-            raise RuntimeError(f"DistributedLinear: the {what} is {dtype} but the weight {self.weight.dtype}")
+            check_dtypes(self, self.weight, self.bias, input=dtype)
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the layer to this rank's block of the input."""

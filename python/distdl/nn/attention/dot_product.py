@@ -1,0 +1,177 @@
+"""Attention of queries to keys and values, all of them in blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+
+from distdl.collective.construction import PartitionLike
+from distdl.nn.attention.dropped import Dropping
+from distdl.nn.attention.masks import check_columns, of_all_workers
+from distdl.nn.attention.plan import Plan
+from distdl.nn.layer import Described
+from distdl.nn.options import check_choice
+from distdl.nn.precision import FLOATING
+
+__all__ = ["DistributedScaledDotProductAttention"]
+
+
+class DistributedScaledDotProductAttention(Dropping):
+    r"""Computes :math:`\mathrm{softmax}(q k^T \cdot scale + mask)\, v` where q, k and v are partitioned.
+
+    Args:
+        P_x: the partition of the query, of as many dimensions: ``[*batch, heads, sequence, 1]``, or ``[sequence, 1]``.
+            The keys and values are cut along the same axes, into blocks of their own along heads and sequence.
+        dropout_p, is_causal, scale, enable_gqa: as in ``torch.nn.functional.scaled_dot_product_attention``. The weights
+            are dropped in training alone. is_causal lets query i look at the keys up to i.
+        method: how workers along the sequence share the work.
+
+            - "heads": tokens are exchanged for heads, so that each worker computes some heads of all tokens, and the
+              results are exchanged back. Any number of heads; workers that get none idle.
+            - "ring": each worker keeps its queries, and the keys and values visit it block after block. It needs as
+              many messages as there are workers, and no heads. With is_causal the workers of later tokens have more to
+              do: blocks of later keys are left out.
+            - None: "heads", but "ring" where there are fewer heads than workers along the sequence, or a mask has rows
+              for all queries, which a ring leaves where they are.
+
+    Shape:
+        query ``(*batch, H, L, E)``, key ``(*batch, H, S, E)``, value ``(*batch, H, S, F)`` in blocks; zero volume on
+        all other ranks. With enable_gqa, keys and values may have fewer heads. attn_mask, boolean (True for keys that
+        count) or added to the scores: this worker's rows of the queries, and all S keys; broadcastable to ``(*batch, H,
+        L, S)`` of its block. The result is the block ``(*batch, H, L, F)`` of this worker's queries. Queries that look
+        at no key have a result of 0.
+
+    Raises:
+        ValueError: on all ranks, if the tensors do not fit each other, there is both a mask and is_causal, or an option
+            has no meaning.
+
+    Constructing is collective over the communicator that P_x comes from, calling over its ranks. Second derivatives
+    take the memory of all scores.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html;
+    S. A. Jacobs et al., "DeepSpeed Ulysses" (2023); H. Liu et al., "Ring Attention with Blockwise Transformers" (2023).
+    """
+
+    tensors: ClassVar[tuple[str, ...]] = ("query", "key", "value", "attn_mask")
+    optional: ClassVar[tuple[str, ...]] = ("attn_mask",)
+    dropout_p: float
+    is_causal: bool
+    scale: float | None
+    enable_gqa: bool
+    method: str | None
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+        *,
+        method: str | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        name = type(self).__name__
+        self.check_dropout(self.dropout_p, "dropout_p")
+        if self.method is not None:
+            check_choice(name, "method", self.method, ("heads", "ring"))
+        if self.scale is not None:
+            self.scale = float(self.scale)
+        shape = self.grid.shape
+        if self.grid.known and (len(shape) < 2 or shape[-1] != 1):
+            raise ValueError(
+                f"{name}: P_x has shape {list(shape)}; it must be [*batch, heads, sequence, 1]: features are not split"
+            )
+        self._grid = self.grid.reshaped((1, *shape)) if len(shape) == 2 else self.grid
+
+    def set_up(self) -> None:
+        tensors = [self.structure(self.grid, i) for i in range(3)]
+        self._check(tensors)
+        query, key, value = (self.blocks(self.grid, i) for i in range(3))
+        if query[:-3] != key[:-3] or key[:-1] != value[:-1] or query[-1] != key[-1]:
+            raise ValueError(
+                f"{type(self).__name__}: the query is in blocks of {query}, the key of {key} and the value of {value} "
+                "by dimension; they must have the same batch, key and value the same heads and tokens, query and key "
+                "the same features"
+            )
+        if len(query) == 2:
+            query, key = [[1], *query], [[1], *key]
+        heads, of_keys = sum(query[-3]), sum(key[-3])
+        if self.enable_gqa and len(tensors[0][0][0]) > 2:
+            if heads != of_keys and (of_keys == 0 or heads % of_keys):
+                raise ValueError(
+                    f"{type(self).__name__}: the query has {heads} heads, the key {of_keys}; with enable_gqa=True the "
+                    "first must be a multiple of the second"
+                )
+        elif query[-3] != key[-3]:
+            raise ValueError(
+                f"{type(self).__name__}: the query has blocks of {query[-3]} heads, the key of {key[-3]}; they must be "
+                "the same without enable_gqa=True"
+            )
+        masks = self._masks(query, sum(key[-2]))
+        self._plan = Plan(type(self).__name__, self._grid, query, key, value[-1][0], masks, self.is_causal, self.method)
+
+    def _check(self, tensors: Sequence[Sequence[Described]]) -> None:
+        first = tensors[0][0]
+        for name, described in zip(self.tensors, tensors, strict=False):
+            for worker, (shape, dtype) in enumerate(described):
+                why = ""
+                if len(shape) != self.grid.dim:
+                    why = f"it must have the {self.grid.dim} dimensions of P_x"
+                elif dtype not in FLOATING:
+                    why = "it must be of floating point"
+                elif dtype != first[1] and self.autocast is None:
+                    why = f"the query of worker 0 is of {first[1]}; all must be of the same dtype"
+                if why:
+                    raise ValueError(
+                        f"{type(self).__name__}: worker {worker} of P_x has a {name} of shape {shape} ({dtype}); {why}"
+                    )
+
+    def _masks(self, query: list[list[int]], keys: int) -> list[list[list[int]]]:
+        """The shapes of the workers' masks with as many dimensions as the query, by mask."""
+        name = type(self).__name__
+        given = of_all_workers(name, "attn_mask", self.structure(self.grid, 3), self.grid)
+        if given is None:
+            return []
+        if self.is_causal:
+            raise ValueError(f"{name}: there is an attn_mask and is_causal=True; it takes one of them")
+        dtypes = (torch.bool, *FLOATING)
+        shapes = []
+        for worker, (shape, dtype) in enumerate(given):
+            extents = [1] * (len(query) - len(shape)) + shape
+            place = self._grid.index(worker)
+            block = [sizes[at] for sizes, at in zip(query[:-1], place, strict=False)]
+            fits = len(shape) <= self.grid.dim and dtype in dtypes
+            if not fits or any(n not in (1, m) for n, m in zip(extents, [*block, keys], strict=True)):
+                raise ValueError(
+                    f"{name}: worker {worker} of P_x has an attn_mask of shape {shape} ({dtype}); it must be boolean "
+                    f"or of floating point, and broadcastable to {[*block, keys]}: its block of the query, and all keys"
+                )
+            shapes.append(extents)
+        check_columns(name, "attn_mask", shapes, self._grid)
+        return [shapes]
+
+    def compute(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The results of this rank's queries."""
+        if not self.grid.active:
+            return query.clone()
+        if self.autocast is not None:
+            query, key, value = (x.to(self.autocast) for x in (query, key, value))
+        masks = []
+        dims = max(3, query.dim())
+        if attn_mask is not None:
+            masks = [attn_mask.reshape(*(1,) * (dims - attn_mask.dim()), *attn_mask.shape)]
+        q, k, v = (x.reshape(*(1,) * (dims - x.dim()), *x.shape) for x in (query, key, value))
+        return self._plan(q, k, v, masks, self.scale, self.kept(self.dropout_p, 0)).reshape(
+            *query.shape[:-1], value.shape[-1]
+        )

@@ -1,0 +1,191 @@
+"""Attention of several heads over a split batch and a split sequence."""
+
+from __future__ import annotations
+
+import inspect
+from typing import ClassVar
+
+import torch
+
+from distdl.collective.comparison import misfit
+from distdl.collective.construction import PartitionLike
+from distdl.nn.attention.dropped import Dropping
+from distdl.nn.attention.projected import Projected
+from distdl.nn.attention.tokens import check_features, check_partition
+from distdl.nn.options import check_choice, integer
+
+__all__ = ["DistributedMultiheadAttention"]
+
+
+class DistributedMultiheadAttention(Dropping):
+    r"""Attention of several heads to projected keys and values: ``torch.nn.MultiheadAttention`` in blocks.
+
+    Args:
+        P_x: the partition of the query: ``[batch, sequence, 1]`` with batch_first, ``[sequence, batch, 1]`` without,
+            and ``[sequence, 1]`` for tensors without a batch. Keys and values are cut along the same axes, into blocks
+            of their own along the sequence. Features are not split.
+        embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype: as in
+            ``torch.nn.MultiheadAttention``.
+        method: how workers along the sequence share the work: see
+            :class:`distdl.nn.DistributedScaledDotProductAttention`.
+
+    Shape:
+        query, key and value as in torch.nn, in blocks; zero volume on all other ranks. ``key_padding_mask``: the block
+        (N, S) of this worker's keys. ``attn_mask``: this worker's rows of the queries, and all keys, (L, S) or
+        (N * num_heads, L, S). Both are boolean, True for keys that do not count, or added to the scores.
+        The results are the block of this worker's queries, and with need_weights=True the weights of these queries for
+        all keys, (N, L, S), or (N, num_heads, L, S) without average_attn_weights; None otherwise.
+
+    ``is_causal=True`` lets query i look at the keys up to i. It needs no attn_mask, which is left out, but for
+    need_weights=True or with a key_padding_mask, as in torch.nn, if there is one.
+
+    With need_weights=True, the default of torch.nn, a worker needs the memory of all scores of its queries.
+
+    Attributes:
+        in_proj_weight, in_proj_bias, q_proj_weight, k_proj_weight, v_proj_weight, bias_k, bias_v, out_proj.weight,
+            out_proj.bias: as in torch.nn; all workers use the whole parameters. See :func:`distdl.parameter_layout`.
+
+    Raises:
+        ValueError: on all ranks, if options or tensors have no meaning together, or P_x splits the features.
+
+    Constructing is collective over the communicator that P_x comes from, calling over its ranks.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html.
+    """
+
+    tensors: ClassVar[tuple[str, ...]] = ("query", "key", "value", "key_padding_mask", "attn_mask")
+    optional: ClassVar[tuple[str, ...]] = ("key_padding_mask", "attn_mask")
+    embed_dim: int
+    num_heads: int
+    dropout: float
+    add_bias_kv: bool
+    add_zero_attn: bool
+    kdim: int | None
+    vdim: int | None
+    batch_first: bool
+    method: str | None
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        method: str | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        name = type(self).__name__
+        check_partition(name, self.grid)
+        for which in ("embed_dim", "num_heads"):
+            if integer(name, getattr(self, which), which) <= 0:
+                raise ValueError(f"{name}: {which}={getattr(self, which)}; it must be greater than 0")
+        if self.embed_dim % self.num_heads:
+            raise ValueError(f"{name}: embed_dim={self.embed_dim} is not a multiple of num_heads={self.num_heads}")
+        for which in ("kdim", "vdim"):
+            features = getattr(self, which)
+            setattr(self, which, self.embed_dim if features is None else integer(name, features, which))
+        self.check_dropout(self.dropout)
+        if self.method is not None:
+            check_choice(name, "method", self.method, ("heads", "ring"))
+        self._projected = Projected(
+            self,
+            "",
+            self.embed_dim,
+            self.num_heads,
+            bias=bool(self.given["bias"]),
+            add_bias_kv=bool(self.add_bias_kv),
+            add_zero_attn=bool(self.add_zero_attn),
+            kdim=self.kdim,
+            vdim=self.vdim,
+            batch_first=bool(self.batch_first),
+            method=self.method,
+        )
+
+    @classmethod
+    def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
+        """The options of this layer's constructor, as a layer of torch.nn has them."""
+        return {
+            **super().options_of(module),
+            "bias": module.in_proj_bias is not None,
+            "add_bias_kv": module.bias_k is not None,
+        }
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """Attend to the keys; with the arguments of ``torch.nn.MultiheadAttention``, in the same order."""
+        problem = misfit(self._arguments, args, kwargs)
+        if problem is not None:
+            self._distdl_refuse(TypeError(f"cannot be passed to forward(): {problem}"))
+            raise problem
+        given = inspect.signature(self._arguments).bind(*args, **kwargs)
+        given.apply_defaults()
+        names = (*self.tensors, "need_weights", "average_attn_weights", "is_causal")
+        return super().forward(*(given.arguments[name] for name in names))
+
+    @staticmethod
+    def _arguments(
+        query: object,
+        key: object,
+        value: object,
+        key_padding_mask: object = None,
+        need_weights: bool = True,
+        attn_mask: object = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> None:
+        """The order of the arguments in torch.nn, where tensors do not come first."""
+
+    def set_up(self) -> None:
+        blocks = [self.blocks(self.grid, i) for i in range(3)]
+        features = (self.embed_dim, self.kdim, self.vdim)
+        for i, (name, wanted) in enumerate(zip(self.tensors, features, strict=False)):
+            check_features(self, name, self.structure(self.grid, i), wanted, self.autocast)
+        query, key, value = blocks
+        batch = None if self.grid.dim == 2 else 0 if self.batch_first else 1
+        if key[:-1] != value[:-1] or (batch is not None and query[batch] != key[batch]):
+            raise ValueError(
+                f"{type(self).__name__}: the query is in blocks of {query}, the key of {key} and the value of {value} "
+                "by dimension; they must have the same batch, and key and value the same tokens"
+            )
+        need_weights, _, is_causal = self.others
+        padding, mask = self.structure(self.grid, 3), self.structure(self.grid, 4)
+        self._projected.set_up(query, key, padding, mask, bool(is_causal), bool(need_weights))
+
+    def compute(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        key_padding_mask: torch.Tensor | None = None,
+        attn_mask: torch.Tensor | None = None,
+        need_weights: bool = True,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The results of this rank's queries, and their weights."""
+        if not self.grid.active:
+            return self.without_part(query), query.clone() if need_weights else None
+        y, weights = self._projected(
+            self.parameters_by_name(),
+            query,
+            key,
+            value,
+            key_padding_mask,
+            attn_mask,
+            self.kept(self.dropout, 0),
+            need_weights,
+        )
+        if weights is not None:
+            weights = weights.mean(1) if average_attn_weights else weights
+            weights = weights.squeeze(0) if self.grid.dim == 2 else weights
+        return y, weights

@@ -1,0 +1,299 @@
+"""The layers of transformers over a split batch and a split sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar, TypeAlias
+
+import torch
+import torch.nn.functional as F
+
+from distdl.collective.construction import PartitionLike
+from distdl.nn.attention.dropped import Dropping
+from distdl.nn.attention.projected import Parameters, Projected
+from distdl.nn.attention.tokens import check_features, check_partition
+from distdl.nn.options import check_choice, integer
+from distdl.parameters.initial import like_linear
+
+__all__ = ["DistributedTransformerDecoderLayer", "DistributedTransformerEncoderLayer"]
+
+Activation: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+
+_ACTIVATIONS: Mapping[str, Activation] = {"relu": F.relu, "gelu": F.gelu}
+
+
+def name_of(function: object) -> str:
+    """The name of a function or of a module, which is the same on all ranks."""
+    return function if isinstance(function, str) else getattr(function, "__qualname__", "") or repr(function)
+
+
+class TransformerLayer(Dropping):
+    """The common part of the layers of encoders and decoders: attention, a feedforward network, and norms.
+
+    Attributes:
+        attentions: the names of the attentions in it, in order.
+    """
+
+    attentions: ClassVar[tuple[str, ...]]
+    d_model: int
+    nhead: int
+    dim_feedforward: int
+    dropout: float
+    activation: str | Activation
+    layer_norm_eps: float
+    batch_first: bool
+    norm_first: bool
+    method: str | None
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Activation = F.relu,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        method: str | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        name, bias = type(self).__name__, bool(self.given["bias"])
+        check_partition(name, self.grid)
+        for which in ("d_model", "nhead", "dim_feedforward"):
+            if integer(name, getattr(self, which), which) <= 0:
+                raise ValueError(f"{name}: {which}={getattr(self, which)}; it must be greater than 0")
+        if self.d_model % self.nhead:
+            raise ValueError(f"{name}: d_model={self.d_model} is not a multiple of nhead={self.nhead}")
+        self.check_dropout(self.dropout)
+        if self.method is not None:
+            check_choice(name, "method", self.method, ("heads", "ring"))
+        if isinstance(self.activation, str):
+            check_choice(name, "activation", self.activation, _ACTIVATIONS)
+        elif not callable(self.activation) or list(getattr(self.activation, "parameters", list)()):
+            raise TypeError(f"{name}: activation={self.activation!r}; it has to be a function without parameters")
+        self._projected = [
+            Projected(
+                self,
+                f"{attention}.",
+                self.d_model,
+                self.nhead,
+                bias=bias,
+                batch_first=bool(self.batch_first),
+                method=self.method,
+            )
+            for attention in self.attentions
+        ]
+        self._declare_linear("linear1", self.d_model, self.dim_feedforward, bias)
+        self._declare_linear("linear2", self.dim_feedforward, self.d_model, bias)
+        for i in range(len(self.attentions) + 1):
+            self._declare_norm(f"norm{i + 1}", bias)
+
+    def _declare_linear(self, name: str, inputs: int, outputs: int, bias: bool) -> None:
+        of_weight, of_bias = like_linear((outputs, inputs))
+        self.declare_parameter(f"{name}.weight", self.grid, (outputs, inputs), (None, None), initialize=of_weight)
+        if bias:
+            self.declare_parameter(f"{name}.bias", self.grid, (outputs,), (None,), initialize=of_bias)
+
+    def _declare_norm(self, name: str, bias: bool) -> None:
+        shape = (self.d_model,)
+        self.declare_parameter(f"{name}.weight", self.grid, shape, (None,), initialize=torch.nn.init.ones_)
+        if bias:
+            self.declare_parameter(f"{name}.bias", self.grid, shape, (None,), initialize=torch.nn.init.zeros_)
+
+    def further_compared(self) -> dict[str, object]:
+        return {"activation": name_of(self.activation)}
+
+    @classmethod
+    def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
+        """The options of this layer's constructor, as a layer of torch.nn has them."""
+        attention, linear = module.self_attn, module.linear1
+        return {
+            **super().options_of(module),
+            "d_model": attention.embed_dim,
+            "nhead": attention.num_heads,
+            "dim_feedforward": linear.out_features,
+            "dropout": module.dropout.p,
+            "layer_norm_eps": module.norm1.eps,
+            "batch_first": attention.batch_first,
+            "bias": linear.bias is not None,
+        }
+
+    # The parts of a call
+
+    def norm(self, number: int, x: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """Normalize each token."""
+        weight, bias = parameters[f"norm{number}.weight"], parameters.get(f"norm{number}.bias")
+        return F.layer_norm(x, (self.d_model,), weight, bias, self.layer_norm_eps)
+
+    def attention(
+        self,
+        number: int,
+        x: torch.Tensor,
+        memory: torch.Tensor,
+        parameters: Parameters,
+        mask: torch.Tensor | None,
+        padding: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Let tokens attend to a memory."""
+        kept = self.kept(self.dropout, 2 * number)
+        y, _ = self._projected[number](parameters, x, memory, memory, padding, mask, kept)
+        return self.drop(y, self.dropout, 2 * number + 1)
+
+    def feed_forward(self, x: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """The two linear layers."""
+        activation = _ACTIVATIONS[self.activation] if isinstance(self.activation, str) else self.activation
+        y = activation(F.linear(x, parameters["linear1.weight"], parameters.get("linear1.bias")))
+        y = self.drop(y, self.dropout, 4)
+        y = F.linear(y, parameters["linear2.weight"], parameters.get("linear2.bias"))
+        return self.drop(y, self.dropout, 5)
+
+    def added(
+        self, number: int, x: torch.Tensor, parameters: Parameters, part: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        """Tokens and a part of them, with a norm before or behind."""
+        if self.norm_first:
+            return x + part(self.norm(number, x, parameters))
+        return self.norm(number, x + part(x), parameters)
+
+
+class DistributedTransformerEncoderLayer(TransformerLayer):
+    """Self-attention and a feedforward network: ``torch.nn.TransformerEncoderLayer`` in blocks.
+
+    Args:
+        P_x: the partition of the input: ``[batch, sequence, 1]`` with batch_first, ``[sequence, batch, 1]`` without,
+            and ``[sequence, 1]`` for tensors without a batch. Features are not split.
+        d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, device,
+            dtype: as in ``torch.nn.TransformerEncoderLayer``.
+        method: how workers along the sequence share the work: see
+            :class:`distdl.nn.DistributedScaledDotProductAttention`.
+
+    Shape:
+        src and the result in blocks; zero volume on all other ranks. ``src_mask`` and ``src_key_padding_mask`` are as
+        attn_mask and key_padding_mask of :class:`distdl.nn.DistributedMultiheadAttention`. ``is_causal=True`` needs no
+        src_mask.
+
+    Attributes:
+        self_attn, linear1, linear2, norm1, norm2: the parameters, with the names of torch.nn.
+
+    Raises:
+        ValueError: on all ranks, if options or tensors have no meaning together, or P_x splits the features.
+
+    One vote a call. Constructing is collective over the communicator that P_x comes from, calling over its ranks.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerEncoderLayer.html.
+    """
+
+    tensors: ClassVar[tuple[str, ...]] = ("src", "src_mask", "src_key_padding_mask")
+    optional: ClassVar[tuple[str, ...]] = ("src_mask", "src_key_padding_mask")
+    attentions: ClassVar[tuple[str, ...]] = ("self_attn",)
+
+    def set_up(self) -> None:
+        check_features(self, "src", self.structure(self.grid), self.d_model, self.autocast)
+        src = self.blocks(self.grid)
+        self.tokens = src[:-1]
+        padding, mask = self.structure(self.grid, 2), self.structure(self.grid, 1)
+        (is_causal,) = self.others or (False,)
+        self._projected[0].set_up(src, src, padding, mask, bool(is_causal), names=("src_key_padding_mask", "src_mask"))
+
+    def compute(
+        self,
+        src: torch.Tensor,
+        src_mask: torch.Tensor | None = None,
+        src_key_padding_mask: torch.Tensor | None = None,
+        is_causal: bool = False,
+    ) -> torch.Tensor:
+        """Apply the layer to this rank's block of tokens."""
+        if not self.grid.active:
+            return self.without_part(src)
+        parameters = self.parameters_by_name()
+        x = self.added(
+            1, src, parameters, lambda x: self.attention(0, x, x, parameters, src_mask, src_key_padding_mask)
+        )
+        return self.added(2, x, parameters, lambda x: self.feed_forward(x, parameters))
+
+
+class DistributedTransformerDecoderLayer(TransformerLayer):
+    """Self-attention, attention to a memory, and a feedforward network: ``torch.nn.TransformerDecoderLayer`` in blocks.
+
+    Args:
+        P_x: the partition of the target, and of the memory: ``[batch, sequence, 1]`` with batch_first, ``[sequence,
+            batch, 1]`` without, and ``[sequence, 1]`` for tensors without a batch. Features are not split.
+        d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, device,
+            dtype: as in ``torch.nn.TransformerDecoderLayer``.
+        method: how workers along the sequence share the work: see
+            :class:`distdl.nn.DistributedScaledDotProductAttention`.
+
+    Shape:
+        tgt, memory and the result in blocks, the memory in blocks of its own along the sequence; zero volume on all
+        other ranks. The masks are as those of :class:`distdl.nn.DistributedMultiheadAttention`. ``tgt_is_causal=True``
+        needs no tgt_mask.
+
+    Attributes:
+        self_attn, multihead_attn, linear1, linear2, norm1, norm2, norm3: the parameters, with the names of torch.nn.
+
+    Raises:
+        ValueError: on all ranks, if options or tensors have no meaning together, or P_x splits the features.
+
+    One vote a call. Constructing is collective over the communicator that P_x comes from, calling over its ranks.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerDecoderLayer.html.
+    """
+
+    tensors: ClassVar[tuple[str, ...]] = (
+        "tgt",
+        "memory",
+        "tgt_mask",
+        "memory_mask",
+        "tgt_key_padding_mask",
+        "memory_key_padding_mask",
+    )
+    optional: ClassVar[tuple[str, ...]] = tensors[2:]
+    attentions: ClassVar[tuple[str, ...]] = ("self_attn", "multihead_attn")
+
+    def set_up(self) -> None:
+        for i, name in enumerate(("tgt", "memory")):
+            check_features(self, name, self.structure(self.grid, i), self.d_model, self.autocast)
+        tgt, memory = self.blocks(self.grid), self.blocks(self.grid, 1)
+        batch = 0 if self.batch_first else 1
+        if self.grid.dim == 3 and tgt[batch] != memory[batch]:
+            raise ValueError(
+                f"{type(self).__name__}: tgt is in blocks of {tgt} and memory of {memory} by dimension; they must have "
+                "the same batch"
+            )
+        self.tokens = tgt[:-1]
+        causal = (*self.others, False, False)[:2]
+        for i, (which, keys) in enumerate((("tgt", tgt), ("memory", memory))):
+            mask, padding = self.structure(self.grid, 2 + i), self.structure(self.grid, 4 + i)
+            names = (f"{which}_key_padding_mask", f"{which}_mask")
+            self._projected[i].set_up(tgt, keys, padding, mask, bool(causal[i]), names=names)
+
+    def compute(
+        self,
+        tgt: torch.Tensor,
+        memory: torch.Tensor,
+        tgt_mask: torch.Tensor | None = None,
+        memory_mask: torch.Tensor | None = None,
+        tgt_key_padding_mask: torch.Tensor | None = None,
+        memory_key_padding_mask: torch.Tensor | None = None,
+        tgt_is_causal: bool = False,
+        memory_is_causal: bool = False,
+    ) -> torch.Tensor:
+        """Apply the layer to this rank's block of tokens."""
+        if not self.grid.active:
+            return self.without_part(tgt)
+        parameters = self.parameters_by_name()
+        x = self.added(
+            1, tgt, parameters, lambda x: self.attention(0, x, x, parameters, tgt_mask, tgt_key_padding_mask)
+        )
+        x = self.added(
+            2, x, parameters, lambda x: self.attention(1, x, memory, parameters, memory_mask, memory_key_padding_mask)
+        )
+        return self.added(3, x, parameters, lambda x: self.feed_forward(x, parameters))

@@ -1,0 +1,40 @@
+"""Layers that look at the values of their tensors: what is wrong with them on one rank is raised on all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from distdl.nn.layer import Layer
+
+
+class CheckedLayer(Layer):
+    """A layer whose workers check values before each call.
+
+    Values are checked without communication. Where they seem wrong on a worker, all of them set up again, in which they
+    tell each other.
+    """
+
+    def problem_here(self, inputs: Sequence[object]) -> str:
+        """The error in the values of this worker's tensors, or "". It runs after :meth:`set_up`, or knows of the last
+        one."""
+        raise NotImplementedError
+
+    def looked_at(self, inputs: Sequence[object]) -> Sequence[object]:
+        """Make all ranks set up again if this worker's values seem wrong; the set-up then raises on all of them."""
+        if (
+            self._distdl_is_setup
+            and self.grid.active
+            and self.problem_here(inputs)
+            and self._distdl_agreement is not None
+        ):
+            self._distdl_agreement.forget()
+        return inputs
+
+    def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
+        super()._distdl_module_setup(input)
+        if not self.grid.active:
+            return
+        problems = self.grid.gather(self.problem_here(input).encode())
+        for worker, problem in enumerate(problems):
+            if problem:
+                raise RuntimeError(f"{type(self).__name__}: worker {worker} of P_x {problem.decode()}")

@@ -1,0 +1,276 @@
+"""What becomes of each layer of torch.nn on blocks: which one has a layer of ours, works as it is, or does not work.
+
+A layer works on each block by itself where the dimensions that it looks across are not split. The rules here say which
+these are; :class:`distdl.nn.Local` asks them before it calls a module, and the table in the documentation shows them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+
+Dims = Callable[[Any, int], Iterable[int]]
+"""From a module and the number of dimensions of its input: the dimensions that may not be split, also from the end."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When a layer of torch.nn gives on each block what it gives on the whole.
+
+    Attributes:
+        condition: what must not be split, in words; "" for no condition.
+        whole: the same as dimensions.
+        anywhere: whether no order of dimensions makes it right, where the rule is that nothing may be split.
+        owns: whether the layer has parameters, which ranks have to share.
+    """
+
+    condition: str = ""
+    whole: Dims = lambda module, n: ()
+    anywhere: bool = False
+    owns: bool = False
+
+
+def _all(module: Any, n: int) -> Iterable[int]:
+    return range(n)
+
+
+def _all_but_batch(module: Any, n: int) -> Iterable[int]:
+    return range(1, n)
+
+
+def _last(count: int) -> Dims:
+    return lambda module, n: range(-count, 0)
+
+
+def _dim(module: Any, n: int) -> Iterable[int]:
+    """The option ``dim``; torch.nn chooses one where it is None."""
+    implicit = 0 if n in (0, 1, 3) else 1
+    return (implicit if module.dim is None else module.dim,)
+
+
+def _random(module: Any, n: int) -> Iterable[int]:
+    return range(n) if module.training and getattr(module, "p", 1) > 0 else ()
+
+
+def _of_batch(module: Any, n: int) -> Iterable[int]:
+    return range(n) if module.training or module.running_mean is None else (1,)
+
+
+def _of_instance(module: Any, n: int) -> Iterable[int]:
+    space = int(type(module).__name__.rstrip("d")[-1])
+    by_channel = module.affine or module.running_mean is not None
+    statistics = module.training or module.running_mean is None
+    return [*range(-space, 0)] * statistics + [-space - 1] * by_channel
+
+
+def _but_batch_of_sequence(module: Any, n: int) -> Iterable[int]:
+    batch = None if n < 3 else 0 if module.batch_first else 1
+    return [d for d in range(n) if d != batch]
+
+
+def _of_loss(module: Any, n: int) -> Iterable[int]:
+    return range(1, n) if getattr(module, "reduction", "mean") == "none" else range(n)
+
+
+_ELEMENTWISE = (
+    "CELU", "ELU", "GELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "Identity", "LeakyReLU", "LogSigmoid",
+    "Mish", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink",
+    "Threshold",
+)  # fmt: skip
+_OF_SEQUENCE = Rule("time and features; the batch may be split", _but_batch_of_sequence, owns=True)
+_OF_STEP = Rule("features; the batch may be split", _last(1), owns=True)
+
+WORKS: Mapping[str, Rule] = {
+    **dict.fromkeys(_ELEMENTWISE, Rule()),
+    "CrossMapLRN2d": Rule("channels", lambda module, n: (1,)),
+    **dict.fromkeys(("RNN", "LSTM", "GRU"), _OF_SEQUENCE),
+    **dict.fromkeys(("RNNCell", "LSTMCell", "GRUCell"), _OF_STEP),
+}
+"""The layers of torch.nn that have none of ours, and work on blocks as they are."""
+
+CONTAINERS = {
+    "Module": "a module of your own goes into Local, if it works on each block by itself",
+    "Container": "as Module, which is its newer name",
+    "Sequential": "holds layers, which count one by one",
+    "ModuleList": "holds layers, which count one by one",
+    "ModuleDict": "holds layers, which count one by one",
+    "ParameterList": "its parameters are shared by the ranks where the module that has it is in Local",
+    "ParameterDict": "its parameters are shared by the ranks where the module that has it is in Local",
+}
+"""What holds layers or parameters, and computes nothing itself."""
+
+_LAZY = "its shapes would come from one block; call it once on one process, or give the shapes to {name}"
+REFUSED = {
+    "DataParallel": "it splits the batch over devices of one process, again; split the batch by P_x",
+    "SyncBatchNorm": "it needs a process group of torch.distributed; DistributedBatchNorm counts over all of P_x",
+    "RNNBase": "it computes nothing; the layers that derive from it work in Local",
+    "RNNCellBase": "it computes nothing; the cells that derive from it work in Local",
+    **{
+        f"Lazy{name}": _LAZY.format(name=f"Distributed{name}")
+        for name in (
+            "Linear", *(f"{kind}{dims}d" for kind in ("BatchNorm", "Conv", "ConvTranspose", "InstanceNorm")
+                        for dims in (1, 2, 3)),
+        )
+    },
+}  # fmt: skip
+"""The layers of torch.nn that there is no use for, and what takes their place."""
+
+_BATCH_NORM = Rule("channels, and in training any dimension", _of_batch, anywhere=True, owns=True)
+_INSTANCE_NORM = Rule("space, and channels with parameters", _of_instance, owns=True)
+_DROPOUT = Rule("any dimension, in training", _random, anywhere=True)
+_NORMALIZED = Rule("the normalized dimensions", lambda module, n: range(-len(module.normalized_shape), 0), owns=True)
+_NOT_BATCH = Rule("anything but the batch", _all_but_batch)
+_OF_DIM = Rule("the dimension it looks along", _dim)
+
+ALSO: Mapping[str, Rule] = {
+    **dict.fromkeys(("Linear", "Bilinear"), Rule("features", _last(1), owns=True)),
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Softmin", "GLU", "CosineSimilarity"), _OF_DIM),
+    "Softmax2d": Rule("channels", lambda module, n: (-3,)),
+    "PReLU": Rule("channels", lambda module, n: (1,) if module.num_parameters > 1 else (), owns=True),
+    **dict.fromkeys(("LayerNorm", "RMSNorm"), _NORMALIZED),
+    "GroupNorm": Rule("anything but the batch", _all_but_batch, owns=True),
+    "LocalResponseNorm": Rule("channels", lambda module, n: (1,)),
+    **{f"BatchNorm{dims}d": _BATCH_NORM for dims in (1, 2, 3)},
+    **{f"InstanceNorm{dims}d": _INSTANCE_NORM for dims in (1, 2, 3)},
+    **dict.fromkeys(
+        ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout", "RReLU"), _DROPOUT
+    ),
+    "Embedding": Rule("", owns=True),
+    "EmbeddingBag": Rule("the entries of a bag", _all_but_batch, owns=True),
+    **dict.fromkeys(
+        ("MultiheadAttention", "Transformer", "TransformerEncoder", "TransformerDecoder", "TransformerEncoderLayer",
+         "TransformerDecoderLayer"),
+        Rule("any dimension", _all, owns=True),
+    ),
+    **{f"{kind}{dims}d": Rule("channels and space", _last(dims + 1), owns=True)
+       for kind in ("Conv", "ConvTranspose") for dims in (1, 2, 3)},
+    **{f"{kind}{dims}d": Rule("space", _last(dims))
+       for kind in ("MaxPool", "AvgPool", "LPPool", "AdaptiveMaxPool", "AdaptiveAvgPool", "MaxUnpool",
+                    "ConstantPad", "ZeroPad", "ReflectionPad", "ReplicationPad", "CircularPad")
+       for dims in (1, 2, 3)},
+    **{f"FractionalMaxPool{dims}d": Rule("any dimension", _all, anywhere=True) for dims in (2, 3)},
+    **dict.fromkeys(("Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d"),
+                    Rule("space", lambda module, n: range(2, n))),
+    "ChannelShuffle": Rule("channels", lambda module, n: (1,)),
+    "PixelShuffle": Rule("channels", lambda module, n: (-3,)),
+    "PixelUnshuffle": Rule("channels and space", _last(3)),
+    **dict.fromkeys(("Fold", "Unfold"), _NOT_BATCH),
+    "Flatten": Rule("the flattened dimensions",
+                    lambda module, n: range(module.start_dim % n, module.end_dim % n + 1)),
+    "Unflatten": Rule("the dimension it looks along", lambda module, n: (module.dim,)),
+    "PairwiseDistance": Rule("the last dimension", _last(1)),
+}  # fmt: skip
+"""The same of layers that have a layer of ours, which is for the dimensions that these cannot look across."""
+
+
+def rule_of(kind: type[torch.nn.Module]) -> Rule | None:
+    """The rule of a class of torch.nn; None for other classes, and for those that no rule lets work."""
+    name = kind.__name__
+    if getattr(torch.nn, name, None) is not kind:
+        return None
+    if issubclass(kind, torch.nn.modules.loss._Loss) or kind is torch.nn.AdaptiveLogSoftmaxWithLoss:
+        return Rule("any dimension, unless reduction='none'", _of_loss)
+    return WORKS.get(name) or ALSO.get(name)
+
+
+# What a module does to its input
+
+
+def problem_of(module: torch.nn.Module, shape: Sequence[int]) -> str:
+    """Why a module would give other numbers on blocks than on the whole; "" if it would not.
+
+    Args:
+        shape: how many workers there are along each dimension of the input.
+
+    The layers of torch.nn are known by the rules, one behind the other in Sequential. A module of another class says
+    itself that it works on blocks; what it holds is judged as far as it depends on no order of dimensions.
+    """
+    return next(_problems(module, list(shape)), "")
+
+
+def _problems(module: torch.nn.Module, shape: list[int]) -> Iterator[str]:
+    kind = type(module)
+    if kind is torch.nn.Sequential:
+        for one in module.children():
+            yield from _problems(one, shape)
+            shape = _through(one, shape)
+    elif kind.__name__ in REFUSED and getattr(torch.nn, kind.__name__) is kind:
+        yield f"{kind.__name__}: {REFUSED[kind.__name__]}"
+    elif (rule := rule_of(kind)) is not None:
+        yield from _split(module, rule, shape)
+    else:
+        for one in module.modules():
+            inner = rule_of(type(one))
+            if inner is not None and inner.anywhere and len([*inner.whole(one, len(shape))]) == len(shape):
+                yield from _split(one, inner, shape)
+
+
+def _split(module: torch.nn.Module, rule: Rule, shape: Sequence[int]) -> Iterator[str]:
+    n, name = len(shape), type(module).__name__
+    for d in rule.whole(module, n):
+        if -n <= d < n and shape[d] > 1:
+            ours = "" if name in WORKS else f"; use {layer_name(type(module))}"
+            yield (
+                f"{name} does not work on blocks that split dimension {d % n}, since P_x has shape {list(shape)}: it "
+                f"must not split {rule.condition}{ours}"
+            )
+
+
+def _through(module: torch.nn.Module, shape: list[int]) -> list[int]:
+    """The workers along each dimension of a layer's result."""
+    n = len(shape)
+    if type(module) is torch.nn.Flatten:
+        return [*shape[: module.start_dim % n], 1, *shape[module.end_dim % n + 1 :]]
+    if type(module) is torch.nn.Unflatten:
+        d = cast(int, module.dim) % n
+        return [*shape[:d], *[1] * len(cast(Sequence[int], module.unflattened_size)), *shape[d + 1 :]]
+    return shape
+
+
+def layer_name(kind: type[torch.nn.Module]) -> str:
+    """The name of a layer of ours that does the same as a layer of torch.nn."""
+    name = re.sub(r"^(Constant|Zero|Reflection|Replication|Circular)Pad\dd$", "Pad", kind.__name__)
+    return f"Distributed{re.sub('^Upsampling(Nearest|Bilinear)2d$', 'Upsample', name)}"
+
+
+# The table
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What becomes of a layer of torch.nn: "ours", "as it is", "in Local" or "refused", and what there is to say."""
+
+    kind: str
+    text: str
+
+
+def classes() -> list[type[torch.nn.Module]]:
+    """Every class of modules that torch.nn has, in the order of their names."""
+    return [
+        found
+        for _, found in sorted(vars(torch.nn).items())
+        if inspect.isclass(found) and issubclass(found, torch.nn.Module)
+    ]
+
+
+def verdict(kind: type[torch.nn.Module], ours: Mapping[type[torch.nn.Module], type]) -> Verdict | None:
+    """What becomes of a class of torch.nn; None if nobody has judged it.
+
+    Args:
+        ours: :data:`distdl.nn.SEQUENTIAL`.
+    """
+    name = kind.__name__
+    if kind in ours:
+        return Verdict("ours", ours[kind].__name__)
+    if name in WORKS:
+        rule = WORKS[name]
+        text = f"must not be split: {rule.condition}" if rule.condition else "any dimension may be split"
+        return Verdict("in Local" if rule.owns else "as it is", text)
+    if name in CONTAINERS:
+        return Verdict("as it is", CONTAINERS[name])
+    return Verdict("refused", REFUSED[name]) if name in REFUSED else None

@@ -1,0 +1,96 @@
+"""Layers from their sequential twins: options, and weights from one rank."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Self
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from distdl.collective.construction import PartitionLike, constructing, tell
+from distdl.collective.grid import Grid
+from distdl.nn.module import Module
+from distdl.state import load_sequential
+
+
+class FromSequential(Module):
+    """What every layer has from its sequential twin: which class it is, and how the layer is made from it."""
+
+    grid: Grid
+
+    @classmethod
+    def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
+        """The layers of torch.nn that this one does the same as."""
+        name = cls.__name__.removeprefix("Distributed")
+        names = (name, re.sub("^(Feature|Channel|General)", "", name))
+        return tuple(getattr(torch.nn, name) for name in names if hasattr(torch.nn, name))[:1]
+
+    @classmethod
+    def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
+        """The options of this layer's constructor, as a layer of torch.nn has them."""
+        names = [name for name in inspect.signature(cls.__init__).parameters if hasattr(module, name)]
+        options = {name: getattr(module, name) for name in names}
+        if "bias" in options:
+            options["bias"] = options["bias"] is not None
+        parameter = next(module.parameters(), None)
+        if parameter is not None:
+            options["dtype"] = parameter.dtype
+            options["device"] = None if parameter.device.type in ("cpu", "meta") else parameter.device
+        return options
+
+    @classmethod
+    def _unfit(cls, module: object) -> TypeError | None:
+        """Why there is no layer that does the same as this module; None if there is."""
+        if not isinstance(module, cls.sequential_classes()):
+            twins = " or ".join(f"torch.nn.{twin.__name__}" for twin in cls.sequential_classes()) or "no other layer"
+            what = f"a {type(module).__name__}; it takes {twins}"
+        elif any(map(is_lazy, module.parameters())):
+            what = f"a {type(module).__name__} whose parameters are not initialized; call it once before"
+        else:
+            return None
+        return TypeError(f"{cls.__name__}: from_sequential was passed {what}")
+
+    @classmethod
+    def from_sequential(
+        cls, module: torch.nn.Module, P_x: PartitionLike, *partitions: PartitionLike, root: int = 0, **more: object
+    ) -> Self:
+        """The layer that does what a layer of torch.nn does, with its options and its weights.
+
+        Args:
+            module: the layer of torch.nn, with the same options on all ranks.
+            P_x, partitions: those of the constructor, in its order.
+            root: the rank whose weights count. Where they are on the meta device, the layer's own first values stay.
+            more: options of the constructor that torch.nn does not have, or in place of those that ``module`` has.
+
+        Raises:
+            TypeError: on all ranks, if ``module`` is no layer of torch.nn that this one does the same as, or has other
+                parameters.
+            ValueError, RuntimeError: on all ranks, if ``root`` is none of them, and what the constructor and
+                :func:`distdl.load_sequential` raise.
+
+        Collective like constructing the layer.
+        """
+        problem = cls._unfit(module)
+        if problem is not None:
+            tell(cls.__name__, problem, [P_x, *partitions, module])
+            raise problem
+        make: Callable[..., Self] = cls
+        layer = make(P_x, *partitions, **{**cls.options_of(module), **more})
+        layer.train(module.training)
+        everyone, parameters = layer.grid.constructing_ranks(), dict(module.named_parameters())
+        with constructing(f"{cls.__name__}.from_sequential", {"ranks": everyone}, {"root": root}):
+            if everyone.known and root not in everyone.ranks:
+                raise ValueError(f"root {root} is none of the ranks {list(everyone.ranks)} of the partitions")
+            if unknown := [name for name in parameters if name not in dict(layer.named_parameters())]:
+                raise TypeError(f"the layer has no parameters {unknown}, which the module has")
+        for name, parameter in parameters.items():
+            layer.get_parameter(name).requires_grad_(parameter.requires_grad)
+        if any(getattr(one, "layouts", None) for one in layer.modules()):
+            state = module.state_dict()
+            is_meta = any(tensor.is_meta for tensor in state.values())
+            if everyone.known and everyone.gather(bytes([is_meta]))[everyone.ranks.index(root)] == bytes([0]):
+                load_sequential(layer, state, root)
+        return layer

@@ -1,0 +1,244 @@
+"""Losses of each element by itself: any dimension may be split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from distdl.collective.construction import PartitionLike
+from distdl.nn.layer import Described
+from distdl.nn.loss.base import Loss
+from distdl.nn.loss.weights import check_broadcast, part_of
+from distdl.nn.precision import wide
+
+__all__ = [
+    "DistributedBCELoss",
+    "DistributedBCEWithLogitsLoss",
+    "DistributedGaussianNLLLoss",
+    "DistributedHingeEmbeddingLoss",
+    "DistributedHuberLoss",
+    "DistributedKLDivLoss",
+    "DistributedL1Loss",
+    "DistributedMSELoss",
+    "DistributedMarginRankingLoss",
+    "DistributedPoissonNLLLoss",
+    "DistributedSmoothL1Loss",
+    "DistributedSoftMarginLoss",
+]
+
+
+class _ElementwiseLoss(Loss):
+    shapes: ClassVar[str] = (
+        "Tensors of equal shapes on each worker, in any blocks. With reduction='none' the result is the block of the "
+        "elements' losses, of the same shape."
+    )
+
+    def weight_of(self, name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The part that is broadcast to this worker's block."""
+        weight = wide(getattr(self, name)) if tensors and tensors[0].dtype.itemsize > 2 else getattr(self, name)
+        return part_of(weight, self._blocks, self.grid.place) if tensors else weight
+
+    def check_extents(self) -> None:
+        if any(getattr(self, name) is not None for name in self.weights):
+            self._blocks = self.blocks(self.grid)
+            for name in self.weights:
+                check_broadcast(type(self).__name__, name, getattr(self, name), [sum(sizes) for sizes in self._blocks])
+
+
+class DistributedL1Loss(_ElementwiseLoss):
+    """The absolute values of differences: ``torch.nn.L1Loss`` in blocks."""
+
+    function = staticmethod(F.l1_loss)
+
+    def __init__(self, P_x: PartitionLike, reduction: str = "mean") -> None:
+        super().__init__(locals())
+
+
+class DistributedMSELoss(_ElementwiseLoss):
+    """The squares of differences: ``torch.nn.MSELoss`` in blocks."""
+
+    function = staticmethod(F.mse_loss)
+
+    def __init__(self, P_x: PartitionLike, reduction: str = "mean") -> None:
+        super().__init__(locals())
+
+
+class DistributedSmoothL1Loss(_ElementwiseLoss):
+    """Squares of differences smaller than ``beta``, absolute values of others: ``torch.nn.SmoothL1Loss`` in blocks."""
+
+    function = staticmethod(F.smooth_l1_loss)
+    beta: float
+
+    def __init__(self, P_x: PartitionLike, reduction: str = "mean", beta: float = 1.0) -> None:
+        super().__init__(locals())
+
+
+class DistributedHuberLoss(_ElementwiseLoss):
+    """Squares of differences smaller than ``delta``, multiples of others: ``torch.nn.HuberLoss`` in blocks."""
+
+    function = staticmethod(F.huber_loss)
+    delta: float
+
+    def __init__(self, P_x: PartitionLike, reduction: str = "mean", delta: float = 1.0) -> None:
+        super().__init__(locals())
+
+
+class DistributedBCELoss(_ElementwiseLoss):
+    """The binary cross entropy of probabilities: ``torch.nn.BCELoss`` in blocks.
+
+    ``weight`` is broadcast to the whole input.
+    """
+
+    function = staticmethod(F.binary_cross_entropy)
+    weights = ("weight",)
+    weight: torch.Tensor | None
+
+    def __init__(self, P_x: PartitionLike, weight: torch.Tensor | None = None, reduction: str = "mean") -> None:
+        super().__init__(locals())
+
+    def problem_of(self, *tensors: torch.Tensor) -> str:
+        """As torch says, of the input alone."""
+        return "" if ((tensors[0] >= 0) & (tensors[0] <= 1)).all() else "has an input that is not between 0 and 1"
+
+
+class DistributedBCEWithLogitsLoss(_ElementwiseLoss):
+    """The binary cross entropy of the sigmoid of the input: ``torch.nn.BCEWithLogitsLoss`` in blocks.
+
+    ``weight`` and ``pos_weight`` are broadcast to the whole input.
+    """
+
+    function = staticmethod(F.binary_cross_entropy_with_logits)
+    weights = ("weight", "pos_weight")
+    weight: torch.Tensor | None
+    pos_weight: torch.Tensor | None
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        weight: torch.Tensor | None = None,
+        reduction: str = "mean",
+        pos_weight: torch.Tensor | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+
+class DistributedKLDivLoss(_ElementwiseLoss):
+    """The Kullback-Leibler divergence of log-probabilities from a target: ``torch.nn.KLDivLoss`` in blocks.
+
+    reduction='batchmean' divides the sum by the extent of the whole first dimension.
+    """
+
+    function = staticmethod(F.kl_div)
+    reductions = ("mean", "sum", "none", "batchmean")
+    log_target: bool
+
+    def __init__(self, P_x: PartitionLike, reduction: str = "mean", log_target: bool = False) -> None:
+        super().__init__(locals())
+
+    def check_extents(self) -> None:
+        if self.reduction == "batchmean":
+            self.blocks(self.grid)  # raises where they do not fit together
+
+    def count(self, *tensors: torch.Tensor) -> torch.Tensor | float:
+        if self.reduction != "batchmean":
+            return super().count(*tensors)
+        if any(self.grid.place[1:]):
+            return 0.0
+        return float(math.prod(tensors[0].shape[:1]))
+
+
+class DistributedPoissonNLLLoss(_ElementwiseLoss):
+    """The negative log-likelihood of counts with Poisson distributions: ``torch.nn.PoissonNLLLoss`` in blocks."""
+
+    tensors = ("log_input", "target")
+    function = staticmethod(F.poisson_nll_loss)
+    log_input: bool
+    full: bool
+    eps: float
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        log_input: bool = True,
+        full: bool = False,
+        eps: float = 1e-8,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(locals())
+
+
+class DistributedGaussianNLLLoss(_ElementwiseLoss):
+    """The negative log-likelihood of a target with normal distributions: ``torch.nn.GaussianNLLLoss`` in blocks.
+
+    The call takes a third argument, the variance: a tensor of the shape of the input, with extents of 1 where it is
+    broadcast, or without the last dimension; or a number.
+    """
+
+    tensors = ("input", "target", "var")
+    function = staticmethod(F.gaussian_nll_loss)
+    full: bool
+    eps: float
+
+    def __init__(self, P_x: PartitionLike, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
+        super().__init__(locals())
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """Take a number for the variance as well."""
+        if len(args) == 3 and isinstance(args[2], float) and isinstance(args[0], torch.Tensor):
+            args = (*args[:2], args[0].new_full((), args[2]))
+        return super().forward(*args, **kwargs)
+
+    def problem_of(self, *tensors: torch.Tensor) -> str:
+        """As torch says."""
+        return "has a negative variance" if (tensors[2] < 0).any() else ""
+
+    def why_not(self, *described: Described) -> str:
+        (shape, _), _, (var, _) = described
+        if var == shape[:-1] and shape:
+            var = [*var, 1]
+        if var and (len(var) != len(shape) or any(m not in (n, 1) for n, m in zip(shape, var, strict=True))):
+            return "the variance must have the shape of the input, with 1 in place of some extents"
+        return super().why_not(*described[:2])
+
+    def losses(self, reduction: str, *tensors: torch.Tensor) -> torch.Tensor:
+        input, target, var = tensors
+        if var.dim() and list(var.shape) == list(input.shape[:-1]):
+            var = var.unsqueeze(-1)
+        return super().losses(reduction, input, target, var.expand_as(input))
+
+
+class DistributedHingeEmbeddingLoss(_ElementwiseLoss):
+    """The input where the target is 1, its distance from ``margin`` where it is -1: ``torch.nn.HingeEmbeddingLoss``."""
+
+    function = staticmethod(F.hinge_embedding_loss)
+    integral = ("target",)
+    margin: float
+
+    def __init__(self, P_x: PartitionLike, margin: float = 1.0, reduction: str = "mean") -> None:
+        super().__init__(locals())
+
+
+class DistributedSoftMarginLoss(_ElementwiseLoss):
+    """log(1 + exp(-target · input)) for targets of 1 and -1: ``torch.nn.SoftMarginLoss`` in blocks."""
+
+    function = staticmethod(F.soft_margin_loss)
+    integral = ("target",)
+
+    def __init__(self, P_x: PartitionLike, reduction: str = "mean") -> None:
+        super().__init__(locals())
+
+
+class DistributedMarginRankingLoss(_ElementwiseLoss):
+    """By how much two inputs are not ranked as the target, 1 or -1, says: ``torch.nn.MarginRankingLoss`` in blocks."""
+
+    tensors = ("input1", "input2", "target")
+    function = staticmethod(F.margin_ranking_loss)
+    integral = ("target",)
+    margin: float
+
+    def __init__(self, P_x: PartitionLike, margin: float = 0.0, reduction: str = "mean") -> None:
+        super().__init__(locals())

@@ -1,0 +1,276 @@
+"""Losses of vectors: one for each row of features, which may be spread over workers where a sum over them is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from distdl.collective.construction import PartitionLike
+from distdl.nn.distances import BlockNorms
+from distdl.nn.layer import Described
+from distdl.nn.loss.base import Loss
+from distdl.nn.loss.weights import check_broadcast, part_of
+from distdl.parameters.transport import zero_of
+
+__all__ = [
+    "DistributedCosineEmbeddingLoss",
+    "DistributedMultiLabelMarginLoss",
+    "DistributedMultiLabelSoftMarginLoss",
+    "DistributedTripletMarginLoss",
+    "DistributedTripletMarginWithDistanceLoss",
+]
+
+
+class FeatureLoss(Loss):
+    """A loss for each row of features, which are along the last dimension.
+
+    Attributes:
+        features: what messages call the features.
+        most: the largest number of dimensions.
+        whole: whether the features must not be split.
+    """
+
+    features: ClassVar[str] = "features"
+    most: ClassVar[int | None] = None
+    axis: int
+    whole: ClassVar[str] = ""
+
+    def check_grid(self) -> None:
+        name, shape = type(self).__name__, list(self.grid.shape)
+        if not shape:
+            raise ValueError(f"{name}: P_x has no dimension; it needs one for the {self.features}")
+        if self.most is not None and len(shape) > self.most:
+            raise ValueError(f"{name}: P_x has shape {shape}; it must not have more than {self.most} dimensions")
+        self.axis = self.feature_axis(len(shape))
+        if self.whole and shape[self.axis] > 1:
+            raise ValueError(
+                f"{name}: P_x has shape {shape}; the {self.features}, along dimension {self.axis}, must not be split, "
+                f"because {self.whole}"
+            )
+
+    def feature_axis(self, dims: int) -> int:
+        """The dimension of the features."""
+        return dims - 1
+
+    def rows(self, shape: Sequence[int]) -> list[int]:
+        """The shape of the losses of a block."""
+        return [n for d, n in enumerate(shape) if d != self.axis]
+
+    def first(self, losses: torch.Tensor) -> torch.Tensor:
+        """Losses that all workers along the features have, where they count: on the first of them."""
+        return losses if not self.grid.place[self.axis] else losses.flatten()[:0]
+
+
+class _PartialSums(FeatureLoss):
+    """A loss that is a sum over the features."""
+
+    def split_sum(self, *tensors: torch.Tensor) -> torch.Tensor:
+        return self.parts(*tensors).sum()
+
+    def on_split(self, *tensors: torch.Tensor) -> torch.Tensor:
+        return self._to_first_blocks(self.parts(*tensors))
+
+    def parts(self, *tensors: torch.Tensor) -> torch.Tensor:
+        """This worker's parts of the losses of its rows."""
+        raise NotImplementedError
+
+
+class DistributedMultiLabelSoftMarginLoss(_PartialSums):
+    """The binary cross entropy, averaged over the labels: ``torch.nn.MultiLabelSoftMarginLoss`` in blocks.
+
+    ``weight`` is broadcast to the whole input.
+    """
+
+    function = staticmethod(F.multilabel_soft_margin_loss)
+    integral = ("target",)
+    weights = ("weight",)
+    features = "labels"
+    shapes = (
+        "Input and target ``(*, C)`` of equal shapes on each worker, in any blocks of any dimension. With "
+        "reduction='none' the result is the block of the losses ``(*)``, on the workers with the first labels."
+    )
+    weight: torch.Tensor | None
+
+    def __init__(self, P_x: PartitionLike, weight: torch.Tensor | None = None, reduction: str = "mean") -> None:
+        super().__init__(locals())
+
+    def check_extents(self) -> None:
+        self._blocks = self.blocks(self.grid)
+        check_broadcast(type(self).__name__, "weight", self.weight, [sum(sizes) for sizes in self._blocks])
+
+    def weight_of(self, name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        weight: torch.Tensor = getattr(self, name)
+        return part_of(weight, self._blocks, self.grid.place).to(tensors[0].dtype) if tensors else weight
+
+    def parts(self, *tensors: torch.Tensor) -> torch.Tensor:
+        input, target = tensors
+        losses = -(target * F.logsigmoid(input) + (1 - target) * F.logsigmoid(-input))
+        if self.weight is not None:
+            losses = losses * self.weight_of("weight", tensors)
+        return losses.sum(-1) / sum(self._sizes)
+
+
+class DistributedMultiLabelMarginLoss(FeatureLoss):
+    """By how much labels that apply are not above all others by 1: ``torch.nn.MultiLabelMarginLoss`` in blocks."""
+
+    function = staticmethod(F.multilabel_margin_loss)
+    integral = ("target",)
+    features = "labels"
+    most = 2
+    whole = "each label that applies is compared with each that does not"
+    shapes = (
+        "Input and target ``(N, C)`` or ``(C)`` of equal shapes on each worker, in any blocks of the batch. With "
+        "reduction='none' the result is the block of the losses ``(N)`` or ``()``."
+    )
+
+    def __init__(self, P_x: PartitionLike, reduction: str = "mean") -> None:
+        super().__init__(locals())
+
+    def samples(self, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
+        return (*super().samples(dtypes)[:1], torch.zeros((1,) * self.grid.dim, dtype=torch.int64))
+
+    def why_not(self, *described: Described) -> str:
+        if described[1][1] != torch.int64:
+            return "the target must be of dtype int64"
+        return super().why_not(*described)
+
+    def problem_of(self, *tensors: torch.Tensor) -> str:
+        input, target = tensors
+        if not target.numel() or (target.min() >= -1 and target.max() < input.shape[-1]):
+            return ""
+        return f"has a target from {target.min()} to {target.max()}; there are {input.shape[-1]} labels"
+
+
+class DistributedCosineEmbeddingLoss(FeatureLoss):
+    """1 - cos for a target of 1, cos - ``margin`` for one of -1: ``torch.nn.CosineEmbeddingLoss`` in blocks."""
+
+    tensors = ("input1", "input2", "target")
+    function = staticmethod(F.cosine_embedding_loss)
+    integral = ("target",)
+    most = 2
+    shapes = (
+        "Inputs ``(N, D)`` or ``(D)`` in any blocks of any dimension, and targets ``(N)`` or ``()``, on each worker "
+        "for its own block, so workers that differ only in the features have equal targets. With reduction='none' the "
+        "result is the block of the losses ``(N)`` or ``()``, on the workers with the first features."
+    )
+    margin: float
+
+    def __init__(self, P_x: PartitionLike, margin: float = 0.0, reduction: str = "mean") -> None:
+        super().__init__(locals())
+
+    def samples(self, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
+        one, other, target = super().samples(dtypes)
+        return one, other, target[0]
+
+    def why_not(self, *described: Described) -> str:
+        if described[2][0] != self.rows(described[0][0]):
+            return "the target must have the shape of the inputs without the features"
+        return super().why_not(*described[:2])
+
+    def on_split(self, *tensors: torch.Tensor) -> torch.Tensor:
+        one, other, target = tensors
+        products = torch.stack([(one * other).sum(-1), one.square().sum(-1), other.square().sum(-1)], -1)
+        sums = self._to_first_blocks(products)
+        if self.grid.place[-1]:
+            return sums.flatten()[:0] + zero_of(target) if target.requires_grad else sums.flatten()[:0]
+        # torch adds this number to each square.
+        product, square, other_square = sums.unbind(-1)
+        cosine = product / ((square + 1e-12) * (other_square + 1e-12)).sqrt()
+        below = (cosine - self.margin).clamp_min(0)
+        return torch.where(target == 1, 1 - cosine, 0.0) + torch.where(target == -1, below, 0.0)
+
+
+class _Triplets(FeatureLoss):
+    """By how much an anchor is not nearer to a positive than to a negative by a margin."""
+
+    tensors = ("anchor", "positive", "negative")
+    margin: float
+    swap: bool
+
+    def check_margin(self) -> None:
+        if not self.margin > 0:
+            raise ValueError(f"{type(self).__name__}: margin={self.margin}; it must be greater than 0")
+
+
+class DistributedTripletMarginLoss(_Triplets):
+    """By how much an anchor is not nearer to one vector than to another: ``torch.nn.TripletMarginLoss`` in blocks."""
+
+    function = staticmethod(F.triplet_margin_loss)
+    shapes = (
+        "Three tensors ``(*, D)`` of equal shapes on each worker, in any blocks of any dimension. With "
+        "reduction='none' the result is the block of the losses ``(*)``, on the workers with the first features."
+    )
+    p: float
+    eps: float
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        margin: float = 1.0,
+        p: float = 2.0,
+        eps: float = 1e-6,
+        swap: bool = False,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(locals())
+
+    def check_grid(self) -> None:
+        super().check_grid()
+        self.check_margin()
+
+    def prepare(self) -> None:
+        super().prepare()
+        self._norms = BlockNorms(self.grid, self.grid.dim - 1, self.p) if self._splits else None
+
+    def on_split(self, *tensors: torch.Tensor) -> torch.Tensor:
+        anchor, positive, negative = tensors
+        assert self._norms is not None
+        pairs = [(anchor, positive), (anchor, negative), *([(positive, negative)] if self.swap else [])]
+        near, far, *swapped = self._norms(*(one - other + self.eps for one, other in pairs))
+        for distance in swapped:
+            far = torch.minimum(far, distance)
+        return self.first((self.margin + near - far).clamp_min(0))
+
+
+class DistributedTripletMarginWithDistanceLoss(_Triplets):
+    """The triplet margin loss with any distance: ``torch.nn.TripletMarginWithDistanceLoss`` in blocks.
+
+    ``distance_function`` is called on each worker's blocks. It has to be the same function on all ranks, without
+    parameters, and give each row's distance from the row alone. By default it is the Euclidean distance.
+    """
+
+    function = staticmethod(F.triplet_margin_with_distance_loss)
+    whole = "distance_function is called on each worker's blocks"
+    shapes = (
+        "Three tensors ``(*, D)`` of equal shapes on each worker, in any blocks of all dimensions but the last one. "
+        "With reduction='none' the result is the block of the losses, of the shape that the distance has."
+    )
+    distance_function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        *,
+        distance_function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
+        margin: float = 1.0,
+        swap: bool = False,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(locals())
+
+    def check_grid(self) -> None:
+        super().check_grid()
+        self.check_margin()
+        if self.distance_function is not None and not callable(self.distance_function):
+            raise TypeError(f"{type(self).__name__}: distance_function={self.distance_function!r}; it must be callable")
+
+    def losses(self, reduction: str, *tensors: torch.Tensor) -> torch.Tensor:
+        losses = super().losses("none", *tensors)
+        self._losses = losses.numel()
+        return losses if reduction == "none" else losses.sum()
+
+    def count(self, *tensors: torch.Tensor) -> torch.Tensor | float:
+        return float(self._losses)

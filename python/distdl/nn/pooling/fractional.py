@@ -1,0 +1,229 @@
+"""Max pooling over windows whose places are drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from distdl import _core, operators
+from distdl.collective.construction import PartitionLike
+from distdl.nn.families import family
+from distdl.nn.options import per_dimension
+from distdl.nn.precision import FLOATING
+from distdl.nn.windows.blocks import Interval, as_of, intervals_of
+from distdl.nn.windows.layer import WindowLayer
+from distdl.nn.windows.sums import ravel
+
+__all__ = ["DistributedFractionalMaxPool2d", "DistributedFractionalMaxPool3d"]
+
+Size = int | tuple[int, ...]
+Ratio = float | tuple[float, ...]
+
+
+class FractionalWindows:
+    """The windows along a dimension: a given number of them, about equally far from each other.
+
+    Window i of m begins at one of the two integers around i * (n - kernel) / (m - 1), and the last one at n - kernel.
+    """
+
+    def __init__(self, kernel: int, size: int | None, ratio: float | None) -> None:
+        self.kernel, self.size, self.ratio = kernel, size, ratio
+        self.eps = 0.0  # of the dtype in which the places are computed
+
+    def outputs(self, n: int) -> int:
+        return self.size if self.size is not None else int(n * (self.ratio or 0.0))
+
+    def step(self, n: int) -> float:
+        """The distance of two windows."""
+        m = self.outputs(n)
+        return (n - self.kernel) / (m - 1) if m > 1 else 0.0
+
+    def reads(self, n: int, outputs: Interval) -> Interval:
+        (start, stop), last = outputs, n - self.kernel
+        if start >= stop:
+            return 0, 0
+        slack = 1 + math.ceil(4 * n * self.eps)
+        low = max(0, min(last, int(start * self.step(n)) - slack))
+        high = n if stop == self.outputs(n) else min(n, int((stop - 1) * self.step(n)) + 1 + slack + self.kernel)
+        return low, high
+
+    def aligned_blocks(self, sizes: Sequence[int]) -> list[int]:
+        return _core.AdaptiveWindows(self.outputs(sum(sizes))).aligned_blocks(sizes)
+
+    def starts(self, n: int, samples: torch.Tensor, outputs: Interval) -> torch.Tensor:
+        """Where the windows of some outputs begin, for each sample, in the steps and in the precision of torch."""
+        m, last = self.outputs(n), n - self.kernel
+        at = torch.arange(*outputs, device=samples.device)
+        step = torch.tensor(last, dtype=samples.dtype) / torch.tensor(max(m - 1, 1), dtype=samples.dtype)
+        step, each = step.to(samples.device), samples.unsqueeze(-1)
+        starts = ((at.to(samples.dtype) + each) * step).long() - (each * step).long()
+        return starts.clamp(0, last).where(at < m - 1, last)
+
+
+class _DistributedFractionalMaxPool(WindowLayer):
+    _functions = {2: F.fractional_max_pool2d, 3: F.fractional_max_pool3d}
+    accepted = FLOATING
+    kernel_size: tuple[int, ...]
+    output_size: tuple[int, ...] | None
+    output_ratio: tuple[float, ...] | None
+    return_indices: bool
+    _random_samples: torch.Tensor | None
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        kernel_size: Size,
+        output_size: Size | None = None,
+        output_ratio: Ratio | None = None,
+        return_indices: bool = False,
+        _random_samples: torch.Tensor | None = None,
+        *,
+        output_blocks: str = "balanced",
+    ) -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        super().check_options()
+        name = type(self).__name__
+        samples = self.__dict__.pop("_random_samples")
+        if samples is not None and not isinstance(samples, torch.Tensor):
+            raise TypeError(f"{name}: _random_samples={samples!r}; it has to be a tensor")
+        self.register_buffer("_random_samples", samples, persistent=False)
+        self.kernel_size = per_dimension(name, self.kernel_size, self.dims, "kernel_size")
+        if (self.output_size is None) == (self.output_ratio is None):
+            raise ValueError(
+                f"{name}: output_size={self.output_size!r} and output_ratio={self.output_ratio!r}; exactly one of them "
+                "has to be given"
+            )
+        if self.output_size is not None:
+            self.output_size = per_dimension(name, self.output_size, self.dims, "output_size")
+        else:
+            self.output_ratio = self._ratios()
+        if min((*self.kernel_size, *(self.output_size or ()))) < 1:
+            raise RuntimeError(
+                f"{name}: kernel_size={self.kernel_size}, output_size={self.output_size}; both must be at least 1"
+            )
+
+    def _ratios(self) -> tuple[float, ...]:
+        given = self.output_ratio
+        each = tuple(given) if isinstance(given, tuple | list) else (given,) * self.dims
+        ratios = tuple(float(ratio) for ratio in each)  # type: ignore[arg-type]
+        if len(ratios) != self.dims or not all(0 < ratio < 1 for ratio in ratios):
+            raise ValueError(
+                f"{type(self).__name__}: output_ratio={given!r}; it must be between 0 and 1, for all {self.dims} "
+                "spatial dimensions or for each of them"
+            )
+        return ratios
+
+    def prepare(self) -> None:
+        super().prepare()
+        workers = self.grid.line(self.grid.ranks)
+        # The first worker's samples count, whatever the others' generators are at.
+        self._to_everyone = operators.broadcast(self.grid.line(self.grid.ranks[:1]), workers)
+
+    def resizings(self) -> list[FractionalWindows]:
+        none = (None,) * self.dims
+        options = zip(self.kernel_size, self.output_size or none, self.output_ratio or none, strict=True)
+        self._windows = [FractionalWindows(*each) for each in options]
+        return self._windows
+
+    def set_up(self) -> None:
+        for windows in self._windows:
+            windows.eps = torch.finfo(dtype).eps if (dtype := self.structure(self.grid)[0][1]).is_floating_point else 0
+        super().set_up()
+        if self.grid.active:
+            leading = [intervals_of(along) for along in self.blocks(self.grid)[: -self.dims]]
+            own = [along[i] for along, i in zip(leading, self.grid.place, strict=False)]
+            self._leading = [slice(*block) for block in ([(0, 1)] * (2 - len(own)) + own)]
+
+    def check_input(self, dtype: torch.dtype) -> None:
+        super().check_input(dtype)
+        with as_of(type(self).__name__):
+            if self._random_samples is not None:
+                samples = torch.empty_like(self._random_samples, device="meta")
+            else:
+                samples = torch.empty(self._samples_shape(), dtype=dtype, device="meta")
+            x = torch.empty(self.extents, dtype=dtype, device="meta")
+            self._functions[self.dims](x, self.kernel_size, self.output_size, self.output_ratio, False, samples)
+
+    def _samples_shape(self) -> list[int]:
+        return [1] * (self.dims + 2 - len(self.extents)) + self.extents[: -self.dims] + [self.dims]
+
+    def _samples(self, read: torch.Tensor) -> torch.Tensor:
+        """The samples of this worker's batch and channels, as torch draws them for the whole tensor."""
+        samples = self._random_samples
+        if samples is None:
+            drawn = torch.rand(self._samples_shape(), dtype=read.dtype, device=read.device)
+            samples = self._to_everyone(drawn if self.grid.rank == 0 else drawn.flatten()[:0])
+        samples = samples[*self._leading]
+        return samples if read.dim() == self.dims + 2 else samples[0]
+
+    def outputs(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        samples, positions = self._samples(read), []
+        ends = [*(1,) * self.dims]
+        for d, (windows, along) in enumerate(zip(self._windows, self.own, strict=True)):
+            # torch's 2-d layer takes the first sample for the last dimension, its 3-d layer for the first one.
+            sample = samples[..., self.dims - 1 - d if self.dims == 2 else d]
+            starts = windows.starts(along.n, sample, along.outputs) - along.reads[0]
+            at = starts.unsqueeze(-1) + torch.arange(windows.kernel, device=read.device)
+            shape = [*ends[:d], at.shape[-2], *ends[d + 1 :], *ends[:d], windows.kernel, *ends[d + 1 :]]
+            positions.append(at.view([*samples.shape[:-1], *shape]))
+        boxes = ravel(positions, read.shape[-self.dims :]).flatten(-self.dims)
+        flat = read.flatten(-self.dims)
+        chosen = boxes.gather(-1, self._largest(flat.detach(), boxes)).squeeze(-1)
+        pooled = flat.gather(-1, chosen.flatten(-self.dims)).view(chosen.shape)
+        return (pooled, self._to_global(chosen, read)) if self.return_indices else pooled
+
+    def _largest(self, flat: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
+        """Which element of each window torch takes: the first of the largest, or the last NaN."""
+        windows = flat.gather(-1, boxes.flatten(-self.dims - 1)).view(boxes.shape)
+        largest = windows.max(-1, keepdim=True).indices
+        nan = windows.isnan()
+        last_nan = nan.shape[-1] - 1 - nan.flip(-1).to(torch.uint8).argmax(-1, keepdim=True)
+        return last_nan.where(nan.any(-1, keepdim=True), largest)
+
+    def _to_global(self, chosen: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
+        """From positions in the box that this worker read to positions in the global tensor, flattened over space."""
+        if chosen.numel() == 0:
+            return chosen
+        positions = zip(torch.unravel_index(chosen, read.shape[-self.dims :]), self.own, strict=True)
+        return ravel([at + along.reads[0] for at, along in positions], self.extents[-self.dims :])
+
+    def nothing(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        return (read, read.new_zeros(read.shape, dtype=torch.long)) if self.return_indices else read
+
+
+_DOCUMENTATION = """Applies {dims}-d fractional max pooling: ``torch.nn.FractionalMaxPool{dims}d`` in blocks.
+
+    Args:
+        P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``.
+        kernel_size, output_size, output_ratio, return_indices: as in ``torch.nn.FractionalMaxPool{dims}d``. Indices are
+            global: those of the whole tensor.
+        _random_samples: for each channel the numbers that its windows are placed by, ``(N, C, {dims})`` of the whole
+            tensor, equal on all ranks.
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the sizes let it.
+
+    Without samples, each worker draws those of the whole tensor from torch's generator, and the first worker's count:
+    with the same seed they are those of torch.nn.
+
+    Shape:
+        ``(N, C, *space)`` or ``(C, *space)``, as P_x has dimensions, in any blocks. The result is that of
+        ``torch.nn.FractionalMaxPool{dims}d``, in the same blocks of batch and channels and in balanced or aligned
+        blocks of space. Zero volume on all other ranks.
+
+    Raises:
+        ValueError: on all ranks, if the partition or output_blocks is not as described.
+        ValueError, TypeError, RuntimeError, NotImplementedError: on all ranks, where torch.nn raises them for the
+            options, the size of the input or its dtype.
+
+    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+
+    Source: B. Graham, "Fractional Max-Pooling" (2014);
+    https://docs.pytorch.org/docs/stable/generated/torch.nn.FractionalMaxPool{dims}d.html.
+    """
+_, DistributedFractionalMaxPool2d, DistributedFractionalMaxPool3d = family(
+    "DistributedFractionalMaxPool{dims}d", _DOCUMENTATION, _DistributedFractionalMaxPool
+)

@@ -1,0 +1,143 @@
+"""Partial inverses of max pooling over blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from distdl.collective.construction import PartitionLike
+from distdl.nn.checked import CheckedLayer
+from distdl.nn.families import family
+from distdl.nn.options import per_dimension
+from distdl.nn.windows.blocks import Interval, as_of, intervals_of
+from distdl.nn.windows.reader import Reader
+from distdl.nn.windows.sums import ravel
+from distdl.parameters.layout import cut
+
+__all__ = ["DistributedMaxUnpool1d", "DistributedMaxUnpool2d", "DistributedMaxUnpool3d"]
+
+Size = int | tuple[int, ...]
+
+
+class _DistributedMaxUnpool(CheckedLayer):
+    """An index may point anywhere: each worker receives all elements of its channels, and keeps those that point into
+    its block of the result."""
+
+    _functions = {1: F.max_unpool1d, 2: F.max_unpool2d, 3: F.max_unpool3d}
+    tensors: ClassVar[tuple[str, ...]] = ("input", "indices")
+    dims: int  # spatial dimensions
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+
+    def __init__(self, P_x: PartitionLike, kernel_size: Size, stride: Size | None = None, padding: Size = 0) -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        name, shape = type(self).__name__, list(self.grid.shape)
+        if self.grid.known and len(shape) not in (self.dims + 1, self.dims + 2):
+            raise ValueError(
+                f"{name}: P_x has shape {shape}; it needs {self.dims} spatial dimensions, preceded by the channels, or "
+                "by batch and channels"
+            )
+        self.stride = self.kernel_size if self.stride is None else self.stride
+        for which in ("kernel_size", "stride", "padding"):
+            setattr(self, which, per_dimension(name, getattr(self, which), self.dims, which))
+
+    def prepare(self) -> None:
+        self._own: list[Interval] = []  # (start, stop) of this worker's block of the result, in space
+        self._extents: Sequence[int] = ()  # of the result, in space
+        self._reads: list[Reader] = []
+
+    def set_up(self) -> None:
+        name, sizes = type(self).__name__, self.blocks(self.grid)
+        self._check_structure()
+        extents, first = [sum(along) for along in sizes], len(sizes) - self.dims
+        output_size = self.others[0] if self.others else None
+        with as_of(name):
+            x, at = (torch.empty(extents, device="meta", dtype=dtype) for dtype in (None, torch.long))
+            whole = self._functions[self.dims](x, at, self.kernel_size, self.stride, self.padding, output_size)
+        self._extents, workers = whole.shape[first:], self.grid.shape[first:]
+        if self.grid.active:
+            blocks = [cut(n, p) for n, p in zip(self._extents, workers, strict=True)]
+            self._own = [along[i] for along, i in zip(blocks, self.grid.place[first:], strict=True)]
+        reads = [intervals_of(along) for along in sizes[:first]]
+        reads += [[(0, n)] * p for n, p in zip(extents[first:], workers, strict=True)]
+        split = any(p > 1 for p in workers)
+        self._reads = [Reader(name, self.grid, self.grid, extents, reads) for _ in self.tensors if split]
+
+    def _check_structure(self) -> None:
+        """Raise where torch.nn does for the shapes and dtypes of the tensors on any worker."""
+        name, inputs, indices = type(self).__name__, self.structure(self.grid), self.structure(self.grid, tensor=1)
+        for worker, ((shape, dtype), (index_shape, index_dtype)) in enumerate(zip(inputs, indices, strict=True)):
+            if shape != index_shape or index_dtype != torch.long:
+                raise RuntimeError(
+                    f"{name}: worker {worker} of P_x has an input of shape {shape} and indices of shape {index_shape} "
+                    f"({index_dtype}); the indices must have the shape of the input and be of torch.int64"
+                )
+            with as_of(name):  # torch checks dtypes only when it computes
+                one = torch.zeros([1] * (self.dims + 1), dtype=dtype)
+                self._functions[self.dims](one, torch.zeros_like(one, dtype=torch.long), 1)
+
+    def problem_here(self, inputs: Sequence[object]) -> str:
+        indices = inputs[1] if len(inputs) > 1 else None
+        if not isinstance(indices, torch.Tensor) or indices.dtype != torch.long or indices.numel() == 0:
+            return ""
+        low, high, count = int(indices.min()), int(indices.max()), torch.Size(self._extents).numel()
+        if low >= 0 and high < count:
+            return ""
+        return f"has an invalid max index {low if low < 0 else high}: the result has {count} elements in space"
+
+    def compute(
+        self, input: torch.Tensor, indices: torch.Tensor, output_size: Sequence[int] | None = None
+    ) -> torch.Tensor:
+        """Put this rank's block of the input to its place, wherever that is."""
+        if self._reads:
+            input, indices = (read(one) for read, one in zip(self._reads, (input, indices), strict=True))
+        if not self.grid.active:
+            return input.clone()
+        sizes = [stop - start for start, stop in self._own]
+        count = torch.Size(sizes).numel()
+        positions = torch.unravel_index(indices.flatten(-self.dims), self._extents)
+        inside = torch.ones_like(positions[0], dtype=torch.bool)
+        for at, (start, stop) in zip(positions, self._own, strict=True):
+            inside &= (at >= start) & (at < stop)
+        place = ravel([at - start for at, (start, _) in zip(positions, self._own, strict=True)], sizes)
+        values = input.flatten(-self.dims)
+        # One element more, for what belongs to other blocks.
+        result = values.new_zeros([*values.shape[:-1], count + 1]).scatter(-1, place.where(inside, count), values)
+        return result.narrow(-1, 0, count).reshape([*values.shape[:-1], *sizes])
+
+
+_DOCUMENTATION = """Puts maxima back to where they came from: ``torch.nn.MaxUnpool{dims}d`` in blocks.
+
+    Args:
+        P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``.
+        kernel_size, stride, padding: as in ``torch.nn.MaxUnpool{dims}d``.
+
+    The layer is called with the input, the indices that :class:`DistributedMaxPool{dims}d` returned with
+    ``return_indices=True``, those of the whole tensor, and, if wanted, the ``output_size`` of the whole result.
+
+    Shape:
+        ``(N, C, *space)`` or ``(C, *space)``, as P_x has dimensions, in any blocks, and indices of the same shape. The
+        result is that of ``torch.nn.MaxUnpool{dims}d``, in the same blocks of batch and channels and in balanced blocks
+        of space. Zero volume on all other ranks.
+
+    Raises:
+        ValueError: on all ranks, if the partition is not as described, and where torch.nn raises it for output_size.
+        TypeError, RuntimeError, NotImplementedError: on all workers, where torch.nn raises them for the options, the
+            shapes, the dtypes, or an index beyond the result.
+
+    Where several elements have the same index, the last one remains, and all of them get its gradient, as in torch.nn
+    on one thread. Where space is split, each worker receives all elements of its channels.
+
+    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MaxUnpool{dims}d.html.
+    """
+DistributedMaxUnpool1d, DistributedMaxUnpool2d, DistributedMaxUnpool3d = family(
+    "DistributedMaxUnpool{dims}d", _DOCUMENTATION, _DistributedMaxUnpool
+)

@@ -1,3 +1,0 @@
-"""Layers that move elements and compute nothing."""
-
-__all__: list[str] = []

@@ -1,0 +1,287 @@
+"""Windows as columns, and columns added up at the places of their windows: unfold and fold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from distdl import _core
+from distdl.collective.construction import PartitionLike, partitions_behind_first
+from distdl.nn.layer import Layer
+from distdl.nn.options import per_dimension
+from distdl.nn.rearranging.order import (
+    choose_result,
+    interval_around,
+    kept,
+    leading_dim,
+    rows_around,
+    unflattened,
+)
+from distdl.nn.windows.blocks import Interval, as_of
+from distdl.nn.windows.reader import Reader
+from distdl.parameters.layout import cut
+from distdl.parameters.transport import zero_of
+from distdl.partition import Partition
+
+__all__ = ["DistributedFold", "DistributedUnfold"]
+
+Size = int | tuple[int, ...]
+
+
+class _Columns(Layer):
+    """The common part of fold and unfold: windows of two dimensions, and the partition of the result."""
+
+    P_y: Partition | None
+    kernel_size: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding: tuple[int, ...]
+    stride: tuple[int, ...]
+    input_dims: ClassVar[int]  # without the batch
+
+    def result_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of the result's partition, where it is not given, for one of this shape."""
+        raise NotImplementedError
+
+    def check_options(self) -> None:
+        name, known = type(self).__name__, self.grid.known
+        for which, least in (("kernel_size", 1), ("dilation", 1), ("padding", 0), ("stride", 1)):
+            values = per_dimension(name, getattr(self, which), 2, which)
+            setattr(self, which, values)
+            if min(values) < least:
+                raise RuntimeError(f"{name}: {which}={values}; it must be at least {least}")
+        dims = self.input_dims
+        if known and self.grid.dim not in (dims, dims + 1):
+            raise ValueError(
+                f"{name}: P_x has shape {list(self.grid.shape)}; it needs {dims} dimensions, or {dims + 1} with a batch"
+            )
+        self._batch = int(known and self.grid.dim > dims)
+        self.P_y, self._result = choose_result(self)
+
+    def prepare(self) -> None:
+        self._read: Reader | None = None
+        self._windows = [
+            _core.Window(kernel, step, (pad, pad), spread)
+            for kernel, step, pad, spread in zip(
+                self.kernel_size, self.stride, self.padding, self.dilation, strict=True
+            )
+        ]
+        taps = math.prod(self.kernel_size)
+        self._per_channel = taps
+        self._grows, self._shrinks = _core.TransposedWindow(taps, taps, 0, 1, 0), _core.Window(taps, taps)
+
+    def batch_read(self, sizes: Sequence[Sequence[int]]) -> list[list[Interval]]:
+        """What the places along the batch's dimension of P_y read, if there is one."""
+        return [kept(sizes[0], self._result.shape[0])] if self._batch else []
+
+    def compute(self, input: torch.Tensor) -> torch.Tensor:
+        """This worker's block of the result."""
+        if self._read is None:
+            return input.clone()
+        read = self._read(input)
+        return self.of_box(read) if self._result.active else read
+
+    def of_box(self, read: torch.Tensor) -> torch.Tensor:
+        """This worker's block of the result, from what it read."""
+        raise NotImplementedError
+
+
+class DistributedUnfold(_Columns):
+    """Makes a column of each window: ``torch.nn.Unfold`` in blocks.
+
+    Each worker receives the rows of the input that the windows of its columns read, once, and copies them.
+
+    Args:
+        P_x: the partition of the input, ``[channels, rows, columns]`` or ``[batch, channels, rows, columns]``; any
+            dimension may be split.
+        kernel_size, dilation, padding, stride: as in ``torch.nn.Unfold``.
+        P_y: the partition of the result, ``[channels, windows]`` behind the batch. Without it, the workers of both
+            spatial dimensions stand in one row along the windows. It may stand directly behind P_x.
+
+    Shape:
+        ``(N, C, H, W)`` or ``(C, H, W)``, as P_x has dimensions, in any blocks. The result is that of torch.nn,
+        ``(N, C * prod(kernel_size), L)``: in balanced blocks of its last two dimensions, and in the input's blocks of
+        the batch. Zero volume on all ranks outside of P_y.
+
+    Attributes:
+        P_y: the partition of the result.
+
+    Raises:
+        ValueError: on all ranks, if the partitions are not as described.
+        TypeError, RuntimeError, NotImplementedError: on all ranks, where torch.nn raises them for the options, the
+            size of the input or its dtype.
+
+    Constructing is collective over the communicator that the partitions come from, calling over their ranks.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Unfold.html.
+    """
+
+    input_dims = 3
+
+    @partitions_behind_first("P_y")
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        kernel_size: Size,
+        dilation: Size = 1,
+        padding: Size = 0,
+        stride: Size = 1,
+        *,
+        P_y: PartitionLike | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+    def result_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        return (*shape[:-2], shape[-2] * shape[-1])
+
+    def set_up(self) -> None:
+        name, sizes = "DistributedUnfold", self.blocks(self.grid)
+        extents = [sum(along) for along in sizes]
+        with as_of(name):
+            whole = F.unfold(
+                torch.empty(extents, device="meta"), self.kernel_size, self.dilation, self.padding, self.stride
+            )
+            F.unfold(torch.zeros(1, 1, 1, dtype=self.structure(self.grid)[0][1]), 1)
+        counts = [window.outputs(n) for window, n in zip(self._windows, extents[-2:], strict=True)]
+        workers = self._result.shape
+        channels, columns = (cut(n, p) for n, p in zip(whole.shape[-2:], workers[-2:], strict=True))
+        # The workers stand along the first dimension that has several windows; the other one is read whole.
+        d = leading_dim(counts)
+        row = math.prod(counts[d + 1 :])
+        windows = [[(0, n)] for n in counts]
+        windows[d] = [rows_around(block, row) for block in columns]
+        space = [
+            [window.reads(n, one) for one in along]
+            for window, n, along in zip(self._windows, extents[-2:], windows, strict=True)
+        ]
+        groups = [self._grows.reads(extents[-3], block) for block in channels]
+        P_y = self._result.reshaped((*workers[:-1], *map(len, windows)))
+        self._read = Reader(name, self.grid, P_y, extents, [*self.batch_read(sizes), groups, *space])
+        if self._result.active:
+            i, j = self._result.place[-2:]
+            self._own = [
+                _within(channels[i], groups[i][0] * self._per_channel),
+                _within(columns[j], windows[d][j][0] * row),
+            ]
+
+    def of_box(self, read: torch.Tensor) -> torch.Tensor:
+        (first, rows), (at, columns) = self._own
+        if read.numel() == 0 or rows == 0 or columns == 0:
+            return read.flatten()[:0].view([*read.shape[: self._batch], rows, columns])
+        found = F.unfold(read, self.kernel_size, self.dilation, 0, self.stride)
+        return found.narrow(-2, first, rows).narrow(-1, at, columns)
+
+
+class DistributedFold(_Columns):
+    """Adds columns up at the places of their windows: ``torch.nn.Fold`` in blocks.
+
+    Each worker receives the columns of the windows that meet its block of the result, and adds them up.
+
+    Args:
+        P_x: the partition of the input, ``[channels, windows]`` or ``[batch, channels, windows]``; any dimension may be
+            split.
+        output_size, kernel_size, dilation, padding, stride: as in ``torch.nn.Fold``.
+        P_y: the partition of the result, ``[channels, rows, columns]`` behind the batch. Without it, the workers of the
+            windows stand along the rows. It may stand directly behind P_x.
+
+    Shape:
+        ``(N, C * prod(kernel_size), L)`` or without N, as P_x has dimensions, in any blocks. The result is that of
+        torch.nn, ``(N, C, *output_size)``: in balanced blocks of its last three dimensions, and in the input's blocks
+        of the batch. Zero volume on all ranks outside of P_y.
+
+    Attributes:
+        P_y: the partition of the result.
+
+    Raises:
+        ValueError: on all ranks, if the partitions are not as described.
+        TypeError, RuntimeError, NotImplementedError: on all ranks, where torch.nn raises them for the options, the
+            size of the input or its dtype.
+
+    Constructing is collective over the communicator that the partitions come from, calling over their ranks.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Fold.html.
+    """
+
+    output_size: tuple[int, ...]
+    input_dims = 2
+
+    @partitions_behind_first("P_y")
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        output_size: Size,
+        kernel_size: Size,
+        dilation: Size = 1,
+        padding: Size = 0,
+        stride: Size = 1,
+        *,
+        P_y: PartitionLike | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        self.output_size = per_dimension("DistributedFold", self.output_size, 2, "output_size")
+        if min(self.output_size) < 1:
+            raise RuntimeError(f"DistributedFold: output_size={self.output_size}; it must be at least 1")
+        super().check_options()
+
+    def result_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        return (*shape, 1)
+
+    def set_up(self) -> None:
+        name, sizes = "DistributedFold", self.blocks(self.grid)
+        extents = [sum(along) for along in sizes]
+        with as_of(name):
+            whole = F.fold(
+                torch.empty(extents, device="meta"),
+                self.output_size,
+                self.kernel_size,
+                self.dilation,
+                self.padding,
+                self.stride,
+            )
+            F.fold(torch.zeros(1, 1, 1, dtype=self.structure(self.grid)[0][1]), 1, 1)
+        workers = self._result.shape
+        channels, *space = (cut(n, p) for n, p in zip(whole.shape[-3:], workers[-3:], strict=True))
+        self._counts = [window.outputs(n) for window, n in zip(self._windows, self.output_size, strict=True)]
+        meeting = [[self._windows_at(d, block) for block in along] for d, along in enumerate(space)]
+        boxes = [[rows, columns] for rows in meeting[0] for columns in meeting[1]]
+        groups = [self._shrinks.reads(extents[-2], block) for block in channels]
+        columns = [interval_around(box, self._counts) for box in boxes]
+        P_y = self._result.reshaped((*workers[:-2], len(boxes)))
+        self._read = Reader(name, self.grid, P_y, extents, [*self.batch_read(sizes), groups, columns])
+        if self._result.active:
+            place = self._result.place
+            self._channels = channels[place[-3]][1] - channels[place[-3]][0]
+            self._space = [along[i] for along, i in zip(space, place[-2:], strict=True)]
+            self._box = [along[i] for along, i in zip(meeting, place[-2:], strict=True)]
+
+    def _windows_at(self, d: int, block: Interval) -> Interval:
+        """(start, stop) of the windows along a spatial dimension that meet a block of the result."""
+        (start, stop), step = block, self.stride[d]
+        first = -(-(start + self.padding[d] - self._windows[d].reach() + 1) // step)
+        last = (stop - 1 + self.padding[d]) // step
+        first, last = max(first, 0), min(last, self._counts[d] - 1)
+        return (first, last + 1) if start < stop and first <= last else (0, 0)
+
+    def of_box(self, read: torch.Tensor) -> torch.Tensor:
+        shape = [*read.shape[: self._batch], self._channels, *(stop - start for start, stop in self._space)]
+        if 0 in shape or any(start == stop for start, stop in self._box):
+            return zero_of(read).expand(shape).contiguous()
+        columns = unflattened(read, read.dim() - 1, self._box, self._counts).flatten(-2)
+        reached, pads = [], []
+        for d, ((first, last), (start, stop)) in enumerate(zip(self._box, self._space, strict=True)):
+            reached.append((last - first - 1) * self.stride[d] + self._windows[d].reach())
+            begin = first * self.stride[d] - self.padding[d]  # of the first window, in the result
+            pads.append((begin - start, stop - begin - reached[-1]))
+        summed = F.fold(columns, reached, self.kernel_size, self.dilation, 0, self.stride)
+        return F.pad(summed, [*pads[1], *pads[0]])
+
+
+def _within(block: Interval, first: int) -> tuple[int, int]:
+    """(start, size) of a block in a box that begins at some place."""
+    start, stop = block
+    return (start - first, stop - start) if start < stop else (0, 0)

@@ -1,0 +1,234 @@
+"""Layers that exchange channels with each other, or with space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+
+from distdl import _core
+from distdl.collective.construction import PartitionLike
+from distdl.nn.layer import Layer
+from distdl.nn.options import check_choice, integer
+from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Resizing, as_of, blocks_of_outputs, intervals_of
+from distdl.nn.windows.reader import Reader
+
+__all__ = ["DistributedChannelShuffle", "DistributedPixelShuffle", "DistributedPixelUnshuffle"]
+
+
+class _ChannelsAndSpace(Layer):
+    """The common part of the pixel shuffles: one dimension shrinks by a factor where another one grows by it.
+
+    An element of the result is an element of the input. A worker receives the smallest box of the input that its block
+    of the result comes from, rearranges it, and leaves out what belongs to others.
+    """
+
+    output_blocks: str
+    grows: ClassVar[tuple[bool, bool, bool]]  # whether channels, rows and columns become more
+
+    def factors(self) -> tuple[int, int, int]:
+        """By how much channels, rows and columns become more or fewer."""
+        raise NotImplementedError
+
+    def rearranged(self, x: torch.Tensor) -> torch.Tensor:
+        """What torch does with a tensor."""
+        raise NotImplementedError
+
+    def check_options(self) -> None:
+        name, shape = type(self).__name__, list(self.grid.shape)
+        check_choice(name, "output_blocks", self.output_blocks, OUTPUT_BLOCKS)
+        if self.grid.known and len(shape) < 3:
+            raise ValueError(f"{name}: P_x has shape {shape}; it needs channels and two spatial dimensions")
+        if self.factors()[1] < 1:
+            raise RuntimeError(f"{name}: the factor {self.factors()[1]} must be at least 1")
+
+    def prepare(self) -> None:
+        self._own: list[tuple[int, int, int]] = []  # (dimension, start, size) of this worker's block in what it reads
+        self._read: Reader | None = None
+
+    def set_up(self) -> None:
+        name, sizes = type(self).__name__, self.blocks(self.grid)
+        extents, own = [sum(along) for along in sizes], [intervals_of(along) for along in sizes]
+        with as_of(name):
+            self.rearranged(torch.empty(extents, device="meta"))
+        self._own, reads = [], own[:-3]
+        for d, (factor, grows) in enumerate(zip(self.factors(), self.grows, strict=True), start=-3):
+            rule: Resizing = _core.TransposedWindow(factor, factor, 0, 1, 0) if grows else _core.Window(factor, factor)
+            blocks = blocks_of_outputs(rule, sizes[d], self.output_blocks)
+            reads.append([rule.reads(extents[d], block) for block in blocks])
+            if grows and self.grid.active:
+                place = self.grid.place[d]
+                start, stop = blocks[place]
+                self._own.append((d, start - reads[-1][place][0] * factor if start < stop else 0, stop - start))
+        self._read = None if reads == own else Reader(name, self.grid, self.grid, extents, reads)
+
+    def compute(self, input: torch.Tensor) -> torch.Tensor:
+        """This worker's block of the result."""
+        if self._read is not None:
+            input = self._read(input)
+        if not self.grid.active:
+            return input.clone()
+        result = self.rearranged(input) if input.numel() else self._nothing(input)
+        for own in self._own:
+            result = result.narrow(*own)
+        return result
+
+    def _nothing(self, input: torch.Tensor) -> torch.Tensor:
+        """The result for a tensor without elements, of which torch returns another shape."""
+        changes = zip(input.shape[-3:], self.factors(), self.grows, strict=True)
+        return input.view([*input.shape[:-3], *(n * by if grows else n // by for n, by, grows in changes)])
+
+
+class DistributedPixelShuffle(_ChannelsAndSpace):
+    """Turns channels into pixels: ``torch.nn.PixelShuffle`` in blocks.
+
+    Args:
+        P_x: the partition of input and output, ``[*, channels, rows, columns]``; any dimension may be split.
+        upscale_factor: as in ``torch.nn.PixelShuffle``.
+        output_blocks: 'balanced' in channels and space, or 'aligned': a pixel stays where the pixel was that it comes
+            from, and channels are cut where the input's are, as far as the factor lets it.
+
+    Shape:
+        ``(*, C * r**2, H, W)`` in any blocks. The result is ``(*, C, H * r, W * r)``: balanced or aligned in its last
+        three dimensions, in the input's blocks in all others. Zero volume on all other ranks.
+
+    Raises:
+        ValueError: on all ranks, if the partition or output_blocks is not as described.
+        TypeError, RuntimeError: on all ranks, where torch.nn raises them for the factor or the size of the input.
+
+    Nothing travels where the blocks of channels are multiples of ``r**2`` and those of space are balanced or wanted
+    aligned. Constructing is collective over the communicator that P_x comes from, calling over its workers.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.PixelShuffle.html.
+    """
+
+    upscale_factor: int
+    grows = (False, True, True)
+
+    def __init__(self, P_x: PartitionLike, upscale_factor: int, *, output_blocks: str = "balanced") -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        self.upscale_factor = integer("DistributedPixelShuffle", self.upscale_factor, "upscale_factor")
+        super().check_options()
+
+    def factors(self) -> tuple[int, int, int]:
+        return self.upscale_factor**2, self.upscale_factor, self.upscale_factor
+
+    def rearranged(self, x: torch.Tensor) -> torch.Tensor:
+        return F.pixel_shuffle(x, self.upscale_factor)
+
+
+class DistributedPixelUnshuffle(_ChannelsAndSpace):
+    """Turns pixels into channels: ``torch.nn.PixelUnshuffle`` in blocks.
+
+    Args:
+        P_x: the partition of input and output, ``[*, channels, rows, columns]``; any dimension may be split.
+        downscale_factor: as in ``torch.nn.PixelUnshuffle``.
+        output_blocks: 'balanced' in channels and space, or 'aligned': channels stay with those that they come from, and
+            space is cut where the input is, as far as the factor lets it.
+
+    Shape:
+        ``(*, C, H * r, W * r)`` in any blocks. The result is ``(*, C * r**2, H, W)``: balanced or aligned in its last
+        three dimensions, in the input's blocks in all others. Zero volume on all other ranks.
+
+    Raises:
+        ValueError: on all ranks, if the partition or output_blocks is not as described.
+        TypeError, RuntimeError: on all ranks, where torch.nn raises them for the factor or the size of the input.
+
+    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.PixelUnshuffle.html.
+    """
+
+    downscale_factor: int
+    grows = (True, False, False)
+
+    def __init__(self, P_x: PartitionLike, downscale_factor: int, *, output_blocks: str = "balanced") -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        self.downscale_factor = integer("DistributedPixelUnshuffle", self.downscale_factor, "downscale_factor")
+        super().check_options()
+
+    def factors(self) -> tuple[int, int, int]:
+        return self.downscale_factor**2, self.downscale_factor, self.downscale_factor
+
+    def rearranged(self, x: torch.Tensor) -> torch.Tensor:
+        return F.pixel_unshuffle(x, self.downscale_factor)
+
+
+# With more groups than this, a worker reads all channels in one message in place of a part of each group.
+_GROUPS = 8
+
+
+class DistributedChannelShuffle(Layer):
+    """Takes channels from each of some groups in turn: ``torch.nn.ChannelShuffle`` in blocks.
+
+    Args:
+        P_x: the partition of input and output, ``[batch, channels, *space]``; any dimension may be split.
+        groups: as in ``torch.nn.ChannelShuffle``.
+
+    Shape:
+        ``(N, C, *space)`` in any blocks; the result has the same. Zero volume on all other ranks.
+
+    Raises:
+        ValueError: on all ranks, if P_x has fewer than three dimensions.
+        TypeError, RuntimeError: on all ranks, where torch.nn raises them for the groups or the size of the input.
+
+    Nothing travels where channels are not split. Constructing is collective over the communicator that P_x comes from,
+    calling over its workers.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.ChannelShuffle.html.
+    """
+
+    groups: int
+
+    def __init__(self, P_x: PartitionLike, groups: int) -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        self.groups, shape = integer("DistributedChannelShuffle", self.groups, "groups"), list(self.grid.shape)
+        if self.groups < 1:
+            raise RuntimeError(f"DistributedChannelShuffle: groups={self.groups}; there must be at least 1")
+        if self.grid.known and len(shape) < 3:
+            raise ValueError(
+                f"DistributedChannelShuffle: P_x has shape {shape}; it needs batch, channels and at least one spatial "
+                "dimension"
+            )
+
+    def prepare(self) -> None:
+        self._reads: list[Reader] = []
+        self._order = torch.empty(0, dtype=torch.long)  # of the channels that this worker has read
+
+    def set_up(self) -> None:
+        name, sizes = type(self).__name__, self.blocks(self.grid)
+        extents, own = [sum(along) for along in sizes], [intervals_of(along) for along in sizes]
+        with as_of(name):
+            F.channel_shuffle(torch.empty(extents, device="meta"), self.groups)
+        each = extents[1] // self.groups
+        # Channel o of the result is channel o // groups of group o % groups.
+        needs = [(start // self.groups, -(-stop // self.groups)) if start < stop else (0, 0) for start, stop in own[1]]
+        if len(own[1]) == 1 or self.groups > _GROUPS:
+            parts = [[(0, extents[1])] * len(needs)]
+        else:
+            parts = [[(g * each + start, g * each + stop) for start, stop in needs] for g in range(self.groups)]
+        reading = len(own[1]) > 1
+        self._reads = [Reader(name, self.grid, self.grid, extents, [own[0], one, *own[2:]]) for one in parts if reading]
+        if self.grid.active:
+            self._order = self._order_of(parts, range(*own[1][self.grid.place[1]]), each)
+
+    def _order_of(self, parts: Sequence[Sequence[tuple[int, int]]], own: range, each: int) -> torch.Tensor:
+        """Where each of this worker's channels is among those that it reads."""
+        read = [channel for part in parts for channel in range(*part[self.grid.place[1]])]
+        at = {channel: i for i, channel in enumerate(read)}
+        return torch.tensor([at[o % self.groups * each + o // self.groups] for o in own], dtype=torch.long)
+
+    def compute(self, input: torch.Tensor) -> torch.Tensor:
+        """This worker's block of the result."""
+        read = [reader(input) for reader in self._reads] or [input]
+        if not self.grid.active:
+            return sum(read[1:], read[0].clone())
+        return torch.cat(read, 1).index_select(1, self._order.to(input.device))

@@ -1,0 +1,67 @@
+"""The older names of two modes of DistributedUpsample, which torch.nn keeps."""
+
+from __future__ import annotations
+
+from distdl.collective.construction import PartitionLike
+from distdl.nn.resizing.upsample import DistributedUpsample
+
+__all__ = ["DistributedUpsamplingBilinear2d", "DistributedUpsamplingNearest2d"]
+
+
+class DistributedUpsamplingNearest2d(DistributedUpsample):
+    """Repeats pixels: ``torch.nn.UpsamplingNearest2d`` in blocks.
+
+    It is :class:`DistributedUpsample` with mode 'nearest'.
+
+    Args:
+        P_x: the partition of input and output, ``[batch, channels, rows, columns]``.
+        size, scale_factor: as in ``torch.nn.UpsamplingNearest2d``.
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the sizes let it.
+
+    Shapes, what is raised, and who has to call it: as for :class:`DistributedUpsample`.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.UpsamplingNearest2d.html.
+    """
+
+    mode = "nearest"
+    spatial_dims = (2,)
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        size: int | tuple[int, ...] | None = None,
+        scale_factor: float | tuple[float, ...] | None = None,
+        *,
+        output_blocks: str = "balanced",
+    ) -> None:
+        super(DistributedUpsample, self).__init__(locals())
+
+
+class DistributedUpsamplingBilinear2d(DistributedUpsample):
+    """Interpolates between pixels: ``torch.nn.UpsamplingBilinear2d`` in blocks.
+
+    It is :class:`DistributedUpsample` with mode 'bilinear' and ``align_corners=True``.
+
+    Args:
+        P_x: the partition of input and output, ``[batch, channels, rows, columns]``.
+        size, scale_factor: as in ``torch.nn.UpsamplingBilinear2d``.
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the sizes let it.
+
+    Shapes, what is raised, and who has to call it: as for :class:`DistributedUpsample`.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.UpsamplingBilinear2d.html.
+    """
+
+    mode = "bilinear"
+    align_corners = True
+    spatial_dims = (2,)
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        size: int | tuple[int, ...] | None = None,
+        scale_factor: float | tuple[float, ...] | None = None,
+        *,
+        output_blocks: str = "balanced",
+    ) -> None:
+        super(DistributedUpsample, self).__init__(locals())

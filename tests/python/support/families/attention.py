@@ -1,0 +1,289 @@
+"""Attention and transformers over a split batch and a split sequence."""
+
+import warnings
+
+import torch
+
+import distdl.nn as dnn
+from support.families import Example
+from support.misuses.table import Row
+
+
+def scores(shape, seed):
+    """Values in [-1, 1] that differ."""
+    return torch.sin(3.0 * seed + torch.arange(torch.Size(shape).numel(), dtype=torch.double)).reshape(shape)
+
+
+def tokens(batch_first, dims):
+    """(batch, sequence) among the axes of P_x, None where there is no batch."""
+    if dims == 2:
+        return None, 0
+    return (0, 1) if batch_first else (1, 0)
+
+
+def renamed(module, names):
+    """The module, called with its tensors by these names."""
+    kind = type(module)
+
+    def forward(*tensors, **more):
+        return kind.forward(module, **dict(zip(names, tensors, strict=True)), **more)
+
+    module.forward = forward
+    return module
+
+
+def over_tokens(twin, batch_first, given, results, more=(), **options):
+    """An example from tensors by name, those that are None left out. `results`: the cuts of the results."""
+    given = {name: x for name, x in given.items() if isinstance(x, torch.Tensor)}
+    first = next(iter(given.values()))
+    dims = first.dim()
+    batch, sequence = tokens(batch_first, dims)
+    tokens_cut = (*sorted(axis for axis in (batch, sequence) if axis is not None), None)
+    cuts, whole = [], {dims - 1}
+    for name, x in given.items():
+        if "padding" in name:
+            cuts.append((sequence,) if x.dim() == 1 else (batch, sequence))
+        elif "mask" in name:
+            cuts.append((*(None,) * (x.dim() - 2), sequence, None))
+            if x.dim() == 3 and batch is not None:
+                whole.add(batch)  # its blocks are not those of all heads
+        else:
+            cuts.append(tokens_cut)
+    names = list(given)
+    renamed(twin(), names)  # a sample of PyTorch's is called as it is
+
+    def layer(twin, P):
+        kind = dnn.SEQUENTIAL[type(twin)]
+        return renamed(kind.from_sequential(twin, P, **dict(more)), names)
+
+    found = [tokens_cut if cut == "tokens" else tuple({"batch": batch, "sequence": sequence}.get(c) for c in cut)
+             for cut in results]  # fmt: skip
+    return Example(
+        lambda: renamed(twin(), names),
+        lambda: tuple(x.detach().clone() for x in given.values()),
+        dims,
+        tuple(cuts),
+        tuple(found),
+        whole=tuple(sorted(whole)),
+        layer=layer,
+        **options,
+    )
+
+
+def multihead(twin, query, key, value, key_padding_mask=None, need_weights=True, attn_mask=None, **call):
+    """With whatever masks there are."""
+    results = ["tokens"]
+    if need_weights:
+        heads = [] if call.get("average_attn_weights", True) else [None]
+        batch = ["batch"] if query.dim() == 3 else []
+        results.append([*batch, *heads, "sequence", None])
+    given = {
+        "query": query,
+        "key": key,
+        "value": value,
+        "key_padding_mask": key_padding_mask,
+        "attn_mask": attn_mask,
+    }
+    return over_tokens(lambda: twin, twin.batch_first, given, results, call={"need_weights": need_weights, **call})
+
+
+def heads(rows=4, columns=4, batch=2, method=None, kdim=None, call=None, masks=(), second=None, **options):
+    """MultiheadAttention with query and keys of different lengths."""
+    call = call or {}
+    options = {"embed_dim": 6, "num_heads": 3, "dtype": torch.float64, "kdim": kdim, "batch_first": True, **options}
+
+    def twin():
+        torch.manual_seed(1)
+        made = torch.nn.MultiheadAttention(**options)
+        torch.nn.init.normal_(made.out_proj.bias) if made.out_proj.bias is not None else None
+        return made
+
+    def shaped(n, features):
+        if not batch:
+            return (n, features)
+        return (batch, n, features) if options["batch_first"] else (n, batch, features)
+
+    query = scores(shaped(rows, 6), 1)
+    key, value = scores(shaped(columns, kdim or 6), 2), scores(shaped(columns, 6), 3)
+    results = ["tokens"]
+    if call.get("need_weights", True):
+        extra = [] if call.get("average_attn_weights", True) else [None]
+        results.append([*(["batch"] if batch else []), *extra, "sequence", None])
+    given = {"query": query, "key": key, "value": value, **dict(masks)}
+    second = call.get("need_weights", True) if second is None else second
+    return over_tokens(twin, options["batch_first"], given, results, more={"method": method}, call=call, second=second)
+
+
+def encoder_layer(twin, src, src_mask=None, src_key_padding_mask=None, is_causal=False):
+    """With whatever masks there are."""
+    given = {"src": src, "src_mask": src_mask, "src_key_padding_mask": src_key_padding_mask}
+    return over_tokens(lambda: twin, twin.self_attn.batch_first, given, ["tokens"], second=False)
+
+
+def encoder(twin, src, mask=None, src_key_padding_mask=None, is_causal=None):
+    """With whatever masks there are."""
+    given = {"src": src, "mask": mask, "src_key_padding_mask": src_key_padding_mask}
+    return over_tokens(lambda: twin, twin.layers[0].self_attn.batch_first, given, ["tokens"], second=False)
+
+
+TRANSFORMED = (
+    "src",
+    "tgt",
+    "src_mask",
+    "tgt_mask",
+    "memory_mask",
+    "src_key_padding_mask",
+    "tgt_key_padding_mask",
+    "memory_key_padding_mask",
+)
+
+
+def transformer(twin, *tensors):
+    """With whatever masks there are."""
+    given = dict(zip(TRANSFORMED, tensors, strict=False))
+    return over_tokens(lambda: twin, twin.batch_first, given, ["tokens"], second=False)
+
+
+DECODED = (
+    "tgt",
+    "memory",
+    "tgt_mask",
+    "memory_mask",
+    "tgt_key_padding_mask",
+    "memory_key_padding_mask",
+)
+
+
+def decoder_layer(twin, *tensors):
+    """With whatever masks there are."""
+    given = dict(zip(DECODED, tensors, strict=False))
+    return over_tokens(lambda: twin, twin.self_attn.batch_first, given, ["tokens"], second=False)
+
+
+def layers(kind, given, method=None, call=None, **options):
+    """A layer of a transformer."""
+    options = {"d_model": 4, "nhead": 2, "dim_feedforward": 5, "dropout": 0.0, "dtype": torch.float64, **options}
+
+    def twin():
+        torch.manual_seed(1)
+        with warnings.catch_warnings():  # of a fast path that is not taken
+            warnings.simplefilter("ignore")
+            made = kind(**options)
+        for parameter in made.parameters():
+            if parameter.dim() == 1:
+                torch.nn.init.uniform_(parameter, 0.5, 1.5)
+        return made
+
+    batch_first = options.get("batch_first", False)
+    return over_tokens(twin, batch_first, given, ["tokens"], more={"method": method}, call=call or {}, second=False)
+
+
+def stack(kind, layer, given, norm=torch.nn.LayerNorm):
+    """A stack of two layers that differ."""
+
+    def twin():
+        torch.manual_seed(1)
+        one = layer(4, 2, 5, 0.0, dtype=torch.float64)
+        plain = {"enable_nested_tensor": False} if kind is torch.nn.TransformerEncoder else {}
+        made = kind(one, 2, norm and norm(4, dtype=torch.float64), **plain)
+        for parameter in made.parameters():
+            torch.nn.init.uniform_(parameter, 0.1, 0.6)
+        return made
+
+    return over_tokens(twin, False, given, ["tokens"], second=False)
+
+
+def ignored(*shape):
+    """A boolean mask, True for keys that do not count; the first key of each row counts."""
+    mask = scores(shape, 5) > 0.2
+    mask[..., 0] = False
+    return mask
+
+
+ENCODER, DECODER = torch.nn.TransformerEncoderLayer, torch.nn.TransformerDecoderLayer
+WITHOUT = {"need_weights": False}
+PADDING = {"key_padding_mask": ignored(2, 4)}
+ROWS = {"attn_mask": ignored(4, 4)}
+EXAMPLES = {
+    "MultiheadAttention": heads(),
+    "MultiheadAttention without weights": heads(call=WITHOUT),
+    "MultiheadAttention in a ring": heads(rows=3, columns=5, method="ring", call=WITHOUT),
+    "MultiheadAttention in heads, with masks": heads(method="heads", call=WITHOUT, masks=PADDING | ROWS),
+    "MultiheadAttention in a ring, with masks": heads(method="ring", call=WITHOUT, masks=PADDING | ROWS),
+    "MultiheadAttention, weights of each head": heads(
+        call={"average_attn_weights": False}, masks={"attn_mask": scores((4, 4), 6)}, batch_first=False
+    ),
+    "MultiheadAttention, other keys": heads(rows=3, columns=5, kdim=4, bias=False, call=WITHOUT),
+    "MultiheadAttention, further keys": heads(
+        add_bias_kv=True, add_zero_attn=True, masks=PADDING, call=WITHOUT, batch_first=False
+    ),
+    "MultiheadAttention, further keys, weights": heads(add_bias_kv=True, masks=ROWS),
+    "MultiheadAttention without batch": heads(batch=0, masks={"key_padding_mask": ignored(4)}),
+    "MultiheadAttention causal": heads(
+        masks={"attn_mask": torch.ones(4, 4).triu(1).bool()}, call={"is_causal": True, **WITHOUT}
+    ),
+    "TransformerEncoderLayer": layers(ENCODER, {"src": scores((4, 2, 4), 1)}),
+    "TransformerEncoderLayer, masks": layers(
+        ENCODER,
+        {"src": scores((2, 4, 4), 1), "src_mask": ignored(4, 4), "src_key_padding_mask": ignored(2, 4)},
+        batch_first=True,
+        norm_first=True,
+        activation="gelu",
+        bias=False,
+    ),
+    "TransformerEncoderLayer, causal in a ring": layers(
+        ENCODER,
+        {"src": scores((4, 4), 1), "src_mask": torch.ones(4, 4).triu(1).bool()},
+        method="ring",
+        call={"is_causal": True},
+    ),
+    "TransformerDecoderLayer": layers(DECODER, {"tgt": scores((4, 2, 4), 1), "memory": scores((3, 2, 4), 2)}),
+    "TransformerDecoderLayer, masks": layers(
+        DECODER,
+        {
+            "tgt": scores((2, 3, 4), 1),
+            "memory": scores((2, 4, 4), 2),
+            "tgt_mask": ignored(3, 3),
+            "memory_mask": scores((3, 4), 3),
+            "memory_key_padding_mask": scores((2, 4), 4),
+        },
+        batch_first=True,
+        norm_first=True,
+        activation=torch.nn.functional.silu,
+    ),
+    "TransformerEncoder": stack(
+        torch.nn.TransformerEncoder, ENCODER, {"src": scores((4, 2, 4), 1), "mask": ignored(4, 4)}
+    ),
+    "TransformerDecoder": stack(
+        torch.nn.TransformerDecoder,
+        DECODER,
+        {"tgt": scores((4, 4), 1), "memory": scores((3, 4), 2), "memory_key_padding_mask": ignored(3)},
+        norm=None,
+    ),
+    "Transformer": layers(
+        torch.nn.Transformer,
+        {"src": scores((2, 4, 4), 1), "tgt": scores((2, 3, 4), 2), "src_key_padding_mask": ignored(2, 4)},
+        batch_first=True,
+        num_encoder_layers=1,
+        num_decoder_layers=2,
+    ),
+}
+described = {
+    "MultiheadAttention": multihead,
+    "Transformer": transformer,
+    "TransformerEncoder": encoder,
+    "TransformerEncoderLayer": encoder_layer,
+    "TransformerDecoderLayer": decoder_layer,
+}
+SAMPLES = {
+    "MultiheadAttention": 128,
+    "Transformer": 128,
+    "TransformerEncoder": 74,
+    "TransformerEncoderLayer": 74,
+    "TransformerDecoderLayer": 134,
+}
+
+
+def rows() -> dict[str, Row]:
+    """In support/misuses/layers.py."""
+    return {}
