@@ -300,6 +300,14 @@ class LayerAgreement:
         """The number that one rank told the others at the last agree() that was given one."""
 
     @property
+    def requires_grad(self) -> bool:
+        """Whether a tensor or a parameter of any rank required a gradient, as of the last vote."""
+
+    @property
+    def has_tangent(self) -> bool:
+        """Whether a tensor or a parameter of any rank had a forward-mode derivative, as of the last vote."""
+
+    @property
     def autocast(self) -> torch.dtype | None:
         """The dtype of autocast at the last agree(), for the device of the first input; None if autocast was off."""
 
@@ -409,6 +417,33 @@ class IntervalExchange(Exchange):
         periodic: Sequence[bool],
         fill: float,
     ) -> None: ...
+
+class RowExchange:
+    """An exchange of the rows of matrices, by numbers of rows that may be others in each call.
+
+    Constructing is collective over the ranks.
+
+    Args:
+        layer: the layer's name, for messages.
+        root, ranks: the communicator, and its ranks that call together.
+    """
+
+    def __init__(self, layer: str, root: MPI.Comm | None, ranks: Sequence[int]) -> None: ...
+    def __call__(
+        self, x: torch.Tensor, sent: Sequence[int], received: Sequence[int], requires_grad: bool, has_tangent: bool
+    ) -> torch.Tensor:
+        """The rows that arrive here, in the order of the ranks.
+
+        It holds no vote: the ranks call it within the call of a layer, with counts that fit together.
+
+        Args:
+            x: a matrix; the first sent[0] rows go to the first rank, the next sent[1] to the second, and so on. Rows
+                that are left over go nowhere.
+            sent, received: numbers of rows, by rank.
+            requires_grad, has_tangent: whether any rank's matrix takes part in differentiation, equal on all ranks.
+
+        Collective over the ranks, and so is its backward pass.
+        """
 
 def fill_choice(
     block: torch.Tensor,

@@ -227,6 +227,10 @@ at::Tensor call(operators::Primitive& primitive, const operators::Input& x) {
   return carry_out(agree(primitive, x));
 }
 
+at::Tensor call(const OperatorPtr& linear_operator, const at::Tensor& x, operators::Derivatives derivatives) {
+  return carry_out({linear_operator, x, derivatives});
+}
+
 at::Tensor call_adjoint(operators::Primitive& primitive, const operators::Input& x, const at::Tensor& y) {
   if (!primitive.active()) return carry_out(outside(y.detach()));
   const auto lock = primitive.lock();

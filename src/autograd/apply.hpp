@@ -15,6 +15,9 @@ namespace distdl::autograd {
 /// over the primitive's ranks; on other ranks the result is a clone.
 at::Tensor call(operators::Primitive& primitive, const operators::Input& x);
 
+/// The same with an operator whose ranks know already that they call it together, and what is differentiated.
+at::Tensor call(const operators::OperatorPtr& linear_operator, const at::Tensor& x, operators::Derivatives derivatives);
+
 /// A* y, without autograd; x has the structure of the forward input. Collective like a call.
 at::Tensor call_adjoint(operators::Primitive& primitive, const operators::Input& x, const at::Tensor& y);
 

@@ -126,6 +126,9 @@ void bind_agreement(py::module_& m) {
       .def_property_readonly("told", &LayerAgreement::told)
       .def("leave", &LayerAgreement::leave, "Ends the call.")
       .def("forget", &LayerAgreement::forget, "Makes the next call agree anew; on all ranks or on none.")
+      .def_property_readonly("requires_grad",
+                             [](const LayerAgreement& self) { return self.derivatives().requires_grad; })
+      .def_property_readonly("has_tangent", [](const LayerAgreement& self) { return self.derivatives().has_tangent; })
       .def_property_readonly("autocast", &LayerAgreement::autocast)
       .def("structure", &structure, py::arg("tensor"), py::arg("ranks"))
       .def("blocks", &LayerAgreement::blocks, py::arg("tensor"), py::arg("name"), py::arg("shape"), py::arg("ranks"))

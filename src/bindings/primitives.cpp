@@ -16,6 +16,7 @@
 #include "operators/reduce_scatter.hpp"
 #include "operators/repartition.hpp"
 #include "operators/replicate.hpp"
+#include "operators/row_exchange.hpp"
 #include "operators/sum_reduce.hpp"
 
 namespace distdl::bindings {
@@ -157,6 +158,23 @@ void bind_primitives(py::module_& m) {
            }),
            py::arg("layer"), py::arg("root"), py::arg("P_x"), py::arg("P_y"), py::arg("wanted"), py::arg("periodic"),
            py::arg("fill"));
+  py::class_<RowExchange>(m, "RowExchange", "Rows of a matrix that travel to ranks which each call chooses.")
+      .def(py::init([](const std::string& layer, const py::object& root, const std::vector<int>& ranks) {
+             const auto handle = communicator_handle(root);
+             const py::gil_scoped_release release;
+             return std::make_unique<RowExchange>(layer, handle, ranks);
+           }),
+           py::arg("layer"), py::arg("root"), py::arg("ranks"))
+      .def("__deepcopy__", &shared_by_copies, py::arg("memo"), "A copied layer shares it.")
+      .def(
+          "__call__",
+          [](const RowExchange& self, const at::Tensor& x, const std::vector<std::int64_t>& sent,
+             const std::vector<std::int64_t>& received, bool requires_grad, bool has_tangent) {
+            const auto lock = self.lock();
+            return autograd::call(self.between(x, sent, received), x, {requires_grad, has_tangent});
+          },
+          py::arg("x"), py::arg("sent"), py::arg("received"), py::arg("requires_grad"), py::arg("has_tangent"),
+          py::call_guard<py::gil_scoped_release>(), "The rows that arrive. Collective.");
 }
 
 }  // namespace distdl::bindings

@@ -49,6 +49,7 @@ class Agreement {
 
   /// Of one tensor, by rank; empty until it is agreed on.
   const GlobalStructure& structure(std::size_t tensor = 0) const;
+  Derivatives derivatives() const { return derivatives_; }  // of any rank's tensors, as last agreed on
   bool agreed() const { return !structures_.empty(); }
   void forget();
 

@@ -51,6 +51,9 @@ class LayerAgreement {
   /// Makes the next call agree anew; on all ranks or on none.
   void forget();
 
+  /// Of any rank's tensors and parameters, as of the last vote.
+  Derivatives derivatives() const { return agreement_.derivatives(); }
+
   /// Of autocast, as of the last agree(); none where it is off.
   std::optional<c10::ScalarType> autocast() const { return local_.autocast; }
 

@@ -289,12 +289,17 @@ class DistributedEmbedding(Table):
         padding = self.padding_idx
         padding = None if padding is None or not start <= padding < stop else padding - start
         if stop - start == self.num_embeddings:
-            return F.embedding(x, table, padding, sparse=self.sparse)
+            return self._rows_at(x, table, padding)
         flat = x.reshape(-1)
         mine = ((flat >= start) & (flat < stop)).nonzero().squeeze(1)
-        found = F.embedding(flat[mine] - start, table, padding, sparse=self.sparse)
+        found = self._rows_at(flat[mine] - start, table, padding)
         result = found.new_zeros(flat.numel(), table.shape[1]).index_copy(0, mine, found)
         return result.reshape(*x.shape, table.shape[1])
+
+    def _rows_at(self, x: torch.Tensor, table: torch.Tensor, padding: int | None) -> torch.Tensor:
+        if x.numel() == 0 and not self.sparse:  # of which torch has no second derivatives
+            return table.flatten()[:0].reshape(*x.shape, table.shape[1])
+        return F.embedding(x, table, padding, sparse=self.sparse)
 
     @classmethod
     def from_pretrained(

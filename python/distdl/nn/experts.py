@@ -1,3 +1,246 @@
-"""Mixtures of experts."""
+"""A mixture of experts: tokens in blocks, which travel to the experts on other ranks and back."""
 
-__all__: list[str] = []
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import operator
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+from distdl import _core, operators
+from distdl.collective.construction import PartitionLike
+from distdl.nn.layer import Layer
+from distdl.nn.options import integer
+from distdl.nn.precision import wide
+from distdl.parameters.initial import like_linear
+from distdl.parameters.layout import Layout, cut
+from distdl.parameters.transport import zero_of
+
+__all__ = ["DistributedMixtureOfExperts"]
+
+
+class DistributedMixtureOfExperts(Layer):
+    r"""Sends each token to the experts that a gate chooses, and adds up what they answer, weighted by the gate.
+
+    For a token x, with p = softmax(gate x) over all experts and K the top_k experts of the largest p, the result is
+    :math:`\sum_{e \in K} w_e \, \mathrm{expert}_e(x)` with :math:`w_e = p_e / \sum_{j \in K} p_j`, or :math:`w_e = p_e`
+    with ``normalize=False``. In one process::
+
+        p = torch.softmax(F.linear(x, gate), -1)
+        w, chosen = p.topk(top_k)
+        w = w / w.sum(-1, keepdim=True)
+        result = torch.zeros_like(x)
+        for e, expert in enumerate(experts):
+            tokens, place = (chosen == e).nonzero(as_tuple=True)
+            result.index_add_(0, tokens, expert(x[tokens]) * w[tokens, place, None])
+
+    The experts live in balanced blocks on the workers of P_x, each one on one worker; tokens travel to them, and
+    answers back, as rows that only those workers receive that they are for.
+
+    Args:
+        P_x: the partition of the tokens, ``[*tokens, 1]``; any dimension but that of the features may be split.
+        features: the size of a token.
+        num_experts: how many experts there are.
+        make_expert: makes the expert of a number, a module that maps (n, features) to (n, features), token by token,
+            with parameters but without buffers. Every rank makes all of them, in order, and keeps its own, so that with
+            the same seed they are the same for every partition.
+        top_k: how many experts a token is sent to.
+        capacity_factor: None, or how many times an equal share of all tokens an expert takes at most, rounded up. What
+            exceeds it is dropped: the last tokens in the order of the whole input.
+        normalize: whether the weights of a token are divided by their sum.
+        device, dtype: of the gate.
+
+    Shape:
+        ``(*, features)`` in blocks of any sizes over P_x; the result in the same blocks.
+
+    Attributes:
+        gate: the weight of the gate (num_experts, features), which all workers use: see
+            :func:`distdl.parameter_layout`.
+        experts: all experts, with parameters without rows but for those that live on this rank.
+
+    Raises:
+        TypeError, ValueError: on all ranks, if an option or an expert is not as described, or the input is in no such
+            blocks.
+
+    Constructing is collective over the communicator that P_x comes from, calling over P_x.
+
+    Source: N. Shazeer et al., "Outrageously large neural networks: the sparsely-gated mixture-of-experts layer" (2017);
+    D. Lepikhin et al., "GShard" (2020), for the capacity.
+    """
+
+    features: int
+    num_experts: int
+    top_k: int
+    capacity_factor: float | None
+    normalize: bool
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        features: int,
+        num_experts: int,
+        make_expert: Callable[[int], torch.nn.Module],
+        top_k: int = 2,
+        capacity_factor: float | None = None,
+        normalize: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        given = dict(locals())
+        self.__dict__["make_expert"] = given.pop("make_expert")  # which the ranks cannot compare
+        super().__init__(given)
+        del self.__dict__["make_expert"]
+
+    def check_options(self) -> None:
+        name = "DistributedMixtureOfExperts"
+        for which in ("features", "num_experts", "top_k"):
+            if integer(name, getattr(self, which), which) < 1:
+                raise ValueError(f"{name}: {which}={getattr(self, which)}; it must be at least 1")
+        if self.top_k > self.num_experts:
+            raise ValueError(f"{name}: top_k={self.top_k} of num_experts={self.num_experts}")
+        factor = self.capacity_factor
+        if factor is not None and (isinstance(factor, bool) or not isinstance(factor, int | float)):
+            raise TypeError(f"{name}: capacity_factor={factor!r}; it has to be a number or None")
+        if factor is not None and not 0 < factor < math.inf:
+            raise ValueError(f"{name}: capacity_factor={factor!r}; it must be positive and finite")
+        if not isinstance(self.normalize, bool):
+            raise TypeError(f"{name}: normalize={self.normalize!r}; it has to be a bool")
+        x = self.grid
+        if x.known and (not x.shape or x.shape[-1] != 1):
+            raise ValueError(f"{name}: P_x has shape {list(x.shape)}; it must be [*tokens, 1]")
+        shape, axes = (self.num_experts, self.features), (None, None)
+        self.declare_parameter("gate", x, shape, axes, initialize=like_linear(shape)[0])
+        if not callable(make := self.__dict__["make_expert"]):
+            raise TypeError(f"{name}: make_expert={make!r}; it has to be a function of the number of an expert")
+        self._blocks = cut(self.num_experts, max(x.size, 1))
+        self.experts = torch.nn.ModuleList()
+        for worker, (start, stop) in enumerate(self._blocks):
+            for number in range(start, stop):
+                self.experts.append(self._kept(make(number), number, worker))
+
+    def _kept(self, expert: object, number: int, worker: int) -> torch.nn.Module:
+        """An expert, with its parameters where it lives and without rows elsewhere."""
+        if not isinstance(expert, torch.nn.Module) or any(isinstance(one, Layer) for one in expert.modules()):
+            raise TypeError(
+                f"DistributedMixtureOfExperts: make_expert({number}) returned {type(expert).__name__}; it has to be a "
+                "module of one process"
+            )
+        if buffers := [name for name, _ in expert.named_buffers()]:
+            raise TypeError(f"DistributedMixtureOfExperts: expert {number} has buffers {buffers}, which are not kept")
+        home = self.grid.related(self.grid.ranks[worker : worker + 1], (1,))
+        for name, parameter in expert.named_parameters():
+            layout = Layout(home, tuple(parameter.shape), (None,) * parameter.dim())
+            self.layouts[f"experts.{number}.{name}"] = layout
+            if not home.active:
+                parameter.data = parameter.data.new_empty(layout.local_shape)
+        return expert
+
+    def prepare(self) -> None:
+        x = self.grid
+        self._gather = operators.all_gather_among(x.line(x.ranks))
+        self._exchange = _core.RowExchange("DistributedMixtureOfExperts", x.root, list(x.ranks)) if x.active else None
+
+    def set_up(self) -> None:
+        """Number the tokens of all workers, row-major in the whole input."""
+        name = "DistributedMixtureOfExperts"
+        sizes = self.blocks(self.grid)
+        workers = self.structure(self.grid)
+        if sum(sizes[-1]) != self.features or len({dtype for _, dtype in workers}) != 1:
+            raise ValueError(
+                f"{name}: the workers of P_x have inputs {workers}; the last dimension must be features="
+                f"{self.features}, and all must be of one dtype"
+            )
+        if not workers[0][1].is_floating_point:
+            raise ValueError(f"{name}: the input is of {workers[0][1]}; it must be of floating point")
+        whole = torch.arange(math.prod(map(sum, sizes[:-1]))).reshape([sum(along) for along in sizes[:-1]])
+        starts = [[0, *itertools.accumulate(along)] for along in sizes[:-1]]
+        numbers = []
+        for worker in range(self.grid.size):
+            at = self.grid.index(worker)
+            block = whole[tuple(slice(s[i], s[i + 1]) for s, i in zip(starts, at, strict=False))]
+            numbers.append(block.reshape(-1))
+        self._numbers = torch.cat(numbers)
+        self._routes_of = [self.top_k * len(one) for one in numbers]
+        share = self.top_k * whole.numel() / self.num_experts
+        self._capacity = None if self.capacity_factor is None else math.ceil(self.capacity_factor * share)
+
+    def compute(self, input: torch.Tensor) -> torch.Tensor:
+        """Send this rank's tokens to their experts, and the tokens that arrive through its own."""
+        if not self.grid.active:
+            return self.without_part(input)
+        (gate,) = self.parameters_in_use()
+        tokens = input.reshape(-1, self.features)
+        weights, chosen = self._chosen(tokens, gate)
+        routes = self._routes(self._gather(chosen.reshape(-1)))
+        mine = routes[self.grid.rank]
+        order = mine.argsort(stable=True)[: int((mine < self.num_experts).sum())]  # by expert; not those dropped
+        rows = order // self.top_k
+        sent, received = self._counts(routes)
+        arrived = self._travel(tokens.index_select(0, rows), sent, received)
+        answers = self._travel(self._through_experts(arrived, routes), received, sent)
+        weighted = wide(answers) * weights.reshape(-1).index_select(0, order).unsqueeze(1)
+        result = torch.zeros_like(tokens, dtype=weighted.dtype).index_add(0, rows, weighted)
+        return result.to(input.dtype).reshape(input.shape)
+
+    def _chosen(self, tokens: torch.Tensor, gate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The weights of each token's experts, and their numbers."""
+        with torch.autocast(tokens.device.type, enabled=False):
+            scores = F.linear(wide(tokens), wide(gate).to(wide(tokens).dtype)).softmax(-1)
+        weights, chosen = scores.topk(self.top_k, -1)
+        return (weights / weights.sum(-1, keepdim=True) if self.normalize else weights), chosen
+
+    def _routes(self, everyone: torch.Tensor) -> list[torch.Tensor]:
+        """The expert of each token's choices, by worker; num_experts for those that exceed the capacity."""
+        if self._capacity is not None and everyone.numel():
+            numbers = self._numbers.to(everyone.device).unsqueeze(1) * self.top_k
+            numbers = (numbers + torch.arange(self.top_k, device=everyone.device)).reshape(-1)
+            order = (everyone * everyone.numel() + numbers).argsort()
+            counts = torch.bincount(everyone, minlength=self.num_experts)
+            first = (counts.cumsum(0) - counts)[everyone[order]]
+            exceeds = torch.arange(len(order), device=everyone.device) - first >= self._capacity
+            everyone = everyone.index_fill(0, order[exceeds], self.num_experts)
+        return list(everyone.split(self._routes_of))
+
+    def _counts(self, routes: list[torch.Tensor]) -> tuple[list[int], list[int]]:
+        """How many rows this worker sends to each worker, and receives from each."""
+        counts = torch.stack([torch.bincount(one, minlength=self.num_experts + 1) for one in routes]).cpu()
+        start, stop = self._blocks[self.grid.rank]
+        own = counts[self.grid.rank]
+        return [int(own[a:b].sum()) for a, b in self._blocks], counts[:, start:stop].sum(1).tolist()
+
+    def _travel(self, rows: torch.Tensor, sent: list[int], received: list[int]) -> torch.Tensor:
+        assert self._exchange is not None
+        assert self._distdl_agreement is not None
+        recorded = self._distdl_agreement.requires_grad or any(one.requires_grad for one in self.experts.parameters())
+        return self._exchange(
+            rows, sent, received, recorded and torch.is_grad_enabled(), self._distdl_agreement.has_tangent
+        )
+
+    def _through_experts(self, arrived: torch.Tensor, routes: list[torch.Tensor]) -> torch.Tensor:
+        """The answers of this worker's experts to the rows that arrived from each worker, sorted by expert there."""
+        start, stop = self._blocks[self.grid.rank]
+        numbers = torch.cat([one[(one >= start) & (one < stop)].sort().values for one in routes])
+        order = numbers.argsort(stable=True)
+        counts = torch.bincount(numbers - start, minlength=stop - start).tolist()
+        parts = arrived.index_select(0, order).split(counts) if counts else ()
+        answers = [arrived[:0]]
+        for number, part in zip(range(start, stop), parts, strict=True):
+            expert = self.experts[number]
+            # An expert without tokens has a gradient of 0.
+            answer = expert(part) if len(part) else part + sum_of_none(expert)
+            if answer.shape != part.shape:
+                raise ValueError(
+                    f"DistributedMixtureOfExperts: expert {number} returned a tensor of shape {list(answer.shape)} for "
+                    f"one of shape {list(part.shape)}"
+                )
+            answers.append(answer.to(arrived.dtype))
+        return torch.cat(answers).index_select(0, order.argsort())
+
+
+def sum_of_none(module: torch.nn.Module) -> torch.Tensor | float:
+    """0, connected with all parameters of a module."""
+    return functools.reduce(operator.add, map(zero_of, module.parameters()), 0.0)
