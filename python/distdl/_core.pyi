@@ -261,6 +261,7 @@ class LayerAgreement:
         inputs: Sequence[torch.Tensor | Exception | None],
         parameters: Sequence[torch.Tensor],
         own: str = "",
+        told: int | None = None,
     ) -> bool:
         """Begin a call: True if the structure changed on any rank since the last call.
 
@@ -275,6 +276,8 @@ class LayerAgreement:
                 a ValueError on all ranks, any other exception as a TypeError.
             parameters: the tensors beside the inputs that may take part in differentiation.
             own: a text of the layer that has to be equal on all ranks.
+            told: None, or for a call on random numbers a number that one rank tells the others, which bring 0: see
+                the attribute of this name. Whether it is None has to be equal on all ranks.
 
         Raises:
             TypeError: on all ranks, if an input on any of them is not a tensor, or its values cannot be sent.
@@ -291,6 +294,10 @@ class LayerAgreement:
 
     def forget(self) -> None:
         """Make the next call agree anew; to be called on all ranks or on none."""
+
+    @property
+    def told(self) -> int:
+        """The number that one rank told the others at the last agree() that was given one."""
 
     @property
     def autocast(self) -> torch.dtype | None:
@@ -404,3 +411,36 @@ class IntervalExchange(Exchange):
         periodic: Sequence[bool],
         fill: float,
     ) -> None: ...
+
+def fill_choice(
+    block: torch.Tensor,
+    key: int,
+    shape: Sequence[int],
+    intervals: Sequence[tuple[int, int]],
+    threshold: int,
+    below: float,
+    other: float,
+) -> None:
+    """Fill a contiguous block in host memory with random numbers by global index.
+
+    An element is `below` where its word, one of 2**32 that are equally likely, is less than the threshold, and
+    otherwise `other`. The word follows from the key and the element's row-major number in the whole tensor.
+
+    Args:
+        block: of a tensor of a floating point dtype or of bool.
+        key: at least 0 and less than 2**64.
+        shape: of the whole tensor.
+        intervals: for each dimension the (start, stop) of the block.
+        threshold: at least 0 and at most 2**32.
+        below, other: the two values.
+    """
+
+def fill_uniform(
+    block: torch.Tensor,
+    key: int,
+    shape: Sequence[int],
+    intervals: Sequence[tuple[int, int]],
+    lower: float,
+    step: float,
+) -> None:
+    """Fill a contiguous block in host memory with lower + word * step; as fill_choice otherwise."""

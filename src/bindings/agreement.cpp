@@ -35,11 +35,12 @@ std::vector<at::Tensor> parameters_of(const py::sequence& given) {
   return parameters;
 }
 
-bool agree(LayerAgreement& self, const py::sequence& inputs, const py::sequence& parameters, std::string_view own) {
+bool agree(LayerAgreement& self, const py::sequence& inputs, const py::sequence& parameters, std::string_view own,
+           std::optional<std::int64_t> told) {
   const auto given = inputs_of(inputs);
   const auto owned = parameters_of(parameters);
   const py::gil_scoped_release release;
-  return self.agree(given, owned, own);
+  return self.agree(given, owned, own, told);
 }
 
 using Described = std::optional<std::pair<std::vector<std::int64_t>, c10::ScalarType>>;
@@ -120,8 +121,9 @@ void bind_agreement(py::module_& m) {
            py::arg("layer"), py::arg("root"), py::arg("ranks"), py::arg("tensors"))
       .def_property_readonly("active", &LayerAgreement::active)
       .def("expect", &LayerAgreement::expect, py::arg("name"), py::arg("shape"), py::arg("may_be_empty"))
-      .def("agree", &agree, py::arg("inputs"), py::arg("parameters"), py::arg("own") = "",
+      .def("agree", &agree, py::arg("inputs"), py::arg("parameters"), py::arg("own") = "", py::arg("told") = py::none(),
            "Begins a call; whether the structure changed on any rank. Collective.")
+      .def_property_readonly("told", &LayerAgreement::told)
       .def("leave", &LayerAgreement::leave, "Ends the call.")
       .def("forget", &LayerAgreement::forget, "Makes the next call agree anew; on all ranks or on none.")
       .def_property_readonly("autocast", &LayerAgreement::autocast)

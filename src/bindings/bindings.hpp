@@ -21,5 +21,6 @@ void bind_geometry(py::module_& m);
 void bind_agreement(py::module_& m);
 void bind_primitives(py::module_& m);
 void bind_process(py::module_& m);
+void bind_random(py::module_& m);
 
 }  // namespace distdl::bindings

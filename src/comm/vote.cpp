@@ -19,7 +19,7 @@ namespace {
 // No operator's call has this number.
 constexpr std::int64_t kEnd = -2;
 
-using Votes = std::array<std::int64_t, 8>;
+using Votes = std::array<std::int64_t, 9>;
 
 void largest(Votes& votes, const Communicator& communicator) {
   const auto handle = communicator.handle();
@@ -65,15 +65,28 @@ Outcome vote(const Communicator& communicator, const Ballot& ballot) {
               static_cast<std::int64_t>(ballot.change),
               ballot.requires_grad,
               ballot.grad_disabled,
-              ballot.has_tangent};
+              ballot.has_tangent,
+              ballot.told};
   refuse_abandoned(communicator);
   communicator.handle();  // throws if it was freed, also where nobody has to be asked
   if (communicator.size() > 1) {
     communicator.count_vote();
     largest(votes, communicator);
   }
-  return {votes[0] == -votes[1], votes[2] == -votes[3], static_cast<Change>(votes[4]),
-          votes[5] != 0,         votes[6] != 0,         votes[7] != 0};
+  return {votes[0] == -votes[1],
+          votes[2] == -votes[3],
+          static_cast<Change>(votes[4]),
+          votes[5] != 0,
+          votes[6] != 0,
+          votes[7] != 0,
+          votes[8]};
+}
+
+std::int64_t tell(const Communicator& communicator, std::int64_t mine) {
+  refuse_abandoned(communicator);
+  Votes numbers{mine};
+  if (communicator.size() > 1) largest(numbers, communicator);
+  return numbers[0];
 }
 
 std::vector<std::string> gather_texts(const Communicator& communicator, const std::string& mine) {

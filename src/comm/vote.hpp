@@ -21,6 +21,7 @@ struct Ballot {
   bool requires_grad = false;    // this rank's input takes part in differentiation
   bool grad_disabled = false;    // this rank runs under no_grad
   bool has_tangent = false;      // this rank's input has a forward-mode derivative
+  std::int64_t told = 0;         // a number that one rank tells the others, which bring 0
 };
 
 /// A number that stands for a text as the value of a ballot.
@@ -34,10 +35,14 @@ struct Outcome {
   bool any_requires_grad;
   bool any_grad_disabled;
   bool any_has_tangent;
+  std::int64_t told;
 };
 
 /// Collective.
 Outcome vote(const Communicator& communicator, const Ballot& ballot);
+
+/// The number that one rank tells the others, which bring 0: what a vote does beside, where none is held. Collective.
+std::int64_t tell(const Communicator& communicator, std::int64_t mine);
 
 /// Throws if an earlier vote on the communicator was given up.
 void refuse_abandoned(const Communicator& communicator);

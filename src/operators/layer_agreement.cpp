@@ -43,23 +43,24 @@ std::string torch_name(c10::ScalarType dtype) { return "torch." + std::string(c1
 
 /// What has to be equal on all ranks, as a number that is never negative.
 std::int64_t options_of(const std::vector<at::Tensor>& parameters, std::optional<c10::ScalarType> autocast,
-                        std::string_view own) {
+                        std::string_view own, bool is_random) {
   Hash hash;
   hash.add(parameters.size()).add(autocast ? 1 + static_cast<std::uint64_t>(*autocast) : 0);
   for (const auto& one : parameters) hash.add(one.defined() ? static_cast<std::uint64_t>(one.scalar_type()) : ~0U);
-  hash.add(std::hash<std::string_view>{}(own));
+  hash.add(std::hash<std::string_view>{}(own)).add(is_random ? 1 : 0);
   return static_cast<std::int64_t>(hash.value() >> 1);
 }
 
 /// The same for people.
 std::string text_of(const std::vector<at::Tensor>& parameters, std::optional<c10::ScalarType> autocast,
-                    std::string_view own) {
+                    std::string_view own, bool is_random) {
   std::string text = "parameters of [";
   for (const auto& one : parameters) {
     if (text.back() != '[') text += ", ";
     text += one.defined() ? torch_name(one.scalar_type()) : "none";
   }
   text += "], autocast " + (autocast ? torch_name(*autocast) : "off");
+  if (is_random) text += ", with random numbers";
   return own.empty() ? text : text + ", " + std::string(own);
 }
 
@@ -115,12 +116,12 @@ comm::Change LayerAgreement::change_of(const Local& now) const {
 }
 
 bool LayerAgreement::agree(const std::vector<Input>& inputs, const std::vector<at::Tensor>& parameters,
-                           std::string_view own) {
+                           std::string_view own, std::optional<std::int64_t> told) {
   if (!active()) return false;
   auto lock = id().rank_set.lock();
   auto mine = structures_of(inputs, parameters);
   Local now{autocast_of(device_of(inputs, parameters)), 0, 0};
-  now.options = options_of(parameters, now.autocast, own);
+  now.options = options_of(parameters, now.autocast, own, told.has_value());
   Derivatives any;
   Hash differentiation;
   const auto look_at = [&](Derivatives one) {
@@ -133,16 +134,20 @@ bool LayerAgreement::agree(const std::vector<Input>& inputs, const std::vector<a
   now.differentiation = differentiation.add(records_gradients() ? 1 : 0).value();
 
   auto change = std::max(agreement_.change_of(mine), change_of(now));
+  std::optional<std::int64_t> heard;
   const auto* const around = agreement_.memory().enclosing(id().rank_set);
   if (around == nullptr || !agreement_.memory().remembers(around->epoch) || change != comm::Change::none) {
     Agreement::take_complaint_to(mine.front());
-    const auto text = [&] { return text_of(parameters, now.autocast, own); };
-    change = agreement_.agree({mine, any, change_of(now), now.options}, text).change;
+    const auto text = [&] { return text_of(parameters, now.autocast, own, told.has_value()); };
+    const auto agreed = agreement_.agree({mine, any, change_of(now), now.options, told.value_or(0)}, text);
+    change = agreed.change;
+    heard = agreed.told;
     if (around != nullptr) agreement_.memory().remember(around->epoch);
   }
   // With the structure check off the others did not hear of a change of derivatives: that is for the next vote.
   if (structure_check() || change == comm::Change::structure) local_ = now;
   if (change != comm::Change::none) epoch_ = new_epoch();
+  if (told) told_ = heard ? *heard : comm::tell(*id().rank_set.communicator, *told);
   begin_layer_call(this, agreement_.id(), epoch_, std::move(lock));
   return change == comm::Change::structure;
 }

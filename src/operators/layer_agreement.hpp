@@ -36,7 +36,14 @@ class LayerAgreement {
   ///
   /// Within the call of a layer around this one it does not vote, if nothing changed: neither here nor in what that
   /// layer agreed on, which has to include the parameters of this one.
-  bool agree(const std::vector<Input>& inputs, const std::vector<at::Tensor>& parameters, std::string_view own);
+  ///
+  /// A call on random numbers passes a number in `told`: what one of the ranks passes, the others, which pass 0, have
+  /// in told() afterwards.
+  bool agree(const std::vector<Input>& inputs, const std::vector<at::Tensor>& parameters, std::string_view own,
+             std::optional<std::int64_t> told = std::nullopt);
+
+  /// Of the last agree() with such a number; the same on all ranks.
+  std::int64_t told() const { return told_; }
 
   /// Ends the call. Does nothing if this thread is in none of this agreement.
   void leave() { end_layer_call(this); }
@@ -77,6 +84,7 @@ class LayerAgreement {
   Agreement agreement_;
   Local local_;
   std::int64_t epoch_ = 0;
+  std::int64_t told_ = 0;
 };
 
 }  // namespace distdl::operators

@@ -48,6 +48,7 @@ comm::Outcome vote_on_call(const OperatorId& id, Pass pass, const OwnBallot& min
   ballot.requires_grad = mine.derivatives.requires_grad;
   ballot.has_tangent = mine.derivatives.has_tangent;
   ballot.grad_disabled = !records_gradients();
+  ballot.told = mine.told;
   const CountedWaits waits(id.counter(pass == Pass::backward));
   const auto outcome = vote(id.rank_set, ballot, [&] { return id.text(pass) + fingerprint(id.rank_set, tensor); });
   require_same_mode(id, outcome.any_requires_grad, outcome.any_grad_disabled);

@@ -28,6 +28,7 @@ struct OwnBallot {
   comm::Change change = comm::Change::none;
   std::int64_t value = 0;  // of what has to be equal on all ranks
   Derivatives derivatives;
+  std::int64_t told = 0;  // to the others, by one rank
 };
 
 /// vote() for a call of an operator with this tensor. It throws on all ranks too if some ask for gradients and others

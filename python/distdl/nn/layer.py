@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from distdl.collective.comparison import misfit
 from distdl.collective.construction import PartitionLike, constructing, constructor, grid_of, tell
 from distdl.collective.grid import Grid
+from distdl.nn.masks import draw_key
 from distdl.nn.module import Module, agreement_among
 from distdl.nn.options import NOT_ATTRIBUTES, kind_of, split_arguments
 from distdl.nn.tie import tied
@@ -54,6 +55,7 @@ class Layer(Module):
     tensors: ClassVar[tuple[str, ...]] = ("input",)
     optional: ClassVar[tuple[str, ...]] = ()
     P_x: Partition
+    random_key: int
 
     def __init_subclass__(cls) -> None:
         """Have arguments that do not fit the constructor raise on all ranks."""
@@ -123,6 +125,15 @@ class Layer(Module):
     def looked_at(self, inputs: Sequence[object]) -> Sequence[object]:
         """The tensors of a call for the agreement; an exception in place of a tensor says what is wrong with it."""
         return inputs
+
+    def is_random(self) -> bool:
+        """Whether the next call draws random numbers; the same on all ranks.
+
+        Such a call takes one number from torch's default generator, on every rank. ``self.random_key`` is that of
+        worker 0 of P_x: the same on all ranks, though their generators may differ, and the same again in activation
+        checkpointing, which rewinds the generators. See ``distdl.nn.masks``.
+        """
+        return False
 
     def set_up(self) -> None:
         """Prepare for tensors of this structure, which all ranks of the layer know; what it raises, all of them raise.
@@ -202,6 +213,8 @@ class Layer(Module):
             args = self._bound(args, kwargs)
         agreement = self._distdl_agreement
         if agreement is None or not agreement.active:
+            if self.is_random():
+                draw_key()  # so that the ranks' generators stay in step
             return self.compute(*args)
         try:
             self._distdl_forward_pre_hook(self, args)
@@ -232,7 +245,12 @@ class Layer(Module):
             parameters = self._agreed_parameters()
         except Exception as error:  # of a parametrization, or of a parameter that was deleted
             tensors[0], parameters = ValueError(f"meets a parameter that is not there: {error}"), []
-        return self._distdl_agreement.agree(tensors, parameters, own)
+        if not self.is_random():
+            return self._distdl_agreement.agree(tensors, parameters, own)
+        key = draw_key()
+        changed = self._distdl_agreement.agree(tensors, parameters, own, key if self.grid.rank == 0 else 0)
+        self.random_key = self._distdl_agreement.told
+        return changed
 
     def _distdl_refuse(self, problem: Exception) -> None:
         if self._distdl_agreement is not None:

@@ -1,0 +1,40 @@
+// Random numbers by global index, for layers written in Python.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "bindings/bindings.hpp"
+#include "operators/random_fill.hpp"
+
+namespace distdl::bindings {
+
+namespace {
+
+using Pairs = std::vector<std::pair<std::int64_t, std::int64_t>>;
+
+geometry::Box box_of(const Pairs& intervals) {
+  geometry::Box box;
+  for (const auto& [start, stop] : intervals) box.push_back({start, stop});
+  return box;
+}
+
+}  // namespace
+
+void bind_random(py::module_& m) {
+  m.def(
+      "fill_choice",
+      [](const at::Tensor& block, std::uint64_t key, const geometry::Shape& shape, const Pairs& intervals,
+         std::uint64_t threshold, double below,
+         double other) { operators::fill_choice(block, key, shape, box_of(intervals), threshold, below, other); },
+      py::arg("block"), py::arg("key"), py::arg("shape"), py::arg("intervals"), py::arg("threshold"), py::arg("below"),
+      py::arg("other"), py::call_guard<py::gil_scoped_release>(),
+      "Fills a block of a random tensor: `below` where the element's word, of 2**32, is less than the threshold.");
+  m.def(
+      "fill_uniform",
+      [](const at::Tensor& block, std::uint64_t key, const geometry::Shape& shape, const Pairs& intervals, double lower,
+         double step) { operators::fill_uniform(block, key, shape, box_of(intervals), lower, step); },
+      py::arg("block"), py::arg("key"), py::arg("shape"), py::arg("intervals"), py::arg("lower"), py::arg("step"),
+      py::call_guard<py::gil_scoped_release>(), "Fills a block of a random tensor with lower + word * step.");
+}
+
+}  // namespace distdl::bindings

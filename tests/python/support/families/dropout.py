@@ -1,0 +1,92 @@
+"""Dropout and RReLU: with as_sequential=True and the same seed it drops what the twin drops."""
+
+import torch
+
+import distdl.nn as dnn
+from support.families import Example
+from support.misuses.table import Row, Wrong, grid_of, not_a_partition
+from support.tensors import values
+
+
+def seeded(module, training):
+    """Each call begins with the same seed."""
+    module.register_forward_pre_hook(lambda *_: torch.manual_seed(3) and None)
+    return module.train(training)
+
+
+def example(kind, shape, training=True, **options):
+    """A layer that draws as its twin does, or one in evaluation."""
+    every = tuple(range(len(shape)))
+
+    def layer(twin, P_x):
+        more = {"as_sequential": True} if training else {}
+        return seeded(dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x, **more), training)
+
+    # An option that changes its input in place gets a copy of it, which is no leaf.
+    return Example(
+        lambda: seeded(kind(**options), training),
+        lambda: (values(shape) - 9.5,),
+        len(shape),
+        (every,),
+        (every,),
+        layer=layer,
+    )
+
+
+EXAMPLES = {
+    f"{kind.__name__} of {len(shape)}d training={training} p={p}": example(kind, shape, training, p=p)
+    for kind, shape in (
+        (torch.nn.Dropout, (4, 3, 5)),
+        (torch.nn.Dropout, (7,)),
+        (torch.nn.Dropout1d, (4, 3, 5)),
+        (torch.nn.Dropout1d, (6, 5)),
+        (torch.nn.Dropout2d, (4, 3, 2, 3)),
+        (torch.nn.Dropout3d, (2, 4, 2, 2, 3)),
+        (torch.nn.Dropout3d, (6, 2, 2, 3)),
+        (torch.nn.AlphaDropout, (4, 3, 5)),
+        (torch.nn.FeatureAlphaDropout, (4, 3, 5)),
+    )
+    for training, p in ((True, 0.4), (False, 0.4))
+}
+EXAMPLES |= {
+    f"{kind.__name__} p={p}": example(kind, (4, 3, 5), p=p)
+    for kind in (torch.nn.Dropout, torch.nn.AlphaDropout)
+    for p in (0.0, 1.0)
+}
+EXAMPLES["RReLU"] = example(torch.nn.RReLU, (4, 3, 5), training=False, lower=0.1, upper=0.4)
+described = {}
+SAMPLES = {}
+
+
+def rows() -> dict[str, Row]:
+    """In support/misuses/layers.py."""
+    not_a_bool = [1, None, "yes"]
+    table = {}
+    for name, dims in (
+        ("Dropout", 3), ("Dropout1d", 3), ("Dropout2d", 4), ("Dropout3d", 5), ("AlphaDropout", 3),
+        ("FeatureAlphaDropout", 3),
+    ):  # fmt: skip
+        number = [Wrong(v, TypeError, "p=") for v in ("a", None, True, [0.5])]
+        table[f"nn.Distributed{name}"] = Row(
+            getattr(dnn, f"Distributed{name}"),
+            lambda P, dims=dims: {"P_x": grid_of(P, dims)},
+            {
+                "P_x": not_a_partition(),
+                "p": [*number, *(Wrong(v, ValueError, "between 0 and 1") for v in (-0.1, 1.5, float("nan")))],
+                "inplace": [Wrong(v, TypeError, "inplace") for v in not_a_bool],
+                "as_sequential": [Wrong(v, TypeError, "as_sequential") for v in not_a_bool],
+            },
+            {"p": 0.25, "inplace": True, "as_sequential": True},
+        )
+    table["nn.DistributedRReLU"] = Row(
+        dnn.DistributedRReLU,
+        lambda P: {"P_x": grid_of(P, 3)},
+        {
+            "P_x": not_a_partition(),
+            "lower": [*(Wrong(v, TypeError, "lower=") for v in ("a", None)), Wrong(0.5, ValueError, "exceed")],
+            "upper": [*(Wrong(v, TypeError, "upper=") for v in ("a", None)), Wrong(0.1, ValueError, "exceed")],
+            "inplace": [Wrong(v, TypeError, "inplace") for v in not_a_bool],
+        },
+        {"lower": 0.2, "upper": 0.5, "inplace": True},
+    )
+    return table
