@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -13,6 +14,8 @@ from distdl.nn.attention.kernel import Masks, Rule, attend, composed
 from distdl.nn.attention.ring import Ring
 from distdl.operators import Operator
 from distdl.parameters.layout import Interval
+
+_FEW = 1 << 18  # elements of all workers that travel as one message, which takes memory once more
 
 Kept = Callable[[Sequence[int], Sequence[Interval]], torch.Tensor]
 """What the weights of attention are multiplied by: from the shape of all weights, and the block of them."""
@@ -69,14 +72,12 @@ class Plan:
 
     def _prepare_heads(self) -> None:
         g = self.geometry
-        wanted, keys, heads = g.for_heads()
-        self._by_heads = heads
-        self._together = wanted == keys
-        features = self._features if not self._together else (sum(self._features) + self._features[0],)
-        self._to_heads = g.exchange(g.heads_grid, [*wanted, [(0, features[0])]])
-        self._keys_to_heads = None
-        if not self._together:
-            self._keys_to_heads = g.exchange(g.heads_grid, [*keys, [(0, sum(self._features))]])
+        wanted, keys, self._by_heads = g.for_heads()
+        e, f = self._features
+        elements = math.prod(sum(sizes) for sizes in g.query[:-1]) * (e + e + f)
+        self._together = wanted == keys and elements < _FEW
+        arriving = [(wanted, e + e + f)] if self._together else [(wanted, e), (keys, e), (keys, f)]
+        self._to_heads = [g.exchange(g.heads_grid, [*boxes, [(0, n)]]) for boxes, n in arriving]
         back = [*(intervals_of(sizes) for sizes in g.query[:-1]), [(0, self._features[1])]]
         self._back = operators.interval_exchange(g.layer, g.heads_grid, g.grid, back)
         self._masks_to_heads = [self._mask_to_heads(sizes) for sizes in self._masks]
@@ -185,11 +186,9 @@ class Plan:
         g = self.geometry
         e, f = self._features
         if self._together:
-            q, k, v = self._to_heads(torch.cat([q, k, v], -1)).split([e, e, f], -1)
+            q, k, v = self._to_heads[0](torch.cat([q, k, v], -1)).split([e, e, f], -1)
         else:
-            assert self._keys_to_heads is not None
-            q = self._to_heads(q)
-            k, v = self._keys_to_heads(torch.cat([k, v], -1)).split([e, f], -1)
+            q, k, v = (move(x) for move, x in zip(self._to_heads, (q, k, v), strict=True))
         place = g.heads_grid.place[-3]
         k, v = g.for_queries(k, place, by_heads=True), g.for_queries(v, place, by_heads=True)
         start, stop = self._by_heads[place]

@@ -138,9 +138,9 @@ TRANSFORMED = (
 )
 
 
-def transformer(twin, *tensors):
+def transformer(twin, *tensors, **masks):
     """With whatever masks there are."""
-    given = dict(zip(TRANSFORMED, tensors, strict=False))
+    given = {**dict(zip(TRANSFORMED, tensors, strict=False)), **masks}
     return over_tokens(lambda: twin, twin.batch_first, given, ["tokens"], second=False)
 
 
@@ -154,9 +154,9 @@ DECODED = (
 )
 
 
-def decoder_layer(twin, *tensors):
+def decoder_layer(twin, *tensors, **masks):
     """With whatever masks there are."""
-    given = dict(zip(DECODED, tensors, strict=False))
+    given = {**dict(zip(DECODED, tensors, strict=False)), **masks}
     return over_tokens(lambda: twin, twin.self_attn.batch_first, given, ["tokens"], second=False)
 
 
