@@ -12,6 +12,7 @@ from support.tensors import values
 
 FORMS = ("AllGather", "ReduceScatter")
 SPACE = (5, 4, 3)
+OTHER_EXTENTS = {"Conv": 2, "ConvTranspose": 0}  # paddings with which the output is larger than the input, and balanced
 
 
 def made(kind: str, dims: int, **options: Any) -> torch.nn.Module:
@@ -23,7 +24,7 @@ def made(kind: str, dims: int, **options: Any) -> torch.nn.Module:
 def grouped(kind: str) -> torch.nn.Module:
     """The same on all ranks: as many groups as blocks on two workers."""
     torch.manual_seed(1)
-    return getattr(torch.nn, kind)(4, 4, 3, groups=4, padding=1, dtype=torch.float64)
+    return getattr(torch.nn, f"{kind}1d")(4, 4, 3, groups=4, padding=OTHER_EXTENTS[kind], dtype=torch.float64)
 
 
 def example(form: str, twin: Any, shape: tuple[int, ...], balanced: tuple[int, ...] = ()) -> Example:
@@ -41,7 +42,7 @@ EXAMPLES = {
     **{
         f"Channel{form}{kind}{dims}d": example(
             form,
-            partial(made, kind, dims, padding=1, stride=2 if dims == 1 else 1, bias=dims != 2),
+            partial(made, kind, dims, padding=OTHER_EXTENTS[kind], stride=2 if dims == 1 else 1, bias=dims != 2),
             (2, 3, *SPACE[:dims]),
         )
         for form in FORMS
@@ -49,9 +50,9 @@ EXAMPLES = {
         for dims in (1, 2, 3)
     },
     **{
-        f"Channel{form}{kind} in groups": example(form, partial(grouped, kind), (2, 4, 5), balanced=(1,))
+        f"Channel{form}{kind}1d in groups": example(form, partial(grouped, kind), (2, 4, 5), balanced=(1,))
         for form in FORMS
-        for kind in ("Conv1d", "ConvTranspose1d")
+        for kind in ("Conv", "ConvTranspose")
     },
     "ChannelAllGatherConv2d without batch": example("AllGather", partial(made, "Conv", 2), (3, 5, 4)),
     "ChannelReduceScatterConv1d circular": example(
