@@ -109,9 +109,10 @@ def examples():
     for example in FAMILY_EXAMPLES.values():
         name = dnn.SEQUENTIAL[type(example.twin())].__name__
         table[name] = [*table.get(name, []), *of_family(example)]
-    for form in ("LinearAllGather", "LinearReduceScatter"):
-        chosen = [one for name, one in FAMILY_EXAMPLES.items() if name.startswith(form)]
-        table[f"Distributed{form}"] = [made for example in chosen for made in of_family(example)]
+    for name, example in FAMILY_EXAMPLES.items():
+        form = f"Distributed{name.split()[0]}"
+        if example.layer is not None and hasattr(dnn, form):  # another layer than that of its twin's name
+            table[form] = [*table.get(form, []), *of_family(example)]
     return table
 
 

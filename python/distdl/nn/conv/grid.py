@@ -65,6 +65,28 @@ class ConvGrid:
             )
         return cls(P_x, P_y, P_w.reshaped(w), dims, groups > 1)
 
+    @classmethod
+    def of_form(cls, name: str, dims: int, groups: int, P_x: Grid, gathers: bool) -> ConvGrid:
+        """The grid of a layer whose input and output are both in blocks of channels on P_x.
+
+        Its workers read all input channels and compute their block of the output channels, or they read their block and
+        compute terms of all output channels. With groups they do neither: a block of the output depends on one block.
+
+        Raises:
+            ValueError: if P_x does not fit the number of dimensions.
+        """
+        if not P_x.known:
+            return cls(P_x, P_x, P_x, dims, groups > 1)
+        x = P_x.shape
+        if len(x) not in (dims + 1, dims + 2):
+            raise ValueError(
+                f"{name}: P_x has shape {list(x)}; it needs {dims} spatial dimensions, preceded by the channels, or by "
+                "batch and channels"
+            )
+        batch, p, space = x[: -dims - 1], x[-dims - 1], x[-dims:]
+        blocks = (p, 1) if gathers or groups > 1 else (1, p)
+        return cls(P_x, P_x, P_x.reshaped((*batch, *blocks, *space)), dims, groups > 1)
+
     @property
     def known(self) -> bool:
         """Whether this rank knows the partitions."""

@@ -50,9 +50,7 @@ class ConvLayer(Layer):
         name = type(self).__name__
         self._check_form()
         self._check_channels(name)
-        self._grid = grid = ConvGrid.of(
-            name, self.dims, self.groups, self.grid, *(None if P is None else P.grid for P in (self.P_y, self.P_w))
-        )
+        self._grid = grid = self._workers(name)
         check_groups(name, grid, self.in_channels, self.out_channels, self.groups)
         self._check_grid()
         for which in ("kernel_size", "stride", "dilation"):
@@ -81,6 +79,11 @@ class ConvLayer(Layer):
         else:
             self.register_parameter("bias", None)
 
+    def _workers(self, name: str) -> ConvGrid:
+        """The workers, and the blocks of input and output that they have."""
+        others = (None if P is None else P.grid for P in (self.P_y, self.P_w))
+        return ConvGrid.of(name, self.dims, self.groups, self.grid, *others)
+
     def _check_form(self) -> None:
         """Refuse more or fewer partitions than this layer takes."""
         if (self.P_y is None) != (self.P_w is None):
@@ -107,16 +110,19 @@ class ConvLayer(Layer):
                 raise ValueError(f"{name}: {which}={channels} is not divisible by groups={self.groups}")
 
     def prepare(self) -> None:
-        """Make the sum over input channels, where workers hold several blocks of them or the output moves."""
-        grid = self._grid
-        alone = grid.p_in == 1 and grid.workers.ranks == grid.P_y.ranks
-        self._sum_reduce = None if alone else operators.sum_reduce(grid.workers, grid.output)
+        self._sum_reduce = self._summation()
         # Of this worker along each spatial dimension, after the set-up: what it computes, and what it reads for that.
         self._outputs: list[Interval] = []
         self._inputs: list[Interval] = []
         self._padding: list[int] = []  # what the local layer pads that beyond
         self._halo_convolution: HaloConvolution | None = None  # where it takes the place of what follows
         self._read: Reader | None = None  # where a worker reads more than its own block
+
+    def _summation(self) -> operators.Operator | None:
+        """The sum over input channels, where workers hold several blocks of them or the output moves."""
+        grid = self._grid
+        alone = grid.p_in == 1 and grid.workers.ranks == grid.P_y.ranks
+        return None if alone else operators.sum_reduce(grid.workers, grid.output)
 
     def agreeing(self) -> list[Grid]:
         """The ranks of input, workers and output."""

@@ -47,8 +47,11 @@ class _DistributedConvTranspose(ConvLayer):
         P_y: PartitionLike | None = None,
         P_w: PartitionLike | None = None,
     ) -> None:
-        self._found: list[_core.TransposedWindow] = []  # the windows of the last set-up, with its output padding
         super().__init__(locals())
+
+    def prepare(self) -> None:
+        super().prepare()
+        self._found: list[_core.TransposedWindow] = []  # the windows of the last set-up, with its output padding
 
     def _check_windows(self, name: str) -> None:
         if self.padding_mode != "zeros":

@@ -1,0 +1,184 @@
+"""Convolutions whose input and output are both in blocks of channels on one partition."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+
+from distdl import operators
+from distdl.collective.construction import PartitionLike
+from distdl.nn.conv.conv import DistributedConv1d, DistributedConv2d, DistributedConv3d
+from distdl.nn.conv.grid import ConvGrid
+from distdl.nn.conv.layer import ConvLayer
+from distdl.nn.conv.transposed import DistributedConvTranspose1d, DistributedConvTranspose2d, DistributedConvTranspose3d
+from distdl.nn.families import family
+
+__all__ = [
+    "DistributedChannelAllGatherConv1d",
+    "DistributedChannelAllGatherConv2d",
+    "DistributedChannelAllGatherConv3d",
+    "DistributedChannelAllGatherConvTranspose1d",
+    "DistributedChannelAllGatherConvTranspose2d",
+    "DistributedChannelAllGatherConvTranspose3d",
+    "DistributedChannelReduceScatterConv1d",
+    "DistributedChannelReduceScatterConv2d",
+    "DistributedChannelReduceScatterConv3d",
+    "DistributedChannelReduceScatterConvTranspose1d",
+    "DistributedChannelReduceScatterConvTranspose2d",
+    "DistributedChannelReduceScatterConvTranspose3d",
+]
+
+Size = int | tuple[int, ...]
+
+
+class _Form(ConvLayer):
+    """A convolution of which each worker has a block of the channels of input and output."""
+
+    gathers: ClassVar[bool]
+
+    def _workers(self, name: str) -> ConvGrid:
+        return ConvGrid.of_form(name, self.dims, self.groups, self.grid, self.gathers)
+
+    def _check_form(self) -> None:
+        """It takes one partition."""
+
+    def _summation(self) -> operators.Operator | None:
+        """The sum over input channels, of which each worker receives its output channels."""
+        return operators.reduce_scatter(self.grid, [self._grid.batched]) if self._grid.p_in > 1 else None
+
+    @classmethod
+    def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
+        """Conv, or ConvTranspose."""
+        return (getattr(torch.nn, f"Conv{'Transpose' if cls.transposed else ''}{cls.dims}d"),)
+
+
+class _ConvForm(_Form):
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        output_blocks: str = "balanced",
+    ) -> None:
+        ConvLayer.__init__(self, locals())
+
+
+class _TransposeForm(_Form):
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size = 0,
+        output_padding: Size = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Size = 1,
+        padding_mode: str = "zeros",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        output_blocks: str = "balanced",
+    ) -> None:
+        ConvLayer.__init__(self, locals())
+
+
+class _GatheringConv(_ConvForm):
+    gathers = True
+
+
+class _ScatteringConv(_ConvForm):
+    gathers = False
+
+
+class _GatheringTranspose(_TransposeForm):
+    gathers = True
+
+
+class _ScatteringTranspose(_TransposeForm):
+    gathers = False
+
+
+_DOCUMENTATION = """Applies a {dims}-d {what} to blocks of channels: ``torch.nn.{twin}``.
+
+    {how}
+
+    Args:
+        P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``, of any shape.
+        in_channels, out_channels, kernel_size and all other arguments: as in ``torch.nn.{twin}``.
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the stride lets it.
+
+    Shape:
+        ``(N, in_channels, *space)`` or ``(in_channels, *space)``, as P_x has dimensions, in any blocks. The result is
+        that of ``torch.nn.{twin}``, in the same blocks of batch, in balanced blocks of channels, and in balanced or
+        aligned blocks of space. Zero volume on all other ranks. With groups nothing is gathered or summed; blocks of
+        channels have to be whole groups.
+
+    Attributes:
+        weight: this worker's balanced block of the weight, {weight}.
+        bias: {bias}; None without bias.
+
+    Raises:
+        ValueError: on all ranks, if P_x or an option is not as described.
+        RuntimeError: on all ranks, if the input has other channels or another dtype, or is smaller than the kernel.
+
+    Constructing is collective over the communicator that P_x comes from, calling over the ranks of P_x.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.{twin}.html.
+    """
+_GATHERING = {
+    "how": "Each worker receives all channels of the input that its outputs depend on, and computes its own channels "
+    "of the\n    result.",
+    "weight": "cut along the output channels",
+    "bias": "this worker's balanced block of the bias",
+}
+_SCATTERING = {
+    "how": "Each worker applies its channels of the input to all channels of the output. The results are terms of a "
+    "sum, of\n    which each worker receives its channels.",
+    "weight": "cut along the input channels",
+    "bias": "all of the bias on the workers at place 0 of the channels, which add it; no rows elsewhere",
+}
+_CONVS = (DistributedConv1d, DistributedConv2d, DistributedConv3d)
+_TRANSPOSES = (DistributedConvTranspose1d, DistributedConvTranspose2d, DistributedConvTranspose3d)
+_CONV = {"what": "convolution", "twin": "Conv{dims}d"}
+_TRANSPOSE = {"what": "transposed convolution", "twin": "ConvTranspose{dims}d"}
+
+DistributedChannelAllGatherConv1d, DistributedChannelAllGatherConv2d, DistributedChannelAllGatherConv3d = family(
+    "DistributedChannelAllGatherConv{dims}d", _DOCUMENTATION, _GatheringConv, _CONVS, **_CONV, **_GATHERING
+)
+(
+    DistributedChannelAllGatherConvTranspose1d,
+    DistributedChannelAllGatherConvTranspose2d,
+    DistributedChannelAllGatherConvTranspose3d,
+) = family(
+    "DistributedChannelAllGatherConvTranspose{dims}d", _DOCUMENTATION, _GatheringTranspose, _TRANSPOSES,
+    **_TRANSPOSE, **_GATHERING,
+)  # fmt: skip
+(
+    DistributedChannelReduceScatterConv1d,
+    DistributedChannelReduceScatterConv2d,
+    DistributedChannelReduceScatterConv3d,
+) = family(
+    "DistributedChannelReduceScatterConv{dims}d", _DOCUMENTATION, _ScatteringConv, _CONVS, **_CONV, **_SCATTERING
+)
+(
+    DistributedChannelReduceScatterConvTranspose1d,
+    DistributedChannelReduceScatterConvTranspose2d,
+    DistributedChannelReduceScatterConvTranspose3d,
+) = family(
+    "DistributedChannelReduceScatterConvTranspose{dims}d", _DOCUMENTATION, _ScatteringTranspose, _TRANSPOSES,
+    **_TRANSPOSE, **_SCATTERING,
+)  # fmt: skip
