@@ -1,0 +1,180 @@
+"""The common part of the layers that normalize by moments: their parameters, and what they agree on."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+
+from distdl.nn.layer import Layer
+from distdl.nn.options import integer
+from distdl.nn.tie import tied
+from distdl.nn.windows.blocks import as_of
+
+
+def number(layer: str, value: object, name: str) -> float:
+    """An option as a float. Raises a TypeError if it is none."""
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{layer}: {name}={value!r} is not a number") from error
+
+
+class Norm(Layer):
+    """A layer that normalizes groups of elements, and then applies weight and bias.
+
+    Workers that have parts of the same groups bring their moments together. Where no group is on several workers, each
+    of them calls torch.nn's function.
+    """
+
+    eps: float
+
+    def declare_affine(self, shape: Sequence[int], axes: Sequence[int | None], weight: bool, bias: bool) -> None:
+        """Declare those parameters that there are; the others are None."""
+        for name, exists, initialize in (
+            ("weight", weight, torch.nn.init.ones_),
+            ("bias", weight and bias, torch.nn.init.zeros_),
+        ):
+            if exists:
+                self.declare_parameter(name, self.grid, shape, axes, initialize=initialize)
+            else:
+                self.register_parameter(name, None)
+
+    def _distdl_input_changed(self, input: tuple[object, ...]) -> bool:
+        """Agree on ``training`` as well: ranks in different modes would wait for each other."""
+        return super()._distdl_input_changed((*input, self.training))
+
+    def check_dtypes(self, sample: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Raise on all ranks what torch.nn raises for the input's dtype and the options. For :meth:`set_up`.
+
+        Args:
+            sample: calls torch.nn's function on elements of one channel, with weight and bias of one element.
+        """
+        dtypes = [dtype for _, dtype in self.structure(self.grid)]
+        for worker, dtype in enumerate(dtypes):
+            if dtype != dtypes[0]:
+                raise ValueError(
+                    f"{type(self).__name__}: worker {worker} of P_x has an input of {dtype}, worker 0 one of "
+                    f"{dtypes[0]}; all workers must have the same dtype"
+                )
+        self._sample = sample
+        self._result_dtypes: dict[str, torch.dtype] = {}
+        with as_of(type(self).__name__), torch.no_grad():
+            sample(torch.zeros((), dtype=dtypes[0]))
+
+    def as_result(self, y: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
+        """The result in the dtype that torch.nn gives for this input, under autocast too."""
+        kind = input.device.type
+        if kind not in self._result_dtypes:
+            with torch.no_grad():
+                self._result_dtypes[kind] = self._sample(input.new_zeros(())).dtype
+        return y.to(self._result_dtypes[kind])
+
+    def with_samples(
+        self, function: Callable[..., torch.Tensor], x: torch.Tensor, names: Sequence[str], **options: object
+    ) -> torch.Tensor:
+        """What a function of torch.nn gives with one element in place of each of these parameters and buffers."""
+        own = {name: getattr(self, name) for name in names}
+        samples = {
+            name: None if one is None else torch.ones(1, dtype=one.dtype, device=x.device) for name, one in own.items()
+        }
+        return function(x, **samples, **options)
+
+    def named(self, parameters: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Weight and bias from the parameters in use."""
+        named = dict(zip(self._parameter_names, parameters, strict=True))
+        return named.get("weight"), named.get("bias")
+
+    def on_nothing(self, input: torch.Tensor) -> torch.Tensor:
+        """The result for a block without elements where groups are on one worker each."""
+        parameters = self.parameters_in_use()
+        return self.as_result(tied(input, *parameters) if parameters else input.clone(), input)
+
+
+_OF_CHANNELS = ("running_mean", "running_var", "weight", "bias")
+
+
+class ChannelNorm(Norm):
+    """A layer with weight, bias and running statistics for each channel: those of batches and of instances."""
+
+    dims: int | None = None  # spatial dimensions; None for any number
+    num_features: int
+    momentum: float | None
+    affine: bool
+    track_running_stats: bool
+    running_mean: torch.Tensor | None
+    running_var: torch.Tensor | None
+    num_batches_tracked: torch.Tensor | None
+
+    def check_options(self) -> None:
+        name = type(self).__name__
+        if integer(name, self.num_features, "num_features") < 0:
+            raise RuntimeError(f"{name}: num_features={self.num_features}; it must not be negative")
+        self.eps = number(name, self.eps, "eps")
+        if self.momentum is not None:
+            self.momentum = number(name, self.momentum, "momentum")
+        self.check_partition()
+        self._channels = self.channel_axis()
+        shape, axes = (self.num_features,), (self._channels,)
+        self.declare_affine(shape, axes, bool(self.affine), bool(self.given["bias"]))
+        if not self.track_running_stats:
+            for buffer in ("running_mean", "running_var", "num_batches_tracked"):
+                self.register_buffer(buffer, None)
+            return
+        device, dtype = (self.given[key] for key in ("device", "dtype"))
+        for buffer, initialize in (("running_mean", torch.nn.init.zeros_), ("running_var", torch.nn.init.ones_)):
+            self.declare_buffer(buffer, self.grid, shape, axes, initialize=initialize, dtype=dtype, device=device)
+        self.declare_buffer(
+            "num_batches_tracked", self.grid, (), (), initialize=torch.Tensor.zero_, dtype=torch.long, device=device
+        )
+
+    def check_partition(self) -> None:
+        """Check the number of dimensions of P_x, where it is known."""
+        raise NotImplementedError
+
+    def channel_axis(self) -> int:
+        """The dimension of the channels."""
+        return 1
+
+    def check_channels(self) -> list[list[int]]:
+        """The sizes of the input's blocks, in which channels fit parameters and buffers. For :meth:`set_up`."""
+        sizes = self.blocks(self.grid)
+        if self.layouts:
+            self.check_balanced(self._channels, self.num_features, "num_features")
+        return sizes
+
+    @property
+    def uses_statistics_of_input(self) -> bool:
+        """Whether the input is normalized by its own moments, not by the running ones."""
+        return self.training or self.running_mean is None
+
+    def sampled(self, function: Callable[..., torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        """What torch.nn's function gives for an input of one channel."""
+        with_own = functools.partial(function, momentum=0.0, eps=self.eps)
+        training = "training" if function is F.batch_norm else "use_input_stats"
+        return self.with_samples(with_own, x, _OF_CHANNELS, **{training: self.uses_statistics_of_input})
+
+    @torch.no_grad()
+    def track(self, mean: torch.Tensor, variance: torch.Tensor, momentum: float) -> None:
+        """Move the running statistics towards those of a batch."""
+        for running, new in ((self.running_mean, mean), (self.running_var, variance)):
+            assert running is not None
+            running.copy_((1 - momentum) * running + momentum * new.reshape(-1))
+
+    def reset_running_stats(self) -> None:
+        """Give the running statistics their first values, as in torch.nn. Not collective."""
+        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
+            self.running_mean.zero_()
+            self.running_var.fill_(1)
+            self.num_batches_tracked.zero_()
+
+    @classmethod
+    def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
+        options = super().options_of(module)
+        running = getattr(module, "running_mean", None)
+        if isinstance(running, torch.Tensor):  # without parameters the dtype is theirs
+            options["dtype"] = running.dtype
+            options.setdefault("device", None if running.device.type in ("cpu", "meta") else running.device)
+        return options

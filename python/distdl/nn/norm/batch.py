@@ -1,0 +1,140 @@
+"""Batch normalization over blocks."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from distdl.collective.construction import PartitionLike
+from distdl.nn.families import family
+from distdl.nn.norm.base import ChannelNorm
+from distdl.nn.norm.moments import Block, Gathering
+from distdl.nn.precision import wide
+
+__all__ = ["DistributedBatchNorm", "DistributedBatchNorm1d", "DistributedBatchNorm2d", "DistributedBatchNorm3d"]
+
+_DOCUMENTATION = """Normalizes each channel by the moments of the whole batch: {twin} over blocks.
+
+    Args:
+        P_x: the partition of input and output, ``{partition}``; any dimension may be split.
+        num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as in {twin}.
+
+    Shape:
+        ``{shape}`` in any blocks; where there are parameters or running statistics, the channels in balanced ones. The
+        result is in the same blocks. Zero volume on all other ranks.
+
+    Attributes:
+        weight, bias: this worker's block of the parameters of shape (num_features,); None as in torch.nn. Workers with
+            the same channels use the same block: see :func:`distdl.parameter_layout`.
+        running_mean, running_var: the running statistics of the channels of this worker, of the whole batch.
+        num_batches_tracked: the number of batches, on each worker.
+
+    Raises:
+        ValueError: on all ranks, if P_x has another number of dimensions, the input is not in blocks as described, its
+            dtypes differ, or a channel has a single value in training.
+        RuntimeError: on all ranks, where torch.nn raises it for the dtypes of input and parameters.
+
+    Constructing is collective over the communicator that P_x comes from, calling over its workers. In training the
+    workers that have parts of the same channels exchange their moments, once in each direction.
+
+    Source: S. Ioffe, C. Szegedy, "Batch Normalization" (2015); options as in
+    https://docs.pytorch.org/docs/stable/generated/torch.nn.{page}.html.
+    """
+
+
+class DistributedBatchNorm(ChannelNorm):
+    __doc__ = _DOCUMENTATION.format(
+        twin="``torch.nn.BatchNorm`` of any number of dimensions, or ``torch.nn.SyncBatchNorm``,",
+        partition="[batch, channels, *others]",
+        shape="(N, C, *others)",
+        page="SyncBatchNorm",
+    )
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(locals())
+
+    @classmethod
+    def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
+        """SyncBatchNorm does the same on as many dimensions, where each process has a block of the batch."""
+        return (torch.nn.SyncBatchNorm,) if cls.dims is None else super().sequential_classes()
+
+    def check_partition(self) -> None:
+        dims, dim = self.dims, self.grid.dim
+        fits = dim >= 2 if dims is None else dim == dims + 2 or (dims == 1 and dim == 2)
+        if self.grid.known and not fits:
+            raise ValueError(
+                f"{type(self).__name__}: P_x has shape {list(self.grid.shape)}; it must have a dimension for the "
+                f"batch, one for the channels, and {'any number of' if dims is None else dims} others"
+            )
+
+    def set_up(self) -> None:
+        sizes = self.check_channels()
+        extents = [sum(along) for along in sizes]
+        self._reduced = [d for d in range(len(sizes)) if d != 1]
+        self._count = math.prod(extents[d] for d in self._reduced)
+        uses = self.uses_statistics_of_input
+        if uses and self._count == 1:
+            raise ValueError(
+                f"{type(self).__name__}: Expected more than 1 value per channel when training, got input size {extents}"
+            )
+        self.check_dtypes(self._on_one_channel)
+        split = [d for d in self._reduced if self.grid.shape[d] > 1]
+        spread = uses and split and self._count > 0 and self.grid.active
+        self._gathering = Gathering(self.grid, split, sizes, self._reduced) if spread else None
+
+    def _on_one_channel(self, one: torch.Tensor) -> torch.Tensor:
+        return self.sampled(F.batch_norm, one.expand(2, 1))
+
+    def compute(self, input: torch.Tensor) -> torch.Tensor:
+        """Apply the layer to this rank's block of the input."""
+        if not self.grid.active:
+            return self.without_part(input)
+        momentum = self._momentum_of_this_batch()
+        if self._gathering is not None:
+            return self._on_part(input, self._gathering, momentum)
+        if input.numel() == 0:
+            return self.on_nothing(input)
+        weight, bias = self.named(self.parameters_in_use())
+        uses = self.uses_statistics_of_input
+        return F.batch_norm(input, self.running_mean, self.running_var, weight, bias, uses, momentum, self.eps)
+
+    def _momentum_of_this_batch(self) -> float:
+        """Count the batch in training; the weight that it gets in the running statistics."""
+        if not self.training or self.num_batches_tracked is None:
+            return 0.0
+        self.num_batches_tracked.add_(1)
+        return 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+
+    def _on_part(self, input: torch.Tensor, gathering: Gathering, momentum: float) -> torch.Tensor:
+        """Normalize a block of channels of which other workers have the other elements."""
+        arrive = self.start_parameters()
+        block = Block.of(wide(input))
+        mean, squares = gathering.merged(block)
+        if self.running_mean is not None:
+            self.track(mean, squares / (self._count - 1), momentum)
+        return self.as_result(block.normalized(mean, squares / self._count, self.eps, *self.named(arrive())), input)
+
+
+DistributedBatchNorm1d, DistributedBatchNorm2d, DistributedBatchNorm3d = family(
+    "DistributedBatchNorm{dims}d",
+    _DOCUMENTATION,
+    DistributedBatchNorm,
+    twin="``torch.nn.BatchNorm{dims}d``",
+    partition="[batch, channels, *space]",
+    shape="(N, C, *space)",
+    page="BatchNorm{dims}d",
+)

@@ -1,0 +1,200 @@
+"""Normalization by the last dimensions, over blocks: layer normalization, and by the root mean square."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from distdl.collective.construction import PartitionLike
+from distdl.nn.norm.base import Norm, number
+from distdl.nn.norm.moments import Block, Gathering
+from distdl.nn.options import integer
+from distdl.nn.precision import wide
+
+__all__ = ["DistributedLayerNorm", "DistributedRMSNorm"]
+
+
+class _FeatureNorm(Norm):
+    """What is common to both: the last dimensions of each element of the leading ones make a group."""
+
+    normalized_shape: tuple[int, ...]
+    elementwise_affine: bool
+
+    def check_options(self) -> None:
+        name, shape = type(self).__name__, self.normalized_shape
+        each = shape if isinstance(shape, Sequence) and not isinstance(shape, str) else (shape,)
+        self.normalized_shape = tuple(integer(name, n, "normalized_shape", shape) for n in each)
+        if not self.normalized_shape or min(self.normalized_shape) < 0:
+            raise RuntimeError(f"{name}: normalized_shape={shape!r}; it must be at least one size, none negative")
+        if self.grid.known and self.grid.dim < len(self.normalized_shape):
+            raise ValueError(
+                f"{name}: P_x has shape {list(self.grid.shape)}; it must be [*leading, *features], with "
+                f"{len(self.normalized_shape)} dimensions for the features"
+            )
+        leading = self.grid.dim - len(self.normalized_shape) if self.grid.known else 0
+        self._features = list(range(leading, leading + len(self.normalized_shape)))
+        self.declare_affine(
+            self.normalized_shape, self._features, bool(self.elementwise_affine), bool(self.given.get("bias", False))
+        )
+
+    def set_up(self) -> None:
+        sizes = self.blocks(self.grid)
+        for d, n in zip(self._features, self.normalized_shape, strict=True):
+            if self.layouts:
+                self.check_balanced(d, n, "normalized_shape")
+            elif sum(sizes[d]) != n:
+                raise ValueError(
+                    f"{type(self).__name__}: the input has {sum(sizes[d])} elements in dimension {d}; normalized_shape "
+                    f"is {self.normalized_shape}"
+                )
+        self._count = math.prod(self.normalized_shape)
+        self.check_dtypes(self._on_one_feature)
+        split = [d for d in self._features if self.grid.shape[d] > 1]
+        spread = split and self._count > 0 and self.grid.active
+        self._gathering = Gathering(self.grid, split, sizes, self._features) if spread else None
+
+    def _on_one_feature(self, one: torch.Tensor) -> torch.Tensor:
+        names = [name for name in ("weight", "bias") if hasattr(self, name)]
+        return self.with_samples(lambda x, weight, bias=None: self.function(x, [1], weight, bias), one.view(1), names)
+
+    def function(
+        self, x: torch.Tensor, shape: Sequence[int], weight: torch.Tensor | None, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """torch.nn's function, for groups that are whole on this worker."""
+        raise NotImplementedError
+
+    def on_part(self, x: torch.Tensor, gathering: Gathering) -> torch.Tensor:
+        """A normalized block with parts of groups."""
+        raise NotImplementedError
+
+    def compute(self, input: torch.Tensor) -> torch.Tensor:
+        """Apply the layer to this rank's block of the input."""
+        if not self.grid.active:
+            return self.without_part(input)
+        if self._gathering is None:
+            if input.numel() == 0:
+                return self.on_nothing(input)
+            return self.function(input, self.normalized_shape, *self.named(self.parameters_in_use()))
+        arrive = self.start_parameters()
+        y = self.on_part(wide(input), self._gathering)
+        weight, bias = self.named(arrive())
+        if weight is not None:
+            y = y * weight if bias is None else torch.addcmul(bias.to(y.dtype), y, weight.to(y.dtype))
+        return self.as_result(y, input)
+
+
+class DistributedLayerNorm(_FeatureNorm):
+    """Normalizes the last dimensions by their moments: ``torch.nn.LayerNorm`` over blocks.
+
+    Args:
+        P_x: the partition of input and output, ``[*leading, *features]``; any dimension may be split.
+        normalized_shape, eps, elementwise_affine, bias, device, dtype: as in ``torch.nn.LayerNorm``.
+
+    Shape:
+        ``(*leading, *normalized_shape)`` in any blocks; where there are parameters, the features in balanced ones. The
+        result is in the same blocks. Zero volume on all other ranks.
+
+    Attributes:
+        weight, bias: this worker's block of the parameters of normalized_shape; None as in torch.nn. Workers with the
+            same features use the same block: see :func:`distdl.parameter_layout`.
+
+    Raises:
+        ValueError: on all ranks, if P_x has less dimensions than normalized_shape, the input is not in blocks as
+            described, or its dtypes differ.
+        RuntimeError: on all ranks, where torch.nn raises it for normalized_shape and for the dtypes of input and
+            parameters.
+
+    Constructing is collective over the communicator that P_x comes from, calling over its workers. Where the features
+    are not split, nothing but the parameters travels.
+
+    Source: J. L. Ba, J. R. Kiros, G. E. Hinton, "Layer Normalization" (2016); options as in
+    https://docs.pytorch.org/docs/stable/generated/torch.nn.LayerNorm.html.
+    """
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        self.eps = number(type(self).__name__, self.eps, "eps")
+        super().check_options()
+
+    def function(
+        self, x: torch.Tensor, shape: Sequence[int], weight: torch.Tensor | None, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        return F.layer_norm(x, list(shape), weight, bias, self.eps)
+
+    def on_part(self, x: torch.Tensor, gathering: Gathering) -> torch.Tensor:
+        leading = self._features[0]
+        block = Block.of(x.reshape(1, math.prod(x.shape[:leading]), math.prod(x.shape[leading:])))
+        mean, squares = gathering.merged(block)
+        return block.normalized(mean, squares / self._count, self.eps).view(x.shape)
+
+
+class DistributedRMSNorm(_FeatureNorm):
+    """Divides the last dimensions by their root mean square: ``torch.nn.RMSNorm`` over blocks.
+
+    Args:
+        P_x: the partition of input and output, ``[*leading, *features]``; any dimension may be split.
+        normalized_shape, eps, elementwise_affine, device, dtype: as in ``torch.nn.RMSNorm``.
+
+    Shape:
+        ``(*leading, *normalized_shape)`` in any blocks; where there are parameters, the features in balanced ones. The
+        result is in the same blocks. Zero volume on all other ranks.
+
+    Attributes:
+        weight: this worker's block of the parameter of normalized_shape; None as in torch.nn. Workers with the same
+            features use the same block: see :func:`distdl.parameter_layout`.
+
+    Raises:
+        ValueError: on all ranks, if P_x has less dimensions than normalized_shape, the input is not in blocks as
+            described, or its dtypes differ.
+        RuntimeError: on all ranks, where torch.nn raises it for normalized_shape and for the dtypes of input and
+            parameters.
+
+    Constructing is collective over the communicator that P_x comes from, calling over its workers. Where the features
+    are not split, nothing but the parameters travels.
+
+    Source: B. Zhang, R. Sennrich, "Root Mean Square Layer Normalization" (2019); options as in
+    https://docs.pytorch.org/docs/stable/generated/torch.nn.RMSNorm.html.
+    """
+
+    eps: float | None  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        normalized_shape: int | Sequence[int],
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        if self.eps is not None:
+            self.eps = number(type(self).__name__, self.eps, "eps")
+        super().check_options()
+
+    def function(
+        self, x: torch.Tensor, shape: Sequence[int], weight: torch.Tensor | None, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        return F.rms_norm(x, list(shape), weight, self.eps)
+
+    def on_part(self, x: torch.Tensor, gathering: Gathering) -> torch.Tensor:
+        mine = x.square().sum(self._features, keepdim=True)
+        squares = gathering(mine).view(len(gathering.counts), *mine.shape).sum(0)
+        eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
+        return x * (squares / self._count + eps).rsqrt()

@@ -1,0 +1,140 @@
+"""Group normalization over blocks."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from distdl.collective.construction import PartitionLike
+from distdl.nn.norm.base import Norm, number
+from distdl.nn.norm.moments import Block, Gathering, merge
+from distdl.nn.options import integer
+from distdl.nn.precision import wide
+from distdl.nn.windows.blocks import intervals_of
+
+__all__ = ["DistributedGroupNorm"]
+
+
+class DistributedGroupNorm(Norm):
+    """Normalizes groups of channels by the moments of each group: ``torch.nn.GroupNorm`` over blocks.
+
+    Args:
+        P_x: the partition of input and output, ``[batch, channels, *others]``; any dimension may be split, and a group
+            may be spread over any workers.
+        num_groups, num_channels, eps, affine, device, dtype, bias: as in ``torch.nn.GroupNorm``.
+
+    Shape:
+        ``(N, C, *others)`` in any blocks; where there are parameters, the channels in balanced ones. The result is in
+        the same blocks. Zero volume on all other ranks.
+
+    Attributes:
+        weight, bias: this worker's block of the parameters of shape (num_channels,); None as in torch.nn. Workers with
+            the same channels use the same block: see :func:`distdl.parameter_layout`.
+
+    Raises:
+        ValueError: on all ranks, if P_x has less than two dimensions, num_channels is not divisible by num_groups, the
+            input is not in blocks as described, its dtypes differ, or the input is a single value.
+        RuntimeError: on all ranks, where torch.nn raises it for the numbers of channels and groups, and for the dtypes
+            of input and parameters.
+
+    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+
+    Source: Y. Wu, K. He, "Group Normalization" (2018); options as in
+    https://docs.pytorch.org/docs/stable/generated/torch.nn.GroupNorm.html.
+    """
+
+    num_groups: int
+    num_channels: int
+    affine: bool
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        name = type(self).__name__
+        groups = integer(name, self.num_groups, "num_groups")
+        channels = integer(name, self.num_channels, "num_channels")
+        if groups < 1 or channels < 0:
+            raise RuntimeError(f"{name}: num_groups={groups} and num_channels={channels}; they must be positive")
+        if channels % groups:
+            raise ValueError(f"{name}: num_channels ({channels}) must be divisible by num_groups ({groups})")
+        self.eps = number(name, self.eps, "eps")
+        if self.grid.known and self.grid.dim < 2:
+            raise ValueError(f"{name}: P_x has shape {list(self.grid.shape)}; it must be [batch, channels, *others]")
+        self.declare_affine((channels,), (1,), bool(self.affine), bool(self.given["bias"]))
+
+    def set_up(self) -> None:
+        name, sizes = type(self).__name__, self.blocks(self.grid)
+        if self.layouts:
+            self.check_balanced(1, self.num_channels, "num_channels")
+        extents = [sum(along) for along in sizes]
+        channels, others = extents[1], list(range(2, len(sizes)))
+        if channels % self.num_groups:
+            raise RuntimeError(f"{name}: the input has {channels} channels, num_groups is {self.num_groups}")
+        self._of_group = channels // self.num_groups
+        if extents[0] * self._of_group * math.prod(extents[2:]) == 1:
+            raise ValueError(f"{name}: Expected more than 1 value per channel when training, got input size {extents}")
+        self.check_dtypes(self._on_one_channel)
+        blocks = intervals_of(sizes[1])
+        straddles = any(start % max(self._of_group, 1) for start, _ in blocks)
+        split = [d for d in [1, *others] if self.grid.shape[d] > 1 and (d != 1 or straddles)]
+        spread = split and math.prod(extents) > 0 and self.grid.active
+        self._gathering = Gathering(self.grid, split, sizes, others) if spread else None
+        if not self.grid.active:
+            return
+        place = self.grid.place[1]
+        # The sizes of the blocks of channels that are put together, and where this worker's block begins among them.
+        self._together = sizes[1] if straddles else [sizes[1][place]]
+        self._start = blocks[place][0] if straddles else 0
+
+    def _on_one_channel(self, one: torch.Tensor) -> torch.Tensor:
+        x, names = one.expand(1, 1, 2), ("weight", "bias")
+        return self.with_samples(F.group_norm, x, names, num_groups=1, eps=self.eps)
+
+    def compute(self, input: torch.Tensor) -> torch.Tensor:
+        """Apply the layer to this rank's block of the input."""
+        if not self.grid.active:
+            return self.without_part(input)
+        if self._gathering is not None:
+            return self._on_part(input, self._gathering)
+        if input.numel() == 0:
+            return self.on_nothing(input)
+        weight, bias = self.named(self.parameters_in_use())
+        # F.group_norm would refuse a single value; the whole input has more.
+        groups, cudnn = input.shape[1] // self._of_group, torch.backends.cudnn.enabled
+        return torch.group_norm(input, groups, weight, bias, self.eps, cudnn)
+
+    def _on_part(self, input: torch.Tensor, gathering: Gathering) -> torch.Tensor:
+        """Normalize a block with parts of groups: the moments of all parts of the channels make those of the groups."""
+        arrive = self.start_parameters()
+        n, channels = input.shape[:2]
+        block = Block.of(wide(input).reshape(1, n * channels, math.prod(input.shape[2:])))
+        means, squares = self._put_together(gathering(block.mean, block.squares), n).unbind(1)
+        counts = gathering.counts[: means.shape[0]]  # equal for all blocks of channels
+        of_groups = merge(means, squares, counts, (0, 3))  # of shape (batch, groups)
+        of_channel = torch.arange(self._start, self._start + channels, device=input.device) // self._of_group
+        mean, square = (one.index_select(1, of_channel).reshape(-1) for one in of_groups)
+        own = [None if one is None else one.expand(n, channels).reshape(-1) for one in self.named(arrive())]
+        y = block.normalized(mean, square / (sum(counts) * self._of_group), self.eps, *own)
+        return self.as_result(y.view(input.shape), input)
+
+    def _put_together(self, gathered: torch.Tensor, n: int) -> torch.Tensor:
+        """(workers along the others, mean or squares, batch, groups, channels of a group) from all messages."""
+        assert self._gathering is not None
+        others = len(self._gathering.counts) // len(self._together)
+        parts = gathered.split([others * 2 * n * channels for channels in self._together])
+        whole = [part.view(others, 2, n, channels) for part, channels in zip(parts, self._together, strict=True)]
+        return torch.cat(whole, -1).unflatten(-1, (-1, self._of_group))

@@ -1,0 +1,140 @@
+"""Instance normalization over blocks."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import torch
+import torch.nn.functional as F
+
+from distdl.collective.construction import PartitionLike
+from distdl.nn.families import family
+from distdl.nn.norm.base import ChannelNorm
+from distdl.nn.norm.moments import Block, Gathering
+from distdl.nn.precision import wide
+
+__all__ = ["DistributedInstanceNorm1d", "DistributedInstanceNorm2d", "DistributedInstanceNorm3d"]
+
+
+class _DistributedInstanceNorm(ChannelNorm):
+    dims: int
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(locals())
+
+    def check_partition(self) -> None:
+        if self.grid.known and self.grid.dim not in (self.dims + 1, self.dims + 2):
+            raise ValueError(
+                f"{type(self).__name__}: P_x has shape {list(self.grid.shape)}; it needs {self.dims} spatial "
+                "dimensions, preceded by the channels, or by batch and channels"
+            )
+
+    def channel_axis(self) -> int:
+        return self.grid.dim - self.dims - 1 if self.grid.known else 0
+
+    def set_up(self) -> None:
+        sizes, channels = self.check_channels(), self._channels
+        extents = [sum(along) for along in sizes]
+        if extents[channels] != self.num_features:  # torch.nn uses it for nothing then, and warns, too
+            warnings.warn(
+                f"{type(self).__name__}: the input has {extents[channels]} channels, num_features is "
+                f"{self.num_features}", stacklevel=2,
+            )  # fmt: skip
+        self._space = list(range(channels + 1, len(sizes)))
+        self._count, self._instances = math.prod(extents[channels + 1 :]), math.prod(extents[:channels])
+        uses = self.uses_statistics_of_input
+        if uses and self._count == 1:
+            raise ValueError(
+                f"{type(self).__name__}: Expected more than 1 spatial element when training, got input size {extents}"
+            )
+        self.check_dtypes(self._on_one_channel)
+        split = [d for d in self._space if self.grid.shape[d] > 1]
+        tracks_split_batch = self.running_mean is not None and channels == 1 and self.grid.shape[0] > 1
+        spread = uses and (split or tracks_split_batch) and self._count * self._instances > 0 and self.grid.active
+        self._gathering = Gathering(self.grid, split, sizes, self._space) if spread else None
+        self._over_batch = Gathering(self.grid, [0], sizes, [0]) if spread and tracks_split_batch else None
+
+    def _on_one_channel(self, one: torch.Tensor) -> torch.Tensor:
+        return self.sampled(F.instance_norm, one.expand(1, 1, 2))
+
+    def compute(self, input: torch.Tensor) -> torch.Tensor:
+        """Apply the layer to this rank's block of the input."""
+        if not self.grid.active:
+            return self.without_part(input)
+        if self._gathering is not None:
+            return self._on_part(input, self._gathering)
+        if input.numel() == 0:
+            return self.on_nothing(input)
+        weight, bias = self.named(self.parameters_in_use())
+        x = input if self._channels else input.unsqueeze(0)
+        uses, momentum = self.uses_statistics_of_input, self.momentum or 0.0
+        y = F.instance_norm(x, self.running_mean, self.running_var, weight, bias, uses, momentum, self.eps)
+        return y if self._channels else y.squeeze(0)
+
+    def _on_part(self, input: torch.Tensor, gathering: Gathering) -> torch.Tensor:
+        """Normalize a block of channels of which other workers have other elements."""
+        arrive = self.start_parameters()
+        channels = input.shape[: self._channels + 1]
+        block = Block.of(wide(input).reshape(1, math.prod(channels), math.prod(input.shape[len(channels) :])))
+        mean, squares = gathering.merged(block)
+        if self.running_mean is not None:
+            self._track_instances(mean.detach().view(channels), squares.detach().view(channels) / (self._count - 1))
+        own = [None if one is None else one.expand(channels).reshape(-1) for one in self.named(arrive())]
+        y = block.normalized(mean, squares / self._count, self.eps, *own)
+        return self.as_result(y.view(input.shape), input)
+
+    def _track_instances(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
+        """Move the running statistics towards the averages over all instances."""
+        own = torch.stack([mean, variance])
+        own = own.sum(1) if self._channels else own
+        if self._over_batch is not None:
+            own = self._over_batch(own).view(len(self._over_batch.counts), *own.shape).sum(0)
+        self.track(*(own / self._instances), self.momentum or 0.0)
+
+
+_DOCUMENTATION = """Normalizes each channel of each instance: ``torch.nn.InstanceNorm{dims}d`` over blocks.
+
+    Args:
+        P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``; any dimension
+            may be split.
+        num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as in
+            ``torch.nn.InstanceNorm{dims}d``.
+
+    Shape:
+        ``(N, C, *space)`` or ``(C, *space)``, as P_x has dimensions, in any blocks; where there are parameters or
+        running statistics, the channels in balanced ones. The result is in the same blocks. Zero volume on all other
+        ranks.
+
+    Attributes:
+        weight, bias: this worker's block of the parameters of shape (num_features,); None as in torch.nn. Workers with
+            the same channels use the same block: see :func:`distdl.parameter_layout`.
+        running_mean, running_var: the running statistics of the channels of this worker, over all instances; None
+            without ``track_running_stats``.
+        num_batches_tracked: 0, as in torch.nn.
+
+    Raises:
+        ValueError: on all ranks, if P_x has another number of dimensions, the input is not in blocks as described, its
+            dtypes differ, or a channel has a single element where its own moments are used.
+        RuntimeError: on all ranks, where torch.nn raises it for the dtypes of input and parameters.
+
+    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.InstanceNorm{dims}d.html.
+    """
+
+DistributedInstanceNorm1d, DistributedInstanceNorm2d, DistributedInstanceNorm3d = family(
+    "DistributedInstanceNorm{dims}d", _DOCUMENTATION, _DistributedInstanceNorm
+)

@@ -1,0 +1,83 @@
+"""Local response normalization over blocks."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from distdl.collective.construction import PartitionLike
+from distdl.nn.layer import Layer
+from distdl.nn.norm.base import number
+from distdl.nn.options import integer
+from distdl.nn.precision import wide
+from distdl.nn.tie import tied
+from distdl.nn.windows.blocks import as_of, intervals_of
+from distdl.nn.windows.reader import Reader
+
+__all__ = ["DistributedLocalResponseNorm"]
+
+
+class DistributedLocalResponseNorm(Layer):
+    """Normalizes each element by the neighboring channels: ``torch.nn.LocalResponseNorm`` over blocks.
+
+    Args:
+        P_x: the partition of input and output, ``[batch, channels, *space]``; any dimension may be split.
+        size, alpha, beta, k: as in ``torch.nn.LocalResponseNorm``.
+
+    Shape:
+        ``(N, C, *space)`` in any blocks. The result is in the same blocks. Zero volume on all other ranks.
+
+    Raises:
+        ValueError: on all ranks, if P_x has less than three dimensions, or the input is not in blocks of P_x.
+        RuntimeError, NotImplementedError: on all ranks, where torch.nn raises it for the size and the dtype.
+
+    Constructing is collective over the communicator that P_x comes from, calling over its workers. Where the channels
+    are split, workers exchange those that their windows read.
+
+    Source: A. Krizhevsky, I. Sutskever, G. E. Hinton, "ImageNet Classification with Deep Convolutional Neural Networks"
+    (2012); options as in https://docs.pytorch.org/docs/stable/generated/torch.nn.LocalResponseNorm.html.
+    """
+
+    size: int
+    alpha: float
+    beta: float
+    k: float
+
+    def __init__(self, P_x: PartitionLike, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        name = type(self).__name__
+        self.size = integer(name, self.size, "size")
+        if self.size < 1:
+            raise RuntimeError(f"{name}: size={self.size}; it must be positive")
+        for option in ("alpha", "beta", "k"):
+            setattr(self, option, number(name, getattr(self, option), option))
+        if self.grid.known and self.grid.dim < 3:
+            raise ValueError(f"{name}: P_x has shape {list(self.grid.shape)}; it must be [batch, channels, *space]")
+
+    def set_up(self) -> None:
+        name, sizes = type(self).__name__, self.blocks(self.grid)
+        with as_of(name):
+            self._function(torch.zeros(1, 1, 1, dtype=self.structure(self.grid)[0][1]))
+        before, behind = self.size // 2, (self.size - 1) // 2
+        wanted = [intervals_of(along) for along in sizes]
+        wanted[1] = [(a - before, b + behind) if a < b else (a, b) for a, b in wanted[1]]
+        split = self.grid.shape[1] > 1
+        self._read = Reader(name, self.grid, self.grid, list(map(sum, sizes)), wanted) if split else None
+
+    def _function(self, x: torch.Tensor) -> torch.Tensor:
+        return F.local_response_norm(x, self.size, self.alpha, self.beta, self.k)
+
+    def compute(self, input: torch.Tensor) -> torch.Tensor:
+        """Apply the layer to this rank's block of the input."""
+        if not self.grid.active:
+            return input.clone()
+        if self._read is None:
+            return self._function(input) if input.numel() else input.clone()
+        read = self._read(input)
+        if input.numel() == 0:
+            return tied(input, read)
+        squares = wide(read).square().flatten(2).unsqueeze(1)  # (N, 1, channels, space)
+        means = F.avg_pool2d(squares, (self.size, 1), stride=1).view(input.shape)
+        return (input / (self.k + self.alpha * means) ** self.beta).to(self._function(input.new_zeros(1, 1, 1)).dtype)

@@ -1,0 +1,306 @@
+"""Normalization beside torch.nn: what the examples in support/families/norms.py do not say."""
+
+import copy
+import dataclasses
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import distdl
+import distdl.nn as dnn
+from distdl.nn.norm import in_pieces
+from support.blocks import assemble, block_of, blocks_of, grid, grid_shapes
+from support.families.norms import described
+from support.ranks import draws, job, on_all_ranks, raises_everywhere, together
+from support.sequential import assert_equals_sequential
+from support.tensors import same_bits
+
+
+def numbers(shape, seed=0, dtype=torch.float64):
+    """Normal ones, the same on all ranks."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def filled(module):
+    """Parameters and running statistics that are not trivial, the same on all ranks."""
+    with torch.no_grad():
+        for i, one in enumerate((*module.parameters(), *module.buffers())):
+            if one.is_floating_point():
+                one.copy_(numbers(one.shape, 50 + i).abs() + 0.5)
+    return module
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    """Blocks of any size are worked on in pieces of a few elements."""
+    monkeypatch.setattr(in_pieces, "LARGE", 1)
+    monkeypatch.setattr(in_pieces, "PIECE", 7)
+
+
+@st.composite
+def norms(draw):
+    """A class of torch.nn, its arguments, the shape of an input, that of P_x, and the sizes of blocks."""
+    kind = draw(st.sampled_from(sorted(described)))
+    size = st.integers(1, 5)
+    last = int(kind[-2]) if kind.endswith("d") else draw(st.integers(0, 2))
+    lead = 2
+    if kind.startswith("Instance"):
+        lead = draw(st.integers(1, 2))
+    elif kind == "BatchNorm1d":
+        last = draw(st.integers(0, 1))
+    elif kind == "LocalResponseNorm":
+        last = max(last, 1)
+    shape = draw(st.lists(size, min_size=lead + last, max_size=lead + last))
+    channels = shape[lead - 1]
+    options = {"eps": draw(st.sampled_from([1e-5, 0.1]))} if kind != "LocalResponseNorm" else {}
+    affine, bias = draw(st.booleans()), draw(st.booleans())
+    if kind in ("LayerNorm", "RMSNorm"):
+        arguments = (shape[-draw(st.integers(1, len(shape))) :],)
+        options |= {"elementwise_affine": affine, **({"bias": bias} if kind == "LayerNorm" else {})}
+    elif kind == "GroupNorm":
+        groups = draw(st.sampled_from([g for g in range(1, channels + 1) if channels % g == 0]))
+        arguments, options = (groups, channels), {**options, "affine": affine, "bias": bias}
+    elif kind == "LocalResponseNorm":
+        arguments = (draw(size), draw(st.sampled_from([1.0, 0.5])), draw(st.sampled_from([0.75, 2.0])))
+    else:
+        options |= {"affine": affine, "bias": bias, "track_running_stats": draw(st.booleans())}
+        arguments, options["momentum"] = (channels,), draw(st.sampled_from([None, 0.1, 1.0]))
+    if draw(st.integers(0, 9)) == 0 and kind[:5] not in ("Layer", "RMSNo", "Insta"):
+        shape[0 if lead == 2 else -1] = 0
+    grids = [one for one in grid_shapes(len(shape), job.size) if math.prod(one) >= job.size - 1]
+    workers = draw(st.sampled_from(grids))
+    return kind, arguments, options, draw(st.booleans()), shape, workers, draw(blocks_of(shape, workers))
+
+
+@draws(300)
+@given(norms(), st.booleans())
+@on_all_ranks
+def test_any_norm(P_world, drawn, in_small_pieces):
+    """All options, dimensions, partitions and blocks, up to the second derivatives: or both refuse the input."""
+    kind, arguments, options, training, shape, workers, sizes = drawn
+    P_x, x = grid(P_world, workers), numbers(shape)
+
+    def twin():
+        more = {} if kind == "LocalResponseNorm" else {**options, "dtype": torch.float64}
+        return filled(getattr(torch.nn, kind)(*arguments, **more)).train(training)
+
+    example = described[kind](twin(), x)
+    try:
+        twin()(x)
+    except ValueError:
+        layer = example.make(twin(), P_x)
+        if P_x.active:
+            with pytest.raises(ValueError, match="Expected more than 1"):
+                layer(block_of(x, P_x))
+        return
+    sizes = [None if axis in example.balanced else along for axis, along in enumerate(sizes)]
+    before = in_pieces.LARGE, in_pieces.PIECE
+    if in_small_pieces:
+        in_pieces.LARGE, in_pieces.PIECE = 1, 7
+    try:
+        assert_equals_sequential(dataclasses.replace(example, twin=twin, inputs=lambda: (x.clone(),)), P_x, sizes)
+    finally:
+        in_pieces.LARGE, in_pieces.PIECE = before
+
+
+@pytest.mark.parametrize("kind", ["BatchNorm2d", "InstanceNorm2d"])
+@pytest.mark.parametrize("pieces", [1 << 15, 1], ids=["whole", "in pieces"])
+def test_small_variance_beside_a_large_mean(P_world, monkeypatch, kind, pieces):
+    """Single precision, a mean of 1e5 and a standard deviation of 1: with few elements, of which workers differ."""
+    monkeypatch.setattr(in_pieces, "LARGE", pieces)
+    for shape in grid_shapes(4, job.size):
+        for spread in (0.0, 1.0):  # of the workers' means
+            x = (numbers((2, 4, 4, 4)) + spread * numbers((2, 1, 4, 1), 3) + 1e5).float()
+            dims = (0, 2, 3) if kind == "BatchNorm2d" else (2, 3)
+            expected = x.double().var(dims).view(-1, 4).mean(0)
+            P_x = grid(P_world, shape)
+            layer = getattr(dnn, f"Distributed{kind}")(P_x, 4, momentum=1.0, track_running_stats=True)
+            y = assemble(layer(block_of(x, P_x)), P_x, x.shape)
+            variance = layer.running_var.double()
+            if P_x.active:
+                mine = expected[layer.layouts["running_var"].intervals[0][0] :][: variance.numel()]
+                assert ((variance - mine).abs() <= 1e-4 * mine).all(), (shape, variance, mine)
+            exact = getattr(torch.nn.functional, kind.lower().replace("norm2d", "_norm"))
+            exact = exact(x.double(), None, None, None, None, True, 0.0, 1e-5)
+            # Of the product of mean and 1 / deviation, which torch.nn rounds as well.
+            assert (y - exact).abs().max() <= 4 * 1e5 * torch.finfo(torch.float32).eps
+
+
+@pytest.mark.parametrize("kind", ["LayerNorm", "GroupNorm"])
+def test_small_variance_of_features(P_world, kind):
+    for shape in grid_shapes(2, job.size):
+        P_x, x = grid(P_world, shape), (numbers((3, 32)) + 1e5).float()
+        layer = dnn.DistributedLayerNorm(P_x, 32) if kind == "LayerNorm" else dnn.DistributedGroupNorm(P_x, 1, 32)
+        y = assemble(layer(block_of(x, P_x)), P_x, x.shape)
+        exact = torch.nn.functional.layer_norm(x.double(), (32,))
+        assert (y - exact).abs().max() <= 4 * 1e5 * torch.finfo(torch.float32).eps
+
+
+@pytest.mark.parametrize("momentum", [None, 0.3])
+@pytest.mark.parametrize("kind", ["BatchNorm1d", "SyncBatchNorm", "InstanceNorm1d"])
+def test_several_batches_before_a_step(P_world, kind, momentum):
+    """Batches of different sizes in training, gradients added up, then evaluation; all copies have the same bits."""
+    for shape in grid_shapes(3, job.size):
+        P_x = grid(P_world, shape)
+        twin = filled(getattr(torch.nn, kind)(4, momentum=momentum, affine=True, track_running_stats=True).double())
+        layer = dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x)
+        optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (twin, layer)]
+        for step in range(2):
+            for batch in range(3):
+                x = numbers((2 + batch, 4, 5), 10 * step + batch)
+                twin(x).square().sum().backward()
+                layer(block_of(x, P_x)).square().sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        state = distdl.sequential_state_dict(layer)
+        for name, value in state.items():
+            assert torch.allclose(value, twin.state_dict()[name], rtol=1e-10, atol=1e-10), name
+        y = assemble(layer.eval()(block_of(x, P_x)), P_x, x.shape)
+        assert torch.allclose(y, twin.eval()(x), rtol=1e-10, atol=1e-10)
+        copies = together((P_x.index[1], layer.running_mean, layer.running_var) if P_x.active else None)
+        for one in filter(None, copies):
+            for other in filter(None, copies):
+                assert one[0] != other[0] or all(map(same_bits, one[1:], other[1:]))
+
+
+@pytest.mark.ranks(2)
+def test_messages(P_world):
+    """One gathering in each direction in training, none in evaluation, none where no group is split."""
+
+    def gatherings(layer, x):
+        """[forward, backward]"""
+        layer(x)
+        distdl.reset_comm_stats()
+        layer(x.clone().requires_grad_()).sum().backward()
+        stats = distdl.comm_stats()
+        return [stats[name].calls if name in stats else 0 for name in ("AllGather", "AllGather adjoint")]
+
+    rows, channels = grid(P_world, (2, 1, 1)), grid(P_world, (1, 2, 1))
+    x = numbers((4, 4, 3))
+    for make in (dnn.DistributedBatchNorm1d, dnn.DistributedBatchNorm):
+        layer = make(rows, 4, dtype=torch.float64)
+        assert gatherings(layer, block_of(x, rows)) == [1, 1]
+        assert gatherings(layer.eval(), block_of(x, rows)) == [0, 0]
+        assert gatherings(make(channels, 4, dtype=torch.float64), block_of(x, channels)) == [0, 0]
+    aligned, spread = (dnn.DistributedGroupNorm(channels, groups, 4, dtype=torch.float64) for groups in (2, 1))
+    assert gatherings(aligned, block_of(x, channels)) == [0, 0]
+    assert gatherings(spread, block_of(x, channels)) == [1, 1]
+    assert gatherings(dnn.DistributedLayerNorm(rows, 3, dtype=torch.float64), block_of(x, rows)) == [0, 0]
+    assert gatherings(dnn.DistributedInstanceNorm1d(rows, 4), block_of(x, rows)) == [0, 0]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_ranks_in_different_modes(P_world):
+    """They would wait for each other: it raises on all of them."""
+    P_x = grid(P_world, (job.size, 1))
+    layer, x = dnn.DistributedBatchNorm1d(P_x, 3).train(job.rank > 0), torch.ones(2, 3)
+    raises_everywhere(ValueError, "DistributedBatchNorm1d", lambda: layer(x))
+    layer.train()
+    layer(x)
+
+
+def test_a_single_value(P_world):
+    """The count is that of the whole tensor."""
+    P_x = grid(P_world, (job.size, 1, 1))
+    layer = dnn.DistributedBatchNorm1d(P_x, 2)
+    x = block_of(torch.ones(1, 2, 1), P_x)
+    raises_everywhere(ValueError, r"Expected more than 1 value .*\[1, 2, 1\]", lambda: layer(x))
+    layer.eval()(x)
+    layer.train()
+    if job.size > 1:
+        layer(torch.ones(1, 2, 1))  # one on each worker
+    P_x = grid(P_world, (1, 1, job.size))
+    instance, x = dnn.DistributedInstanceNorm1d(P_x, 2), block_of(torch.ones(3, 2, 1), P_x)
+    raises_everywhere(ValueError, r"more than 1 spatial element .*\[3, 2, 1\]", lambda: instance(x))
+    group = dnn.DistributedGroupNorm(P_x, 2, 2)
+    x = block_of(torch.ones(1, 2, 1), P_x)
+    raises_everywhere(ValueError, r"more than 1 value .*\[1, 2, 1\]", lambda: group(x))
+
+
+@pytest.mark.mpi(min_size=2)
+def test_unbalanced_channels(P_world):
+    """Refused where parameters or running statistics live in balanced blocks, and normalized otherwise."""
+    P_x, x = grid(P_world, (1, job.size, 1)), numbers((2, 4, 3))
+    sizes = [None, [4, *[0] * (job.size - 1)], None]
+    mine = block_of(x, P_x, sizes)
+    refused = "balanced blocks of num_"
+    for layer in (
+        dnn.DistributedBatchNorm1d(P_x, 4, dtype=torch.float64),
+        dnn.DistributedBatchNorm1d(P_x, 4, affine=False),
+        dnn.DistributedInstanceNorm1d(P_x, 4, affine=True),
+        dnn.DistributedGroupNorm(P_x, 2, 4),
+    ):
+        raises_everywhere(ValueError, refused, lambda layer=layer: layer(mine))
+    y = dnn.DistributedBatchNorm1d(P_x, 4, affine=False, track_running_stats=False)(mine)
+    expected = torch.nn.functional.batch_norm(x, None, None, training=True)
+    assert torch.allclose(assemble(y, P_x, x.shape, sizes), expected)
+
+
+def test_unused_num_features(P_world):
+    """torch.nn warns, too."""
+    P_x = grid(P_world, (1, 1, job.size))
+    with pytest.warns(UserWarning, match="num_features"):
+        dnn.DistributedInstanceNorm1d(P_x, 7)(block_of(numbers((2, 3, 8)), P_x))
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_memory_formats(P_world):
+    """Channels in the last place stay there; gradients may come in any strides."""
+    for shape in grid_shapes(4, job.size):
+        P_x, x = grid(P_world, shape), numbers((4, 3, 4, 5))
+        layer, twin = dnn.DistributedBatchNorm2d(P_x, 3, dtype=torch.float64), torch.nn.BatchNorm2d(3).double()
+        mine = block_of(x, P_x)
+        if P_x.active:
+            mine = mine.to(memory_format=torch.channels_last)
+        mine.requires_grad_()
+        y = layer(mine)
+        assert not P_x.active or y.is_contiguous(memory_format=torch.channels_last)
+        whole = x.clone().requires_grad_()
+        (twin(whole) * whole).mean((0, 2)).sum().backward()
+        (y * mine).sum((0, 2) if P_x.active else ()).div(16).sum().backward()
+        assert torch.allclose(assemble(mine.grad, P_x, x.shape), whole.grad)
+
+
+def test_mixed_dtypes(P_world):
+    """Half precision beside parameters of single precision, as torch.nn takes it; double beside single it refuses."""
+    P_x, x = grid(P_world, (job.size, 1, 1)), numbers((8, 3, 4))
+    layer, twin = dnn.DistributedBatchNorm1d(P_x, 3), torch.nn.BatchNorm1d(3)
+    for dtype in (torch.bfloat16, torch.float16):
+        expected, y = twin(x.to(dtype)), layer(block_of(x.to(dtype), P_x))
+        assert y.dtype == expected.dtype == dtype
+        eps = torch.finfo(dtype).eps
+        assert torch.allclose(assemble(y, P_x, x.shape).double(), expected.double(), rtol=2 * eps, atol=2 * eps)
+    raises_everywhere(RuntimeError, "DistributedBatchNorm1d", lambda: layer(block_of(x, P_x)))
+
+
+def test_settings(P_world):
+    """A copy is a layer by itself; frozen parameters get no gradients; statistics are tracked under no_grad."""
+    P_x, x = grid(P_world, (1, 1, job.size)), numbers((2, 3, 8))
+    layer = dnn.DistributedBatchNorm1d(P_x, 3, dtype=torch.float64)
+    copied = copy.deepcopy(layer)
+    with torch.no_grad():
+        y = layer(block_of(x, P_x))
+    assert not y.requires_grad
+    assert layer.num_batches_tracked.sum() == 1
+    assert copied.num_batches_tracked.sum() == 0
+    copied.weight.requires_grad_(False)
+    copied(block_of(x, P_x)).sum().backward()
+    assert copied.weight.grad is None
+    assert copied.bias.grad is not None
+    assert torch.equal(copied.running_var, layer.running_var)
+    layer.reset_running_stats()
+    assert layer.num_batches_tracked.sum() == 0
+    assert torch.equal(layer.running_var, torch.ones(3, dtype=torch.float64))
+
+
+def test_partitions_that_do_not_fit(P_world):
+    P = [grid(P_world, (1,) * dims) for dims in range(5)]
+    for dims, kind in ((1, "BatchNorm1d"), (3, "BatchNorm2d"), (1, "BatchNorm"), (4, "InstanceNorm1d")):
+        make = getattr(dnn, f"Distributed{kind}")
+        raises_everywhere(ValueError, f"Distributed{kind}: P_x has shape", lambda make=make, P_x=P[dims]: make(P_x, 2))
+    raises_everywhere(ValueError, "P_x has shape", lambda: dnn.DistributedLayerNorm(P[1], (2, 3)))
+    raises_everywhere(ValueError, "P_x has shape", lambda: dnn.DistributedGroupNorm(P[1], 1, 2))
+    raises_everywhere(ValueError, "P_x has shape", lambda: dnn.DistributedLocalResponseNorm(P[2], 2))
