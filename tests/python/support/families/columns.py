@@ -36,7 +36,7 @@ EXAMPLES = {
     "Unfold one image": unfold(torch.nn.Unfold((1, 2)), values((3, 1, 5))),
     "Fold": fold(torch.nn.Fold((5, 4), 3, 1, 1), values((2, 27, 20))),
     "Fold with all options": fold(torch.nn.Fold((7, 4), (2, 1), 2, (1, 0), (2, 3)), values((1, 4, 8))),
-    "Fold with gaps": fold(torch.nn.Fold((6, 7), 1, stride=(4, 3)), values((1, 2, 6))),
+    "Fold with gaps": fold(torch.nn.Fold((6, 7), (1, 2), stride=(4, 3)), values((1, 4, 4))),
     "Fold one image": fold(torch.nn.Fold((1, 5), (1, 2)), values((6, 4))),
 }
 # torch has no samples of these classes.

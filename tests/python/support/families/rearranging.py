@@ -42,7 +42,7 @@ EXAMPLES = {
     "ChannelShuffle": shuffle(torch.nn.ChannelShuffle(3), values((2, 6, 2, 2))),
     "ChannelShuffle in many groups": shuffle(torch.nn.ChannelShuffle(9), values((1, 18, 2))),
     "Flatten": flatten(torch.nn.Flatten(), values((2, 3, 2, 2))),
-    "Flatten from inside": flatten(torch.nn.Flatten(1, 2), values((2, 1, 5, 3))),
+    "Flatten from inside": flatten(torch.nn.Flatten(1, 3), values((2, 1, 5, 3, 2))),
     "Flatten one": flatten(torch.nn.Flatten(1, 1), values((2, 5))),
     "Unflatten": unflatten(torch.nn.Unflatten(1, (3, -1)), values((2, 12))),
     "Unflatten before": unflatten(torch.nn.Unflatten(0, (1, 3, 2)), values((6, 3))),

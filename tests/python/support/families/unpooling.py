@@ -42,7 +42,7 @@ EXAMPLES = {
     "MaxUnpool1d": unpool(1, (2, 2, 9), 2),
     "MaxUnpool1d of overlapping windows": unpool(1, (2, 11), 3, 2, padding=1),
     "MaxUnpool2d": unpool(2, (2, 3, 7, 6), 2, output_size=(7, 6)),
-    "MaxUnpool2d of one image": unpool(2, (3, 4, 9), (1, 3)),
+    "MaxUnpool2d of one image": unpool(2, (3, 4, 9), (2, 3)),
     "MaxUnpool3d": unpool(3, (1, 2, 4, 3, 5), 2, 1),
     "FractionalMaxPool2d": fractional(
         torch.nn.FractionalMaxPool2d((2, 3), output_ratio=(0.5, 0.4), _random_samples=drawn(2, 3, 2)),
