@@ -257,7 +257,10 @@ def test_memory_formats(P_world):
             mine = mine.to(memory_format=torch.channels_last)
         mine.requires_grad_()
         y = layer(mine)
-        assert not P_x.active or y.is_contiguous(memory_format=torch.channels_last)
+        formats = together(
+            (tuple(y.shape), y.stride(), mine.stride()) if y.numel() and y.shape[1] > 1 else None
+        )  # 1 channel is in any place
+        assert all(one is None or one[1] == one[2] for one in formats), formats
         whole = x.clone().requires_grad_()
         (twin(whole) * whole).mean((0, 2)).sum().backward()
         (y * mine).sum((0, 2) if P_x.active else ()).div(16).sum().backward()
