@@ -2,6 +2,8 @@
 
 from distdl.nn.loss.classes import *  # noqa: F403
 from distdl.nn.loss.classes import __all__ as _classes
+from distdl.nn.loss.cross_entropy import *  # noqa: F403
+from distdl.nn.loss.cross_entropy import __all__ as _cross_entropy
 from distdl.nn.loss.ctc import *  # noqa: F403
 from distdl.nn.loss.ctc import __all__ as _ctc
 from distdl.nn.loss.elementwise import *  # noqa: F403
@@ -11,4 +13,4 @@ from distdl.nn.loss.features import __all__ as _features
 from distdl.nn.loss.linear_cross_entropy import *  # noqa: F403
 from distdl.nn.loss.linear_cross_entropy import __all__ as _linear_cross_entropy
 
-__all__ = [*_classes, *_ctc, *_elementwise, *_features, *_linear_cross_entropy]
+__all__ = [*_classes, *_cross_entropy, *_ctc, *_elementwise, *_features, *_linear_cross_entropy]
