@@ -37,7 +37,7 @@ _DIM = "\n        dim: the dimension that is normalized. None means 0 if P_x has
 
 
 class _Normalization(Layer):
-    """What the layers have in common: they are functions of log p = x - log sum exp x."""
+    """What the layers have in common."""
 
     dim: int | None
     function: ClassVar[Callable[..., torch.Tensor]]
@@ -78,17 +78,11 @@ class _Normalization(Layer):
         if self._log_sum_exp is None:
             return function(input, self._axis)
         dtype = function(input.detach().new_empty((0,)), 0).dtype  # that of autocast, where it is on
-        x = self.of_logits(wide(input))
-        shift, log_sum = self._log_sum_exp(x)
-        return self.of_log_probabilities((x - shift) - log_sum).to(dtype)
+        return self.over_blocks(self._log_sum_exp, wide(input)).to(dtype)
 
-    def of_logits(self, x: torch.Tensor) -> torch.Tensor:
-        """What is normalized."""
-        return x
-
-    def of_log_probabilities(self, log_p: torch.Tensor) -> torch.Tensor:
-        """The result."""
-        return log_p.exp()
+    def over_blocks(self, over: LogSumExp, x: torch.Tensor) -> torch.Tensor:
+        """The result where the dimension is split."""
+        return over.softmax(x)
 
 
 class DistributedSoftmax(_Normalization):
@@ -108,8 +102,8 @@ class DistributedLogSoftmax(_Normalization):
     def __init__(self, P_x: PartitionLike, dim: int | None = None) -> None:
         super().__init__(locals())
 
-    def of_log_probabilities(self, log_p: torch.Tensor) -> torch.Tensor:
-        return log_p
+    def over_blocks(self, over: LogSumExp, x: torch.Tensor) -> torch.Tensor:
+        return over.log_softmax(x)
 
 
 class DistributedSoftmin(_Normalization):
@@ -120,8 +114,8 @@ class DistributedSoftmin(_Normalization):
     def __init__(self, P_x: PartitionLike, dim: int | None = None) -> None:
         super().__init__(locals())
 
-    def of_logits(self, x: torch.Tensor) -> torch.Tensor:
-        return -x
+    def over_blocks(self, over: LogSumExp, x: torch.Tensor) -> torch.Tensor:
+        return over.softmax(-x)
 
 
 class DistributedSoftmax2d(_Normalization):

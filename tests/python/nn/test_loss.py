@@ -459,3 +459,24 @@ def test_a_variance_for_all(P_world):
     x, y = torch.randn(2, 2 * job.size, 3, generator=torch.Generator().manual_seed(0))
     loss = dnn.DistributedGaussianNLLLoss(P_x)(block_of(x, P_x), block_of(y, P_x), 0.5)
     torch.testing.assert_close(loss, torch.nn.GaussianNLLLoss()(x, y, 0.5))
+
+
+@pytest.mark.parametrize("layout", ["owner", "sharded", "replicated"])
+def test_probabilities_and_predictions_of_clusters(P_world, layout):
+    """As torch.nn's; with the same seed the parameters are, too."""
+    P_x, options = grid(P_world, [job.size, 1]), {"div_value": 2.0, "head_bias": True, "dtype": torch.float64}
+    with distdl.parameter_layout(layout):
+        torch.manual_seed(1)
+        layer = dnn.DistributedAdaptiveLogSoftmaxWithLoss(P_x, 6, 9, [2, 5], **options)
+    torch.manual_seed(1)
+    twin = torch.nn.AdaptiveLogSoftmaxWithLoss(6, 9, [2, 5], **options)
+    x = torch.randn(7, 6, dtype=torch.float64)
+    own = block_slices(P_x, x.shape)[0]
+    torch.testing.assert_close(layer.log_prob(block_of(x, P_x)), twin.log_prob(x)[own])
+    assert torch.equal(layer.predict(block_of(x, P_x)), twin.predict(x)[own])
+    target = torch.arange(7)
+    output, loss = layer(block_of(x, P_x), target[own])
+    torch.testing.assert_close(loss, twin(x, target).loss)
+    torch.testing.assert_close(output, twin(x, target).output[own])
+    wrong = target[own] + 9 if job.rank == 0 else target[own]
+    raises_everywhere(ValueError, "there are 9 classes", lambda: layer(block_of(x, P_x), wrong))

@@ -64,7 +64,7 @@ class FeatureLoss(Loss):
         return losses if not self.grid.place[self.axis] else losses.flatten()[:0]
 
 
-class _PartialSums(FeatureLoss):
+class PartialSums(FeatureLoss):
     """A loss that is a sum over the features."""
 
     def split_sum(self, *tensors: torch.Tensor) -> torch.Tensor:
@@ -78,7 +78,7 @@ class _PartialSums(FeatureLoss):
         raise NotImplementedError
 
 
-class DistributedMultiLabelSoftMarginLoss(_PartialSums):
+class DistributedMultiLabelSoftMarginLoss(PartialSums):
     """The binary cross entropy, averaged over the labels: ``torch.nn.MultiLabelSoftMarginLoss`` in blocks.
 
     ``weight`` is broadcast to the whole input.

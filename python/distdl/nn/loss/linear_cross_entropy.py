@@ -12,7 +12,7 @@ from distdl.collective.construction import PartitionLike
 from distdl.collective.grid import Grid
 from distdl.nn.layer import Layer
 from distdl.nn.linear import DistributedLinear
-from distdl.nn.loss.classes import DistributedCrossEntropyLoss
+from distdl.nn.loss.cross_entropy import DistributedCrossEntropyLoss
 from distdl.nn.options import integer, number
 from distdl.partition import Partition
 

@@ -139,6 +139,17 @@ def linear_twin(*arguments, **options):
     return nn.LinearCrossEntropyLoss(*arguments, dtype=torch.float64, **options)
 
 
+def adaptive(bias):
+    """The batch in blocks."""
+
+    def twin():
+        torch.manual_seed(4)
+        return nn.AdaptiveLogSoftmaxWithLoss(6, 9, [3, 6], div_value=2.0, head_bias=bias, dtype=torch.float64)
+
+    inputs = (floats(5, 6), torch.tensor([0, 4, 8, 2, 5]))
+    return Example(twin, lambda: inputs, 2, ((0, 1), (0,)), ((0,), None), whole=(1,))
+
+
 def good(shape):
     """All ranks along the batch."""
     return lambda P: {"P_x": P.create_cartesian_topology_partition([P.size if n < 0 else n for n in shape])}
@@ -149,6 +160,11 @@ def in_two(P):
     one = P.create_cartesian_topology_partition
     options = {"in_features": P.size * 2, "num_classes": 2}
     return {"P_x": one([1, P.size]), "P_y": one([1, 1]), "P_W": one([1, P.size]), **options}
+
+
+def in_clusters(P):
+    """All ranks along the batch."""
+    return {**good([-1, 1])(P), "in_features": 4, "n_classes": 5, "cutoffs": [2]}
 
 
 # Those whose misuses are all tried. The others share their code.
@@ -244,6 +260,8 @@ EXAMPLES = {
         linear_twin(4, 3, out_features=(2,), weight=weights(3), ignore_index=1, reduction="none"), x, classes(3, 3, 2)
     ),
     "LinearCrossEntropyLoss of probabilities": linear(linear_twin(4, 5, label_smoothing=0.2), x, chances(3, 5)),
+    "AdaptiveLogSoftmaxWithLoss": adaptive(bias=True),
+    "AdaptiveLogSoftmaxWithLoss without a bias": adaptive(bias=False),
     "CTCLoss": ctc(nn.CTCLoss(), *spoken),
     "CTCLoss none": ctc(nn.CTCLoss(blank=2, reduction="none"), *spoken),
     "CrossEntropyLoss of probabilities none": of_classes(nn.CrossEntropyLoss(reduction="none"), floats(4), chances(4)),
@@ -300,9 +318,13 @@ NOT = {
     "device": not_a_device(),
     "P_y": not_a_further_partition("P_y is not given"),
     "P_W": not_a_further_partition("P_W is not given"),
+    "n_classes": not_an_int("n_classes"),
+    "cutoffs": [Wrong([2, 1], ValueError, "cutoffs"), Wrong(3, TypeError, "cutoffs"), Wrong([], ValueError, "cutoffs")],
+    "div_value": not_a_number("div_value"),
     "distance_function": [Wrong(v, TypeError, "distance_function") for v in (3, "a")],
 }
 OTHER = {
+    "n_classes": 4, "cutoffs": [1], "div_value": 2.0, "head_bias": True,
     "in_features": 3, "num_classes": 3, "out_features": (2,), "bias": True, "dtype": torch.float64, "device": "meta",
     "blank": 1, "zero_infinity": True,
     "reduction": "sum", "weight": torch.ones(1), "pos_weight": torch.ones(1), "ignore_index": 1, "label_smoothing": 0.5,
@@ -335,6 +357,10 @@ def rows() -> dict[str, Row]:
             wrong["ignore_index"] = [one for one in wrong["ignore_index"] if one.value is not None]
             wrong |= {"label_smoothing": NOT["label_smoothing"], "out_features": NOT["out_features"]}
             table[f"nn.{name}"] = Row(kind, in_two, wrong, other)
+            continue
+        if "Adaptive" in name:
+            del wrong["reduction"]
+            table[f"nn.{name}"] = Row(kind, in_clusters, wrong, other)
             continue
         table[f"nn.{name}"] = Row(kind, good([1, -1, 1] if "CTC" in name else [-1, 1]), wrong, other)
     return table

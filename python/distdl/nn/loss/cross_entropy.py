@@ -1,0 +1,131 @@
+"""The cross entropy, with the classes split, too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import torch
+import torch.nn.functional as F
+
+from distdl.collective.construction import PartitionLike
+from distdl.nn.layer import Described
+from distdl.nn.logsumexp import LogSumExp
+from distdl.nn.loss.classes import Likelihood, at
+
+__all__ = ["DistributedCrossEntropyLoss"]
+
+Context: TypeAlias = torch.autograd.function.FunctionCtx
+
+
+class DistributedCrossEntropyLoss(Likelihood):
+    """The cross entropy between partitioned logits and targets: ``torch.nn.CrossEntropyLoss`` in blocks.
+
+    Targets may also be probabilities, of the shape and in the blocks of the logits.
+    """
+
+    function = staticmethod(F.cross_entropy)
+    ignore_index: int
+    label_smoothing: float
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        weight: torch.Tensor | None = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__(locals())
+
+    def check_grid(self) -> None:
+        super().check_grid()
+        if not 0.0 <= self.label_smoothing <= 1.0:
+            raise ValueError(
+                f"DistributedCrossEntropyLoss: label_smoothing={self.label_smoothing}; it must be in [0, 1]"
+            )
+
+    def prepare(self) -> None:
+        super().prepare()
+        if self._splits:
+            self.log_sum_exp = LogSumExp(self.grid, self.axis)
+
+    def why_not(self, *described: Described) -> str:
+        (shape, dtype), (target, target_dtype) = described
+        if not target_dtype.is_floating_point:
+            return super().why_not(*described)
+        if target != shape:
+            return "a target of probabilities must have the shape of the logits"
+        if self.ignore_index >= 0:
+            return f"ignore_index={self.ignore_index} is not supported for a target of probabilities"
+        if target_dtype != dtype and self.autocast is None:
+            return "a target of probabilities must have the dtype of the logits"
+        return ""
+
+    def samples(self, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
+        input, target = super().samples(dtypes)
+        return input, torch.ones_like(input) if dtypes[1].is_floating_point else target
+
+    def parts(self, *tensors: torch.Tensor) -> torch.Tensor:
+        x, target = tensors
+        if not target.is_floating_point():
+            return _OfClasses.apply(x, self, *self.picked(x, target)).squeeze(self.axis)
+        wanted = target * (1 - self.label_smoothing) + self.label_smoothing / sum(self._sizes)
+        if self.weight is not None:
+            wanted = wanted * self.own(self.weight.to(x.dtype), x)
+        shift, log_sum = self.log_sum_exp(x)
+        return (wanted * (log_sum - (x - shift))).sum(self.axis)
+
+    def smoothing(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What label smoothing adds to each of this worker's classes, and to all classes together."""
+        classes = sum(self._sizes)
+        weight = x.new_ones(classes) if self.weight is None else self.weight.to(x.dtype)
+        weight = weight * (self.label_smoothing / classes)
+        return self.own(weight, x), weight.sum()
+
+
+class _OfClasses(torch.autograd.Function):
+    """This worker's part of the cross entropy of class indices, with the dimension of the classes, of extent 1.
+
+    All workers along the classes receive the same gradient, that of their sum. So the gradient of the logits takes no
+    communication, and no memory but its own. Derivatives of it sum the exponentials again.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Context,
+        x: torch.Tensor,
+        loss: DistributedCrossEntropyLoss,
+        place: torch.Tensor,
+        here: torch.Tensor,
+        kept: torch.Tensor,
+        weights: torch.Tensor,
+    ) -> torch.Tensor:
+        axis, smoothed = loss.axis, loss.label_smoothing
+        shift, log_sum = loss.log_sum_exp(x)
+        picked = weights * (1 - smoothed)
+        losses, total = torch.where(here, picked * (log_sum - (at(x, axis, place) - shift)), 0.0), picked
+        if smoothed:
+            own, everything = loss.smoothing(x)
+            spread = ((log_sum - (x - shift)) * own).sum(axis, keepdim=True)
+            losses, total = losses + torch.where(kept, spread, 0.0), total + everything
+        ctx.save_for_backward(x, shift, log_sum, place, here, kept, picked, total)
+        ctx.loss = loss
+        return losses
+
+    @staticmethod
+    def backward(ctx: Context, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, shift, log_sum, place, here, kept, picked, total = ctx.saved_tensors
+        loss, again = ctx.loss, torch.is_grad_enabled()
+        # Of a mean of nothing the gradient is infinite: a product with 0 would not be 0.
+        gradient = torch.where(kept, gradients[0], 0.0)
+        if again:
+            shift, log_sum = loss.log_sum_exp(x)
+        scale = gradient * total * (-log_sum).exp()
+        powers = (x - shift).exp_()
+        result = powers * scale if again else powers.mul_(scale)
+        if x.shape[loss.axis]:
+            result.scatter_add_(loss.axis, place, torch.where(here, -gradient * picked, 0.0))
+        if loss.label_smoothing:
+            result = result - gradient * loss.smoothing(x)[0]
+        return result, None, None, None, None, None
