@@ -172,7 +172,7 @@ class DistributedMixtureOfExperts(Layer):
         """Send this rank's tokens to their experts, and the tokens that arrive through its own."""
         if not self.grid.active:
             return self.without_part(input)
-        (gate,) = self.parameters_in_use()
+        gate = self.parameters_by_name()["gate"]
         tokens = input.reshape(-1, self.features)
         weights, chosen = self._chosen(tokens, gate)
         routes = self._routes(self._gather(chosen.reshape(-1)))
@@ -215,10 +215,8 @@ class DistributedMixtureOfExperts(Layer):
     def _travel(self, rows: torch.Tensor, sent: list[int], received: list[int]) -> torch.Tensor:
         assert self._exchange is not None
         assert self._distdl_agreement is not None
-        recorded = self._distdl_agreement.requires_grad or any(one.requires_grad for one in self.experts.parameters())
-        return self._exchange(
-            rows, sent, received, recorded and torch.is_grad_enabled(), self._distdl_agreement.has_tangent
-        )
+        agreed = self._distdl_agreement
+        return self._exchange(rows, sent, received, agreed.requires_grad, agreed.has_tangent)
 
     def _through_experts(self, arrived: torch.Tensor, routes: list[torch.Tensor]) -> torch.Tensor:
         """The answers of this worker's experts to the rows that arrived from each worker, sorted by expert there."""
