@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from distdl import operators
 from distdl.collective.construction import PartitionLike, partitions_behind_first, tell
 from distdl.collective.grid import Grid
-from distdl.nn.layer import Layer
+from distdl.nn.checked import CheckedLayer
 from distdl.nn.options import integer
 from distdl.nn.precision import wide
 from distdl.parameters.layout import Interval, cut
@@ -38,13 +38,14 @@ class RowFactors(torch.autograd.Function):
         return gradient, None, None
 
 
-class Table(Layer):
+class Table(CheckedLayer):
     """The base class of layers that look up rows of a table.
 
     The workers of ``self.workers``, a grid ``[*groups, rows, features]``, use the table in blocks; those of a group
     have the same indices.
     """
 
+    error = IndexError
     num_embeddings: int
     embedding_dim: int
     padding_idx: int | None
@@ -112,33 +113,17 @@ class Table(Layer):
 
     # Indices out of range
 
-    def looked_at(self, inputs: Sequence[object]) -> Sequence[object]:
-        """Make all ranks set up again if an index of this worker is out of range; the set-up then raises on all."""
-        if self._distdl_is_setup and self._problem_here(inputs) and self._distdl_agreement is not None:
-            self._distdl_agreement.forget()
-        return inputs
-
-    def _problem_here(self, inputs: Sequence[object]) -> str:
+    def problem_here(self, inputs: Sequence[object]) -> str:
         x = inputs[0] if inputs else None
-        if not self.grid.active or not isinstance(x, torch.Tensor) or x.dtype not in (torch.int64, torch.int32):
-            return ""
+        if not isinstance(x, torch.Tensor) or x.dtype not in (torch.int64, torch.int32):
+            return ""  # which set_up refuses
         try:
-            if x.numel() == 0:
-                return ""
-            lowest, highest = torch.aminmax(x)
+            lowest, highest = torch.aminmax(x) if x.numel() else (0, -1)
         except (RuntimeError, NotImplementedError) as error:
-            return f"has values that cannot be compared: {error}"
+            return f"has indices that cannot be compared: {error}"
         if lowest >= 0 and highest < self.num_embeddings:
             return ""
         return f"has indices from {lowest} to {highest}; the table has {self.num_embeddings} rows"
-
-    def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
-        super()._distdl_module_setup(input)
-        ranks = dict.fromkeys(rank for grid in self.agreeing() for rank in grid.ranks)
-        everyone = self.grid.line(tuple(ranks))
-        for rank, problem in zip(everyone.ranks, everyone.gather(self._problem_here(input).encode()), strict=True):
-            if problem:
-                raise IndexError(f"{type(self).__name__}: the input of rank {rank} {problem.decode()}")
 
     def set_up(self) -> None:
         for worker, (shape, dtype) in enumerate(self.structure(self.grid)):

@@ -66,7 +66,7 @@ def test_index_out_of_range(P_world):
                 mine = wrong if job.rank == job.size - 1 else good[: len(wrong)]
                 raises_everywhere(
                     IndexError,
-                    f"rank {job.size - 1} has indices from .*5 rows",
+                    f"worker {job.size - 1} of P_x has indices from .*5 rows",
                     lambda layer=layer, mine=mine: layer(mine),
                 )
                 if known:
