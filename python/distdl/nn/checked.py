@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from distdl.nn.layer import Layer
 
@@ -12,7 +13,12 @@ class CheckedLayer(Layer):
 
     Values are checked without communication. Where they seem wrong on a worker, all of them set up again, in which they
     tell each other.
+
+    Attributes:
+        error: what is raised.
     """
+
+    error: ClassVar[type[Exception]] = RuntimeError
 
     def problem_here(self, inputs: Sequence[object]) -> str:
         """The error in the values of this worker's tensors, or "". It runs after :meth:`set_up`, or knows of the last
@@ -32,9 +38,11 @@ class CheckedLayer(Layer):
 
     def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
         super()._distdl_module_setup(input)
-        if not self.grid.active:
+        everyone = self.grid.line(tuple(dict.fromkeys(rank for grid in self.agreeing() for rank in grid.ranks)))
+        if not everyone.active:
             return
-        problems = self.grid.gather(self.problem_here(input).encode())
-        for worker, problem in enumerate(problems):
-            if problem:
-                raise RuntimeError(f"{type(self).__name__}: worker {worker} of P_x {problem.decode()}")
+        problem = self.problem_here(input) if self.grid.active else ""
+        for rank, found in zip(everyone.ranks, everyone.gather(problem.encode()), strict=True):
+            if found:
+                worker = self.grid.ranks.index(rank)
+                raise self.error(f"{type(self).__name__}: worker {worker} of P_x {found.decode()}")

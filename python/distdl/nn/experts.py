@@ -74,6 +74,7 @@ class DistributedMixtureOfExperts(Layer):
 
     features: int
     num_experts: int
+    make_expert: Callable[[int], torch.nn.Module]
     top_k: int
     capacity_factor: float | None
     normalize: bool
@@ -90,10 +91,7 @@ class DistributedMixtureOfExperts(Layer):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        given = dict(locals())
-        self.__dict__["make_expert"] = given.pop("make_expert")  # which the ranks cannot compare
-        super().__init__(given)
-        del self.__dict__["make_expert"]
+        super().__init__(locals())
 
     def check_options(self) -> None:
         name = "DistributedMixtureOfExperts"
@@ -114,13 +112,13 @@ class DistributedMixtureOfExperts(Layer):
             raise ValueError(f"{name}: P_x has shape {list(x.shape)}; it must be [*tokens, 1]")
         shape, axes = (self.num_experts, self.features), (None, None)
         self.declare_parameter("gate", x, shape, axes, initialize=like_linear(shape)[0])
-        if not callable(make := self.__dict__["make_expert"]):
-            raise TypeError(f"{name}: make_expert={make!r}; it has to be a function of the number of an expert")
+        if not callable(self.make_expert):
+            raise TypeError(f"{name}: make_expert={self.make_expert!r}; it has to be a function of an expert's number")
         self._blocks = cut(self.num_experts, max(x.size, 1))
         self.experts = torch.nn.ModuleList()
         for worker, (start, stop) in enumerate(self._blocks):
             for number in range(start, stop):
-                self.experts.append(self._kept(make(number), number, worker))
+                self.experts.append(self._kept(self.make_expert(number), number, worker))
 
     def _kept(self, expert: object, number: int, worker: int) -> torch.nn.Module:
         """An expert, with its parameters where it lives and without rows elsewhere."""
@@ -172,7 +170,7 @@ class DistributedMixtureOfExperts(Layer):
         """Send this rank's tokens to their experts, and the tokens that arrive through its own."""
         if not self.grid.active:
             return self.without_part(input)
-        (gate,) = self.parameters_in_use()
+        gate = self.parameters_by_name()["gate"]
         tokens = input.reshape(-1, self.features)
         weights, chosen = self._chosen(tokens, gate)
         routes = self._routes(self._gather(chosen.reshape(-1)))
@@ -215,10 +213,8 @@ class DistributedMixtureOfExperts(Layer):
     def _travel(self, rows: torch.Tensor, sent: list[int], received: list[int]) -> torch.Tensor:
         assert self._exchange is not None
         assert self._distdl_agreement is not None
-        recorded = self._distdl_agreement.requires_grad or any(one.requires_grad for one in self.experts.parameters())
-        return self._exchange(
-            rows, sent, received, recorded and torch.is_grad_enabled(), self._distdl_agreement.has_tangent
-        )
+        agreed = self._distdl_agreement
+        return self._exchange(rows, sent, received, agreed.requires_grad, agreed.has_tangent)
 
     def _through_experts(self, arrived: torch.Tensor, routes: list[torch.Tensor]) -> torch.Tensor:
         """The answers of this worker's experts to the rows that arrived from each worker, sorted by expert there."""

@@ -66,7 +66,7 @@ def test_index_out_of_range(P_world):
                 mine = wrong if job.rank == job.size - 1 else good[: len(wrong)]
                 raises_everywhere(
                     IndexError,
-                    f"rank {job.size - 1} has indices from .*5 rows",
+                    f"worker {job.size - 1} of P_x has indices from .*5 rows",
                     lambda layer=layer, mine=mine: layer(mine),
                 )
                 if known:
@@ -148,3 +148,59 @@ def test_copies(P_world, options):
     (layer(block_of(x, P_x)) ** 2).sum().backward()
     torch.testing.assert_close(layer.weight, twin.weight)
     torch.testing.assert_close(layer.weight.grad, twin.weight.grad)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("include_last_offset", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_bags_with_offsets(P_world, mode, include_last_offset, weighted):
+    """Each worker has bags of its own, of any sizes and none; the last rank's is empty."""
+    if weighted and mode != "sum":
+        return
+    torch.manual_seed(1)
+    twin = torch.nn.EmbeddingBag(
+        7, 3, mode=mode, include_last_offset=include_last_offset, padding_idx=1, dtype=torch.float64
+    )
+    sizes = [[2, 0, 3], [1], [], [4, 1]][: job.size]
+    every = [size for bags in sizes for size in bags]
+    x = family.indices((sum(every),), 7)
+    weights = torch.linspace(0.5, 2, len(x), dtype=torch.float64) if weighted else None
+
+    def offsets(bags):
+        starts = [0, *torch.tensor(bags, dtype=torch.int64).cumsum(0).tolist()]
+        return torch.tensor(starts if include_last_offset else starts[:-1], dtype=torch.int64)
+
+    start = sum(map(sum, sizes[: job.rank]))
+    mine = slice(start, start + sum(sizes[job.rank]))
+    layer = dnn.DistributedEmbeddingBag.from_sequential(twin, grid(P_world, (job.size,)))
+    own, of_twin = (None if weights is None else w.clone().requires_grad_() for w in (weights, weights))
+    if own is not None:
+        own = own.detach()[mine].requires_grad_()
+    expected = twin(x, offsets(every), of_twin)
+    first = sum(map(len, sizes[: job.rank]))
+    y = layer(x[mine], offsets(sizes[job.rank]), own)
+    torch.testing.assert_close(y, expected[first : first + len(sizes[job.rank])])
+    expected.square().sum().backward()
+    y.square().sum().backward()
+    if own is not None:
+        torch.testing.assert_close(own.grad, of_twin.grad[mine])
+    if layer.weight.numel():
+        torch.testing.assert_close(layer.weight.grad, twin.weight.grad)
+
+
+def test_bags_that_do_not_fit(P_world):
+    P_x, x = grid(P_world, (job.size,)), torch.arange(4)
+    make = dnn.DistributedEmbeddingBag
+    if job.size > 1:
+        raises_everywhere(ValueError, r"must be \[bags", lambda: make(grid(P_world, (1, job.size)), 5, 2))
+    raises_everywhere(ValueError, "as in torch.nn", lambda: make(P_x, 5, 2, mode="max", scale_grad_by_freq=True))
+    layer = make(P_x, 5, 2)
+    last = job.rank == job.size - 1
+    raises_everywhere(ValueError, "offsets", lambda: layer(x))
+    for wrong in ([1, 2], [0, 3, 2], [0, 5]):
+        given = torch.tensor(wrong) if last else torch.tensor([0, 2])
+        raises_everywhere(IndexError, "has offsets", lambda given=given: layer(x, given))
+    raises_everywhere(
+        ValueError, "no per_sample_weights", lambda: layer(x, torch.tensor([0]), per_sample_weights=torch.ones(4))
+    )
+    assert layer(x, torch.tensor([0, 2])).shape == (2, 2)

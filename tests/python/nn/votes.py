@@ -106,6 +106,11 @@ def examples():
     table |= {"Transpose": [transposed]}
     table = {f"Distributed{name}": made for name, made in table.items()} | primitives()
     table["Local"] = [on_grids(lambda P_x: dnn.Local(P_x, two_layers()), [[2, 1]], values([4, 5], torch.float32))]
+    table["DistributedMixtureOfExperts"] = [
+        on_grids(
+            lambda P_x: dnn.DistributedMixtureOfExperts(P_x, 5, 3, square), [[2, 1]], values([4, 5], torch.float32)
+        )
+    ]
     for example in FAMILY_EXAMPLES.values():
         name = dnn.SEQUENTIAL[type(example.twin())].__name__
         table[name] = [*table.get(name, []), *of_family(example)]
@@ -142,6 +147,11 @@ def on_classes(split, how, scores, classes):
 def two_layers():
     """A module of torch."""
     return torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+
+
+def square(number):
+    """An expert."""
+    return torch.nn.Linear(5, 5)
 
 
 def transposed(P_world):

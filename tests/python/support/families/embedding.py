@@ -75,6 +75,27 @@ EXAMPLES["Embedding of a vector"] = example((5,), dtype=torch.int32)
 EXAMPLES["Embedding with few rows"] = example((2, 3, 2), rows=2, split=in_rows)
 
 
+def bag(**options):
+    """Bags of one size."""
+
+    def twin():
+        torch.manual_seed(1)
+        return torch.nn.EmbeddingBag(6, 4, dtype=torch.float64, **options)
+
+    return Example(twin, lambda: (indices((5, 3), 6),), 2, ((0, 1),), ((0, None),), whole=(1,), second=False)
+
+
+EXAMPLES |= {
+    f"EmbeddingBag {options}": bag(**options)
+    for options in (
+        {"mode": "sum", "padding_idx": 2},
+        {"mode": "mean", "max_norm": 1.5},
+        {"mode": "max"},
+        {"mode": "sum", "scale_grad_by_freq": True},
+    )
+}
+
+
 def embedding(twin, x):
     """Any dimension of the indices."""
     every = tuple(range(x.dim()))
@@ -89,36 +110,45 @@ def rows() -> dict[str, Row]:
     """In support/misuses/layers.py."""
     whole = Wrong(-1, RuntimeError, "negative")
     number = [Wrong(v, TypeError, "norm") for v in ("a", [1.0])]
+    padding = [*(Wrong(v, ValueError, "within") for v in (4, -5)), Wrong(0.5, TypeError, "padding_idx")]
+    wrong = {
+        "P_x": not_a_partition(),
+        "num_embeddings": [*not_an_int("num_embeddings"), whole],
+        "embedding_dim": [*not_an_int("embedding_dim"), whole],
+        "padding_idx": padding,
+        "max_norm": number,
+        "norm_type": [*number, Wrong(None, TypeError, "norm_type")],
+        "scale_grad_by_freq": [Wrong(v, TypeError, "scale_grad_by_freq") for v in (None, 1)],
+        "sparse": [Wrong(v, TypeError, "sparse") for v in (None, 1)],
+        "device": not_a_device(),
+        "dtype": not_a_dtype(),
+    }
+    other = {
+        "num_embeddings": 5,
+        "embedding_dim": 2,
+        "padding_idx": 1,
+        "max_norm": 1.0,
+        "norm_type": 1.0,
+        "scale_grad_by_freq": True,
+        "dtype": torch.float64,
+    }
     return {
+        "nn.DistributedEmbeddingBag": Row(
+            dnn.DistributedEmbeddingBag,
+            lambda P: {"P_x": grid_of(P, 1), "num_embeddings": 4, "embedding_dim": 3},
+            {
+                **wrong,
+                "mode": [Wrong(v, ValueError, "mode") for v in ("min", None, 1)],
+                "include_last_offset": [Wrong(v, TypeError, "include_last_offset") for v in (None, 1)],
+            },
+            {**other, "mode": "sum", "include_last_offset": True},
+            free=("device", "sparse"),
+        ),
         "nn.DistributedEmbedding": Row(
             dnn.DistributedEmbedding,
             lambda P: {"P_x": grid_of(P, 2), "num_embeddings": 4, "embedding_dim": 3},
-            {
-                "P_x": not_a_partition(),
-                "P_w": not_a_further_partition(),
-                "num_embeddings": [*not_an_int("num_embeddings"), whole],
-                "embedding_dim": [*not_an_int("embedding_dim"), whole],
-                "padding_idx": [
-                    Wrong(4, ValueError, "within"),
-                    Wrong(-5, ValueError, "within"),
-                    Wrong(0.5, TypeError, "padding_idx"),
-                ],
-                "max_norm": number,
-                "norm_type": [*number, Wrong(None, TypeError, "norm_type")],
-                "scale_grad_by_freq": [Wrong(v, TypeError, "scale_grad_by_freq") for v in (None, 1)],
-                "sparse": [Wrong(v, TypeError, "sparse") for v in (None, 1)],
-                "device": not_a_device(),
-                "dtype": not_a_dtype(),
-            },
-            {
-                "num_embeddings": 5,
-                "embedding_dim": 2,
-                "padding_idx": 1,
-                "max_norm": 1.0,
-                "norm_type": 1.0,
-                "scale_grad_by_freq": True,
-                "dtype": torch.float64,
-            },
+            {**wrong, "P_w": not_a_further_partition()},
+            other,
             free=("device", "sparse"),
-        )
+        ),
     }

@@ -1,0 +1,137 @@
+"""Sums, means and maxima of bags of embeddings, of which each worker has its own bags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from distdl.collective.construction import PartitionLike
+from distdl.nn.options import check_choice
+from distdl.nn.table import Table
+from distdl.parameters.transport import zero_of
+
+__all__ = ["DistributedEmbeddingBag"]
+
+
+class DistributedEmbeddingBag(Table):
+    """Looks up bags of rows of a table, and reduces each bag to one row: ``torch.nn.EmbeddingBag``.
+
+    Args:
+        P_x: the partition of the bags: ``[bags, 1]`` for an input of 2 dimensions, ``[bags]`` for one of 1 dimension
+            with offsets. A bag is not split.
+        num_embeddings, embedding_dim, max_norm, norm_type, scale_grad_by_freq, mode, sparse, include_last_offset,
+            padding_idx, device, dtype: as in ``torch.nn.EmbeddingBag``. Frequencies are those in the whole input.
+
+    Every worker uses the whole table; where it lives, :func:`distdl.parameter_layout` says.
+
+    Shape:
+        Indices (bags, size), int64 or int32, in blocks of any sizes over P_x; or the indices of this worker's bags,
+        one bag after the other, and offsets, which count from the first index of this worker. ``per_sample_weights``
+        has the shape of the indices. The result is (bags, embedding_dim) in blocks over the same workers; zero volume
+        on all other ranks.
+
+    Attributes:
+        weight: this worker's part of the table (num_embeddings, embedding_dim).
+
+    Raises:
+        IndexError: on all ranks, if an index of any worker is out of range, or its offsets do not fit its indices.
+        ValueError: on all ranks, if P_x splits bags, offsets or weights are not as described, options do not go with
+            each other, or sparse=True on several workers: a sum of their gradients is dense.
+        RuntimeError: on all ranks, if the indices are of another dtype.
+
+    Constructing is collective over the communicator that P_x comes from, calling over P_x.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.EmbeddingBag.html.
+    """
+
+    tensors = ("input", "offsets", "per_sample_weights")
+    optional = ("offsets", "per_sample_weights")
+    mode: str
+    include_last_offset: bool
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        num_embeddings: int,
+        embedding_dim: int,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: str = "mean",
+        sparse: bool = False,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        super().check_options()
+        name, shape = "DistributedEmbeddingBag", self.grid.shape
+        check_choice(name, "mode", self.mode, ("sum", "mean", "max"))
+        if self.mode == "max" and (self.scale_grad_by_freq or self.sparse):
+            raise ValueError(f"{name}: mode='max' takes neither scale_grad_by_freq nor sparse, as in torch.nn")
+        if not isinstance(self.include_last_offset, bool):
+            raise TypeError(f"{name}: include_last_offset={self.include_last_offset!r}; it has to be a bool")
+        if self.grid.known and (len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1)):
+            raise ValueError(f"{name}: P_x has shape {list(shape)}; it must be [bags, 1], or [bags] with offsets")
+
+    def problem_here(self, inputs: Sequence[object]) -> str:
+        problem, offsets = super().problem_here(inputs), inputs[1] if len(inputs) > 1 else None
+        x = inputs[0] if inputs else None
+        if problem or not isinstance(offsets, torch.Tensor) or not isinstance(x, torch.Tensor):
+            return problem
+        if offsets.dtype not in (torch.int64, torch.int32) or offsets.dim() != 1 or offsets.is_sparse:
+            return ""  # which set_up refuses
+        everything = [0, *offsets.tolist(), x.numel()]
+        begins = len(everything) == 2 or everything[1] == 0
+        ends = not self.include_last_offset or everything[-2] == everything[-1]
+        if begins and ends and everything == sorted(everything) and (len(offsets) > 0 or not self.include_last_offset):
+            return ""
+        return f"has offsets {offsets.tolist()} into {x.numel()} indices"
+
+    def set_up(self) -> None:
+        """Check on all ranks that offsets and weights belong to the indices."""
+        super().set_up()
+        inputs, offsets, weights = (self.structure(self.grid, tensor) for tensor in range(3))
+        name, wanted = "DistributedEmbeddingBag", len(inputs) if self.grid.dim == 1 else 0
+        if len(offsets) != wanted or any(len(shape) != 1 for shape, _ in offsets):
+            raise ValueError(
+                f"{name}: the workers of P_x have offsets {offsets}; with P_x of shape {list(self.grid.shape)} "
+                f"{'each needs offsets of 1 dimension' if wanted else 'there must be none'}"
+            )
+        if any(dtype != of_input for (_, dtype), (_, of_input) in zip(offsets, inputs, strict=False)):
+            raise ValueError(f"{name}: the offsets {offsets} must be of the dtype of the indices {inputs}")
+        if weights and self.mode != "sum":
+            raise ValueError(f"{name}: mode={self.mode!r} takes no per_sample_weights; they are for 'sum'")
+        expected = [(shape, self.weight.dtype) for shape, _ in inputs]
+        if weights and weights != expected:
+            raise ValueError(f"{name}: the workers of P_x have per_sample_weights {weights}; they must be {expected}")
+
+    def compute(
+        self,
+        input: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        per_sample_weights: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Look up this rank's bags."""
+        if not self.grid.active:
+            return self.parameters_in_use()[0].flatten()[:0]
+        table = self.table(input)
+        bags = len(input) if offsets is None else len(offsets) - self.include_last_offset
+        if bags == 0:
+            none = table.flatten()[:0].reshape(0, self.embedding_dim)
+            return none if per_sample_weights is None else none + zero_of(per_sample_weights)
+        return F.embedding_bag(
+            input,
+            table,
+            offsets,
+            mode=self.mode,
+            sparse=self.sparse,
+            per_sample_weights=per_sample_weights,
+            include_last_offset=self.include_last_offset and offsets is not None,
+            padding_idx=self.padding_idx,
+        )

@@ -1,0 +1,162 @@
+"""Tables of which rows are looked up by indices in blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from distdl import operators
+from distdl.collective.grid import Grid
+from distdl.nn.checked import CheckedLayer
+from distdl.nn.options import integer
+from distdl.nn.precision import wide
+from distdl.parameters.layout import Interval, cut
+
+
+class RowFactors(torch.autograd.Function):
+    """Multiplies the rows of a table by some factors, and those of its gradient by others, where they are given."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, table: torch.Tensor, values: torch.Tensor | None, gradients: torch.Tensor | None
+    ) -> torch.Tensor:
+        ctx.gradients = gradients
+        return table.clone() if values is None else (table * values).to(table.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        if ctx.gradients is not None:
+            gradient = (gradient * ctx.gradients).to(gradient.dtype)
+        return gradient, None, None
+
+
+class Table(CheckedLayer):
+    """The base class of layers that look up rows of a table.
+
+    The workers of ``self.workers``, a grid ``[*groups, rows, features]``, use the table in blocks; those of a group
+    have the same indices.
+    """
+
+    error = IndexError
+    num_embeddings: int
+    embedding_dim: int
+    padding_idx: int | None
+    max_norm: float | None
+    norm_type: float
+    scale_grad_by_freq: bool
+    sparse: bool
+
+    def check_options(self) -> None:
+        name = type(self).__name__
+        for which in ("num_embeddings", "embedding_dim"):
+            if integer(name, getattr(self, which), which) < 0:
+                raise RuntimeError(f"{name}: {which}={getattr(self, which)}; it must not be negative")
+        for which in ("scale_grad_by_freq", "sparse"):
+            if not isinstance(getattr(self, which), bool):
+                raise TypeError(f"{name}: {which}={getattr(self, which)!r}; it has to be a bool")
+        for which in ("max_norm", "norm_type"):
+            value = getattr(self, which)
+            if not isinstance(value, int | float) and (which == "norm_type" or value is not None):
+                raise TypeError(f"{name}: {which}={value!r}; it has to be a number")
+        rows = self.num_embeddings
+        if self.padding_idx is not None:
+            if not -rows <= integer(name, self.padding_idx, "padding_idx") < rows:
+                raise ValueError(f"{name}: padding_idx={self.padding_idx}; it must be within num_embeddings={rows}")
+            self.padding_idx %= rows
+        self.workers = self.workers_of_table()
+        axes = (self.workers.dim - 2, self.workers.dim - 1)
+        self.declare_parameter("weight", self.workers, (rows, self.embedding_dim), axes, initialize=self._first_values)
+        self._check_combinations(name)
+
+    def _check_combinations(self, name: str) -> None:
+        if self.sparse and self.scale_grad_by_freq:
+            raise ValueError(f"{name}: scale_grad_by_freq is not supported with sparse gradients, as in torch.nn")
+        if not self.workers.known:
+            return
+        if self.sparse and self.layouts["weight"].users > 1:
+            raise ValueError(
+                f"{name}: sparse=True where {self.layouts['weight'].users} workers use the same block of the table; "
+                "their gradients are summed, which are dense then. Use P_w with one worker for each block"
+            )
+        splits_features = self.workers.shape[-1] > 1
+        if self.max_norm is not None and splits_features and not 0 < self.norm_type < math.inf:
+            raise ValueError(
+                f"{name}: norm_type={self.norm_type} of features that P_w splits; it must be positive and finite"
+            )
+
+    def workers_of_table(self) -> Grid:
+        """The workers that use the table: every worker of P_x all of it."""
+        return self.grid.reshaped((*self.grid.shape, 1, 1)) if self.grid.known else self.grid.reshaped((1, 1))
+
+    def _first_values(self, table: torch.Tensor) -> None:
+        table.normal_()
+        if self.padding_idx is not None:
+            table[self.padding_idx].zero_()
+
+    def prepare(self) -> None:
+        groups = range(self.workers.dim - 2)
+        counts = self.max_norm is not None or self.scale_grad_by_freq
+        several = counts and math.prod(self.workers.shape[:-2]) > 1
+        self._count = operators.all_sum_reduce(self.workers, groups) if several else None
+        norms = self.max_norm is not None and self.workers.shape[-1] > 1
+        self._sum_norms = operators.all_sum_reduce(self.workers, [self.workers.dim - 1]) if norms else None
+        shape, place = self.workers.shape, self.workers.place if self.workers.active else (0,) * self.workers.dim
+        self.rows: Interval = cut(self.num_embeddings, shape[-2])[place[-2]]
+
+    # Indices out of range
+
+    def problem_here(self, inputs: Sequence[object]) -> str:
+        x = inputs[0] if inputs else None
+        if not isinstance(x, torch.Tensor) or x.dtype not in (torch.int64, torch.int32):
+            return ""  # which set_up refuses
+        try:
+            lowest, highest = torch.aminmax(x) if x.numel() else (0, -1)
+        except (RuntimeError, NotImplementedError) as error:
+            return f"has indices that cannot be compared: {error}"
+        if lowest >= 0 and highest < self.num_embeddings:
+            return ""
+        return f"has indices from {lowest} to {highest}; the table has {self.num_embeddings} rows"
+
+    def set_up(self) -> None:
+        for worker, (shape, dtype) in enumerate(self.structure(self.grid)):
+            if dtype not in (torch.int64, torch.int32):
+                raise RuntimeError(
+                    f"{type(self).__name__}: worker {worker} of P_x has an input of shape {shape} ({dtype}); "
+                    "indices must be of dtype int64 or int32"
+                )
+        self.blocks(self.grid)
+
+    # The table
+
+    def table(self, indices: torch.Tensor) -> torch.Tensor:
+        """This worker's block of the table, for the indices of its group: renormalized, its gradient scaled."""
+        (weight,) = self.parameters_in_use()
+        if self.max_norm is None and not self.scale_grad_by_freq:
+            return weight
+        start, stop = self.rows
+        within = indices[(indices >= start) & (indices < stop)] - start
+        counts = torch.bincount(within, minlength=stop - start)
+        if self._count is not None:
+            counts = self._count(counts)
+        scales = 1.0 / counts.clamp(min=1).to(wide(weight).dtype).unsqueeze(1) if self.scale_grad_by_freq else None
+        factors = None if self.max_norm is None else self._to_largest_norm(weight.detach(), counts)
+        adjusted: torch.Tensor = RowFactors.apply(weight, factors, scales)
+        owned = self.layouts["weight"].intervals
+        if factors is not None and owned is not None:  # after the use: the block in use may be the one that lives here
+            with torch.no_grad():
+                self.weight.mul_(factors[owned[0][0] - start : owned[0][1] - start])
+        return adjusted
+
+    def _to_largest_norm(self, weight: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """What rows are multiplied by, so that the norms of rows in use do not exceed the largest."""
+        assert self.max_norm is not None
+        if self._sum_norms is None:
+            norms = wide(weight).norm(self.norm_type, 1, keepdim=True)
+        else:
+            powers = wide(weight).abs().pow(self.norm_type).sum(1, keepdim=True)
+            norms = self._sum_norms(powers).pow(1 / self.norm_type)
+        exceeds = (counts.unsqueeze(1) > 0) & (norms > self.max_norm)
+        return torch.where(exceeds, self.max_norm / (norms + 1e-7), 1.0)
