@@ -164,7 +164,7 @@ class Module(torch.nn.Module):
         *within, own = name.split(".")
         owner: torch.nn.Module = self
         for one in within:
-            if one not in owner._modules:
+            if one not in dict(owner.named_children()):
                 owner.register_module(one, torch.nn.Module())
             owner = owner.get_submodule(one)
         owner.register_parameter(own, parameter)

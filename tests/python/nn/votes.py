@@ -103,6 +103,9 @@ def examples():
         for how in reductions
     ]
     table["CrossEntropyLoss"] = [on_classes(split, how, floats, classes) for split in (0, 1) for how in reductions]
+    table["ScaledDotProductAttention"] = [
+        on_attention(split, how) for how in (None, "heads", "ring") for split in (0, 1, 2)
+    ]
     table |= {"Transpose": [transposed]}
     table = {f"Distributed{name}": made for name, made in table.items()} | primitives()
     for example in FAMILY_EXAMPLES.values():
@@ -130,6 +133,17 @@ def on_classes(split, how, scores, classes):
         P_x = grid(P_world, [1, 2] if split else [2, 1])
         targets = classes if split else block_of(classes, grid(P_world, [2]))
         return dnn.DistributedCrossEntropyLoss(P_x, reduction=how), [block_of(scores, P_x), targets]
+
+    return example
+
+
+def on_attention(split, method):
+    """An example of attention: batch, heads or sequence split."""
+
+    def example(P_world):
+        P_x = grid(P_world, [2 if d == split else 1 for d in range(4)])
+        layer = dnn.DistributedScaledDotProductAttention(P_x, is_causal=True, method=method)
+        return layer, [block_of(values([2, 2, 4, 3]), P_x) for _ in range(3)]
 
     return example
 
