@@ -191,16 +191,16 @@ def test_first_values(P_world, name):
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("method", ["heads", "ring"])
 def test_merging_keeps_single_precision(P_world, method):
-    """Large scores, some queries with a single key that counts: as close to the truth as torch's kernel."""
+    """Large scores, and queries for which few keys count: the error is that of the scores."""
     q, k, v = (8 * scores((1, 4, 24, 8), seed) for seed in (1, 2, 3))
     mask = torch.ones(24, 24, dtype=torch.bool).tril()
     exact = Attention()(q, k, v, mask)
-    theirs = torch.nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float(), mask)
     P = grid(P_world, [1, 1, job.size, 1])
     layer = dnn.DistributedScaledDotProductAttention(P, is_causal=True, method=method)
     mine = joined_blocks(layer(*(block(x.float(), P, (0, 1, 2, 3)) for x in (q, k, v))), P, q.shape, (0, 1, 2, 3))
-    allowed = (theirs - exact).abs().max()
-    assert (mine - exact).abs().max() <= 2 * allowed + 8 * torch.finfo(torch.float32).eps * exact.abs().max()
+    # A rounded score s changes its weight by eps * |s|, and so does the rounded logarithm of the sum.
+    allowed = 2 * torch.finfo(torch.float32).eps * (q @ k.mT / 8**0.5).abs().max() * v.abs().max()
+    assert (mine - exact).abs().max() <= allowed
 
 
 @pytest.mark.mpi(min_size=2)
