@@ -14,6 +14,7 @@ import torch
 from distdl import operators
 from distdl.collective.construction import PartitionLike, constructing, constructor, tell
 from distdl.compatibility import ZeroVolumeCorrectorFunction
+from distdl.nn.attention import DistributedScaledDotProductAttention
 from distdl.nn.resizing import DistributedUpsample
 from distdl.operators.constructors import HaloWidths
 from distdl.operators.dispatch import Started
@@ -27,6 +28,7 @@ __all__ = [
     "interpolate",
     "reduce_scatter",
     "repartition",
+    "scaled_dot_product_attention",
     "start",
     "sum_reduce",
     "wait",
@@ -133,6 +135,25 @@ def interpolate(
             raise NotImplementedError("interpolate: antialias=True is not implemented")
     options = (size, scale_factor, mode, align_corners, recompute_scale_factor)
     return DistributedUpsample(known, *options, output_blocks=output_blocks)(x)
+
+
+@constructor
+def scaled_dot_product_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    P_x: PartitionLike,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    method: str | None = None,
+) -> torch.Tensor:
+    """Attend to keys in blocks. See :class:`distdl.nn.DistributedScaledDotProductAttention`."""
+    options = (dropout_p, is_causal, scale, enable_gqa)
+    return DistributedScaledDotProductAttention(P_x, *options, method=method)(query, key, value, attn_mask)
 
 
 @constructor

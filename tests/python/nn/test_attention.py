@@ -2,12 +2,17 @@
 
 import pytest
 import torch
+from hypothesis import given, strategies
 
+import distdl
+import distdl.functional as df
 import distdl.nn as dnn
+from distdl.nn.masks import draw_key, random_mask
 from support.blocks import grid, grid_shapes
 from support.families import Example
-from support.ranks import job
-from support.sequential import assert_equals_sequential
+from support.families.attention import scores
+from support.ranks import draws, job, on_all_ranks, raises_everywhere
+from support.sequential import assert_equals_sequential, block, joined_blocks
 
 
 class Attention(torch.nn.Module):
@@ -23,14 +28,10 @@ class Attention(torch.nn.Module):
         return torch.ops.aten._scaled_dot_product_attention_math(query, key, value, attn_mask, **self.options)[0]
 
 
-def scores(shape, seed):
-    """Values in [-1, 1] that differ."""
-    return torch.sin(3.0 * seed + torch.arange(torch.Size(shape).numel(), dtype=torch.double)).reshape(shape)
-
-
-def example(batch=(2,), heads=4, keys_heads=None, rows=5, columns=5, features=3, values_features=None, mask=None,
-            method=None, **options):  # fmt: skip
-    """An example on P_x of [*batch, heads, sequence, 1]."""
+def example(
+    batch=(2,), heads=4, keys_heads=None, rows=5, columns=5, features=3, values_features=None, mask=None, **options
+):
+    """An example on P_x of [*batch, heads, sequence, 1], from the method."""
     keys_heads, values_features = keys_heads or heads, values_features or features
     dims = len(batch) + 3
     inputs = [
@@ -44,17 +45,19 @@ def example(batch=(2,), heads=4, keys_heads=None, rows=5, columns=5, features=3,
         inputs.append(mask)
         last = mask.dim() - 1
         cuts.append(tuple(None if n == 1 or d == last else d + dims - mask.dim() for d, n in enumerate(mask.shape)))
-    renamed = {"is_causal": "is_causal", "scale": "scale", "enable_gqa": "enable_gqa"}
-    ours = {key: value for key, value in options.items() if key in renamed}
-    return Example(
-        lambda: Attention(**options),
-        lambda: tuple(x.clone() for x in inputs),
-        dims,
-        tuple(cuts),
-        (cut,),
-        whole=(dims - 1,),
-        layer=lambda twin, P: dnn.DistributedScaledDotProductAttention(P, method=method, **ours),
-    )
+
+    def of(method):
+        return Example(
+            lambda: Attention(**options),
+            lambda: tuple(x.clone() for x in inputs),
+            dims,
+            tuple(cuts),
+            (cut,),
+            whole=(dims - 1,),
+            layer=lambda twin, P: dnn.DistributedScaledDotProductAttention(P, method=method, **options),
+        )
+
+    return of
 
 
 def boolean(*shape):
@@ -87,17 +90,152 @@ EXAMPLES = {
 @pytest.mark.parametrize("method", [None, "heads", "ring"])
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_equals_torch(P_world, name, method):
-    import dataclasses
-
-    one = EXAMPLES[name]
-    make = one.layer
-
-    def layer(twin, P):
-        made = make(twin, P)
-        made.method = method
-        return made
-
-    one = dataclasses.replace(one, layer=layer)
+    """On all partitions, in each way of sharing the work: values, first and second derivatives."""
+    one = EXAMPLES[name](method)
     for shape in grid_shapes(one.dims, job.size, fixed=one.whole):
         if torch.Size(shape).numel() == job.size:
             assert_equals_sequential(one, grid(P_world, shape))
+
+
+@pytest.mark.ranks(2, 3)
+@draws(60)
+@given(data=strategies.data())
+@on_all_ranks
+def test_any_sizes(P_world, data):
+    """Drawn extents, options, partitions and blocks, empty blocks among them."""
+    small = strategies.integers(1, 5)
+    keys_heads, group = data.draw(strategies.integers(1, 3)), data.draw(strategies.integers(1, 3))
+    rows, columns, features, of_values, batch = (data.draw(small) for _ in range(5))
+    heads = keys_heads * group
+    shape = (batch, heads, rows, columns)
+    kind = data.draw(strategies.sampled_from(["none", "causal", "boolean", "added"]))
+    masked = [n if data.draw(strategies.booleans()) else 1 for n in shape[:-1]]
+    mask = {"boolean": boolean(*masked, columns), "added": scores((*masked, columns), 6)}.get(kind)
+    one = example(
+        (batch,), heads, keys_heads, rows, columns, features, of_values, mask,
+        enable_gqa=group > 1, is_causal=kind == "causal",
+    )(data.draw(strategies.sampled_from([None, "heads", "ring"])))  # fmt: skip
+    P = data.draw(strategies.sampled_from(grid_shapes(4, job.size, fixed=(3,))))
+
+    def along(n, p):
+        cuts = sorted(data.draw(strategies.lists(strategies.integers(0, n), min_size=p - 1, max_size=p - 1)))
+        return [stop - start for start, stop in zip([0, *cuts], [*cuts, n], strict=True)]
+
+    sizes = [along(batch, P[0]), None, along(rows, P[2]), None]
+    assert_equals_sequential(one, grid(P_world, P), sizes)
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("method", ["heads", "ring"])
+def test_dropout_has_the_mask_of_the_whole(P_world, method):
+    """Each weight is dropped by its index among all weights, whatever the partition."""
+    q, k, v = (scores((2, 4, 5, 3), seed) for seed in (1, 2, 3))
+    torch.manual_seed(5)
+    key = draw_key()
+    kept = random_mask(key, (2, 4, 5, 5), [(0, 2), (0, 4), (0, 5), (0, 5)], 0.4, dtype=torch.float64)
+    expected = ((q @ k.mT / 3**0.5).softmax(-1) * kept) @ v
+    for shape in grid_shapes(4, job.size, fixed=(3,)):
+        P = grid(P_world, shape)
+        torch.manual_seed(5)
+        layer = dnn.DistributedScaledDotProductAttention(P, dropout_p=0.4, method=method)
+        mine = layer(*(block(x, P, (0, 1, 2, 3)) for x in (q, k, v)))
+        assert torch.allclose(joined_blocks(mine, P, q.shape, (0, 1, 2, 3)), expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.ranks(2)
+def test_transformer_drops_the_same_on_any_partition(P_world):
+    """All masks of a layer, in its attention and behind it."""
+    src, found = scores((2, 4, 6), 1), []
+    for shape in ([1, 1, 1], [2, 1, 1], [1, 2, 1]):
+        P = grid(P_world, shape)
+        torch.manual_seed(7)
+        layer = dnn.DistributedTransformerEncoderLayer(P, 6, 2, 5, 0.3, batch_first=True, dtype=torch.float64)
+        torch.manual_seed(8)
+        found.append(joined_blocks(layer(block(src, P, (0, 1, None))), P, src.shape, (0, 1, None)))
+    assert torch.allclose(found[0], found[1], rtol=0, atol=1e-13)
+    assert torch.allclose(found[0], found[2], rtol=0, atol=1e-13)
+    assert not torch.equal(found[0], src)
+
+
+FIRST_VALUES = {
+    "MultiheadAttention": {"embed_dim": 4, "num_heads": 2, "add_bias_kv": True},
+    "MultiheadAttention, other features": {"embed_dim": 4, "num_heads": 2, "kdim": 3, "vdim": 5},
+    "TransformerEncoderLayer": {"d_model": 4, "nhead": 2, "dim_feedforward": 3},
+    "TransformerDecoderLayer": {"d_model": 4, "nhead": 2, "dim_feedforward": 3, "bias": False},
+    "Transformer": {
+        "d_model": 4, "nhead": 2, "dim_feedforward": 3, "num_encoder_layers": 2, "num_decoder_layers": 1,
+        "batch_first": True,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("name", FIRST_VALUES)
+def test_first_values(P_world, name):
+    """The same seed gives torch.nn's parameters, and leaves the generator where torch.nn leaves it."""
+    kind, options = name.partition(",")[0], FIRST_VALUES[name]
+    torch.manual_seed(3)
+    layer = getattr(dnn, f"Distributed{kind}")(grid(P_world, [1, job.size, 1]), **options)
+    drawn = torch.rand(3)
+    torch.manual_seed(3)
+    twin = getattr(torch.nn, kind)(**options)
+    assert torch.equal(drawn, torch.rand(3))
+    state = distdl.sequential_state_dict(layer)
+    if state:
+        assert list(state) == list(twin.state_dict())
+        for parameter, value in twin.state_dict().items():
+            assert torch.equal(state[parameter], value), parameter
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("method", ["heads", "ring"])
+def test_merging_keeps_single_precision(P_world, method):
+    """Large scores, and queries for which few keys count: the error is that of the scores."""
+    q, k, v = (8 * scores((1, 4, 24, 8), seed) for seed in (1, 2, 3))
+    mask = torch.ones(24, 24, dtype=torch.bool).tril()
+    exact = Attention()(q, k, v, mask)
+    P = grid(P_world, [1, 1, job.size, 1])
+    layer = dnn.DistributedScaledDotProductAttention(P, is_causal=True, method=method)
+    mine = joined_blocks(layer(*(block(x.float(), P, (0, 1, 2, 3)) for x in (q, k, v))), P, q.shape, (0, 1, 2, 3))
+    # A rounded score s changes its weight by eps * |s|, and so does the rounded logarithm of the sum.
+    allowed = 2 * torch.finfo(torch.float32).eps * (q @ k.mT / 8**0.5).abs().max() * v.abs().max()
+    assert (mine - exact).abs().max() <= allowed
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.ranks(2)
+def test_function(P_world):
+    """The function takes the arguments of torch's, and the partition."""
+    q, k, v = (scores((2, 4, 5, 3), seed) for seed in (1, 2, 3))
+    P = grid(P_world, [1, 1, job.size, 1])
+    own = [block(x, P, (0, 1, 2, 3)) for x in (q, k, v)]
+    mine = df.scaled_dot_product_attention(*own, P, is_causal=True, scale=0.5)
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.5)
+    assert torch.allclose(joined_blocks(mine, P, q.shape, (0, 1, 2, 3)), expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.ranks(2)
+def test_features_are_not_split(P_world):
+    """The message says what to split instead."""
+    P = grid(P_world, [1, 1, job.size])
+    raises_everywhere(ValueError, "split the sequence", lambda: dnn.DistributedMultiheadAttention(P, 4, 2))
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.ranks(2)
+def test_keys_by_keyword_behind_a_gap(P_world):
+    """The arguments of MultiheadAttention stand in torch.nn's order, also by name."""
+    torch.manual_seed(0)
+    twin = torch.nn.MultiheadAttention(4, 2, batch_first=True, dtype=torch.float64)
+    P = grid(P_world, [1, job.size, 1])
+    layer = dnn.DistributedMultiheadAttention.from_sequential(twin, P)
+    x, mask = scores((2, 4, 4), 1), boolean(4, 4) & ~torch.eye(4, dtype=torch.bool)
+    own = block(x, P, (0, 1, None))
+    expected = twin(x, x, x, None, False, mask)[0]
+    mine, weights = layer(own, own, own, None, False, block(mask, P, (1, None)))
+    assert weights is None
+    assert torch.allclose(joined_blocks(mine, P, x.shape, (0, 1, None)), expected, rtol=0, atol=1e-14)
+    mine, _ = layer(own, own, own, attn_mask=block(mask, P, (1, None)), need_weights=False)
+    assert torch.allclose(joined_blocks(mine, P, x.shape, (0, 1, None)), expected, rtol=0, atol=1e-14)

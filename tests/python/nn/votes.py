@@ -103,6 +103,9 @@ def examples():
         for how in reductions
     ]
     table["CrossEntropyLoss"] = [on_classes(split, how, floats, classes) for split in (0, 1) for how in reductions]
+    table["ScaledDotProductAttention"] = [
+        on_attention(split, how) for how in (None, "heads", "ring") for split in (0, 1, 2)
+    ]
     table |= {"Transpose": [transposed]}
     table = {f"Distributed{name}": made for name, made in table.items()} | primitives()
     table["Local"] = [on_grids(lambda P_x: dnn.Local(P_x, two_layers()), [[2, 1]], values([4, 5], torch.float32))]
@@ -152,6 +155,17 @@ def two_layers():
 def square(number):
     """An expert."""
     return torch.nn.Linear(5, 5)
+
+
+def on_attention(split, method):
+    """An example of attention: batch, heads or sequence split."""
+
+    def example(P_world):
+        P_x = grid(P_world, [2 if d == split else 1 for d in range(4)])
+        layer = dnn.DistributedScaledDotProductAttention(P_x, is_causal=True, method=method)
+        return layer, [block_of(values([2, 2, 4, 3]), P_x) for _ in range(3)]
+
+    return example
 
 
 def transposed(P_world):

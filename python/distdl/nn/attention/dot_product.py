@@ -80,13 +80,17 @@ class DistributedScaledDotProductAttention(Dropping):
         if self.method is not None:
             check_choice(name, "method", self.method, ("heads", "ring"))
         if self.scale is not None:
-            self.scale = float(self.scale)
+            self.check_number(self.scale, "scale")
         shape = self.grid.shape
         if self.grid.known and (len(shape) < 2 or shape[-1] != 1):
             raise ValueError(
                 f"{name}: P_x has shape {list(shape)}; it must be [*batch, heads, sequence, 1]: features are not split"
             )
         self._grid = self.grid.reshaped((1, *shape)) if len(shape) == 2 else self.grid
+
+    def probabilities(self) -> tuple[float, ...]:
+        """Those of dropping a weight."""
+        return (self.dropout_p,)
 
     def set_up(self) -> None:
         tensors = [self.structure(self.grid, i) for i in range(3)]
@@ -172,6 +176,6 @@ class DistributedScaledDotProductAttention(Dropping):
         if attn_mask is not None:
             masks = [attn_mask.reshape(*(1,) * (dims - attn_mask.dim()), *attn_mask.shape)]
         q, k, v = (x.reshape(*(1,) * (dims - x.dim()), *x.shape) for x in (query, key, value))
-        return self._plan(q, k, v, masks, self.scale, self.kept(self.dropout_p, 0)).reshape(
+        return self._plan(q, k, v, masks, self.scale, self.kept(self.dropout_p, 0, q)).reshape(
             *query.shape[:-1], value.shape[-1]
         )

@@ -9,6 +9,8 @@ import torch
 from distdl.nn.attention.geometry import intervals_of
 from distdl.nn.attention.plan import Kept
 from distdl.nn.layer import Layer
+from distdl.nn.masks import random_mask
+from distdl.nn.precision import wide
 from distdl.parameters.layout import Interval
 
 
@@ -20,31 +22,51 @@ class Dropping(Layer):
     """
 
     tokens: Sequence[Sequence[int]]
+    dropout: float
 
     def check_dropout(self, p: float, name: str = "dropout") -> None:
         """Refuse what is no probability."""
+        self.check_number(p, name)
         if not 0.0 <= p <= 1.0:
             raise ValueError(f"{type(self).__name__}: {name}={p}; it must be in [0, 1]")
 
-    def kept(self, p: float, number: int) -> Kept | None:
+    def check_number(self, value: object, name: str) -> None:
+        """Refuse what is no number."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"{type(self).__name__}: {name}={value!r}; it has to be a number")
+
+    def is_random(self) -> bool:
+        """In training, where some elements are dropped and others are kept."""
+        return self.training and any(0.0 < p < 1.0 for p in self.probabilities())
+
+    def probabilities(self) -> tuple[float, ...]:
+        """Those of dropping an element."""
+        return (self.dropout,)
+
+    def kept(self, p: float, number: int, like: torch.Tensor) -> Kept | None:
         """What weights are multiplied by; None where nothing is dropped.
 
         Args:
             p: the probability of 0.
             number: of the tensor among those of a call.
+            like: has the dtype and the device.
         """
         if not self.training or p == 0.0:
             return None
+        # Each tensor has a key of its own, by a step that is odd and large: the golden ratio of 2^63.
+        key = ((self.random_key if p < 1.0 else 0) + number * 0x4F1BBCDCBFA53E0B) % (1 << 63)
+        dtype, device = wide(like).dtype, like.device
 
         def block(shape: Sequence[int], intervals: Sequence[Interval]) -> torch.Tensor:
-            size = [stop - start for start, stop in intervals]
-            return torch.empty(size).bernoulli_(1 - p).div_(max(1 - p, 1e-30))
+            if p == 1.0:
+                return torch.zeros([stop - start for start, stop in intervals], dtype=dtype, device=device)
+            return random_mask(key, shape, intervals, p, dtype=dtype, device=device)
 
         return block
 
     def drop(self, x: torch.Tensor, p: float, number: int) -> torch.Tensor:
         """Drop elements of this worker's block of tokens."""
-        kept = self.kept(p, number)
+        kept = self.kept(p, number, x)
         if kept is None:
             return x
         intervals = [intervals_of(sizes)[at] for sizes, at in zip(self.tokens, self.grid.place, strict=False)]

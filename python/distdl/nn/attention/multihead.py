@@ -182,7 +182,7 @@ class DistributedMultiheadAttention(Dropping):
             value,
             key_padding_mask,
             attn_mask,
-            self.kept(self.dropout, 0),
+            self.kept(self.dropout, 0, query),
             need_weights,
         )
         if weights is not None:

@@ -143,11 +143,11 @@ class _Ring(torch.autograd.Function):
 def _merged(
     total: torch.Tensor, sums: torch.Tensor, output: torch.Tensor, more: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The results over two sets of keys as those over both. The first is overwritten."""
+    """The results over two sets of keys as those over both. Both are overwritten."""
     both = torch.logaddexp(sums, more)
     largest = both.masked_fill(both == -torch.inf, 0.0)  # a query that looks at no key keeps weights of 0
     total *= (sums - largest).exp().unsqueeze(-1)
-    total += wide(output) * (more - largest).exp().unsqueeze(-1)
+    total += wide(output).mul_((more - largest).exp().unsqueeze(-1))
     return total, both
 
 

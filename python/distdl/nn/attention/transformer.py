@@ -73,6 +73,7 @@ class TransformerLayer(Dropping):
         if self.d_model % self.nhead:
             raise ValueError(f"{name}: d_model={self.d_model} is not a multiple of nhead={self.nhead}")
         self.check_dropout(self.dropout)
+        self.check_number(self.layer_norm_eps, "layer_norm_eps")
         if self.method is not None:
             check_choice(name, "method", self.method, ("heads", "ring"))
         if isinstance(self.activation, str):
@@ -143,7 +144,7 @@ class TransformerLayer(Dropping):
         padding: torch.Tensor | None,
     ) -> torch.Tensor:
         """Let tokens attend to a memory."""
-        kept = self.kept(self.dropout, 2 * number)
+        kept = self.kept(self.dropout, 2 * number, x)
         y, _ = self._projected[number](parameters, x, memory, memory, padding, mask, kept)
         return self.drop(y, self.dropout, 2 * number + 1)
 

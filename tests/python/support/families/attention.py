@@ -4,9 +4,20 @@ import warnings
 
 import torch
 
+import distdl.functional as df
 import distdl.nn as dnn
 from support.families import Example
-from support.misuses.table import Row
+from support.misuses.table import (
+    Row,
+    Wrong,
+    not_a_device,
+    not_a_dtype,
+    not_a_partition,
+    not_a_tensor,
+    not_an_int,
+    not_positive,
+)
+from support.ranks import job
 
 
 def scores(shape, seed):
@@ -284,6 +295,113 @@ SAMPLES = {
 }
 
 
+def on_tokens(P, dims=3):
+    """All ranks, along the sequence."""
+    return P.create_cartesian_topology_partition([*[1] * (dims - 2), job.size, 1])
+
+
+def not_a_probability(name):
+    """For a probability."""
+    wrong = [Wrong(v, TypeError, name) for v in ("a", None, True, [0.5])]
+    return [*wrong, *(Wrong(v, ValueError, name) for v in (-0.1, 1.5, float("nan")))]
+
+
 def rows() -> dict[str, Row]:
     """In support/misuses/layers.py."""
-    return {}
+    method = [Wrong(v, ValueError, "method=") for v in ("rings", 3)]
+    products = {
+        "P_x": not_a_partition(),
+        "dropout_p": not_a_probability("dropout_p="),
+        "scale": [Wrong(v, TypeError, "scale=") for v in ("a", [1.0], True)],
+        "method": method,
+    }
+    agreed = {"dropout_p": 0.5, "is_causal": True, "scale": 2.0, "enable_gqa": True, "method": "ring"}
+    table = {
+        "nn.DistributedScaledDotProductAttention": Row(
+            dnn.DistributedScaledDotProductAttention, lambda P: {"P_x": on_tokens(P, 4)}, products, agreed
+        )
+    }
+
+    def called(P):
+        return {**dict.fromkeys(("query", "key", "value"), torch.ones(1, 2, 2, 3)), "P_x": on_tokens(P, 4)}
+
+    table["functional.scaled_dot_product_attention"] = Row(
+        df.scaled_dot_product_attention,
+        called,
+        {
+            **products,
+            **{name: not_a_tensor() for name in ("query", "key", "value")},
+            "attn_mask": [Wrong(v, TypeError, "torch.Tensor") for v in (3, "x")],
+        },
+        agreed,
+    )
+
+    def sizes(*names):
+        return {name: [*not_an_int(name)[:3], *not_positive(name, ValueError)] for name in names}
+
+    of_parameters = {"device": not_a_device(), "dtype": not_a_dtype()}
+    table["nn.DistributedMultiheadAttention"] = Row(
+        dnn.DistributedMultiheadAttention,
+        lambda P: {"P_x": on_tokens(P), "embed_dim": 4, "num_heads": 2},
+        {
+            "P_x": not_a_partition(),
+            **sizes("embed_dim", "num_heads"),
+            "dropout": not_a_probability("dropout="),
+            "kdim": not_an_int("kdim")[:2],
+            "vdim": not_an_int("vdim")[:2],
+            "method": method,
+            **of_parameters,
+        },
+        {
+            "embed_dim": 6, "num_heads": 1, "dropout": 0.5, "bias": False, "add_bias_kv": True, "add_zero_attn": True,
+            "kdim": 3, "vdim": 3, "batch_first": True, "dtype": torch.float64, "method": "ring",
+        },
+    )  # fmt: skip
+    layer = {
+        "P_x": not_a_partition(),
+        "dropout": not_a_probability("dropout="),
+        "activation": [Wrong("tanh", ValueError, "activation="), Wrong(3, TypeError, "activation=")],
+        "layer_norm_eps": [Wrong(v, TypeError, "layer_norm_eps=") for v in ("a", None)],
+        "method": method,
+        **sizes("d_model", "nhead", "dim_feedforward"),
+        **of_parameters,
+    }
+    others = {
+        "d_model": 8, "nhead": 1, "dim_feedforward": 3, "dropout": 0.5, "activation": "gelu", "layer_norm_eps": 1.0,
+        "batch_first": True, "norm_first": True, "bias": False, "dtype": torch.float64, "method": "ring",
+    }  # fmt: skip
+    for kind in (dnn.DistributedTransformerEncoderLayer, dnn.DistributedTransformerDecoderLayer):
+        table[f"nn.{kind.__name__}"] = Row(
+            kind, lambda P: {"P_x": on_tokens(P), "d_model": 4, "nhead": 2, "dim_feedforward": 2}, layer, others
+        )
+    for kind, name, one in (
+        (dnn.DistributedTransformerEncoder, "encoder_layer", ENCODER),
+        (dnn.DistributedTransformerDecoder, "decoder_layer", DECODER),
+    ):
+        table[f"nn.{kind.__name__}"] = Row(
+            kind,
+            lambda P, name=name, one=one: {"P_x": on_tokens(P), name: one(4, 2, 2), "num_layers": 1},
+            {
+                "P_x": not_a_partition(),
+                name: [Wrong(v, TypeError, name) for v in (None, 3, torch.nn.Linear(1, 1))],
+                "num_layers": [*not_an_int("num_layers")[:3], *not_positive("num_layers", ValueError)],
+                "norm": [Wrong(v, TypeError, "norm=") for v in (3, torch.nn.Linear(1, 1))],
+            },
+            {"num_layers": 2, "norm": torch.nn.LayerNorm(4)},
+            free=("enable_nested_tensor", "mask_check"),
+        )
+    table["nn.DistributedTransformer"] = Row(
+        dnn.DistributedTransformer,
+        lambda P: {
+            "P_x": on_tokens(P), "d_model": 4, "nhead": 2, "dim_feedforward": 2, "num_encoder_layers": 1,
+            "num_decoder_layers": 1,
+        },
+        {
+            **layer,
+            **{name: [Wrong(3, TypeError, name)] for name in ("custom_encoder", "custom_decoder")},
+            **{name: [*not_an_int("num_layers")[:3], *not_positive("num_layers", ValueError)]
+               for name in ("num_encoder_layers", "num_decoder_layers")},
+        },
+        {**others, "num_encoder_layers": 2, "num_decoder_layers": 2},
+    )  # fmt: skip
+    return table
