@@ -215,6 +215,9 @@ class Local(Layer):
         self.module.training = self.training
         parameters = self.parameters_in_use()
         if not self.grid.active:
+            problem = misfit(self.module.forward, args, kwargs)
+            if problem is not None:
+                raise problem
             found = [one for one in tree_flatten(call)[0] if isinstance(one, torch.Tensor)]
             nothing = self.without_part(found[0]) if found else torch.empty(0)
             structure = self._structure()
