@@ -16,8 +16,8 @@ Every layer of torch.nn
 What becomes of each class of ``torch.nn`` in a model whose tensors are in blocks. ``docs/torch_nn.py`` writes this page
 from ``torch.nn`` and the package, and a test checks each line.
 
-* A layer of ours takes the arguments of the ``torch.nn`` layer behind ``P_x``, and any dimension may be split that its page
-  names. ``from_sequential`` makes it from the ``torch.nn`` layer.
+* A layer of ours takes the arguments of the ``torch.nn`` layer behind ``P_x``. ``from_sequential`` makes it from the
+  ``torch.nn`` layer. Its description says which dimensions may be split.
 * What works *as it is* has no parameters. Call it on each block, or put it into :class:`distdl.nn.Local`, which refuses
   partitions that do not fit.
 * What works *in Local* has parameters, which :class:`distdl.nn.Local` shares among the workers.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 from typing import Any, ClassVar, cast
@@ -18,8 +16,8 @@ from distdl.collective.construction import PartitionLike
 from distdl.nn.coverage import problem_of
 from distdl.nn.layer import Layer
 from distdl.nn.module import Module
+from distdl.nn.tie import connected
 from distdl.parameters.layout import Layout, current_kind
-from distdl.parameters.transport import zero_of
 
 __all__ = ["Local"]
 
@@ -85,8 +83,9 @@ class Local(Layer):
         for held in ("_parameters", "_buffers", "_modules"):
             self.__dict__[held] = self.module.__dict__[held]
         own_classes = {type(one).__module__.startswith("torch.nn.modules.") for one in module.modules()}
-        self._may_leave_out = own_classes != {True} and bool(self._parameters or self._modules)
+        self._may_leave_out = own_classes != {True} and self.grid.size > 1
         self._first_call = False
+        self._that_fit: set[tuple[object, ...]] = set()
         self.training = module.training
 
     def _check_outputs(self) -> None:
@@ -183,21 +182,35 @@ class Local(Layer):
         """Agree on the call, and let the module compute. Collective over the layer's ranks."""
         return super().forward((args, kwargs))
 
+    def _bound(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
+        return args  # the call, of which only the module knows the signature
+
     def _distdl_input_changed(self, input: tuple[object, ...]) -> bool:
         assert self._distdl_agreement is not None
         args, kwargs = cast(Call, input[0])
-        modes = "".join("et"[one.training] for one in self.modules())
-        leaves, structure = tree_flatten((args, kwargs))
-        given: list[object] = [one for one in leaves if isinstance(one, torch.Tensor)]
-        others = [one for one in leaves if not isinstance(one, torch.Tensor)]
-        problem = misfit(self.module.forward, args, kwargs)
+        own = "".join("et"[one.training] for one in self.modules())
+        given: list[object] = [*args]
+        if kwargs or not args or not all(isinstance(one, torch.Tensor) for one in args):
+            leaves, structure = tree_flatten((args, kwargs))
+            given = [one for one in leaves if isinstance(one, torch.Tensor)]
+            own = f"{own} {structure} {[one for one in leaves if not isinstance(one, torch.Tensor)]}"
+            first = leaves[0] if leaves else None
+            if not isinstance(first, torch.Tensor):
+                given = [TypeError("is of type NoneType; it has to be a torch.Tensor") if first is None else first]
+        problem = self._misfit(args, kwargs)
         if problem is not None:
             given = [TypeError(f"cannot be passed to {type(self.module).__name__}: {problem}")]
-        elif not leaves or leaves[0] is not given[0] if given else True:
-            first = leaves[0] if leaves else None
-            given = [TypeError("is of type NoneType; it has to be a torch.Tensor") if first is None else first]
-        own = modes if not others and not kwargs and len(args) == len(leaves) else f"{modes} {structure} {others}"
         return self._distdl_agreement.agree(given, self._declared_parameters(), own)
+
+    def _misfit(self, args: tuple[object, ...], kwargs: dict[str, object]) -> TypeError | None:
+        """Why the arguments do not fit the module; it takes a look at their number and names alone."""
+        names = (len(args), *kwargs)
+        if names not in self._that_fit:
+            problem = misfit(self.module.forward, args, kwargs)
+            if problem is not None:
+                return problem
+            self._that_fit.add(names)
+        return None
 
     def _declared_parameters(self) -> list[torch.Tensor]:
         return [self.get_parameter(name) for name in self._parameter_names]
@@ -215,6 +228,9 @@ class Local(Layer):
         self.module.training = self.training
         parameters = self.parameters_in_use()
         if not self.grid.active:
+            problem = self._misfit(args, kwargs)
+            if problem is not None:
+                raise problem
             found = [one for one in tree_flatten(call)[0] if isinstance(one, torch.Tensor)]
             nothing = self.without_part(found[0]) if found else torch.empty(0)
             structure = self._structure()
@@ -247,31 +263,16 @@ class Local(Layer):
         state: dict[str, torch.Tensor],
     ) -> object:
         """What the module returns. It uses the buffers in `state` in place of its own, and may replace them there."""
-        state.update(zip(self._parameter_names, parameters, strict=True))
-        result = torch.func.functional_call(self.module, state, args, kwargs)
-        return (
-            self._connected(result, [*parameters, *tree_flatten((args, kwargs))[0]]) if self._may_leave_out else result
-        )
-
-    @staticmethod
-    def _connected(result: object, others: Iterable[object]) -> object:
-        """The result, connected with what the module left out on this worker and others may not, in all derivatives."""
-        nothing = [
-            zero_of(one)
-            for one in others
-            if isinstance(one, torch.Tensor) and one.requires_grad and not one.is_complex()
-        ]
-        if not nothing:
+        if not state and self._transport.is_identity:
+            result = self.module(*args, **kwargs)
+        else:
+            state.update(zip(self._parameter_names, parameters, strict=True))
+            result = torch.func.functional_call(self.module, state, args, kwargs)
+        if not self._may_leave_out:
             return result
-        nought = torch.expm1(functools.reduce(operator.add, nothing))
+        # What the module does not use on this worker it may use on another one.
         leaves, structure = tree_flatten(result)
-        return tree_unflatten(
-            [
-                one + nought.to(one.dtype) if isinstance(one, torch.Tensor) and one.is_floating_point() else one
-                for one in leaves
-            ],
-            structure,
-        )
+        return tree_unflatten(connected(leaves, [*parameters, *tree_flatten((args, kwargs))[0]]), structure)
 
     def _check(self, result: object) -> None:
         """Refuse results in another structure than was said."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import operator
+from collections.abc import Iterable
+
 import torch
 
 from distdl.parameters.transport import zero_of
@@ -17,3 +21,21 @@ def tied(x: torch.Tensor, weight: torch.Tensor, *others: torch.Tensor) -> torch.
     for other in others:
         result = result + zero_of(other)
     return result
+
+
+def connected(results: Iterable[object], others: Iterable[object]) -> list[object]:
+    """Results, those of floating point connected with tensors that they may not depend on, in all derivatives.
+
+    On other ranks they may depend on them, and the communication of the backward passes takes all ranks.
+    """
+    zeros = [
+        zero_of(one) for one in others if isinstance(one, torch.Tensor) and one.requires_grad and not one.is_complex()
+    ]
+    if not zeros:
+        return list(results)
+    # 0, of which no derivative is constant.
+    zero = torch.expm1(functools.reduce(operator.add, zeros))
+    return [
+        one + zero.to(one.dtype) if isinstance(one, torch.Tensor) and one.is_floating_point() else one
+        for one in results
+    ]
