@@ -69,9 +69,7 @@ class _Columns(Layer):
                 self.kernel_size, self.stride, self.padding, self.dilation, strict=True
             )
         ]
-        taps = math.prod(self.kernel_size)
-        self._per_channel = taps
-        self._grows, self._shrinks = _core.TransposedWindow(taps, taps, 0, 1, 0), _core.Window(taps, taps)
+        self._taps = math.prod(self.kernel_size)
 
     def batch_read(self, sizes: Sequence[Sequence[int]]) -> list[list[Interval]]:
         """What the places along the batch's dimension of P_y read, if there is one."""
@@ -157,13 +155,13 @@ class DistributedUnfold(_Columns):
             [window.reads(n, one) for one in along]
             for window, n, along in zip(self._windows, extents[-2:], windows, strict=True)
         ]
-        groups = [self._grows.reads(extents[-3], block) for block in channels]
+        groups = [rows_around(block, self._taps) for block in channels]
         P_y = self._result.reshaped((*workers[:-1], *map(len, windows)))
         self._read = Reader(name, self.grid, P_y, extents, [*self.batch_read(sizes), groups, *space])
         if self._result.active:
             i, j = self._result.place[-2:]
             self._own = [
-                _within(channels[i], groups[i][0] * self._per_channel),
+                _within(channels[i], groups[i][0] * self._taps),
                 _within(columns[j], windows[d][j][0] * row),
             ]
 
@@ -249,7 +247,7 @@ class DistributedFold(_Columns):
         self._counts = [window.outputs(n) for window, n in zip(self._windows, self.output_size, strict=True)]
         meeting = [[self._windows_at(d, block) for block in along] for d, along in enumerate(space)]
         boxes = [[rows, columns] for rows in meeting[0] for columns in meeting[1]]
-        groups = [self._shrinks.reads(extents[-2], block) for block in channels]
+        groups = [(start * self._taps, stop * self._taps) for start, stop in channels]
         columns = [interval_around(box, self._counts) for box in boxes]
         P_y = self._result.reshaped((*workers[:-2], len(boxes)))
         self._read = Reader(name, self.grid, P_y, extents, [*self.batch_read(sizes), groups, columns])

@@ -228,7 +228,7 @@ class DistributedChannelShuffle(Layer):
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
         """This worker's block of the result."""
-        read = [reader(input) for reader in self._reads] or [input]
         if not self.grid.active:
-            return sum(read[1:], read[0].clone())
-        return torch.cat(read, 1).index_select(1, self._order.to(input.device))
+            return input.clone()
+        read = [reader(input) for reader in self._reads]
+        return (torch.cat(read, 1) if read else input).index_select(1, self._order.to(input.device))
