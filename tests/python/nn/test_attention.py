@@ -1,8 +1,12 @@
 """Attention in blocks beside torch's on the whole."""
 
+import copy
+import functools
+
 import pytest
 import torch
 from hypothesis import given, strategies
+from torch.utils.checkpoint import checkpoint
 
 import distdl
 import distdl.functional as df
@@ -239,3 +243,39 @@ def test_keys_by_keyword_behind_a_gap(P_world):
     assert torch.allclose(joined_blocks(mine, P, x.shape, (0, 1, None)), expected, rtol=0, atol=1e-14)
     mine, _ = layer(own, own, own, attn_mask=block(mask, P, (1, None)), need_weights=False)
     assert torch.allclose(joined_blocks(mine, P, x.shape, (0, 1, None)), expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("method", [None, "heads", "ring"])
+def test_a_mask_with_gradients(P_world, method):
+    """A bias that is learned, in rows; and keys that alone ask for gradients, twice."""
+    q, k, v = (scores((2, 4, 5, 3), seed) for seed in (1, 2, 3))
+    bias, k = scores((4, 5, 5), 4).requires_grad_(), k.requires_grad_()
+    whole = torch.nn.functional.scaled_dot_product_attention(q, k, v, bias)
+    expected = torch.autograd.grad(whole.square().sum(), (k, bias))
+    P, cut = grid(P_world, [1, 1, job.size, 1]), (None, 2, None)
+    own = [block(x.detach(), P, (0, 1, 2, 3)) for x in (q, k, v)] + [block(bias.detach(), P, cut)]
+    leaves = [own[1].requires_grad_(), own[3].requires_grad_()]
+    loss = dnn.DistributedScaledDotProductAttention(P, method=method)(*own).square().sum()
+    for _ in range(2):
+        of_keys, of_bias = torch.autograd.grad(loss, leaves, retain_graph=True)
+        assert torch.allclose(joined_blocks(of_keys, P, k.shape, (0, 1, 2, 3)), expected[0], rtol=0, atol=1e-12)
+        assert torch.allclose(joined_blocks(of_bias, P, bias.shape, cut), expected[1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.ranks(2)
+def test_copies_and_checkpoints(P_world):
+    """A stack and its copy give the same; activation checkpointing drops the same elements again."""
+    P = grid(P_world, [1, job.size, 1])
+    x = block(scores((2, 5, 4), 1), P, (0, 1, None)).requires_grad_()
+    torch.manual_seed(1)
+    layer = dnn.DistributedTransformerEncoderLayer(P, 4, 2, 5, 0.3, batch_first=True, dtype=torch.float64)
+    stack = dnn.DistributedTransformerEncoder(P, layer, 2).eval()
+    first = stack(x)
+    assert torch.equal(copy.deepcopy(stack)(x), first)
+    assert torch.equal(stack(x), first)
+    found = []
+    for run in (layer, functools.partial(checkpoint, layer, use_reentrant=False)):
+        torch.manual_seed(4)
+        found.append(torch.autograd.grad(run(x).square().sum(), x)[0])
+    assert torch.allclose(*found, rtol=0, atol=1e-13)

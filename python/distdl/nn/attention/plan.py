@@ -38,7 +38,6 @@ class Plan:
         masks: the shapes of the masks of each worker, by mask; the last dimension has all keys, or is 1.
         causal: whether query i looks at the keys up to i.
         method: "heads" or "ring"; None for the one that fits.
-        differentiated: whether masks have gradients, which a ring has not.
 
     Constructing and calling are collective over the grid.
     """
