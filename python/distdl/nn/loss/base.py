@@ -240,7 +240,8 @@ class Loss(Layer):
         sums = self._to_first(mine)
         if self.grid.active and self.grid.rank == 0:
             # The denominator does not depend on the input; detached, it does not appear in second derivatives either.
-            loss = (sums[0] if self.reduction == "sum" else sums[0] / sums[1].detach()).to(self._dtype)
+            loss = sums[0] if self.reduction == "sum" else sums[0] / sums[1].detach()
+            loss = (loss + 0.0).to(self._dtype)  # -0.0 becomes 0.0, as it does in the sums below
             self._to_everyone(loss.detach())
             return loss
         value = self._to_everyone(sums.detach()).sum()
