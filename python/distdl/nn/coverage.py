@@ -107,7 +107,7 @@ CONTAINERS = {
 _LAZY = "its shapes would come from one block; call it once on one process, or give the shapes to {name}"
 REFUSED = {
     "DataParallel": "it splits the batch over devices of one process, again; split the batch by P_x",
-    "SyncBatchNorm": "it needs a process group of torch.distributed; DistributedBatchNorm counts over all of P_x",
+    "NLLLoss2d": "it is an older name of NLLLoss; use DistributedNLLLoss",
     "RNNBase": "it computes nothing; the layers that derive from it work in Local",
     "RNNCellBase": "it computes nothing; the cells that derive from it work in Local",
     **{

@@ -1,5 +1,6 @@
 """Embeddings with the whole table on every worker, and with the table split over the workers of P_x."""
 
+import dataclasses
 import math
 
 import torch
@@ -91,9 +92,30 @@ EXAMPLES |= {
         {"mode": "sum", "padding_idx": 2},
         {"mode": "mean", "max_norm": 1.5},
         {"mode": "max"},
-        {"mode": "sum", "scale_grad_by_freq": True},
     )
 }
+
+
+class SumOfEmbeddings(torch.nn.Embedding):
+    """A bag by its definition: torch 2.13 divides gradients of bags by frequencies of other rows (issue 190063)."""
+
+    def forward(self, input):
+        return super().forward(input).sum(1)
+
+
+def by_frequency():
+    """The same on all ranks."""
+    torch.manual_seed(1)
+    return SumOfEmbeddings(6, 4, scale_grad_by_freq=True, dtype=torch.float64)
+
+
+def bag_like(twin, P_x):
+    """The bag with this table."""
+    like = torch.nn.EmbeddingBag(6, 4, mode="sum", scale_grad_by_freq=True, _weight=twin.weight.detach().clone())
+    return dnn.DistributedEmbeddingBag.from_sequential(like, P_x)
+
+
+EXAMPLES["EmbeddingBag by frequency"] = dataclasses.replace(bag(), twin=by_frequency, layer=bag_like)
 
 
 def embedding(twin, x):
