@@ -234,7 +234,7 @@ def _through(module: torch.nn.Module, shape: list[int]) -> list[int]:
 
 def layer_name(kind: type[torch.nn.Module]) -> str:
     """The name of a layer of ours that does the same as a layer of torch.nn."""
-    name = re.sub(r"^(Constant|Zero|Reflection|Replication|Circular)Pad\dd$", "Pad", kind.__name__)
+    name = re.sub(r"^(Constant|Zero|Reflection|Replication|Circular)Pad\dd$", "Pad", kind.__name__.removeprefix("Sync"))
     return f"Distributed{re.sub('^Upsampling(Nearest|Bilinear)2d$', 'Upsample', name)}"
 
 

@@ -57,7 +57,7 @@ EXAMPLES = {
 
 
 def test_every_class_has_an_example():
-    assert {*EXAMPLES, *(type(one.twin()) for one in FAMILY_EXAMPLES.values())} == set(dnn.SEQUENTIAL)
+    assert set(dnn.SEQUENTIAL) <= {*EXAMPLES, *(type(one.twin()) for one in FAMILY_EXAMPLES.values())}
 
 
 @pytest.mark.parametrize(("make", "shape"), EXAMPLES.values(), ids=[twin.__name__ for twin in EXAMPLES])

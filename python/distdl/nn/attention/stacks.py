@@ -238,9 +238,10 @@ class DistributedTransformer(Around):
     Args:
         P_x: the partition of the source and of the target: ``[batch, sequence, 1]`` with batch_first, ``[sequence,
             batch, 1]`` without, and ``[sequence, 1]`` for tensors without a batch. Features are not split.
-        d_model, nhead, num_encoder_layers, num_decoder_layers, dim_feedforward, dropout, activation, custom_encoder,
-            custom_decoder, layer_norm_eps, batch_first, norm_first, bias, device, dtype: as in
-            ``torch.nn.Transformer``; the custom ones are layers of distdl.
+        d_model, nhead, num_encoder_layers, num_decoder_layers, dim_feedforward, dropout, activation: as in
+            ``torch.nn.Transformer``.
+        custom_encoder, custom_decoder: layers of distdl.
+        layer_norm_eps, batch_first, norm_first, bias, device, dtype: as in ``torch.nn.Transformer``.
         method: how workers along the sequence share the work: see
             :class:`distdl.nn.DistributedScaledDotProductAttention`.
 

@@ -171,8 +171,9 @@ class DistributedTransformerEncoderLayer(TransformerLayer):
     Args:
         P_x: the partition of the input: ``[batch, sequence, 1]`` with batch_first, ``[sequence, batch, 1]`` without,
             and ``[sequence, 1]`` for tensors without a batch. Features are not split.
-        d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, device,
-            dtype: as in ``torch.nn.TransformerEncoderLayer``.
+        d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first: as in
+            ``torch.nn.TransformerEncoderLayer``.
+        bias, device, dtype: likewise.
         method: how workers along the sequence share the work: see
             :class:`distdl.nn.DistributedScaledDotProductAttention`.
 
@@ -227,8 +228,9 @@ class DistributedTransformerDecoderLayer(TransformerLayer):
     Args:
         P_x: the partition of the target, and of the memory: ``[batch, sequence, 1]`` with batch_first, ``[sequence,
             batch, 1]`` without, and ``[sequence, 1]`` for tensors without a batch. Features are not split.
-        d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias, device,
-            dtype: as in ``torch.nn.TransformerDecoderLayer``.
+        d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first: as in
+            ``torch.nn.TransformerDecoderLayer``.
+        bias, device, dtype: likewise.
         method: how workers along the sequence share the work: see
             :class:`distdl.nn.DistributedScaledDotProductAttention`.
 
