@@ -22,7 +22,7 @@ class DistributedEmbeddingBag(Table):
         P_x: the partition of the bags: ``[bags, 1]`` for an input of 2 dimensions, ``[bags]`` for one of 1 dimension
             with offsets. A bag is not split.
         num_embeddings, embedding_dim, max_norm, norm_type, mode, sparse: as in ``torch.nn.EmbeddingBag``.
-        scale_grad_by_freq: divide gradients by the frequencies in the whole input. On CPUs torch 2.13 itself takes those
+        scale_grad_by_freq: divide gradients by the frequencies in the whole input. On CPUs, torch 2.13 takes those
             of other rows by mistake (https://github.com/pytorch/pytorch/issues/190063).
         include_last_offset, padding_idx, device, dtype: as in ``torch.nn.EmbeddingBag``.
 
