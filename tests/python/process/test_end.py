@@ -98,7 +98,8 @@ CAUSED = {
 
 @pytest.mark.parametrize("program", ENDS.values(), ids=ENDS)
 def test_what_is_under_way_is_finished(program):
-    assert jobs.ends(BEGINNING + textwrap.dedent(program))[0] == 0
+    status, said = jobs.ends(BEGINNING + textwrap.dedent(program))
+    assert status == 0, said
 
 
 QUIET = BEGINNING.replace("started = ", "# started = ")
