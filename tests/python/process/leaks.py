@@ -163,6 +163,25 @@ def test_layers_made_and_dropped(P_world, capsys):
     stays_constant(2_000, make_and_drop, capsys)
 
 
+def test_layers_of_transformers_made_and_dropped(P_world, capsys):
+    P_x, P_tokens = grid(P_world, [1, job.size, 1]), grid(P_world, [1, job.size])
+    tokens = torch.zeros(2, 3, dtype=torch.int64)
+
+    def make_and_drop(_):
+        network = torch.nn.Sequential(
+            dnn.DistributedEmbedding(P_tokens, 5, 4),
+            dnn.DistributedLayerNorm(P_x, 4),
+            dnn.DistributedTransformerEncoderLayer(P_x, 4, 2, 4, batch_first=True),
+            dnn.DistributedDropout(P_x, 0.1),
+            dnn.DistributedFlatten(P_x, 1),
+            dnn.Local(P_tokens, torch.nn.Tanh()),
+            dnn.DistributedSoftmax(P_tokens, 1),
+        )
+        network(tokens).sum().backward()
+
+    stays_constant(1_000, make_and_drop, capsys)
+
+
 def test_user_communicators_made_and_freed(capsys):
     """What is cached on a communicator goes with it."""
 
