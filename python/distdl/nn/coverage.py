@@ -7,6 +7,7 @@ these are; :class:`distdl.nn.Local` asks them before it calls a module, and the 
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,6 +67,10 @@ def _of_instance(module: Any, n: int) -> Iterable[int]:
     by_channel = module.affine or module.running_mean is not None
     statistics = module.training or module.running_mean is None
     return [*range(-space, 0)] * statistics + [-space - 1] * by_channel
+
+
+def _of_table(module: Any, n: int) -> Iterable[int]:
+    return range(n) if module.max_norm is not None or module.sparse else ()
 
 
 def _but_batch_of_sequence(module: Any, n: int) -> Iterable[int]:
@@ -140,7 +145,7 @@ ALSO: Mapping[str, Rule] = {
     **dict.fromkeys(
         ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout", "RReLU"), _DROPOUT
     ),
-    "Embedding": Rule("", owns=True),
+    "Embedding": Rule("anything, with max_norm or sparse", _of_table, anywhere=True, owns=True),
     "EmbeddingBag": Rule("the entries of a bag", _all_but_batch, owns=True),
     **dict.fromkeys(
         ("MultiheadAttention", "Transformer", "TransformerEncoder", "TransformerDecoder", "TransformerEncoderLayer",
@@ -193,8 +198,22 @@ def problem_of(module: torch.nn.Module, shape: Sequence[int]) -> str:
     return next(_problems(module, list(shape)), "")
 
 
+def _of_torch(module: torch.nn.Module) -> type[torch.nn.Module]:
+    """The class of torch.nn that the module's own class is, or derives from, as a parametrized one does."""
+    return next(kind for kind in type(module).__mro__ if getattr(torch.nn, kind.__name__, None) is kind)
+
+
 def _problems(module: torch.nn.Module, shape: list[int]) -> Iterator[str]:
-    kind = type(module)
+    kind = _of_torch(module)
+    for one in module.modules():
+        chance = getattr(one, "dropout", 0.0) if one.training and math.prod(shape) > 1 else 0.0
+        if isinstance(chance, int | float) and chance > 0 and _of_torch(one) is not torch.nn.Module:
+            yield (
+                f"{type(one).__name__} with dropout={chance} draws random numbers in training, block by block; "
+                "use dropout=0 and a DistributedDropout"
+            )
+    if type(module).forward is not kind.forward:
+        kind = torch.nn.Module  # a class of the user's, which does something else
     if kind is torch.nn.Sequential:
         for one in module.children():
             yield from _problems(one, shape)
@@ -205,16 +224,16 @@ def _problems(module: torch.nn.Module, shape: list[int]) -> Iterator[str]:
         yield from _split(module, rule, shape)
     else:
         for one in module.modules():
-            inner = rule_of(type(one))
+            inner = rule_of(_of_torch(one))
             if inner is not None and inner.anywhere and len([*inner.whole(one, len(shape))]) == len(shape):
                 yield from _split(one, inner, shape)
 
 
 def _split(module: torch.nn.Module, rule: Rule, shape: Sequence[int]) -> Iterator[str]:
-    n, name = len(shape), type(module).__name__
+    n, name, kind = len(shape), type(module).__name__, _of_torch(module)
     for d in rule.whole(module, n):
         if -n <= d < n and shape[d] > 1:
-            ours = "" if name in WORKS else f"; use {layer_name(type(module))}"
+            ours = "" if kind.__name__ in WORKS else f"; use {layer_name(kind)}"
             yield (
                 f"{name} does not work on blocks that split dimension {d % n}, since P_x has shape {list(shape)}: it "
                 f"must not split {rule.condition}{ours}"
@@ -224,9 +243,9 @@ def _split(module: torch.nn.Module, rule: Rule, shape: Sequence[int]) -> Iterato
 def _through(module: torch.nn.Module, shape: list[int]) -> list[int]:
     """The workers along each dimension of a layer's result."""
     n = len(shape)
-    if type(module) is torch.nn.Flatten:
+    if isinstance(module, torch.nn.Flatten):
         return [*shape[: module.start_dim % n], 1, *shape[module.end_dim % n + 1 :]]
-    if type(module) is torch.nn.Unflatten:
+    if isinstance(module, torch.nn.Unflatten):
         d = cast(int, module.dim) % n
         return [*shape[:d], *[1] * len(cast(Sequence[int], module.unflattened_size)), *shape[d + 1 :]]
     return shape

@@ -16,7 +16,7 @@ from distdl.nn.from_sequential import FromSequential
 from distdl.nn.masks import draw_key
 from distdl.nn.module import agreement_among
 from distdl.nn.options import NOT_ATTRIBUTES, comparable, kind_of, split_arguments
-from distdl.nn.tie import tied
+from distdl.nn.tie import ask_for_gradients, tied
 from distdl.parameters.layout import current_kind, cut
 from distdl.parameters.transport import ParameterTransport
 from distdl.partition import Partition
@@ -218,7 +218,10 @@ class Layer(FromSequential):
             return self.compute(*args)
         try:
             self._distdl_forward_pre_hook(self, args)
-            return self.compute(*args)
+            result = self.compute(*args)
+            if agreement.requires_grad and torch.is_grad_enabled():
+                ask_for_gradients(result)
+            return result
         finally:
             agreement.leave()
 
@@ -236,7 +239,7 @@ class Layer(FromSequential):
         """Whether the structure of any tensor of the call changed, on any rank, since the last call. The vote."""
         assert self._distdl_agreement is not None
         count = len(self.tensors)
-        own = repr(input[count:]) if len(input) > count else ""
+        own = self._shown_others(input[count:]) if len(input) > count else ""
         tensors = [
             _MISSING if tensor is None and name not in self.optional else tensor
             for name, tensor in zip(self.tensors, self.looked_at(input[:count]), strict=False)
@@ -251,6 +254,11 @@ class Layer(FromSequential):
         changed = self._distdl_agreement.agree(tensors, parameters, own, key if self.grid.rank == 0 else 0)
         self.random_key = self._distdl_agreement.told
         return changed
+
+    def _shown_others(self, others: Sequence[object]) -> str:
+        """The arguments behind the tensors, by name."""
+        names = list(inspect.signature(self.compute).parameters)[len(self.tensors) :]
+        return ", ".join(f"{name}={value!r}" for name, value in zip(names, others, strict=False))
 
     def _distdl_refuse(self, problem: Exception) -> None:
         if self._distdl_agreement is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from operator import index
+from operator import attrgetter, index
 from typing import Any, ClassVar, cast
 
 import torch
@@ -53,7 +53,11 @@ class Local(Layer):
             torch.nn or a ``torch.nn.Sequential``: the message names the layer to use. Of other modules the author knows
             that they work on each block by itself; batch norms and dropout in training are refused in them, too. Also
             if the module writes into one of its buffers, which would differ from worker to worker.
-        Any exception of the module, on all ranks, in the first call with tensors of this structure.
+        What the module raises, on all ranks, in the first call with tensors of this structure; a type of exception that
+            other ranks may not have becomes a RuntimeError.
+
+    A module of the user's that calls functions such as ``torch.nn.functional.dropout`` draws the same numbers on each
+    block; nobody can notice that from outside. Use :class:`distdl.nn.DistributedDropout`.
 
     Constructing is collective over the communicator that P_x comes from, calling over the ranks of P_x.
     """
@@ -77,6 +81,13 @@ class Local(Layer):
         ours = [type(one).__name__ for one in module.modules() if isinstance(one, Module)]
         if ours:
             raise TypeError(f"Local: {kind} holds a {ours[0]}, a layer over partitions; Local is for layers of torch")
+        modules = [one for _, one in module.named_modules(remove_duplicate=False) if one.state_dict()]
+        if len(modules) > len(set(modules)):
+            twice = next(one for i, one in enumerate(modules) if one in modules[:i])
+            raise ValueError(
+                f"Local: {kind} holds the same {type(twice).__name__} under two names; let two modules share the "
+                "parameters, or call one module twice in forward()"
+            )
         self._check_outputs()
         self._declare_all(module)
         # Parameters, buffers and children of the copy are those of this layer, under the same names.
@@ -112,12 +123,14 @@ class Local(Layer):
         for name, tensor in module.named_parameters(remove_duplicate=False):
             layout = self._whole_on_each(tensor, current_kind())
             self.layouts[name] = layout
-            part = torch.empty(layout.local_shape, dtype=tensor.dtype, device=tensor.device)
+            part = torch.empty(layout.local_shape, dtype=tensor.dtype, device=_device_of(tensor))
             parts.setdefault(id(tensor), torch.nn.Parameter(part, tensor.requires_grad))
         for name, tensor in module.named_buffers(remove_duplicate=False):
             if name in in_state:
                 self.layouts[name] = layout = self._whole_on_each(tensor, "replicated")
-                parts.setdefault(id(tensor), tensor.new_empty(layout.local_shape))
+                parts.setdefault(
+                    id(tensor), torch.empty(layout.local_shape, dtype=tensor.dtype, device=_device_of(tensor))
+                )
         self.__dict__["module"] = copy.deepcopy(module, parts)
         self.__dict__["_given"] = module
 
@@ -131,7 +144,7 @@ class Local(Layer):
         The layers in the module that have no method ``reset_parameters`` keep their values.
         """
         given = self.__dict__.pop("_given", None)
-        if given is not None:
+        if given is not None and not any(tensor.is_meta for tensor in given.state_dict().values()):
             self._take(dict(given.state_dict(keep_vars=True)))
             return
         wholes = {
@@ -188,7 +201,7 @@ class Local(Layer):
     def _distdl_input_changed(self, input: tuple[object, ...]) -> bool:
         assert self._distdl_agreement is not None
         args, kwargs = cast(Call, input[0])
-        own = "".join("et"[one.training] for one in self.modules())
+        own = self._modes()
         given: list[object] = [*args]
         if kwargs or not args or not all(isinstance(one, torch.Tensor) for one in args):
             leaves, structure = tree_flatten((args, kwargs))
@@ -202,6 +215,13 @@ class Local(Layer):
             given = [TypeError(f"cannot be passed to {type(self.module).__name__}: {problem}")]
         return self._distdl_agreement.agree(given, self._declared_parameters(), own)
 
+    def _modes(self) -> str:
+        """Which modules are in training, for messages."""
+        modes = [one.training for one in self.modules()]
+        if len(set(modes)) == 1:
+            return "in training" if modes[0] else "in evaluation"
+        return f"in training: {[name or 'Local' for name, one in self.named_modules() if one.training]}"
+
     def _misfit(self, args: tuple[object, ...], kwargs: dict[str, object]) -> TypeError | None:
         """Why the arguments do not fit the module; it takes a look at their number and names alone."""
         names = (len(args), *kwargs)
@@ -213,10 +233,11 @@ class Local(Layer):
         return None
 
     def _declared_parameters(self) -> list[torch.Tensor]:
-        return [self.get_parameter(name) for name in self._parameter_names]
+        return [attrgetter(name)(self.module) for name in self._parameter_names]
 
     def set_up(self) -> None:
         self.blocks(self.grid)  # raises where the blocks do not fit together
+        self.module.training = self.training
         problem = problem_of(self.module, self.grid.shape)
         if problem:
             raise ValueError(f"Local: {problem}")
@@ -297,6 +318,11 @@ class Local(Layer):
     def extra_repr(self) -> str:
         """The module and the partition."""
         return f"{type(self.module).__name__}({self.module.extra_repr()}), P_x={self.P_x}"
+
+
+def _device_of(tensor: torch.Tensor) -> torch.device | None:
+    """Where its part lives: on the usual device, if nobody has the tensor."""
+    return None if tensor.is_meta else tensor.device
 
 
 def _differ(a: torch.Tensor, b: torch.Tensor) -> bool:

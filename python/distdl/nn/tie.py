@@ -39,3 +39,13 @@ def connected(results: Iterable[object], others: Iterable[object]) -> list[objec
         one + zero.to(one.dtype) if isinstance(one, torch.Tensor) and one.is_floating_point() else one
         for one in results
     ]
+
+
+def ask_for_gradients(results: object) -> None:
+    """Let the results require gradients where those of other ranks do, because of what these ranks passed.
+
+    So ``backward()`` can be called on every rank, as it is on the others.
+    """
+    for one in results if isinstance(results, tuple) else (results,):
+        if isinstance(one, torch.Tensor) and not one.requires_grad and (one.is_floating_point() or one.is_complex()):
+            one.requires_grad_(True)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import distdl
+import distdl.nn as dnn
 from distdl.nn import DistributedLinear, Local
 from support.blocks import balanced, grid, grid_shapes
 from support.families import Example
@@ -246,7 +247,19 @@ class Unequal(torch.nn.Module):
         return x
 
 
+class OwnSoftmax(torch.nn.Softmax):
+    """A class of the user's that does what torch's does."""
+
+
+def parametrized():
+    """A class that torch makes from LayerNorm."""
+    return torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv1d(4, 4, 3, padding=1))
+
+
 REFUSED = {
+    "derived": (lambda: OwnSoftmax(0), "use DistributedSoftmax"),
+    "parametrized": (parametrized, "use DistributedConv1d"),
+    "dropout of LSTM": (lambda: Around(torch.nn.LSTM(3, 2, 2, dropout=0.5)), "dropout=0.5 draws random numbers"),
     "Softmax": (lambda: torch.nn.Softmax(0), "use DistributedSoftmax"),
     "LayerNorm": (lambda: torch.nn.LayerNorm([4, 3], dtype=double), "use DistributedLayerNorm"),
     "Dropout": (lambda: torch.nn.Dropout(0.1), "use DistributedDropout"),
@@ -342,3 +355,45 @@ def test_balanced_blocks_are_not_needed(P_world):
     P = grid(P_world, shapes[0])
     sizes = [balanced(6, job.size, i) for i in range(job.size)][::-1]
     assert_equals_sequential(EXAMPLES["Linear"], P, [[b - a for a, b in sizes], None])
+
+
+@pytest.mark.ranks(2)
+def test_a_module_under_two_names(P_world):
+    """With parameters it is refused; an activation may stand in several places."""
+    P, linear, relu = grid(P_world, (2, 1)), torch.nn.Linear(3, 3), torch.nn.ReLU()
+    raises_everywhere(ValueError, "two names", lambda: Local(P, torch.nn.Sequential(linear, relu, linear)))
+    layer = Local(P, torch.nn.Sequential(linear, relu, torch.nn.Linear(3, 2), relu))
+    assert layer(values((2, 3)).float()).shape == (2, 2)
+
+
+@pytest.mark.ranks(2)
+def test_from_evaluation_to_training(P_world):
+    layer = Local(grid(P_world, (2, 1)), torch.nn.Dropout().eval())
+    layer(values((2, 3)))
+    layer.train()
+    raises_everywhere(ValueError, "use DistributedDropout", lambda: layer(values((2, 3))))
+
+
+@pytest.mark.ranks(2)
+def test_in_place_of_its_parameters(P_world):
+    """Tensors, by torch.func, and a module on the meta device, whose layers give the first values."""
+    P, x = grid(P_world, (2, 1)), values((2, 3))
+    layer = Local(P, torch.nn.Linear(3, 2, dtype=double))
+    doubled = {name: 2 * one.detach() for name, one in layer.named_parameters()}
+    assert torch.equal(torch.func.functional_call(layer, doubled, (x,)), 2 * layer(x))
+    torch.manual_seed(1)
+    layer = Local.from_sequential(torch.nn.Linear(3, 2, dtype=double, device="meta"), P)
+    torch.manual_seed(1)
+    expected = torch.nn.Linear(3, 2, dtype=double)
+    assert torch.allclose(layer(x), expected(x), rtol=1e-14)
+
+
+@pytest.mark.ranks(2)
+def test_gradients_are_asked_for_on_one_rank(P_world):
+    """The result requires gradients on every rank, also where nothing travels."""
+    x = values((2, 3)).requires_grad_(job.rank == 1)
+    for layer in (Local(grid(P_world, (2, 1)), torch.nn.Tanh()), dnn.DistributedFlatten(grid(P_world, (2, 1)), 1)):
+        y = layer(x)
+        assert y.requires_grad
+        y.sum().backward()
+    assert (x.grad is not None) == (job.rank == 1)
