@@ -43,6 +43,11 @@ class Dropping(Layer):
         """Those of dropping an element."""
         return (self.dropout,)
 
+    def is_differentiated(self) -> bool:
+        """Whether any rank's tensors of the call require gradients, as agreed on."""
+        agreement = self._distdl_agreement
+        return agreement is not None and agreement.requires_grad and torch.is_grad_enabled()
+
     def kept(self, p: float, number: int, like: torch.Tensor) -> Kept | None:
         """What weights are multiplied by; None where nothing is dropped.
 
