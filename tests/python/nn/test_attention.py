@@ -336,6 +336,28 @@ def test_gradients_of_one_rank(P_world, method, which):
         assert torch.allclose(own[which].grad, block(derived, P, cuts[which]), rtol=0, atol=1e-13)
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("method", ["heads", "ring"])
+@pytest.mark.parametrize("changed", ["mode", "p"])
+def test_layers_within_in_another_mode(P_world, method, changed):
+    """A stack agrees on what the layers within drop; the next call with equal layers works."""
+    P = grid(P_world, [1, job.size, 1])
+    layer = dnn.DistributedTransformerEncoderLayer(P, 4, 2, 3, 0.3, batch_first=True, method=method)
+    stack = dnn.DistributedTransformerEncoder(P, layer, 2)
+    x = block(scores((2, 6, 4), 1).float(), P, (0, 1, None))
+    for used in (stack, layer):
+        used(x)
+        first = next(iter(getattr(used, "layers", [used])))
+        if job.rank == 0:
+            first.train(changed != "mode")
+            first.dropout = 1.0 if changed == "p" else 0.3
+        raises_everywhere(ValueError, "differ", lambda used=used: used(x))
+        first.train()
+        first.dropout = 0.3
+        assert used(x).shape == x.shape
+
+
 @pytest.mark.ranks(2)
 def test_copies_and_checkpoints(P_world):
     """A stack and its copy give the same; activation checkpointing drops the same elements again."""

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl.collective.construction import PartitionLike
+from distdl.nn.attention.dropped import Dropping, with_more
 from distdl.nn.attention.transformer import (
     Activation,
     DistributedTransformerDecoderLayer,
@@ -37,6 +38,11 @@ class Around(Layer):
         """Those of the layers within, too, since these follow what this layer agreed on."""
         own = self._declared_parameters()
         return [*own, *(one for one in self.parameters() if all(one is not other for other in own))]
+
+    def _distdl_input_changed(self, input: tuple[object, ...]) -> bool:
+        within = [one for one in self.modules() if one is not self and isinstance(one, Layer)]
+        modes = [one.mode() if isinstance(one, Dropping) else (one.training, getattr(one, "p", None)) for one in within]
+        return super()._distdl_input_changed(with_more(self, input, f"dropout within {modes}"))
 
 
 class Stack(Around):
