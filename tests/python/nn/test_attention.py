@@ -358,6 +358,63 @@ def test_layers_within_in_another_mode(P_world, method, changed):
         assert used(x).shape == x.shape
 
 
+def stacks():
+    """A stack and a transformer whose layers have options of their own, in training."""
+    torch.manual_seed(2)
+    options = {"d_model": 4, "nhead": 2, "dim_feedforward": 3, "batch_first": True, "dtype": torch.float64}
+    layer = torch.nn.TransformerEncoderLayer(dropout=0.0, **options)
+    encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    transformer = torch.nn.Transformer(dropout=0.0, num_encoder_layers=2, num_decoder_layers=2, **options)
+    for one in (encoder.layers, transformer.encoder.layers, transformer.decoder.layers):
+        one[1].norm1.eps = one[1].norm2.eps = 0.3
+        one[0].norm_first, one[1].activation = True, torch.nn.functional.gelu
+    transformer.decoder.layers[1].norm3.eps = 0.3
+    transformer.encoder.norm.eps = 0.7
+    return encoder, transformer
+
+
+@pytest.mark.ranks(2)
+def test_layers_with_options_of_their_own(P_world):
+    """Each layer of torch.nn's stacks may have been changed."""
+    P, cut = grid(P_world, [1, job.size, 1]), (0, 1, None)
+    encoder, transformer = stacks()
+    x, y = scores((2, 5, 4), 1), scores((2, 6, 4), 2)
+    mine = dnn.DistributedTransformerEncoder.from_sequential(encoder, P)(block(x, P, cut))
+    assert torch.allclose(joined_blocks(mine, P, x.shape, cut), encoder(x), rtol=0, atol=1e-13)
+    for more in ({}, {"method": "ring"}):
+        layer = dnn.DistributedTransformer.from_sequential(transformer, P, **more)
+        mine = layer(block(x, P, cut), block(y, P, cut))
+        assert torch.allclose(joined_blocks(mine, P, y.shape, cut), transformer(x, y), rtol=0, atol=1e-13)
+    transformer.decoder.layers[1].eval()
+    encoder.layers[0].eval()
+    for kind, twin in ((dnn.DistributedTransformer, transformer), (dnn.DistributedTransformerEncoder, encoder)):
+        modes = dict(twin.named_modules())
+        for name, one in kind.from_sequential(twin, P).named_modules():
+            assert one.training == modes[name].training or not isinstance(one, dnn.Layer), name
+
+
+CHANGES = {
+    "norm2.eps=0.5": lambda layer: setattr(layer.norm2, "eps", 0.5),
+    "self_attn.dropout=0.7": lambda layer: setattr(layer.self_attn, "dropout", 0.7),
+    "dropout1.p=0.2": lambda layer: setattr(layer.dropout1, "p", 0.2),
+    "dropout2.training=False": lambda layer: layer.dropout2.eval(),
+    "random numbers": lambda layer: setattr(layer, "activation", torch.nn.Dropout(0.1)),
+}
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("text", CHANGES)
+def test_what_no_layer_expresses(P_world, text):
+    """The message names what was changed in the layer of torch.nn, in it and in a stack of it."""
+    P = grid(P_world, [1, job.size, 1])
+    twin = torch.nn.Transformer(4, 2, 2, 2, 3, batch_first=True)
+    for stack in (twin.encoder, twin.decoder):
+        CHANGES[text](stack.layers[1])
+    for one in (twin, twin.encoder, twin.decoder, twin.encoder.layers[1], twin.decoder.layers[1]):
+        kind = getattr(dnn, f"Distributed{type(one).__name__}")
+        raises_everywhere(TypeError, text, lambda kind=kind, one=one: kind.from_sequential(one, P))
+
+
 @pytest.mark.ranks(2)
 def test_copies_and_checkpoints(P_world):
     """A stack and its copy give the same; activation checkpointing drops the same elements again."""
