@@ -263,6 +263,158 @@ def test_a_mask_with_gradients(P_world, method):
         assert torch.allclose(joined_blocks(of_bias, P, bias.shape, cut), expected[1], rtol=0, atol=1e-12)
 
 
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("method", [None, "heads", "ring"])
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize(("dtype", "low"), [(torch.float32, -1e9), (torch.float64, torch.finfo(torch.float64).min)])
+def test_rows_of_low_scores(P_world, method, learned, dtype, low):
+    """Where all keys of a query have a score that is finite and very low, all of them count."""
+    q, k, v = (scores((2, 4, 5, 3), seed).to(dtype) for seed in (1, 2, 3))
+    mask = torch.zeros(5, 5, dtype=dtype)
+    mask[1], mask[3, :4] = low, low
+    wholes = [x.clone().requires_grad_() for x in (q, k, v, mask)]
+    expected = torch.ops.aten._scaled_dot_product_attention_math(*wholes)[0]
+    derived = torch.autograd.grad(expected.square().sum(), wholes)
+    P, cuts = grid(P_world, [1, 1, job.size, 1]), [(0, 1, 2, 3)] * 3 + [(2, None)]
+    own = [block(x, P, cut).requires_grad_() for x, cut in zip((q, k, v, mask), cuts, strict=True)]
+    own[3].requires_grad_(learned)
+    result = dnn.DistributedScaledDotProductAttention(P, method=method)(*own)
+    used = own if learned else own[:3]
+    found = torch.autograd.grad(result.square().sum(), used)
+    near = functools.partial(torch.allclose, rtol=0, atol=1e3 * torch.finfo(dtype).eps)
+    assert near(joined_blocks(result, P, q.shape, cuts[0]), expected)
+    for mine, whole, cut in zip(found, derived, cuts, strict=False):
+        assert near(joined_blocks(mine, P, whole.shape, cut), whole)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("method", ["heads", "ring"])
+def test_causal_with_low_padding(P_world, method):
+    """The first queries look at keys alone that are padding, with a score that is finite and very low."""
+    torch.manual_seed(0)
+    twin = torch.nn.MultiheadAttention(4, 2, batch_first=True)
+    P = grid(P_world, [1, job.size, 1])
+    layer = dnn.DistributedMultiheadAttention.from_sequential(twin, P, method=method)
+    x, padding = scores((2, 6, 4), 1).float(), torch.zeros(2, 6)
+    padding[:, :4] = -1e9
+    mask = torch.full((6, 6), -torch.inf).triu(1)
+    expected = twin(x, x, x, padding, True, mask)[0]
+    own = block(x, P, (0, 1, None))
+    for more in ({"is_causal": True}, {"attn_mask": block(mask, P, (1, None))}):
+        mine, _ = layer(own, own, own, block(padding, P, (0, 1)), need_weights=False, **more)
+        assert torch.allclose(joined_blocks(mine, P, x.shape, (0, 1, None)), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("method", [None, "heads", "ring"])
+def test_scores_times_0(P_world, method):
+    """A scale of 0 is no scale that is absent."""
+    q, k, v = (scores((2, 4, 5, 3), seed) for seed in (1, 2, 3))
+    P = grid(P_world, [1, 1, job.size, 1])
+    layer = dnn.DistributedScaledDotProductAttention(P, scale=0.0, method=method)
+    mine = layer(*(block(x, P, (0, 1, 2, 3)) for x in (q, k, v)))
+    expected = v.mean(-2, keepdim=True).expand_as(q)
+    assert torch.allclose(joined_blocks(mine, P, q.shape, (0, 1, 2, 3)), expected, rtol=0, atol=1e-14)
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("method", ["heads", "ring"])
+@pytest.mark.parametrize("which", [0, 1, 3])
+def test_gradients_of_one_rank(P_world, method, which):
+    """Where the tensors of one rank alone ask for gradients, the others take part in their communication."""
+    q, k, v, mask = (*(scores((2, 4, 5, 3), seed) for seed in (1, 2, 3)), scores((5, 5), 4))
+    wholes = [x.clone().requires_grad_() for x in (q, k, v, mask)]
+    expected = torch.nn.functional.scaled_dot_product_attention(*wholes)
+    derived = torch.autograd.grad(expected.square().sum(), wholes)[which]
+    P, cuts = grid(P_world, [1, 1, job.size, 1]), [(0, 1, 2, 3)] * 3 + [(2, None)]
+    own = [block(x, P, cut) for x, cut in zip((q, k, v, mask), cuts, strict=True)]
+    own[which].requires_grad_(job.rank == 0)
+    result = dnn.DistributedScaledDotProductAttention(P, method=method)(*own)
+    if result.requires_grad:
+        result.square().sum().backward()
+    if job.rank == 0:
+        assert torch.allclose(own[which].grad, block(derived, P, cuts[which]), rtol=0, atol=1e-13)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("method", ["heads", "ring"])
+@pytest.mark.parametrize("changed", ["mode", "p"])
+def test_layers_within_in_another_mode(P_world, method, changed):
+    """A stack agrees on what the layers within drop; the next call with equal layers works."""
+    P = grid(P_world, [1, job.size, 1])
+    layer = dnn.DistributedTransformerEncoderLayer(P, 4, 2, 3, 0.3, batch_first=True, method=method)
+    stack = dnn.DistributedTransformerEncoder(P, layer, 2)
+    x = block(scores((2, 6, 4), 1).float(), P, (0, 1, None))
+    for used in (stack, layer):
+        used(x)
+        first = next(iter(getattr(used, "layers", [used])))
+        if job.rank == 0:
+            first.train(changed != "mode")
+            first.dropout = 1.0 if changed == "p" else 0.3
+        raises_everywhere(ValueError, "differ", lambda used=used: used(x))
+        first.train()
+        first.dropout = 0.3
+        assert used(x).shape == x.shape
+
+
+def stacks():
+    """A stack and a transformer whose layers have options of their own, in training."""
+    torch.manual_seed(2)
+    options = {"d_model": 4, "nhead": 2, "dim_feedforward": 3, "batch_first": True, "dtype": torch.float64}
+    layer = torch.nn.TransformerEncoderLayer(dropout=0.0, **options)
+    encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    transformer = torch.nn.Transformer(dropout=0.0, num_encoder_layers=2, num_decoder_layers=2, **options)
+    for one in (encoder.layers, transformer.encoder.layers, transformer.decoder.layers):
+        one[1].norm1.eps = one[1].norm2.eps = 0.3
+        one[0].norm_first, one[1].activation = True, torch.nn.functional.gelu
+    transformer.decoder.layers[1].norm3.eps = 0.3
+    transformer.encoder.norm.eps = 0.7
+    return encoder, transformer
+
+
+@pytest.mark.ranks(2)
+def test_layers_with_options_of_their_own(P_world):
+    """Each layer of torch.nn's stacks may have been changed."""
+    P, cut = grid(P_world, [1, job.size, 1]), (0, 1, None)
+    encoder, transformer = stacks()
+    x, y = scores((2, 5, 4), 1), scores((2, 6, 4), 2)
+    mine = dnn.DistributedTransformerEncoder.from_sequential(encoder, P)(block(x, P, cut))
+    assert torch.allclose(joined_blocks(mine, P, x.shape, cut), encoder(x), rtol=0, atol=1e-13)
+    for more in ({}, {"method": "ring"}):
+        layer = dnn.DistributedTransformer.from_sequential(transformer, P, **more)
+        mine = layer(block(x, P, cut), block(y, P, cut))
+        assert torch.allclose(joined_blocks(mine, P, y.shape, cut), transformer(x, y), rtol=0, atol=1e-13)
+    transformer.decoder.layers[1].eval()
+    encoder.layers[0].eval()
+    for kind, twin in ((dnn.DistributedTransformer, transformer), (dnn.DistributedTransformerEncoder, encoder)):
+        modes = dict(twin.named_modules())
+        for name, one in kind.from_sequential(twin, P).named_modules():
+            assert one.training == modes[name].training or not isinstance(one, dnn.Layer), name
+
+
+CHANGES = {
+    "norm2.eps=0.5": lambda layer: setattr(layer.norm2, "eps", 0.5),
+    "self_attn.dropout=0.7": lambda layer: setattr(layer.self_attn, "dropout", 0.7),
+    "dropout1.p=0.2": lambda layer: setattr(layer.dropout1, "p", 0.2),
+    "dropout2.training=False": lambda layer: layer.dropout2.eval(),
+    "random numbers": lambda layer: setattr(layer, "activation", torch.nn.Dropout(0.1)),
+}
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("text", CHANGES)
+def test_what_no_layer_expresses(P_world, text):
+    """The message names what was changed in the layer of torch.nn, in it and in a stack of it."""
+    P = grid(P_world, [1, job.size, 1])
+    twin = torch.nn.Transformer(4, 2, 2, 2, 3, batch_first=True)
+    for stack in (twin.encoder, twin.decoder):
+        CHANGES[text](stack.layers[1])
+    for one in (twin, twin.encoder, twin.decoder, twin.encoder.layers[1], twin.decoder.layers[1]):
+        kind = getattr(dnn, f"Distributed{type(one).__name__}")
+        raises_everywhere(TypeError, text, lambda kind=kind, one=one: kind.from_sequential(one, P))
+
+
 @pytest.mark.ranks(2)
 def test_copies_and_checkpoints(P_world):
     """A stack and its copy give the same; activation checkpointing drops the same elements again."""

@@ -14,6 +14,11 @@ from distdl.nn.precision import wide
 from distdl.parameters.layout import Interval
 
 
+def with_more(layer: Layer, input: tuple[object, ...], more: str) -> tuple[object, ...]:
+    """The arguments of a call, with what else has to be equal on all ranks behind them."""
+    return (*input, *(None,) * (len(layer.tensors) - len(input)), more)
+
+
 class Dropping(Layer):
     """A layer that drops elements of several tensors in a call, each by its index in the whole tensor.
 
@@ -42,6 +47,18 @@ class Dropping(Layer):
     def probabilities(self) -> tuple[float, ...]:
         """Those of dropping an element."""
         return (self.dropout,)
+
+    def _distdl_input_changed(self, input: tuple[object, ...]) -> bool:
+        return super()._distdl_input_changed(with_more(self, input, f"dropout {self.mode()}"))
+
+    def mode(self) -> tuple[float, ...]:
+        """The probabilities that count in the next call, which have to be equal on all ranks."""
+        return self.probabilities() if self.training else ()
+
+    def is_differentiated(self) -> bool:
+        """Whether any rank's tensors of the call require gradients, as agreed on."""
+        agreement = self._distdl_agreement
+        return agreement is not None and agreement.requires_grad and torch.is_grad_enabled()
 
     def kept(self, p: float, number: int, like: torch.Tensor) -> Kept | None:
         """What weights are multiplied by; None where nothing is dropped.

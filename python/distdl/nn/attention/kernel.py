@@ -15,6 +15,7 @@ Masks: TypeAlias = Sequence[torch.Tensor]
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+_LARGE = 256.0  # a logarithm of a sum that is larger has lost too much of the sum to rounding
 
 
 class Rule(NamedTuple):
@@ -147,6 +148,60 @@ def flash_backward(
     return tuple(one[..., : whole.shape[-1]].reshape(whole.shape) for one, whole in zip(found, (q, k, v), strict=True))
 
 
+def is_large(logarithms: torch.Tensor) -> bool:
+    """Whether logarithms of sums do not tell the sums, which large scores leave no digits for."""
+    return bool(((logarithms.abs() > _LARGE) & logarithms.isfinite()).any())
+
+
+def _scores(q: torch.Tensor, k: torch.Tensor, masks: Masks, rule: Rule) -> torch.Tensor:
+    scores = (wide(q) * rule.scale) @ wide(k).transpose(-2, -1)
+    mask = additive(masks, rule.reach, q.shape[-2], k.shape[-2], q)
+    return scores if mask is None else scores + mask
+
+
+def finite(largest: torch.Tensor) -> torch.Tensor:
+    """The largest scores, 0 for queries that look at no key: their weights become 0."""
+    return largest.masked_fill(largest == -torch.inf, 0.0)
+
+
+def apart(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, masks: Masks, rule: Rule
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The output, the largest score, and the sum of the exponentials of the scores less the largest, by query."""
+    output, logarithms = flash(q, k, v, masks, rule)
+    if not is_large(logarithms):
+        return output, logarithms, torch.ones_like(logarithms)
+    scores = _scores(q, k, masks, rule)
+    largest = scores.amax(-1)
+    weights = (scores - finite(largest).unsqueeze(-1)).exp()
+    total = weights.sum(-1)
+    output = (weights @ wide(v)) / total.masked_fill(total == 0.0, 1.0).unsqueeze(-1)
+    return output.to(q.dtype), largest, total
+
+
+def apart_backward(
+    gradient: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    output: torch.Tensor,
+    largest: torch.Tensor,
+    total: torch.Tensor,
+    masks: Masks,
+    rule: Rule,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The gradients of q, k, v and of the scores, where output, largest and total may be those of more keys."""
+    dtype, gradient, output = q.dtype, wide(gradient), wide(output)
+    weights = (_scores(q, k, masks, rule) - finite(largest).unsqueeze(-1)).exp()
+    weights = weights / total.masked_fill(total == 0.0, 1.0).unsqueeze(-1)
+    of_values = weights.transpose(-2, -1) @ gradient
+    of_weights = gradient @ wide(v).transpose(-2, -1)
+    of_scores = weights * (of_weights - (gradient * output).sum(-1, keepdim=True))
+    of_queries = of_scores @ wide(k) * rule.scale
+    of_keys = of_scores.transpose(-2, -1) @ wide(q) * rule.scale
+    return of_queries.to(dtype), of_keys.to(dtype), of_values.to(dtype), of_scores
+
+
 class _Flash(torch.autograd.Function):
     """Attention that keeps no scores: the backward pass computes them again."""
 
@@ -164,6 +219,9 @@ class _Flash(torch.autograd.Function):
         q, k, v, output, sums, *masks = ctx.saved_tensors
         if torch.is_grad_enabled():  # for second derivatives, which the kernel does not have
             found = recomputed(lambda q, k, v: composed(q, k, v, masks, ctx.rule)[0], (q, k, v), gradients[0])
+        elif is_large(sums):
+            more = apart(q, k, v, masks, ctx.rule)
+            found = apart_backward(gradients[0], q, k, v, *more, masks, ctx.rule)[:3]
         else:
             found = flash_backward(gradients[0], q, k, v, output, sums, masks, ctx.rule)
         return (*found, None, *(None for _ in masks))

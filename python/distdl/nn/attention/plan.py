@@ -105,6 +105,7 @@ class Plan:
         scale: float | None = None,
         kept: Kept | None = None,
         further: tuple[torch.Tensor, torch.Tensor] | None = None,
+        differentiated: bool = False,
     ) -> torch.Tensor:
         """The results of this worker's queries.
 
@@ -116,12 +117,13 @@ class Plan:
             kept: of dropout.
             further: a key and a value for each head that all queries look at as well, behind all other keys. The masks
                 have a column for each of them.
+            differentiated: whether tensors of any worker require gradients.
         """
-        scale = q.shape[-1] ** -0.5 if scale is None and q.shape[-1] else (scale or 1.0)
+        scale = _scale(q, scale)
         if self.method == "heads":
             return self._in_heads(q, k, v, masks, scale, kept, further)
-        if self.method == "ring" and kept is None and further is None and not any(m.requires_grad for m in masks):
-            return self._ring(q, k, v, masks, scale)
+        if self.method == "ring" and kept is None and further is None:
+            return self._ring(q, k, v, masks, scale, differentiated)
         return self._gathered(q, k, v, masks, scale, kept, further)
 
     def _gathered(
@@ -167,9 +169,8 @@ class Plan:
         further: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The results and the weights of this worker's queries, which are nan for a query that looks at no key."""
-        scale = q.shape[-1] ** -0.5 if scale is None else scale
         k, v, reach = self._all_keys(k, v, further)
-        rule = Rule(scale, reach)
+        rule = Rule(_scale(q, scale), reach)
         return composed(q, k, v, masks, rule, self._kept(kept, k.shape[-2]), zero_rows=False)
 
     def _in_heads(
@@ -203,6 +204,13 @@ class Plan:
             weights = kept(whole, [*batch, (start, stop), (0, rows), (0, keys)])
         rule = Rule(scale, 0 if g.causal else None)
         return self._back(attend(q, k, v, masks, rule, weights))
+
+
+def _scale(q: torch.Tensor, scale: float | None) -> float:
+    """The factor of the scores: 1 / sqrt(E) where none is given."""
+    if scale is not None:
+        return scale
+    return float(q.shape[-1] ** -0.5) if q.shape[-1] else 1.0
 
 
 def _joined(x: torch.Tensor, further: torch.Tensor) -> torch.Tensor:

@@ -197,6 +197,7 @@ class Projected:
         mask: torch.Tensor | None,
         kept: Kept | None = None,
         need_weights: bool = False,
+        differentiated: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The results of this worker's queries, and the weights (N, H, L, S) where they are wanted."""
         q, k, v = self._projections(parameters, query, key, value)
@@ -206,7 +207,7 @@ class Projected:
         if need_weights:
             y, weights = self.plan.weights(q, k, v, masks, None, kept, further)
         else:
-            y = self.plan(q, k, v, masks, None, kept, further)
+            y = self.plan(q, k, v, masks, None, kept, further, differentiated)
         y = y.transpose(1, 2).reshape(y.shape[0], y.shape[2], self.embed_dim)
         y = F.linear(y, parameters[f"{self.prefix}out_proj.weight"], parameters.get(f"{self.prefix}out_proj.bias"))
         if self.dims == 2:

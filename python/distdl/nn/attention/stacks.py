@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self, cast
 
 import torch
 import torch.nn.functional as F
 
 from distdl.collective.construction import PartitionLike
+from distdl.nn.attention.dropped import Dropping, with_more
 from distdl.nn.attention.transformer import (
     Activation,
     DistributedTransformerDecoderLayer,
@@ -38,6 +40,30 @@ class Around(Layer):
         own = self._declared_parameters()
         return [*own, *(one for one in self.parameters() if all(one is not other for other in own))]
 
+    def _distdl_input_changed(self, input: tuple[object, ...]) -> bool:
+        within = [one for one in self.modules() if one is not self and isinstance(one, Layer)]
+        modes = [one.mode() if isinstance(one, Dropping) else (one.training, getattr(one, "p", None)) for one in within]
+        return super()._distdl_input_changed(with_more(self, input, f"dropout within {modes}"))
+
+    @classmethod
+    def from_sequential(
+        cls, module: torch.nn.Module, P_x: PartitionLike, *partitions: PartitionLike, root: int = 0, **more: object
+    ) -> Self:
+        """The layer that does what a layer of torch.nn does; see :meth:`distdl.nn.Layer.from_sequential`.
+
+        The layers within have their own options and modes. TypeError if this layer cannot express one of them.
+        """
+        made = super().from_sequential(module, P_x, *partitions, root=root, **more)
+        modes = {name: one.training for name, one in module.named_modules()}
+        for name, one in made.named_modules():
+            if isinstance(one, Layer) and name in modes:
+                one.train(modes[name])
+        return made
+
+
+def _are_equal(options: Sequence[Mapping[str, object]]) -> bool:
+    return all(one == options[0] for one in options)
+
 
 class Stack(Around):
     """The common part of encoders and decoders: copies of a layer, and a norm behind them.
@@ -54,10 +80,13 @@ class Stack(Around):
     def check_options(self) -> None:
         name = type(self).__name__
         given, norm = self.given[self.option], self.given["norm"]
-        if not isinstance(given, (Layer, *self.of.sequential_classes())):
+        each = given if isinstance(given, torch.nn.ModuleList) and len(given) else [given]
+        if not all(isinstance(one, (Layer, *self.of.sequential_classes())) for one in each):
             raise TypeError(f"{name}: {self.option}={given!r}; it has to be a {self.of.__name__}, or torch.nn's")
         if integer(name, self.num_layers, "num_layers") < 1:
             raise ValueError(f"{name}: num_layers={self.num_layers}; it must be at least 1")
+        if isinstance(given, torch.nn.ModuleList) and len(given) != self.num_layers:
+            raise ValueError(f"{name}: num_layers={self.num_layers}; {self.option} has {len(given)} layers")
         if norm is not None and not isinstance(norm, Layer | torch.nn.LayerNorm):
             raise TypeError(f"{name}: norm={norm!r}; it has to be a layer of distdl, a torch.nn.LayerNorm, or None")
         del self.__dict__[self.option], self.__dict__["norm"]
@@ -89,8 +118,13 @@ class Stack(Around):
         return {name: name_of(type(self.given[name])) for name in (self.option, "norm")}
 
     def append_layers(self) -> None:
-        """Make the layers, all with the parameters of the one that was given."""
+        """Make the layers, all with the parameters of the one that was given; or take those of a list."""
         given = self.given[self.option]
+        if isinstance(given, torch.nn.ModuleList):
+            with torch.random.fork_rng(devices=[]):
+                for one in given:
+                    self.layers.append(one if isinstance(one, Layer) else self.of.from_sequential(one, self.P_x))
+            return
         prototype = given if isinstance(given, Layer) else self.of.from_sequential(given, self.P_x)
         partitions = [getattr(prototype, name) for name in prototype.partitions]
         for _ in range(self.num_layers):
@@ -120,7 +154,23 @@ class Stack(Around):
     @classmethod
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
         """The options of this layer's constructor, as a layer of torch.nn has them."""
-        return {cls.option: module.layers[0], "num_layers": module.num_layers, "norm": module.norm}
+        layers = module.layers
+        given = layers[0] if _are_equal([cls.of.options_of(one) for one in layers]) else layers
+        return {cls.option: given, "num_layers": len(layers), "norm": module.norm}
+
+    @classmethod
+    def _unfit(cls, module: object) -> TypeError | None:
+        problem = super()._unfit(module)
+        if problem is None:
+            assert isinstance(module, torch.nn.Module)
+            for i, one in enumerate(module.layers):
+                problem = problem or cls._unfit_within(one, i)
+        return problem
+
+    @classmethod
+    def _unfit_within(cls, layer: torch.nn.Module, i: int) -> TypeError | None:
+        problem = cls.of._unfit(layer)
+        return None if problem is None else TypeError(f"{cls.__name__}: layers[{i}] does not fit: {problem}")
 
 
 class DistributedTransformerEncoder(Stack):
@@ -129,7 +179,8 @@ class DistributedTransformerEncoder(Stack):
     Args:
         P_x: the partition of the input.
         encoder_layer: a :class:`distdl.nn.DistributedTransformerEncoderLayer` on P_x, or a
-            ``torch.nn.TransformerEncoderLayer``. The layers are copies of it.
+            ``torch.nn.TransformerEncoderLayer``. The layers are copies of it. Or a ``torch.nn.ModuleList`` of
+            num_layers such layers, each with options of its own; those of distdl are taken as they are.
         num_layers: how many.
         norm: a layer behind them: one of distdl, or a ``torch.nn.LayerNorm`` over the features.
         enable_nested_tensor, mask_check: of torch.nn's fast path; without meaning here. Padded tokens have results
@@ -184,7 +235,8 @@ class DistributedTransformerDecoder(Stack):
     Args:
         P_x: the partition of the target, and of the memory.
         decoder_layer: a :class:`distdl.nn.DistributedTransformerDecoderLayer` on P_x, or a
-            ``torch.nn.TransformerDecoderLayer``. The layers are copies of it.
+            ``torch.nn.TransformerDecoderLayer``. The layers are copies of it. Or a ``torch.nn.ModuleList`` of
+            num_layers such layers, each with options of its own; those of distdl are taken as they are.
         num_layers: how many.
         norm: a layer behind them: one of distdl, or a ``torch.nn.LayerNorm`` over the features.
 
@@ -230,6 +282,14 @@ class DistributedTransformerDecoder(Stack):
         for layer in self.layers:
             tgt = layer(tgt, memory, *masks, bool(tgt_is_causal), bool(memory_is_causal))
         return self.normalized(tgt)
+
+
+_STACKS: Mapping[str, type[Stack]] = {
+    "encoder": DistributedTransformerEncoder,
+    "decoder": DistributedTransformerDecoder,
+}
+_SHARED = ("d_model", "nhead", "dim_feedforward", "dropout", "activation", "layer_norm_eps", "batch_first",
+           "norm_first", "bias", "device", "dtype", "method")  # fmt: skip
 
 
 class DistributedTransformer(Around):
@@ -324,9 +384,7 @@ class DistributedTransformer(Around):
     def _part(self, kind: type[Stack], custom: torch.nn.Module | None, layers: int) -> torch.nn.Module:
         if custom is not None:
             return custom
-        shared = ("d_model", "nhead", "dim_feedforward", "dropout", "activation", "layer_norm_eps", "batch_first",
-                  "norm_first", "bias", "device", "dtype", "method")  # fmt: skip
-        layer = kind.of(self.P_x, **{name: self.given[name] for name in shared})  # type: ignore[arg-type]
+        layer = kind.of(self.P_x, **{name: self.given[name] for name in _SHARED})  # type: ignore[arg-type]
         own: dict[str, object] = {name: self.given[name] for name in ("device", "dtype")}
         norm = torch.nn.LayerNorm(self.d_model, self.layer_norm_eps, bias=bool(self.given["bias"]), **own)
         return kind(self.P_x, layer, layers, norm)  # type: ignore[call-arg, arg-type]
@@ -343,13 +401,46 @@ class DistributedTransformer(Around):
     @classmethod
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
         """The options of this layer's constructor, as a layer of torch.nn has them."""
-        stacks = {"encoder": DistributedTransformerEncoderLayer, "decoder": DistributedTransformerDecoderLayer}
         options: dict[str, object] = {}
-        for name, kind in stacks.items():
+        for name, kind in _STACKS.items():
             stack = getattr(module, name)
-            options |= kind.options_of(stack.layers[0])
-            options[f"num_{name}_layers"] = stack.num_layers
+            options |= kind.of.options_of(stack.layers[0])
+            options[f"num_{name}_layers"] = len(stack.layers)
         return options
+
+    @classmethod
+    def _unfit(cls, module: object) -> TypeError | None:
+        problem = super()._unfit(module)
+        for name, kind in _STACKS.items():
+            problem = problem or kind._unfit(getattr(module, name))
+        return problem
+
+    @classmethod
+    def from_sequential(
+        cls, module: torch.nn.Module, P_x: PartitionLike, *partitions: PartitionLike, root: int = 0, **more: object
+    ) -> Self:
+        """The layer that does what a layer of torch.nn does; see :meth:`distdl.nn.Layer.from_sequential`.
+
+        The layers within have their own options and modes. TypeError if this layer cannot express one of them.
+        """
+        if cls._unfit(module) is None and not cls._is_uniform(module):
+            shared: dict[str, Any] = {name: value for name, value in more.items() if name in _SHARED}
+            for name, kind in _STACKS.items():
+                stack, make = getattr(module, name), cast(Callable[..., Stack], kind)
+                layers = [kind.of.from_sequential(one, P_x, root=root, **shared) for one in stack.layers]
+                more.setdefault(f"custom_{name}", make(P_x, torch.nn.ModuleList(layers), len(layers), stack.norm))
+        return super().from_sequential(module, P_x, *partitions, root=root, **more)
+
+    @staticmethod
+    def _is_uniform(module: torch.nn.Module) -> bool:
+        """Whether all layers have the same options, and the norms behind them are as those within."""
+        stacks = [(getattr(module, name), kind) for name, kind in _STACKS.items()]
+        options = [kind.of.options_of(one) for stack, kind in stacks for one in stack.layers]
+        wanted = (options[0]["layer_norm_eps"], options[0]["bias"])
+        norms = [stack.norm for stack, _ in stacks]
+        return _are_equal(options) and all(
+            isinstance(norm, torch.nn.LayerNorm) and (norm.eps, norm.bias is not None) == wanted for norm in norms
+        )
 
     def compute(
         self,

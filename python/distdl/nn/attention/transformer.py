@@ -27,6 +27,14 @@ def name_of(function: object) -> str:
     return function if isinstance(function, str) else getattr(function, "__qualname__", "") or repr(function)
 
 
+def _is_random(activation: object) -> bool:
+    """Whether an activation draws numbers, which would be other ones on each rank."""
+    random = (torch.nn.modules.dropout._DropoutNd, torch.nn.RReLU)
+    if isinstance(activation, torch.nn.Module):
+        return any(isinstance(one, random) for one in activation.modules())
+    return activation is F.dropout
+
+
 class TransformerLayer(Dropping):
     """The common part of the layers of encoders and decoders: attention, a feedforward network, and norms.
 
@@ -80,6 +88,8 @@ class TransformerLayer(Dropping):
             check_choice(name, "activation", self.activation, _ACTIVATIONS)
         elif not callable(self.activation) or list(getattr(self.activation, "parameters", list)()):
             raise TypeError(f"{name}: activation={self.activation!r}; it has to be a function without parameters")
+        if _is_random(self.activation):
+            raise TypeError(f"{name}: activation={self.activation!r}; it must not draw random numbers")
         self._projected = [
             Projected(
                 self,
@@ -127,6 +137,43 @@ class TransformerLayer(Dropping):
             "bias": linear.bias is not None,
         }
 
+    @classmethod
+    def _unfit(cls, module: object) -> TypeError | None:
+        problem = super()._unfit(module)
+        if problem is not None:
+            return problem
+        assert isinstance(module, torch.nn.Module)
+        for values in cls._in_common(module):
+            (first, wanted), *others = values.items()
+            for name, value in others:
+                if value != wanted:
+                    return TypeError(
+                        f"{cls.__name__}: from_sequential was passed a {type(module).__name__} with {first}={wanted} "
+                        f"and {name}={value}; this layer has one value for both"
+                    )
+        return None
+
+    @classmethod
+    def _in_common(cls, module: torch.nn.Module) -> list[dict[str, object]]:
+        """What a layer of torch.nn has in several places, which has to be the same there."""
+        children = dict(module.named_children())
+        drops = {name: one for name, one in children.items() if name.startswith("dropout")}
+        attentions = {name: children[name] for name in cls.attentions}
+        norms = {name: one for name, one in children.items() if name.startswith("norm") and name[4:].isdigit()}
+        probabilities = {f"{name}.p": getattr(one, "p", None) for name, one in drops.items()}
+        probabilities |= {f"{name}.dropout": one.dropout for name, one in attentions.items()}
+        found: list[dict[str, object]] = [
+            probabilities,
+            {f"type({name})": type(one).__name__ for name, one in norms.items()},
+            {f"{name}.eps": getattr(one, "eps", None) for name, one in norms.items()},
+            {f"{name}.num_heads": one.num_heads for name, one in attentions.items()},
+            {f"{name}.batch_first": one.batch_first for name, one in attentions.items()},
+        ]
+        if any(probabilities.values()):
+            modes = {f"{name}.training": one.training for name, one in (drops | attentions).items()}
+            found.append({"training": module.training, **modes})
+        return found
+
     # The parts of a call
 
     def norm(self, number: int, x: torch.Tensor, parameters: Parameters) -> torch.Tensor:
@@ -145,7 +192,10 @@ class TransformerLayer(Dropping):
     ) -> torch.Tensor:
         """Let tokens attend to a memory."""
         kept = self.kept(self.dropout, 2 * number, x)
-        y, _ = self._projected[number](parameters, x, memory, memory, padding, mask, kept)
+        differentiated = self.is_differentiated()
+        y, _ = self._projected[number](
+            parameters, x, memory, memory, padding, mask, kept, differentiated=differentiated
+        )
         return self.drop(y, self.dropout, 2 * number + 1)
 
     def feed_forward(self, x: torch.Tensor, parameters: Parameters) -> torch.Tensor:
