@@ -16,7 +16,7 @@ from distdl.nn.from_sequential import FromSequential
 from distdl.nn.masks import draw_key
 from distdl.nn.module import agreement_among
 from distdl.nn.options import NOT_ATTRIBUTES, comparable, kind_of, split_arguments
-from distdl.nn.tie import tied
+from distdl.nn.tie import recomputed, tied
 from distdl.parameters.layout import current_kind, cut
 from distdl.parameters.transport import ParameterTransport
 from distdl.partition import Partition
@@ -218,7 +218,7 @@ class Layer(FromSequential):
             return self.compute(*args)
         try:
             self._distdl_forward_pre_hook(self, args)
-            return self.compute(*args)
+            return recomputed(self.compute(*args))
         finally:
             agreement.leave()
 

@@ -189,3 +189,23 @@ def test_without_the_structure_check(P_world):
         y = layer(block_of(x, P_x))
     torch.manual_seed(3)
     assert torch.equal(assemble(y, P_x, x.shape), by_definition("Dropout", x, masks.draw_key(), 0.5))
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("name", ["Dropout", "Linear", "L1Loss", "Pad"])
+def test_checkpoint_where_some_ranks_have_no_block(P_world, name):
+    """All ranks compute the call again, also those that save nothing by themselves."""
+    P_x, first = grid(P_world, (1, 1), [job.size - 1]), grid(P_world, (1, 1))
+    make = {
+        "Dropout": lambda: dnn.DistributedDropout(P_x, as_sequential=True),
+        "Linear": lambda: dnn.DistributedLinear(P_x, first, first, 4, 4, dtype=torch.float64),
+        "L1Loss": lambda: dnn.DistributedL1Loss(P_x),
+        "Pad": lambda: dnn.DistributedPad(P_x, (1, 1), "reflect"),
+    }
+    layer, x = make[name](), block_of(values((3, 4)), P_x).requires_grad_()
+    call = (lambda x: layer(x, x.detach() - 1)) if name == "L1Loss" else layer
+    gradients = []
+    for again in (lambda x: checkpoint(call, x, use_reentrant=False), call):
+        torch.manual_seed(5)
+        gradients.append(torch.autograd.grad(again(x * 1.0).sum(), x)[0])
+    assert torch.equal(*gradients)
