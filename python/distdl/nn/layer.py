@@ -126,6 +126,10 @@ class Layer(FromSequential):
         """The tensors of a call for the agreement; an exception in place of a tensor says what is wrong with it."""
         return inputs
 
+    def compared_each_call(self) -> str:
+        """What else has to be equal on all ranks in each call, for people; where it changes, :meth:`set_up` runs."""
+        return ""
+
     def is_random(self) -> bool:
         """Whether the next call draws random numbers; the same on all ranks.
 
@@ -241,6 +245,8 @@ class Layer(FromSequential):
             _MISSING if tensor is None and name not in self.optional else tensor
             for name, tensor in zip(self.tensors, self.looked_at(input[:count]), strict=False)
         ]
+        if more := self.compared_each_call():
+            own = f"{own}, {more}" if own else more
         try:
             parameters = self._agreed_parameters()
         except Exception as error:  # of a parametrization, or of a parameter that was deleted

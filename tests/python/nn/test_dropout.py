@@ -209,3 +209,30 @@ def test_checkpoint_where_some_ranks_have_no_block(P_world, name):
         torch.manual_seed(5)
         gradients.append(torch.autograd.grad(again(x * 1.0).sum(), x)[0])
     assert torch.equal(*gradients)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("as_sequential", [False, True])
+def test_options_that_differ_on_one_rank(P_world, as_sequential):
+    """All ranks hear of what was changed on one of them; then the next call works."""
+    layer = dnn.DistributedDropout(grid(P_world, (job.size,)), as_sequential=as_sequential)
+    x = torch.ones(3)
+    layer(x)
+    layer.p = 0.1 if job.rank == 0 else 0.5
+    raises_everywhere(ValueError, "p=0.1.*p=0.5", lambda: layer(x))
+    layer.p = 0.5
+    layer.train(job.rank != 0)
+    raises_everywhere(ValueError, "training=False.*training=True", lambda: layer(x))
+    layer.train()
+    layer(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64], ids=str)
+def test_any_dtype_in_evaluation(P_world, dtype):
+    """As in torch.nn, which returns the input; in training integers are refused."""
+    layer, x = dnn.DistributedDropout(grid(P_world, (job.size,))).eval(), torch.ones(3, dtype=dtype)
+    assert torch.equal(layer(x), x)
+    layer.train()
+    raises_everywhere(ValueError, "floating point", lambda: layer(x))
+    layer.eval()
+    assert torch.equal(layer(x), x)
