@@ -55,10 +55,18 @@ class RandomLayer(Layer):
         self.whole: list[int] = []
         self.intervals: list[Interval] = []
 
+    def compared_each_call(self) -> str:
+        """The options, which may be changed, and the mode."""
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in (*self.options, "training"))
+
+    def accepts(self, dtype: torch.dtype) -> bool:
+        """Whether the input of a call in this mode may be of a dtype."""
+        return dtype.is_floating_point
+
     def set_up(self) -> None:
         """Find the place of this worker's block in the whole input."""
         dtypes = list(dict.fromkeys(dtype for _, dtype in self.structure(self.grid)))
-        if len(dtypes) != 1 or not dtypes[0].is_floating_point:
+        if len(dtypes) != 1 or not self.accepts(dtypes[0]):
             raise ValueError(
                 f"{type(self).__name__}: the blocks of the input are of {dtypes}; all must be of the same floating "
                 "point dtype"
@@ -106,6 +114,10 @@ class DropoutLayer(RandomLayer):
     def is_random(self) -> bool:
         """In training, unless all elements are dropped or none. as_sequential=True draws in its own way."""
         return self.drops() and not self.as_sequential
+
+    def accepts(self, dtype: torch.dtype) -> bool:
+        """Any dtype where nothing is drawn, as torch does."""
+        return dtype.is_floating_point or not self.drops()
 
     def drawn_dims(self) -> int:
         """How many dimensions, from the first on, the random numbers have; they are the same along all others."""
@@ -192,7 +204,8 @@ _DOCUMENTATION = """{what}: ``torch.nn.{name}``, block by block.
         P_x: the partition of the input, with {dimensions}; any dimension may be split.
         p, inplace: as in ``torch.nn.{name}``.
         as_sequential: draw what ``torch.nn.{name}`` draws in one process with the same seed. Every rank draws the
-            numbers of the whole input, for which it takes the time and the memory.
+            numbers of the whole input, for which it takes the time and the memory. The mask is that of a contiguous
+            input; torch fills that of a transposed or channels-last one in the order of its memory.
 
     What is dropped is a function of the seed, the call and the index in the whole input: the same for every partition
     and number of ranks, different at each call and in each layer, and the same again where activation checkpointing
@@ -204,7 +217,8 @@ _DOCUMENTATION = """{what}: ``torch.nn.{name}``, block by block.
 
     Raises:
         TypeError, ValueError: on all ranks, if an option is not what torch.nn takes, P_x has other dimensions, or the
-            input is not in blocks over P_x of one floating point dtype.
+            input is not in blocks over P_x of one dtype, of floating point where elements are dropped.
+        ValueError: on all ranks, if p, the other options or the mode are not the same on all of them.
 
     Constructing is collective over the communicator that P_x comes from, calling over P_x; with ``as_sequential=True``
     both are collective over the communicator. No data is sent.

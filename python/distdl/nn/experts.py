@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl import _core, operators
+from distdl.collective.comparison import compare
 from distdl.collective.construction import PartitionLike
 from distdl.nn.layer import Layer
 from distdl.nn.options import integer
@@ -65,6 +66,9 @@ class DistributedMixtureOfExperts(Layer):
     Raises:
         TypeError, ValueError: on all ranks, if an option or an expert is not as described, or the input is in no such
             blocks.
+        Any exception of an expert, and a ValueError if experts draw random numbers on several workers: on all workers,
+            in the first call with tensors of this structure, in which each expert is also passed a token of zeros. What
+            an expert raises in later calls it raises on its worker alone, and the others wait for that worker.
 
     Constructing is collective over the communicator that P_x comes from, calling over P_x.
 
@@ -139,8 +143,13 @@ class DistributedMixtureOfExperts(Layer):
 
     def prepare(self) -> None:
         x = self.grid
+        self._first_call = False
         self._gather = operators.all_gather_among(x.line(x.ranks))
         self._exchange = _core.RowExchange("DistributedMixtureOfExperts", x.root, list(x.ranks)) if x.active else None
+
+    def compared_each_call(self) -> str:
+        """Which experts are in training."""
+        return "experts in training: " + "".join("ny"[one.training] for one in self.experts.modules())
 
     def set_up(self) -> None:
         """Number the tokens of all workers, row-major in the whole input."""
@@ -165,6 +174,7 @@ class DistributedMixtureOfExperts(Layer):
         self._routes_of = [self.top_k * len(one) for one in numbers]
         share = self.top_k * whole.numel() / self.num_experts
         self._capacity = None if self.capacity_factor is None else math.ceil(self.capacity_factor * share)
+        self._first_call = True
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
         """Send this rank's tokens to their experts, and the tokens that arrive through its own."""
@@ -179,7 +189,9 @@ class DistributedMixtureOfExperts(Layer):
         rows = order // self.top_k
         sent, received = self._counts(routes)
         arrived = self._travel(tokens.index_select(0, rows), sent, received)
-        answers = self._travel(self._through_experts(arrived, routes), received, sent)
+        first, self._first_call = self._first_call, False
+        answers = self._first_answers(arrived, routes) if first else self._through_experts(arrived, routes)
+        answers = self._travel(answers, received, sent)
         weighted = wide(answers) * weights.reshape(-1).index_select(0, order).unsqueeze(1)
         result = torch.zeros_like(tokens, dtype=weighted.dtype).index_add(0, rows, weighted)
         return result.to(input.dtype).reshape(input.shape)
@@ -216,6 +228,42 @@ class DistributedMixtureOfExperts(Layer):
         agreed = self._distdl_agreement
         return self._exchange(rows, sent, received, agreed.requires_grad, agreed.has_tangent)
 
+    def _first_answers(self, arrived: torch.Tensor, routes: list[torch.Tensor]) -> torch.Tensor:
+        """The answers of this worker's experts, where all workers raise what an expert of one of them raises."""
+        name, error, answers = type(self).__name__, None, arrived
+        generator = generator_state(arrived.device)
+        start, stop = self._blocks[self.grid.rank]
+        try:
+            with torch.no_grad():  # those that receive no tokens now may receive some in later calls
+                for number in range(start, stop):
+                    self._answer(number, arrived.new_zeros(1, self.features))
+            answers = self._through_experts(arrived, routes)
+            if self.grid.size > 1 and generator != generator_state(arrived.device):
+                raise ValueError(
+                    f"{name}: the experts draw random numbers, as dropout does in training, which would depend on the "
+                    "partition; use DistributedDropout on the result in place of it"
+                )
+        except Exception as raised:
+            error = raised
+        try:
+            compare(name, f"first call of {name}", self.grid.line(self.grid.ranks), error, {}, {})
+        except Exception:
+            assert self._distdl_agreement is not None
+            self._distdl_agreement.forget()  # so that the next call asks again, on all ranks
+            raise
+        return answers
+
+    def _answer(self, number: int, part: torch.Tensor) -> torch.Tensor:
+        """That of an expert to some rows."""
+        answer = self.experts[number](part)
+        if not isinstance(answer, torch.Tensor) or answer.shape != part.shape:
+            shown = f"a tensor of shape {list(answer.shape)}" if isinstance(answer, torch.Tensor) else f"{answer!r}"
+            raise ValueError(
+                f"DistributedMixtureOfExperts: expert {number} returned {shown} for a tensor of shape "
+                f"{list(part.shape)}"
+            )
+        return answer
+
     def _through_experts(self, arrived: torch.Tensor, routes: list[torch.Tensor]) -> torch.Tensor:
         """The answers of this worker's experts to the rows that arrived from each worker, sorted by expert there."""
         start, stop = self._blocks[self.grid.rank]
@@ -225,16 +273,18 @@ class DistributedMixtureOfExperts(Layer):
         parts = arrived.index_select(0, order).split(counts) if counts else ()
         answers = [arrived[:0]]
         for number, part in zip(range(start, stop), parts, strict=True):
-            expert = self.experts[number]
             # An expert without tokens has a gradient of 0.
-            answer = expert(part) if len(part) else part + sum_of_none(expert)
-            if answer.shape != part.shape:
-                raise ValueError(
-                    f"DistributedMixtureOfExperts: expert {number} returned a tensor of shape {list(answer.shape)} for "
-                    f"one of shape {list(part.shape)}"
-                )
+            answer = self._answer(number, part) if len(part) else part + sum_of_none(self.experts[number])
             answers.append(answer.to(arrived.dtype))
         return torch.cat(answers).index_select(0, order.argsort())
+
+
+def generator_state(device: torch.device) -> bytes:
+    """What changes where random numbers are drawn on the CPU or on a device."""
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return torch.cat(states).numpy().tobytes()
 
 
 def sum_of_none(module: torch.nn.Module) -> torch.Tensor | float:

@@ -16,7 +16,7 @@ from distdl.nn.from_sequential import FromSequential
 from distdl.nn.masks import draw_key
 from distdl.nn.module import agreement_among
 from distdl.nn.options import NOT_ATTRIBUTES, comparable, kind_of, split_arguments
-from distdl.nn.tie import ask_for_gradients, tied
+from distdl.nn.tie import ask_for_gradients, recomputed, tied
 from distdl.parameters.layout import current_kind, cut
 from distdl.parameters.transport import ParameterTransport
 from distdl.partition import Partition
@@ -126,6 +126,10 @@ class Layer(FromSequential):
         """The tensors of a call for the agreement; an exception in place of a tensor says what is wrong with it."""
         return inputs
 
+    def compared_each_call(self) -> str:
+        """What else has to be equal on all ranks in each call, for people; where it changes, :meth:`set_up` runs."""
+        return ""
+
     def is_random(self) -> bool:
         """Whether the next call draws random numbers; the same on all ranks.
 
@@ -221,7 +225,7 @@ class Layer(FromSequential):
             result = self.compute(*args)
             if agreement.requires_grad and torch.is_grad_enabled():
                 ask_for_gradients(result)
-            return result
+            return recomputed(result)
         finally:
             agreement.leave()
 
@@ -244,6 +248,8 @@ class Layer(FromSequential):
             _MISSING if tensor is None and name not in self.optional else tensor
             for name, tensor in zip(self.tensors, self.looked_at(input[:count]), strict=False)
         ]
+        if more := self.compared_each_call():
+            own = f"{own}, {more}" if own else more
         try:
             parameters = self._agreed_parameters()
         except Exception as error:  # of a parametrization, or of a parameter that was deleted

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Iterable
 
 import torch
+from torch.utils._pytree import tree_map
 
 from distdl.parameters.transport import zero_of
 
@@ -49,3 +50,19 @@ def ask_for_gradients(results: object) -> None:
     for one in results if isinstance(results, tuple) else (results,):
         if isinstance(one, torch.Tensor) and not one.requires_grad and (one.is_floating_point() or one.is_complex()):
             one.requires_grad_(True)
+
+
+def recomputed(result: object) -> object:
+    """The result of a layer, for which each rank saves a tensor where hooks look at the tensors that autograd saves.
+
+    Non-reentrant activation checkpointing computes a call again only on ranks that saved something, and only up to what
+    they saved last. With a tensor saved behind all communication, the ranks communicate together there.
+    """
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+        return result
+
+    def saved(one: object) -> object:
+        asks = isinstance(one, torch.Tensor) and one.requires_grad
+        return one * one.new_ones(()) if asks else one  # type: ignore[attr-defined]
+
+    return tree_map(saved, result)

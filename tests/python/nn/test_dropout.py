@@ -189,3 +189,50 @@ def test_without_the_structure_check(P_world):
         y = layer(block_of(x, P_x))
     torch.manual_seed(3)
     assert torch.equal(assemble(y, P_x, x.shape), by_definition("Dropout", x, masks.draw_key(), 0.5))
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("name", ["Dropout", "Linear", "L1Loss", "Pad"])
+def test_checkpoint_where_some_ranks_have_no_block(P_world, name):
+    """All ranks compute the call again, also those that save nothing by themselves."""
+    P_x, first = grid(P_world, (1, 1), [job.size - 1]), grid(P_world, (1, 1))
+    make = {
+        "Dropout": lambda: dnn.DistributedDropout(P_x, as_sequential=True),
+        "Linear": lambda: dnn.DistributedLinear(P_x, first, first, 4, 4, dtype=torch.float64),
+        "L1Loss": lambda: dnn.DistributedL1Loss(P_x),
+        "Pad": lambda: dnn.DistributedPad(P_x, (1, 1), "reflect"),
+    }
+    layer, x = make[name](), block_of(values((3, 4)), P_x).requires_grad_()
+    call = (lambda x: layer(x, x.detach() - 1)) if name == "L1Loss" else layer
+    gradients = []
+    for again in (lambda x: checkpoint(call, x, use_reentrant=False), call):
+        torch.manual_seed(5)
+        gradients.append(torch.autograd.grad(again(x * 1.0).sum(), x)[0])
+    assert torch.equal(*gradients)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("as_sequential", [False, True])
+def test_options_that_differ_on_one_rank(P_world, as_sequential):
+    """All ranks hear of what was changed on one of them; then the next call works."""
+    layer = dnn.DistributedDropout(grid(P_world, (job.size,)), as_sequential=as_sequential)
+    x = torch.ones(3)
+    layer(x)
+    layer.p = 0.1 if job.rank == 0 else 0.5
+    raises_everywhere(ValueError, "p=0.1.*p=0.5", lambda: layer(x))
+    layer.p = 0.5
+    layer.train(job.rank != 0)
+    raises_everywhere(ValueError, "training=False.*training=True", lambda: layer(x))
+    layer.train()
+    layer(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64], ids=str)
+def test_any_dtype_in_evaluation(P_world, dtype):
+    """As in torch.nn, which returns the input; in training integers are refused."""
+    layer, x = dnn.DistributedDropout(grid(P_world, (job.size,))).eval(), torch.ones(3, dtype=dtype)
+    assert torch.equal(layer(x), x)
+    layer.train()
+    raises_everywhere(ValueError, "floating point", lambda: layer(x))
+    layer.eval()
+    assert torch.equal(layer(x), x)

@@ -180,3 +180,45 @@ def test_mistakes(P_world):
     layer = make(P_x, 3, 2, lambda number: torch.nn.Linear(3, 3))
     raises_everywhere(ValueError, "features=3", lambda: layer(torch.ones(2, 4)))
     layer(torch.ones(2, 3))
+
+
+class Failing(torch.nn.Linear):
+    """Fails, or answers in another shape."""
+
+    how = "right"
+
+    def forward(self, input):
+        if self.how == "raises":
+            raise KeyError("lost")
+        return super().forward(input)[:, : 2 if self.how == "shape" else 3]
+
+
+@pytest.mark.parametrize(("how", "kind", "match"), [("raises", RuntimeError, "lost"), ("shape", ValueError, "expert")])
+def test_an_expert_that_fails_on_one_rank(P_world, how, kind, match):
+    """All ranks hear of it in the first call, whether it has tokens or not; then the next call works."""
+    layer = dnn.DistributedMixtureOfExperts(
+        grid(P_world, (job.size, 1)), 3, 2 * job.size, lambda number: Failing(3, 3), top_k=1
+    )
+    for rows in (2, 0):
+        layer.experts[-1].how = how
+        raises_everywhere(kind, match, lambda rows=rows: layer(torch.ones(rows, 3)))
+        layer.experts[-1].how = "right"
+        layer(torch.ones(rows, 3)).sum().backward()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_experts_that_draw_random_numbers(P_world):
+    """They would draw by rank; in evaluation they work."""
+    layer = dnn.DistributedMixtureOfExperts(
+        grid(P_world, (job.size, 1)),
+        3,
+        3,
+        lambda number: torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Dropout(0.5)),
+    )
+    raises_everywhere(ValueError, "DistributedDropout", lambda: layer(torch.ones(2, 3)))
+    layer.eval()
+    layer(torch.ones(2, 3))
+    layer.train(job.rank == 0)
+    raises_everywhere(ValueError, "in training", lambda: layer(torch.ones(2, 3)))
+    layer.train()
+    raises_everywhere(ValueError, "DistributedDropout", lambda: layer(torch.ones(2, 3)))

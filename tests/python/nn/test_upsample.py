@@ -228,3 +228,10 @@ def test_mistakes_on_the_last_rank_raise_on_all(P_world):
     for shape in ([1], [1, 1], [1, 1, 1, 1, 1, 1]):
         P_bad = grid(P_world, shape)
         raises_everywhere(ValueError, "spatial dimensions", lambda P_bad=P_bad: dnn.DistributedUpsample(P_bad, 2))
+
+
+def test_a_factor_of_zero(P_world):
+    """It counts as none, as in torch.nn, and the message says so."""
+    P_x = grid(P_world, (1, 1, 1, job.size))
+    match = "scale_factor of 0 counts as none"
+    raises_everywhere(ValueError, match, lambda: dnn.DistributedUpsamplingNearest2d(P_x, scale_factor=0.0))

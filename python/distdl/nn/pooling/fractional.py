@@ -91,6 +91,8 @@ class _DistributedFractionalMaxPool(WindowLayer):
         samples = self.__dict__.pop("_random_samples")
         if samples is not None and not isinstance(samples, torch.Tensor):
             raise TypeError(f"{name}: _random_samples={samples!r}; it has to be a tensor")
+        if samples is not None and not samples.is_meta and not bool(samples.isfinite().all()):
+            raise ValueError(f"{name}: _random_samples={samples!r}; they have to be finite")
         self.register_buffer("_random_samples", samples, persistent=False)
         self.kernel_size = per_dimension(name, self.kernel_size, self.dims, "kernel_size")
         if (self.output_size is None) == (self.output_ratio is None):

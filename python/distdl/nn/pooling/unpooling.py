@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from operator import index
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -56,7 +57,7 @@ class _DistributedMaxUnpool(CheckedLayer):
         name, sizes = type(self).__name__, self.blocks(self.grid)
         self._check_structure()
         extents, first = [sum(along) for along in sizes], len(sizes) - self.dims
-        output_size = self.others[0] if self.others else None
+        output_size = self._output_size()
         with as_of(name):
             x, at = (torch.empty(extents, device="meta", dtype=dtype) for dtype in (None, torch.long))
             whole = self._functions[self.dims](x, at, self.kernel_size, self.stride, self.padding, output_size)
@@ -68,6 +69,22 @@ class _DistributedMaxUnpool(CheckedLayer):
         reads += [[(0, n)] * p for n, p in zip(extents[first:], workers, strict=True)]
         split = any(p > 1 for p in workers)
         self._reads = [Reader(name, self.grid, self.grid, extents, reads) for _ in self.tensors if split]
+
+    def _output_size(self) -> list[int] | None:
+        given: Any = self.others[0] if self.others else None
+        try:
+            return None if given is None else [index(n) for n in given]
+        except TypeError as error:
+            raise TypeError(
+                f"{type(self).__name__}: output_size={given!r}; it has to be a sequence of ints, or None"
+            ) from error
+
+    def looked_at(self, inputs: Sequence[object]) -> Sequence[object]:
+        input, *indices = super().looked_at(inputs)
+        if indices and not isinstance(indices[0], torch.Tensor):
+            problem = f"are of type {type(indices[0]).__name__}; they have to be a torch.Tensor"
+            return [input, TypeError(problem)]
+        return [input, *indices]
 
     def _check_structure(self) -> None:
         """Raise where torch.nn does for the shapes and dtypes of the tensors on any worker."""

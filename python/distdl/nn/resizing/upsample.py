@@ -118,7 +118,7 @@ class DistributedUpsample(AdaptiveLayer):
         if (self.size is None) == (not self.scale_factor):
             raise ValueError(
                 f"{type(self).__name__}: size={self.size!r} and scale_factor={self.scale_factor!r}; exactly one of "
-                "them has to be given"
+                "them has to be given; a scale_factor of 0 counts as none, as in torch.nn"
             )
         if self.size is None:
             return [None] * dims

@@ -1,6 +1,7 @@
 """Unpooling and fractional pooling beside torch.nn's, on any blocks."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -169,3 +170,25 @@ def test_copies_and_samples(P_world):
     assert "_random_samples=tensor" in repr(layer)
     bad = dnn.DistributedFractionalMaxPool2d(P_x, 2, 5, _random_samples=samples.double())
     raises_everywhere(RuntimeError, "FractionalMaxPool2d: ", lambda: bad(x))
+
+
+def test_output_sizes_and_indices_of_other_types(P_world):
+    """A tensor of integers is a size; floats are none, and all ranks hear of it."""
+    layer = dnn.DistributedMaxUnpool2d(grid(P_world, (1, 1, job.size, 1)), 2)
+    x, at = torch.ones(1, 1, 1, 2), torch.zeros(1, 1, 1, 2, dtype=torch.long)
+    size = [2 * job.size + 1, 5]
+    given = layer(x, at, torch.tensor(size))
+    assert torch.equal(given, layer(x, at, size))
+    raises_everywhere(TypeError, r"MaxUnpool2d: output_size=\[2.0, 4.0\]", lambda: layer(x, at, [2.0, 4.0]))
+    raises_everywhere(TypeError, "MaxUnpool2d: output_size=4", lambda: layer(x, at, 4))
+    wrong = at if job.rank < job.size - 1 else [1]
+    raises_everywhere(TypeError, "indices of rank .* are of type list", lambda: layer(x, wrong))
+    layer(x, at)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_samples_that_are_no_numbers(P_world, value):
+    samples = torch.tensor([[[0.5, value]]])
+    make = dnn.DistributedFractionalMaxPool2d
+    P_x = grid(P_world, (1, 1, job.size, 1))
+    raises_everywhere(ValueError, "finite", lambda: make(P_x, 2, output_size=2, _random_samples=samples))
