@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.autograd import forward_ad
 
 import distdl
 import distdl.nn as dnn
@@ -480,3 +481,40 @@ def test_probabilities_and_predictions_of_clusters(P_world, layout):
     torch.testing.assert_close(output, twin(x, target).output[own])
     wrong = target[own] + 9 if job.rank == 0 else target[own]
     raises_everywhere(ValueError, "there are 9 classes", lambda: layer(block_of(x, P_x), wrong))
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("probabilities", [False, True])
+def test_ranks_without_gradients_take_part_in_those_of_the_others(P_world, reduction, smoothing, probabilities):
+    """Only the logits of the first worker require gradients."""
+    P_x = grid(P_world, [1, job.size])
+    x = torch.linspace(-1, 2, 6 * job.size, dtype=torch.float64).square().view(2, -1)
+    target = x.softmax(1) if probabilities else torch.tensor([0, 3 * job.size - 1])
+    mine = block_of(x, P_x).requires_grad_(P_x.rank == 0)
+    options = {"reduction": reduction, "label_smoothing": smoothing}
+    loss = DistributedCrossEntropyLoss(P_x, **options)(mine, block_of(target, P_x) if probabilities else target)
+    if loss.requires_grad:
+        loss.sum().backward(create_graph=True)
+    whole = x.clone().requires_grad_()
+    torch.nn.CrossEntropyLoss(**options)(whole, target).sum().backward()
+    if P_x.rank == 0:
+        torch.testing.assert_close(mine.grad.detach(), block_of(whole.grad, P_x))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("probabilities", [False, True])
+def test_forward_derivatives_of_the_cross_entropy(P_world, smoothing, probabilities):
+    P_x = grid(P_world, [1, job.size])
+    x = torch.linspace(-1, 2, 6 * job.size, dtype=torch.float64).square().view(2, -1)
+    target = x.softmax(1) if probabilities else torch.tensor([0, 3 * job.size - 1])
+    twin = torch.nn.CrossEntropyLoss(label_smoothing=smoothing)
+    _, expected = torch.func.jvp(lambda one: twin(one, target), (x,), (x.sin(),))
+    layer = DistributedCrossEntropyLoss(P_x, label_smoothing=smoothing)
+    with forward_ad.dual_level():
+        mine = forward_ad.make_dual(block_of(x, P_x), block_of(x.sin(), P_x))
+        loss = layer(mine, block_of(target, P_x) if probabilities else target)
+        if P_x.rank == 0:
+            torch.testing.assert_close(forward_ad.unpack_dual(loss).tangent, expected)
