@@ -518,3 +518,17 @@ def test_forward_derivatives_of_the_cross_entropy(P_world, smoothing, probabilit
         loss = layer(mine, block_of(target, P_x) if probabilities else target)
         if P_x.rank == 0:
             torch.testing.assert_close(forward_ad.unpack_dual(loss).tangent, expected)
+
+
+def test_a_bad_class_without_the_structure_check(P_world):
+    """Raises on its rank, which does not wait for the others."""
+    layer = DistributedCrossEntropyLoss(grid(P_world, [job.size, 1]), reduction="none")
+    x, target = torch.randn(3, 4), torch.tensor([0, 1, 2])
+    expected = layer(x, target)
+    with distdl.structure_check(False):
+        if job.rank == job.size - 1:
+            with pytest.raises(ValueError, match="has classes from 1 to 99"):
+                layer(x, torch.tensor([99, 1, 2]))
+        else:
+            layer(x, target)
+    assert torch.equal(layer(x, target), expected)
