@@ -532,3 +532,51 @@ def test_a_bad_class_without_the_structure_check(P_world):
         else:
             layer(x, target)
     assert torch.equal(layer(x, target), expected)
+
+
+@pytest.mark.parametrize("p", [torch.inf, -torch.inf])
+@pytest.mark.parametrize("value", [0.1, 3.0, torch.inf])
+def test_ties_share_the_derivative_of_a_maximum(P_world, p, value):
+    """As in torch, however the elements that are equal are spread over workers."""
+    P_x, n = grid(P_world, [1, job.size]), 2 * job.size + 1
+    x = torch.full((2, n), value, dtype=torch.float64) * torch.tensor([1.0, -1.0]).repeat(n)[:n]
+    x[0, 0] *= 2 if p < 0 else 0.5
+    twin = torch.nn.PairwiseDistance(p, eps=0.0)
+    whole = x.clone().requires_grad_()
+    expected = twin(whole, torch.zeros_like(whole))
+    expected.sum().backward()
+    mine = block_of(x, P_x).requires_grad_()
+    y = dnn.DistributedPairwiseDistance(P_x, p, eps=0.0)(mine, torch.zeros_like(mine))
+    y.sum().backward()
+    assert P_x.rank or torch.equal(y, expected)
+    torch.testing.assert_close(mine.grad, block_of(whole.grad, P_x))
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_ties_in_the_distances_of_triplets(P_world, swap):
+    P_x, n = grid(P_world, [1, job.size]), 2 * job.size + 1
+    options = {"p": torch.inf, "eps": 0.0, "swap": swap, "margin": 9.0}
+    wholes = [torch.full((2, n), value, dtype=torch.float64, requires_grad=True) for value in (1.0, 5.0, 2.0)]
+    mine = [block_of(one.detach(), P_x).requires_grad_() for one in wholes]
+    torch.nn.TripletMarginLoss(**options)(*wholes).backward()
+    dnn.DistributedTripletMarginLoss(P_x, **options)(*mine).backward()
+    for one, whole in zip(mine, wholes, strict=True):
+        torch.testing.assert_close(one.grad, block_of(whole.grad, P_x))
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e-6, 1.0, 1e15, 1e20, 1e30])
+def test_cosines_of_vectors_of_any_magnitude(P_world, size):
+    """Where the norm leaves the range, torch's cosine is 0."""
+    P_x = grid(P_world, [1, job.size])
+    x = torch.linspace(-1.0, 2.0, 6 * job.size).view(2, -1) * size
+    other = x.flip(0) + size
+    whole, mine = x.clone().requires_grad_(), block_of(x, P_x).requires_grad_()
+    expected = torch.nn.CosineSimilarity(1)(whole, other)
+    expected.sum().backward()
+    y = dnn.DistributedCosineSimilarity(P_x, 1)(mine, block_of(other, P_x))
+    y.sum().backward()
+    if P_x.rank == 0:
+        torch.testing.assert_close(y, expected)
+    if size < 1e15:
+        largest = whole.grad.abs().max()
+        torch.testing.assert_close(mine.grad / largest, block_of(whole.grad, P_x) / largest, rtol=1e-5, atol=1e-6)
