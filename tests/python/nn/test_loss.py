@@ -580,3 +580,27 @@ def test_cosines_of_vectors_of_any_magnitude(P_world, size):
     if size < 1e15:
         largest = whole.grad.abs().max()
         torch.testing.assert_close(mine.grad / largest, block_of(whole.grad, P_x) / largest, rtol=1e-5, atol=1e-6)
+
+
+def test_a_number_for_the_variance_by_name(P_world):
+    P_x = grid(P_world, [job.size])
+    x = torch.linspace(-1.0, 2.0, 3 * job.size)
+    mine = block_of(x, P_x)
+    loss = dnn.DistributedGaussianNLLLoss(P_x)(target=mine.cos(), var=2.0, input=mine)
+    torch.testing.assert_close(loss, torch.nn.GaussianNLLLoss()(x, x.cos(), 2.0))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("dtypes", [(torch.half, torch.float), (torch.float, torch.double), (torch.float, torch.half)])
+def test_the_dtype_of_weighted_probabilities(P_world, dtypes, reduction, place):
+    """Is the promoted one."""
+    P_x = grid(P_world, [job.size if d == place else 1 for d in range(2)])
+    x = torch.linspace(-1.0, 2.0, 4 * job.size**2).view(2 * job.size, -1).to(dtypes[0])
+    target, weight = x.softmax(1), torch.linspace(0.5, 1.5, 2 * job.size).to(dtypes[1])
+    twin = torch.nn.CrossEntropyLoss(weight, reduction=reduction)
+    loss = DistributedCrossEntropyLoss(P_x, weight, reduction=reduction)(block_of(x, P_x), block_of(target, P_x))
+    expected = twin(x, target)
+    assert loss.dtype == expected.dtype
+    if reduction != "none":
+        torch.testing.assert_close(loss, expected, rtol=2e-3, atol=2e-3)

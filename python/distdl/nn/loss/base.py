@@ -91,6 +91,10 @@ class Loss(CheckedLayer):
             found[name] = None if found[name] is None else self.weight_of(name, tensors)
         return found
 
+    def follow(self, dtypes: Sequence[torch.dtype]) -> bool:
+        """Whether weights are converted to the dtype of the input, for tensors of these dtypes."""
+        return self.weights_follow
+
     def weight_of(self, name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """The part of a weight that belongs to this worker's blocks."""
         return getattr(self, name)
@@ -106,7 +110,7 @@ class Loss(CheckedLayer):
         for name in self.weights:
             if options[name] is not None:
                 weight = getattr(self, name)
-                dtype = samples[0].dtype if self.weights_follow else weight.dtype
+                dtype = samples[0].dtype if self.follow(dtypes) else weight.dtype
                 options[name] = torch.ones((1,) * min(weight.dim(), self.grid.dim), dtype=dtype, device=device)
         return type(self).function(*samples, **options, reduction="none").dtype
 

@@ -67,6 +67,16 @@ class DistributedCrossEntropyLoss(Likelihood):
         input, target = super().samples(dtypes)
         return input, torch.ones_like(input) if dtypes[1].is_floating_point else target
 
+    def follow(self, dtypes: Sequence[torch.dtype]) -> bool:
+        """As torch promotes: weights of class indices have the dtype of the logits, those of probabilities any."""
+        return not dtypes[1].is_floating_point
+
+    def weight_of(self, name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        if tensors and not self.follow([one.dtype for one in tensors]):
+            weight: torch.Tensor = getattr(self, name)
+            return weight
+        return super().weight_of(name, tensors)
+
     def parts(self, *tensors: torch.Tensor) -> torch.Tensor:
         x, target = tensors
         if not target.is_floating_point():
@@ -76,7 +86,7 @@ class DistributedCrossEntropyLoss(Likelihood):
             return _OfClasses.apply(joining(x, self._distdl_agreement), self, *picked).squeeze(self.axis)
         wanted = target * (1 - self.label_smoothing) + self.label_smoothing / sum(self._sizes)
         if self.weight is not None:
-            wanted = wanted * self.own(self.weight.to(x.dtype), x)
+            wanted = wanted * self.own(self.weight, x)
         shift, log_sum = self.log_sum_exp(x)
         return (wanted * (log_sum - (x - shift))).sum(self.axis)
 
