@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from distdl import _core
 from distdl.nn.layer import Layer
 
 
@@ -12,7 +13,7 @@ class CheckedLayer(Layer):
     """A layer whose workers check values before each call.
 
     Values are checked without communication. Where they seem wrong on a worker, all of them set up again, in which they
-    tell each other.
+    tell each other. With the structure check off each raises for itself alone.
 
     Attributes:
         error: what is raised.
@@ -26,15 +27,19 @@ class CheckedLayer(Layer):
         raise NotImplementedError
 
     def looked_at(self, inputs: Sequence[object]) -> Sequence[object]:
-        """Make all ranks set up again if this worker's values seem wrong; the set-up then raises on all of them."""
-        if (
-            self._distdl_is_setup
-            and self.grid.active
-            and self.problem_here(inputs)
-            and self._distdl_agreement is not None
-        ):
-            self._distdl_agreement.forget()
+        """Make all ranks set up again if this worker's values seem wrong; the set-up then raises on all of them.
+
+        Without the structure check the others would not hear of it: this worker raises alone.
+        """
+        agreement = self._distdl_agreement
+        if self._distdl_is_setup and self.grid.active and agreement is not None and (why := self.problem_here(inputs)):
+            if not _core.structure_check():
+                raise self._error_of(self.grid.rank, why)
+            agreement.forget()
         return inputs
+
+    def _error_of(self, worker: int, problem: str) -> Exception:
+        return self.error(f"{type(self).__name__}: worker {worker} of P_x {problem}")
 
     def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
         super()._distdl_module_setup(input)
@@ -44,5 +49,4 @@ class CheckedLayer(Layer):
         problem = self.problem_here(input) if self.grid.active else ""
         for rank, found in zip(everyone.ranks, everyone.gather(problem.encode()), strict=True):
             if found:
-                worker = self.grid.ranks.index(rank)
-                raise self.error(f"{type(self).__name__}: worker {worker} of P_x {found.decode()}")
+                raise self._error_of(self.grid.ranks.index(rank), found.decode())

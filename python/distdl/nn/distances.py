@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -35,12 +36,24 @@ class BlockNorms:
 
     def __call__(self, *vectors: torch.Tensor, sums: tuple[torch.Tensor, ...] = ()) -> list[torch.Tensor]:
         """The norms of several vectors, and sums over the blocks, without the dimension; one gathering for all."""
+        norms, more = self.of_blocks(*vectors, others=sums)
+        return norms + [one.sum(self._axis) for one in more]
+
+    def of_blocks(
+        self, *vectors: torch.Tensor, others: tuple[torch.Tensor, ...] = ()
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The norms, and the other tensors of all blocks, side by side along the axis; each has extent 1 there."""
         axis, p = self._axis, self._p
-        parts = torch.cat([*map(self._norm, vectors), *sums], axis)
-        each = self._gather(parts).unflatten(axis, (-1, parts.shape[axis])).unbind(axis + 1)
+        norms = [self._norm(one) for one in vectors]
+        ties = [_ties(x, norm, axis) for x, norm in zip(vectors, norms, strict=True)] if math.isinf(p) else []
+        parts = torch.cat([*norms, *ties, *others], axis)
+        each = list(self._gather(parts).unflatten(axis, (-1, parts.shape[axis])).unbind(axis + 1))
+        norms, each = each[: len(vectors)], each[len(vectors) :]
+        if ties:
+            pairs = zip(norms, each[: len(ties)], strict=True)
+            return [_largest_or_smallest(norm, counts, p, axis) for norm, counts in pairs], each[len(ties) :]
         order = 1.0 if p == 0 else p  # numbers of elements are added
-        norms = [torch.linalg.vector_norm(one, order, axis) for one in each[: len(vectors)]]
-        return norms + [one.sum(axis) for one in each[len(vectors) :]]
+        return [torch.linalg.vector_norm(one, order, axis) for one in norms], each
 
     def _norm(self, x: torch.Tensor) -> torch.Tensor:
         if self._p == 0:  # a number, which torch does not differentiate: all workers have to have the same graph
@@ -51,16 +64,48 @@ class BlockNorms:
         return x.new_full([1 if d == self._axis else n for d, n in enumerate(x.shape)], none) + zero_of(x)
 
 
+def _ties(x: torch.Tensor, norm: torch.Tensor, axis: int) -> torch.Tensor:
+    """How many elements are as large, or as small, as the norm of the block."""
+    return (x.detach().abs() == norm.detach()).sum(axis, keepdim=True).to(x.dtype)
+
+
+def _largest_or_smallest(norms: torch.Tensor, ties: torch.Tensor, p: float, axis: int) -> torch.Tensor:
+    """The norm of order p, inf or -inf, from those of the blocks. All elements that tie share its derivative."""
+    found = norms.detach().amax(axis) if p > 0 else norms.detach().amin(axis)
+    ties = ties.detach().masked_fill(norms.detach() != found.unsqueeze(axis), 0.0)
+    shares = ties / ties.sum(axis, keepdim=True).clamp_min(1.0)
+    mean = torch.where(ties > 0, norms * shares, 0.0).sum(axis)
+    # The mean of equal numbers may be rounded; it is there for its derivative alone.
+    return torch.where(mean.isinf(), mean, found + (mean - mean.detach()))
+
+
 def cosine(norms: BlockNorms, x1: torch.Tensor, x2: torch.Tensor, axis: int, eps: float) -> torch.Tensor:
-    """The cosine of vectors in blocks; as in torch, norms smaller than ``eps`` count as ``eps``."""
-    products = (x1 * x2).sum(axis, keepdim=True)
-    n1, n2, product = norms(x1.expand_as(x1 + x2), x2.expand_as(x1 + x2), sums=(products,))
-    return product / (_at_least(n1, eps) * _at_least(n2, eps))
+    """The cosine of vectors in blocks; as in torch, norms smaller than ``eps`` count as ``eps``.
+
+    Products are of elements that are divided by the block's largest one, so that they do not leave the range.
+    """
+    s1, s2 = _scale(x1, axis), _scale(x2, axis)
+    products = ((x1 / s1) * (x2 / s2)).sum(axis, keepdim=True)
+    scales = (s1.expand_as(products), s2.expand_as(products))
+    (n1, n2), (product, *gathered) = norms.of_blocks(
+        x1.expand_as(x1 + x2), x2.expand_as(x1 + x2), others=(products, *scales)
+    )
+    s1, s2 = (one.detach() for one in gathered)
+    n1, n2 = (_at_least(one, eps).unsqueeze(axis) for one in (n1, n2))
+    return (product * (s1 / n1) * (s2 / n2)).sum(axis)
+
+
+def _scale(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """The largest absolute value, which counts as constant; 1 where there is none."""
+    if not x.shape[axis]:
+        return x.new_ones([1 if d == axis else n for d, n in enumerate(x.shape)])
+    largest = x.detach().abs().amax(axis, keepdim=True)
+    return largest.masked_fill(largest == 0, 1.0)
 
 
 def _at_least(norm: torch.Tensor, eps: float) -> torch.Tensor:
     """The clamped norm, whose derivative is that of the norm everywhere."""
-    return norm + (norm.detach().clamp_min(eps) - norm.detach())
+    return norm + (eps - norm.detach()).clamp_min(0.0)
 
 
 class _Distance(Layer):

@@ -6,8 +6,9 @@ from typing import TypeAlias
 
 import torch
 
-from distdl import operators
+from distdl import _core, operators
 from distdl.collective.grid import Grid
+from distdl.nn.tie import joining
 
 Context: TypeAlias = torch.autograd.function.FunctionCtx
 
@@ -46,13 +47,31 @@ class LogSumExp:
         shift = _shift(each.amax(axis, keepdim=True))
         return powers, largest, shift, (sums * (each - shift).exp()).sum(axis, keepdim=True).log()
 
-    def softmax(self, x: torch.Tensor) -> torch.Tensor:
-        """exp(x), divided by the sum of all exponentials."""
-        return _Softmax.apply(x, self)
+    def softmax(self, x: torch.Tensor, agreement: _core.LayerAgreement | None) -> torch.Tensor:
+        """exp(x), divided by the sum of all exponentials.
 
-    def log_softmax(self, x: torch.Tensor) -> torch.Tensor:
+        Args:
+            x: this worker's block.
+            agreement: of the layer that calls.
+        """
+        if has_tangent(agreement):
+            return self._log_softmax(x).exp()
+        return _Softmax.apply(joining(x, agreement), self)
+
+    def log_softmax(self, x: torch.Tensor, agreement: _core.LayerAgreement | None) -> torch.Tensor:
         """The logarithm of the softmax."""
-        return _LogSoftmax.apply(x, self)
+        if has_tangent(agreement):
+            return self._log_softmax(x)
+        return _LogSoftmax.apply(joining(x, agreement), self)
+
+    def _log_softmax(self, x: torch.Tensor) -> torch.Tensor:
+        shift, log_sum = self(x)
+        return x - shift - log_sum
+
+
+def has_tangent(agreement: _core.LayerAgreement | None) -> bool:
+    """Whether any rank's tensors have forward derivatives, which autograd functions without a rule for them refuse."""
+    return agreement is not None and agreement.has_tangent
 
 
 def _largest(x: torch.Tensor, axis: int) -> torch.Tensor:

@@ -82,7 +82,7 @@ class _Normalization(Layer):
 
     def over_blocks(self, over: LogSumExp, x: torch.Tensor) -> torch.Tensor:
         """The result where the dimension is split."""
-        return over.softmax(x)
+        return over.softmax(x, self._distdl_agreement)
 
 
 class DistributedSoftmax(_Normalization):
@@ -103,7 +103,7 @@ class DistributedLogSoftmax(_Normalization):
         super().__init__(locals())
 
     def over_blocks(self, over: LogSumExp, x: torch.Tensor) -> torch.Tensor:
-        return over.log_softmax(x)
+        return over.log_softmax(x, self._distdl_agreement)
 
 
 class DistributedSoftmin(_Normalization):
@@ -115,7 +115,7 @@ class DistributedSoftmin(_Normalization):
         super().__init__(locals())
 
     def over_blocks(self, over: LogSumExp, x: torch.Tensor) -> torch.Tensor:
-        return over.softmax(-x)
+        return over.softmax(-x, self._distdl_agreement)
 
 
 class DistributedSoftmax2d(_Normalization):

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import torch
 from torch.utils._pytree import tree_map
 
+from distdl import _core
 from distdl.parameters.transport import zero_of
 
 
@@ -22,6 +23,13 @@ def tied(x: torch.Tensor, weight: torch.Tensor, *others: torch.Tensor) -> torch.
     for other in others:
         result = result + zero_of(other)
     return result
+
+
+def joining(x: torch.Tensor, agreement: _core.LayerAgreement | None) -> torch.Tensor:
+    """x, which requires gradients if anything of any rank does: before a function whose derivatives communicate."""
+    if agreement is None or not agreement.requires_grad or x.requires_grad or not torch.is_grad_enabled():
+        return x
+    return x.detach().requires_grad_()
 
 
 def connected(results: Iterable[object], others: Iterable[object]) -> list[object]:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.autograd import forward_ad
 
 import distdl
 import distdl.nn as dnn
@@ -480,3 +481,126 @@ def test_probabilities_and_predictions_of_clusters(P_world, layout):
     torch.testing.assert_close(output, twin(x, target).output[own])
     wrong = target[own] + 9 if job.rank == 0 else target[own]
     raises_everywhere(ValueError, "there are 9 classes", lambda: layer(block_of(x, P_x), wrong))
+
+
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("probabilities", [False, True])
+def test_ranks_without_gradients_take_part_in_those_of_the_others(P_world, reduction, smoothing, probabilities):
+    """Only the logits of the first worker require gradients."""
+    P_x = grid(P_world, [1, job.size])
+    x = torch.linspace(-1, 2, 6 * job.size, dtype=torch.float64).square().view(2, -1)
+    target = x.softmax(1) if probabilities else torch.tensor([0, 3 * job.size - 1])
+    mine = block_of(x, P_x).requires_grad_(P_x.rank == 0)
+    options = {"reduction": reduction, "label_smoothing": smoothing}
+    loss = DistributedCrossEntropyLoss(P_x, **options)(mine, block_of(target, P_x) if probabilities else target)
+    if loss.requires_grad:
+        loss.sum().backward(create_graph=True)
+    whole = x.clone().requires_grad_()
+    torch.nn.CrossEntropyLoss(**options)(whole, target).sum().backward()
+    if P_x.rank == 0:
+        torch.testing.assert_close(mine.grad.detach(), block_of(whole.grad, P_x))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("probabilities", [False, True])
+def test_forward_derivatives_of_the_cross_entropy(P_world, smoothing, probabilities):
+    P_x = grid(P_world, [1, job.size])
+    x = torch.linspace(-1, 2, 6 * job.size, dtype=torch.float64).square().view(2, -1)
+    target = x.softmax(1) if probabilities else torch.tensor([0, 3 * job.size - 1])
+    twin = torch.nn.CrossEntropyLoss(label_smoothing=smoothing)
+    _, expected = torch.func.jvp(lambda one: twin(one, target), (x,), (x.sin(),))
+    layer = DistributedCrossEntropyLoss(P_x, label_smoothing=smoothing)
+    with forward_ad.dual_level():
+        mine = forward_ad.make_dual(block_of(x, P_x), block_of(x.sin(), P_x))
+        loss = layer(mine, block_of(target, P_x) if probabilities else target)
+        if P_x.rank == 0:
+            torch.testing.assert_close(forward_ad.unpack_dual(loss).tangent, expected)
+
+
+def test_a_bad_class_without_the_structure_check(P_world):
+    """Raises on its rank, which does not wait for the others."""
+    layer = DistributedCrossEntropyLoss(grid(P_world, [job.size, 1]), reduction="none")
+    x, target = torch.randn(3, 4), torch.tensor([0, 1, 2])
+    expected = layer(x, target)
+    with distdl.structure_check(False):
+        if job.rank == job.size - 1:
+            with pytest.raises(ValueError, match="has classes from 1 to 99"):
+                layer(x, torch.tensor([99, 1, 2]))
+        else:
+            layer(x, target)
+    assert torch.equal(layer(x, target), expected)
+
+
+@pytest.mark.parametrize("p", [torch.inf, -torch.inf])
+@pytest.mark.parametrize("value", [0.1, 3.0, torch.inf])
+def test_ties_share_the_derivative_of_a_maximum(P_world, p, value):
+    """As in torch, however the elements that are equal are spread over workers."""
+    P_x, n = grid(P_world, [1, job.size]), 2 * job.size + 1
+    x = torch.full((2, n), value, dtype=torch.float64) * torch.tensor([1.0, -1.0]).repeat(n)[:n]
+    x[0, 0] *= 2 if p < 0 else 0.5
+    twin = torch.nn.PairwiseDistance(p, eps=0.0)
+    whole = x.clone().requires_grad_()
+    expected = twin(whole, torch.zeros_like(whole))
+    expected.sum().backward()
+    mine = block_of(x, P_x).requires_grad_()
+    y = dnn.DistributedPairwiseDistance(P_x, p, eps=0.0)(mine, torch.zeros_like(mine))
+    y.sum().backward()
+    assert P_x.rank or torch.equal(y, expected)
+    torch.testing.assert_close(mine.grad, block_of(whole.grad, P_x))
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_ties_in_the_distances_of_triplets(P_world, swap):
+    P_x, n = grid(P_world, [1, job.size]), 2 * job.size + 1
+    options = {"p": torch.inf, "eps": 0.0, "swap": swap, "margin": 9.0}
+    wholes = [torch.full((2, n), value, dtype=torch.float64, requires_grad=True) for value in (1.0, 5.0, 2.0)]
+    mine = [block_of(one.detach(), P_x).requires_grad_() for one in wholes]
+    torch.nn.TripletMarginLoss(**options)(*wholes).backward()
+    dnn.DistributedTripletMarginLoss(P_x, **options)(*mine).backward()
+    for one, whole in zip(mine, wholes, strict=True):
+        torch.testing.assert_close(one.grad, block_of(whole.grad, P_x))
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e-6, 1.0, 1e15, 1e20, 1e30])
+def test_cosines_of_vectors_of_any_magnitude(P_world, size):
+    """Where the norm leaves the range, torch's cosine is 0."""
+    P_x = grid(P_world, [1, job.size])
+    x = torch.linspace(-1.0, 2.0, 6 * job.size).view(2, -1) * size
+    other = x.flip(0) + size
+    whole, mine = x.clone().requires_grad_(), block_of(x, P_x).requires_grad_()
+    expected = torch.nn.CosineSimilarity(1)(whole, other)
+    expected.sum().backward()
+    y = dnn.DistributedCosineSimilarity(P_x, 1)(mine, block_of(other, P_x))
+    y.sum().backward()
+    if P_x.rank == 0:
+        torch.testing.assert_close(y, expected)
+    if size < 1e15:
+        largest = whole.grad.abs().max()
+        torch.testing.assert_close(mine.grad / largest, block_of(whole.grad, P_x) / largest, rtol=1e-5, atol=1e-6)
+
+
+def test_a_number_for_the_variance_by_name(P_world):
+    P_x = grid(P_world, [job.size])
+    x = torch.linspace(-1.0, 2.0, 3 * job.size)
+    mine = block_of(x, P_x)
+    loss = dnn.DistributedGaussianNLLLoss(P_x)(target=mine.cos(), var=2.0, input=mine)
+    torch.testing.assert_close(loss, torch.nn.GaussianNLLLoss()(x, x.cos(), 2.0))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("dtypes", [(torch.half, torch.float), (torch.float, torch.double), (torch.float, torch.half)])
+def test_the_dtype_of_weighted_probabilities(P_world, dtypes, reduction, place):
+    """Is the promoted one."""
+    P_x = grid(P_world, [job.size if d == place else 1 for d in range(2)])
+    x = torch.linspace(-1.0, 2.0, 4 * job.size**2).view(2 * job.size, -1).to(dtypes[0])
+    target, weight = x.softmax(1), torch.linspace(0.5, 1.5, 2 * job.size).to(dtypes[1])
+    twin = torch.nn.CrossEntropyLoss(weight, reduction=reduction)
+    loss = DistributedCrossEntropyLoss(P_x, weight, reduction=reduction)(block_of(x, P_x), block_of(target, P_x))
+    expected = twin(x, target)
+    assert loss.dtype == expected.dtype
+    if reduction != "none":
+        torch.testing.assert_close(loss, expected, rtol=2e-3, atol=2e-3)

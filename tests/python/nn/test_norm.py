@@ -306,3 +306,43 @@ def test_partitions_that_do_not_fit(P_world):
     raises_everywhere(ValueError, "P_x has shape", lambda: dnn.DistributedLayerNorm(P[1], (2, 3)))
     raises_everywhere(ValueError, "P_x has shape", lambda: dnn.DistributedGroupNorm(P[1], 1, 2))
     raises_everywhere(ValueError, "P_x has shape", lambda: dnn.DistributedLocalResponseNorm(P[2], 2))
+
+
+@pytest.mark.parametrize("momentum", [0.3, None])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind", [torch.nn.BatchNorm1d, torch.nn.InstanceNorm1d])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_tracking_that_is_turned_off(P_world, kind, training, momentum, place):
+    """As in torch.nn, in whichever dimension the input is split."""
+    P_x = grid(P_world, [job.size if d == place else 1 for d in range(3)])
+    x = numbers((2 * job.size, 2 * job.size, 3 * job.size))
+    options = {"momentum": momentum, "track_running_stats": True, "dtype": torch.float64}
+    twin, layer = kind(2 * job.size, **options), dnn.SEQUENTIAL[kind](P_x, 2 * job.size, **options)
+    for tracks in (True, False, True):
+        for one in (twin, layer):
+            one.track_running_stats = tracks
+            one.train(training if not tracks else True)
+        expected, y = twin(x), layer(block_of(x, P_x))
+        torch.testing.assert_close(y, block_of(expected, P_x))
+        for name, buffer in twin.named_buffers():
+            mine = getattr(layer, name)
+            whole = buffer if place != 1 or not buffer.dim() else buffer[2 * P_x.rank : 2 * P_x.rank + 2]
+            torch.testing.assert_close(mine, whole)
+
+
+@pytest.mark.parametrize("value", [1.1e4, 1e8, -3.3e30])
+def test_features_that_are_constant(P_world, value):
+    """The mean is as exact as the features, so that nothing but the error of the deviations is left."""
+    P_x = grid(P_world, [1, job.size])
+    y = dnn.DistributedLayerNorm(P_x, 7 * job.size)(block_of(torch.full((3, 7 * job.size), value), P_x))
+    torch.testing.assert_close(y, torch.zeros_like(y), rtol=0.0, atol=1e-4)
+
+
+@pytest.mark.parametrize("mean", [1e4, 1e6])
+def test_features_beside_a_large_mean(P_world, mean):
+    """As near to double precision as numbers of single precision are."""
+    P_x = grid(P_world, [1, job.size])
+    x = numbers((3, 16 * job.size)).float() + mean
+    y = dnn.DistributedLayerNorm(P_x, 16 * job.size)(block_of(x, P_x))
+    expected = torch.nn.LayerNorm(16 * job.size, dtype=torch.float64)(x.double())
+    torch.testing.assert_close(y.double(), block_of(expected, P_x).detach(), rtol=1e-6, atol=1e-6)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import distdl.nn as dnn
 from support.blocks import block_of, grid
@@ -28,3 +29,32 @@ def test_integers_raise_on_all(P_world):
 
 def test_images_have_three_or_four_dimensions(P_world):
     raises_everywhere(ValueError, "C, H, W", lambda: dnn.DistributedSoftmax2d(grid(P_world, [1, job.size])))
+
+
+KINDS = [torch.nn.Softmax, torch.nn.LogSoftmax, torch.nn.Softmin]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks_without_gradients_take_part_in_those_of_the_others(P_world, kind):
+    """Only the first worker's input requires gradients."""
+    P_x = grid(P_world, [1, job.size])
+    x = torch.linspace(-1, 2, 6 * job.size, dtype=torch.float64).square().view(2, -1)
+    mine = block_of(x, P_x).requires_grad_(P_x.rank == 0)
+    dnn.SEQUENTIAL[kind](P_x, 1)(mine).pow(3).sum().backward()
+    whole = x.clone().requires_grad_()
+    kind(1)(whole).pow(3).sum().backward()
+    assert (mine.grad is not None) == (P_x.rank == 0)
+    if P_x.rank == 0:
+        torch.testing.assert_close(mine.grad, block_of(whole.grad, P_x))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_forward_derivatives(P_world, kind):
+    P_x = grid(P_world, [1, job.size])
+    x = torch.linspace(-1, 2, 6 * job.size, dtype=torch.float64).square().view(2, -1)
+    _, expected = torch.func.jvp(kind(1), (x,), (x.sin(),))
+    with forward_ad.dual_level():
+        mine = forward_ad.make_dual(block_of(x, P_x), block_of(x.sin(), P_x))
+        tangent = forward_ad.unpack_dual(dnn.SEQUENTIAL[kind](P_x, 1)(mine)).tangent
+        torch.testing.assert_close(tangent, block_of(expected, P_x))

@@ -13,14 +13,15 @@ import torch
 
 from distdl import operators
 from distdl.collective.grid import Grid
-from distdl.nn.layer import Described, Layer
+from distdl.nn.checked import CheckedLayer
+from distdl.nn.layer import Described
 from distdl.nn.loss.documentation import documented
 from distdl.nn.options import check_choice, integer, number
 from distdl.nn.precision import wide
 from distdl.parameters.transport import zero_of
 
 
-class Loss(Layer):
+class Loss(CheckedLayer):
     """A loss of partitioned tensors: a quotient of two sums over all workers.
 
     The workers' sums meet on worker 0, whose loss carries the gradient. All other ranks receive its value, and take
@@ -36,6 +37,7 @@ class Loss(Layer):
         shapes: the section of the docstring on shapes.
     """
 
+    error = ValueError
     tensors: ClassVar[tuple[str, ...]] = ("input", "target")
     function: ClassVar[Callable[..., torch.Tensor]]
     weights: ClassVar[tuple[str, ...]] = ()
@@ -89,6 +91,10 @@ class Loss(Layer):
             found[name] = None if found[name] is None else self.weight_of(name, tensors)
         return found
 
+    def follow(self, dtypes: Sequence[torch.dtype]) -> bool:
+        """Whether weights are converted to the dtype of the input, for tensors of these dtypes."""
+        return self.weights_follow
+
     def weight_of(self, name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """The part of a weight that belongs to this worker's blocks."""
         return getattr(self, name)
@@ -104,7 +110,7 @@ class Loss(Layer):
         for name in self.weights:
             if options[name] is not None:
                 weight = getattr(self, name)
-                dtype = samples[0].dtype if self.weights_follow else weight.dtype
+                dtype = samples[0].dtype if self.follow(dtypes) else weight.dtype
                 options[name] = torch.ones((1,) * min(weight.dim(), self.grid.dim), dtype=dtype, device=device)
         return type(self).function(*samples, **options, reduction="none").dtype
 
@@ -124,15 +130,10 @@ class Loss(Layer):
         """All ranks that hold the loss: each of them receives the number."""
         return [self.grid.constructing_ranks()]
 
-    def looked_at(self, inputs: Sequence[object]) -> Sequence[object]:
-        """Make all ranks set up again if this worker's values seem wrong; the set-up then raises on all of them."""
-        if self._distdl_is_setup and self._problem_here(inputs) and self._distdl_agreement is not None:
-            self._distdl_agreement.forget()
-        return inputs
-
-    def _problem_here(self, inputs: Sequence[object]) -> str:
+    def problem_here(self, inputs: Sequence[object]) -> str:
+        """As :meth:`problem_of`, of anything that is passed."""
         tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
-        if not self.grid.active or len(tensors) < len(self.tensors):
+        if len(tensors) < len(self.tensors):
             return ""
         try:
             return self.problem_of(*tensors)
@@ -146,10 +147,6 @@ class Loss(Layer):
     def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
         self._device = next((one.device for one in input if isinstance(one, torch.Tensor)), None)
         super()._distdl_module_setup(input)
-        everyone = self.grid.constructing_ranks()
-        for rank, problem in zip(everyone.ranks, everyone.gather(self._problem_here(input).encode()), strict=True):
-            if problem:
-                raise ValueError(f"{type(self).__name__}: rank {rank} {problem.decode()}")
 
     def set_up(self) -> None:
         """Check on all ranks that every worker's tensors belong together."""

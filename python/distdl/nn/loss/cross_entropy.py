@@ -10,8 +10,9 @@ import torch.nn.functional as F
 
 from distdl.collective.construction import PartitionLike
 from distdl.nn.layer import Described
-from distdl.nn.logsumexp import LogSumExp
+from distdl.nn.logsumexp import LogSumExp, has_tangent
 from distdl.nn.loss.classes import Likelihood, at
+from distdl.nn.tie import joining
 
 __all__ = ["DistributedCrossEntropyLoss"]
 
@@ -66,13 +67,26 @@ class DistributedCrossEntropyLoss(Likelihood):
         input, target = super().samples(dtypes)
         return input, torch.ones_like(input) if dtypes[1].is_floating_point else target
 
+    def follow(self, dtypes: Sequence[torch.dtype]) -> bool:
+        """As torch promotes: weights of class indices have the dtype of the logits, those of probabilities any."""
+        return not dtypes[1].is_floating_point
+
+    def weight_of(self, name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        if tensors and not self.follow([one.dtype for one in tensors]):
+            weight: torch.Tensor = getattr(self, name)
+            return weight
+        return super().weight_of(name, tensors)
+
     def parts(self, *tensors: torch.Tensor) -> torch.Tensor:
         x, target = tensors
         if not target.is_floating_point():
-            return _OfClasses.apply(x, self, *self.picked(x, target)).squeeze(self.axis)
+            picked = self.picked(x, target)
+            if has_tangent(self._distdl_agreement):
+                return _of_classes(x, self, *picked)[0].squeeze(self.axis)
+            return _OfClasses.apply(joining(x, self._distdl_agreement), self, *picked).squeeze(self.axis)
         wanted = target * (1 - self.label_smoothing) + self.label_smoothing / sum(self._sizes)
         if self.weight is not None:
-            wanted = wanted * self.own(self.weight.to(x.dtype), x)
+            wanted = wanted * self.own(self.weight, x)
         shift, log_sum = self.log_sum_exp(x)
         return (wanted * (log_sum - (x - shift))).sum(self.axis)
 
@@ -82,6 +96,26 @@ class DistributedCrossEntropyLoss(Likelihood):
         weight = x.new_ones(classes) if self.weight is None else self.weight.to(x.dtype)
         weight = weight * (self.label_smoothing / classes)
         return self.own(weight, x), weight.sum()
+
+
+def _of_classes(
+    x: torch.Tensor,
+    loss: DistributedCrossEntropyLoss,
+    place: torch.Tensor,
+    here: torch.Tensor,
+    kept: torch.Tensor,
+    weights: torch.Tensor,
+) -> tuple[torch.Tensor, ...]:
+    """This worker's part of the cross entropy, and what its gradient is made of."""
+    axis, smoothed = loss.axis, loss.label_smoothing
+    shift, log_sum = loss.log_sum_exp(x)
+    picked = weights * (1 - smoothed)
+    losses, total = torch.where(here, picked * (log_sum - (at(x, axis, place) - shift)), 0.0), picked
+    if smoothed:
+        own, everything = loss.smoothing(x)
+        spread = ((log_sum - (x - shift)) * own).sum(axis, keepdim=True)
+        losses, total = losses + torch.where(kept, spread, 0.0), total + everything
+    return losses, shift, log_sum, picked, total
 
 
 class _OfClasses(torch.autograd.Function):
@@ -101,14 +135,8 @@ class _OfClasses(torch.autograd.Function):
         kept: torch.Tensor,
         weights: torch.Tensor,
     ) -> torch.Tensor:
-        axis, smoothed = loss.axis, loss.label_smoothing
-        shift, log_sum = loss.log_sum_exp(x)
-        picked = weights * (1 - smoothed)
-        losses, total = torch.where(here, picked * (log_sum - (at(x, axis, place) - shift)), 0.0), picked
-        if smoothed:
-            own, everything = loss.smoothing(x)
-            spread = ((log_sum - (x - shift)) * own).sum(axis, keepdim=True)
-            losses, total = losses + torch.where(kept, spread, 0.0), total + everything
+        losses, *found = _of_classes(x, loss, place, here, kept, weights)
+        shift, log_sum, picked, total = found
         ctx.save_for_backward(x, shift, log_sum, place, here, kept, picked, total)
         ctx.loss = loss
         return losses

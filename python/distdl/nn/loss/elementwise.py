@@ -188,6 +188,8 @@ class DistributedGaussianNLLLoss(_ElementwiseLoss):
 
     def forward(self, *args: object, **kwargs: object) -> object:
         """Take a number for the variance as well."""
+        if kwargs:
+            args, kwargs = self._bound(args, kwargs), {}
         if len(args) == 3 and isinstance(args[2], float) and isinstance(args[0], torch.Tensor):
             args = (*args[:2], args[0].new_full((), args[2]))
         return super().forward(*args, **kwargs)

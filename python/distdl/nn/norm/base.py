@@ -145,10 +145,19 @@ class ChannelNorm(Norm):
             self.check_balanced(self._channels, self.num_features, "num_features")
         return sizes
 
+    def _distdl_input_changed(self, input: tuple[object, ...]) -> bool:
+        """Agree on ``track_running_stats`` as well, which may be set at any time, as in torch.nn."""
+        return super()._distdl_input_changed((*input, bool(self.track_running_stats)))
+
     @property
     def uses_statistics_of_input(self) -> bool:
         """Whether the input is normalized by its own moments, not by the running ones."""
-        return self.training or self.running_mean is None
+        raise NotImplementedError
+
+    @property
+    def running(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """The running mean and variance that this call uses or moves."""
+        return self.running_mean, self.running_var
 
     def sampled(self, function: Callable[..., torch.Tensor], x: torch.Tensor) -> torch.Tensor:
         """What torch.nn's function gives for an input of one channel."""
@@ -159,7 +168,7 @@ class ChannelNorm(Norm):
     @torch.no_grad()
     def track(self, mean: torch.Tensor, variance: torch.Tensor, momentum: float) -> None:
         """Move the running statistics towards those of a batch."""
-        for running, new in ((self.running_mean, mean), (self.running_var, variance)):
+        for running, new in zip(self.running, (mean, variance), strict=True):
             assert running is not None
             running.copy_((1 - momentum) * running + momentum * new.reshape(-1))
 

@@ -110,21 +110,31 @@ class DistributedBatchNorm(ChannelNorm):
             return self.on_nothing(input)
         weight, bias = self.named(self.parameters_in_use())
         uses = self.uses_statistics_of_input
-        return F.batch_norm(input, self.running_mean, self.running_var, weight, bias, uses, momentum, self.eps)
+        return F.batch_norm(input, *self.running, weight, bias, uses, momentum, self.eps)
+
+    @property
+    def uses_statistics_of_input(self) -> bool:
+        return self.training or (self.running_mean is None and self.running_var is None)
+
+    @property
+    def running(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """None where training leaves them alone."""
+        return super().running if not self.training or self.track_running_stats else (None, None)
 
     def _momentum_of_this_batch(self) -> float:
         """Count the batch in training; the weight that it gets in the running statistics."""
-        if not self.training or self.num_batches_tracked is None:
-            return 0.0
+        momentum = 0.0 if self.momentum is None else self.momentum
+        if not self.training or not self.track_running_stats or self.num_batches_tracked is None:
+            return momentum
         self.num_batches_tracked.add_(1)
-        return 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        return 1.0 / float(self.num_batches_tracked) if self.momentum is None else momentum
 
     def _on_part(self, input: torch.Tensor, gathering: Gathering, momentum: float) -> torch.Tensor:
         """Normalize a block of channels of which other workers have the other elements."""
         arrive = self.start_parameters()
         block = Block.of(wide(input))
         mean, squares = gathering.merged(block)
-        if self.running_mean is not None:
+        if self.running[0] is not None:
             self.track(mean, squares / (self._count - 1), momentum)
         return self.as_result(block.normalized(mean, squares / self._count, self.eps, *self.named(arrive())), input)
 

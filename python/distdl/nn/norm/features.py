@@ -139,7 +139,7 @@ class DistributedLayerNorm(_FeatureNorm):
         leading = self._features[0]
         block = Block.of(x.reshape(1, math.prod(x.shape[:leading]), math.prod(x.shape[leading:])))
         mean, squares = gathering.merged(block)
-        return block.normalized(mean, squares / self._count, self.eps).view(x.shape)
+        return block.normalized(mean, squares / self._count, self.eps, centered=True).view(x.shape)
 
 
 class DistributedRMSNorm(_FeatureNorm):

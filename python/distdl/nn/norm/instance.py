@@ -45,6 +45,10 @@ class _DistributedInstanceNorm(ChannelNorm):
     def channel_axis(self) -> int:
         return self.grid.dim - self.dims - 1 if self.grid.known else 0
 
+    @property
+    def uses_statistics_of_input(self) -> bool:
+        return self.training or not self.track_running_stats
+
     def set_up(self) -> None:
         sizes, channels = self.check_channels(), self._channels
         extents = [sum(along) for along in sizes]

@@ -51,9 +51,18 @@ class Block:
         eps: float,
         weight: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
+        *,
+        centered: bool = False,
     ) -> torch.Tensor:
-        """(block - mean) / sqrt(variance + eps) * weight + bias, of which all are values of the channels."""
+        """(block - mean) / sqrt(variance + eps) * weight + bias, of which all are values of the channels.
+
+        ``centered`` subtracts before it multiplies, as torch's layer normalization does and its batch normalization
+        does not: a mean much larger than the deviations leaves no error. It passes over the block once more.
+        """
         x, pivot = self.x, self.pivot
+        if centered:
+            pivot = mean.detach().to(x.dtype)
+            x = x - per_channel(pivot, x)
         scale = (variance + eps).rsqrt()
         if weight is not None:
             scale = scale * weight
@@ -61,9 +70,10 @@ class Block:
         if bias is not None:
             shift = shift + bias
         scale, shift = scale.to(x.dtype), shift.to(x.dtype)
+        pivot, one = torch.zeros_like(pivot) if centered else pivot, torch.ones_like(pivot)
         if x.numel() == 0:  # torch's kernel would not look at scale and shift
             return (x - per_channel(pivot, x)) * per_channel(scale, x) + per_channel(shift, x)
-        return F.batch_norm(x, pivot, torch.ones_like(pivot), scale, shift, eps=0.0)
+        return F.batch_norm(x, pivot, one, scale, shift, eps=0.0)
 
 
 class Gathering:
