@@ -358,6 +358,24 @@ def test_layers_within_in_another_mode(P_world, method, changed):
         assert used(x).shape == x.shape
 
 
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("method", ["heads", "ring"])
+def test_gradients_of_one_rank_past_frozen_parameters(P_world, method):
+    """The keys of the others travel to the rank that asks for gradients, and their gradients back."""
+    torch.manual_seed(0)
+    twin = torch.nn.MultiheadAttention(4, 2, batch_first=True, dtype=torch.float64).requires_grad_(False)
+    P, cut = grid(P_world, [1, job.size, 1]), (0, 1, None)
+    layer = dnn.DistributedMultiheadAttention.from_sequential(twin, P, method=method)
+    x = scores((2, 6, 4), 1).requires_grad_()
+    expected = torch.autograd.grad(twin(x, x, x)[0].square().sum(), x)[0]
+    own = block(x.detach(), P, cut).requires_grad_(job.rank == 0)
+    result = layer(own, own, own, need_weights=False)[0]
+    if result.requires_grad:
+        result.square().sum().backward()
+    if job.rank == 0:
+        assert torch.allclose(own.grad, block(expected, P, cut), rtol=0, atol=1e-13)
+
+
 def stacks():
     """A stack and a transformer whose layers have options of their own, in training."""
     torch.manual_seed(2)
