@@ -14,11 +14,6 @@ from distdl.nn.precision import wide
 from distdl.parameters.layout import Interval
 
 
-def with_more(layer: Layer, input: tuple[object, ...], more: str) -> tuple[object, ...]:
-    """The arguments of a call, with what else has to be equal on all ranks behind them."""
-    return (*input, *(None,) * (len(layer.tensors) - len(input)), more)
-
-
 class Dropping(Layer):
     """A layer that drops elements of several tensors in a call, each by its index in the whole tensor.
 
@@ -48,8 +43,9 @@ class Dropping(Layer):
         """Those of dropping an element."""
         return (self.dropout,)
 
-    def _distdl_input_changed(self, input: tuple[object, ...]) -> bool:
-        return super()._distdl_input_changed(with_more(self, input, f"dropout {self.mode()}"))
+    def compared_each_call(self) -> str:
+        """What is dropped."""
+        return f"dropout {self.mode()}"
 
     def mode(self) -> tuple[float, ...]:
         """The probabilities that count in the next call, which have to be equal on all ranks."""

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl.collective.construction import PartitionLike
-from distdl.nn.attention.dropped import Dropping, with_more
+from distdl.nn.attention.dropped import Dropping
 from distdl.nn.attention.transformer import (
     Activation,
     DistributedTransformerDecoderLayer,
@@ -40,10 +40,11 @@ class Around(Layer):
         own = self._declared_parameters()
         return [*own, *(one for one in self.parameters() if all(one is not other for other in own))]
 
-    def _distdl_input_changed(self, input: tuple[object, ...]) -> bool:
+    def compared_each_call(self) -> str:
+        """What the layers within drop, and their modes."""
         within = [one for one in self.modules() if one is not self and isinstance(one, Layer)]
         modes = [one.mode() if isinstance(one, Dropping) else (one.training, getattr(one, "p", None)) for one in within]
-        return super()._distdl_input_changed(with_more(self, input, f"dropout within {modes}"))
+        return f"dropout within {modes}"
 
     @classmethod
     def from_sequential(

@@ -42,9 +42,9 @@ class Norm(Layer):
             else:
                 self.register_parameter(name, None)
 
-    def _distdl_input_changed(self, input: tuple[object, ...]) -> bool:
-        """Agree on ``training`` as well: ranks in different modes would wait for each other."""
-        return super()._distdl_input_changed((*input, self.training))
+    def compared_each_call(self) -> str:
+        """The mode: ranks in different modes would wait for each other."""
+        return "in training" if self.training else "in evaluation"
 
     def check_dtypes(self, sample: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Raise on all ranks what torch.nn raises for the input's dtype and the options. For :meth:`set_up`.
@@ -145,9 +145,9 @@ class ChannelNorm(Norm):
             self.check_balanced(self._channels, self.num_features, "num_features")
         return sizes
 
-    def _distdl_input_changed(self, input: tuple[object, ...]) -> bool:
-        """Agree on ``track_running_stats`` as well, which may be set at any time, as in torch.nn."""
-        return super()._distdl_input_changed((*input, bool(self.track_running_stats)))
+    def compared_each_call(self) -> str:
+        """``track_running_stats`` as well, which may be set at any time, as in torch.nn."""
+        return f"{super().compared_each_call()}, track_running_stats={bool(self.track_running_stats)}"
 
     @property
     def uses_statistics_of_input(self) -> bool:
