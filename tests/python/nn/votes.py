@@ -115,8 +115,10 @@ def examples():
         )
     ]
     for example in FAMILY_EXAMPLES.values():
-        name = dnn.SEQUENTIAL[type(example.twin())].__name__
-        table[name] = [*table.get(name, []), *of_family(example)]
+        kind = type(example.twin())
+        if kind in dnn.SEQUENTIAL:
+            name = dnn.SEQUENTIAL[kind].__name__
+            table[name] = [*table.get(name, []), *of_family(example)]
     for name, example in FAMILY_EXAMPLES.items():
         form = f"Distributed{name.split()[0]}"
         if example.layer is not None and hasattr(dnn, form):  # another layer than that of its twin's name
