@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self, cast
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from distdl.collective.construction import PartitionLike
 from distdl.nn.attention.dropped import Dropping
 from distdl.nn.attention.transformer import (
-    Activation,
     DistributedTransformerDecoderLayer,
     DistributedTransformerEncoderLayer,
     TransformerLayer,
@@ -19,9 +18,9 @@ from distdl.nn.attention.transformer import (
 )
 from distdl.nn.layer import Layer
 from distdl.nn.options import integer
-from distdl.parameters.initial import Initializer, fill
+from distdl.parameters.initial import Initializer
 
-__all__ = ["DistributedTransformer", "DistributedTransformerDecoder", "DistributedTransformerEncoder"]
+__all__ = ["DistributedTransformerDecoder", "DistributedTransformerEncoder"]
 
 
 def _like(values: torch.Tensor, name: str) -> Initializer:
@@ -62,7 +61,8 @@ class Around(Layer):
         return made
 
 
-def _are_equal(options: Sequence[Mapping[str, object]]) -> bool:
+def are_equal(options: Sequence[Mapping[str, object]]) -> bool:
+    """Whether all layers have the same options."""
     return all(one == options[0] for one in options)
 
 
@@ -156,7 +156,7 @@ class Stack(Around):
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
         """The options of this layer's constructor, as a layer of torch.nn has them."""
         layers = module.layers
-        given = layers[0] if _are_equal([cls.of.options_of(one) for one in layers]) else layers
+        given = layers[0] if are_equal([cls.of.options_of(one) for one in layers]) else layers
         return {cls.option: given, "num_layers": len(layers), "norm": module.norm}
 
     @classmethod
@@ -283,182 +283,3 @@ class DistributedTransformerDecoder(Stack):
         for layer in self.layers:
             tgt = layer(tgt, memory, *masks, bool(tgt_is_causal), bool(memory_is_causal))
         return self.normalized(tgt)
-
-
-_STACKS: Mapping[str, type[Stack]] = {
-    "encoder": DistributedTransformerEncoder,
-    "decoder": DistributedTransformerDecoder,
-}
-_SHARED = ("d_model", "nhead", "dim_feedforward", "dropout", "activation", "layer_norm_eps", "batch_first",
-           "norm_first", "bias", "device", "dtype", "method")  # fmt: skip
-
-
-class DistributedTransformer(Around):
-    """An encoder and a decoder: ``torch.nn.Transformer`` in blocks.
-
-    Args:
-        P_x: the partition of the source and of the target: ``[batch, sequence, 1]`` with batch_first, ``[sequence,
-            batch, 1]`` without, and ``[sequence, 1]`` for tensors without a batch. Features are not split.
-        d_model, nhead, num_encoder_layers, num_decoder_layers, dim_feedforward, dropout, activation: as in
-            ``torch.nn.Transformer``.
-        custom_encoder, custom_decoder: layers of distdl.
-        layer_norm_eps, batch_first, norm_first, bias, device, dtype: as in ``torch.nn.Transformer``.
-        method: how workers along the sequence share the work: see
-            :class:`distdl.nn.DistributedScaledDotProductAttention`.
-
-    Shape:
-        src, tgt and the result, of tgt's shape, in blocks of their own along the sequence; zero volume on all other
-        ranks. The masks are as those of :class:`distdl.nn.DistributedMultiheadAttention`.
-
-    Attributes:
-        encoder, decoder: the parameters, with the names of torch.nn.
-
-    Raises:
-        TypeError, ValueError: on all ranks, if options or tensors have no meaning together.
-
-    One vote a call. Constructing is collective over the communicator that P_x comes from, calling over its ranks.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Transformer.html.
-    """
-
-    tensors: ClassVar[tuple[str, ...]] = (
-        "src",
-        "tgt",
-        "src_mask",
-        "tgt_mask",
-        "memory_mask",
-        "src_key_padding_mask",
-        "tgt_key_padding_mask",
-        "memory_key_padding_mask",
-    )
-    optional: ClassVar[tuple[str, ...]] = tensors[2:]
-    d_model: int
-    nhead: int
-    num_encoder_layers: int
-    num_decoder_layers: int
-    dim_feedforward: int
-    dropout: float
-    activation: str | Activation
-    custom_encoder: torch.nn.Module | None
-    custom_decoder: torch.nn.Module | None
-    layer_norm_eps: float
-    batch_first: bool
-    norm_first: bool
-    method: str | None
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        d_model: int = 512,
-        nhead: int = 8,
-        num_encoder_layers: int = 6,
-        num_decoder_layers: int = 6,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: str | Activation = F.relu,
-        custom_encoder: torch.nn.Module | None = None,
-        custom_decoder: torch.nn.Module | None = None,
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        method: str | None = None,
-    ) -> None:
-        super().__init__(locals())
-        self.encoder = self._part(DistributedTransformerEncoder, self.custom_encoder, self.num_encoder_layers)
-        self.decoder = self._part(DistributedTransformerDecoder, self.custom_decoder, self.num_decoder_layers)
-        self._reset()
-
-    def check_options(self) -> None:
-        for which in ("custom_encoder", "custom_decoder"):
-            custom = getattr(self, which)
-            if custom is not None and not isinstance(custom, Layer):
-                raise TypeError(f"{type(self).__name__}: {which}={custom!r}; it has to be a layer of distdl, or None")
-
-    def further_compared(self) -> dict[str, object]:
-        custom = {name: name_of(type(self.given[name])) for name in ("custom_encoder", "custom_decoder")}
-        return {"activation": name_of(self.activation), **custom}
-
-    def _part(self, kind: type[Stack], custom: torch.nn.Module | None, layers: int) -> torch.nn.Module:
-        if custom is not None:
-            return custom
-        layer = kind.of(self.P_x, **{name: self.given[name] for name in _SHARED})  # type: ignore[arg-type]
-        own: dict[str, object] = {name: self.given[name] for name in ("device", "dtype")}
-        norm = torch.nn.LayerNorm(self.d_model, self.layer_norm_eps, bias=bool(self.given["bias"]), **own)
-        return kind(self.P_x, layer, layers, norm)  # type: ignore[call-arg, arg-type]
-
-    def _reset(self) -> None:
-        """The first values of torch.nn, in its order."""
-        for prefix, module in self.named_modules():
-            layouts = getattr(module, "layouts", {}) if prefix else {}
-            whole = [name for name, _ in module.named_parameters() if name in layouts]
-            for name in whole:
-                if len(layouts[name].shape) > 1:
-                    fill(module.get_parameter(name), layouts[name], torch.nn.init.xavier_uniform_)
-
-    @classmethod
-    def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
-        """The options of this layer's constructor, as a layer of torch.nn has them."""
-        options: dict[str, object] = {}
-        for name, kind in _STACKS.items():
-            stack = getattr(module, name)
-            options |= kind.of.options_of(stack.layers[0])
-            options[f"num_{name}_layers"] = len(stack.layers)
-        return options
-
-    @classmethod
-    def _unfit(cls, module: object) -> TypeError | None:
-        problem = super()._unfit(module)
-        for name, kind in _STACKS.items():
-            problem = problem or kind._unfit(getattr(module, name))
-        return problem
-
-    @classmethod
-    def from_sequential(
-        cls, module: torch.nn.Module, P_x: PartitionLike, *partitions: PartitionLike, root: int = 0, **more: object
-    ) -> Self:
-        """The layer that does what a layer of torch.nn does; see :meth:`distdl.nn.Layer.from_sequential`.
-
-        The layers within have their own options and modes. TypeError if this layer cannot express one of them.
-        """
-        if cls._unfit(module) is None and not cls._is_uniform(module):
-            shared: dict[str, Any] = {name: value for name, value in more.items() if name in _SHARED}
-            for name, kind in _STACKS.items():
-                stack, make = getattr(module, name), cast(Callable[..., Stack], kind)
-                layers = [kind.of.from_sequential(one, P_x, root=root, **shared) for one in stack.layers]
-                more.setdefault(f"custom_{name}", make(P_x, torch.nn.ModuleList(layers), len(layers), stack.norm))
-        return super().from_sequential(module, P_x, *partitions, root=root, **more)
-
-    @staticmethod
-    def _is_uniform(module: torch.nn.Module) -> bool:
-        """Whether all layers have the same options, and the norms behind them are as those within."""
-        stacks = [(getattr(module, name), kind) for name, kind in _STACKS.items()]
-        options = [kind.of.options_of(one) for stack, kind in stacks for one in stack.layers]
-        wanted = (options[0]["layer_norm_eps"], options[0]["bias"])
-        norms = [stack.norm for stack, _ in stacks]
-        return _are_equal(options) and all(
-            isinstance(norm, torch.nn.LayerNorm) and (norm.eps, norm.bias is not None) == wanted for norm in norms
-        )
-
-    def compute(
-        self,
-        src: torch.Tensor,
-        tgt: torch.Tensor,
-        src_mask: torch.Tensor | None = None,
-        tgt_mask: torch.Tensor | None = None,
-        memory_mask: torch.Tensor | None = None,
-        src_key_padding_mask: torch.Tensor | None = None,
-        tgt_key_padding_mask: torch.Tensor | None = None,
-        memory_key_padding_mask: torch.Tensor | None = None,
-        src_is_causal: bool | None = None,
-        tgt_is_causal: bool | None = None,
-        memory_is_causal: bool = False,
-    ) -> torch.Tensor:
-        """Encode the source, and decode the target with it."""
-        memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)
-        masks = (tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
-        result: torch.Tensor = self.decoder(tgt, memory, *masks, tgt_is_causal, memory_is_causal)
-        return result
