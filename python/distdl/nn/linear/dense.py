@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 
 from distdl import operators
 from distdl.collective.construction import PartitionLike, partitions_behind_first
 from distdl.collective.grid import Grid
 from distdl.nn.layer import Layer
-from distdl.nn.linear.features import check_dtypes, check_features
-from distdl.parameters.initial import like_linear
+from distdl.nn.linear.features import check_dtypes, check_features, declare_linear, term
 from distdl.parameters.layout import cut
-from distdl.parameters.transport import zero_of
 from distdl.partition import Partition
 
 __all__ = ["DistributedLinear"]
@@ -79,13 +76,8 @@ class DistributedLinear(Layer):
         self._leading, self._input, self._workers, self._output = self._grids()
         check_features(self, "in_features", "out_features")
         shape = (self.out_features, self.in_features)
-        of_weight, of_bias = like_linear(shape)
         row, column = len(self._leading), len(self._leading) + 1
-        self.declare_parameter("weight", self._workers, shape, (row, column), initialize=of_weight)
-        if self.given["bias"]:
-            self.declare_parameter("bias", self._workers, shape[:1], (row,), first_of=(column,), initialize=of_bias)
-        else:
-            self.register_parameter("bias", None)
+        declare_linear(self, self._workers, shape, (row, column), first_of=(column,))
 
     def _grids(self) -> tuple[tuple[int, ...], Grid, Grid, Grid]:
         """The leading dimensions, and all partitions with these, a row and a column."""
@@ -140,10 +132,8 @@ class DistributedLinear(Layer):
     def compute(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the layer to this rank's block of the input."""
         x = input if self._broadcast is None else self._broadcast(input)
-        y = self._on_block(x, *self.parameters_in_use()) if self._workers.active else self.without_part(x)
+        if self._workers.active:
+            y = term(x, *self.parameters_in_use(), place=self._workers.place[-1])
+        else:
+            y = self.without_part(x)
         return y if self._sum_reduce is None else self._sum_reduce(y)
-
-    def _on_block(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        if bias is not None and self._workers.place[-1] != 0:
-            return F.linear(x, weight) + zero_of(bias)  # column 0 adds it
-        return F.linear(x, weight, bias)

@@ -1,11 +1,17 @@
-"""The checks of options and dtypes that linear layers have in common."""
+"""What linear layers have in common: their parameters, and the checks of options and dtypes."""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
 
+import torch
+import torch.nn.functional as F
+
+from distdl.collective.grid import Grid
 from distdl.nn.layer import Layer
 from distdl.nn.options import integer
+from distdl.parameters.initial import like_linear
+from distdl.parameters.transport import zero_of
 
 
 def check_features(layer: Layer, *names: str, least: int = 0) -> None:
@@ -25,3 +31,27 @@ def check_dtypes(layer: Layer, weight: torch.Tensor, bias: torch.Tensor | None, 
     for what, dtype in named.items():
         if dtype != weight.dtype and layer.autocast is None:
             raise RuntimeError(f"{type(layer).__name__}: the {what} is {dtype} but the weight {weight.dtype}")
+
+
+def declare_linear(
+    layer: Layer, grid: Grid, shape: tuple[int, int], axes: tuple[int | None, int | None], first_of: Sequence[int] = ()
+) -> None:
+    """Declare a weight of (outputs, inputs) and, as the option says, a bias, with the first values of torch.nn.Linear.
+
+    Args:
+        axes: of the grid, along which outputs and inputs are cut.
+        first_of: axes along which the workers at place 0 alone have the bias.
+    """
+    of_weight, of_bias = like_linear(shape)
+    layer.declare_parameter("weight", grid, shape, axes, initialize=of_weight)
+    if layer.given["bias"]:
+        layer.declare_parameter("bias", grid, shape[:1], axes[:1], first_of=first_of, initialize=of_bias)
+    else:
+        layer.register_parameter("bias", None)
+
+
+def term(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, place: int) -> torch.Tensor:
+    """A worker's term of a sum over blocks of inputs; the worker at place 0 adds the bias."""
+    if bias is not None and place != 0:
+        return F.linear(x, weight) + zero_of(bias)
+    return F.linear(x, weight, bias)

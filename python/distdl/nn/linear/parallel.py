@@ -11,10 +11,8 @@ from distdl import operators
 from distdl.collective.construction import PartitionLike
 from distdl.collective.grid import Grid
 from distdl.nn.layer import Layer
-from distdl.nn.linear.features import check_dtypes, check_features
+from distdl.nn.linear.features import check_dtypes, check_features, declare_linear, term
 from distdl.nn.options import integer
-from distdl.parameters.initial import like_linear
-from distdl.parameters.transport import zero_of
 
 __all__ = ["DistributedLinearAllGather", "DistributedLinearReduceScatter"]
 
@@ -25,6 +23,19 @@ class _LinearOnALine(Layer):
     in_features: int
     out_features: int
     sequence_dim: int | None
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        sequence_dim: int | None = None,
+    ) -> None:
+        super().__init__(locals())
 
     @classmethod
     def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
@@ -38,16 +49,16 @@ class _LinearOnALine(Layer):
             raise ValueError(f"{name}: P_x has no dimensions; its last dimension is that of the features")
         if self.sequence_dim is not None:
             dim = integer(name, self.sequence_dim, "sequence_dim")
-            if (self.grid.known and dim % n not in range(-n, n - 1)) or (self.grid.known and not -n <= dim < n):
+            if self.grid.known and not (-n <= dim < n and dim % n < n - 1):
                 raise ValueError(
                     f"{name}: sequence_dim={dim}; P_x has shape {list(self.grid.shape)}, and it must be one of its "
                     "dimensions before the last"
                 )
             self.sequence_dim = dim
-        self._declare_blocks()
+        self._declare_blocks((self.out_features, self.in_features), max(n - 1, 0))
 
-    def _declare_blocks(self) -> None:
-        """Declare weight and bias."""
+    def _declare_blocks(self, shape: tuple[int, int], last: int) -> None:
+        """Declare weight and bias, in blocks along the last axis of P_x."""
         raise NotImplementedError
 
     def _moved(self) -> int:
@@ -114,27 +125,8 @@ class DistributedLinearAllGather(_LinearOnALine):
     https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html.
     """
 
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        sequence_dim: int | None = None,
-    ) -> None:
-        super().__init__(locals())
-
-    def _declare_blocks(self) -> None:
-        shape, last = (self.out_features, self.in_features), max(self.grid.dim - 1, 0)
-        of_weight, of_bias = like_linear(shape)
-        self.declare_parameter("weight", self.grid, shape, (last, None), initialize=of_weight)
-        if self.given["bias"]:
-            self.declare_parameter("bias", self.grid, shape[:1], (last,), initialize=of_bias)
-        else:
-            self.register_parameter("bias", None)
+    def _declare_blocks(self, shape: tuple[int, int], last: int) -> None:
+        declare_linear(self, self.grid, shape, (last, None))
 
     def prepare(self) -> None:
         """Make the gathering along this worker's line, unless it is alone there."""
@@ -186,27 +178,8 @@ class DistributedLinearReduceScatter(_LinearOnALine):
     https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html.
     """
 
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        sequence_dim: int | None = None,
-    ) -> None:
-        super().__init__(locals())
-
-    def _declare_blocks(self) -> None:
-        shape, last = (self.out_features, self.in_features), max(self.grid.dim - 1, 0)
-        of_weight, of_bias = like_linear(shape)
-        self.declare_parameter("weight", self.grid, shape, (None, last), initialize=of_weight)
-        if self.given["bias"]:
-            self.declare_parameter("bias", self.grid, shape[:1], (None,), first_of=(last,), initialize=of_bias)
-        else:
-            self.register_parameter("bias", None)
+    def _declare_blocks(self, shape: tuple[int, int], last: int) -> None:
+        declare_linear(self, self.grid, shape, (None, last), first_of=(last,))
 
     def prepare(self) -> None:
         """Make the sum along this worker's line, unless it is alone there."""
@@ -221,10 +194,5 @@ class DistributedLinearReduceScatter(_LinearOnALine):
         """Apply the layer to this rank's block of the input."""
         if not self.grid.active:
             return self.without_part(input)
-        y = self._on_block(input, *self.parameters_in_use())
+        y = term(input, *self.parameters_in_use(), place=self.grid.place[-1])
         return y if self._scatter is None else self._scatter(y)
-
-    def _on_block(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        if bias is not None and self.grid.place[-1] != 0:
-            return F.linear(x, weight) + zero_of(bias)  # the worker at place 0 adds it
-        return F.linear(x, weight, bias)
