@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
@@ -25,6 +26,11 @@ Described = tuple[list[int], torch.dtype]
 """Shape and dtype of a worker's tensor."""
 
 _MISSING = TypeError("is of type NoneType; it has to be a torch.Tensor")
+
+
+@functools.cache  # reading a signature takes tens of microseconds
+def _arguments_of(compute: Callable[..., object]) -> list[str]:
+    return list(inspect.signature(compute).parameters)
 
 
 def _not_defined(self: Layer, *args: object) -> object:
@@ -197,6 +203,12 @@ class Layer(FromSequential):
         """The dtype of autocast, as agreed on; None where it is off."""
         return None if self._distdl_agreement is None else self._distdl_agreement.autocast
 
+    @property
+    def is_differentiated(self) -> bool:
+        """Whether gradients are recorded and tensors or parameters of any rank require them, as agreed on."""
+        agreement = self._distdl_agreement
+        return agreement is not None and agreement.requires_grad and torch.is_grad_enabled()
+
     def parameters_in_use(self) -> Sequence[torch.Tensor]:
         """The blocks of the declared parameters that this worker uses, in order, from where they live."""
         return self._transport(self._declared_parameters())
@@ -223,7 +235,7 @@ class Layer(FromSequential):
         try:
             self._distdl_forward_pre_hook(self, args)
             result = self.compute(*args)
-            if agreement.requires_grad and torch.is_grad_enabled():
+            if self.is_differentiated:
                 ask_for_gradients(result)
             return recomputed(result)
         finally:
@@ -263,7 +275,7 @@ class Layer(FromSequential):
 
     def _shown_others(self, others: Sequence[object]) -> str:
         """The arguments behind the tensors, by name."""
-        names = list(inspect.signature(self.compute).parameters)[len(self.tensors) :]
+        names = _arguments_of(type(self).compute)[1 + len(self.tensors) :]
         return ", ".join(f"{name}={value!r}" for name, value in zip(names, others, strict=False))
 
     def _distdl_refuse(self, problem: Exception) -> None:

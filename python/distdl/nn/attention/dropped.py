@@ -51,11 +51,6 @@ class Dropping(Layer):
         """The probabilities that count in the next call, which have to be equal on all ranks."""
         return self.probabilities() if self.training else ()
 
-    def is_differentiated(self) -> bool:
-        """Whether any rank's tensors of the call require gradients, as agreed on."""
-        agreement = self._distdl_agreement
-        return agreement is not None and agreement.requires_grad and torch.is_grad_enabled()
-
     def kept(self, p: float, number: int, like: torch.Tensor) -> Kept | None:
         """What weights are multiplied by; None where nothing is dropped.
 

@@ -184,7 +184,7 @@ class DistributedMultiheadAttention(Dropping):
             attn_mask,
             self.kept(self.dropout, 0, query),
             need_weights,
-            self.is_differentiated(),
+            self.is_differentiated,
         )
         if weights is not None:
             weights = weights.mean(1) if average_attn_weights else weights

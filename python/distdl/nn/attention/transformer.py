@@ -192,7 +192,7 @@ class TransformerLayer(Dropping):
     ) -> torch.Tensor:
         """Let tokens attend to a memory."""
         kept = self.kept(self.dropout, 2 * number, x)
-        differentiated = self.is_differentiated()
+        differentiated = self.is_differentiated
         y, _ = self._projected[number](
             parameters, x, memory, memory, padding, mask, kept, differentiated=differentiated
         )
