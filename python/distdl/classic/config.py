@@ -1,0 +1,52 @@
+"""Which backend a program asks for. There is one: MPI. What is set here is kept and has no effect."""
+
+from __future__ import annotations
+
+import os
+
+from mpi4py import MPI
+
+BACKEND_COMM_ENV = "DISTDL_BACKEND_COMM"
+BACKEND_ARRAY_ENV = "DISTDL_BACKEND_ARRAY"
+PRE_HOOK_CHECK_INPUT_CHANGED_ENV = "DISTDL_PRE_HOOK_CHECK_INPUT_CHANGED"
+
+supported_backends = ("mpi",)
+
+operation_map = {
+    "sum": MPI.SUM,
+    "prod": MPI.PROD,
+    "product": MPI.PROD,
+    "max": MPI.MAX,
+    "min": MPI.MIN,
+    "any": MPI.LOR,
+    "all": MPI.LAND,
+}
+"""The operations of ``allreduce_data`` by the names that programs use."""
+
+_set: dict[str, object] = {}
+
+
+def get_default_comm() -> object:
+    """What :func:`set_backend` was given, or the environment says; "mpi" by default."""
+    return _set.get("backend_comm", os.environ.get(BACKEND_COMM_ENV, "mpi"))
+
+
+def get_default_array() -> object:
+    """What :func:`set_backend` was given, or the environment says; "numpy" by default."""
+    return _set.get("backend_array", os.environ.get(BACKEND_ARRAY_ENV, "numpy"))
+
+
+def get_default_pre_hook_setting() -> bool:
+    """What :func:`set_backend` was given, or the environment says; True by default.
+
+    Layers always ask whether their input changed: without this question, ranks that disagree wait for ever.
+    """
+    return bool(_set.get("check_input_changed", os.environ.get(PRE_HOOK_CHECK_INPUT_CHANGED_ENV, "1") != "0"))
+
+
+def set_backend(
+    backend_comm: object = None, backend_array: object = None, check_input_changed: bool | None = None
+) -> None:
+    """Accept any choice. Data moves over MPI, and is kept in the tensors of torch."""
+    given = {"backend_comm": backend_comm, "backend_array": backend_array, "check_input_changed": check_input_changed}
+    _set.update({name: value for name, value in given.items() if value is not None})

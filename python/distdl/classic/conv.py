@@ -1,0 +1,228 @@
+"""Convolutions as programs written for DistDL know them: old positions, and a class for each thing that is split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import torch
+
+from distdl.classic.buffer import MPIBufferManager
+from distdl.classic.keys import OldLayer, parted
+from distdl.collective.construction import PartitionLike, grid_of, is_partition
+from distdl.nn import conv
+from distdl.nn.layer import Layer
+from distdl.partition import Partition
+
+Size = int | tuple[int, ...]
+
+
+class _OldConv(OldLayer):
+    """What the three forms have in common.
+
+    Attributes:
+        use_bias: whether the layer has a bias.
+    """
+
+    use_bias: bool
+    dims: ClassVar[int]
+
+    def _take(self, bias: object, further: Mapping[str, object]) -> None:
+        self.use_bias = bool(bias)
+        self.take_further(**further)  # type: ignore[arg-type]
+
+    @property
+    def stores_bias(self) -> bool:
+        """Whether this rank has a part of the bias."""
+        bias: torch.Tensor | None = self.bias
+        return bias is not None and bias.numel() > 0
+
+    @property
+    def P_wb_cart(self) -> Partition:
+        """The workers that own weight and bias, or the weight alone where there is no bias."""
+        return Partition.of_grid(next(reversed(self.layouts.values())).owners)
+
+
+class DistributedFeatureConvBase(_OldConv):
+    """A convolution that splits space: our layer, whose parameters are its own.
+
+    Args:
+        P_x: the partition of input and output.
+        in_channels and all others: as in torch.nn, in this order.
+        buffer_manager: taken, and left alone.
+        more: device, dtype, collect_state, scale_backward.
+    """
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        padding_mode: str = "zeros",
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
+        buffer_manager: MPIBufferManager | None = None,
+        **more: object,
+    ) -> None:
+        further, others = parted(more)
+        super().__init__(  # type: ignore[call-arg]
+            P_x, in_channels, out_channels, kernel_size, stride, padding,  # type: ignore[arg-type]
+            dilation=dilation, groups=groups, bias=bias, padding_mode=padding_mode, **others,
+        )  # fmt: skip
+        self._take(bias, further)
+
+
+class _SplitsChannels(_OldConv):
+    """A convolution with three partitions.
+
+    Args:
+        P_x, P_y, P_w: the partitions of input and output, and the workers that compute.
+        in_channels and all others: as in :class:`DistributedFeatureConvBase`.
+    """
+
+    old_names = {"weight": "conv_layer.weight", "bias": "conv_layer.bias"}
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        P_y: PartitionLike,
+        P_w: PartitionLike,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        padding_mode: str = "zeros",
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
+        buffer_manager: MPIBufferManager | None = None,
+        **more: object,
+    ) -> None:
+        further, others = parted(more)
+        super().__init__(  # type: ignore[call-arg]
+            P_x, in_channels, out_channels, kernel_size, stride, padding, P_y=P_y, P_w=P_w,  # type: ignore[arg-type]
+            dilation=dilation, groups=groups, bias=bias, padding_mode=padding_mode, **others,
+        )  # fmt: skip
+        self._take(bias, further)
+
+    def layer_within(self, name: str) -> torch.nn.Module:
+        kind = getattr(torch.nn, f"Conv{self.dims}d")
+        return kind(self.in_channels, self.out_channels, self.kernel_size, bias=False, device="meta")
+
+
+class DistributedChannelConvBase(_SplitsChannels):
+    """A convolution that splits channels, with its parameters in ``conv_layer``."""
+
+
+class DistributedGeneralConvBase(_SplitsChannels):
+    """A convolution that splits channels and space, with its parameters in ``conv_layer``."""
+
+
+def _forms(kind: str, base: type[_OldConv]) -> tuple[type[_OldConv], type[_OldConv], type[_OldConv]]:
+    """The classic classes of a form for one, two and three dimensions of space."""
+
+    def member(dims: int) -> type[_OldConv]:
+        name = f"Distributed{kind}{dims}d"
+        ours = getattr(conv, name)
+        return type(name, (base, ours), {"__doc__": ours.__doc__, "__module__": __name__})
+
+    return member(1), member(2), member(3)
+
+
+DistributedFeatureConv1d, DistributedFeatureConv2d, DistributedFeatureConv3d = _forms(
+    "FeatureConv", DistributedFeatureConvBase
+)
+DistributedChannelConv1d, DistributedChannelConv2d, DistributedChannelConv3d = _forms(
+    "ChannelConv", DistributedChannelConvBase
+)
+DistributedGeneralConv1d, DistributedGeneralConv2d, DistributedGeneralConv3d = _forms(
+    "GeneralConv", DistributedGeneralConvBase
+)
+
+
+class _Selecting(type):
+    """The type of classes whose call makes an instance of another class, which then counts as theirs."""
+
+    dims: int
+    ours: Callable[..., Layer]
+    feature: Callable[..., _OldConv]
+    channel: Callable[..., _OldConv]
+    general: Callable[..., _OldConv]
+
+    def __call__(cls, P_x: object, *args: object, **kwargs: object) -> object:
+        behind = list(args)
+        named = {name: kwargs.pop(name) for name in ("P_y", "P_w") if name in kwargs}
+        if behind and (behind[0] is None or is_partition(behind[0])):
+            for name in ("P_y", "P_w"):
+                if name not in named and behind and not isinstance(behind[0], int):
+                    named[name] = behind.pop(0)
+            if behind and (behind[0] is None or isinstance(behind[0], MPIBufferManager)):
+                behind.pop(0)
+        partitions = [named.get(name) for name in ("P_y", "P_w")]
+        if partitions == [None, None]:
+            return cls.feature(P_x, *behind, **kwargs)
+        if None in partitions:  # ours raises on all ranks
+            kwargs.pop("buffer_manager", None)
+            return cls.ours(P_x, *behind, **named, **kwargs)
+        shapes = [_shape_of(P) for P in (P_x, *partitions)]
+        dims = cls.dims
+        splits_space = any(n != 1 for shape in shapes if len(shape) > dims for n in shape[-dims:])
+        return (cls.general if splits_space else cls.channel)(P_x, *partitions, *behind, **kwargs)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return super().__instancecheck__(instance) or issubclass(type(instance), cls._members())
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return super().__subclasscheck__(subclass) or issubclass(subclass, cls._members())
+
+    def _members(cls) -> tuple[type, ...]:
+        return tuple(one for one in (cls.feature, cls.channel, cls.general) if isinstance(one, type))
+
+
+def _shape_of(P: object) -> tuple[int, ...]:
+    return grid_of(P).shape if is_partition(P) else ()
+
+
+class DistributedConvSelector(metaclass=_Selecting):
+    """Makes a convolution of the class for what the partitions split: space, channels, or both.
+
+    Args:
+        P_x: the partition of the input.
+        P_y, P_w: the partition of the output and the workers that compute, both or neither of them.
+        args, kwargs: those of the class that it makes.
+    """
+
+    feature: Callable[..., _OldConv] = DistributedFeatureConvBase
+    channel: Callable[..., _OldConv] = DistributedChannelConvBase
+    general: Callable[..., _OldConv] = DistributedGeneralConvBase
+
+
+class DistributedConv1d(DistributedConvSelector):
+    """A convolution over one dimension of space."""
+
+    dims, ours = 1, conv.DistributedConv1d
+    feature, channel, general = DistributedFeatureConv1d, DistributedChannelConv1d, DistributedGeneralConv1d
+
+
+class DistributedConv2d(DistributedConvSelector):
+    """A convolution over two dimensions of space."""
+
+    dims, ours = 2, conv.DistributedConv2d
+    feature, channel, general = DistributedFeatureConv2d, DistributedChannelConv2d, DistributedGeneralConv2d
+
+
+class DistributedConv3d(DistributedConvSelector):
+    """A convolution over three dimensions of space."""
+
+    dims, ours = 3, conv.DistributedConv3d
+    feature, channel, general = DistributedFeatureConv3d, DistributedChannelConv3d, DistributedGeneralConv3d
+
+
+DistributedFeatureConvTranspose1d = conv.DistributedConvTranspose1d
+DistributedFeatureConvTranspose2d = conv.DistributedConvTranspose2d
+DistributedFeatureConvTranspose3d = conv.DistributedConvTranspose3d

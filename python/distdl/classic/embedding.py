@@ -1,0 +1,120 @@
+"""Embeddings as programs written for DistDL know them: the features are split over the last dimension of P_x."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from distdl.classic.keys import OldLayer, only_torchs, parted
+from distdl.collective.construction import PartitionLike
+from distdl.collective.grid import Grid
+from distdl.nn.layer import Layer
+from distdl.nn.table import Table
+from distdl.parameters.initial import fill
+from distdl.parameters.layout import parameter_layout
+
+
+class DistributedEmbedding(OldLayer, Table):
+    """Looks up the rows of a table whose features are split over the last dimension of P_x.
+
+    Args:
+        P_x: the partition of the result: ``[*indices, p]``.
+        num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, _weight, _freeze:
+            as in ``torch.nn.Embedding``; ``_weight`` is the whole table, the same on all ranks.
+        more: device, dtype, collect_state, scale_backward, auto_clear_buffer.
+
+    Shape:
+        Indices in blocks over the leading dimensions of P_x; workers that differ along its last dimension alone pass
+        the same ones. The result ``(*, embedding_dim)`` in the same blocks, and in balanced blocks of features.
+
+    Raises:
+        ValueError: on all ranks, if P_x has no dimensions, or indices are in no such blocks.
+        IndexError: on all ranks, if an index of any worker is out of range.
+    """
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+        _weight: torch.Tensor | None = None,
+        _freeze: bool = False,
+        **more: object,
+    ) -> None:
+        further, others = parted(more)
+        options = {
+            "num_embeddings": num_embeddings, "embedding_dim": embedding_dim, "padding_idx": padding_idx,
+            "max_norm": max_norm, "norm_type": norm_type, "scale_grad_by_freq": scale_grad_by_freq, "sparse": sparse,
+        }  # fmt: skip
+        Layer.__init__(self, {"P_x": P_x, **options, **only_torchs(self, P_x, others)})
+        self.take_further(**further)  # type: ignore[arg-type]
+        if _weight is not None:
+            whole = _weight.detach()
+            fill(self.get_parameter("weight"), self.layouts["weight"], lambda table: table.copy_(whole))
+        self.get_parameter("weight").requires_grad_(not _freeze)
+
+    @classmethod
+    def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
+        return (torch.nn.Embedding,)
+
+    def workers_of_table(self) -> Grid:
+        """P_x: groups of workers with the same indices, each worker of which has all rows of its features."""
+        if not self.grid.known:
+            return super().workers_of_table()
+        if self.grid.dim == 0:
+            raise ValueError(
+                f"{type(self).__name__}: P_x has no dimensions; its last dimension is that of the features"
+            )
+        return self.grid.reshaped((*self.grid.shape[:-1], 1, self.grid.shape[-1]))
+
+    def check_blocks(self) -> None:
+        """Raise where indices are in no blocks, or differ in shape along the last dimension of P_x."""
+        everyone, dim = self.structure(self.grid), self.grid.dim - 1
+        for worker, (shape, _) in enumerate(everyone):
+            place = self.grid.index(worker)
+            firsts = [self.grid.worker([*(0,) * d, place[d], *(0,) * (dim - d)]) for d in range(dim)]
+            expected = [everyone[first][0][d] if d < len(everyone[first][0]) else 0 for d, first in enumerate(firsts)]
+            if shape != expected:
+                raise ValueError(
+                    f"{type(self).__name__}: worker {worker} of P_x has indices of shape {shape}, where other workers "
+                    f"have blocks of {expected}; P_x has shape {list(self.grid.shape)}, and its last one splits the "
+                    "features"
+                )
+
+    def compute(self, input: torch.Tensor) -> torch.Tensor:
+        """Look up this rank's block of the indices."""
+        if not self.grid.active:
+            return self.parameters_in_use()[0].flatten()[:0]
+        table = self.table(input)
+        if input.numel() == 0 and not self.sparse:  # of which torch has no second derivatives
+            return table.flatten()[:0].reshape(*input.shape, table.shape[1])
+        return F.embedding(input, table, self.padding_idx, sparse=self.sparse)
+
+
+class DistributedEmbeddingZero(DistributedEmbedding):
+    """As :class:`DistributedEmbedding`; each worker keeps a part of the table, which is gathered for use."""
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+        _weight: torch.Tensor | None = None,
+        _freeze: bool = False,
+        **more: object,
+    ) -> None:
+        with parameter_layout("sharded"):
+            super().__init__(
+                P_x, num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse,
+                _weight, _freeze, **more,
+            )  # fmt: skip

@@ -1,0 +1,179 @@
+"""Linear layers of experts, as programs written for DistDL know them: a weight for each expert, in blocks."""
+
+from __future__ import annotations
+
+import torch
+
+from distdl import operators
+from distdl.classic.keys import only_torchs, parted
+from distdl.classic.linear_forms import repartition_between
+from distdl.classic.ordered import OrderedLayer, order_of_parts
+from distdl.collective.construction import PartitionLike
+from distdl.nn.layer import Layer
+from distdl.nn.linear.features import check_dtypes, check_features
+from distdl.parameters.initial import Initializer, like_linear
+from distdl.parameters.transport import zero_of
+
+_EXPERTS, _FEATURES = 0, 2  # dimensions of the input, and of the partition
+
+
+class _Experts(OrderedLayer):
+    """Applies to the tokens of each expert its own linear layer.
+
+    ``weight`` is (num_experts, out_features, in_features) and ``bias`` (num_experts, out_features), in blocks.
+    """
+
+    outputs_dim = 1
+    num_experts: int
+    in_features: int
+    out_features: int
+    geglu: bool
+
+    def _construct(self, P: PartitionLike, options: dict[str, object], more: dict[str, object]) -> None:
+        """Let the base class construct the layer on P."""
+        further, others = parted(more)
+        Layer.__init__(self, {"P_x": P, **options, **only_torchs(self, P, others)})
+        self.take_further(**further)  # type: ignore[arg-type]
+        self.__dict__["P_expert_emb"] = self.P_x
+
+    def order(self) -> torch.Tensor | None:
+        if not self.geglu:
+            return None
+        workers = self.grid.shape[_FEATURES] if self.grid.dim == 3 else 1
+        return order_of_parts(type(self).__name__, [(self.out_features // 2, 1)] * 2, workers)
+
+    def check_options(self) -> None:
+        if self.grid.known and self.grid.dim != 3:
+            raise ValueError(
+                f"{type(self).__name__}: P_expert_emb has shape {list(self.grid.shape)}; it must be [experts, tokens, "
+                "features]"
+            )
+        check_features(self, "num_experts", "in_features", "out_features")
+        of_weight, of_bias = like_linear((self.out_features, self.in_features))
+        self._declare_blocks((self.num_experts, self.out_features, self.in_features), of_weight, of_bias)
+
+    def _declare_blocks(self, shape: tuple[int, int, int], of_weight: Initializer, of_bias: Initializer) -> None:
+        """Declare weight and bias, in blocks over P_expert_emb."""
+        raise NotImplementedError
+
+    def set_up(self) -> None:
+        self.check_balanced(_EXPERTS, self.num_experts, "num_experts")
+        self.check_balanced(_FEATURES, self.in_features, "in_features")
+        check_dtypes(self, self.weight, self.bias, input=self.structure(self.grid)[0][1])
+
+    def _terms(self, x: torch.Tensor) -> torch.Tensor:
+        """x times the weight of each expert, and the bias where this worker adds it."""
+        weight, bias = (*self.parameters_in_use(), None)[:2]
+        assert weight is not None
+        y = torch.matmul(x, weight.mT)
+        if bias is None:
+            return y
+        return y + (bias.unsqueeze(1) if len(bias) or not len(weight) else zero_of(bias))
+
+
+class DistributedExpertAllGather(_Experts):
+    """Gathers the features of the tokens, and computes this worker's features of the result.
+
+    Args:
+        P_expert_emb: the partition of the layer: ``[experts, tokens, features]``.
+        num_experts: how many experts there are; each of them lives on the workers of its place.
+        in_features, out_features, bias: of each expert, as in ``torch.nn.Linear``.
+        P_weight, P_bias: taken, and left alone: parameters live on P_expert_emb.
+        P_expert_seq: the partition of the input, P_expert_emb by default.
+        geglu: the outputs are two halves, and each worker has its part of both.
+        more: device, dtype, collect_state, scale_backward, auto_clear_buffer.
+
+    Shape:
+        ``(num_experts, tokens, in_features)`` in blocks, balanced but for the tokens; the result
+        ``(num_experts, tokens, out_features)`` likewise. Result [e] is that of expert e.
+    """
+
+    def __init__(
+        self,
+        P_expert_emb: PartitionLike,
+        num_experts: int,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        P_weight: PartitionLike | None = None,
+        P_bias: PartitionLike | None = None,
+        P_expert_seq: PartitionLike | None = None,
+        geglu: bool = False,
+        **more: object,
+    ) -> None:
+        options = {"num_experts": num_experts, "in_features": in_features, "out_features": out_features}
+        self._construct(P_expert_emb, {**options, "bias": bias, "geglu": geglu}, more)
+        self._from_input = repartition_between(P_expert_seq, P_expert_emb)
+
+    def _declare_blocks(self, shape: tuple[int, int, int], of_weight: Initializer, of_bias: Initializer) -> None:
+        self.declare_parameter("weight", self.grid, shape, (_EXPERTS, _FEATURES, None), initialize=of_weight)
+        if self.given["bias"]:
+            self.declare_parameter("bias", self.grid, shape[:2], (_EXPERTS, _FEATURES), initialize=of_bias)
+        else:
+            self.register_parameter("bias", None)
+
+    def prepare(self) -> None:
+        """Make the gathering."""
+        self._gather = operators.all_gather(self.grid, [_FEATURES])
+
+    def compute(self, input: torch.Tensor) -> torch.Tensor:
+        """Apply the layer to this rank's block of the input."""
+        x = self._gather(input)
+        return self._terms(x) if self.grid.active else self.without_part(x)
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """Apply the layer to this rank's block of the input."""
+        if self._from_input is not None and args:
+            args = (self._from_input(args[0]), *args[1:])
+        return super().forward(*args, **kwargs)
+
+
+class DistributedExpertReduceScatter(_Experts):
+    """Applies this worker's features of the tokens, and sums: each worker receives its features of the result.
+
+    Args:
+        P_expert_emb, num_experts, in_features, out_features, bias: as in :class:`DistributedExpertAllGather`.
+        P_store_bias, P_apply_bias, P_weight: taken, and left alone: parameters live on P_expert_emb.
+        P_expert_seq: the partition of the result, P_expert_emb by default.
+        more: device, dtype, collect_state, scale_backward, auto_clear_buffer.
+    """
+
+    def __init__(
+        self,
+        P_expert_emb: PartitionLike,
+        num_experts: int,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        P_store_bias: PartitionLike | None = None,
+        P_apply_bias: PartitionLike | None = None,
+        P_weight: PartitionLike | None = None,
+        P_expert_seq: PartitionLike | None = None,
+        **more: object,
+    ) -> None:
+        options = {"num_experts": num_experts, "in_features": in_features, "out_features": out_features}
+        self._construct(P_expert_emb, {**options, "bias": bias, "geglu": False}, more)
+        self._to_result = repartition_between(P_expert_emb, P_expert_seq)
+
+    def _declare_blocks(self, shape: tuple[int, int, int], of_weight: Initializer, of_bias: Initializer) -> None:
+        axes = (_EXPERTS, None, _FEATURES)
+        self.declare_parameter("weight", self.grid, shape, axes, initialize=of_weight)
+        if self.given["bias"]:
+            first = (_FEATURES,)
+            self.declare_parameter("bias", self.grid, shape[:2], axes[:2], first_of=first, initialize=of_bias)
+        else:
+            self.register_parameter("bias", None)
+
+    def prepare(self) -> None:
+        """Make the sum."""
+        self._scatter = operators.reduce_scatter(self.grid, [_FEATURES])
+
+    def compute(self, input: torch.Tensor) -> torch.Tensor:
+        """Apply the layer to this rank's block of the input."""
+        y = self._terms(input) if self.grid.active else self.without_part(input)
+        return self._scatter(y)
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """Apply the layer to this rank's block of the input."""
+        result = super().forward(*args, **kwargs)
+        return result if self._to_result is None else self._to_result(result)

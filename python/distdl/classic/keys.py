@@ -1,0 +1,235 @@
+"""Layers whose parameters have other names than in torch.nn, and whose states come in other forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from operator import attrgetter
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from distdl.collective.construction import PartitionLike, constructing, tell
+from distdl.nn.layer import Layer
+from distdl.state import load_sequential, sequential_state_dict
+from distdl.structure import zero_volume_tensor
+
+ALIASES = {
+    "weight": ("weight", "sublinear.weight", "conv_layer.weight", "gamma"),
+    "bias": ("bias", "sublinear.bias", "conv_layer.bias", "beta"),
+}
+"""The keys under which a file may have a parameter, by its name in torch.nn."""
+
+_FURTHER = ("collect_state", "scale_backward", "auto_clear_buffer")
+
+
+def parted(more: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+    """The options of :meth:`OldLayer.take_further`, and all others."""
+    further = {name: value for name, value in more.items() if name in _FURTHER}
+    return further, {name: value for name, value in more.items() if name not in further}
+
+
+def only_torchs(layer: Layer, P: PartitionLike, others: Mapping[str, object]) -> dict[str, object]:
+    """device and dtype from the options of a layer; any other option is refused on all ranks that construct on P."""
+    known = {"device": None, "dtype": None}
+    if unknown := [name for name in others if name not in known]:
+        error = TypeError(f"got an unexpected keyword argument {unknown[0]!r}")
+        tell(type(layer).__name__, error, (P,))
+        raise error
+    return {**known, **others}
+
+
+class _Divided(torch.autograd.Function):
+    """The identity, whose gradient is divided by a number."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, x: torch.Tensor, number: int) -> torch.Tensor:
+        ctx.number = number
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient / ctx.number, None
+
+
+class OldLayer(Layer):
+    """What the classic form of a layer adds to ours: names, states, and further options of the descendant.
+
+    A file with the state of a rank may call a parameter by any of the names in ``ALIASES``. What it says of parameters
+    that this rank has nothing of is ignored, and of a whole tensor this rank takes its part.
+
+    Attributes:
+        old_names: the names of parameters, by their names in torch.nn. A name with a dot is that of a parameter of a
+            layer within.
+        collect_state: whether ``state_dict()`` has whole tensors on rank 0, and ``load_state_dict()`` takes them
+            from there. Both are collective then.
+        scale_backward: dimensions of P_x, by the product of whose extents gradients of parameters are divided.
+    """
+
+    old_names: ClassVar[dict[str, str]] = {}
+    collect_state: bool = False
+    scale_backward: int | slice | Sequence[int] | bool | None = None
+    auto_clear_buffer: bool = True
+
+    def take_further(
+        self,
+        collect_state: bool = False,
+        scale_backward: int | slice | Sequence[int] | bool | None = None,
+        auto_clear_buffer: bool = True,
+    ) -> None:
+        """Keep the options that the descendant has in all layers. Collective over the ranks that construct the layer.
+
+        Raises:
+            ValueError: on all ranks, if they differ among ranks, which would wait for each other later.
+        """
+        options = {"collect_state": bool(collect_state), "scale_backward": scale_backward}
+        with constructing(type(self).__name__, {"P_x": self.grid}, options):
+            self.collect_state, self.scale_backward = bool(collect_state), scale_backward
+        self.auto_clear_buffer = auto_clear_buffer
+
+    # Names
+
+    def layer_within(self, name: str) -> torch.nn.Module:
+        """The layer of torch.nn that a program finds there, without its own parameters."""
+        return torch.nn.Module()
+
+    def declare_parameter(
+        self, name: str, P: PartitionLike, shape: Sequence[int], axes: Sequence[int | None], **more: object
+    ) -> None:
+        """As that of all layers, under the old name."""
+        old = self.old_names.get(name, name)
+        within = old.rpartition(".")[0]
+        if within and within not in self._modules:
+            self.register_module(within, self.layer_within(within))
+        super().declare_parameter(old, P, shape, axes, **more)
+
+    def register_parameter(self, name: str, param: torch.nn.Parameter | None) -> None:
+        """As in torch.nn, under the old name."""
+        within, _, own = self.old_names.get(name, name).rpartition(".")
+        if within:
+            self.get_submodule(within).register_parameter(own, param)
+        else:
+            super().register_parameter(own, param)
+
+    if not TYPE_CHECKING:  # attributes keep their types
+
+        def __getattr__(self, name):
+            old = type(self).old_names.get(name)
+            return super().__getattr__(name) if old is None else attrgetter(old)(self)
+
+    # Gradients, and the descendant's hooks
+
+    def _divisor(self) -> int:
+        """By how much gradients are divided."""
+        given = self.scale_backward
+        if given is None or given is False or not self.grid.known:
+            return 1
+        if given is True:
+            return self.grid.size
+        shape = self.grid.shape
+        if isinstance(given, slice):
+            dims: Sequence[int] = range(self.grid.dim)[given]
+        else:
+            dims = [given] if isinstance(given, int) else given
+        divisor = 1
+        for d in dims:
+            divisor *= shape[d]
+        return divisor
+
+    def _divided(self, parameters: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        divisor = self._divisor()
+        return parameters if divisor == 1 else [_Divided.apply(one, divisor) for one in parameters]
+
+    def parameters_in_use(self) -> Sequence[torch.Tensor]:
+        """As in our layers, with gradients as ``scale_backward`` says."""
+        return self._divided(super().parameters_in_use())
+
+    def start_parameters(self) -> Callable[[], Sequence[torch.Tensor]]:
+        """As in our layers, with gradients as ``scale_backward`` says."""
+        wait = super().start_parameters()
+        return lambda: self._divided(wait())
+
+    def collect_weights(self) -> None:
+        """Do nothing: parameters are gathered when they are used."""
+
+    def prefetch_weights(self) -> None:
+        """Do nothing: parameters are gathered when they are used."""
+
+    def clear_weight_buffer(self) -> None:
+        """Do nothing: gathered parameters are not kept."""
+
+    # States
+
+    def state_dict(self, *args: object, **kwargs: object) -> dict[str, torch.Tensor]:
+        """As in torch.nn; with ``collect_state`` whole tensors on rank 0, collective over all ranks of the layer."""
+        found: dict[str, torch.Tensor] = super().state_dict(*args, **kwargs)
+        prefix = kwargs.get("prefix", args[1] if len(args) > 1 else "")
+        return self.gather_state_dict(self, found, str(prefix)) if self.collect_state else found
+
+    def gather_state_dict(
+        self, module: torch.nn.Module, destination: dict[str, torch.Tensor], prefix: str = "", *more: object
+    ) -> dict[str, torch.Tensor]:
+        """Put whole tensors into a state on rank 0, and zero-volume ones on all others. Collective."""
+        with in_blocks(self):
+            wholes = sequential_state_dict(self)
+        for name in self._own():
+            whole = wholes.get(name)
+            destination[prefix + name] = zero_volume_tensor() if whole is None else self.in_order(name, whole, True)
+        return destination
+
+    def scatter_state_dict(
+        self, module: torch.nn.Module, destination: dict[str, torch.Tensor], prefix: str = "", *more: object
+    ) -> dict[str, torch.Tensor]:
+        """Take whole tensors out of a state on rank 0, and put this rank's parts in place of them. Collective."""
+        with in_blocks(self):
+            names = self._own()
+            wholes = {name: destination[prefix + name] for name in names if prefix + name in destination}
+            load_sequential(self, {name: self.in_order(name, one, False) for name, one in wholes.items()})
+            destination.update({prefix + name: one.detach().clone() for name, one in self._own().items()})
+        return destination
+
+    def in_order(self, name: str, whole: torch.Tensor, gathered: bool) -> torch.Tensor:
+        """A whole parameter in the order of the sequential layer, or in that of this layer's blocks."""
+        return whole
+
+    def _own(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers by their names in a state."""
+        kept = {name: one for name, one in self.named_buffers() if name not in self._non_persistent_buffers_set}
+        return {**dict(self.named_parameters(remove_duplicate=False)), **kept}
+
+    def _load_from_state_dict(self, state_dict: dict[str, torch.Tensor], prefix: str, *args: object) -> None:
+        in_torch = {old: name for name, old in self.old_names.items()}
+        for name in self._own():
+            others = [key for key in ALIASES.get(in_torch.get(name, name), ()) if prefix + key in state_dict]
+            if prefix + name not in state_dict and others:
+                state_dict[prefix + name] = state_dict.pop(prefix + others[0])
+        if self.collect_state:
+            self.scatter_state_dict(self, state_dict, prefix)
+        for name, own in self._own().items():
+            if own.numel() == 0:
+                state_dict[prefix + name] = own
+            elif prefix + name in state_dict:
+                state_dict[prefix + name] = self._part(name, own, state_dict[prefix + name])
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _part(self, name: str, own: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+        """What a file has for a parameter or buffer, in the shape that this rank has."""
+        layout = self.layouts.get(name)
+        if given.shape == own.shape or layout is None:
+            return given
+        if tuple(given.shape) == layout.shape and layout.intervals is not None:
+            return self.in_order(name, given, False)[tuple(slice(*one) for one in layout.intervals)]
+        return given.reshape(own.shape) if given.numel() == own.numel() else given
+
+
+@contextmanager
+def in_blocks(model: torch.nn.Module) -> Iterator[None]:
+    """Let the states of all layers of a model be those of their blocks, also of layers with ``collect_state``."""
+    collecting = [one for one in model.modules() if isinstance(one, OldLayer) and one.collect_state]
+    for one in collecting:
+        one.collect_state = False
+    try:
+        yield
+    finally:
+        for one in collecting:
+            one.collect_state = True

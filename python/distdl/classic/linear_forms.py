@@ -1,0 +1,186 @@
+"""The all-gather and the reduce-scatter forms of the linear layer, with the options of the descendant."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from distdl.classic.keys import OldLayer, parted
+from distdl.classic.ordered import OrderedLayer, order_of_parts, parts_of_heads
+from distdl.collective.construction import PartitionLike, grid_of
+from distdl.nn import linear
+from distdl.nn.primitives import Repartition
+from distdl.parameters.layout import parameter_layout
+
+
+def repartition_between(P_x: PartitionLike | None, P_y: PartitionLike | None) -> Repartition | None:
+    """The operator between two partitions, if both are given and differ."""
+    if P_x is None or P_y is None:
+        return None
+    x, y = grid_of(P_x), grid_of(P_y)
+    return None if x.known and (x.ranks, x.shape) == (y.ranks, y.shape) else Repartition(P_x, P_y)
+
+
+class DistributedLinearAllGather(OrderedLayer, linear.DistributedLinearAllGather):
+    """Our layer, whose input may come from another partition, and whose outputs may be heads.
+
+    Args:
+        P_y: the partition of the layer.
+        in_features, out_features, bias: as in ``torch.nn.Linear``.
+        P_x: the partition of the input, P_y by default.
+        P_store_weight, P_apply_weight: taken, and left alone: parameters live on P_y.
+        num_heads, num_heads_kv, num_vars: with ``num_heads`` the outputs are ``num_vars`` projections, the first one of
+            ``num_heads`` heads, all others of ``num_heads_kv``. Each worker has its heads of every projection.
+        geglu: the outputs are two halves, and each worker has its part of both.
+        more: device, dtype, collect_state, scale_backward, auto_clear_buffer.
+    """
+
+    def __init__(
+        self,
+        P_y: PartitionLike,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        P_x: PartitionLike | None = None,
+        P_store_weight: PartitionLike | None = None,
+        P_apply_weight: PartitionLike | None = None,
+        num_heads: int | None = None,
+        num_heads_kv: int | None = None,
+        num_vars: int = 3,
+        geglu: bool = False,
+        **more: object,
+    ) -> None:
+        further, others = parted(more)
+        self._parts = (num_heads, num_heads_kv, num_vars, geglu)
+        super().__init__(P_y, in_features, out_features, bias, **others)  # type: ignore[arg-type]
+        self.take_further(**further)  # type: ignore[arg-type]
+        self.__dict__["P_y"] = self.P_x
+        self._from_input = repartition_between(P_x, P_y)
+
+    def order(self) -> torch.Tensor | None:
+        heads, heads_kv, variables, geglu = self._parts
+        name, workers = type(self).__name__, self.grid.shape[-1] if self.grid.dim else 1
+        if heads is None and not geglu:
+            return None
+        if heads is not None:
+            return order_of_parts(name, parts_of_heads(name, self.out_features, heads, heads_kv, variables), workers)
+        return order_of_parts(name, [(self.out_features // 2, 1)] * 2, workers)
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """Apply the layer to this rank's block of the input."""
+        if self._from_input is not None and args:
+            args = (self._from_input(args[0]), *args[1:])
+        return super().forward(*args, **kwargs)
+
+
+class DistributedLinearAllGatherZero(DistributedLinearAllGather):
+    """As :class:`DistributedLinearAllGather`; each worker keeps a part of the weight, which is gathered for use."""
+
+    def __init__(
+        self,
+        P_y: PartitionLike,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        P_x: PartitionLike | None = None,
+        P_store_bias: PartitionLike | None = None,
+        P_weight: PartitionLike | None = None,
+        num_heads: int | None = None,
+        num_heads_kv: int | None = None,
+        num_vars: int = 3,
+        geglu: bool = False,
+        **more: object,
+    ) -> None:
+        with parameter_layout("sharded"):
+            super().__init__(
+                P_y, in_features, out_features, bias, P_x, None, None, num_heads, num_heads_kv, num_vars, geglu, **more
+            )
+
+    @classmethod
+    def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
+        return (torch.nn.Linear,)
+
+
+class DistributedLinearReduceScatter(OldLayer, linear.DistributedLinearReduceScatter):
+    """Our layer, whose result may go to another partition.
+
+    Args:
+        P_x: the partition of the layer.
+        in_features, out_features, bias: as in ``torch.nn.Linear``.
+        P_y: the partition of the result, P_x by default.
+        P_weight, P_store_bias, P_apply_bias: taken, and left alone: parameters live on P_x.
+        more: device, dtype, collect_state, scale_backward, auto_clear_buffer.
+    """
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        P_y: PartitionLike | None = None,
+        P_weight: PartitionLike | None = None,
+        P_store_bias: PartitionLike | None = None,
+        P_apply_bias: PartitionLike | None = None,
+        **more: object,
+    ) -> None:
+        further, others = parted(more)
+        super().__init__(P_x, in_features, out_features, bias, **others)  # type: ignore[arg-type]
+        self.take_further(**further)  # type: ignore[arg-type]
+        self._to_result = repartition_between(P_x, P_y)
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """Apply the layer to this rank's block of the input."""
+        result = super().forward(*args, **kwargs)
+        return result if self._to_result is None else self._to_result(result)
+
+
+class DistributedLinearReduceScatterZero(DistributedLinearReduceScatter):
+    """As :class:`DistributedLinearReduceScatter`; each worker keeps a part of the weight, which is gathered for use."""
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        P_y: PartitionLike | None = None,
+        P_bias: PartitionLike | None = None,
+        **more: object,
+    ) -> None:
+        with parameter_layout("sharded"):
+            super().__init__(P_x, in_features, out_features, bias, P_y, **more)  # type: ignore[arg-type]
+
+    @classmethod
+    def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
+        return (torch.nn.Linear,)
+
+
+class LinearAllGatherZeROFunc(torch.autograd.Function):
+    """A linear layer with a weight that was gathered: ``apply(input, weight, bias=None)``."""
+
+    @staticmethod
+    def forward(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        return F.linear(input, weight, bias)
+
+    @staticmethod
+    def setup_context(
+        ctx: torch.autograd.function.FunctionCtx,
+        inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
+        output: torch.Tensor,
+    ) -> None:
+        ctx.save_for_backward(*inputs[:2])
+        ctx.has_bias = len(inputs) > 2 and inputs[2] is not None
+
+    @staticmethod
+    def backward(
+        ctx: torch.autograd.function.FunctionCtx, gradient: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        input, weight = ctx.saved_tensors
+        rows = gradient.reshape(-1, gradient.shape[-1])
+        of_weight = rows.mT @ input.reshape(-1, input.shape[-1])
+        return gradient @ weight, of_weight, rows.sum(0) if ctx.has_bias else None
+
+
+class LinearReduceScatterZeROFunc(LinearAllGatherZeROFunc):
+    """The same."""

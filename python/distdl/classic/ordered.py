@@ -1,0 +1,84 @@
+"""Layers whose outputs are in another order than the sequential layer's: each worker has its own of each part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from distdl.classic.keys import OldLayer
+from distdl.collective.construction import PartitionLike
+from distdl.parameters.initial import Initializer
+from distdl.parameters.layout import cut
+
+
+def order_of_parts(name: str, parts: Sequence[tuple[int, int]], workers: int) -> torch.Tensor:
+    """Where the outputs of all workers, one after the other, stand in the sequential layer.
+
+    Args:
+        name: of the layer, for messages.
+        parts: of the outputs of the sequential layer, (units, size of a unit): heads of queries, of keys, of values.
+        workers: over which the units of each part are spread.
+
+    Raises:
+        ValueError: if the units of a part cannot be spread evenly.
+    """
+    starts, start = [], 0
+    for units, size in parts:
+        if units % workers:
+            raise ValueError(f"{name}: {units} units of outputs cannot be spread evenly over {workers} workers")
+        starts.append(start)
+        start += units * size
+    order: list[int] = []
+    for worker in range(workers):
+        for (units, size), first in zip(parts, starts, strict=True):
+            low, high = cut(units, workers)[worker]
+            order.extend(range(first + low * size, first + high * size))
+    return torch.tensor(order, dtype=torch.long)
+
+
+def parts_of_heads(name: str, outputs: int, heads: int, heads_kv: int | None, variables: int) -> list[tuple[int, int]]:
+    """The parts of a projection to queries, keys and values.
+
+    Raises:
+        ValueError: if the outputs are not those of so many heads.
+    """
+    units = [heads, *[heads if heads_kv is None else heads_kv] * (variables - 1)]
+    if outputs % sum(units):
+        raise ValueError(f"{name}: out_features={outputs} is not divisible by the {sum(units)} heads of {units}")
+    return [(one, outputs // sum(units)) for one in units]
+
+
+class OrderedLayer(OldLayer):
+    """A layer whose parameters have outputs in dimension ``outputs_dim``, which may be in another order.
+
+    States of the whole model, and first values, are those of the sequential layer.
+    """
+
+    outputs_dim = 0
+
+    def order(self) -> torch.Tensor | None:
+        """Where the outputs stand in the sequential layer; None if they stand there in order."""
+        return None
+
+    def declare_parameter(
+        self, name: str, P: PartitionLike, shape: Sequence[int], axes: Sequence[int | None], **more: object
+    ) -> None:
+        """As that of all layers; first values are put in order."""
+        order, initialize = self.order(), more.get("initialize")
+        if order is not None and callable(initialize):
+            more["initialize"] = self._ordered(initialize, order)
+        super().declare_parameter(name, P, shape, axes, **more)
+
+    def _ordered(self, initialize: Initializer, order: torch.Tensor) -> Initializer:
+        def fill(whole: torch.Tensor) -> None:
+            initialize(whole)
+            whole.copy_(whole.index_select(self.outputs_dim, order))
+
+        return fill
+
+    def in_order(self, name: str, whole: torch.Tensor, gathered: bool) -> torch.Tensor:
+        order = self.order()
+        if order is None or whole.dim() <= self.outputs_dim or whole.shape[self.outputs_dim] != len(order):
+            return whole
+        return whole.index_select(self.outputs_dim, order.argsort() if gathered else order)

@@ -1,0 +1,83 @@
+"""Pooling as programs written for DistDL know it: stride 1 by default, and dilation in the fifth position."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+
+from distdl.classic.buffer import MPIBufferManager
+from distdl.collective.construction import PartitionLike
+from distdl.nn import pooling
+from distdl.nn.layer import Layer
+
+Size = int | tuple[int, ...]
+
+
+class DistributedPoolBase(Layer):
+    """Our layer with old positions and defaults.
+
+    Args:
+        P_x: the partition of input and output.
+        kernel_size, stride, padding, dilation: as in torch.nn, but that the stride is 1 by default. Average pooling has
+            no dilation but 1.
+        buffer_manager: taken, and left alone.
+        more: the further options of torch.nn, by name.
+
+    Raises:
+        ValueError: on all ranks, if average pooling is to have another dilation than 1.
+    """
+
+    takes_dilation: ClassVar[bool] = True
+    dims: ClassVar[int]
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size = 0,
+        dilation: Size = 1,
+        buffer_manager: MPIBufferManager | None = None,
+        **more: object,
+    ) -> None:
+        options = {"dilation": dilation, **more} if self.takes_dilation else more
+        self._asked = dilation
+        super().__init__(P_x, kernel_size, stride, padding, **options)  # type: ignore[call-arg, arg-type]
+
+    def check_options(self) -> None:
+        super().check_options()
+        if not self.takes_dilation and self._asked not in (1, *((1,) * n for n in (1, 2, 3))):
+            raise ValueError(f"{type(self).__name__}: dilation={self._asked}; average pooling has none but 1")
+
+    @property
+    def pool_layer(self) -> torch.nn.Module:
+        """The layer of torch.nn that pools a block with its halos."""
+        options = {"dilation": self.dilation} if self.takes_dilation else {}
+        kind = getattr(torch.nn, type(self).__name__.removeprefix("Distributed"))
+        return kind(self.kernel_size, self.stride, 0, ceil_mode=self.ceil_mode, **options)
+
+
+class _MaxPool(DistributedPoolBase):
+    """Max pooling."""
+
+
+class _AvgPool(DistributedPoolBase):
+    """Average pooling."""
+
+    takes_dilation = False
+
+
+def _forms(kind: str, base: type[DistributedPoolBase]) -> tuple[type[Layer], type[Layer], type[Layer]]:
+    """The classic classes for one, two and three dimensions of space."""
+
+    def member(dims: int) -> type[Layer]:
+        name = f"Distributed{kind}{dims}d"
+        ours = getattr(pooling, name)
+        return type(name, (base, ours), {"__doc__": ours.__doc__, "__module__": __name__})
+
+    return member(1), member(2), member(3)
+
+
+DistributedMaxPool1d, DistributedMaxPool2d, DistributedMaxPool3d = _forms("MaxPool", _MaxPool)
+DistributedAvgPool1d, DistributedAvgPool2d, DistributedAvgPool3d = _forms("AvgPool", _AvgPool)

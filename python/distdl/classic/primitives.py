@@ -1,0 +1,125 @@
+"""The primitives as programs written for DistDL know them: with a buffer manager, and with their partitions."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from distdl.classic.buffer import MPIBufferManager
+from distdl.classic.slicing import IntArray, Slices, along_axis, assemble_slices, compute_intersection
+from distdl.collective.construction import PartitionLike, grid_of
+from distdl.nn import primitives
+from distdl.operators.constructors import HaloWidths
+from distdl.parameters.layout import cut
+from distdl.partition import Partition
+
+AllGather = primitives.AllGather
+AllSumReduce = primitives.AllSumReduce
+ReduceScatter = primitives.ReduceScatter
+Overlap: TypeAlias = tuple[Slices, tuple[int, ...], int]
+
+
+def _as_partition(P: PartitionLike) -> Partition:
+    return P if isinstance(P, Partition) else Partition.of_grid(grid_of(P))
+
+
+class Broadcast(primitives.Broadcast):
+    """Our operator, with its partitions as attributes."""
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        P_y: PartitionLike,
+        transpose_src: bool = False,
+        transpose_dest: bool = False,
+        preserve_batch: bool = True,
+    ) -> None:
+        super().__init__(P_x, P_y, transpose_src, transpose_dest, preserve_batch)
+        self.P_x, self.P_y = _as_partition(P_x), _as_partition(P_y)
+
+
+class SumReduce(primitives.SumReduce):
+    """Our operator, with its partitions as attributes."""
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        P_y: PartitionLike,
+        transpose_src: bool = False,
+        transpose_dest: bool = False,
+        preserve_batch: bool = True,
+    ) -> None:
+        super().__init__(P_x, P_y, transpose_src, transpose_dest, preserve_batch)
+        self.P_x, self.P_y = _as_partition(P_x), _as_partition(P_y)
+
+
+class Repartition(primitives.Repartition):
+    """Our operator, with its partitions as attributes.
+
+    Args:
+        P_x, P_y, preserve_batch: as in our operator.
+        buffer_manager: taken, and left alone.
+    """
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        P_y: PartitionLike,
+        preserve_batch: bool = True,
+        buffer_manager: MPIBufferManager | None = None,
+    ) -> None:
+        super().__init__(P_x, P_y, preserve_batch)
+        self.P_x, self.P_y = _as_partition(P_x), _as_partition(P_y)
+        self.P_x_to_y_overlaps: list[Overlap | None] = []
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Apply the operator; note afterwards which part of a balanced block goes to which worker."""
+        result = super().forward(input)
+        x, y = self.P_x.grid, self.P_y.grid
+        self.P_x_to_y_overlaps = []
+        if x.active:
+            shapes = x.gather(np.array(input.shape, dtype=np.int64).tobytes())
+            extents = np.array([np.frombuffer(one, dtype=np.int64) for one in shapes]).reshape(*x.shape, -1)
+            for worker in range(y.size):
+                self.P_x_to_y_overlaps.append(self._overlap(extents, y.index(worker), worker))
+        return result
+
+    def _overlap(self, extents: IntArray, place: tuple[int, ...], worker: int) -> Overlap | None:
+        """(slices of this worker's block, shape, worker of P_y) of what goes there; None for nothing."""
+        starts, stops, to = [], [], []
+        for d, i in enumerate(self.P_x.grid.place):
+            along = along_axis(extents, d)
+            starts.append(int(along[:i].sum()))
+            stops.append(int(along[: i + 1].sum()))
+            to.append(cut(int(along.sum()), self.P_y.grid.shape[d])[place[d]])
+        start, stop, shape = compute_intersection(starts, stops, [a for a, _ in to], [b for _, b in to])
+        if not np.all(shape > 0):
+            return None
+        return assemble_slices(start - np.array(starts), stop - np.array(starts)), tuple(int(n) for n in shape), worker
+
+
+DistributedTranspose = Repartition
+
+
+class HaloExchange(primitives.HaloExchange):
+    """Our operator; its four-argument form returns a new tensor, and so does its adjoint.
+
+    Args:
+        P_x: the partition.
+        halo_shape, recv_buffer_shape, send_buffer_shape: [dim, 2] widths; see :class:`distdl.nn.HaloExchange`.
+        buffer_manager: taken, and left alone.
+        more: the further options of our operator, by name.
+    """
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        halo_shape: HaloWidths,
+        recv_buffer_shape: HaloWidths | None = None,
+        send_buffer_shape: HaloWidths | None = None,
+        buffer_manager: MPIBufferManager | None = None,
+        **more: object,
+    ) -> None:
+        super().__init__(P_x, halo_shape, recv_buffer_shape, send_buffer_shape, **more)  # type: ignore[arg-type]
