@@ -1,0 +1,94 @@
+"""The low frequencies of a dimension, of which a worker has all elements or a block."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from distdl.nn.fourier.kinds import without_elements
+
+_FORWARD = {None: 0.0, "backward": 0.0, "ortho": 0.5, "forward": 1.0}
+"""By the powers of 1 / n: how a transform is scaled. The transform back has the rest of 1."""
+
+NORMS = tuple(_FORWARD)
+
+
+def frequencies(kept: int, is_half: bool) -> tuple[int, int]:
+    """(start, stop) of the kept frequencies: of half a spectrum the first ones, otherwise those around 0."""
+    return (0, kept) if is_half else (-(kept // 2), kept - kept // 2)
+
+
+@dataclass(frozen=True)
+class Modes:
+    """The kept frequencies of one dimension of a tensor, and how to come there and back.
+
+    Attributes:
+        dim: the dimension.
+        n: how many elements it has in the whole tensor.
+        kept: how many frequencies are kept.
+        is_half: whether the tensor is real before the transform, so that half of the spectrum is enough.
+        norm: as in torch.fft.
+        block: (start, stop) of this worker's elements; None if it has all of them.
+    """
+
+    dim: int
+    n: int
+    kept: int
+    is_half: bool
+    norm: str | None
+    block: tuple[int, int] | None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The kept frequencies of x; of a block, its part of each of them, which sum up to the frequencies."""
+        if self.block is not None:
+            return self._applied(x, self._matrix(x.dtype, -1, _FORWARD[self.norm]))
+        if x.numel() == 0:
+            return without_elements(x, self._shape(x, self.kept), x.dtype.to_complex())
+        if self.is_half:
+            return torch.fft.rfft(x, self.n, self.dim, self.norm).narrow(self.dim, 0, self.kept)
+        start, stop = frequencies(self.kept, False)
+        x = torch.fft.fft(x, self.n, self.dim, self.norm)
+        return torch.cat([x.narrow(self.dim, self.n + start, -start), x.narrow(self.dim, 0, stop)], self.dim)
+
+    def backward(self, y: torch.Tensor) -> torch.Tensor:
+        """The elements that have these frequencies and no others; those of the block."""
+        if self.block is not None:
+            matrix = self._matrix(y.dtype, 1, 1 - _FORWARD[self.norm])
+            return self._real_part(y, matrix) if self.is_half else self._applied(y, matrix.T)
+        if y.numel() == 0:
+            return without_elements(y, self._shape(y, self.n), y.dtype.to_real() if self.is_half else y.dtype)
+        if self.is_half:
+            return torch.fft.irfft(y, self.n, self.dim, self.norm)
+        start, stop = frequencies(self.kept, False)
+        zeros = y.new_zeros(self._shape(y, self.n - self.kept))
+        y = torch.cat([y.narrow(self.dim, -start, stop), zeros, y.narrow(self.dim, 0, -start)], self.dim)
+        return torch.fft.ifft(y, self.n, self.dim, self.norm)
+
+    def _shape(self, x: torch.Tensor, n: int) -> list[int]:
+        return [n if d == self.dim else m for d, m in enumerate(x.shape)]
+
+    def _matrix(self, dtype: torch.dtype, sign: int, power: float) -> torch.Tensor:
+        """Row k, column j: exp(sign 2 pi i k j / n) n**-power, of the kept frequencies and the block's elements."""
+        assert self.block is not None
+        rows = torch.arange(*frequencies(self.kept, self.is_half))
+        turns = torch.outer(rows, torch.arange(*self.block)) % self.n  # exact
+        angle = turns.double() * (sign * 2 * math.pi / self.n)
+        return torch.polar(torch.full_like(angle, float(self.n) ** -power), angle).to(dtype.to_complex())
+
+    def _applied(self, x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+        """The product of a matrix and x along the dimension."""
+        x, matrix = x.movedim(self.dim, -1), matrix.to(x.device)
+        y = x @ matrix.T if x.is_complex() else torch.complex(x @ matrix.real.T, x @ matrix.imag.T)
+        return y.movedim(-1, self.dim)
+
+    def _real_part(self, y: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+        """The product with the transposed matrix, and the other half of the spectrum, which is the conjugate one."""
+        y, matrix = y.movedim(self.dim, -1), matrix.to(y.device)
+        twice = torch.full((self.kept, 1), 2.0, dtype=matrix.real.dtype, device=y.device)
+        twice[0] = 1.0
+        if 2 * (self.kept - 1) == self.n:  # the highest frequency of an even n has no other half
+            twice[-1] = 1.0
+        x = y.real @ (twice * matrix.real) - y.imag @ (twice * matrix.imag)
+        return x.movedim(-1, self.dim)

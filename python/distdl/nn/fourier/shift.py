@@ -1,0 +1,79 @@
+"""The shifts of a spectrum in blocks that bring frequency 0 to the middle, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from distdl import operators
+from distdl.collective.construction import PartitionLike
+from distdl.nn.layer import Layer
+from distdl.nn.windows.blocks import as_of, intervals_of
+from distdl.operators.dispatch import Operator
+
+Dims = int | Sequence[int] | None
+
+
+class Shift(Layer):
+    """A shift of torch.fft, which a derived class names, of a tensor in blocks. One exchange brings all dimensions.
+
+    Args:
+        P_x: the partition of the input and of the result, which has the same blocks.
+        dim: as in torch.fft.
+    """
+
+    function: Callable[..., torch.Tensor]
+    sign: int
+    dim: Dims
+
+    def __init__(self, P_x: PartitionLike, dim: Dims = None) -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        if self.grid.known:
+            self._shifted([1] * self.grid.dim)
+
+    def _shifted(self, extents: Sequence[int]) -> list[int]:
+        """By how many elements each dimension is shifted. A dimension that is named twice is shifted twice."""
+        with as_of(type(self).__name__):
+            type(self).function(torch.zeros([1] * len(extents)), self.dim)  # torch judges the argument
+        dims = range(len(extents)) if self.dim is None else [self.dim] if isinstance(self.dim, int) else self.dim
+        shifts = [0] * len(extents)
+        for d in dims:
+            n = extents[d]
+            shifts[d] += n // 2 if self.sign > 0 else n - n // 2
+        return shifts
+
+    def prepare(self) -> None:
+        """Nothing is exchanged where no shifted dimension is split."""
+        self._exchange: Operator | None = None
+
+    def set_up(self) -> None:
+        sizes = self.blocks(self.grid)
+        extents = [sum(along) for along in sizes]
+        shifts = [shift % n if n else 0 for shift, n in zip(self._shifted(extents), extents, strict=True)]
+        self._exchange = None
+        if any(shift and p > 1 for shift, p in zip(shifts, self.grid.shape, strict=True)):
+            wanted = [
+                [(start - shift, stop - shift) if start < stop else (0, 0) for start, stop in intervals_of(along)]
+                for along, shift in zip(sizes, shifts, strict=True)
+            ]
+            periodic = [shift > 0 for shift in shifts]
+            name = type(self).__name__
+            self._exchange = operators.interval_exchange(name, self.grid, self.grid, wanted, periodic)
+
+    def compute(self, input: torch.Tensor) -> torch.Tensor:
+        """This rank's block of the result."""
+        if not self.grid.active:
+            return input.clone()
+        return type(self).function(input, self.dim) if self._exchange is None else self._exchange(input)
+
+
+def _named(function: Callable[..., torch.Tensor], sign: int) -> type[Shift]:
+    more = {"function": staticmethod(function), "sign": sign, "__doc__": Shift.__doc__}
+    return type(function.__name__.removeprefix("fft_"), (Shift,), more)
+
+
+SHIFTS = {"fftshift": _named(torch.fft.fftshift, 1), "ifftshift": _named(torch.fft.ifftshift, -1)}
+"""The layer of each of torch.fft's shifts."""

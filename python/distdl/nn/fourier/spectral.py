@@ -1,0 +1,209 @@
+"""The convolution of Fourier neural operators over blocks: only kept frequencies travel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import ClassVar
+
+import torch
+
+from distdl import operators
+from distdl.collective.construction import PartitionLike
+from distdl.nn.fourier import sequential
+from distdl.nn.fourier.modes import NORMS, Modes
+from distdl.nn.layer import Layer
+from distdl.nn.options import integer, per_dimension
+from distdl.nn.windows.blocks import intervals_of
+from distdl.operators.dispatch import CompletedCall, Operator, Started
+from distdl.parameters.layout import cut
+
+__all__ = ["SpectralConv1d", "SpectralConv2d", "SpectralConv3d", "SpectralConv4d"]
+
+_DOCUMENTATION = """Multiplies the low frequencies of an input in blocks by a matrix of weights for each of them.
+
+Each worker transforms its block: a dimension that it has whole by torch.fft, and of a split dimension its part of the
+kept frequencies. The workers sum the parts up, so that each of them gets a block of the kept frequencies. It multiplies
+them by its block of the weight, all workers gather the kept frequencies, and each transforms them back to its block.
+
+Args:
+    P_x: the partition of the input and of the result, ``[batch, channels, *space]`` with {dims} spatial dimensions; any
+        of them may be split.
+    in_channels, out_channels: numbers of channels.
+    modes: for each spatial dimension how many frequencies are kept, of both signs; of the last dimension
+        ``modes[-1] // 2 + 1``, because the input is real. One int holds for all dimensions.
+    bias: whether to add one number to each channel.
+    norm: of the transforms, as in torch.fft.
+    device, dtype: of the parameters.
+    parts: in how many groups of channels the frequencies travel. One group travels while the next one is transformed.
+
+Shape:
+    ``(N, in_channels, *space)`` to ``(N, out_channels, *space)``; batch and space in any blocks, channels in balanced
+    ones. The result has the input's blocks. Zero volume on all ranks outside of P_x.
+
+Attributes:
+    weight: this worker's block of the weight ``(in_channels, out_channels, *kept, 2)``, of which the last dimension has
+        real and imaginary parts. Input channels and frequencies are cut into balanced blocks along their dimensions of
+        P_x. Workers that differ along the batch alone use the same block: see :func:`distdl.parameter_layout`.
+    bias: this worker's block of the bias ``(out_channels, 1, ...)``; None without bias.
+
+Raises:
+    ValueError: on all ranks, if P_x has another number of dimensions, or the input has too few elements along a
+        dimension for the kept frequencies.
+    TypeError, RuntimeError: on all ranks, if an option or the dtype of the input does not fit.
+
+Of K complex numbers, which are batch, channels and kept frequencies of P workers in space together, each worker sends
+(P - 1) / P to sum the input's and (P - 1) / P to gather the result's. ``from_sequential`` takes
+``distdl.nn.fourier.sequential.SpectralConv{dims}d``, which does the same in one process; the parameters have its names.
+
+Constructing is collective over the communicator that P_x comes from, calling over its ranks.
+
+Source: Z. Li et al., "Fourier Neural Operator for Parametric Partial Differential Equations" (2021); the modes are
+those of ``neuralop.layers.spectral_convolution.SpectralConv``.
+"""
+
+
+class _SpectralConv(Layer):
+    """The layer for any number of spatial dimensions."""
+
+    dims: ClassVar[int]
+    in_channels: int
+    out_channels: int
+    modes: tuple[int, ...]
+    norm: str | None
+    parts: int
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        in_channels: int,
+        out_channels: int,
+        modes: int | Sequence[int],
+        bias: bool = True,
+        norm: str | None = "forward",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        parts: int = 1,
+    ) -> None:
+        super().__init__(locals())
+
+    @classmethod
+    def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
+        return (getattr(sequential, cls.__name__),)
+
+    def check_options(self) -> None:
+        name, grid = type(self).__name__, self.grid
+        for which in ("in_channels", "out_channels", "parts"):
+            number = integer(name, getattr(self, which), which)
+            setattr(self, which, number)
+            if number < 1:
+                raise RuntimeError(f"{name}: {which}={number}; it must be at least 1")
+        self.modes = per_dimension(name, self.modes, self.dims, "modes")
+        if min(self.modes) < 1:
+            raise RuntimeError(f"{name}: modes={self.modes}; they must be at least 1")
+        if self.norm is not None and self.norm not in NORMS:
+            raise RuntimeError(f"{name}: norm={self.norm!r}; it must be one of {', '.join(map(repr, NORMS))}")
+        if grid.known and grid.dim != self.dims + 2:
+            raise ValueError(
+                f"{name}: P_x has shape {list(grid.shape)}; it needs {self.dims + 2} dimensions: batch, channels and "
+                f"{self.dims} in space"
+            )
+        self._kept = sequential.kept_modes(self.modes)
+        space = range(2, self.dims + 2)
+        scale = sequential.initial_scale(self.in_channels, self.out_channels)
+        self.declare_parameter(
+            "weight", self.P_x, (self.in_channels, self.out_channels, *self._kept, 2), (1, None, *space, None),
+            initialize=partial(torch.nn.init.normal_, mean=0.0, std=scale * 0.5**0.5),
+        )  # fmt: skip
+        if self.given["bias"]:
+            self.declare_parameter(
+                "bias", self.P_x, (self.out_channels, *[1] * self.dims), (1, *[None] * self.dims),
+                initialize=partial(torch.nn.init.normal_, mean=0.0, std=scale),
+            )  # fmt: skip
+        else:
+            self.register_parameter("bias", None)
+
+    def prepare(self) -> None:
+        """Make the sums and the gatherings of the parts."""
+        shape = self.grid.shape
+        self._split = [d for d in range(2, self.dims + 2) if self.grid.known and shape[d] > 1]
+        parts = range(self.parts if self._split else 1)
+        self._sums = [operators.reduce_scatter(self.P_x, self._split) for _ in parts if self._split]
+        self._gatherings = [operators.all_gather(self.P_x, self._split) for _ in parts if self._split]
+        splits_channels = self.grid.known and shape[1] > 1
+        self._over_channels = operators.reduce_scatter(self.P_x, [1]) if splits_channels else None
+
+    def set_up(self) -> None:
+        name, sizes = type(self).__name__, self.blocks(self.grid)
+        self.check_balanced(1, self.in_channels, "in_channels")
+        if sum(sizes[1]) != self.in_channels:
+            raise ValueError(f"{name}: the input has {sum(sizes[1])} channels; in_channels={self.in_channels}")
+        dtype = self.structure(self.grid)[0][1]
+        if not dtype.is_floating_point or (dtype != self.weight.dtype and self.autocast is None):
+            raise RuntimeError(
+                f"{name}: the input is of {dtype}, the weight of {self.weight.dtype}; they must be equal"
+            )
+        self._modes = []
+        for d, (along, kept) in enumerate(zip(sizes[2:], self._kept, strict=True), start=2):
+            n, is_half = sum(along), d == self.dims + 1
+            if kept > (n // 2 + 1 if is_half else n):
+                raise ValueError(f"{name}: the input has {n} elements in dimension {d}, too few for modes={self.modes}")
+            block = intervals_of(along)[self.grid.place[d]] if d in self._split and self.grid.active else None
+            self._modes.append(Modes(d, n, kept, is_half, self.norm, block))
+
+    def compute(self, input: torch.Tensor) -> torch.Tensor:
+        """This rank's block of the result."""
+        if not self.grid.active:
+            return self.without_part(input)
+        arriving = self.start_parameters()
+        with torch.autocast(input.device.type, enabled=False):
+            x = input if self.autocast is None else input.to(torch.float32)
+            x = torch.cat([started.wait() for started in self._summed(x)], 1)
+            weight, *bias = arriving()
+            y = sequential.mixed(x, weight)
+            y = y if self._over_channels is None else self._over_channels(y)
+            y = torch.cat([self._backward(started.wait()) for started in self._gathered(y)], 1)
+            return y + bias[0] if bias else y
+
+    def _summed(self, x: torch.Tensor) -> list[Started]:
+        """The kept frequencies of groups of channels on their way, of which each worker receives a block."""
+        found = []
+        for i, (start, stop) in enumerate(cut(x.shape[1], max(len(self._sums), 1))):
+            part = self._forward(x[:, start:stop])
+            found.append(self._begun(self._sums[i], part) if self._sums else CompletedCall("sum", part))
+        return found
+
+    def _gathered(self, y: torch.Tensor) -> list[Started]:
+        """The kept frequencies of groups of channels on their way to all workers."""
+        if not self._gatherings:
+            return [CompletedCall("gathering", y)]
+        groups = cut(y.shape[1], len(self._gatherings))
+        return [
+            self._begun(gather, y[:, start:stop])
+            for gather, (start, stop) in zip(self._gatherings, groups, strict=True)
+        ]
+
+    def _begun(self, operator: Operator, x: torch.Tensor) -> Started:
+        return operator.start(x) if self.parts > 1 else CompletedCall(operator.name, operator(x))
+
+    def _forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The last dimension first, because it is real, then those that are whole."""
+        *others, last = self._modes
+        for one in (last, *sorted(others, key=lambda one: one.block is not None)):
+            x = one.forward(x)
+        return x
+
+    def _backward(self, y: torch.Tensor) -> torch.Tensor:
+        *others, last = self._modes
+        for one in (*sorted(others, key=lambda one: one.block is None), last):
+            y = one.backward(y)
+        return y
+
+
+def _in(dims: int) -> type[_SpectralConv]:
+    text = _DOCUMENTATION.format(dims=dims)
+    return type(f"SpectralConv{dims}d", (_SpectralConv,), {"dims": dims, "__doc__": text, "__module__": __name__})
+
+
+SpectralConv1d, SpectralConv2d, SpectralConv3d, SpectralConv4d = (_in(dims) for dims in (1, 2, 3, 4))

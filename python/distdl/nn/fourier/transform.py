@@ -1,0 +1,123 @@
+"""Fourier transforms of tensors in blocks, any of whose dimensions may be split."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from distdl.collective.construction import PartitionLike
+from distdl.collective.grid import Grid
+from distdl.nn.fourier.kinds import FUNCTIONS, Dims, Sizes, resolve
+from distdl.nn.fourier.pencils import Stage, Task, plan
+from distdl.nn.fourier.pipeline import Pipeline
+from distdl.nn.layer import Layer
+from distdl.nn.options import integer
+from distdl.nn.windows.blocks import as_of
+from distdl.partition import Partition
+
+__all__ = ["TRANSFORMS", "FourierTransform"]
+
+
+class FourierTransform(Layer):
+    """A function of torch.fft, which a derived class names, of a tensor in blocks.
+
+    A dimension is transformed where one worker has it whole. The workers stand in one grid after the other, so that
+    each transformed dimension is whole in one of them (``pencils.py``), and exchange the elements in between.
+
+    Args:
+        P_x: the partition of the input.
+        size, dim, norm: as in torch.fft; ``size`` is ``n``, or ``s`` of transforms in several dimensions.
+        parts: in how many parts the tensor is transformed, one after the other, so that a part travels while the next
+            one is transformed. They are cut along a dimension that is neither transformed nor exchanged, if there is
+            such a dimension.
+        pencil: whether the result stays in the grid in which the last dimension was transformed.
+        P_out: the partition of the result; that of the input without it.
+
+    Attributes:
+        P_result: the partition of the last call's result.
+    """
+
+    function: str
+    size: Sizes
+    dim: Dims
+    norm: str | None
+    parts: int
+    pencil: bool
+    P_out: Partition | None
+    P_result: Partition
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        size: Sizes = None,
+        dim: Dims = -1,
+        norm: str | None = None,
+        parts: int = 1,
+        *,
+        pencil: bool = False,
+        P_out: PartitionLike | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        name = type(self).__name__
+        self.parts = integer(name, self.parts, "parts")
+        if self.parts < 1:
+            raise ValueError(f"{name}: parts={self.parts}; it must be at least 1")
+        if self.P_out is not None and self.grid.known and self.P_out.grid.known and self.P_out.dim != self.grid.dim:
+            raise ValueError(
+                f"{name}: P_x has shape {list(self.grid.shape)} and the partition of the result "
+                f"{list(self.P_out.grid.shape)}; they must have as many dimensions"
+            )
+        if self.grid.known:
+            # Of any extents: what torch says of the arguments is the same.
+            resolve(self.function, [2] * self.grid.dim, torch.float32, self.size, self.dim, self.norm)
+
+    def prepare(self) -> None:
+        """Nothing is exchanged before the first set-up, and the result stays with the input."""
+        self.P_result = self.P_x if self.P_out is None else self.P_out
+        self._pencils = {self.grid.shape: self.P_x}
+        self._pipeline: Pipeline | None = None
+
+    def set_up(self) -> None:
+        name, sizes = type(self).__name__, self.blocks(self.grid)
+        extents, dtype = [sum(along) for along in sizes], self.structure(self.grid)[0][1]
+        with as_of(name):
+            transform = resolve(self.function, extents, dtype, self.size, self.dim, self.norm)
+        reads = list(extents)
+        for d, read in zip(transform.dims, transform.reads, strict=True):
+            reads[d] = min(read, extents[d])
+        task = Task(transform.dims, transform.first, transform.last, tuple(reads), transform.shape)
+        target = None if self.pencil else self.grid if self.P_out is None else self.P_out.grid
+        same = target is None or target.ranks == self.grid.ranks
+        stages = plan(task, self.grid.shape, None if target is None else target.shape, same)
+        grids = [self.grid, *(self._grid_of(stage) for stage in stages[1:])]
+        if target is not None:
+            grids[-1] = target
+        else:
+            self.P_result = self._pencil_of(grids[-1])
+        self._pipeline = Pipeline(name, transform, task, stages, grids, sizes, dtype, self.parts)
+        self._dtype = transform.dtype
+
+    def _grid_of(self, stage: Stage) -> Grid:
+        return self.grid.related(self.grid.ranks[: math.prod(stage.shape)], stage.shape)
+
+    def _pencil_of(self, grid: Grid) -> Partition:
+        """The partition of this grid, always the same one, so that what is made for it is found again."""
+        return self._pencils.setdefault(grid.shape, Partition.of_grid(grid, like=self.P_x))
+
+    def compute(self, input: torch.Tensor) -> torch.Tensor:
+        """This rank's block of the result."""
+        if self._pipeline is None:
+            return input.clone()
+        result = self._pipeline(input)
+        return result if result.dtype == self._dtype else result.to(self._dtype)  # where no dimension is transformed
+
+
+def _named(function: str) -> type[FourierTransform]:
+    return type(function, (FourierTransform,), {"function": function, "__doc__": FourierTransform.__doc__})
+
+
+TRANSFORMS = {function: _named(function) for function in FUNCTIONS}
+"""The layer of each function of torch.fft."""
