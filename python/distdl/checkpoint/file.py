@@ -1,0 +1,131 @@
+"""One file that many ranks write, under a temporary name until all of it is on the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from distdl.collective.comparison import agreed
+from distdl.collective.grid import Grid
+
+
+def checksum(chunk: torch.Tensor) -> int:
+    """The sum of the 64-bit words of a chunk, modulo 2**64: a CRC would take longer than most disks."""
+    words = len(chunk) // 8 * 8
+    data = chunk.numpy()
+    total = int(data[:words].view(np.uint64).sum(dtype=np.uint64))
+    return (total + int.from_bytes(data[words:].tobytes(), "little")) % 2**64
+
+
+class SharedFile:
+    """A file under a temporary name in the folder where it is going to be.
+
+    Each rank writes ranges of bytes by ``pwrite``. It is the rename that makes them the file: whoever opens the path
+    sees the file of before, or all of the new one.
+
+    Args:
+        path: where the file is going to be.
+        everyone: the ranks that write. Constructing, :meth:`complete` and :meth:`discard` are collective over them.
+
+    Raises:
+        OSError: on all ranks, what the system says on any of them.
+    """
+
+    def __init__(self, path: Path, everyone: Grid) -> None:
+        self.path, self._everyone = path, everyone
+        self._root = everyone.me == everyone.ranks[0]
+        self._descriptor = -1
+        self._error: OSError | None = None
+        self._sums: list[tuple[int, int]] = []
+        name = ""
+        with agreed("save", everyone, lambda: ""):
+            if self._root:
+                name = self._create()
+        self._temporary = path.with_name(everyone.gather(name.encode())[0].decode())
+        try:
+            with agreed("save", everyone, lambda: ""):
+                if not self._root:
+                    self._descriptor = os.open(self._temporary, os.O_WRONLY | os.O_CLOEXEC)
+        except Exception:
+            self.discard()
+            raise
+
+    def _create(self) -> str:
+        if self.path.exists() and not stat.S_ISREG(self.path.stat().st_mode):
+            raise FileExistsError(f"save: {self.path} is not a regular file, so it cannot be replaced")
+        name = f".{self.path.name}.{secrets.token_hex(6)}.partial"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._descriptor = os.open(self.path.with_name(name), flags, 0o666)
+        return name
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the file is neither complete nor discarded."""
+        return self._descriptor >= 0
+
+    def write(self, at: int, chunk: torch.Tensor, number: int) -> None:
+        """Write a chunk at an offset. An error is kept for :meth:`complete`, where all ranks raise it."""
+        self._sums.append((number, checksum(chunk)))
+        self.write_bytes(at, memoryview(chunk.numpy()))
+
+    def write_bytes(self, at: int, data: memoryview | bytes) -> None:
+        """As :meth:`write`, of bytes that are not a chunk."""
+        rest = memoryview(data)
+        try:
+            while rest and self._error is None:
+                written = os.pwrite(self._descriptor, rest, at)
+                rest, at = rest[written:], at + written
+        except OSError as error:
+            self._error = error
+
+    def sync(self) -> None:
+        """Wait until what this rank wrote is on the disk."""
+        try:
+            if self._error is None:
+                os.fsync(self._descriptor)
+        except OSError as error:
+            self._error = error
+
+    def checksums(self) -> dict[int, int]:
+        """Of all chunks, by number, on all ranks. Collective."""
+        gathered = self._everyone.gather(np.array(self._sums, dtype=np.uint64).tobytes())
+        rows = np.concatenate([np.frombuffer(one, dtype=np.uint64).reshape(-1, 2) for one in gathered])
+        return {int(number): int(one) for number, one in rows}
+
+    def complete(self, header: bytes) -> None:
+        """Write the header, and give the file its name if all ranks wrote what they had to."""
+        try:
+            with agreed("save", self._everyone, lambda: ""):
+                if self._root:
+                    self.write_bytes(0, header)
+                    self.sync()
+                self._raise()
+            with agreed("save", self._everyone, lambda: ""):
+                if self._root:
+                    self._temporary.replace(self.path)
+                    folder = os.open(self.path.parent, os.O_RDONLY)
+                    try:
+                        os.fsync(folder)
+                    finally:
+                        os.close(folder)
+        finally:
+            self.discard()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise OSError(f"save: {self.path} cannot be written: {self._error.strerror}; what was there is as it was")
+
+    def discard(self) -> None:
+        """Close the file, and remove it where it did not get its name."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        if self._root:
+            with contextlib.suppress(FileNotFoundError):
+                self._temporary.unlink()

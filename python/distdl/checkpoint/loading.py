@@ -1,0 +1,284 @@
+"""Loading a model, an optimizer and what a run saved besides."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from distdl.checkpoint.chunks import ChunkExchange, chunks_of, chunks_of_each
+from distdl.checkpoint.file import checksum
+from distdl.checkpoint.saving import MARK, MORE, ranks_that_save, summary_of
+from distdl.checkpoint.states import PREFIX, load_states, names_in, unfit_groups
+from distdl.checkpoint.stored import DTYPES, Stored, as_stored, in_blocks, whole_on
+from distdl.checkpoint.values import JSON, decoded, items_of, members_of
+from distdl.collective.comparison import agreed
+from distdl.collective.construction import constructing
+from distdl.collective.grid import Grid
+from distdl.nn.declared import check_undeclared, layouts_of
+from distdl.parameters.layout import Layout
+
+Rename = Mapping[str, str] | Callable[[str], str | None]
+
+
+@torch.no_grad()
+def load(
+    path: str | os.PathLike[str],
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    strict: bool = True,
+    rename: Rename | None = None,
+) -> dict[str, object]:
+    """Load what :func:`distdl.save` saved, on any number of ranks, partition and layout of parameters.
+
+    Files that plain PyTorch saved by ``safetensors.torch.save_file(model.state_dict(), path)`` are loaded as well.
+
+    Args:
+        path: of the file, which all ranks see.
+        model: a distributed layer, or a model with distributed and other layers.
+        optimizer: of the same kind as the one that was saved, if its states are wanted.
+        strict: whether the file has to have exactly the tensors of the model. Otherwise those that both have are
+            loaded, and the states and options of the optimizer where the file has them.
+        rename: the names in the model of names in the file: a function, which returns None for a tensor to leave out,
+            or a mapping of names, or of what stands before a dot: ``{"net": "body.net"}``.
+
+    Returns:
+        What was saved as ``more``, on every rank.
+
+    Raises:
+        OSError: on all ranks, if any of them cannot read the file.
+        RuntimeError: on all ranks, if tensors are missing or unknown, or shapes differ. Nothing is loaded then.
+        ValueError: on all ranks, if the file is not a safetensors file, is damaged, or changes while it is read; if the
+            ranks pass other arguments; or if the model has a tensor in blocks that is not declared. Where the values
+            themselves are damaged, some of them are loaded before they are found.
+
+    Collective over the communicator that the partitions come from. If no parameter of the model is distributed, each
+    calling rank loads its own model. The file is read once, and nothing in it is ever executed. A rank needs its blocks
+    and less than 64 MiB.
+    """
+    layouts = layouts_of(model)
+    everyone = ranks_that_save(layouts)
+    if not everyone.known:
+        return {}
+    compared: dict[str, object] = {"path": path, "strict": strict, "optimizer": type(optimizer).__name__}
+    with constructing("load", {"ranks": everyone}, compared | {"model": summary_of(model, layouts)}):
+        file_path = Path(path)
+        groups = [] if optimizer is None else names_in(optimizer, model)
+    check_undeclared("load", model, everyone, layouts)
+    file = _opened(file_path, everyone)
+    wanted = _Wanted(file, model, layouts, everyone, rename)
+    with constructing("load", {"ranks": everyone}, {}):
+        wanted.match_model(strict)
+        if optimizer is not None:
+            wanted.match_optimizer(groups, strict)
+        wanted.match_more()
+    _read(file, wanted, everyone)
+    if optimizer is not None and "optimizer" in file.metadata:
+        load_states(optimizer, groups, members_of(file.metadata["optimizer"]), wanted.states, wanted.renamed)
+    more = members_of(file.metadata.get("more", {}))
+    return {name: decoded(value, wanted.blocks) for name, value in more.items()}
+
+
+@dataclass(frozen=True)
+class _File:
+    """What the header of a file says, the same on all ranks."""
+
+    path: Path
+    start: int  # of the first tensor
+    tensors: list[tuple[int, Stored]]  # with their offsets, in order
+    metadata: Mapping[str, JSON]
+    checksums: list[int]
+
+
+def _opened(path: Path, everyone: Grid) -> _File:
+    """The header, which one rank reads. Collective."""
+    text = ""
+    with agreed("load", everyone, lambda: ""):
+        if everyone.me == everyone.ranks[0]:
+            text = json.dumps(_header(path))
+    start, entries, metadata = json.loads(everyone.gather(text.encode())[0])
+    offset, tensors = 0, []
+    for name, dtype, shape in entries:
+        tensors.append((offset, Stored(name, DTYPES[dtype], tuple(shape))))
+        offset += tensors[-1][1].nbytes
+    text = metadata.get(f"{MARK}.checksums", "")
+    sums = [int(text[i : i + 16], 16) for i in range(0, len(text), 16)]
+    return _File(path, start, tensors, json.loads(metadata.get(MARK, "{}")), sums)
+
+
+def _header(path: Path) -> list[object]:
+    """Where the tensors begin, their names, dtypes and shapes in order, and the metadata."""
+    with path.open("rb") as raw:
+        first = raw.read(8)
+    try:
+        with safe_open(path, framework="pt") as file:
+            slices = [(name, file.get_slice(name)) for name in file.offset_keys()]
+            entries = [[name, one.get_dtype(), one.get_shape()] for name, one in slices]
+            metadata = file.metadata() or {}
+    except SafetensorError as error:
+        raise ValueError(f"load: {path} is not a safetensors file, or it is damaged: {error}") from None
+    unknown = next((dtype for _, dtype, _ in entries if dtype not in DTYPES), None)
+    if unknown is not None:
+        raise ValueError(f"load: {path} has a tensor of dtype {unknown}, which torch does not have")
+    return [8 + int.from_bytes(first, "little"), entries, metadata]
+
+
+class _Wanted:
+    """Which tensors of a file go where."""
+
+    def __init__(
+        self,
+        file: _File,
+        model: torch.nn.Module,
+        layouts: Mapping[str, Layout],
+        everyone: Grid,
+        rename: Rename | None,
+    ) -> None:
+        self._file, self._layouts, self._everyone, self._rename = file, layouts, everyone, rename
+        self._own = model.state_dict(keep_vars=True)
+        self.tensors: dict[str, Stored] = {}
+        self.blocks: dict[str, torch.Tensor] = {}
+        self.states: dict[str, dict[str, torch.Tensor]] = {}
+
+    def renamed(self, name: str) -> str | None:
+        """The name in the model of a name in the file."""
+        if self._rename is None:
+            return name
+        if callable(self._rename):
+            return self._rename(name)
+        for before in sorted(self._rename, key=len, reverse=True):
+            after = self._rename[before]
+            if name == before:
+                return after
+            if name.startswith(f"{before}."):
+                return f"{after}.{name[len(before) + 1 :]}" if after else name[len(before) + 1 :]
+        return name
+
+    def _place(self, one: Stored, name: str, block: torch.Tensor) -> None:
+        """Let a tensor of the file go where a parameter lives."""
+        if name in self._layouts:
+            spread = in_blocks(one.name, block.dtype, self._layouts[name])
+        else:
+            spread = whole_on(one.name, block.dtype, self._whole_shape(name), self._everyone.ranks[0], self._everyone)
+        if spread.shape != one.shape:
+            raise RuntimeError(f"load: {one.name} has shape {list(one.shape)}; it has to be {list(spread.shape)}")
+        self.tensors[one.name] = replace(one, first=spread.first, held=spread.held)
+        self.blocks[one.name] = as_stored(block)
+
+    def _whole_shape(self, name: str) -> tuple[int, ...]:
+        return self._layouts[name].shape if name in self._layouts else tuple(self._own[name].shape)
+
+    def match_model(self, strict: bool) -> None:
+        """Find the tensors of the model. Raises RuntimeError where they do not fit."""
+        unknown, other, found = [], [], set()
+        for _, one in self._file.tensors:
+            name = self.renamed(one.name) if not one.name.startswith((PREFIX, MORE)) else None
+            if name is None:
+                continue
+            if name not in self._own:
+                unknown.append(name)
+                continue
+            shape = self._whole_shape(name)
+            stored = (*shape, 2) if self._own[name].dtype is torch.complex128 else shape
+            found.add(name)
+            if one.shape != stored:
+                other.append(f"{name} of shape {list(one.shape)}, where the model has {list(shape)}")
+            else:
+                self._place(one, name, self._own[name])
+        missing = [name for name in self._own if name not in found]
+        problems = {"it has no": missing, "the model has no": unknown} if strict else {}
+        problems["it has"] = other
+        if any(problems.values()):
+            text = "; ".join(f"{what} {_some(names)}" for what, names in problems.items() if names)
+            raise RuntimeError(f"load: {self._file.path} does not fit the model: {text}")
+
+    def match_optimizer(self, groups: list[list[str]], strict: bool) -> None:
+        """Find the states of the optimizer. Raises RuntimeError where the file has none, or they do not fit."""
+        saved = self._file.metadata.get("optimizer")
+        if not isinstance(saved, dict):
+            if strict:
+                raise RuntimeError(f"load: {self._file.path} has no states of an optimizer")
+            return
+        problem = unfit_groups(saved["groups"], groups, self.renamed)
+        if problem is not None and strict:
+            raise RuntimeError(f"load: {self._file.path}: {problem}")
+        known = {name for names in groups for name in names}
+        unlike = items_of(saved["unlike"])
+        for _, one in self._file.tensors:
+            if not one.name.startswith(PREFIX):
+                continue
+            _, key, parameter = one.name.split("/", 2)
+            name = self.renamed(parameter)
+            if name not in known:
+                continue
+            if one.name in unlike:
+                block = self._whole(one)
+            else:
+                as_pairs = len(one.shape) > len(self._whole_shape(name))
+                dtype = torch.complex128 if as_pairs else one.dtype
+                block = torch.zeros(self._own[name].shape, dtype=dtype, device=self._own[name].device)
+                self._place(one, name, block)
+            self.states.setdefault(name, {})[key] = block
+
+    def match_more(self) -> None:
+        """Find what the user saved besides."""
+        for _, one in self._file.tensors:
+            if one.name.startswith(MORE):
+                self._whole(one)
+
+    def _whole(self, one: Stored) -> torch.Tensor:
+        spread = whole_on(one.name, one.dtype, one.shape, self._everyone.ranks[0], self._everyone)
+        self.tensors[one.name] = replace(one, first=spread.first, held=spread.held)
+        self.blocks[one.name] = torch.empty(one.shape, dtype=one.dtype)
+        return self.blocks[one.name]
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def _read(file: _File, wanted: _Wanted, everyone: Grid) -> None:
+    """Read the file in chunks, and bring them to where they are wanted. Collective."""
+    tensors = [(offset, wanted.tensors.get(one.name, one)) for offset, one in file.tensors]
+    size = sum(one.nbytes for _, one in tensors)
+    chunks = chunks_of(size) if file.checksums else chunks_of_each(tensors)
+    descriptor, problem = -1, None
+    with agreed("load", everyone, lambda: ""):
+        descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with ChunkExchange(everyone, tensors, chunks, wanted.blocks) as exchange:
+            for turn in range(exchange.rounds):
+                chunk = None
+                if turn < len(exchange.own):
+                    number = exchange.own[turn]
+                    start, _ = chunks[number]
+                    chunk = exchange.memory_of(number)
+                    expected = file.checksums[number] if file.checksums else None
+                    problem = _filled(chunk, descriptor, file.start + start, expected) or problem
+                exchange.scatter(turn, chunk)
+    finally:
+        os.close(descriptor)
+    with agreed("load", everyone, lambda: ""):
+        if problem is not None:
+            raise ValueError(f"load: {file.path} is damaged, or changed while it was read: {problem}")
+
+
+def _filled(chunk: torch.Tensor, descriptor: int, at: int, expected: int | None) -> str | None:
+    """Read a chunk; what is wrong with it, if anything is."""
+    rest, position = memoryview(chunk.numpy()), at
+    while rest:
+        try:
+            count = os.preadv(descriptor, [rest], position)
+        except OSError as error:
+            return str(error.strerror)
+        if count == 0:
+            return f"it ends at byte {position}"
+        rest, position = rest[count:], position + count
+    if expected is not None and checksum(chunk) != expected:
+        return f"the {len(chunk)} bytes at {at} are not those that were written"
+    return None
