@@ -1,0 +1,41 @@
+"""Averaged weights: the running statistics that belong to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from distdl.nn.norm import DistributedBatchNorm
+
+
+@torch.no_grad()
+def update_bn(loader: Iterable[object], model: torch.nn.Module, device: torch.device | str | int | None = None) -> None:
+    """Compute the running statistics of all batch norms of a model anew, as ``torch.optim.swa_utils.update_bn``.
+
+    That function knows the batch norms of torch.nn only, and leaves those of :mod:`distdl.nn` as they are.
+
+    Args:
+        loader: batches in blocks, the same number on all ranks. Of a tuple or list, the first element is taken.
+        model: the model, such as a ``torch.optim.swa_utils.AveragedModel``. It is in the mode of before afterwards.
+        device: where to move each block to first, if given.
+
+    Every rank of the model has to call it: it calls the model once for each batch.
+
+    Source: https://docs.pytorch.org/docs/stable/optim.html#taking-care-of-batch-normalization.
+    """
+    kinds = (torch.nn.modules.batchnorm._BatchNorm, DistributedBatchNorm)
+    momenta = {module: module.momentum for module in model.modules() if isinstance(module, kinds)}
+    if not momenta:
+        return
+    was_training = model.training
+    model.train()
+    for module in momenta:
+        module.reset_running_stats()
+        module.momentum = None  # which averages over all batches
+    for batch in loader:
+        block = batch[0] if isinstance(batch, list | tuple) else batch
+        model(block if device is None else block.to(device))  # type: ignore[union-attr]
+    for module, momentum in momenta.items():
+        module.momentum = momentum
+    model.train(was_training)

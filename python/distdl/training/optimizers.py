@@ -1,0 +1,66 @@
+"""Which optimizers of torch.optim take steps of blocks that are blocks of the step of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from distdl.nn.owners import layouts_of_parameters
+from distdl.parameters.layout import Layout
+
+
+def misfit_of(optimizer: torch.optim.Optimizer) -> str | None:
+    """Why an optimizer would take wrong steps with its parameters; None if it takes those of the sequential run.
+
+    Every other optimizer of torch.optim computes element by element, so that the step of a block is the block of the
+    step. All ranks get the same answer. It takes no communication.
+    """
+    for kind, (fits, rule) in _RULES.items():
+        if isinstance(optimizer, kind):
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            layouts = [layout for layout in layouts_of_parameters(parameters) if layout is not None]
+            unfit = next((layout for layout in layouts if not fits(layout)), None)
+            if unfit is not None:
+                return (
+                    f"torch.optim.{kind.__name__} {rule}; a parameter of shape {list(unfit.shape)} lives in the layout "
+                    f"{unfit.kind!r} on ranks {list(unfit.grid.ranks)}. Use an optimizer that computes element by "
+                    "element, such as torch.optim.AdamW"
+                )
+    return None
+
+
+def _is_whole(layout: Layout) -> bool:
+    """Whether each rank that has something of the parameter has all of it."""
+    return all(layout.parts_along(d) == 1 for d in range(len(layout.shape))) and layout.shard_dim is None
+
+
+def _is_whole_everywhere(layout: Layout) -> bool:
+    """Whether every rank has all of the parameter."""
+    everywhere = layout.grid.known and len(layout.grid.constructors) == layout.grid.size
+    return _is_whole(layout) and everywhere and (layout.kind == "replicated" or layout.grid.size == 1)
+
+
+_RULES: dict[type[torch.optim.Optimizer], tuple[Callable[[Layout], bool], str]] = {
+    torch.optim.Adafactor: (_is_whole, "takes means over rows and columns of whole parameters"),
+    torch.optim.LBFGS: (_is_whole_everywhere, "takes inner products of all parameters on each rank"),
+    torch.optim.Muon: (_is_whole, "makes whole matrices orthogonal"),
+}
+
+
+def _before_step(optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    kind = type(optimizer)
+    if not issubclass(kind, (torch.optim.SparseAdam, *_RULES)):
+        return
+    problem = misfit_of(optimizer)
+    if problem is not None:
+        raise ValueError(f"{problem}. See the page on optimizers of distdl's documentation")
+    for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+        if parameter.numel() == 0:  # its gradient is dense, and has no mean: these optimizers raise for it
+            parameter.grad = None
+
+
+def install() -> None:
+    """Let a step of an optimizer that does not fit raise on all ranks, in place of wrong numbers."""
+    register_optimizer_step_pre_hook(_before_step)
