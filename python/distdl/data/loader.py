@@ -1,0 +1,217 @@
+"""Batches in blocks, from torch's DataLoader."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from operator import index
+from typing import TypeAlias
+
+import torch
+from torch.utils.data import DataLoader
+
+from distdl import operators
+from distdl.collective.comparison import agreed
+from distdl.collective.construction import constructing, constructor
+from distdl.collective.grid import Grid
+from distdl.data.batches import Batches, Collate, Nothing, Reader, Samples, Share, Structure, filled, numbered
+from distdl.operators.dispatch import Operator
+from distdl.partition import Partition
+from distdl.structure import zero_volume_tensor
+
+Tensors: TypeAlias = list[torch.Tensor]
+Partitions: TypeAlias = Partition | Sequence["Partitions"] | Mapping[str, "Partitions"]
+"""A partition for each tensor of a sample, in the structure of a sample."""
+
+
+@constructor
+def loader(
+    dataset: Samples | None,
+    P: Partitions,
+    batch_size: int = 1,
+    *,
+    root: int | None = None,
+    P_replicas: Partition | None = None,
+    shuffle: bool = False,
+    drop_last: bool = False,
+    generator: torch.Generator | None = None,
+    collate_fn: Collate | None = None,
+    **options: object,
+) -> Loader:
+    """Batches of a dataset in blocks, the same batches in the same order on all ranks.
+
+    Args:
+        dataset: a dataset with ``len`` whose samples are indexed by numbers, as those of ``torch.utils.data``.
+        P: the partition of a batch, whose first dimension is that of the samples. If a sample is a tuple or a dict of
+            tensors, the same structure of partitions. A tensor may have fewer dimensions than its partition, if the
+            further dimensions have extent 1.
+        batch_size: how many samples a batch has; with P_replicas, how many each replica has in a batch.
+        root: None if every rank has the dataset. Then a sample is this rank's part of it, so that each rank reads its
+            part alone: see :func:`distdl.data.read_block`. A rank reads only those samples of a batch that are in its
+            block. Otherwise, the number of the worker of P (of the first partition in it) that has the dataset. Its
+            samples are whole; it reads each batch and sends the blocks to the other ranks, whose ``dataset`` is not
+            looked at and may be None.
+        P_replicas: the partition that :class:`distdl.DataParallel` gets; P is then a partition of this rank's replica.
+            Replicas get different samples, which are together those of a batch of all replicas. The root is a worker
+            of each replica.
+        shuffle, drop_last, generator, collate_fn: as in ``torch.utils.data.DataLoader``. With the same seed, the order
+            is that of torch's DataLoader in one process, for every partition. Without a generator, the first worker's
+            default generator counts.
+        options: further options of ``torch.utils.data.DataLoader``, such as ``num_workers``, ``pin_memory``,
+            ``prefetch_factor`` and ``persistent_workers``.
+
+    Returns:
+        An iterable with a length. A batch has this rank's blocks in the structure of P. They have no samples where the
+        last batch has fewer samples than there are blocks, and on ranks outside of a partition.
+
+    Raises:
+        ValueError: on all ranks, if their arguments or the lengths of their datasets differ, if there is no such root,
+            or if batch_size is not positive.
+        TypeError: on all ranks, if P holds something else than partitions, or ``dataset`` has no length or is missing.
+
+    What the dataset raises on one rank is raised on all ranks. Collective over the communicator that P comes from, or
+    over P_replicas. So is each step of an iteration.
+
+    Source: https://docs.pytorch.org/docs/stable/data.html
+    """
+    leaves: list[object] = []
+    structure = numbered(P, leaves)
+    known = {f"P{i}": one for i, one in enumerate(leaves) if isinstance(one, Partition)}
+    if P_replicas is not None:
+        known = known or {"P": P_replicas}
+    compared = {"batch_size": batch_size, "root": root, "shuffle": shuffle, "drop_last": drop_last}
+    with constructing("loader", known, compared | {"structure": structure}):
+        partitions = [one for one in leaves if isinstance(one, Partition) and one.grid.known]
+        _check(leaves, partitions, batch_size, root)
+        own = root is None or partitions[0].grid.rank == root
+        if own and not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+            raise TypeError(
+                f"loader: dataset is a {type(dataset).__name__}; it has to have a length and numbered samples"
+            )
+    everyone = partitions[0].grid.constructing_ranks()
+    voters = everyone if P_replicas is None else P_replicas.grid
+    own_length = len(dataset) if own and dataset is not None else None
+    lengths = [json.loads(one) for one in voters.gather(json.dumps(own_length).encode())]
+    there = {one for one in lengths if one is not None}
+    with agreed("loader", voters, lambda: repr(compared)):
+        if len(there) != 1:
+            raise ValueError(f"loader: the ranks have datasets of the lengths {sorted(there)}; they must be equal")
+    replicas, replica = (1, 0) if P_replicas is None else (P_replicas.grid.shape[0], P_replicas.grid.place[0])
+    shares = [_share(one, root) for one in partitions]
+    batches = Batches(there.pop(), index(batch_size), replicas, replica, shares, bool(drop_last))
+    if own and dataset is not None:
+        reader = DataLoader[Tensors](
+            Reader(dataset, structure, collate_fn), batch_size=None, sampler=batches, generator=torch.Generator(),
+            collate_fn=_as_it_is, **options,
+        )  # fmt: skip
+    else:
+        reader = DataLoader[Tensors](Nothing(), batch_size=None, sampler=batches, collate_fn=_as_it_is)
+    order = Order(voters, shuffle, generator)
+    return Loader(reader, batches, order, Scatter(partitions, everyone, root, structure))
+
+
+def _check(leaves: Sequence[object], partitions: Sequence[Partition], batch_size: int, root: int | None) -> None:
+    if wrong := [type(one).__name__ for one in leaves if not isinstance(one, Partition)]:
+        raise TypeError(f"loader: P holds a {wrong[0]}; it has to hold a distdl.Partition for each tensor of a sample")
+    if len(partitions) < len(leaves) or not leaves:
+        raise ValueError("loader: P is a partition that this rank does not know; only its own ranks can load from it")
+    if index(batch_size) < 1:
+        raise ValueError(f"loader: batch_size={batch_size}; it must be at least 1")
+    if root is not None and not 0 <= index(root) < partitions[0].size:
+        raise ValueError(f"loader: root={root} is not a worker of {partitions[0]}")
+
+
+def _share(P: Partition, root: int | None) -> Share:
+    """The part of a batch that this rank reads: all of it on a root, which sends the others theirs."""
+    if root is not None or P.dim == 0:
+        return Share(1, 0)
+    return Share(P.grid.shape[0], P.grid.place[0] if P.active else None)
+
+
+def _as_it_is(batch: object) -> object:
+    return batch
+
+
+class Order:
+    """Draws the order of the samples of each epoch, as torch's DataLoader does, the same on all ranks."""
+
+    def __init__(self, voters: Grid, shuffle: bool, generator: torch.Generator | None) -> None:
+        self.voters, self._shuffle, self._generator = voters, shuffle, generator
+
+    def draw(self, samples: int) -> tuple[int, Sequence[int]]:
+        """A seed for the processes of the DataLoader, and the numbers of the samples. Collective over the ranks."""
+        given = self._generator
+        if given is not None:
+            state = given.get_state().numpy().tobytes()
+            with agreed("loader", self.voters, lambda: f"a generator in the state {zlib.crc32(state)}"):
+                pass
+        # torch's DataLoader draws this number first, and then RandomSampler draws the order.
+        base = int(torch.empty((), dtype=torch.int64).random_(generator=given).item())
+        if not self._shuffle:
+            return base, range(samples)
+        if given is None:
+            seed = str(int(torch.empty((), dtype=torch.int64).random_().item()))
+            given = torch.Generator().manual_seed(int(self.voters.gather(seed.encode())[0]))
+        return base, torch.randperm(samples, generator=given).tolist()
+
+
+class Scatter:
+    """Brings what a root has read to the other ranks; without a root it keeps what this rank has read."""
+
+    def __init__(self, partitions: Sequence[Partition], everyone: Grid, root: int | None, structure: Structure) -> None:
+        self._grids, self._everyone, self._structure = [P.grid for P in partitions], everyone, structure
+        self._root = None if root is None else self._grids[0].ranks[root]
+        self._operators: dict[tuple[int, int], Operator] = {}
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> object:
+        """This rank's blocks in the structure of a sample. Collective over the ranks."""
+        if self._root is None:
+            return filled(self._structure, tensors)
+        read = self._everyone.me == self._root
+        told = json.dumps([[str(one.dtype).removeprefix("torch."), one.dim()] for one in tensors])
+        known = json.loads(self._everyone.gather(told.encode())[self._everyone.ranks.index(self._root)])
+        blocks = []
+        for i, (dtype, dim) in enumerate(known):
+            whole = tensors[i] if read else zero_volume_tensor(dtype=getattr(torch, dtype))
+            blocks.append(self._operator(self._root, i, dim)(whole))
+        return filled(self._structure, blocks)
+
+    def _operator(self, root: int, i: int, dim: int) -> Operator:
+        """What brings tensor i, of so many dimensions, from the root to its blocks."""
+        if (i, dim) not in self._operators:
+            grid = self._grids[i]
+            extents = grid.shape + (1,) * (dim - grid.dim)
+            if any(extent > 1 for extent in extents[dim:]):
+                raise ValueError(f"loader: a tensor of {dim} dimensions does not fit {grid}, which cuts more of them")
+            to = operators.repartition(grid.related((root,), (1,) * dim), grid.reshaped(extents[:dim]))
+            self._operators[i, dim] = to
+        return self._operators[i, dim]
+
+
+class Loader:
+    """Batches in blocks; made by :func:`distdl.data.loader`. Each step of an iteration is collective over its ranks.
+
+    Attributes:
+        dataloader: torch's DataLoader with which this rank reads.
+    """
+
+    def __init__(self, dataloader: DataLoader[Tensors], batches: Batches, order: Order, scatter: Scatter) -> None:
+        self.dataloader = dataloader
+        self._batches, self._order, self._scatter = batches, order, scatter
+
+    def __len__(self) -> int:
+        """The number of batches in an epoch, which is the same on all ranks."""
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[object]:
+        base, self._batches.order = self._order.draw(len(self._batches.order))
+        if isinstance(self.dataloader.generator, torch.Generator):
+            self.dataloader.generator.manual_seed(base)
+        read: Iterator[Sequence[torch.Tensor]] | None = None
+        for _ in range(len(self)):
+            batch: Sequence[torch.Tensor] = ()
+            with agreed("loader", self._order.voters, lambda: ""):  # an error in the dataset is raised on all ranks
+                read = iter(self.dataloader) if read is None else read
+                batch = next(read)
+            yield self._scatter(batch)
