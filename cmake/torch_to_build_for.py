@@ -1,0 +1,61 @@
+"""Which torch the extension is built for: a provider of dynamic metadata, which pip asks before and after it builds.
+
+A build that is isolated from the environment has to be told which torch that environment has. Under the same minor
+version alone the extension loads, so the wheel depends on it.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+_OTHERS = ["mpi4py>=4.1,<5", "numpy", "safetensors>=0.6"]  # safetensors reads and checks checkpoints
+OLDEST, NEWEST = (2, 13), (2, 15)  # tests/matrix.sh ran with both
+
+# -I, because pip hides the environment's packages by variables that only an interpreter without -I obeys.
+_INSTALLED = [sys.executable, "-I", "-c", "from importlib.metadata import version; print(version('torch'))"]
+
+
+def _installed() -> str | None:
+    asked = subprocess.run(_INSTALLED, capture_output=True, text=True, check=False)
+    return asked.stdout.strip() or None
+
+
+def _minor(torch: str) -> tuple[int, int]:
+    major, minor = torch.split(".")[:2]
+    return int(major), int(minor)
+
+
+def _checked(torch: str) -> str:
+    if not OLDEST <= _minor(torch) <= NEWEST:
+        raise RuntimeError(
+            f"distdl: torch {torch} is asked for or installed; distdl was tested with torch {_text(OLDEST)} to "
+            f"{_text(NEWEST)}. Install one of these, for example: pip install 'torch=={_text(NEWEST)}.*'"
+        )
+    return torch
+
+
+def _text(minor: tuple[int, int]) -> str:
+    return ".".join(map(str, minor))
+
+
+def get_requires_for_dynamic_metadata(settings: Mapping[str, object]) -> list[str]:
+    """The torch to build with: DISTDL_TORCH, a version, else the environment's, else the newest that was tested."""
+    if asked := os.environ.get("DISTDL_TORCH"):
+        return [f"torch=={_checked(asked)}" + ".*" * (asked.count(".") == 1)]
+    if installed := _installed():
+        return [f"torch=={_checked(installed).partition('+')[0]}"]
+    return [f"torch>={_text(OLDEST)},<{_text((NEWEST[0], NEWEST[1] + 1))}"]
+
+
+def dynamic_metadata(settings: Mapping[str, object], project: Mapping[str, object]) -> dict[str, list[str]]:
+    """What the wheel depends on: torch, of the minor version that it was built with."""
+    try:
+        torch = _text(_minor(_checked(version("torch"))))
+    except PackageNotFoundError as error:  # a source distribution is made without torch
+        raise RuntimeError(
+            "distdl: the torch to build for is not installed. Run pip install without --no-build-isolation, or first: "
+            f"pip install 'torch=={_text(NEWEST)}.*'"
+        ) from error
+    return {"dependencies": [f"torch=={torch}.*", *_OTHERS]}
