@@ -4,13 +4,20 @@ Start programs with ``mpiexec -n P python -m mpi4py program.py``, so that an unc
 """
 
 from distdl.process import load as _load  # noqa: F401  isort: skip  (first: it loads the extension, or says why not)
-from distdl import _core, compatibility, functional, memory, nn, progress, watchdog
+from distdl import _core, data, fft, functional, memory, nn, progress, watchdog
+from distdl.checkpoint import load, save
+from distdl.habits import Finding, check
 from distdl.parameters import parameter_layout
 from distdl.partition import Partition
-from distdl.process import ending, environment
-from distdl.state import load_sequential, sequential_state_dict
+from distdl.process import ending, environment, further_paths
+from distdl.replicas import DataParallel
+from distdl.state import load_sequential, parameter_count, sequential_gradients, sequential_state_dict
 from distdl.statistics import CommStats, comm_stats, reset_comm_stats
 from distdl.structure import TensorStructure, structure_check, zero_volume_tensor
+from distdl.training import optimizers
+from distdl.training.averaging import update_bn
+from distdl.training.clipping import clip_grad_norm_
+from distdl.training.scaling import GradScaler
 from distdl.watchdog import set_watchdog
 
 MPIError = _core.MPIError
@@ -20,25 +27,38 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CommStats",
+    "DataParallel",
+    "Finding",
+    "GradScaler",
     "MPIError",
     "MPIPartition",
     "Partition",
     "TensorStructure",
+    "check",
+    "clip_grad_norm_",
     "comm_stats",
+    "data",
+    "fft",
     "functional",
+    "load",
     "load_sequential",
     "memory",
     "nn",
+    "parameter_count",
     "parameter_layout",
     "progress",
     "reset_comm_stats",
+    "save",
+    "sequential_gradients",
     "sequential_state_dict",
     "set_watchdog",
     "structure_check",
+    "update_bn",
     "watchdog",
     "zero_volume_tensor",
 ]
 
 environment.apply()
-compatibility.install()
+further_paths.install()  # for programs written for DistDL: distdl/classic
 ending.install()
+optimizers.install()

@@ -1,4 +1,5 @@
 # ruff: noqa: PYI021  (the extension itself shows nobody its types)
+import enum
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -229,6 +230,19 @@ class HostExchange:
     def view(self, shape: Sequence[int]) -> MPI.Intracomm:
         """These ranks, in this order, as a communicator: Cartesian if a shape is given."""
 
+class Caller(enum.Enum):
+    """Who calls a layer on this rank."""
+
+    program = ...
+    compiled_program = ...
+    compiler = ...
+
+def holder_of(object: object) -> torch.Tensor:
+    """A tensor without elements that keeps an object alive."""
+
+def held_by(holder: torch.Tensor) -> object:
+    """The object that a tensor of holder_of(), or an alias of it, keeps. RuntimeError for other tensors."""
+
 class LayerAgreement:
     """What the ranks of a layer agree on before each of its calls, in one vote.
 
@@ -241,6 +255,17 @@ class LayerAgreement:
     """
 
     def __init__(self, layer: str, root: MPI.Comm | None, ranks: Sequence[int], tensors: Sequence[str]) -> None: ...
+    def set_caller(self, caller: Caller) -> None:
+        """Say who makes the next calls of agree() on this rank.
+
+        Calls of programs and of compiled programs meet. A call of a compiler is refused on all ranks where others make
+        another call.
+        """
+
+    @property
+    def sizes_are_in_question(self) -> bool:
+        """Whether, as of the last agree(), the structure changed and any rank runs a compiled program."""
+
     @property
     def active(self) -> bool:
         """Whether this rank is one of the ranks. On any other rank agree() returns False and leave() does nothing."""
@@ -342,11 +367,29 @@ class Started:
     @property
     def name(self) -> str: ...
 
+class PlannedOperator:
+    """An operator for tensors of one structure, on which its ranks have agreed: applying it takes no vote.
+
+    Calls are collective over the operator's ranks, which have to know that all of them make the call. No autograd.
+    """
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply it. Raises ValueError for a tensor of another structure."""
+
+    def start(self, x: torch.Tensor) -> Started:
+        """Begin to apply it. Collective like a call."""
+
+    def adjoint(self) -> PlannedOperator:
+        """Its adjoint. Not collective."""
+
+    def __deepcopy__(self, memo: dict[int, object]) -> PlannedOperator: ...
+
 class Primitive:
     """A linear operator on distributed tensors, with its adjoint. Calls are collective over the operator's ranks."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
     def start(self, x: torch.Tensor) -> Started: ...
+    def plan(self, x: torch.Tensor) -> PlannedOperator: ...
     def trace(self, sizes: list[int], dtype: torch.dtype) -> tuple[list[int], torch.dtype]: ...
     def call_traced(self, x: torch.Tensor, linear: bool, differentiated: bool) -> torch.Tensor: ...
     def adjoint(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor: ...
@@ -477,3 +520,15 @@ def fill_uniform(
     step: float,
 ) -> None:
     """Fill a contiguous block in host memory with lower + word * step; as fill_choice otherwise."""
+
+def channel_moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and sum of squared deviations of each channel, in double precision; 0 for channels without elements.
+
+    Args:
+        x: (N, C, *others), contiguous, in host memory, of single or double precision.
+    """
+
+def add_to_channels(
+    gradient: torch.Tensor, x: torch.Tensor, pivot: torch.Tensor, slope: torch.Tensor, constant: torch.Tensor
+) -> None:
+    """gradient += (x - pivot) * slope + constant, where the latter three have a value for each channel."""

@@ -13,14 +13,12 @@ import torch
 
 from distdl import operators
 from distdl.collective.construction import PartitionLike, constructing, constructor, tell
-from distdl.compatibility import ZeroVolumeCorrectorFunction
 from distdl.nn.attention import DistributedScaledDotProductAttention
 from distdl.nn.resizing import DistributedUpsample
 from distdl.operators.constructors import HaloWidths
 from distdl.operators.dispatch import Started
 
 __all__ = [
-    "ZeroVolumeCorrectorFunction",
     "all_gather",
     "all_sum_reduce",
     "broadcast",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from operator import index
 from typing import TYPE_CHECKING, Self
 
@@ -51,6 +52,7 @@ class Partition:
 
     Raises:
         TypeError: if ``comm`` is not an mpi4py intracommunicator.
+        RuntimeError: if MPI is not initialized, or was finalized.
 
     Attributes:
         active: whether this rank is one of the workers.
@@ -71,12 +73,7 @@ class Partition:
         if not isinstance(comm, MPI.Comm) or isinstance(comm, MPI.Intercomm):
             raise TypeError(f"Partition: comm is a {type(comm).__name__}; it has to be an mpi4py intracommunicator")
         self.comm: MPI.Comm = comm
-        if comm == MPI.COMM_NULL:
-            self.grid = Grid.unknown()
-        else:
-            ranks = tuple(range(comm.Get_size()))
-            shape = tuple(comm.dims) if isinstance(comm, MPI.Cartcomm) else (len(ranks),)
-            self.grid = Grid(comm, ranks, shape, constructors=ranks, me=comm.Get_rank())
+        self.grid = Grid.unknown() if comm == MPI.COMM_NULL else Grid.of(comm)
 
     @classmethod
     def of_grid(cls, grid: Grid, like: Partition | Grid | MPI.Comm = MPI.COMM_NULL) -> Self:
@@ -144,6 +141,34 @@ class Partition:
     def neighbor_ranks(self, rank: int) -> list[tuple[int, int]]:
         """For each dimension the left and the right neighbor of worker ``rank``; ``MPI.PROC_NULL`` at the edges."""
         return self.grid.neighbors(rank)
+
+    def slices(self, shape: Sequence[int]) -> tuple[slice, ...]:
+        """Where this rank's block of a whole tensor is: ``whole[P.slices(whole.shape)]``.
+
+        Args:
+            shape: of the whole tensor. Dimension d is cut into balanced blocks over the workers along dimension d of
+                the partition. Behind its last dimension, the partition counts as whole: it may have fewer dimensions.
+
+        Returns:
+            A slice with a start and a stop for each dimension. On ranks outside of the partition all of them are empty,
+            so that the same program gets a tensor of zero volume there.
+
+        Raises:
+            ValueError: if the partition has more dimensions than the tensor, or an extent is negative.
+
+        No other rank has to call it.
+        """
+        extents = [index(extent) for extent in shape]
+        if self.dim > len(extents) or any(extent < 0 for extent in extents):
+            raise ValueError(
+                f"slices: a tensor of shape {extents} on {self}; it has to have at least {self.dim} dimensions, with "
+                "extents of at least 0"
+            )
+        if not self.active:
+            return (slice(0, 0),) * len(extents)
+        workers = self.grid.shape + (1,) * (len(extents) - self.dim)
+        place = self.grid.place + (0,) * (len(extents) - self.dim)
+        return tuple(slice(*_core.balanced_block(*one)) for one in zip(extents, workers, place, strict=True))
 
     def _identity(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         return self.grid.world_ranks(), self.grid.shape
@@ -251,7 +276,7 @@ class Partition:
             return Partition.of_grid(Grid.unknown(shape))
         ranks = self.grid.side_by_side(self.grid.place, axes)
         # Workers of other sub-grids know nothing of this one, so that only its own workers construct on it.
-        return self._derived(Grid(self.grid.root, ranks, tuple(shape), constructors=ranks, me=self.grid.me))
+        return self._derived(replace(self.grid, ranks=ranks, shape=tuple(shape), constructors=ranks))
 
     @_collective
     def create_partition_union(self, other: Partition) -> Partition:

@@ -1,9 +1,8 @@
-"""Weights between a sequential model and a distributed one, both ways."""
+"""Weights and gradients between a sequential model and a distributed one."""
 
 from __future__ import annotations
 
-import json
-import zlib
+import math
 from collections.abc import Mapping
 
 import torch
@@ -11,66 +10,15 @@ import torch
 from distdl import operators
 from distdl.collective.construction import constructing
 from distdl.collective.grid import Grid
-from distdl.nn.module import Module
+from distdl.nn.declared import check_undeclared, layouts_of, ranks_of, sources_of_gradients
 from distdl.parameters.layout import Layout
 from distdl.structure import zero_volume_tensor
-
-
-def _layouts(model: torch.nn.Module) -> dict[str, Layout]:
-    """The layouts of all parameters and buffers that live in blocks, by their names in the model's state_dict."""
-    return {
-        f"{prefix}.{name}" if prefix else name: layout
-        for prefix, module in model.named_modules()
-        if isinstance(module, Module)
-        for name, layout in module.layouts.items()
-    }
-
-
-def _everyone(layouts: Mapping[str, Layout]) -> Grid:
-    """All ranks of the communicator that a model's partitions come from; unknown on ranks outside of it.
-
-    If layers are on different bare communicators, these are the ranks of the largest one.
-    """
-    widest = max((layout.grid for layout in layouts.values()), key=lambda grid: len(grid.constructors))
-    return widest.constructing_ranks()
 
 
 def _check_root(what: str, root: int, everyone: Grid, layouts: Mapping[str, Layout]) -> None:
     for known in (everyone.ranks, *(layout.grid.constructors for layout in layouts.values())):
         if known and root not in known:
             raise ValueError(f"{what}: root {root} is none of the ranks {list(known)} of the model's partitions")
-
-
-def _check_undeclared(what: str, model: torch.nn.Module, everyone: Grid, layouts: Mapping[str, Layout]) -> None:
-    """Refuse tensors that differ among the ranks although no layout describes them. Collective over everyone.
-
-    A tensor of one of torch's modules counts as whole if its shape is the same on all ranks. A tensor of a module over
-    partitions must have the same values, too: if it is a block, the module has to declare it.
-    """
-    ours = [prefix for prefix, module in model.named_modules() if isinstance(module, Module)]
-    seen = {}
-    for name, value in model.state_dict().items():
-        if name in layouts:
-            continue
-        owner = name.rpartition(".")[0].partition("parametrizations.")[0].rstrip(".")
-        seen[name] = [str(value.dtype), list(value.shape), _checksum(value) if owner in ours else 0]
-    views = [json.loads(view) for view in everyone.gather(json.dumps(seen).encode())]
-    for name, here in views[0].items():
-        other = next((rank for rank, view in zip(everyone.ranks, views, strict=True) if view[name] != here), None)
-        if other is None:
-            continue
-        there = views[everyone.ranks.index(other)][name]
-        differs = "shapes" if here[:2] != there[:2] else "values"
-        raise ValueError(
-            f"{what}: {name} has other {differs} on rank {other} (shape {there[1]}) than on rank {everyone.ranks[0]} "
-            f"(shape {here[1]}), and no layout says how they make up a whole. A tensor in blocks has to be declared "
-            "(distdl.nn.Module.declare_parameter). A parametrized parameter of a distributed layer cannot be declared"
-        )
-
-
-def _checksum(value: torch.Tensor) -> int:
-    flat = value.detach().resolve_conj().cpu().contiguous().reshape(-1)
-    return zlib.crc32(flat.view(torch.uint8).numpy().tobytes()) if flat.numel() else 0
 
 
 def _to_root(layout: Layout, block: torch.Tensor, root: int) -> torch.Tensor:
@@ -113,15 +61,15 @@ def sequential_state_dict(model: torch.nn.Module, root: int = 0) -> dict[str, to
     Collective over the communicator that the partitions come from. If no parameter of the model is distributed, there
     is no such communicator: each calling rank receives the model's state.
     """
-    layouts, own = _layouts(model), model.state_dict()
+    layouts, own = layouts_of(model), model.state_dict()
     if not layouts:
         return {name: value.clone() for name, value in own.items()}
-    everyone = _everyone(layouts)
+    everyone = ranks_of(layouts.values())
     if not everyone.known:
         return {}
     with constructing("sequential_state_dict", {"ranks": everyone}, {"root": root, "names": list(own)}):
         _check_root("sequential_state_dict", root, everyone, layouts)
-    _check_undeclared("sequential_state_dict", model, everyone, layouts)
+    check_undeclared("sequential_state_dict", model, everyone, layouts)
     state = {}
     for name, value in own.items():
         if name not in layouts:
@@ -129,6 +77,48 @@ def sequential_state_dict(model: torch.nn.Module, root: int = 0) -> dict[str, to
         elif layouts[name].grid.known:
             state[name] = _to_root(layouts[name], value, root)
     return state if everyone.me == root else {}
+
+
+@torch.no_grad()
+def sequential_gradients(model: torch.nn.Module, root: int = 0) -> dict[str, torch.Tensor]:
+    """The gradients of the sequential twin of a model: those of whole parameters, under the same names.
+
+    Args:
+        model: a distributed layer, or a model with distributed and other layers.
+        root: the rank that receives the gradients, counted in the communicator that the partitions come from.
+
+    Returns:
+        On rank ``root`` the gradient of each parameter that has one, by the names of ``named_parameters()``; an empty
+        dict on all other ranks.
+
+    Raises:
+        ValueError: on all ranks, as :func:`sequential_state_dict`; or if the gradients of a parameter that no layer
+            declared differ among the ranks.
+
+    Collective over the communicator that the partitions come from. If no parameter of the model is distributed, there
+    is no such communicator: each calling rank receives the model's gradients.
+    """
+    layouts, parameters = layouts_of(model), dict(model.named_parameters())
+    own = {name: parameter.grad.to_dense() for name, parameter in parameters.items() if parameter.grad is not None}
+    if not layouts:
+        return {name: gradient.clone() for name, gradient in own.items()}
+    everyone = ranks_of(layouts.values())
+    if not everyone.known:
+        return {}
+    with constructing("sequential_gradients", {"ranks": everyone}, {"root": root, "names": list(parameters)}):
+        _check_root("sequential_gradients", root, everyone, layouts)
+    check_undeclared("sequential_gradients", model, everyone, layouts)
+    undeclared = [name for name in parameters if name not in layouts]
+    sources = sources_of_gradients(own, undeclared, everyone)
+    gradients = {}
+    for name, parameter in parameters.items():
+        if name not in sources:
+            continue
+        block = own.get(name, torch.zeros_like(parameter))
+        layout = layouts.get(name) or Layout(everyone.line((sources[name],)), tuple(block.shape), (None,) * block.dim())
+        if layout.grid.known:
+            gradients[name] = _to_root(layout, block, root)
+    return gradients if everyone.me == root else {}
 
 
 @torch.no_grad()
@@ -143,39 +133,55 @@ def load_sequential(
         root: the rank that has the state, counted in the communicator that the partitions come from.
 
     Raises:
-        RuntimeError: on all ranks, if names are missing or unknown, or shapes differ. Nothing is loaded then.
+        RuntimeError: on all ranks, if names are missing or unknown, if shapes differ, or if a value is no dense tensor
+            that the model's dtype can be made of. Everything is checked before anything is written.
         ValueError: on all ranks, if ``root`` is not a rank of the partitions, if the ranks pass different roots or
             models, or if the model has a tensor in blocks that is not declared.
 
     Collective over the communicator that the partitions come from. If no parameter of the model is distributed, there
     is no such communicator: each rank has to call it with the state.
     """
-    layouts, own = _layouts(model), model.state_dict()
+    layouts, own = layouts_of(model), model.state_dict()
     shapes = {name: list(layouts[name].shape if name in layouts else value.shape) for name, value in own.items()}
     if not layouts:
         _check(shapes, state_dict or {})
         model.load_state_dict(dict(state_dict or {}))
         return
-    everyone = _everyone(layouts)
+    everyone = ranks_of(layouts.values())
     if not everyone.known:
         return
     given: dict[str, torch.Tensor] = {}
     with constructing("load_sequential", {"ranks": everyone}, {"root": root, "names": list(own)}):
         _check_root("load_sequential", root, everyone, layouts)
-    _check_undeclared("load_sequential", model, everyone, layouts)
+    check_undeclared("load_sequential", model, everyone, layouts)
     with constructing("load_sequential", {"ranks": everyone}, {"shapes": shapes}):
+        _check_writable(own)
         if everyone.me == root:
             given = dict(state_dict or {})
             _check(shapes, given)
+            given = {name: _converted(name, given[name], value) for name, value in own.items()}
 
     for name, value in own.items():
-        whole = given[name].to(value.dtype) if everyone.me == root else zero_volume_tensor(dtype=value.dtype)
+        whole = given[name] if everyone.me == root else zero_volume_tensor(dtype=value.dtype)
         if name not in layouts:
             value.copy_(operators.broadcast(everyone.line((root,)), everyone)(whole))
         elif layouts[name].grid.known:
             block = _from_root(layouts[name], whole, root)
             if block.numel():
                 value.copy_(block)
+
+
+def parameter_count(model: torch.nn.Module) -> int:
+    """The number of elements of all parameters of the sequential twin of a model, on every rank.
+
+    Each parameter counts once, also where several layers use it. It takes no communication. A parameter that no layer
+    declared (:meth:`distdl.nn.Module.declare_parameter`) counts as whole.
+    """
+    layouts = layouts_of(model)
+    return sum(
+        math.prod(layouts[name].shape) if name in layouts else parameter.numel()
+        for name, parameter in model.named_parameters()
+    )
 
 
 def _check(shapes: Mapping[str, list[int]], given: Mapping[str, torch.Tensor]) -> None:
@@ -187,4 +193,35 @@ def _check(shapes: Mapping[str, list[int]], given: Mapping[str, torch.Tensor]) -
         elif name in given and list(given[name].shape) != shape:
             problems.append(f"{name} has shape {list(given[name].shape)}; the model has {shape}")
     if problems:
-        raise RuntimeError("load_sequential: " + "; ".join(problems))
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise RuntimeError(f"load_sequential: {problems[0]}{more}")
+
+
+def _unfit(value: torch.Tensor) -> str:
+    """Why a tensor cannot be sent or written; "" if it can."""
+    if value.is_meta:
+        return "is on the meta device, and has no values"
+    if value.is_quantized or value.layout != torch.strided:
+        kind = "quantized" if value.is_quantized else f"of layout {value.layout}"
+        return f"is {kind}; it has to be dense (dequantize() or to_dense() make it so)"
+    return ""
+
+
+def _check_writable(own: Mapping[str, torch.Tensor]) -> None:
+    for name, value in own.items():
+        problem = "" if value.is_meta else _unfit(value)
+        if value.is_inference() and not torch.is_inference_mode_enabled():
+            problem = "was made in inference_mode and cannot be written outside of it"
+        if problem:
+            raise RuntimeError(f"load_sequential: the model's {name} {problem}")
+
+
+def _converted(name: str, given: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """A value of the state as the model takes it. On the root, before any rank writes."""
+    problem = _unfit(given)
+    if problem:
+        raise RuntimeError(f"load_sequential: {name} {problem}")
+    try:
+        return given.detach().to(device=None if value.is_meta else value.device, dtype=value.dtype)
+    except Exception as error:
+        raise RuntimeError(f"load_sequential: {name} does not become {value.dtype}: {error}") from error

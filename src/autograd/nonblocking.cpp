@@ -26,9 +26,10 @@ class ProfilerRecord {
       : record_(at::RecordScope::FUNCTION) {
     if (!record_.isActive()) return;
     const std::vector<c10::IValue> inputs{x};
-    const std::unordered_map<std::string, c10::IValue> details{{"peers", c10::IValue(traffic.peers)},
-                                                               {"bytes_sent", traffic.bytes_sent},
-                                                               {"bytes_received", traffic.bytes_received}};
+    c10::List<std::string> peers;  // torch's profiler takes no list of numbers
+    for (const auto peer : traffic.peers) peers.push_back(std::to_string(peer));
+    const std::unordered_map<std::string, c10::IValue> details{
+        {"peers", peers}, {"bytes_sent", traffic.bytes_sent}, {"bytes_received", traffic.bytes_received}};
     record_.before("distdl::" + name, &inputs, &details);
   }
 

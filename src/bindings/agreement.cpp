@@ -111,6 +111,11 @@ void bind_agreement(py::module_& m) {
           py::arg("shape"),
           "These ranks, in this order, as an mpi4py communicator, Cartesian if a shape is given. Collective.");
 
+  py::enum_<LayerAgreement::Caller>(m, "Caller", "Who calls a layer on this rank.")
+      .value("program", LayerAgreement::Caller::program)
+      .value("compiled_program", LayerAgreement::Caller::compiled_program)
+      .value("compiler", LayerAgreement::Caller::compiler);
+
   py::class_<LayerAgreement>(m, "LayerAgreement", "What the ranks of a layer agree on before each call, in one vote.")
       .def(py::init([](const std::string& layer, const py::object& root, const std::vector<int>& ranks,
                        std::vector<std::string> tensors) {
@@ -124,6 +129,9 @@ void bind_agreement(py::module_& m) {
       .def("agree", &agree, py::arg("inputs"), py::arg("parameters"), py::arg("own") = "", py::arg("told") = py::none(),
            "Begins a call; whether the structure changed on any rank. Collective.")
       .def_property_readonly("told", &LayerAgreement::told)
+      .def("set_caller", &LayerAgreement::set_caller, py::arg("caller"), "Who makes the next calls on this rank.")
+      .def_property_readonly("sizes_are_in_question", &LayerAgreement::sizes_are_in_question,
+                             "Whether the structure changed in the last agree(), and any rank runs a compiled program.")
       .def("leave", &LayerAgreement::leave, "Ends the call.")
       .def("forget", &LayerAgreement::forget, "Makes the next call agree anew; on all ranks or on none.")
       .def_property_readonly("requires_grad",

@@ -22,5 +22,7 @@ void bind_agreement(py::module_& m);
 void bind_primitives(py::module_& m);
 void bind_process(py::module_& m);
 void bind_random(py::module_& m);
+void bind_holder(py::module_& m);
+void bind_moments(py::module_& m);
 
 }  // namespace distdl::bindings

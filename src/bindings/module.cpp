@@ -75,6 +75,8 @@ PYBIND11_MODULE(_core, m) {
   bind_primitives(m);
   bind_process(m);
   bind_random(m);
+  bind_holder(m);
+  bind_moments(m);
 }
 
 }  // namespace distdl::bindings

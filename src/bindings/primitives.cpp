@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "autograd/apply.hpp"
+#include "autograd/planned.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/input.hpp"
 #include "operators/all_gather.hpp"
@@ -47,6 +48,12 @@ at::Tensor call_adjoint(Primitive& self, const py::object& x, const at::Tensor& 
   const auto input = input_of(x);
   const py::gil_scoped_release release;
   return autograd::call_adjoint(self, input, y);
+}
+
+autograd::PlannedOperator plan(Primitive& self, const py::object& x) {
+  const auto input = input_of(x);
+  const py::gil_scoped_release release;
+  return autograd::PlannedOperator::of(self, input);
 }
 
 std::pair<Shape, c10::ScalarType> trace(Primitive& self, const Shape& sizes, c10::ScalarType dtype) {
@@ -104,6 +111,7 @@ void bind_primitives(py::module_& m) {
       .def("start", &start, py::arg("x"), "The first half of a call. Collective over the ranks of its partitions.")
       .def("adjoint", &call_adjoint, py::arg("x"), py::arg("y"),
            "Applies the adjoint, without autograd, to y; x has the structure of the forward input. Collective.")
+      .def("plan", &plan, py::arg("x"), "The operator for tensors of the structure of x. Collective like a call.")
       .def("trace", &trace, py::arg("sizes"), py::arg("dtype"),
            "(sizes, dtype) of the result for an input of these. Collective, if this rank's input was another one.")
       .def("call_traced", &call_traced, py::arg("x"), py::arg("linear"), py::arg("differentiated"),
@@ -117,6 +125,15 @@ void bind_primitives(py::module_& m) {
            "Its result. Has to be called once; no other rank has to.")
       .def_property_readonly("waited", &autograd::Started::waited)
       .def_property_readonly("name", &autograd::Started::name);
+
+  using autograd::PlannedOperator;
+  py::class_<PlannedOperator>(m, "PlannedOperator", "An operator for tensors of one structure, which takes no vote.")
+      .def("__call__", &PlannedOperator::apply, py::arg("x"), py::call_guard<py::gil_scoped_release>(),
+           "Applies it, without autograd. Collective.")
+      .def("start", &PlannedOperator::start, py::arg("x"), py::call_guard<py::gil_scoped_release>(),
+           "The first half of a call. Collective.")
+      .def("adjoint", &PlannedOperator::adjoint, "Its adjoint.")
+      .def("__deepcopy__", &shared_by_copies, py::arg("memo"), "A copied layer shares it.");
 
   bind_rooted<BroadcastPrimitive>(m, "Broadcast");
   bind_rooted<SumReducePrimitive>(m, "SumReduce");

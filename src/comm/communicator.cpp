@@ -9,6 +9,7 @@
 #include "comm/error.hpp"
 #include "comm/failure.hpp"
 #include "comm/progress.hpp"
+#include "comm/vote.hpp"
 #include "comm/waiting.hpp"
 #include "comm/watchdog.hpp"
 
@@ -20,6 +21,14 @@ namespace {
 constexpr int kCreationTag = 4242;
 
 std::atomic<std::int64_t> live{0}, all_votes{0};
+
+/// Throws where MPI would end the process: a communicator is used after its end, or after MPI's own.
+void refuse_freed(MPI_Comm handle) {
+  if (handle != MPI_COMM_NULL && !mpi_ended()) return;
+  throw std::runtime_error(
+      "the communicator of this operator was freed (or MPI was finalized); "
+      "keep a partition's communicator alive for as long as its layers are used");
+}
 
 struct Register {
   std::mutex mutex;
@@ -40,6 +49,7 @@ struct Cache {
 
 int free_cache(MPI_Comm, int, void* attribute, void*) {
   const std::unique_ptr<Cache> cache(static_cast<Cache*>(attribute));
+  agree_on_freeing({cache->in_order.begin(), cache->in_order.end()});
   for (const auto& communicator : cache->in_order) communicator->free();
   return MPI_SUCCESS;
 }
@@ -110,11 +120,7 @@ Communicator::Communicator(MPI_Comm handle) : handle_(handle) {
 
 MPI_Comm Communicator::handle() const {
   refuse_after_failure();
-  if (handle_ == MPI_COMM_NULL) {
-    throw std::runtime_error(
-        "the communicator of this operator was freed (or MPI was finalized); "
-        "keep a partition's communicator alive for as long as its layers are used");
-  }
+  refuse_freed(handle_);
   return handle_;
 }
 
@@ -156,8 +162,7 @@ void Communicator::free() noexcept {
     const std::lock_guard lock(all_communicators().mutex);
     std::erase(all_communicators().in_order, this);
   }
-  int finalized = 0;
-  const bool alive = MPI_Finalized(&finalized) == MPI_SUCCESS && finalized == 0;
+  const bool alive = !mpi_ended();
   for (auto& [shape, view] : views_) {
     if (alive) MPI_Comm_free(&view);
     --live;
@@ -170,6 +175,7 @@ void Communicator::free() noexcept {
 
 CommunicatorPtr communicator(MPI_Comm parent, std::span<const int> ranks) {
   refuse_after_failure();
+  refuse_freed(parent);
   auto& cache = cache_of(parent);
   const std::scoped_lock lock(cache.mutex);
   auto& entry = cache.by_ranks[{ranks.begin(), ranks.end()}];
@@ -182,6 +188,7 @@ CommunicatorPtr communicator(MPI_Comm parent, std::span<const int> ranks) {
 }
 
 CommunicatorPtr communicator(MPI_Comm parent) {
+  refuse_freed(parent);
   int size = 0;
   check(MPI_Comm_size(parent, &size), "MPI_Comm_size");
   std::vector<int> ranks(static_cast<std::size_t>(size));
@@ -192,6 +199,12 @@ CommunicatorPtr communicator(MPI_Comm parent) {
 void with_communicators(const std::function<void(const std::vector<const Communicator*>&)>& use) {
   const std::lock_guard lock(all_communicators().mutex);
   use(all_communicators().in_order);
+}
+
+bool mpi_ended() {
+  int finalized = 0;
+  static_cast<void>(MPI_Finalized(&finalized));  // a call that fails does not say that MPI has ended
+  return finalized != 0;
 }
 
 std::int64_t votes() { return all_votes; }

@@ -79,6 +79,9 @@ CommunicatorPtr communicator(MPI_Comm parent);
 /// Calls the function with all communicators that were not freed, in the order of creation. None is freed meanwhile.
 void with_communicators(const std::function<void(const std::vector<const Communicator*>&)>& use);
 
+/// Whether MPI was finalized: any call of MPI that communicates would end the process.
+bool mpi_ended();
+
 /// How many votes this process took part in with other ranks, on any communicator.
 std::int64_t votes();
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <stdexcept>
 
@@ -19,7 +19,7 @@ namespace {
 // No operator's call has this number.
 constexpr std::int64_t kEnd = -2;
 
-using Votes = std::array<std::int64_t, 9>;
+using Votes = std::array<std::int64_t, 10>;
 
 void largest(Votes& votes, const Communicator& communicator) {
   const auto handle = communicator.handle();
@@ -44,6 +44,21 @@ void largest(Votes& votes, const Communicator& communicator) {
   votes = *result;
 }
 
+std::atomic<bool> ended{false};  // whether this rank has told all others that it makes no further call
+
+/// Votes that this rank makes no further call on these communicators.
+void agree_on_last_call(std::vector<const Communicator*> voters, const char* what) {
+  std::erase_if(voters, [](const auto* one) { return !one->holds_votes() || one->abandoned(); });
+  // In any other order, two ranks could wait for each other on two communicators.
+  std::sort(voters.begin(), voters.end(), [](const auto* a, const auto* b) { return a->place() < b->place(); });
+  for (const auto* communicator : voters) {
+    const Operation operation(what, 0, "", communicator);
+    // Ranks that make a call instead throw, with this text in their message.
+    while (!vote(*communicator, {.call = kEnd}).same_call)
+      gather_texts(*communicator, what + at_line(this_thread().id));
+  }
+}
+
 }  // namespace
 
 std::int64_t value_of(const std::string& text) {
@@ -66,6 +81,7 @@ Outcome vote(const Communicator& communicator, const Ballot& ballot) {
               ballot.requires_grad,
               ballot.grad_disabled,
               ballot.has_tangent,
+              ballot.compiled,
               ballot.told};
   refuse_abandoned(communicator);
   communicator.handle();  // throws if it was freed, also where nobody has to be asked
@@ -79,7 +95,8 @@ Outcome vote(const Communicator& communicator, const Ballot& ballot) {
           votes[5] != 0,
           votes[6] != 0,
           votes[7] != 0,
-          votes[8]};
+          votes[8] != 0,
+          votes[9]};
 }
 
 std::int64_t tell(const Communicator& communicator, std::int64_t mine) {
@@ -111,19 +128,22 @@ std::vector<std::string> gather_texts(const Communicator& communicator, const st
   return texts;
 }
 
-void agree_on_end() {
-  std::vector<const Communicator*> voters;
-  with_communicators([&](const auto& all) {
-    std::copy_if(all.begin(), all.end(), std::back_inserter(voters),
-                 [](const auto* one) { return one->holds_votes() && !one->abandoned(); });
-  });
-  // In any other order, two ranks could wait for each other on two communicators.
-  std::sort(voters.begin(), voters.end(), [](const auto* a, const auto* b) { return a->place() < b->place(); });
-  for (const auto* communicator : voters) {
-    const Operation operation(kEndOfProgram, 0, "", communicator);
-    // Ranks that make a call instead throw, with this text in their message.
-    while (!vote(*communicator, {.call = kEnd}).same_call) gather_texts(*communicator, kEndOfProgram);
+void agree_on_freeing(std::vector<CommunicatorPtr> communicators) noexcept {
+  if (ended || mpi_ended()) return;
+  try {
+    std::vector<const Communicator*> voters;
+    for (const auto& one : communicators) voters.push_back(one.get());
+    agree_on_last_call(std::move(voters), "freeing the communicator");
+  } catch (const std::exception&) {  // MPI has failed here, which the end of the program reports
+    return;
   }
+}
+
+void agree_on_end() {
+  ended = true;
+  std::vector<const Communicator*> voters;
+  with_communicators([&](const auto& all) { voters = all; });
+  agree_on_last_call(std::move(voters), kEndOfProgram);
 }
 
 }  // namespace distdl::comm

@@ -21,6 +21,7 @@ struct Ballot {
   bool requires_grad = false;    // this rank's input takes part in differentiation
   bool grad_disabled = false;    // this rank runs under no_grad
   bool has_tangent = false;      // this rank's input has a forward-mode derivative
+  bool compiled = false;         // this rank calls from a compiled program
   std::int64_t told = 0;         // a number that one rank tells the others, which bring 0
 };
 
@@ -35,6 +36,7 @@ struct Outcome {
   bool any_requires_grad;
   bool any_grad_disabled;
   bool any_has_tangent;
+  bool any_compiled;
   std::int64_t told;
 };
 
@@ -49,6 +51,10 @@ void refuse_abandoned(const Communicator& communicator);
 
 /// Every rank's text, by rank of the communicator. Collective.
 std::vector<std::string> gather_texts(const Communicator& communicator, const std::string& mine);
+
+/// Tells the other ranks that this one frees communicators: ranks that wait for it in a vote there throw. Returns when
+/// all ranks of each have come to its end, or to their own. Collective, like MPI_Comm_free.
+void agree_on_freeing(std::vector<CommunicatorPtr> communicators) noexcept;
 
 /// Tells the other ranks that this one makes no further call: ranks that wait for it in a vote throw. Returns when all
 /// ranks have come to their end. Collective, over the ranks of every communicator on which a vote was held.

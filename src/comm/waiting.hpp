@@ -19,6 +19,11 @@ inline thread_local std::chrono::nanoseconds waited{0};
 /// The operation in which every rank waits for the last one, however long that takes.
 inline constexpr const char* kEndOfProgram = "the end of the program";
 
+/// What ranks have to keep so that none waits in a backward pass into which another one does not come.
+inline constexpr const char* kBackwardRule =
+    "; a backward pass runs on a rank only through calls on which its loss and the inputs of torch.autograd.grad "
+    "depend: let both depend on the same calls on all ranks";
+
 /// An operation as messages call it: "Repartition number 4, backward".
 struct Activity {
   std::array<char, 96> name{};                 // a copy, cut to fit: the operator may be gone when it is read
@@ -27,6 +32,7 @@ struct Activity {
   const Communicator* communicator = nullptr;  // of all ranks that take part, where that is known
 
   std::string text() const;
+  bool backward() const { return text().ends_with("backward"); }
   bool at_end() const { return std::string_view(name.data()) == kEndOfProgram; }
 };
 

@@ -92,7 +92,7 @@ class Watchdog {
 
   void begin() {
     const std::lock_guard lock(mutex_);
-    if (running_ || settings_.seconds <= 0) return;
+    if (running_ || settings_.seconds <= 0 || mpi_ended()) return;
     check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
     asks_ = thread_multiple();
     running_ = true;
@@ -145,6 +145,7 @@ class Watchdog {
     std::ostringstream text;
     text << wait.activity.text() << ": not all ranks have come after " << settings().seconds * times << " s; "
          << everyone(wait);
+    if (wait.activity.backward()) text << kBackwardRule;
     if (!still_waits(wait)) return;
     if (debugging() && times == 1.0) {
       give_up(wait, text.str());

@@ -1,6 +1,8 @@
 #include "geometry/exchange_plan.hpp"
 
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace distdl::geometry {
@@ -58,6 +60,18 @@ std::vector<Meeting> wanters_of(Interval owned, const Intervals& bounds, std::in
   const auto last = periodic ? floor_div(bounds.at(bounds.count - 1).stop - 1, extent) : 0;
   for (auto k = first; k <= last; ++k) append_meetings(meetings, bounds, owned.shifted(k * extent), k);
   return meetings;
+}
+
+/// Every wrap is a message of its own. All workers know all bounds, so that all of them throw.
+constexpr std::int64_t kMostWraps = std::int64_t{1} << 16;
+
+void refuse_many_wraps(const Blocks& owned, const Intervals& bounds, bool periodic) {
+  if (!periodic || bounds.count == 0 || owned.extent() == 0) return;
+  const auto start = bounds.at(0).start, stop = bounds.at(bounds.count - 1).stop;
+  if ((stop - start) / owned.extent() <= kMostWraps) return;
+  throw std::invalid_argument("from " + std::to_string(start) + " to " + std::to_string(stop) + " a dimension of " +
+                              std::to_string(owned.extent()) + " elements wraps around more than " +
+                              std::to_string(kMostWraps) + " times");
 }
 
 /// Calls visit(index, wraps) for every combination of the dimensions' meetings, the first dimension slowest. Both
@@ -147,6 +161,7 @@ ExchangePlan plan_exchange(const std::vector<Blocks>& owned, const Wanted& wante
     target_shape.push_back(wanted.bounds[d].count);
   }
   const Grid sources(source_shape), targets(target_shape);
+  for (std::size_t d = 0; d < dims; ++d) refuse_many_wraps(owned[d], wanted.bounds[d], periodic[d]);
   ExchangePlan plan;
 
   // Where an owner's block, moved by whole periods, meets what a target wants: in global, unwrapped coordinates.

@@ -1,12 +1,6 @@
 #include "geometry/philox.hpp"
 
-// Compiled for what the processor has, chosen when the library is loaded.
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define DISTDL_FOR_PROCESSORS __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define DISTDL_FOR_PROCESSORS
-#endif
+#include "geometry/processors.hpp"
 
 namespace distdl::geometry {
 

@@ -33,7 +33,7 @@ Agreement::Result Agreement::agree(const Brought& mine, LazyText own, Pass pass)
   const auto operation = operation_of(*id_, pass);
   const auto change = std::max(change_of(mine.tensors), mine.change);
   const auto outcome =
-      vote_on_call(*id_, pass, {change, mine.value, mine.derivatives, mine.told}, mine.tensors.front());
+      vote_on_call(*id_, pass, {change, mine.value, mine.derivatives, mine.told, mine.compiled}, mine.tensors.front());
   Gathered gathered;
   if (outcome.change == Change::structure) {
     structures_.clear();  // so that after an error the next call agrees anew
@@ -43,7 +43,7 @@ Agreement::Result Agreement::agree(const Brought& mine, LazyText own, Pass pass)
   require_same_value(*id_, outcome, own);
   if (outcome.change == Change::structure) structures_ = std::move(gathered.tensors);
   derivatives_ = {outcome.any_requires_grad, outcome.any_has_tangent};
-  return {outcome.change, derivatives_, outcome.told};
+  return {outcome.change, derivatives_, outcome.told, outcome.any_compiled};
 }
 
 Agreement::Result Agreement::agree_unchecked(const Brought& mine) const {

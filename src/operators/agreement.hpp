@@ -25,11 +25,13 @@ class Agreement {
     comm::Change change = comm::Change::none;  // at least; of what the caller compares with its last call
     std::int64_t value = 0;                    // of what has to be equal on all ranks
     std::int64_t told = 0;                     // a number that one rank tells the others, which bring 0
+    bool compiled = false;                     // whether the call is that of a compiled program
   };
   struct Result {
     comm::Change change;                              // on any rank
     Derivatives derivatives;                          // of any rank's tensors
     std::optional<std::int64_t> told = std::nullopt;  // none where nobody was asked
+    bool any_compiled = false;
   };
 
   /// A vote. An error on any rank is thrown on all, and so is a difference of values, with every rank's `own`. While

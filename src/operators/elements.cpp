@@ -51,6 +51,11 @@ ScalarType accumulate_type(ScalarType dtype) {
       return ScalarType::Float;
     case ScalarType::ComplexHalf:
       return ScalarType::ComplexFloat;
+    case ScalarType::Byte:
+    case ScalarType::Char:
+    case ScalarType::Short:
+    case ScalarType::UInt16:
+      return ScalarType::Int;
     default:
       return dtype;
   }
@@ -61,18 +66,10 @@ SumType sum_type(ScalarType dtype) {
   switch (accumulate) {
     case ScalarType::Bool:
       return {accumulate, MPI_C_BOOL, MPI_LOR, 1};
-    case ScalarType::Byte:
-      return {accumulate, MPI_UINT8_T, MPI_SUM, 1};
-    case ScalarType::Char:
-      return {accumulate, MPI_INT8_T, MPI_SUM, 1};
-    case ScalarType::Short:
-      return {accumulate, MPI_INT16_T, MPI_SUM, 1};
     case ScalarType::Int:
       return {accumulate, MPI_INT32_T, MPI_SUM, 1};
     case ScalarType::Long:
       return {accumulate, MPI_INT64_T, MPI_SUM, 1};
-    case ScalarType::UInt16:
-      return {accumulate, MPI_UINT16_T, MPI_SUM, 1};
     case ScalarType::UInt32:
       return {accumulate, MPI_UINT32_T, MPI_SUM, 1};
     case ScalarType::UInt64:
@@ -111,7 +108,8 @@ void add(const at::Tensor& a, const at::Tensor& b, at::Tensor sum) {
     add(at::view_as_real(a), at::view_as_real(b), at::view_as_real(sum));
     return;
   }
-  if (c10::isFloat8Type(b.scalar_type()) && b.scalar_type() != sum.scalar_type()) {  // which ATen does not promote
+  const bool is_promoted = !c10::isFloat8Type(b.scalar_type()) && !c10::isBarebonesUnsignedType(b.scalar_type());
+  if (!is_promoted && b.scalar_type() != sum.scalar_type()) {
     add(a, b.to(sum.scalar_type()), sum);
     return;
   }

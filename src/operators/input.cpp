@@ -1,5 +1,8 @@
 #include "operators/input.hpp"
 
+#include <ATen/TracerMode.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+
 #include "operators/elements.hpp"
 
 namespace distdl::operators {
@@ -22,6 +25,13 @@ std::string why_not(const at::Tensor& tensor) {
   return {};
 }
 
+/// Whether torch records the operators of its dispatcher, of which a call of ours is none.
+bool is_recorded() {
+  using c10::impl::TorchDispatchModeKey;
+  return at::tracer::impl::is_dispatch_enabled() ||
+         c10::impl::TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::PROXY).has_value();
+}
+
 }  // namespace
 
 Structure Input::structure() const {
@@ -39,6 +49,11 @@ Structure Input::structure() const {
   structure.sizes = tensor.sizes().vec();
   structure.dtype = tensor.scalar_type();
   structure.device = tensor.device().type();
+  if (is_recorded()) {
+    structure.refuse(Structure::Error::state,
+                     "is traced by torch.jit.trace or make_fx, which cannot record communication; use torch.export or "
+                     "torch.compile");
+  }
   if (tensor.is_meta()) structure.refuse(Structure::Error::type, "is on the meta device; it has no values");
   return structure;
 }

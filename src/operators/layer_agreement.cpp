@@ -43,17 +43,17 @@ std::string torch_name(c10::ScalarType dtype) { return "torch." + std::string(c1
 
 /// What has to be equal on all ranks, as a number that is never negative.
 std::int64_t options_of(const std::vector<at::Tensor>& parameters, std::optional<c10::ScalarType> autocast,
-                        std::string_view own, bool is_random) {
+                        std::string_view own, bool is_random, bool by_compiler) {
   Hash hash;
   hash.add(parameters.size()).add(autocast ? 1 + static_cast<std::uint64_t>(*autocast) : 0);
   for (const auto& one : parameters) hash.add(one.defined() ? static_cast<std::uint64_t>(one.scalar_type()) : ~0U);
-  hash.add(std::hash<std::string_view>{}(own)).add(is_random ? 1 : 0);
+  hash.add(std::hash<std::string_view>{}(own)).add(is_random ? 1 : 0).add(by_compiler ? 1 : 0);
   return static_cast<std::int64_t>(hash.value() >> 1);
 }
 
 /// The same for people.
 std::string text_of(const std::vector<at::Tensor>& parameters, std::optional<c10::ScalarType> autocast,
-                    std::string_view own, bool is_random) {
+                    std::string_view own, bool is_random, bool by_compiler) {
   std::string text = "parameters of [";
   for (const auto& one : parameters) {
     if (text.back() != '[') text += ", ";
@@ -61,6 +61,7 @@ std::string text_of(const std::vector<at::Tensor>& parameters, std::optional<c10
   }
   text += "], autocast " + (autocast ? torch_name(*autocast) : "off");
   if (is_random) text += ", with random numbers";
+  if (by_compiler) text += ", traced by a compiler";
   return own.empty() ? text : text + ", " + std::string(own);
 }
 
@@ -121,7 +122,8 @@ bool LayerAgreement::agree(const std::vector<Input>& inputs, const std::vector<a
   auto lock = id().rank_set.lock();
   auto mine = structures_of(inputs, parameters);
   Local now{autocast_of(device_of(inputs, parameters)), 0, 0};
-  now.options = options_of(parameters, now.autocast, own, told.has_value());
+  const bool by_compiler = caller_ == Caller::compiler;
+  now.options = options_of(parameters, now.autocast, own, told.has_value(), by_compiler);
   Derivatives any;
   Hash differentiation;
   const auto look_at = [&](Derivatives one) {
@@ -135,13 +137,16 @@ bool LayerAgreement::agree(const std::vector<Input>& inputs, const std::vector<a
 
   auto change = std::max(agreement_.change_of(mine), change_of(now));
   std::optional<std::int64_t> heard;
+  sizes_are_in_question_ = false;
   const auto* const around = agreement_.memory().enclosing(id().rank_set);
   if (around == nullptr || !agreement_.memory().remembers(around->epoch) || change != comm::Change::none) {
     Agreement::take_complaint_to(mine.front());
-    const auto text = [&] { return text_of(parameters, now.autocast, own, told.has_value()); };
-    const auto agreed = agreement_.agree({mine, any, change_of(now), now.options, told.value_or(0)}, text);
+    const auto text = [&] { return text_of(parameters, now.autocast, own, told.has_value(), by_compiler); };
+    const auto agreed = agreement_.agree(
+        {mine, any, change_of(now), now.options, told.value_or(0), caller_ == Caller::compiled_program}, text);
     change = agreed.change;
     heard = agreed.told;
+    sizes_are_in_question_ = agreed.any_compiled && change == comm::Change::structure;
     if (around != nullptr) agreement_.memory().remember(around->epoch);
   }
   // With the structure check off the others did not hear of a change of derivatives: that is for the next vote.

@@ -45,6 +45,15 @@ class LayerAgreement {
   /// Of the last agree() with such a number; the same on all ranks.
   std::int64_t told() const { return told_; }
 
+  /// Who makes the next calls of agree() on this rank.
+  enum class Caller : std::int8_t { program, compiled_program, compiler };
+  /// Calls of programs and of compiled programs meet. A call of a compiler, which asks for the structure of a result,
+  /// is refused on all ranks where others make another call.
+  void set_caller(Caller caller) { caller_ = caller; }
+  /// Whether, as of the last agree(), the structure changed and any rank runs a compiled program, which relies on the
+  /// sizes of its results. The same on all ranks.
+  bool sizes_are_in_question() const { return sizes_are_in_question_; }
+
   /// Ends the call. Does nothing if this thread is in none of this agreement.
   void leave() { end_layer_call(this); }
 
@@ -88,6 +97,8 @@ class LayerAgreement {
   Local local_;
   std::int64_t epoch_ = 0;
   std::int64_t told_ = 0;
+  Caller caller_ = Caller::program;
+  bool sizes_are_in_question_ = false;
 };
 
 }  // namespace distdl::operators

@@ -1,5 +1,6 @@
 #include "operators/voting.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <stdexcept>
 
@@ -15,7 +16,10 @@ std::atomic<bool> check_structure{true};
 
 template <class Error = std::runtime_error>
 [[noreturn]] void throw_gathered(const RankSet& rank_set, const std::string& rule, const std::string& mine) {
-  throw Error(rule + "; " + geometry::by_rank(rank_set.ranks, comm::gather_texts(*rank_set.communicator, mine)));
+  const auto texts = comm::gather_texts(*rank_set.communicator, mine);
+  const bool in_backward = std::any_of(texts.begin(), texts.end(),
+                                       [](const auto& text) { return text.find(", backward") != std::string::npos; });
+  throw Error(rule + "; " + geometry::by_rank(rank_set.ranks, texts) + (in_backward ? comm::kBackwardRule : ""));
 }
 
 /// What distinguishes a call of an operator from its other calls, for a person who looks for a mistake.
@@ -49,6 +53,7 @@ comm::Outcome vote_on_call(const OperatorId& id, Pass pass, const OwnBallot& min
   ballot.has_tangent = mine.derivatives.has_tangent;
   ballot.grad_disabled = !records_gradients();
   ballot.told = mine.told;
+  ballot.compiled = mine.compiled;
   const CountedWaits waits(id.counter(pass == Pass::backward));
   const auto outcome = vote(id.rank_set, ballot, [&] { return id.text(pass) + fingerprint(id.rank_set, tensor); });
   require_same_mode(id, outcome.any_requires_grad, outcome.any_grad_disabled);

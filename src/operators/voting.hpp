@@ -29,6 +29,7 @@ struct OwnBallot {
   std::int64_t value = 0;  // of what has to be equal on all ranks
   Derivatives derivatives;
   std::int64_t told = 0;  // to the others, by one rank
+  bool compiled = false;
 };
 
 /// vote() for a call of an operator with this tensor. It throws on all ranks too if some ask for gradients and others

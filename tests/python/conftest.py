@@ -70,7 +70,7 @@ def pytest_ignore_collect(collection_path):
 
 def jobs_of(item, number, whole):
     """The sizes of the jobs that run a test, the so many-th case of its table."""
-    marks = {mark.name: mark for mark in item.iter_markers()}
+    marks = {mark.name: item.get_closest_marker(mark.name) for mark in item.iter_markers()}
     needed = marks["mpi"].kwargs["min_size"] if "mpi" in marks else 1
     if needed > max(SMALL_JOBS):
         return [job.size] if job.size >= needed else []

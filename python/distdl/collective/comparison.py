@@ -10,12 +10,11 @@ import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
-from mpi4py import MPI
-
-from distdl.collective.grid import Grid
+from distdl.collective.grid import Grid, refuse_ended
+from distdl.process.further_paths import hint
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -31,6 +30,12 @@ _RAISED: dict[str, type[Exception]] = {
         NotImplementedError,
         OverflowError,
         ZeroDivisionError,
+        OSError,
+        FileNotFoundError,
+        FileExistsError,
+        IsADirectoryError,
+        NotADirectoryError,
+        PermissionError,
     )
 }
 
@@ -106,13 +111,12 @@ def compare(
         if error is not None:
             raise error
         return
-    if MPI.Is_finalized() or voters.root == MPI.COMM_NULL:  # so on all ranks; a call of MPI would end the process
-        raise RuntimeError(f"{what}: the communicator of the partitions was freed, or MPI was finalized")
+    refuse_ended(what, voters.root)
     if error is not None:
         mine = View(raised=type(error).__name__, text=str(error))
     else:
         partitions = tuple((name, list(grid.shape), list(grid.ranks)) for name, grid in grids.items())
-        mine = View(what, partitions, tuple((name, repr(value)) for name, value in options.items()))
+        mine = View(what, partitions, tuple((name, shown(value)) for name, value in options.items()))
     same, texts = voters.host_exchange().compare(call, mine.to_json())
     if same:
         if error is not None:
@@ -133,20 +137,58 @@ def _raise_difference(views: Mapping[int, View], error: Exception | None) -> Non
             raise ValueError(f"{names}: the ranks ask for different things; {_by_text(views)}")
 
 
+_LONGEST = 200  # characters of an option, of which the place of the first difference is shown
+
+
+def _around_difference(views: Sequence[View]) -> list[View]:
+    """The views with long options cut to where they begin to differ."""
+    texts: dict[str, list[str]] = {}
+    for name, text in (option for view in views for option in view.options):
+        texts.setdefault(name, []).append(text)
+    starts = {name: max(0, _first_difference(several) - _LONGEST // 4) for name, several in texts.items()}
+    return [
+        replace(view, options=tuple((name, _cut(text, starts[name])) for name, text in view.options)) for view in views
+    ]
+
+
+def _first_difference(texts: Sequence[str]) -> int:
+    """The first place at which texts differ; 0 for equal ones."""
+    low, high = min(texts), max(texts)
+    shortest = min(len(low), len(high))
+    return 0 if low == high else next((i for i in range(shortest) if low[i] != high[i]), shortest)
+
+
+def _cut(text: str, start: int = 0) -> str:
+    if len(text) <= _LONGEST:
+        return text
+    stop = start + _LONGEST // 2
+    return ("..." if start else "") + text[start:stop] + ("..." if stop < len(text) else "")
+
+
 def _by_text(views: Mapping[int, View]) -> str:
+    views = dict(zip(views, _around_difference(list(views.values())), strict=True))
     ranks_of: dict[str, list[int]] = {}
     for rank, view in views.items():
         ranks_of.setdefault(str(view), []).append(rank)
     return "; ".join(f"rank {', '.join(map(str, ranks))}: {text}" for text, ranks in ranks_of.items())
 
 
+def shown(value: object, show: Callable[[object], str] = repr) -> str:
+    """The text of a value, also of one that raises when it is asked for its text: on one rank, others would wait."""
+    try:
+        return show(value)
+    except Exception as error:
+        return f"<{type(value).__name__} whose {show.__name__} raises {type(error).__name__}>"
+
+
 def _naming(what: str, options: Mapping[str, object], error: Exception) -> Exception:
     """The error as one of the types that all ranks can raise, with the operation and its values in the message."""
-    kind, text = _RAISED.get(type(error).__name__, RuntimeError), str(error)
-    if type(error) is kind and what in text:
+    more = hint(what, options)
+    kind, text = _RAISED.get(type(error).__name__, RuntimeError), f"{shown(error, str)}{more}"
+    if type(error) is kind and what in text and not more:
         return error
-    values = ", ".join(f"{name}={value!r}" for name, value in options.items())
-    named = kind(f"{what}({values}): {text}" if values else f"{what}: {text}")
+    values = ", ".join(f"{name}={_cut(shown(value))}" for name, value in options.items())
+    named = kind(text if what in text else f"{what}({values}): {text}" if values else f"{what}: {text}")
     if error.__traceback__ is not None:
         named.__cause__ = error
     return named
@@ -175,6 +217,7 @@ def raise_together(
                     raise
             is_constructor = bool(args) and function.__name__ == "__init__"
             name = type(args[0]).__name__ if is_constructor else function.__name__
+            problem = TypeError(f"{problem}{hint(name, kwargs)}")
             tell(name, problem, (*args, *kwargs.values()))
             raise problem
 

@@ -9,12 +9,13 @@ import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeAlias
 
 from mpi4py import MPI
 
 from distdl.collective.comparison import compare, misfit, raise_together
-from distdl.collective.grid import Grid
+from distdl.collective.grid import Grid, refuse_ended
 from distdl.partition import Partition
 
 PartitionLike: TypeAlias = Partition | Grid | MPI.Comm
@@ -76,10 +77,14 @@ def partitions_behind_first(
         def wrapped(self: object, *args: object, **kwargs: object) -> None:
             behind, named = list(args[1:]), dict(kwargs)
             expected = [name for name in names if name not in kwargs]
-            # If one of these arguments is a partition, all of them are meant to be partitions, right or wrong.
-            if any(given is None or is_partition(given) for given in behind[: len(expected)]):
-                kwargs.update(zip(expected, behind, strict=False))
-                behind = behind[len(expected) :]
+            # If one of these arguments is a partition, all of them are meant to be partitions, right or wrong. A number
+            # behind them means that a partition was left out.
+            count = len(behind[: len(expected)])
+            while count and isinstance(behind[count - 1], int):
+                count -= 1
+            if any(given is None or is_partition(given) for given in behind[:count]):
+                kwargs.update(zip(expected, behind[:count], strict=False))
+                behind = behind[count:]
                 problem = misfit(construct, (self, *args[:1], *behind), kwargs)
                 # What does not fit in either order is for `constructor` to tell.
                 if problem is not None and misfit(construct, (self, *args), named) is None:
@@ -123,6 +128,7 @@ def resolve(what: str, partitions: Mapping[str, PartitionLike]) -> dict[str, Gri
 
     Raises:
         TypeError: if something is neither a partition nor an mpi4py communicator.
+        RuntimeError: if MPI was finalized, or a communicator was freed.
         ValueError: if the workers of one partition cannot learn of another one, because no shared ranks connect them.
     """
     for name, given in partitions.items():
@@ -131,6 +137,8 @@ def resolve(what: str, partitions: Mapping[str, PartitionLike]) -> dict[str, Gri
                 f"{what}: {name} is a {type(given).__name__}; it has to be a distdl.Partition or an mpi4py "
                 "intracommunicator"
             )
+    if any(isinstance(given, MPI.Comm) for given in partitions.values()):
+        refuse_ended(what, None)
     known = {name: grid_of(given) for name, given in partitions.items()}
     roots = [grid.root for grid in known.values()]
     if all(root is None for root in roots) or (None not in roots and all(root == roots[0] for root in roots)):
@@ -139,6 +147,8 @@ def resolve(what: str, partitions: Mapping[str, PartitionLike]) -> dict[str, Gri
 
 
 def _discover(what: str, known: Mapping[str, Grid]) -> dict[str, Grid]:
+    for grid in known.values():
+        refuse_ended(what, grid.root)
     table = {name: [grid.world_ranks(), grid.shape] for name, grid in known.items() if grid.known}
     if any(MPI.UNDEFINED in ranks for ranks, _ in table.values()):
         raise ValueError(f"{what}: partitions of several communicators may only have ranks of MPI.COMM_WORLD")
@@ -154,5 +164,8 @@ def _discover(what: str, known: Mapping[str, Grid]) -> dict[str, Grid]:
             f"{missing}; make all of them from one distdl.Partition, whose ranks know each other"
         )
     constructors = tuple(dict.fromkeys(rank for name in known for rank in table[name][0]))
-    world, me = MPI.COMM_WORLD, MPI.COMM_WORLD.Get_rank()
-    return {name: Grid(world, tuple(table[name][0]), tuple(table[name][1]), constructors, me) for name in known}
+    everyone = Grid.of(MPI.COMM_WORLD)
+    return {
+        name: replace(everyone, ranks=tuple(table[name][0]), shape=tuple(table[name][1]), constructors=constructors)
+        for name in known
+    }

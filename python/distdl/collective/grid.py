@@ -28,6 +28,7 @@ class Grid:
         shape: the number of workers along each dimension.
         constructors: the ranks that construct layers and operators on this grid together.
         me: this rank's number in the root communicator. A grid may outlive the communicator, and still knows it.
+        world: all ranks of the root communicator, as ranks of MPI.COMM_WORLD.
     """
 
     root: MPI.Comm | None
@@ -35,6 +36,21 @@ class Grid:
     shape: tuple[int, ...]
     constructors: tuple[int, ...]
     me: int
+    world: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, comm: MPI.Comm) -> Grid:
+        """The grid of all ranks of a communicator. Raises RuntimeError outside of MPI's lifetime."""
+        refuse_ended("Partition", comm)
+        ranks = tuple(range(comm.Get_size()))
+        shape = tuple(comm.dims) if isinstance(comm, MPI.Cartcomm) else (len(ranks),)
+        own, everyone = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+        try:
+            world = tuple(MPI.Group.Translate_ranks(own, list(ranks), everyone))
+        finally:
+            own.Free()
+            everyone.Free()
+        return cls(comm, ranks, shape, constructors=ranks, me=comm.Get_rank(), world=world)
 
     @classmethod
     def unknown(cls, shape: Sequence[int] = ()) -> Grid:
@@ -95,9 +111,19 @@ class Grid:
         """Shape and ranks, as the C++ core takes partitions."""
         return list(self.shape), list(self.ranks)
 
+    @functools.cached_property
+    def made(self) -> dict[object, object]:
+        """What functions have constructed for this grid and use again in their next calls, by keys of theirs."""
+        return {}
+
     def related(self, ranks: Sequence[int], shape: Sequence[int]) -> Grid:
         """A grid of other ranks of the same root communicator."""
-        return Grid(self.root, tuple(ranks), tuple(int(extent) for extent in shape), self.constructors, self.me)
+        extents = tuple(int(extent) for extent in shape)
+        return Grid(self.root, tuple(ranks), extents, self.constructors, self.me, self.world)
+
+    def among(self, ranks: Sequence[int]) -> Grid:
+        """This grid, on which these ranks construct layers and operators together."""
+        return Grid(self.root, self.ranks, self.shape, tuple(ranks), self.me, self.world)
 
     def reshaped(self, shape: Sequence[int]) -> Grid:
         """The same workers in another shape."""
@@ -139,15 +165,8 @@ class Grid:
         return self.host_exchange().gather(mine)
 
     def world_ranks(self) -> tuple[int, ...]:
-        """The workers as ranks of MPI.COMM_WORLD."""
-        if self.root is None:
-            return ()
-        mine, world = self.root.Get_group(), MPI.COMM_WORLD.Get_group()
-        try:
-            return tuple(MPI.Group.Translate_ranks(mine, list(self.ranks), world))
-        finally:
-            mine.Free()
-            world.Free()
+        """The workers as ranks of MPI.COMM_WORLD. It asks nothing of MPI, which may have ended."""
+        return tuple(self.world[rank] for rank in self.ranks)
 
     def __repr__(self) -> str:
         text = f"Partition(shape={list(self.shape)}, ranks={list(self.ranks)}"
@@ -160,6 +179,19 @@ class Grid:
 
     def __reduce__(self) -> str | tuple[object, ...]:
         raise belongs_to_its_job("a Partition")
+
+
+def refuse_ended(what: str, root: MPI.Comm | None) -> None:
+    """Raise RuntimeError where a call of MPI would end the process: so on all ranks, which free and finalize together.
+
+    Args:
+        what: the operation, as messages call it.
+        root: the communicator that it uses; None for no certain one.
+    """
+    if not MPI.Is_initialized():
+        raise RuntimeError(f"{what}: MPI is not initialized")
+    if MPI.Is_finalized() or root == MPI.COMM_NULL:
+        raise RuntimeError(f"{what}: the communicator of the partitions was freed, or MPI was finalized")
 
 
 def belongs_to_its_job(what: str) -> TypeError:

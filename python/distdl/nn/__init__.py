@@ -11,6 +11,8 @@ from distdl.nn import (
     dropout,
     embedding,
     experts,
+    fourier,
+    init,
     linear,
     local,
     loss,
@@ -28,6 +30,7 @@ from distdl.nn.distances import *  # noqa: F403
 from distdl.nn.dropout import *  # noqa: F403
 from distdl.nn.embedding import *  # noqa: F403
 from distdl.nn.experts import *  # noqa: F403
+from distdl.nn.fourier import *  # noqa: F403
 from distdl.nn.layer import Layer
 from distdl.nn.linear import *  # noqa: F403
 from distdl.nn.local import *  # noqa: F403
@@ -49,6 +52,7 @@ _FAMILIES = (
     dropout,
     embedding,
     experts,
+    fourier,
     linear,
     local,
     loss,
@@ -63,4 +67,4 @@ _FAMILIES = (
 SEQUENTIAL = twins(_FAMILIES)
 """The layer of this package for each class of torch.nn that has one."""
 
-__all__ = ["SEQUENTIAL", "Layer", "Module", *(name for family in _FAMILIES for name in family.__all__)]
+__all__ = ["SEQUENTIAL", "Layer", "Module", "init", *(name for family in _FAMILIES for name in family.__all__)]

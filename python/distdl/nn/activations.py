@@ -60,13 +60,13 @@ class DistributedPReLU(Layer):
 
     def check_options(self) -> None:
         self.num_parameters = integer("DistributedPReLU", self.num_parameters, "num_parameters")
-        if self.num_parameters < 1:
-            raise RuntimeError(f"DistributedPReLU: num_parameters={self.num_parameters}; it must be at least 1")
+        if self.num_parameters < 0:
+            raise RuntimeError(f"DistributedPReLU: num_parameters={self.num_parameters}; it must not be negative")
         try:
             value = float(self.init)
         except (TypeError, ValueError) as error:
             raise TypeError(f"DistributedPReLU: init={self.init!r}; it must be a number") from error
-        by_channel = self.num_parameters > 1 and self.grid.dim > 1
+        by_channel = self.num_parameters != 1 and self.grid.dim > 1
         initialize = partial(torch.nn.init.constant_, val=value)
         shape, axes = (self.num_parameters,), (1 if by_channel else None,)
         self.declare_parameter("weight", self.grid, shape, axes, initialize=initialize)
@@ -79,7 +79,7 @@ class DistributedPReLU(Layer):
                 f"DistributedPReLU: the input of shape {extents} has {channels} channels; num_parameters="
                 f"{self.num_parameters} must be 1 or as many"
             )
-        if self.num_parameters > 1:
+        if self.num_parameters != 1 and self.grid.dim > 1:
             self.check_balanced(1, channels, "num_parameters")
         _, dtype = self.structure(self.grid)[0]
         if dtype != self.weight.dtype and self.autocast is None:

@@ -32,11 +32,18 @@ class CheckedLayer(Layer):
         Without the structure check the others would not hear of it: this worker raises alone.
         """
         agreement = self._distdl_agreement
-        if self._distdl_is_setup and self.grid.active and agreement is not None and (why := self.problem_here(inputs)):
+        if self._distdl_is_setup and self.grid.active and agreement is not None and (why := self._found_here(inputs)):
             if not _core.structure_check():
                 raise self._error_of(self.grid.rank, why)
             agreement.forget()
         return inputs
+
+    def _found_here(self, inputs: Sequence[object]) -> str:
+        """:meth:`problem_here`, or why there is no answer. What is raised here would be raised on this rank alone."""
+        try:
+            return self.problem_here(inputs)
+        except Exception as error:
+            return f"has values that cannot be looked at: {error}"
 
     def _error_of(self, worker: int, problem: str) -> Exception:
         return self.error(f"{type(self).__name__}: worker {worker} of P_x {problem}")
@@ -46,7 +53,7 @@ class CheckedLayer(Layer):
         everyone = self.grid.line(tuple(dict.fromkeys(rank for grid in self.agreeing() for rank in grid.ranks)))
         if not everyone.active:
             return
-        problem = self.problem_here(input) if self.grid.active else ""
+        problem = self._found_here(input) if self.grid.active else ""
         for rank, found in zip(everyone.ranks, everyone.gather(problem.encode()), strict=True):
             if found:
                 raise self._error_of(self.grid.ranks.index(rank), found.decode())

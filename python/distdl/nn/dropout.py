@@ -56,8 +56,8 @@ class RandomLayer(Layer):
         self.intervals: list[Interval] = []
 
     def compared_each_call(self) -> str:
-        """The options, which may be changed, and the mode."""
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in (*self.options, "training"))
+        """The mode."""
+        return "in training" if self.training else "in evaluation"
 
     def accepts(self, dtype: torch.dtype) -> bool:
         """Whether the input of a call in this mode may be of a dtype."""

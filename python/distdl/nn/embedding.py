@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
-import torch.nn.functional as F
 
-from distdl import operators
 from distdl.collective.construction import PartitionLike, partitions_behind_first, tell
-from distdl.collective.grid import Grid
 from distdl.nn.embedding_bag import DistributedEmbeddingBag
 from distdl.nn.table import Table
-from distdl.parameters.layout import Interval
-from distdl.partition import Partition
 
 __all__ = ["DistributedEmbedding", "DistributedEmbeddingBag"]
 
@@ -52,8 +45,6 @@ class DistributedEmbedding(Table):
     https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html.
     """
 
-    P_w: Partition | None
-
     @partitions_behind_first("P_w")
     def __init__(
         self,
@@ -72,70 +63,9 @@ class DistributedEmbedding(Table):
     ) -> None:
         super().__init__(locals())
 
-    def workers_of_table(self) -> Grid:
-        """P_w with all of its dimensions, or P_x."""
-        if self.P_w is None or not self.grid.known:
-            return super().workers_of_table()
-        x, w = self.grid, self.P_w.grid
-        shape = (*(1,) * x.dim, *w.shape) if len(w.shape) == 2 else w.shape
-        if len(shape) != x.dim + 2 or any(g not in (1, n) for g, n in zip(shape, x.shape, strict=False)):
-            raise ValueError(
-                f"DistributedEmbedding: P_x has shape {list(x.shape)} and P_w {list(w.shape)}; P_w must be [rows, "
-                "features], or [*groups, rows, features] with 1 or as many groups as workers in each dimension of P_x"
-            )
-        return w.reshaped(shape)
-
-    def prepare(self) -> None:
-        super().prepare()
-        w, x = self.workers, self.grid
-        self._to_workers: operators.Operator | None = None
-        self._back: operators.Operator | None = None
-        self._in_place = w.ranks == x.ranks and w.shape == (*x.shape, 1, 1)
-        self._sum = None if w.shape[-2] == 1 else operators.sum_reduce(w, w.first_along([w.dim - 2]))
-
-    def set_up(self) -> None:
-        """Construct the exchanges that bring indices to the groups, and the result back."""
-        super().set_up()
-        if self._in_place:
-            return
-        x, w = self.grid, self.workers
-        blocks = [_intervals(sizes) for sizes in self.blocks(x)]
-        groups = [one if g > 1 else [(0, one[-1][1])] for one, g in zip(blocks, w.shape, strict=False)]
-        wanted = [*groups, *([(0, 1)] * n for n in w.shape[-2:])]
-        self._to_workers = operators.interval_exchange("DistributedEmbedding", x.reshaped((*x.shape, 1, 1)), w, wanted)
-        first = w.first_along([w.dim - 2])
-        first, features = first.reshaped((*first.shape[:-2], first.shape[-1])), [(0, self.embedding_dim)]
-        self._back = operators.interval_exchange(
-            "DistributedEmbedding", first, x.reshaped((*x.shape, 1)), [*blocks, features]
-        )
-
     def compute(self, input: torch.Tensor) -> torch.Tensor:
         """Look up this rank's block of the indices."""
-        x = input
-        if self._to_workers is not None:
-            x = self._to_workers(x[..., None, None] if self.grid.active else x)
-            x = x[..., 0, 0] if self.workers.active else x
-        y = self._looked_up(x, self.table(x)) if self.workers.active else self.parameters_in_use()[0].flatten()[:0]
-        y = y if self._sum is None else self._sum(y)
-        return y if self._back is None else self._back(y)
-
-    def _looked_up(self, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-        """The rows of this worker's block of the table; zeros for all other indices."""
-        start, stop = self.rows
-        padding = self.padding_idx
-        padding = None if padding is None or not start <= padding < stop else padding - start
-        if stop - start == self.num_embeddings:
-            return self._rows_at(x, table, padding)
-        flat = x.reshape(-1)
-        mine = ((flat >= start) & (flat < stop)).nonzero().squeeze(1)
-        found = self._rows_at(flat[mine] - start, table, padding)
-        result = found.new_zeros(flat.numel(), table.shape[1]).index_copy(0, mine, found)
-        return result.reshape(*x.shape, table.shape[1])
-
-    def _rows_at(self, x: torch.Tensor, table: torch.Tensor, padding: int | None) -> torch.Tensor:
-        if x.numel() == 0 and not self.sparse:  # of which torch has no second derivatives
-            return table.flatten()[:0].reshape(*x.shape, table.shape[1])
-        return F.embedding(x, table, padding, sparse=self.sparse)
+        return self.rows_of(input)
 
     @classmethod
     def from_pretrained(
@@ -175,9 +105,3 @@ class DistributedEmbedding(Table):
             twin, P_x, root=root, P_w=P_w, padding_idx=padding_idx, max_norm=max_norm, norm_type=norm_type,
             scale_grad_by_freq=scale_grad_by_freq, sparse=sparse,
         )  # fmt: skip
-
-
-def _intervals(sizes: Sequence[int]) -> list[Interval]:
-    """(start, stop) of blocks of these sizes."""
-    stops = [sum(sizes[: i + 1]) for i in range(len(sizes))]
-    return [(stop - size, stop) for stop, size in zip(stops, sizes, strict=True)]

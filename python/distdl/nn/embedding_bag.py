@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from distdl.collective.construction import PartitionLike
+from distdl.collective.construction import PartitionLike, partitions_behind_first
 from distdl.nn.options import check_choice
 from distdl.nn.table import Table
 from distdl.parameters.transport import zero_of
@@ -26,7 +26,10 @@ class DistributedEmbeddingBag(Table):
             of other rows by mistake (https://github.com/pytorch/pytorch/issues/190063).
         include_last_offset, padding_idx, device, dtype: as in ``torch.nn.EmbeddingBag``.
 
-    Every worker uses the whole table; where it lives, :func:`distdl.parameter_layout` says.
+        P_w: the workers that use the table in blocks, as in :class:`DistributedEmbedding`.
+
+    Without P_w every worker of P_x uses the whole table; where it lives, :func:`distdl.parameter_layout` says. With P_w
+    the rows of all indices travel to the workers of P_x, which reduce their bags.
 
     Shape:
         Indices (bags, size), int64 or int32, in blocks of any sizes over P_x; or the indices of this worker's bags,
@@ -40,10 +43,11 @@ class DistributedEmbeddingBag(Table):
     Raises:
         IndexError: on all ranks, if an index of any worker is out of range, or its offsets do not fit its indices.
         ValueError: on all ranks, if P_x splits bags, offsets or weights are not as described, options do not go with
-            each other, or sparse=True on several workers: a sum of their gradients is dense.
+            each other, or sparse=True where several workers use the same block of the table: a sum of their gradients
+            is dense.
         RuntimeError: on all ranks, if the indices are of another dtype.
 
-    Constructing is collective over the communicator that P_x comes from, calling over P_x.
+    Constructing is collective over the communicator that the partitions come from, calling over their ranks.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.EmbeddingBag.html.
     """
@@ -53,6 +57,7 @@ class DistributedEmbeddingBag(Table):
     mode: str
     include_last_offset: bool
 
+    @partitions_behind_first("P_w")
     def __init__(
         self,
         P_x: PartitionLike,
@@ -67,6 +72,8 @@ class DistributedEmbeddingBag(Table):
         padding_idx: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        *,
+        P_w: PartitionLike | None = None,
     ) -> None:
         super().__init__(locals())
 
@@ -120,20 +127,36 @@ class DistributedEmbeddingBag(Table):
         per_sample_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Look up this rank's bags."""
+        table, indices, padding = self._rows(input)
         if not self.grid.active:
-            return self.parameters_in_use()[0].flatten()[:0]
-        table = self.table(input)
+            return table.flatten()[:0]
         bags = len(input) if offsets is None else len(offsets) - self.include_last_offset
         if bags == 0:
             none = table.flatten()[:0].reshape(0, self.embedding_dim)
             return none if per_sample_weights is None else none + zero_of(per_sample_weights)
         return F.embedding_bag(
-            input,
+            indices,
             table,
             offsets,
             mode=self.mode,
-            sparse=self.sparse,
+            sparse=self.sparse and self.P_w is None,
             per_sample_weights=per_sample_weights,
             include_last_offset=self.include_last_offset and offsets is not None,
-            padding_idx=self.padding_idx,
+            padding_idx=padding,
         )
+
+    def _rows(self, input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int | None]:
+        """A table with the rows of this rank's indices, the indices in it, and which of them is left out."""
+        if self.P_w is None:
+            table = self.table(input) if self.grid.active else self.parameters_in_use()[0]
+            return table, input, self.padding_idx
+        found = self.rows_of(input)
+        if not self.grid.active:
+            return found, input, None
+        rows, count = found.reshape(input.numel(), self.embedding_dim), input.numel()
+        indices = torch.arange(count, dtype=input.dtype, device=input.device).view(input.shape)
+        if self.padding_idx is None and count > 0:
+            return rows, indices, None
+        rows = torch.cat([rows, rows.new_zeros(1, self.embedding_dim)])
+        left_out = torch.zeros_like(input, dtype=torch.bool) if self.padding_idx is None else input == self.padding_idx
+        return rows, indices.masked_fill(left_out, count), count

@@ -67,8 +67,7 @@ class DistributedMixtureOfExperts(Layer):
         TypeError, ValueError: on all ranks, if an option or an expert is not as described, or the input is in no such
             blocks.
         Any exception of an expert, and a ValueError if experts draw random numbers on several workers: on all workers,
-            in the first call with tensors of this structure, in which each expert is also passed a token of zeros. What
-            an expert raises in later calls it raises on its worker alone, and the others wait for that worker.
+            in any call. In the first call with tensors of this structure each expert is also passed a token of zeros.
 
     Constructing is collective over the communicator that P_x comes from, calling over P_x.
 
@@ -144,7 +143,7 @@ class DistributedMixtureOfExperts(Layer):
     def prepare(self) -> None:
         x = self.grid
         self._first_call = False
-        self._gather = operators.all_gather_among(x.line(x.ranks))
+        self._gather, self._gather_failures = (operators.all_gather_among(x.line(x.ranks)) for _ in range(2))
         self._exchange = _core.RowExchange("DistributedMixtureOfExperts", x.root, list(x.ranks)) if x.active else None
 
     def compared_each_call(self) -> str:
@@ -189,8 +188,7 @@ class DistributedMixtureOfExperts(Layer):
         rows = order // self.top_k
         sent, received = self._counts(routes)
         arrived = self._travel(tokens.index_select(0, rows), sent, received)
-        first, self._first_call = self._first_call, False
-        answers = self._first_answers(arrived, routes) if first else self._through_experts(arrived, routes)
+        answers = self._answers(arrived, routes)
         answers = self._travel(answers, received, sent)
         weighted = wide(answers) * weights.reshape(-1).index_select(0, order).unsqueeze(1)
         result = torch.zeros_like(tokens, dtype=weighted.dtype).index_add(0, rows, weighted)
@@ -228,30 +226,35 @@ class DistributedMixtureOfExperts(Layer):
         agreed = self._distdl_agreement
         return self._exchange(rows, sent, received, agreed.requires_grad, agreed.has_tangent)
 
-    def _first_answers(self, arrived: torch.Tensor, routes: list[torch.Tensor]) -> torch.Tensor:
-        """The answers of this worker's experts, where all workers raise what an expert of one of them raises."""
-        name, error, answers = type(self).__name__, None, arrived
-        generator = generator_state(arrived.device)
-        start, stop = self._blocks[self.grid.rank]
+    def _answers(self, arrived: torch.Tensor, routes: list[torch.Tensor]) -> torch.Tensor:
+        """Those of this worker's experts. All workers raise what an expert of any of them raises."""
+        first, self._first_call = self._first_call, False
+        error, answers = None, arrived
         try:
-            with torch.no_grad():  # those that receive no tokens now may receive some in later calls
-                for number in range(start, stop):
-                    self._answer(number, arrived.new_zeros(1, self.features))
+            if first:
+                self._try_experts(arrived)
             answers = self._through_experts(arrived, routes)
-            if self.grid.size > 1 and generator != generator_state(arrived.device):
-                raise ValueError(
-                    f"{name}: the experts draw random numbers, as dropout does in training, which would depend on the "
-                    "partition; use DistributedDropout on the result in place of it"
-                )
         except Exception as raised:
             error = raised
-        try:
-            compare(name, f"first call of {name}", self.grid.line(self.grid.ranks), error, {}, {})
-        except Exception:
-            assert self._distdl_agreement is not None
-            self._distdl_agreement.forget()  # so that the next call asks again, on all ranks
-            raise
+        failed = torch.tensor([error is not None], dtype=torch.uint8, device=arrived.device)
+        if bool(self._gather_failures(failed).any()):
+            name, agreement = type(self).__name__, self._distdl_agreement
+            if agreement is not None:
+                agreement.forget()  # so that the next call sets up again, on all ranks
+            compare(name, f"call of {name}", self.grid.line(self.grid.ranks), error, {}, {})
         return answers
+
+    def _try_experts(self, like: torch.Tensor) -> None:
+        """Pass each of this worker's experts a token of zeros: some may receive tokens in later calls alone."""
+        generator = generator_state(like.device)
+        with torch.no_grad():
+            for number in range(*self._blocks[self.grid.rank]):
+                self._answer(number, like.new_zeros(1, self.features))
+        if self.grid.size > 1 and generator != generator_state(like.device):
+            raise ValueError(
+                f"{type(self).__name__}: the experts draw random numbers, as dropout does in training, which would "
+                "depend on the partition; use DistributedDropout on the result in place of it"
+            )
 
     def _answer(self, number: int, part: torch.Tensor) -> torch.Tensor:
         """That of an expert to some rows."""

@@ -10,13 +10,16 @@ from typing import ClassVar
 
 import torch
 
-from distdl.collective.comparison import misfit
+from distdl import _core
+from distdl.collective.comparison import misfit, shown
 from distdl.collective.construction import PartitionLike, constructing, constructor, grid_of
 from distdl.collective.grid import Grid
+from distdl.nn.compiled import call_in_graph, check_sizes, new_key
 from distdl.nn.from_sequential import FromSequential
 from distdl.nn.masks import draw_key
 from distdl.nn.module import agreement_among
 from distdl.nn.options import NOT_ATTRIBUTES, comparable, kind_of, split_arguments
+from distdl.nn.parametrized import problem_of_parametrizations
 from distdl.nn.tie import ask_for_gradients, recomputed, tied
 from distdl.parameters.layout import current_kind, cut
 from distdl.parameters.transport import ParameterTransport
@@ -25,6 +28,7 @@ from distdl.partition import Partition
 Described = tuple[list[int], torch.dtype]
 """Shape and dtype of a worker's tensor."""
 
+_is_compiling = torch.compiler.is_compiling
 _MISSING = TypeError("is of type NoneType; it has to be a torch.Tensor")
 
 
@@ -50,6 +54,7 @@ class Layer(FromSequential):
     raised on all of them.
 
     Attributes:
+        key_in_graphs: the number by which compiled programs know the layer.
         tensors: names of the arguments of :meth:`compute` that are tensors; they come first.
         optional: those of them that may be None.
         options: the names of the options, in order.
@@ -60,6 +65,7 @@ class Layer(FromSequential):
     optional: ClassVar[tuple[str, ...]] = ()
     P_x: Partition
     random_key: int
+    key_in_graphs: int
 
     def __init_subclass__(cls) -> None:
         """Have arguments that do not fit the constructor raise on all ranks."""
@@ -83,7 +89,8 @@ class Layer(FromSequential):
         with constructing(name, known, compared) as grids:
             self.__dict__.update(dict.fromkeys(partitions))
             for (P, value), grid in zip(known.items(), grids, strict=True):
-                self.__dict__[P] = Partition.of_grid(grid, like=value)
+                kind = type(value) if isinstance(value, Partition) else Partition
+                self.__dict__[P] = kind.of_grid(grid, like=value)
             self.grid = grids[0]
             self.__dict__.update({key: value for key, value in options.items() if key not in NOT_ATTRIBUTES})
             self.check_options()
@@ -95,11 +102,13 @@ class Layer(FromSequential):
         self._transport = ParameterTransport([self.layouts[one] for one in self._parameter_names])
         self.reset_parameters()
         self.prepare()
+        self._first_options = {option: vars(self)[option] for option in self.options if option in vars(self)}
         self._distdl_agreement = agreement_among(name, self.agreeing(), self.tensors)
         if self._distdl_agreement is not None:
             for one in self._parameter_names:
                 layout = self.layouts[one]
                 self._distdl_agreement.expect(one, list(layout.local_shape), not layout.grid.active)
+        self.key_in_graphs = new_key(self)
 
     # For the layer's author
 
@@ -133,7 +142,11 @@ class Layer(FromSequential):
         return inputs
 
     def compared_each_call(self) -> str:
-        """What else has to be equal on all ranks in each call, for people; where it changes, :meth:`set_up` runs."""
+        """What else has to be equal on all ranks in each call, for people; where it changes, :meth:`set_up` runs.
+
+        The options are compared in any case, since they may be assigned between calls, and so are those of the layers
+        within. The mode is not, unless a layer that depends on it says so here.
+        """
         return ""
 
     def is_random(self) -> bool:
@@ -199,6 +212,11 @@ class Layer(FromSequential):
         return self._distdl_agreement.blocks(tensor, name, list(grid.shape), list(grid.ranks))
 
     @property
+    def agreement(self) -> _core.LayerAgreement | None:
+        """How the ranks agree on a call; None on a rank that knows none of the partitions."""
+        return self._distdl_agreement
+
+    @property
     def autocast(self) -> torch.dtype | None:
         """The dtype of autocast, as agreed on; None where it is off."""
         return None if self._distdl_agreement is None else self._distdl_agreement.autocast
@@ -225,6 +243,10 @@ class Layer(FromSequential):
 
     def forward(self, *args: object, **kwargs: object) -> object:
         """Agree on the call, set up where something changed, and compute. Collective over the layer's ranks."""
+        return call_in_graph(self, args, kwargs) if _is_compiling() else self.call(*args, **kwargs)
+
+    def call(self, *args: object, **kwargs: object) -> object:
+        """As :meth:`forward`, also where a compiler traces."""
         if kwargs or len(args) != len(self.tensors):
             args = self._bound(args, kwargs)
         agreement = self._distdl_agreement
@@ -235,11 +257,17 @@ class Layer(FromSequential):
         try:
             self._distdl_forward_pre_hook(self, args)
             result = self.compute(*args)
+            if agreement.sizes_are_in_question:
+                check_sizes(self, result)
             if self.is_differentiated:
                 ask_for_gradients(result)
             return recomputed(result)
         finally:
             agreement.leave()
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        super().__setstate__(state)
+        self.key_in_graphs = new_key(self)  # a copy is another layer
 
     def _bound(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
         problem = misfit(self.compute, args, kwargs)
@@ -251,32 +279,56 @@ class Layer(FromSequential):
             bound.apply_defaults()
         return bound.args
 
-    def _distdl_input_changed(self, input: tuple[object, ...]) -> bool:
+    def _distdl_look_at(self, input: tuple[object, ...]) -> bool:
         """Whether the structure of any tensor of the call changed, on any rank, since the last call. The vote."""
         assert self._distdl_agreement is not None
         count = len(self.tensors)
-        own = self._shown_others(input[count:]) if len(input) > count else ""
-        tensors = [
-            _MISSING if tensor is None and name not in self.optional else tensor
-            for name, tensor in zip(self.tensors, self.looked_at(input[:count]), strict=False)
-        ]
-        if more := self.compared_each_call():
-            own = f"{own}, {more}" if own else more
-        try:
-            parameters = self._agreed_parameters()
-        except Exception as error:  # of a parametrization, or of a parameter that was deleted
-            tensors[0], parameters = ValueError(f"meets a parameter that is not there: {error}"), []
-        if not self.is_random():
+        try:  # whatever raises here on one rank is raised on all of them
+            own = self._shown_others(input[count:]) if len(input) > count else ""
+            tensors = [
+                _MISSING if tensor is None and name not in self.optional else tensor
+                for name, tensor in zip(self.tensors, self.looked_at(input[:count]), strict=False)
+            ]
+            for more in (self._changed_options(), self.compared_each_call()):
+                own = f"{own}, {more}" if own and more else own or more
+            if self._modules and (problem := next(problem_of_parametrizations(self), "")):
+                raise ValueError(problem)
+            parameters, is_random = self._agreed_parameters(), self.is_random()
+        except AttributeError as error:  # of a parametrization, or of a parameter that was deleted
+            problem = f"meets a parameter that is not there: {shown(error, str)}"
+            own, tensors, parameters, is_random = "", [ValueError(problem)], [], False
+        except Exception as error:  # of an option with a value that it cannot have, or of an argument
+            problem = f"cannot be passed on: {shown(error, str)}"
+            own, tensors, parameters, is_random = "", [ValueError(problem)], [], False
+        if not is_random:
             return self._distdl_agreement.agree(tensors, parameters, own)
         key = draw_key()
         changed = self._distdl_agreement.agree(tensors, parameters, own, key if self.grid.rank == 0 else 0)
         self.random_key = self._distdl_agreement.told
         return changed
 
+    def _changed_options(self) -> str:
+        """The options with other values than after construction, here and in the layers within; usually none."""
+        found = self._own_changed_options()
+        if self._modules:
+            within = [one for one in self.modules() if one is not self and isinstance(one, Layer)]
+            found += [f"within {text}" for one in within for text in one._own_changed_options()]
+        return ", ".join(found)
+
+    def _own_changed_options(self) -> list[str]:
+        first, own, found = self._first_options, self.__dict__, []
+        for name in [name for name, value in first.items() if own.get(name) is not value]:  # a microsecond for all
+            was, now = (repr(comparable(options.get(name))) for options in (first, own))
+            if was == now:
+                first[name] = own[name]
+            else:
+                found.append(f"{type(self).__name__}.{name}={now} (it was constructed with {was})")
+        return found
+
     def _shown_others(self, others: Sequence[object]) -> str:
         """The arguments behind the tensors, by name."""
         names = _arguments_of(type(self).compute)[1 + len(self.tensors) :]
-        return ", ".join(f"{name}={value!r}" for name, value in zip(names, others, strict=False))
+        return ", ".join(f"{name}={shown(value)}" for name, value in zip(names, others, strict=False))
 
     def _distdl_refuse(self, problem: Exception) -> None:
         if self._distdl_agreement is not None:

@@ -11,7 +11,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_structure, tree_unflatten
 
-from distdl.collective.comparison import compare, misfit
+from distdl.collective.comparison import compare, misfit, shown
 from distdl.collective.construction import PartitionLike
 from distdl.nn.coverage import problem_of
 from distdl.nn.layer import Layer
@@ -198,7 +198,7 @@ class Local(Layer):
     def _bound(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
         return args  # the call, of which only the module knows the signature
 
-    def _distdl_input_changed(self, input: tuple[object, ...]) -> bool:
+    def _distdl_look_at(self, input: tuple[object, ...]) -> bool:
         assert self._distdl_agreement is not None
         args, kwargs = cast(Call, input[0])
         own = self._modes()
@@ -206,7 +206,8 @@ class Local(Layer):
         if kwargs or not args or not all(isinstance(one, torch.Tensor) for one in args):
             leaves, structure = tree_flatten((args, kwargs))
             given = [one for one in leaves if isinstance(one, torch.Tensor)]
-            own = f"{own} {structure} {[one for one in leaves if not isinstance(one, torch.Tensor)]}"
+            others = [shown(one) for one in leaves if not isinstance(one, torch.Tensor)]
+            own = f"{own} {shown(structure)} [{', '.join(others)}]"
             first = leaves[0] if leaves else None
             if not isinstance(first, torch.Tensor):
                 given = [TypeError("is of type NoneType; it has to be a torch.Tensor") if first is None else first]

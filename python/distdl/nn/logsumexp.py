@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import torch
@@ -9,6 +11,8 @@ import torch
 from distdl import _core, operators
 from distdl.collective.grid import Grid
 from distdl.nn.tie import joining
+
+PIECE = 1 << 17  # elements that stay in the cache while several operations pass over them
 
 Context: TypeAlias = torch.autograd.function.FunctionCtx
 
@@ -35,17 +39,29 @@ class LogSumExp:
 
         Where all elements are -inf, they are 0 and -inf.
         """
-        return self.with_powers(x)[2:]
+        largest = _largest(x.detach(), self.axis)
+        return self._over_all(largest, (x - _shift(largest)).exp_().sum(self.axis, keepdim=True))
 
-    def with_powers(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Before what a call gives: exp(x - the block's largest element), and this element."""
+    def of_constant(self, x: torch.Tensor, powers: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The largest element of the block, then what a call gives; without derivatives, in pieces.
+
+        ``powers``, of the shape of x, receives exp(x - the block's largest element).
+        """
+        largest, sums = (x.new_empty([1 if d == self.axis else n for d, n in enumerate(x.shape)]) for _ in range(2))
+        if x.numel() == 0:
+            largest.fill_(-torch.inf), sums.zero_()
+        for one, power, most, total in _pieces(self.axis, x, powers, largest, sums):
+            torch.amax(one, 1, keepdim=True, out=most)
+            torch.sum(torch.sub(one, _shift(most), out=power).exp_(), 1, keepdim=True, out=total)
+        return largest, *self._over_all(largest, sums)
+
+    def _over_all(self, largest: torch.Tensor, sums: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What a call gives, from each block's largest element and its sum."""
         axis = self.axis
-        largest = _largest(x.detach(), axis)
-        powers = (x - _shift(largest)).exp_()
-        pairs = self._gather(torch.cat([largest, powers.sum(axis, keepdim=True)], axis)).unflatten(axis, (-1, 2))
-        each, sums = pairs.select(axis + 1, 0).detach(), pairs.select(axis + 1, 1)
+        pairs = self._gather(torch.cat([largest, sums], axis)).unflatten(axis, (-1, 2))
+        each, all_sums = pairs.select(axis + 1, 0).detach(), pairs.select(axis + 1, 1)
         shift = _shift(each.amax(axis, keepdim=True))
-        return powers, largest, shift, (sums * (each - shift).exp()).sum(axis, keepdim=True).log()
+        return shift, (all_sums * (each - shift).exp()).sum(axis, keepdim=True).log()
 
     def softmax(self, x: torch.Tensor, agreement: _core.LayerAgreement | None) -> torch.Tensor:
         """exp(x), divided by the sum of all exponentials.
@@ -85,32 +101,54 @@ def _shift(largest: torch.Tensor) -> torch.Tensor:
     return largest.masked_fill(largest == -torch.inf, 0.0)
 
 
+def _pieces(axis: int, *tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Tensors without their first dimensions, up to an axis, of which some rows at a time stay in the cache.
+
+    Where one of them is written, it has to be contiguous. None where the first has no elements.
+    """
+    first = tensors[0]
+    count = math.prod(first.shape[:axis])
+    size = max(1, PIECE * count // first.numel()) if first.numel() and first.is_cpu else max(1, count)
+    rows = (one.reshape(count, *one.shape[axis:]).split(size) for one in tensors)
+    return zip(*rows, strict=True) if first.numel() else iter(())
+
+
 # Autograd alone would keep and pass over more tensors of the size of x. What is computed in place has no graph.
 
 
 class _Softmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Context, x: torch.Tensor, over: LogSumExp) -> torch.Tensor:
-        powers, largest, shift, log_sum = over.with_powers(x)
-        ctx.over, result = over, powers.mul_((largest - shift - log_sum).exp())
+        result = torch.empty_like(x, memory_format=torch.contiguous_format)
+        largest, shift, log_sum = over.of_constant(x, result)
+        ctx.over = over
+        result.mul_((largest - shift - log_sum).exp())
         ctx.save_for_backward(result)
         return result
 
     @staticmethod
     def backward(ctx: Context, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (y,), gradient, over = ctx.saved_tensors, gradients[0], ctx.over
-        products = gradient * y
-        total = over.sum(products.sum(over.axis, keepdim=True))
         if torch.is_grad_enabled():
-            return products - y * total, None
-        return torch.sub(gradient, total, out=products).mul_(y), None
+            products = gradient * y
+            return products - y * over.sum(products.sum(over.axis, keepdim=True)), None
+        total = y.new_zeros([1 if d == over.axis else n for d, n in enumerate(y.shape)])
+        for slope, one, part in _pieces(over.axis, gradient, y, total):
+            torch.sum(slope * one, 1, keepdim=True, out=part)
+        total, result = over.sum(total), torch.empty_like(y)
+        for slope, one, part, to in _pieces(over.axis, gradient, y, total, result):
+            torch.sub(slope, part, out=to).mul_(one)
+        return result, None
 
 
 class _LogSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Context, x: torch.Tensor, over: LogSumExp) -> torch.Tensor:
-        powers, _, shift, log_sum = over.with_powers(x)
-        ctx.over, result = over, torch.sub(x, shift, out=powers).sub_(log_sum)
+        result = torch.empty_like(x, memory_format=torch.contiguous_format)
+        _, shift, log_sum = over.of_constant(x, result)
+        ctx.over = over
+        for one, to, large, rest in _pieces(over.axis, x, result, shift, log_sum):
+            torch.sub(one, large, out=to).sub_(rest)
         ctx.save_for_backward(result)
         return result
 
@@ -120,4 +158,7 @@ class _LogSoftmax(torch.autograd.Function):
         total = over.sum(gradient.sum(over.axis, keepdim=True))
         if torch.is_grad_enabled():
             return gradient - y.exp() * total, None
-        return y.exp().mul_(-total).add_(gradient), None
+        result = torch.empty_like(y)
+        for slope, one, part, to in _pieces(over.axis, gradient, y, total, result):
+            torch.exp(one, out=to).mul_(-part).add_(slope)
+        return result, None

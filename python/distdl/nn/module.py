@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import inspect
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Self
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from distdl import _core
 from distdl.collective.comparison import misfit
@@ -47,6 +49,7 @@ class Module(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        alive.add(self)
         self._distdl_is_setup = False
         self._distdl_input_structure: TensorStructure | None = None
         self._distdl_agreement: _core.LayerAgreement | None = None
@@ -54,6 +57,10 @@ class Module(torch.nn.Module):
         self._initializers: dict[str, Initializer] = {}
         if self._distdl_sets_up:
             self.register_forward_pre_hook(type(self)._distdl_before_call, with_kwargs=True)
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        super().__setstate__(state)
+        alive.add(self)
 
     def __copy__(self) -> Self:
         """A shallow copy shares the parameters, but is set up by itself, so it agrees by itself."""
@@ -82,7 +89,11 @@ class Module(torch.nn.Module):
         """Undo :meth:`_distdl_module_setup`."""
 
     def _distdl_input_changed(self, input: tuple[object, ...]) -> bool:
-        """Whether the structure of the input changed, on any rank, since the last call."""
+        """Whether the structure of the input changed, on any rank, since the last call. Asked once it is set up."""
+        return self._distdl_look_at(input)
+
+    def _distdl_look_at(self, input: tuple[object, ...]) -> bool:
+        """Note the structure of the input; whether it changed, on any rank, since the last call. The vote."""
         if self._distdl_agreement is not None:
             changed = self._distdl_agreement.agree(input[:1], list(self.parameters()))
             self._distdl_agreement.leave()  # what is called in forward() agrees by itself
@@ -113,14 +124,24 @@ class Module(torch.nn.Module):
 
     def _distdl_forward_pre_hook(self, module: torch.nn.Module, input: tuple[object, ...]) -> None:
         """Set the module up where it is not, or not for this input. Runs before each call."""
-        changed = self._distdl_input_changed(input)
-        if self._distdl_is_setup and not changed:
+        if torch._C._len_torch_dispatch_stack() == 0:
+            self._distdl_prepare(input)
             return
-        if self._distdl_is_setup:
+        # Modes see the operators of each call alike: selective checkpointing counts them.
+        with _disable_current_modes():
+            self._distdl_prepare(input)
+
+    def _distdl_prepare(self, input: tuple[object, ...]) -> None:
+        if not self._distdl_is_setup:
+            self._distdl_look_at(input)  # an overridden question may compare with what the set-up keeps
+        elif self._distdl_input_changed(input):
             self._distdl_module_teardown(input)
             self._distdl_is_setup = False
+        else:
+            return
         try:
-            self._distdl_module_setup(input)
+            with torch.inference_mode(False):  # what is made here serves later calls, which may be differentiated
+                self._distdl_module_setup(input)
         except Exception:
             if self._distdl_agreement is not None:
                 self._distdl_agreement.forget()  # so that the next call asks again, on all ranks
@@ -201,3 +222,7 @@ class Module(torch.nn.Module):
     def _declared(self) -> Iterator[tuple[str, torch.Tensor]]:
         """What was declared, in order, by name."""
         return ((name, attrgetter(name)(self)) for name in self.layouts)
+
+
+alive: weakref.WeakSet[Module] = weakref.WeakSet()
+"""All modules over partitions of this process, also copies and those that were unpickled."""

@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from distdl import operators
 from distdl.collective.grid import Grid
 from distdl.nn.checked import CheckedLayer
 from distdl.nn.options import integer
 from distdl.nn.precision import wide
+from distdl.nn.windows.blocks import intervals_of
 from distdl.parameters.layout import Interval, cut
+from distdl.partition import Partition
 
 
 class RowFactors(torch.autograd.Function):
@@ -41,6 +44,7 @@ class Table(CheckedLayer):
     """
 
     error = IndexError
+    P_w: Partition | None = None
     num_embeddings: int
     embedding_dim: int
     padding_idx: int | None
@@ -88,8 +92,18 @@ class Table(CheckedLayer):
             )
 
     def workers_of_table(self) -> Grid:
-        """The workers that use the table: every worker of P_x all of it."""
-        return self.grid.reshaped((*self.grid.shape, 1, 1)) if self.grid.known else self.grid.reshaped((1, 1))
+        """P_w with all of its dimensions; without it, every worker of P_x, which uses all of the table."""
+        x, name = self.grid, type(self).__name__
+        if self.P_w is None or not x.known:
+            return x.reshaped((*x.shape, 1, 1)) if x.known else x.reshaped((1, 1))
+        w = self.P_w.grid
+        shape = (*(1,) * x.dim, *w.shape) if len(w.shape) == 2 else w.shape
+        if len(shape) != x.dim + 2 or any(g not in (1, n) for g, n in zip(shape, x.shape, strict=False)):
+            raise ValueError(
+                f"{name}: P_x has shape {list(x.shape)} and P_w {list(w.shape)}; P_w must be [rows, "
+                "features], or [*groups, rows, features] with 1 or as many groups as workers in each dimension of P_x"
+            )
+        return w.reshaped(shape)
 
     def _first_values(self, table: torch.Tensor) -> None:
         table.normal_()
@@ -105,6 +119,11 @@ class Table(CheckedLayer):
         self._sum_norms = operators.all_sum_reduce(self.workers, [self.workers.dim - 1]) if norms else None
         shape, place = self.workers.shape, self.workers.place if self.workers.active else (0,) * self.workers.dim
         self.rows: Interval = cut(self.num_embeddings, shape[-2])[place[-2]]
+        w, x = self.workers, self.grid
+        self._to_workers: operators.Operator | None = None
+        self._back: operators.Operator | None = None
+        self._in_place = self.P_w is None or (w.ranks == x.ranks and w.shape == (*x.shape, 1, 1))
+        self._sum = None if w.shape[-2] == 1 else operators.sum_reduce(w, w.first_along([w.dim - 2]))
 
     # Indices out of range
 
@@ -112,10 +131,7 @@ class Table(CheckedLayer):
         x = inputs[0] if inputs else None
         if not isinstance(x, torch.Tensor) or x.dtype not in (torch.int64, torch.int32):
             return ""  # which set_up refuses
-        try:
-            lowest, highest = torch.aminmax(x) if x.numel() else (0, -1)
-        except (RuntimeError, NotImplementedError) as error:
-            return f"has indices that cannot be compared: {error}"
+        lowest, highest = torch.aminmax(x) if x.numel() else (0, -1)
         if lowest >= 0 and highest < self.num_embeddings:
             return ""
         return f"has indices from {lowest} to {highest}; the table has {self.num_embeddings} rows"
@@ -127,7 +143,26 @@ class Table(CheckedLayer):
                     f"{type(self).__name__}: worker {worker} of P_x has an input of shape {shape} ({dtype}); "
                     "indices must be of dtype int64 or int32"
                 )
+        self.check_blocks()
+        if not self._in_place:
+            self._construct_exchanges()
+
+    def check_blocks(self) -> None:
+        """Raise where the workers' indices do not make up a tensor."""
         self.blocks(self.grid)
+
+    def _construct_exchanges(self) -> None:
+        """Those that bring indices to the groups, and rows back."""
+        x, w = self.grid, self.workers
+        blocks = [intervals_of(along) for along in self.blocks(x)]
+        groups = [one if g > 1 else [(0, one[-1][1])] for one, g in zip(blocks, w.shape, strict=False)]
+        wanted = [*groups, *([(0, 1)] * n for n in w.shape[-2:])]
+        self._to_workers = operators.interval_exchange(type(self).__name__, x.reshaped((*x.shape, 1, 1)), w, wanted)
+        first = w.first_along([w.dim - 2])
+        first, features = first.reshaped((*first.shape[:-2], first.shape[-1])), [(0, self.embedding_dim)]
+        self._back = operators.interval_exchange(
+            type(self).__name__, first, x.reshaped((*x.shape, 1)), [*blocks, features]
+        )
 
     # The table
 
@@ -160,3 +195,33 @@ class Table(CheckedLayer):
             norms = self._sum_norms(powers).pow(1 / self.norm_type)
         exceeds = (counts.unsqueeze(1) > 0) & (norms > self.max_norm)
         return torch.where(exceeds, self.max_norm / (norms + 1e-7), 1.0)
+
+    # The rows
+
+    def rows_of(self, indices: torch.Tensor) -> torch.Tensor:
+        """The rows of this rank's block of the indices, from wherever they are. Every rank calls it."""
+        x = indices
+        if self._to_workers is not None:
+            x = self._to_workers(x[..., None, None] if self.grid.active else x)
+            x = x[..., 0, 0] if self.workers.active else x
+        y = self._looked_up(x, self.table(x)) if self.workers.active else self.parameters_in_use()[0].flatten()[:0]
+        y = y if self._sum is None else self._sum(y)
+        return y if self._back is None else self._back(y)
+
+    def _looked_up(self, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        """The rows of this worker's block of the table; zeros for all other indices."""
+        start, stop = self.rows
+        padding = self.padding_idx
+        padding = None if padding is None or not start <= padding < stop else padding - start
+        if stop - start == self.num_embeddings:
+            return self._rows_at(x, table, padding)
+        flat = x.reshape(-1)
+        mine = ((flat >= start) & (flat < stop)).nonzero().squeeze(1)
+        found = self._rows_at(flat[mine] - start, table, padding)
+        result = found.new_zeros(flat.numel(), table.shape[1]).index_copy(0, mine, found)
+        return result.reshape(*x.shape, table.shape[1])
+
+    def _rows_at(self, x: torch.Tensor, table: torch.Tensor, padding: int | None) -> torch.Tensor:
+        if x.numel() == 0 and not self.sparse:  # of which torch has no second derivatives
+            return table.flatten()[:0].reshape(*x.shape, table.shape[1])
+        return F.embedding(x, table, padding, sparse=self.sparse)

@@ -19,6 +19,8 @@ def twins(families: Iterable[ModuleType]) -> dict[type[torch.nn.Module], type[La
             if not (isinstance(layer, type) and issubclass(layer, Layer)):
                 continue
             for twin in layer.sequential_classes():
+                if not twin.__module__.startswith("torch."):
+                    continue  # a sequential layer of this package
                 if twin not in found or layer.__name__ == f"Distributed{twin.__name__}":
                     found[twin] = layer
     return found

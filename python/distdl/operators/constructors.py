@@ -161,7 +161,7 @@ def halo_exchange(
     )  # fmt: skip
 
 
-def halo_widths(halo: HaloWidths, dim: int) -> list[Widths]:
+def halo_widths(halo: HaloWidths, dim: int, what: str = "HaloExchange") -> list[Widths]:
     """(left, right) for each dimension from an int, one int or one pair per dimension.
 
     Raises:
@@ -175,12 +175,12 @@ def halo_widths(halo: HaloWidths, dim: int) -> list[Widths]:
         sides = [one, one] if is_number else list(one)  # type: ignore[arg-type]
         if len(sides) != 2 or len(given) != dim:
             raise ValueError(
-                f"HaloExchange: halo {halo} for a partition of {dim} dimensions; it has to be an int, or for each "
+                f"{what}: halo {halo} for {dim} dimensions; it has to be an int, or for each "
                 "dimension an int or a pair (left, right)"
             )
         widths.append((index(sides[0]), index(sides[1])))  # type: ignore[arg-type]
         if max(map(abs, widths[-1])) >= _WIDEST:
-            raise ValueError(f"HaloExchange: halo {halo}; widths must be less than {_WIDEST}")
+            raise ValueError(f"{what}: halo {halo}; widths must be less than {_WIDEST}")
     return widths
 
 
@@ -230,6 +230,17 @@ def all_gather_among(workers: Grid, axis: int = 0) -> Operator:
 def reduce_scatter_among(workers: Grid, axis: int = 0) -> Operator:
     """The sum along an axis of a grid, of which each worker receives a block; as :func:`all_gather_among`."""
     return _made(_core.ReduceScatter, workers, workers.workers, [axis], None)
+
+
+def all_sum_reduce_among(workers: Grid, axis: int = 0) -> Operator:
+    """The sum along an axis of a grid, for all workers; as :func:`all_gather_among`."""
+    return _made(_core.AllSumReduce, workers, workers.workers, [axis], None)
+
+
+def broadcast_among(workers: Grid, root: int = 0) -> Operator:
+    """The tensor of one worker of a line for all of them; as :func:`all_gather_among`."""
+    source = workers.line([workers.ranks[root]])
+    return _made(_core.Broadcast, workers, source.workers, workers.workers, False, False, True)
 
 
 def replicate(workers: Grid) -> Operator:

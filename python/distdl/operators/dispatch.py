@@ -91,6 +91,14 @@ class Operator:
             return CompletedCall(self.name, self(x))
         return self.core.start(x)
 
+    def plan(self, x: torch.Tensor) -> _core.PlannedOperator:
+        """The operator for tensors of the structure of x, which takes no votes. Collective like a call.
+
+        For a function with derivatives of its own, which agrees on each call itself. Raises ValueError on a rank that
+        is in none of the partitions.
+        """
+        return self.core.plan(x)
+
     def refuse(self, problem: object) -> None:
         """Raise an error in this rank's input on all ranks of the partitions. This rank calls it in place of a call.
 

@@ -107,10 +107,11 @@ class Layout:
         """The longest dimension, along which a block is cut into shards; None if blocks are not sharded."""
         if self.kind != "sharded" or self.users == 1 or not self.shape:
             return None
-        extents = [n // self._parts(d) for d, n in enumerate(self.shape)]
+        extents = [n // self.parts_along(d) for d, n in enumerate(self.shape)]
         return extents.index(max(extents))
 
-    def _parts(self, d: int) -> int:
+    def parts_along(self, d: int) -> int:
+        """How many blocks dimension d is cut into."""
         axis = self.axes[d]
         return 1 if axis is None or not self.grid.known else self.grid.shape[axis]
 
@@ -119,7 +120,9 @@ class Layout:
         if any(place[a] for a in self.first_of):
             return None
         at = [0 if axis is None else place[axis] for axis in self.axes]
-        return [_core.balanced_block(n, self._parts(d), i) for d, (n, i) in enumerate(zip(self.shape, at, strict=True))]
+        return [
+            _core.balanced_block(n, self.parts_along(d), i) for d, (n, i) in enumerate(zip(self.shape, at, strict=True))
+        ]
 
     def owned(self, place: Sequence[int]) -> list[Interval] | None:
         """(start, stop) along each dimension of the part that lives on the worker at a place; None for no part."""
@@ -175,7 +178,7 @@ class Layout:
         """
         if not self.grid.known:
             return self.grid, []
-        along = [cut(n, self._parts(d)) for d, n in enumerate(self.shape)]
+        along = [cut(n, self.parts_along(d)) for d, n in enumerate(self.shape)]
         d = self.shard_dim
         if d is not None:
             along[d] = [

@@ -4,9 +4,12 @@ The order matters: the extension uses the torch and the MPI library that are loa
 """
 
 import importlib
+import multiprocessing
+import sys
 from pathlib import Path
 from types import ModuleType
 
+import mpi4py
 import torch
 
 _REINSTALL = "pip install --force-reinstall --no-deps <distdl's source folder>"
@@ -52,7 +55,21 @@ def _check_torch() -> None:
         )
 
 
+def _is_child() -> bool:
+    """Whether Python's multiprocessing started this process, such as a worker of torch's DataLoader.
+
+    It has the environment of a rank, but is none: MPI_Init would end it.
+    """
+    forkserver = sys.modules.get("multiprocessing.forkserver")
+    serves = forkserver is not None and getattr(sys.modules["__main__"], "main", None) is forkserver.main
+    # A spawned process has its name before it imports the program, and its parent after that.
+    is_named = multiprocessing.current_process().name != "MainProcess"
+    return serves or is_named or multiprocessing.parent_process() is not None
+
+
 def _load_mpi() -> ModuleType:
+    if _is_child():
+        mpi4py.rc.initialize = mpi4py.rc.finalize = False
     try:
         return importlib.import_module("mpi4py.MPI")
     except (ImportError, RuntimeError) as error:

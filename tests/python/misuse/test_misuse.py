@@ -308,8 +308,8 @@ def test_dtypes_without_a_sum(P_world, dtype):
 
 
 @pytest.mark.parametrize("on_all", [True, False])
-def test_one_partition_too_few_names_their_order(P_world, on_all):
+def test_one_partition_too_few_names_it(P_world, on_all):
     P_x = grid(P_world, [job.size, 1])
     given = (P_x, P_x) if on_all or job.rank == 0 else (P_x,)
-    rule = r"DistributedLinear: .*partitions stand first: P_x, P_y, P_W"
-    raises_everywhere(TypeError, rule, lambda: distdl.nn.DistributedLinear(*given, 3, 2))
+    rule = "DistributedLinear: P_W is not given; it takes P_x alone, or P_x, P_y and P_W"
+    raises_everywhere(ValueError, rule, lambda: distdl.nn.DistributedLinear(*given, 3, 2))

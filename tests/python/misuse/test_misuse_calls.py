@@ -7,8 +7,11 @@ from mpi4py import MPI
 
 import distdl
 import distdl.nn as dnn
+from support.blocks import grid
+from support.families import EXAMPLES, splits
 from support.misuses.table import grid_of
 from support.ranks import job, raises_everywhere
+from support.sequential import as_tuple, block
 from support.tensors import same_bits, values
 
 more_than_one_rank = pytest.mark.mpi(min_size=2)
@@ -40,6 +43,12 @@ def cross_entropy(P):
     """On blocks of the batch."""
     layer = dnn.DistributedCrossEntropyLoss(P.create_cartesian_topology_partition([P.size, 1]))
     return layer, (values((2, 3)), torch.tensor([0, 2]))
+
+
+def experts(P):
+    """On blocks of the tokens."""
+    layer = dnn.DistributedMixtureOfExperts(grid(P, (P.size, 1)), 3, 3, lambda number: torch.nn.Tanh(), dtype=double)
+    return layer, (values((2, 3), seed=job.rank),)
 
 
 def along(make, *shape):
@@ -74,9 +83,31 @@ LAYERS = {
         for kind in ("MaxPool", "AvgPool", "AdaptiveMaxPool", "AdaptiveAvgPool")
         for dims in (1, 2, 3)
     },
+    "DistributedMixtureOfExperts": experts,
+    "Local": on_grid(1, lambda P: dnn.Local(P, torch.nn.Tanh())),
     "DistributedLPPool2d": on_grid(2, lambda P: dnn.DistributedLPPool2d(P, 2.0, 2)),
     "DistributedUpsample": on_grid(2, lambda P: dnn.DistributedUpsample(P, scale_factor=2.0)),
 }
+
+
+def of_example(example):
+    """The layer of a family's example, on all ranks where it can be."""
+
+    def made(P):
+        P_x = grid(P, splits(example, P.size)[-1])
+        inputs, layer = zip(example.inputs(), example.cuts, strict=True), example.make(example.twin(), P_x)
+        if vars(layer).pop("forward", None):  # which takes masks by their names, in place of the layer's own
+            inputs = [(x, cut) for x, cut in inputs if x.is_floating_point() and x.dim() == example.dims]
+        return layer, tuple(block(x, P_x, cut) for x, cut in inputs)
+
+    return made
+
+
+# Every other layer that has an example, by one of its examples.
+for _example in EXAMPLES.values():
+    _kind = type(_example.twin())
+    if _kind in dnn.SEQUENTIAL:
+        LAYERS.setdefault(dnn.SEQUENTIAL[_kind].__name__, of_example(_example))
 WRONG = {
     "None": (lambda x: None, TypeError, "has to be a torch.Tensor"),
     "a text": (lambda x: "x", TypeError, "has to be a torch.Tensor"),
@@ -106,7 +137,7 @@ DIFFERENT = {
     "complex": (lambda x: x.to(torch.complex128), (TypeError, ValueError, RuntimeError), "dtype|complex|Complex"),
     "integers": (lambda x: x.long(), (TypeError, ValueError, RuntimeError, NotImplementedError), "dtype|int|Long"),
     "one dimension more": (lambda x: x.unsqueeze(-1), (ValueError, RuntimeError), "dimension|shape"),
-    "one dimension less": (lambda x: x[0], (ValueError, RuntimeError), "dimension|shape"),
+    "one dimension less": (lambda x: x.sum(0), (ValueError, RuntimeError), "dimension|shape"),
     "another shape": (lambda x: torch.cat([x, x]), (ValueError, RuntimeError), "shape|size"),
     "zero volume": (
         lambda x: distdl.zero_volume_tensor(dtype=x.dtype),
@@ -145,13 +176,18 @@ def check(P, make, kind, match, call):
     """`call` of a layer and its arguments raises everywhere; what it was passed stays, and good calls are as before."""
     layer, arguments = make(P)
     copies = [one.clone() for one in arguments]
-    before = layer(*arguments)
+
+    def results():
+        torch.manual_seed(0)
+        return as_tuple(layer(*arguments))
+
+    before = results()
     for rank in {job.size - 1, 0}:
         act = call if job.rank == rank else lambda layer, *arguments: layer(*arguments)
         text = raises_everywhere(kind, match, lambda act=act: act(layer, *arguments))
         assert type(layer).__name__ in text, text
         assert all(same_bits(one, copy) for one, copy in zip(arguments, copies, strict=True))
-        assert same_bits(layer(*arguments), before)
+        assert all(same_bits(one, other) for one, other in zip(results(), before, strict=True))
 
 
 @pytest.mark.shared
@@ -162,7 +198,7 @@ def test_what_no_layer_takes(P_world, make, wrong, kind, match):
     bad = wrong(x)
     check(P_world, make, kind, match, lambda layer, x, *others: layer(bad, *others))
     if targets:
-        check(P_world, make, kind, match, lambda layer, x, target: layer(x, bad))
+        check(P_world, make, kind, match, lambda layer, x, target, *more: layer(x, bad, *more))
 
 
 @pytest.mark.shared
@@ -178,8 +214,8 @@ def test_what_differs_on_one_rank(P_world, make, wrong, kind, match):
 @pytest.mark.shared
 @every_layer
 def test_arguments_that_do_not_fit(P_world, make):
-    check(P_world, make, TypeError, "missing a required argument: 'input'", lambda layer, *arguments: layer())
-    check(P_world, make, TypeError, "too many positional", lambda layer, *arguments: layer(*arguments, 1, 2, 3))
+    check(P_world, make, TypeError, "missing a required argument", lambda layer, *arguments: layer())
+    check(P_world, make, TypeError, "too many positional", lambda layer, *arguments: layer(*arguments, *range(20)))
     check(P_world, make, TypeError, "unexpected keyword argument 'twice'", lambda layer, *a: layer(*a, twice=True))
 
 
@@ -193,11 +229,34 @@ def test_gradients_disabled_on_one_rank(P_world, make):
 
     def make_with_gradients(P):
         layer, (x, *others) = make(P)
-        return layer, (x.requires_grad_(), *others)
+        return layer, (x.requires_grad_(x.is_floating_point()), *others)
 
     check(P_world, make_with_gradients, RuntimeError, "disabled on others", call)
 
 
+def options_of(layer):
+    """The names of the options that are attributes."""
+    return [name for name in layer.options if name in vars(layer)] if isinstance(layer, dnn.Layer) else []
+
+
+@pytest.mark.shared
+@more_than_one_rank
+@every_layer
+def test_options_assigned_on_one_rank(P_world, make):
+    def call(layer, *arguments):
+        option = options_of(layer)[-1]
+        value = getattr(layer, option)
+        setattr(layer, option, "another")
+        try:
+            return layer(*arguments)
+        finally:
+            setattr(layer, option, value)
+
+    if options_of(make(P_world)[0]) and make is not LAYERS["Local"]:  # which compares modes and the call alone
+        check(P_world, make, ValueError, "='another'|cannot be called", call)
+
+
+@pytest.mark.shared
 @every_layer
 def test_a_freed_communicator(make):
     comm = MPI.COMM_WORLD.Dup()
@@ -207,6 +266,7 @@ def test_a_freed_communicator(make):
     raises_everywhere(RuntimeError, "was freed", lambda: layer(*arguments))
 
 
+@pytest.mark.shared
 @every_layer
 def test_constructing_on_a_freed_communicator(make):
     comm = MPI.COMM_WORLD.Dup()

@@ -11,6 +11,9 @@ from torch.utils.checkpoint import checkpoint
 import distdl
 import distdl.functional as df
 import distdl.nn as dnn
+from distdl import _core
+from distdl.nn.attention import heads as by_heads
+from distdl.nn.attention import plan
 from distdl.nn.masks import draw_key, random_mask
 from support.blocks import grid, grid_shapes
 from support.families import Example
@@ -449,3 +452,52 @@ def test_copies_and_checkpoints(P_world):
         torch.manual_seed(4)
         found.append(torch.autograd.grad(run(x).square().sum(), x)[0])
     assert torch.allclose(*found, rtol=0, atol=1e-13)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("method", ["heads", "ring"])
+@pytest.mark.parametrize("large", [False, True])
+def test_backward_pass_votes_once(P_world, method, large, monkeypatch):
+    """However many exchanges there are, and groups of heads."""
+    if large:
+        for module in (plan, by_heads):
+            monkeypatch.setattr(module, "FEW", 1)
+        monkeypatch.setattr(plan, "LONG", 1)
+    P = grid(P_world, [1, 1, job.size, 1])
+    layer = dnn.DistributedScaledDotProductAttention(P, is_causal=True, method=method)
+    own = [block(scores((2, 6, 7, 3), seed), P, (0, 1, 2, 3)).requires_grad_() for seed in (1, 2, 3)]
+    counts = []
+    for _ in range(3):
+        before = _core.votes()
+        result = layer(*own)
+        between = _core.votes()
+        torch.autograd.grad(result, own, torch.ones_like(result))
+        counts.append((between - before, _core.votes() - between))
+    assert counts[1:] == [(1, 1)] * 2, counts
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("method", ["heads", "ring"])
+def test_checkpoints_and_autocast(P_world, method):
+    """Both kinds of activation checkpointing, around a layer in autocast, give what the layer gives."""
+    P = grid(P_world, [1, job.size, 1])
+    torch.manual_seed(1)
+    layer = dnn.DistributedTransformerEncoderLayer(P, 4, 2, 5, 0.3, batch_first=True, method=method)
+    x = block(scores((2, 5, 4), 1).float(), P, (0, 1, None)).requires_grad_()
+    for p, is_causal in ((0.3, False), (0.0, True)):
+        layer.dropout = p
+        found = []
+        for reentrant in (None, True, False):
+            torch.manual_seed(4)
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                call = functools.partial(layer, is_causal=is_causal)
+                y = call(x) if reentrant is None else checkpoint(call, x, use_reentrant=reentrant)
+            assert y.dtype == torch.float32  # of the last norm
+            found.append([y, *torch.autograd.grad(y.square().sum(), (x,))] if reentrant is not True else [y])
+            if reentrant is True:
+                y.square().sum().backward()
+                found[-1].append(x.grad)
+                x.grad = None
+        for one in found[1:]:
+            assert all(torch.equal(a, b) for a, b in zip(one, found[0], strict=True))

@@ -153,8 +153,9 @@ def test_copies(P_world, options):
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 @pytest.mark.parametrize("include_last_offset", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_bags_with_offsets(P_world, mode, include_last_offset, weighted):
-    """Each worker has bags of its own, of any sizes and none; the last rank's is empty."""
+@pytest.mark.parametrize("split", [None, family.in_rows, family.in_features])
+def test_bags_with_offsets(P_world, mode, include_last_offset, weighted, split):
+    """Each worker has bags of its own, of any sizes and none; the third rank's is empty."""
     if weighted and mode != "sum":
         return
     torch.manual_seed(1)
@@ -172,7 +173,8 @@ def test_bags_with_offsets(P_world, mode, include_last_offset, weighted):
 
     start = sum(map(sum, sizes[: job.rank]))
     mine = slice(start, start + sum(sizes[job.rank]))
-    layer = dnn.DistributedEmbeddingBag.from_sequential(twin, grid(P_world, (job.size,)))
+    P_w = None if split is None else grid(P_world, split(job.size))
+    layer = dnn.DistributedEmbeddingBag.from_sequential(twin, grid(P_world, (job.size,)), P_w)
     own, of_twin = (None if weights is None else w.clone().requires_grad_() for w in (weights, weights))
     if own is not None:
         own = own.detach()[mine].requires_grad_()
@@ -185,7 +187,8 @@ def test_bags_with_offsets(P_world, mode, include_last_offset, weighted):
     if own is not None:
         torch.testing.assert_close(own.grad, of_twin.grad[mine])
     if layer.weight.numel():
-        torch.testing.assert_close(layer.weight.grad, twin.weight.grad)
+        of_mine = tuple(slice(*interval) for interval in layer.layouts["weight"].intervals)
+        torch.testing.assert_close(layer.weight.grad, twin.weight.grad[of_mine])
 
 
 def test_bags_that_do_not_fit(P_world):

@@ -195,7 +195,7 @@ class Failing(torch.nn.Linear):
 
 @pytest.mark.parametrize(("how", "kind", "match"), [("raises", RuntimeError, "lost"), ("shape", ValueError, "expert")])
 def test_an_expert_that_fails_on_one_rank(P_world, how, kind, match):
-    """All ranks hear of it in the first call, whether it has tokens or not; then the next call works."""
+    """All ranks hear of it in any call, in the first one also of an expert without tokens; then the next call works."""
     layer = dnn.DistributedMixtureOfExperts(
         grid(P_world, (job.size, 1)), 3, 2 * job.size, lambda number: Failing(3, 3), top_k=1
     )
@@ -204,6 +204,15 @@ def test_an_expert_that_fails_on_one_rank(P_world, how, kind, match):
         raises_everywhere(kind, match, lambda rows=rows: layer(torch.ones(rows, 3)))
         layer.experts[-1].how = "right"
         layer(torch.ones(rows, 3)).sum().backward()
+    x = torch.ones(2, 3)
+    number = job.bcast(int((x[:1] @ layer.gate.T).argmax()) if job.rank == 0 else None)
+    layer(x)
+    for way in (how, "right", how, "right"):  # in later calls, of the expert that has all tokens
+        layer.experts[number].how = way
+        if way == "right":
+            layer(x).sum().backward()
+        else:
+            raises_everywhere(kind, match, lambda: layer(x))
 
 
 @pytest.mark.mpi(min_size=2)

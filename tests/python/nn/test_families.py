@@ -14,21 +14,14 @@ from hypothesis import given, strategies
 
 import distdl
 import distdl.nn as dnn
-from support.blocks import grid, grid_shapes
-from support.families import EXAMPLES, FAMILIES
+from support.blocks import grid
+from support.families import EXAMPLES, FAMILIES, splits
 from support.ranks import draws, job, on_all_ranks, raises_everywhere
 from support.sequential import as_tuple, assert_equals_sequential, block, joined_blocks
 
 SAMPLES = {name: number for family in FAMILIES for name, number in family.SAMPLES.items()}
 DESCRIBED = {name: make for family in FAMILIES for name, make in family.described.items()}
 every_example = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
-
-
-def splits(example, size=job.size):
-    """The shapes of P_x for which the layer is made, of all workers of the job, and of fewer."""
-    shapes = grid_shapes(example.dims, size, fixed=example.whole)
-    full = [shape for shape in shapes if torch.Size(shape).numel() == size]
-    return full or [shapes[-1]]
 
 
 @pytest.mark.shared

@@ -86,6 +86,27 @@ def test_an_overridden_question_is_asked():
     assert (layer.setups, layer.teardowns) == (3, 2)
 
 
+def test_set_up_before_the_question(P_world):
+    """A layer that keeps the structure of its input in its set-up alone."""
+
+    class Keeps(Counting):
+        def _distdl_module_setup(self, input):
+            super()._distdl_module_setup(input)
+            self.structure = distdl.TensorStructure(input[0])
+
+        def _distdl_module_teardown(self, input):
+            super()._distdl_module_teardown(input)
+            del self.structure
+
+        def _distdl_input_changed(self, input):
+            return self.structure != distdl.TensorStructure(input[0])
+
+    for layer in (Keeps(), Keeps(P_world)):
+        for n in (2, 2, 3, 3):
+            assert torch.equal(layer(torch.ones(n)), torch.full((n,), float(n)))
+        assert (layer.setups, layer.teardowns) == (2, 1)
+
+
 def test_a_setup_that_fails_is_tried_again(P_world):
     class Fails(Counting):
         fails = True

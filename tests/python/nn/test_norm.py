@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 import distdl
 import distdl.nn as dnn
-from distdl.nn.norm import in_pieces
+from distdl import _core
+from distdl.nn.norm import block_moments
 from support.blocks import assemble, block_of, blocks_of, grid, grid_shapes
-from support.families.norms import described
+from support.families.norms import described, of_batch
 from support.ranks import draws, job, on_all_ranks, raises_everywhere, together
 from support.sequential import assert_equals_sequential
 from support.tensors import same_bits
@@ -34,10 +35,9 @@ def filled(module):
 
 
 @pytest.fixture
-def small_pieces(monkeypatch):
-    """Blocks of any size are worked on in pieces of a few elements."""
-    monkeypatch.setattr(in_pieces, "LARGE", 1)
-    monkeypatch.setattr(in_pieces, "PIECE", 7)
+def large_blocks(monkeypatch):
+    """Blocks of any size go through the kernels for large ones."""
+    monkeypatch.setattr(block_moments, "LARGE", 1)
 
 
 @st.composite
@@ -78,7 +78,7 @@ def norms(draw):
 @draws(300)
 @given(norms(), st.booleans())
 @on_all_ranks
-def test_any_norm(P_world, drawn, in_small_pieces):
+def test_any_norm(P_world, drawn, as_large):
     """All options, dimensions, partitions and blocks, up to the second derivatives: or both refuse the input."""
     kind, arguments, options, training, shape, workers, sizes = drawn
     P_x, x = grid(P_world, workers), numbers(shape)
@@ -97,20 +97,20 @@ def test_any_norm(P_world, drawn, in_small_pieces):
                 layer(block_of(x, P_x))
         return
     sizes = [None if axis in example.balanced else along for axis, along in enumerate(sizes)]
-    before = in_pieces.LARGE, in_pieces.PIECE
-    if in_small_pieces:
-        in_pieces.LARGE, in_pieces.PIECE = 1, 7
+    before = block_moments.LARGE
+    if as_large:
+        block_moments.LARGE = 1
     try:
         assert_equals_sequential(dataclasses.replace(example, twin=twin, inputs=lambda: (x.clone(),)), P_x, sizes)
     finally:
-        in_pieces.LARGE, in_pieces.PIECE = before
+        block_moments.LARGE = before
 
 
 @pytest.mark.parametrize("kind", ["BatchNorm2d", "InstanceNorm2d"])
-@pytest.mark.parametrize("pieces", [1 << 15, 1], ids=["whole", "in pieces"])
-def test_small_variance_beside_a_large_mean(P_world, monkeypatch, kind, pieces):
+@pytest.mark.parametrize("large", [1 << 15, 1], ids=["small", "large"])
+def test_small_variance_beside_a_large_mean(P_world, monkeypatch, kind, large):
     """Single precision, a mean of 1e5 and a standard deviation of 1: with few elements, of which workers differ."""
-    monkeypatch.setattr(in_pieces, "LARGE", pieces)
+    monkeypatch.setattr(block_moments, "LARGE", large)
     for shape in grid_shapes(4, job.size):
         for spread in (0.0, 1.0):  # of the workers' means
             x = (numbers((2, 4, 4, 4)) + spread * numbers((2, 1, 4, 1), 3) + 1e5).float()
@@ -246,7 +246,7 @@ def test_unused_num_features(P_world):
         dnn.DistributedInstanceNorm1d(P_x, 7)(block_of(numbers((2, 3, 8)), P_x))
 
 
-@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.usefixtures("large_blocks")
 def test_memory_formats(P_world):
     """Channels in the last place stay there; gradients may come in any strides."""
     for shape in grid_shapes(4, job.size):
@@ -348,3 +348,42 @@ def test_features_beside_a_large_mean(P_world, mean):
     expected = torch.nn.LayerNorm(16 * job.size, dtype=torch.float64)(x.double())
     if job.size > 1:  # one worker calls torch's function
         torch.testing.assert_close(y.double(), block_of(expected, P_x).detach(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("shape", [(1, 3, 10_000), (2, 2, 4099), (3, 1, 17), (2, 3, 1), (0, 2, 5), (2, 0, 5)])
+def test_moments_of_channels(dtype, shape):
+    """Of more elements than are summed at a time, beside a mean of 1e5, a first element that is far off, constants."""
+    torch.manual_seed(0)
+    x = (torch.randn(shape, dtype=torch.float64) + 1e5).to(dtype)
+    others = [x, torch.full_like(x, 1e5)]
+    if x.numel():
+        others.append(x.clone())
+        others[-1][0, 0].view(-1)[0] = -1e7
+    for one in others:
+        mean, squares = _core.channel_moments(one)
+        exact = one.double()
+        n = max(1, exact[:, :1].numel())
+        expected = exact.sum((0, 2)) / n
+        torch.testing.assert_close(mean, expected, rtol=1e-13, atol=0)
+        deviations = (exact - expected.view(1, -1, 1)).square().sum((0, 2))
+        torch.testing.assert_close(squares, deviations, rtol=1e-7, atol=1e-13 * n)
+    slope, y = torch.linspace(1, 2, shape[1], dtype=dtype), x.clone()
+    _core.add_to_channels(y, x, slope + 1e5, slope, 3 * slope)
+    torch.testing.assert_close(
+        y, x + (x - (slope + 1e5).view(1, -1, 1)) * slope.view(1, -1, 1) + 3 * slope.view(1, -1, 1)
+    )
+    with pytest.raises(ValueError, match="contiguous"):
+        _core.channel_moments(torch.ones(2, 3, 4).mT)
+
+
+@pytest.mark.ranks(2, 3)
+def test_large_blocks(P_world, large_blocks):
+    """More elements of a channel than are summed at a time."""
+    twin = filled(torch.nn.BatchNorm2d(2, dtype=torch.float64))
+    x = numbers((1, 2, 150, 90))
+    example = of_batch(twin, x)
+    assert_equals_sequential(
+        dataclasses.replace(example, inputs=lambda: (x.clone(),)), grid(P_world, (1, 1, job.size, 1))
+    )

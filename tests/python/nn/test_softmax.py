@@ -5,6 +5,7 @@ import torch
 from torch.autograd import forward_ad
 
 import distdl.nn as dnn
+from distdl.nn import logsumexp
 from support.blocks import block_of, grid
 from support.ranks import job, raises_everywhere
 
@@ -58,3 +59,24 @@ def test_forward_derivatives(P_world, kind):
         mine = forward_ad.make_dual(block_of(x, P_x), block_of(x.sin(), P_x))
         tangent = forward_ad.unpack_dual(dnn.SEQUENTIAL[kind](P_x, 1)(mine)).tangent
         torch.testing.assert_close(tangent, block_of(expected, P_x))
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_pieces(P_world, monkeypatch, kind, axis):
+    """As many rows at a time as stay in the cache, of any strides, with infinities, and with no elements on a rank."""
+    monkeypatch.setattr(logsumexp, "PIECE", 8)
+    shape = [3, 3, 3]
+    shape[axis] = 2 * job.size - 2
+    x = torch.linspace(-3, 2, torch.Size(shape).numel(), dtype=torch.float64).square().reshape(shape)
+    x[0, 0, 0] = torch.inf if kind is torch.nn.Softmin else -torch.inf  # of which the exponential is 0
+    P_x, sizes = grid(P_world, [job.size if d == axis else 1 for d in range(3)]), [None] * 3
+    sizes[axis] = [2] * (job.size - 1) + [0]
+    whole, mine = x.clone().requires_grad_(), block_of(x, P_x, sizes).mT.contiguous().mT.requires_grad_()
+    expected, y = kind(axis)(whole), dnn.SEQUENTIAL[kind](P_x, axis)(mine)
+    torch.testing.assert_close(y, block_of(expected, P_x, sizes), rtol=1e-13, atol=1e-13)
+    slopes = torch.linspace(1, 2, x.numel(), dtype=torch.float64).reshape(shape)
+    expected.backward(slopes)
+    y.backward(block_of(slopes, P_x, sizes))
+    torch.testing.assert_close(mine.grad, block_of(whole.grad, P_x, sizes), rtol=1e-13, atol=1e-13)

@@ -10,6 +10,7 @@ import functools
 import pytest
 import torch
 
+import distdl.fft
 import distdl.nn as dnn
 from support.blocks import block_of, grid
 from support.cases import CASES
@@ -120,10 +121,10 @@ def examples():
             name = dnn.SEQUENTIAL[kind].__name__
             table[name] = [*table.get(name, []), *of_family(example)]
     for name, example in FAMILY_EXAMPLES.items():
-        form = f"Distributed{name.split()[0]}"
-        if example.layer is not None and hasattr(dnn, form):  # another layer than that of its twin's name
-            table[form] = [*table.get(form, []), *of_family(example)]
-    return table
+        for form in (f"Distributed{name.split()[0]}", name.split()[0]):
+            if example.layer is not None and form in dnn.__all__:  # another layer than that of its twin's name
+                table[form] = [*table.get(form, []), *of_family(example)]
+    return table | transforms()
 
 
 def of_family(example):
@@ -176,6 +177,20 @@ def transposed(P_world):
     return dnn.DistributedTranspose(P_x, P_y), [block_of(values([5, 3]), P_x)]
 
 
+def transforms():
+    """Examples of the functions of distdl.fft that exchange something, along each dimension."""
+
+    def on(function, shape, P_world):
+        P_x = grid(P_world, shape)
+        return lambda x: function(x, P_x), [block_of(values([4, 5, 6], torch.float32), P_x)]
+
+    return {
+        f"fft.{name}": [functools.partial(on, getattr(distdl.fft, name), shape) for shape in split_along(3, 0, 1, 2)]
+        for name in distdl.fft.__all__
+        if not name.endswith("freq")
+    }
+
+
 def primitives():
     """Examples by names that are not Distributed...: the operators in all of their roles."""
     table = {}
@@ -192,7 +207,9 @@ def primitives():
 
 
 EXAMPLES = examples()
-LAYERS = [name for name in dnn.__all__ if name not in ("Layer", "Module", "SEQUENTIAL")]  # base classes, and a table
+NO_LAYERS = ("Layer", "Module", "SEQUENTIAL", "init")  # base classes, a table, and a module
+LAYERS = [name for name in dnn.__all__ if name not in NO_LAYERS]
+CALLS = [*LAYERS, *transforms()]
 
 
 def counted():
@@ -214,7 +231,7 @@ def votes_of(layer, inputs):
     return [max(numbers) for numbers in zip(*everyones, strict=True)]
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", CALLS)
 def test_at_most_one_vote(P_world, capsys, name):
     assert name in EXAMPLES, f"{name} has no example in {__file__}"
     found = [votes_of(*example(P_world)) for example in EXAMPLES[name]]

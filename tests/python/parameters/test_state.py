@@ -153,9 +153,37 @@ WRONG_STATES = {
         r"inner.1.weight has",
         lambda state: state.update({"inner.1.weight": torch.ones(2)}),
     ),
+    "several": (
+        r"missing conv.bias \(and 1 more\)",
+        lambda state: [state.pop("conv.bias"), state.update(other=torch.ones(1))],
+    ),
+    "meta": ("inner.1.weight is on the meta device", lambda state: change(state, lambda one: one.to("meta"))),
+    "sparse": ("inner.1.weight is of layout torch.sparse_coo", lambda state: change(state, torch.Tensor.to_sparse)),
+    "mkldnn": ("inner.1.weight is of layout torch._mkldnn", lambda state: change(state, torch.Tensor.to_mkldnn)),
+    "quantized": (
+        "inner.1.weight is quantized",
+        lambda state: change(state, lambda one: torch.quantize_per_tensor(one, 0.1, 0, torch.qint8)),
+    ),
+    "conversion": (
+        "inner.1.weight does not become torch.float32: not today",
+        lambda state: change(state, lambda one: one.as_subclass(Unwilling)),
+    ),
 }
 
 
+class Unwilling(torch.Tensor):
+    """A tensor that cannot be converted."""
+
+    def to(self, *args, **kwargs):
+        raise ArithmeticError("not today")
+
+
+def change(state, function):
+    """Of the last value, which would be written when all others are."""
+    state["inner.1.weight"] = function(state["inner.1.weight"])
+
+
+@pytest.mark.filterwarnings("ignore:.*quantized tensor creation functions")
 @roots
 @pytest.mark.parametrize(("match", "spoil"), WRONG_STATES.values(), ids=WRONG_STATES)
 def test_a_wrong_state_raises_on_all_and_loads_nothing(P_world, match, spoil, root):
@@ -175,5 +203,8 @@ def test_other_arguments_on_the_last_rank_raise_on_all(P_world):
     if job.size > 1:
         raises_everywhere(ValueError, "different things", lambda: sequential_state_dict(model, 1 if last else 0))
         raises_everywhere(ValueError, "different things", lambda: load_sequential(model, state, 1 if last else 0))
+        long = torch.nn.Sequential(OrderedDict({"x" * 300: torch.nn.PReLU(), "y" if last else "z": model.conv}))
+        said = raises_everywhere(ValueError, r"names=\.\.\.x+\.weight', '[yz]\.", lambda: sequential_state_dict(long))
+        assert len(said) < 1000
         model.norm = torch.nn.BatchNorm1d(4 if last else 3, dtype=torch.float64)
         raises_everywhere(ValueError, "norm.weight has other shapes", lambda: load_sequential(model, state))

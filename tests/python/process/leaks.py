@@ -73,22 +73,34 @@ def all_that_is_alive():
 
 
 def stays_constant(full, body, capsys):
-    """Repeats a body, after a fifth of the repetitions and some more have warmed it up; counts before and after."""
+    """Repeats a body, after a fifth of the repetitions and some more have warmed it up; counts before and after.
+
+    MPICH's own pools grow by 1 MiB now and then, where a rank is far behind. A leak grows each time, so that memory is
+    looked at again, twice at most.
+    """
     times = int(full * PART)
     for i in range(times // 5 + 300):
         body(i)
+    for _ in range(3):
+        everyones, grown = growth(times, body)
+        if job.rank == 0:
+            with capsys.disabled():
+                print(f"\n  {times} times: {everyones[0][1]}, grown by {grown}")
+        # The same judgement on all ranks.
+        assert all(before == after for before, after, _ in everyones), everyones
+        if all(grown[kind] < LIMITS[kind] for kind in grown):
+            return
+    raise AssertionError(f"grown by {grown}")
+
+
+def growth(times, body):
+    """What each rank has of MPI's objects before and after it repeats a body, and by how much its memory grows."""
     objects, before = all_that_is_alive()
     for i in range(times):
         body(i)
     objects_after, after = all_that_is_alive()
     everyones = job.allgather((objects, objects_after, {kind: after[kind] - before[kind] for kind in before}))
-    grown = {kind: max(mine[kind] for _, _, mine in everyones) for kind in before}
-    if job.rank == 0:
-        with capsys.disabled():
-            print(f"\n  {times} times: {objects_after}, grown by {grown}")
-    # The same judgement on all ranks.
-    assert all(before == after for before, after, _ in everyones), everyones
-    assert all(grown[kind] < LIMITS[kind] for kind in grown), grown
+    return everyones, {kind: max(mine[kind] for _, _, mine in everyones) for kind in before}
 
 
 def test_the_observer_sees_whatever_the_extension_calls():

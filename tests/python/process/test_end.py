@@ -79,14 +79,20 @@ SILENT = {
         """,
     "MPI.Finalize, and what is used afterwards": """
         y = layer(torch.ones(3))
+        same = distdl.Partition(MPI.COMM_WORLD)
         MPI.Finalize()
-        for use in (lambda: layer(torch.ones(3)), lambda: P.allgather_data(1), lambda: distdl.nn.Broadcast(P, P)):
-            try:
-                use()
-            except Exception as error:
-                assert "finalized" in str(error), error
-            else:
-                raise AssertionError("it did not raise")
+        raise_after_the_end(MPI.COMM_WORLD, layer, P)
+        assert P == same and hash(P) == hash(same) and "shape=[2]" in repr(P)
+        distdl.set_watchdog(5)
+        """,
+    "comm.Free, and what is used afterwards": """
+        comm = MPI.COMM_WORLD.Dup()
+        P, same = distdl.Partition(comm), distdl.Partition(comm)
+        layer = distdl.nn.AllSumReduce(P, [0])
+        layer(torch.ones(3))
+        comm.Free()
+        raise_after_the_end(MPI.COMM_WORLD, layer, P, freed=True)
+        assert P == same and hash(P) == hash(same) and "shape=[2]" in repr(P)
         """,
     "os._exit": "layer(torch.ones(3)); MPI.COMM_WORLD.Barrier(); MPI.Finalize(); os._exit(0)",
 }
@@ -102,7 +108,26 @@ def test_what_is_under_way_is_finished(program):
     assert status == 0, said
 
 
-QUIET = BEGINNING.replace("started = ", "# started = ")
+AFTER_THE_END = """
+def raise_after_the_end(bare, layer, P, freed=False):
+    uses = [
+        lambda: layer(torch.ones(3)), lambda: layer.start(torch.ones(3)), lambda: P.allgather_data(1),
+        lambda: distdl.nn.Broadcast(P, P), lambda: distdl.nn.DistributedMSELoss(P), lambda: distdl.nn.DistributedPad(P),
+        lambda: P.create_partition_union(P), lambda: P.create_partition_inclusive([0]),
+        lambda: distdl.functional.broadcast(torch.ones(3), P, P), lambda: distdl.nn.Broadcast(P, bare),
+        lambda: distdl.nn.HaloExchange(P, [[1, 1]]),
+    ]
+    if not freed:
+        uses += [lambda: distdl.Partition(bare), lambda: distdl.nn.DistributedMSELoss(bare)]
+    for use in uses:
+        try:
+            use()
+        except RuntimeError as error:
+            assert "finalized" in str(error), error
+        else:
+            raise AssertionError("it did not raise")
+"""
+QUIET = BEGINNING.replace("started = ", "# started = ") + AFTER_THE_END
 
 
 @pytest.mark.parametrize("program", SILENT.values(), ids=SILENT)

@@ -42,6 +42,16 @@ AT_ONCE = {
         "y = step().sum()\nif rank == 0: y.backward()\nelse: step()",
         "rank 0: AllSumReduce number 1, backward, at .*; rank 1: AllSumReduce number 1, at .* in step",
     ),
+    "other inputs of torch.autograd.grad": (
+        "z = other(x); loss = (step() * z).sum(); torch.autograd.grad(loss, [x, z][rank])",
+        r"rank 0: AllSumReduce number \d, backward, at .*; rank 1: the end of the program; a backward pass runs on a "
+        "rank only through calls on which its loss and the inputs of torch.autograd.grad depend",
+    ),
+    "a communicator freed on one rank": (
+        "comm = MPI.COMM_WORLD.Dup(); one = distdl.nn.AllSumReduce(distdl.Partition(comm), [0]); step()\n"
+        "if rank == 0: step()\ncomm.Free()",
+        "rank 0: AllSumReduce number 1, at .* in step; rank 1: freeing the communicator, at <string>:",
+    ),
     "a layer made on one rank": (
         "if rank == 0: distdl.nn.AllSumReduce(P, [0])",
         "rank 0: construction of AllSumReduce, at .*; rank 1: the end of the program",

@@ -9,7 +9,9 @@ import torch
 
 from distdl.collective.construction import PartitionLike
 from distdl.nn.attention.dropped import Dropping
+from distdl.nn.attention.geometry import Geometry
 from distdl.nn.attention.masks import check_columns, of_all_workers
+from distdl.nn.attention.operands import Call
 from distdl.nn.attention.plan import Plan
 from distdl.nn.layer import Described
 from distdl.nn.options import check_choice
@@ -31,8 +33,9 @@ class DistributedScaledDotProductAttention(Dropping):
             - "heads": tokens are exchanged for heads, so that each worker computes some heads of all tokens, and the
               results are exchanged back. Any number of heads; workers that get none idle.
             - "ring": each worker keeps its queries, and the keys and values visit it block after block. It needs as
-              many messages as there are workers, and no heads. With is_causal the workers of later tokens have more to
-              do: blocks of later keys are left out.
+              many messages as there are workers, and no heads. With is_causal and many tokens, each worker computes
+              with an early and with a late chunk of the queries, which travel for it, so that all of them have as much
+              to do.
             - None: "heads", but "ring" where there are fewer heads than workers along the sequence, or a mask has rows
               for all queries, which a ring leaves where they are.
 
@@ -47,8 +50,11 @@ class DistributedScaledDotProductAttention(Dropping):
         ValueError: on all ranks, if the tensors do not fit each other, there is both a mask and is_causal, or an option
             has no meaning.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its ranks. Second derivatives
-    take the memory of all scores.
+    Between the passes a worker keeps its blocks of the query, the key, the value and the result alone; what it computes
+    with of others travels again in the backward pass, in groups of heads where there is much of it. With dropout, or
+    for second derivatives, it keeps all scores of its queries. A backward pass without dropout takes one vote.
+
+    Constructing is collective over the communicator that P_x comes from, calling over its ranks.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html;
     S. A. Jacobs et al., "DeepSpeed Ulysses" (2023); H. Liu et al., "Ring Attention with Blockwise Transformers" (2023).
@@ -117,7 +123,8 @@ class DistributedScaledDotProductAttention(Dropping):
                 "the same without enable_gqa=True"
             )
         masks = self._masks(query, sum(key[-2]))
-        self._plan = Plan(type(self).__name__, self._grid, query, key, value[-1][0], masks, self.is_causal, self.method)
+        geometry = Geometry(type(self).__name__, self._grid, query, key, self.is_causal)
+        self._plan = Plan(geometry, value[-1][0], masks, self.method)
 
     def _check(self, tensors: Sequence[Sequence[Described]]) -> None:
         first = tensors[0][0]
@@ -177,5 +184,5 @@ class DistributedScaledDotProductAttention(Dropping):
             masks = [attn_mask.reshape(*(1,) * (dims - attn_mask.dim()), *attn_mask.shape)]
         q, k, v = (x.reshape(*(1,) * (dims - x.dim()), *x.shape) for x in (query, key, value))
         kept, differentiated = self.kept(self.dropout_p, 0, q), self.is_differentiated
-        result = self._plan(q, k, v, masks, self.scale, kept, differentiated=differentiated)
+        result = self._plan(Call(q, k, v, masks, self.scale, kept, differentiated=differentiated))
         return result.reshape(*query.shape[:-1], value.shape[-1])

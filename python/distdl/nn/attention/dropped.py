@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from distdl.nn.attention.geometry import intervals_of
-from distdl.nn.attention.plan import Kept
+from distdl.nn.attention.operands import Kept
 from distdl.nn.layer import Layer
 from distdl.nn.masks import random_mask
 from distdl.nn.precision import wide

@@ -16,10 +16,7 @@ from distdl.nn.attention.stacks import (
     Stack,
     are_equal,
 )
-from distdl.nn.attention.transformer import (
-    Activation,
-    name_of,
-)
+from distdl.nn.attention.transformer_layer import Activation, name_of
 from distdl.nn.layer import Layer
 from distdl.parameters.initial import fill
 

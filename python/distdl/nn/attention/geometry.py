@@ -12,6 +12,8 @@ from distdl.collective.grid import Grid
 from distdl.operators import Operator
 from distdl.parameters.layout import Interval, cut
 
+FEW = 1 << 18  # elements that travel as one message, or are computed at once, though this takes memory once more
+
 Sizes = Sequence[Sequence[int]]
 """The sizes of a tensor's blocks, by dimension."""
 
@@ -56,6 +58,11 @@ class Geometry:
             (start + first, start + last) for start, stop in self._heads for first, last in cut(stop - start, sequence)
         ]
 
+    def group_of_heads(self, groups: int) -> Geometry:
+        """The places of one of so many groups of heads, to each of which every worker contributes as many heads."""
+        query, key = ([*x[:-3], [n // groups for n in x[-3]], *x[-2:]] for x in (self.query, self.key))
+        return Geometry(self.layer, self.grid, query, key, self.causal)
+
     def _keys_of(self, heads: Interval) -> Interval:
         """The heads of keys that heads of queries look at."""
         start, stop = heads
@@ -86,6 +93,10 @@ class Geometry:
         """The exchange that brings the workers at each place along the sequence these columns of keys and values."""
         return self.exchange(self.grid, [*self._batch(), self.keys_of_line(), columns, [(0, features)]])
 
+    def fetch_rows(self, rows: Sequence[Interval], features: int) -> Operator:
+        """The exchange that brings the workers at each place along the sequence these rows of queries."""
+        return self.exchange(self.grid, [*self._batch(), self._heads, rows, [(0, features)]])
+
     def keys_for_all(self, features: int) -> Operator | None:
         """The exchange that brings each worker all keys and values of its heads; None where it has them."""
         places, total = self.grid.shape[-2], sum(self.key[-2])
@@ -99,10 +110,15 @@ class Geometry:
 
     def for_queries(self, x: torch.Tensor, place: int, by_heads: bool = False) -> torch.Tensor:
         """Keys or values, repeated for each of the heads of queries that look at them."""
-        chosen = self.chosen(x, place, by_heads)
+        chosen = self._chosen(x, place, by_heads)
         return x if chosen is None else x.index_select(-3, chosen)
 
-    def chosen(self, x: torch.Tensor, place: int, by_heads: bool = False) -> torch.Tensor | None:
+    def of_keys(self, x: torch.Tensor, like: torch.Tensor, place: int, by_heads: bool = False) -> torch.Tensor:
+        """The adjoint of `for_queries`; `like` has the shape of its argument."""
+        chosen = self._chosen(x, place, by_heads)
+        return x if chosen is None else torch.zeros_like(like).index_add_(-3, chosen, x)
+
+    def _chosen(self, x: torch.Tensor, place: int, by_heads: bool = False) -> torch.Tensor | None:
         """For each head of queries the number of the head among the keys that a worker has; None where they agree."""
         if self.group == 1:
             return None

@@ -9,11 +9,13 @@ import torch.nn.functional as F
 
 from distdl import operators
 from distdl.collective.grid import Grid
-from distdl.nn.attention.geometry import intervals_of
+from distdl.nn.attention.geometry import Geometry, intervals_of
 from distdl.nn.attention.masks import of_all_workers
-from distdl.nn.attention.plan import Kept, Plan
+from distdl.nn.attention.operands import Call, Kept
+from distdl.nn.attention.plan import Plan
 from distdl.nn.layer import Described, Layer
 from distdl.nn.precision import FLOATING
+from distdl.operators import Operator
 from distdl.parameters.initial import like_linear
 
 Parameters = Mapping[str, torch.Tensor]
@@ -75,6 +77,7 @@ class Projected:
         self.further = int(add_bias_kv) + int(add_zero_attn)
         self.dims = layer.grid.dim
         self.grid = attention_grid(layer.grid, batch_first)
+        self._gather_padding: Operator | None = None
         self._declare(layer)
 
     def _declare(self, layer: Layer) -> None:
@@ -118,43 +121,49 @@ class Projected:
         """
         self._leaves_out_mask = bool(is_causal and mask and not key_padding and not need_weights)
         causal = is_causal and (self._leaves_out_mask or not mask)
-        batch, rows, columns = self._extents(query)[0], self._extents(query)[1], self._extents(key)[1]
-        keys = sum(columns)
+        batch, rows = self._extents(query)
+        columns = self._extents(key)[1]
+        shapes = self._of_padding(names[0], key_padding, batch, columns)
+        of_mask = self._of_mask(names[1], mask, batch, rows, sum(columns))
+        shapes += [] if self._leaves_out_mask else of_mask
+        heads, size = [self.num_heads], [self.embed_dim // self.num_heads]
+        geometry = Geometry(self.name, self.grid, [batch, heads, rows, size], [batch, heads, columns, size], causal)
+        self.plan = Plan(geometry, size[0], shapes, self.method)
+
+    def _of_padding(
+        self, name: str, described: Sequence[Described], batch: Sequence[int], columns: Sequence[int]
+    ) -> list[list[list[int]]]:
+        """The shapes of all workers' paddings as masks of the plan; and what gathers those of all keys."""
         self._gather_padding = None
-        paddings = of_all_workers(self.name, names[0], key_padding, self.grid)
-        if paddings is not None:
-            for worker, (shape, dtype) in enumerate(paddings):
-                b, _, s, _ = self._place(worker)
-                expected = [columns[s]] if self.dims == 2 else [batch[b], columns[s]]
-                self._check_mask(names[0], worker, shape, dtype, [expected])
-            if len(columns) > 1:
-                line = self.grid.reshaped((len(batch), len(columns)))
-                everything = [(0, keys)] * len(columns)
-                self._gather_padding = operators.interval_exchange(
-                    self.name, line, line, [intervals_of(batch), everything]
-                )
-        shapes = [] if paddings is None else [[[batch[i], 1, 1, keys + self.further] for i in self._batches()]]
-        masks = of_all_workers(self.name, names[1], mask, self.grid)
-        if masks is not None:
-            found: list[list[int]] = [[]] * self.grid.size
-            for worker, (shape, dtype) in enumerate(masks):
-                b, _, s, _ = self._place(worker)
-                extents = [rows[s], keys]
-                self._check_mask(names[1], worker, shape, dtype, [extents, [batch[b] * self.num_heads, *extents]])
-                leading = [1, 1] if len(shape) == 2 else [batch[b], self.num_heads]
-                found[self._order(worker)] = [*leading, rows[s], keys + self.further]
-            shapes += [] if self._leaves_out_mask else [found]
-        size = self.embed_dim // self.num_heads
-        self.plan = Plan(
-            self.name,
-            self.grid,
-            [batch, [self.num_heads], rows, [size]],
-            [batch, [self.num_heads], columns, [size]],
-            size,
-            shapes,
-            causal,
-            self.method,
-        )
+        paddings = of_all_workers(self.name, name, described, self.grid)
+        if paddings is None:
+            return []
+        for worker, (shape, dtype) in enumerate(paddings):
+            b, _, s, _ = self._place(worker)
+            expected = [columns[s]] if self.dims == 2 else [batch[b], columns[s]]
+            self._check_mask(name, worker, shape, dtype, [expected])
+        keys = sum(columns)
+        if len(columns) > 1:
+            line = self.grid.reshaped((len(batch), len(columns)))
+            everything = [(0, keys)] * len(columns)
+            self._gather_padding = operators.interval_exchange(self.name, line, line, [intervals_of(batch), everything])
+        return [[[batch[i], 1, 1, keys + self.further] for i in self._batches()]]
+
+    def _of_mask(
+        self, name: str, described: Sequence[Described], batch: Sequence[int], rows: Sequence[int], keys: int
+    ) -> list[list[list[int]]]:
+        """The shapes of all workers' masks as masks of the plan."""
+        masks = of_all_workers(self.name, name, described, self.grid)
+        if masks is None:
+            return []
+        found: list[list[int]] = [[]] * self.grid.size
+        for worker, (shape, dtype) in enumerate(masks):
+            b, _, s, _ = self._place(worker)
+            extents = [rows[s], keys]
+            self._check_mask(name, worker, shape, dtype, [extents, [batch[b] * self.num_heads, *extents]])
+            leading = [1, 1] if len(shape) == 2 else [batch[b], self.num_heads]
+            found[self._order(worker)] = [*leading, rows[s], keys + self.further]
+        return [found]
 
     def _extents(self, sizes: Sequence[Sequence[int]]) -> tuple[Sequence[int], Sequence[int]]:
         """The blocks of the batch and of the tokens."""
@@ -203,11 +212,8 @@ class Projected:
         q, k, v = self._projections(parameters, query, key, value)
         further = self._further(parameters, q) if self.further else None
         masks = self._masks(key_padding, None if self._leaves_out_mask else mask)
-        weights = None
-        if need_weights:
-            y, weights = self.plan.weights(q, k, v, masks, None, kept, further)
-        else:
-            y = self.plan(q, k, v, masks, None, kept, further, differentiated)
+        call = Call(q, k, v, masks, None, kept, further, differentiated)
+        y, weights = self.plan.weights(call) if need_weights else (self.plan(call), None)
         y = y.transpose(1, 2).reshape(y.shape[0], y.shape[2], self.embed_dim)
         y = F.linear(y, parameters[f"{self.prefix}out_proj.weight"], parameters.get(f"{self.prefix}out_proj.bias"))
         if self.dims == 2:

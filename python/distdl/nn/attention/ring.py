@@ -2,224 +2,229 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
 
-from distdl.nn.attention.geometry import Geometry, moved
-from distdl.nn.attention.kernel import (
-    Masks,
-    Rule,
-    apart,
-    apart_backward,
-    composed,
-    finite,
-    flash_backward,
-    is_large,
-    recomputed,
-)
+from distdl.nn.attention.flash import Derived, Found, attended, gradients, merged
+from distdl.nn.attention.geometry import Geometry
+from distdl.nn.attention.moves import Move
+from distdl.nn.attention.operands import Operands, Rule
 from distdl.nn.precision import wide
-from distdl.operators import Operator, Started
+from distdl.operators import Started
+from distdl.parameters.layout import Interval, cut
 
-Context: TypeAlias = torch.autograd.function.FunctionCtx
-Found: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # output, largest score, and sum, as of `apart`
+
+class Piece:
+    """Keys and values that arrive together.
+
+    Args:
+        columns: of the keys.
+        move: the exchange that brings them; None for those that this worker has.
+    """
+
+    def __init__(self, columns: Interval, move: Move | None) -> None:
+        self.columns, self.move = columns, move
+        self._started: list[Started] = []
+
+    def start(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Let keys and values travel. Collective."""
+        if self.move is not None:
+            self._started = [self.move.start(x) for x in tensors]
+
+    def wait(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Keys and values."""
+        started, self._started = self._started, []
+        return list(tensors) if self.move is None else [one.wait() for one in started]
+
+    def returned(self, tensors: Sequence[torch.Tensor], like: torch.Tensor) -> Sequence[torch.Tensor]:
+        """What the gradients of keys and values add to those of the blocks that they came from. Collective."""
+        return tensors if self.move is None else [self.move.adjoint(x, like) for x in tensors]
 
 
 class Ring:
     """Each worker fetches the keys and values of the worker t places before it, for t = 0, 1, ...
 
-    The next block travels while one is computed with. Blocks that a causal worker looks at in part travel in part.
+    The next keys travel while the worker computes with others. Where a causal worker looks at a part of a block, this
+    part travels.
+
+    A causal ring of n workers is balanced if its queries and keys are cut into 2n chunks, of which worker s computes
+    with chunks s and 2n - 1 - s. Then each step takes each worker the time of two chunks: the late chunk of its queries
+    looks at each early chunk of keys, and of the early chunk with an early one, and the late chunk with a late one,
+    exactly one pair is not in the future.
 
     Args:
         geometry: the blocks.
-        keys: the exchange that brings each worker all keys, for second derivatives.
-        features: of the values.
+        features: of keys, and of values.
+        balanced: whether a causal ring is balanced: it moves queries, too.
+
+    Source: W. Brandon et al., "Striped Attention" (2023), for the idea to balance; the chunks are those of J. Zhu,
+    "zigzag ring attention" (2024).
     """
 
-    def __init__(self, geometry: Geometry, keys: Operator | None, features: int) -> None:
-        self.geometry, self.keys = geometry, keys
-        g, places = geometry, geometry.grid.shape[-2]
-        self._own = g.grid.place[-2] if g.grid.active else 0
-        self._columns: list[tuple[int, int]] = []
-        # Of keys and of values: one message for both would take the memory of both once more.
-        self._fetches: list[tuple[Operator, Operator] | None] = []
-        for t in range(places):
-            columns = [self._seen(s, (s - t) % places) for s in range(places)]
-            stays = t == 0 and g.has_its_heads()
-            self._columns.append(g.columns[self._own] if stays else columns[self._own])
-            self._fetches.append(None if stays else (g.fetch(columns, g.key[-1][0]), g.fetch(columns, features)))
+    def __init__(self, geometry: Geometry, features: tuple[int, int], balanced: bool) -> None:
+        self.geometry = g = geometry
+        places, own = g.grid.shape[-2], g.grid.place[-2] if g.grid.active else 0
+        rows, steps = _zigzag(g, places) if balanced else _in_order(g, places)
+        self._rows = [one[own] for one in rows]
+        self._queries = [Move(partial(g.fetch_rows, one), features) for one in rows] if balanced else None
+        self._steps = [[Piece(one[own], Move(partial(g.fetch, one), features)) for one in step] for step in steps]
+        if not balanced and g.has_its_heads():
+            self._steps[0] = [Piece(g.columns[own], None)]
 
-    def _seen(self, place: int, block: int) -> tuple[int, int]:
-        """The columns of a block that queries at a place along the sequence look at."""
-        start, stop = self.geometry.columns[block]
-        if self.geometry.causal:
-            stop = min(stop, self.geometry.rows[place][1])
-        return (start, stop) if start < stop else (0, 0)
+    def forward(self, own: Operands) -> Found:
+        """The results of this worker's queries, and what is known of the queries that it computes with."""
+        found: list[Found | None] = [None] * len(self._rows)
+        queries = self._there(own.q)
+        for pieces, arrived in self._arrivals(own):
+            for piece, tensors in zip(pieces, arrived, strict=True):
+                for i, q in enumerate(queries):
+                    if self._sees(i, piece) or found[i] is None:
+                        more = attended(self._operands(i, q, piece, tensors, own))
+                        before = found[i]
+                        found[i] = Found(wide(more.output), *more[1:]) if before is None else merged(before, more)
+        known = [one for one in found if one is not None]
+        outputs = [one.output.to(own.q.dtype) for one in known]
+        return Found(self._back(outputs, own.q), *(torch.cat([one[i] for one in known], -1) for i in (1, 2)))
 
-    def __call__(
+    def backward(self, gradient: torch.Tensor, own: Operands, found: Found, wanted: Sequence[bool]) -> Derived:
+        """The gradients of this worker's blocks, and of the masks that are wanted."""
+        queries, outputs, given = (self._there(x) for x in (own.q, found.output, gradient))
+        known = zip(*(one.split([q.shape[-2] for q in queries], -1) for one in found[1:]), strict=True)
+        parts = [
+            _Part(q, grad, Found(output, *statistics))
+            for q, grad, output, statistics in zip(queries, given, outputs, known, strict=True)
+        ]
+        del queries, outputs, given
+        of_masks = [torch.zeros_like(wide(mask)) if one else None for mask, one in zip(own.masks, wanted, strict=True)]
+        totals: list[torch.Tensor | None] = [None, None]
+        for pieces, arrived in self._arrivals(own):
+            for piece, tensors in zip(pieces, arrived, strict=True):
+                of_piece = self._of_piece(piece, tensors, parts, own, of_masks)
+                tensors.clear()  # for what follows takes memory, too
+                for i, x in enumerate(piece.returned(of_piece, own.k)):
+                    totals[i] = _plus(totals[i], x)
+                del of_piece
+        of_queries = [_zeros_unless(part.total, part.q).to(own.q.dtype) for part in parts]
+        k, v = (_zeros_unless(total, x).to(x.dtype) for total, x in zip(totals, (own.k, own.v), strict=True))
+        return self._back(of_queries, own.q), k, v, of_masks
+
+    def _of_piece(
         self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        masks: Masks,
-        scale: float,
-        differentiated: bool = False,
-    ) -> torch.Tensor:
-        """The results of this worker's queries.
+        piece: Piece,
+        tensors: Sequence[torch.Tensor],
+        parts: Sequence[_Part],
+        own: Operands,
+        of_masks: Sequence[torch.Tensor | None],
+    ) -> list[torch.Tensor]:
+        """The gradients of keys and values that arrived; those of queries and masks are added up."""
+        totals: list[torch.Tensor | None] = [None, None]
+        for i, part in enumerate(parts):
+            if not self._sees(i, piece):
+                continue
+            x = self._operands(i, part.q, piece, tensors, own)
+            of = gradients(part.gradient, x, part.found, any(one is not None for one in of_masks))
+            part.total = _plus(part.total, of.q)
+            for j, one in enumerate((of.k, of.v)):
+                totals[j] = _plus(totals[j], self._summed(one, tensors[j]))
+            for total, seen in zip(of_masks, x.masks, strict=True):
+                if total is not None and of.scores is not None:
+                    self._columns(total, piece).add_(of.scores.sum_to_size(seen.shape))
+        return [_zeros_unless(total, x).to(x.dtype) for total, x in zip(totals, tensors, strict=True)]
 
-        Args:
-            q, k, v, masks: this worker's blocks.
-            scale: of the scores.
-            differentiated: whether any worker's tensors require gradients: then all take part in the backward pass.
-        """
-        if differentiated:
-            q, k, v = (x if x.requires_grad else x.detach().requires_grad_() for x in (q, k, v))
-        result: torch.Tensor = _Ring.apply(q, k, v, self, scale, *masks)
-        return result
-
-    def blocks(self, k: torch.Tensor, v: torch.Tensor, masks: Masks, scale: float) -> Iterator[Block]:
-        """The blocks of keys and values, one after the other."""
-        g = self.geometry
-        started: dict[int, list[Started]] = {}
+    def _arrivals(self, own: Operands) -> Iterator[tuple[list[Piece], list[list[torch.Tensor]]]]:
+        """The pieces of each step with their keys and values."""
+        tensors = own.k, own.v
 
         def start(t: int) -> None:
-            fetch = self._fetches[t] if t < len(self._fetches) else None
-            if fetch is not None:
-                started[t] = [move.start(x) for move, x in zip(fetch, (k, v), strict=True)]
+            for piece in self._steps[t] if t < len(self._steps) else ():
+                piece.start(tensors)
 
         start(0)
-        for t, fetch in enumerate(self._fetches):
+        for t, pieces in enumerate(self._steps):
             start(t + 1)
-            here = [k, v] if fetch is None else [call.wait() for call in started.pop(t)]
-            rule = Rule(scale, g.reach(self._columns[t][0]) if g.causal else None)
-            yield Block(here, [self.part(mask, t) for mask in masks], rule, fetch)
-            del here
+            yield pieces, [piece.wait(tensors) for piece in pieces]
 
-    def part(self, mask: torch.Tensor, t: int) -> torch.Tensor:
-        """What a mask says of the keys of block t."""
-        start, stop = self._columns[t]
+    def _sees(self, i: int, piece: Piece) -> bool:
+        """Whether queries of part i look at a piece."""
+        start, stop = piece.columns
+        return start < stop and (not self.geometry.causal or start < self._rows[i][1])
+
+    def _operands(
+        self, i: int, q: torch.Tensor, piece: Piece, tensors: Sequence[torch.Tensor], own: Operands
+    ) -> Operands:
+        """Queries of part i, and a piece for their heads."""
+        reach = self._rows[i][0] - piece.columns[0] if self.geometry.causal else None
+        place = self.geometry.grid.place[-3]
+        k, v = (self.geometry.for_queries(x, place) for x in tensors)
+        return Operands(q, k, v, [self._columns(mask, piece) for mask in own.masks], Rule(own.rule.scale, reach))
+
+    def _columns(self, mask: torch.Tensor, piece: Piece) -> torch.Tensor:
+        """What a mask says of the keys of a piece."""
+        start, stop = piece.columns
         return mask if mask.shape[-1] == 1 else mask[..., start:stop]
 
-    def summed(self, gradient: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """The adjoint of `repeated`."""
-        chosen = self.geometry.chosen(like, self.geometry.grid.place[-3])
-        return gradient if chosen is None else torch.zeros_like(like).index_add_(-3, chosen, gradient)
+    def _summed(self, gradient: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """The gradient of keys or values from that for the heads of queries."""
+        return self.geometry.of_keys(gradient, like, self.geometry.grid.place[-3])
 
-    def repeated(self, x: torch.Tensor) -> torch.Tensor:
-        """Keys or values for the heads of this worker's queries."""
-        return self.geometry.for_queries(x, self.geometry.grid.place[-3])
+    def _there(self, x: torch.Tensor) -> list[torch.Tensor]:
+        """The rows that this worker computes with, by part."""
+        return [x] if self._queries is None else [move(x) for move in self._queries]
 
-
-class Block(NamedTuple):
-    """A block of keys and values, and what brought it here."""
-
-    here: list[torch.Tensor]  # emptied by whoever needs them no longer
-    masks: Masks
-    rule: Rule
-    fetch: tuple[Operator, Operator] | None
-
-
-class _Ring(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Context,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        ring: Ring,
-        scale: float,
-        *masks: torch.Tensor,
-    ) -> torch.Tensor:
-        found: Found | None = None
-        for block in ring.blocks(k, v, masks, scale):
-            keys, values = map(ring.repeated, block.here)
-            more = apart(q, keys, values, block.masks, block.rule)
-            del keys, values
-            found = (wide(more[0]), *more[1:]) if found is None else _merged(found, more)
-        assert found is not None
-        output = found[0].to(q.dtype)
-        ctx.save_for_backward(q, k, v, output, *found[1:], *masks)
-        ctx.ring, ctx.scale = ring, scale
-        return output
-
-    @staticmethod
-    def backward(ctx: Context, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        q, k, v, output, largest, sums, *masks = ctx.saved_tensors
-        ring, wanted = ctx.ring, ctx.needs_input_grad[5:]
-        if torch.is_grad_enabled():  # for second derivatives, which the kernel does not have
-            return _recomputed(ctx, (q, k, v), masks, gradients[0])
-        logarithms = largest + sums.log()
-        by_kernel = not any(wanted) and not is_large(logarithms)
-        totals: list[torch.Tensor] = []
-        of_masks = [torch.zeros_like(wide(mask)) if one else None for mask, one in zip(masks, wanted, strict=True)]
-        for t, block in enumerate(ring.blocks(k, v, masks, ctx.scale)):
-            keys, values = map(ring.repeated, block.here)
-            given, rules = (gradients[0], q, keys, values, output), (block.masks, block.rule)
-            if by_kernel:
-                of_block = list(flash_backward(*given, logarithms, *rules))
-            else:
-                *of_block, of_scores = apart_backward(*given, largest, sums, *rules)
-                for mine, seen in zip(of_masks, block.masks, strict=True):
-                    if mine is not None:
-                        ring.part(mine, t).add_(of_scores.sum_to_size(seen.shape))
-                del of_scores
-            del keys, values, given
-            for i in (1, 2):
-                of_block[i] = ring.summed(of_block[i], block.here[i - 1])
-            block.here.clear()  # for what follows takes memory, too
-            for i, whole in enumerate((q, k, v)):
-                mine, of_block[i] = of_block[i], whole.new_empty(0)
-                if i > 0 and block.fetch is not None:
-                    mine = block.fetch[i - 1].adjoint(whole, mine)
-                if len(totals) <= i:
-                    totals.append(wide(mine))
-                else:
-                    totals[i] += mine
-        found = (total.to(x.dtype) for total, x in zip(totals, (q, k, v), strict=True))
-        return (
-            *found,
-            None,
-            None,
-            *(None if one is None else one.to(mask.dtype) for one, mask in zip(of_masks, masks, strict=True)),
-        )
+    def _back(self, parts: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+        """This worker's rows, from the parts of all workers."""
+        if self._queries is None:
+            return parts[0]
+        total, *others = (move.adjoint(x, like) for move, x in zip(self._queries, parts, strict=True))
+        for one in others:
+            total += one  # each element is 0 but in one of them
+        return total
 
 
-def _merged(found: Found, more: Found) -> Found:
-    """The results over two sets of keys as those over both; what was found is overwritten.
+class _Part:
+    """Queries that a worker computes with, the gradient of their output, what they found, and their gradient so far."""
 
-    The largest score is kept apart from the sum: beside a score of -1e9 the logarithm of the sum would be lost.
-    """
-    largest = torch.maximum(found[1], more[1])
-    mine = found[2] * (found[1] - finite(largest)).exp()
-    others = more[2] * (more[1] - finite(largest)).exp()
-    sums = mine + others
-    divisor = sums.masked_fill(sums == 0.0, 1.0)  # a query that looks at no key keeps weights of 0
-    total = found[0].mul_((mine / divisor).unsqueeze(-1))
-    total += wide(more[0]) * (others / divisor).unsqueeze(-1)
-    return total, largest, sums
+    def __init__(self, q: torch.Tensor, gradient: torch.Tensor, found: Found) -> None:
+        self.q, self.gradient, self.found = q, gradient, found
+        self.total: torch.Tensor | None = None
 
 
-def _recomputed(
-    ctx: Context, inputs: tuple[torch.Tensor, ...], masks: list[torch.Tensor], gradient: torch.Tensor
-) -> tuple[torch.Tensor | None, ...]:
-    """The gradients, which can be differentiated further."""
-    learned = [i for i, one in enumerate(ctx.needs_input_grad[5:]) if one]
-
-    def whole(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *own: torch.Tensor) -> torch.Tensor:
-        used = list(masks)
-        for i, mask in zip(learned, own, strict=True):
-            used[i] = mask
-        return _whole(q, k, v, ctx.ring, used, ctx.scale)
-
-    found = recomputed(whole, (*inputs, *(masks[i] for i in learned)), gradient)
-    of_masks = dict(zip(learned, found[3:], strict=True))
-    return *found[:3], None, None, *(of_masks.get(i) for i in range(len(masks)))
+def _plus(total: torch.Tensor | None, more: torch.Tensor) -> torch.Tensor:
+    """A sum, which takes over its first term."""
+    return wide(more) if total is None else total.add_(more)
 
 
-def _whole(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ring: Ring, masks: Masks, scale: float) -> torch.Tensor:
-    """The same of operations that torch differentiates any number of times."""
-    g = ring.geometry
-    k, v = moved(ring.keys, k, v)
-    rule = Rule(scale, g.reach(0) if g.causal else None)
-    return composed(q, ring.repeated(k), ring.repeated(v), masks, rule)[0]
+def _zeros_unless(total: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(like) if total is None else total
+
+
+def _in_order(g: Geometry, places: int) -> tuple[list[list[Interval]], list[list[list[Interval]]]]:
+    """The rows of queries by part and place, and the columns of keys by step, piece and place."""
+
+    def seen(place: int, block: int) -> Interval:
+        start, stop = g.columns[block]
+        if g.causal:
+            stop = min(stop, g.rows[place][1])
+        return (start, stop) if start < stop else (0, 0)
+
+    return [g.rows], [[[seen(s, (s - t) % places) for s in range(places)]] for t in range(places)]
+
+
+def _zigzag(g: Geometry, places: int) -> tuple[list[list[Interval]], list[list[list[Interval]]]]:
+    """The same for a causal ring that is balanced."""
+    chunks, keys = cut(g.rows[-1][1], 2 * places), g.columns[-1][1]
+    last = 2 * places - 1
+
+    def columns(chunk: int) -> Interval:
+        start, stop = chunks[chunk]
+        stop = min(stop, keys)
+        return (start, stop) if start < stop else (0, 0)
+
+    steps = []
+    for t in range(places):
+        of = [(s - t) % places for s in range(places)]
+        late = [columns(last - j) if j >= s else (0, 0) for s, j in enumerate(of)]
+        steps.append([[columns(j) for j in of], late])
+    return [[chunks[s] for s in range(places)], [chunks[last - s] for s in range(places)]], steps

@@ -10,12 +10,8 @@ import torch.nn.functional as F
 
 from distdl.collective.construction import PartitionLike
 from distdl.nn.attention.dropped import Dropping
-from distdl.nn.attention.transformer import (
-    DistributedTransformerDecoderLayer,
-    DistributedTransformerEncoderLayer,
-    TransformerLayer,
-    name_of,
-)
+from distdl.nn.attention.transformer import DistributedTransformerDecoderLayer, DistributedTransformerEncoderLayer
+from distdl.nn.attention.transformer_layer import TransformerLayer, name_of
 from distdl.nn.layer import Layer
 from distdl.nn.options import integer
 from distdl.parameters.initial import Initializer

@@ -19,8 +19,8 @@ def check_partition(layer: str, grid: Grid) -> None:
     if grid.known and (len(grid.shape) not in (2, 3) or grid.shape[-1] != 1):
         raise ValueError(
             f"{layer}: P_x has shape {list(grid.shape)}; it must be [batch, sequence, 1] with batch_first, [sequence, "
-            "batch, 1] without, or [sequence, 1]. Each head looks at all features of a token, so these are not split; "
-            "split the sequence, whose tokens are exchanged for heads"
+            "batch, 1] without, or [sequence, 1]. Each projection reads all features of a token, so these are not "
+            "split; split the sequence, whose tokens are exchanged for heads. Repartition brings split features there"
         )
 
 

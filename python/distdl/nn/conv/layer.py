@@ -14,6 +14,7 @@ from distdl.nn.conv.grid import ConvGrid, check_groups
 from distdl.nn.conv.halo import HaloConvolution, Sliding, fit
 from distdl.nn.layer import Layer
 from distdl.nn.options import check_choice, integer, per_dimension
+from distdl.nn.overwritten import unless_overwritten
 from distdl.nn.precision import HALF
 from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Interval, Resizing, as_of, blocks_of_outputs, intervals_of
 from distdl.nn.windows.reader import Reader
@@ -188,7 +189,7 @@ class ConvLayer(Layer):
             block, b = cut(self.out_channels, self._grid.p_out)[i], self._grid.batched
             batch = [sizes[0][self._grid.workers.place[0]]] if b else []
             self._result_shape = [*batch, *(stop - start for start, stop in (block, *self._outputs))]
-            channels = math.prod(self.layouts["weight"].used_shape[:2])
+            channels = math.prod(self.layouts[self._parameter_names[0]].used_shape[:2])
             self._computes = 0 not in self._result_shape and channels > 0
             self._adds_bias = j == 0  # column 0 does
 
@@ -234,6 +235,9 @@ class ConvLayer(Layer):
 
     def convolve_blocks(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the layer to this rank's block of the input."""
+        return unless_overwritten(type(self).__name__, input, self._convolved(input))
+
+    def _convolved(self, input: torch.Tensor) -> torch.Tensor:
         grid = self._grid
         if self._halo_convolution is not None:
             parameters = self.start_parameters()

@@ -202,7 +202,10 @@ class Loss(CheckedLayer):
 
     def losses(self, reduction: str, *tensors: torch.Tensor) -> torch.Tensor:
         """The losses of this worker's blocks, or their sum, where no loss has parts on several workers."""
-        return type(self).function(*tensors, **self.arguments(tensors), reduction=reduction)
+        # For the sum of no losses, F.multi_margin_loss and F.multilabel_margin_loss return memory as it was.
+        nothing = reduction == "sum" and not tensors[0].numel()
+        losses = type(self).function(*tensors, **self.arguments(tensors), reduction="none" if nothing else reduction)
+        return losses.sum() if nothing else losses
 
     def split_sum(self, *tensors: torch.Tensor) -> torch.Tensor:
         """This worker's part of the sum of all losses, where losses have parts on several workers."""

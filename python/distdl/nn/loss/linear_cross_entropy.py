@@ -134,6 +134,7 @@ class DistributedLinearCrossEntropyLoss(Layer):
         return self.linear._declared_parameters()
 
     def set_up(self) -> None:
+        self.blocks(self.grid)  # raises where the blocks of the features do not fit together
         probabilities = [1 for _, dtype in self.structure(self._logits, 1) if dtype.is_floating_point]
         if probabilities and self.ignore_index is not None:
             name, ignored = type(self).__name__, self.ignore_index

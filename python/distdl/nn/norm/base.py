@@ -16,6 +16,8 @@ from distdl.nn.windows.blocks import as_of
 
 def number(layer: str, value: object, name: str) -> float:
     """An option as a float. Raises a TypeError if it is none."""
+    if isinstance(value, bool):
+        raise TypeError(f"{layer}: {name}={value!r} is not a number")
     try:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
@@ -144,10 +146,6 @@ class ChannelNorm(Norm):
         if self.layouts:
             self.check_balanced(self._channels, self.num_features, "num_features")
         return sizes
-
-    def compared_each_call(self) -> str:
-        """``track_running_stats`` as well, which may be set at any time, as in torch.nn."""
-        return f"{super().compared_each_call()}, track_running_stats={bool(self.track_running_stats)}"
 
     @property
     def uses_statistics_of_input(self) -> bool:

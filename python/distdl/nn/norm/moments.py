@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from distdl import operators
 from distdl.collective.grid import Grid
-from distdl.nn.norm.in_pieces import moments, per_channel
+from distdl.nn.norm.block_moments import moments, per_channel
 
 
 @dataclass(frozen=True)

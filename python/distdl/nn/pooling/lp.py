@@ -37,8 +37,10 @@ class _DistributedLPPool(AveragingPool):
             self.norm_type = float(norm_type)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{type(self).__name__}: norm_type={norm_type!r} is not a number") from error
-        if self.norm_type == 0:
-            raise ZeroDivisionError(f"{type(self).__name__}: norm_type must not be zero")
+        try:
+            F.lp_pool1d(torch.ones(1, 1, 1), self.norm_type, 1)
+        except (ValueError, ZeroDivisionError) as error:  # for 0; versions of torch differ in which they raise
+            raise type(error)(f"{type(self).__name__}: norm_type must not be zero") from error
 
     def pool(self, x: torch.Tensor) -> torch.Tensor:
         """The steps of torch.nn.functional.lp_pool, from powers or magnitudes of the elements inside of the tensor."""
@@ -74,7 +76,7 @@ _DOCUMENTATION = """Applies {dims}-d power-average pooling to a partitioned tens
 
     Raises:
         ValueError: on all ranks, if the partition or output_blocks is not as described.
-        ValueError, TypeError, ZeroDivisionError: on all ranks, if norm_type is not a number, or is 0.
+        ValueError, TypeError, ZeroDivisionError: on all ranks, as in torch, if norm_type is not a number, or is 0.
         RuntimeError: on all ranks, where torch.nn raises it for the options or the size of the input.
 
     Constructing is collective over the communicator that P_x comes from, calling over its workers.

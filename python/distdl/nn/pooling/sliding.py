@@ -96,9 +96,13 @@ class _DistributedMaxPool(SlidingPool):
 
         def compute(x: torch.Tensor) -> torch.Tensor:
             nonlocal indices
+            # torch takes gradients of any strides, except for those of 3-d windows without batch.
+            alone = self.dims == 3 and x.dim() == 4
             pooled, indices = self._functions[self.dims](
-                x, self.kernel_size, self.stride, 0, self.dilation, return_indices=True
+                x.unsqueeze(0) if alone else x, self.kernel_size, self.stride, 0, self.dilation, return_indices=True
             )
+            if alone:
+                pooled, indices = pooled.squeeze(0), indices.squeeze(0)
             lowest = lowest_of(x.dtype)
             if min(self._starts()) < 0 and bool((pooled == lowest).any()):
                 indices = self._inside(indices, x)
@@ -145,6 +149,15 @@ class AveragingPool(SlidingPool):
 
     count_include_pad: bool = True
     divisor_override: int | None = None
+
+    def check_input(self, dtype: torch.dtype) -> None:
+        super().check_input(dtype)
+        space = self.extents[-self.dims :]
+        if self.dims == 3 and any(n < k for n, k in zip(space, self.kernel_size, strict=True)):  # padding is no help
+            raise RuntimeError(
+                f"{type(self).__name__}: the input has {space} elements in space and kernel_size={self.kernel_size}; "
+                "as in torch.nn, a 3-d window may not be larger than the input"
+            )
 
     def outputs(self, read: torch.Tensor) -> torch.Tensor:
         return self.on_block(self.pool, read)

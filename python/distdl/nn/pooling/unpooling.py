@@ -79,13 +79,6 @@ class _DistributedMaxUnpool(CheckedLayer):
                 f"{type(self).__name__}: output_size={given!r}; it has to be a sequence of ints, or None"
             ) from error
 
-    def looked_at(self, inputs: Sequence[object]) -> Sequence[object]:
-        input, *indices = super().looked_at(inputs)
-        if indices and not isinstance(indices[0], torch.Tensor):
-            problem = f"are of type {type(indices[0]).__name__}; they have to be a torch.Tensor"
-            return [input, TypeError(problem)]
-        return [input, *indices]
-
     def _check_structure(self) -> None:
         """Raise where torch.nn does for the shapes and dtypes of the tensors on any worker."""
         name, inputs, indices = type(self).__name__, self.structure(self.grid), self.structure(self.grid, tensor=1)

@@ -98,7 +98,8 @@ class DistributedPad(Layer):
                 window = _core.Window(1, padding=(left, right))
                 blocks = blocks_of_outputs(window, [stop - start for start, stop in blocks], self.output_blocks)
             reads.append([(start - left, stop - left) for start, stop in blocks])
-        self._read = Reader("DistributedPad", self.grid, self.grid, extents, reads, self.mode, self.value or 0.0)
+        value = self.value or 0.0 if max(self.pad, default=0) > 0 else 0.0  # which may not fit the dtype: see above
+        self._read = Reader("DistributedPad", self.grid, self.grid, extents, reads, self.mode, value)
 
     def _widths(self, d: int, dims: int) -> tuple[int, int]:
         at = 2 * (dims - 1 - d)
@@ -107,8 +108,9 @@ class DistributedPad(Layer):
     def _refuse_as_torch(self, extents: list[int], dtype: torch.dtype) -> None:
         with as_of(type(self).__name__):
             F.pad(torch.empty(extents, device="meta"), self.pad, self.mode, self.value)
-            # torch checks dtype and value only when it computes: here a tensor of one element.
-            widths = [1 if self.mode == "constant" else 0] * len(self.pad)
+            # torch checks dtype and value only when it computes: here a tensor of one element. Where it only crops, it
+            # does not look at the value.
+            widths = [int(self.mode == "constant" and width > 0) for width in self.pad]
             F.pad(torch.zeros([1] * len(extents), dtype=dtype), widths, self.mode, self.value)
 
     def _crop(self, d: int, left: int, right: int, blocks: list[Interval]) -> tuple[int, int, list[Interval]]:

@@ -60,6 +60,7 @@ class DistributedUpsample(AdaptiveLayer):
     mode: str
     align_corners: bool | None = None
     recompute_scale_factor: bool | None = None
+    saves_input = False
     spatial_dims: ClassVar[tuple[int, ...]] = (1, 2, 3)
 
     def __init__(
@@ -109,7 +110,7 @@ class DistributedUpsample(AdaptiveLayer):
         each = list(zip(sizes, factors, strict=True))
         if mode == "area":
             return [_core.AdaptiveWindows(size, factor) for size, factor in each]
-        self._kernel = mode if mode in _TAPS else "cubic" if mode == "bicubic" else "linear"
+        self._kernel = kernel_of(mode)
         keeps_factor = self.size is None and not self.recompute_scale_factor
         corners = bool(self.align_corners)
         return [_core.Interpolation(self._kernel, size, factor, corners, keeps_factor) for size, factor in each]
@@ -154,26 +155,14 @@ class DistributedUpsample(AdaptiveLayer):
     def outputs(self, read: torch.Tensor) -> torch.Tensor:
         if self.mode == "area":
             return self.average(read)
-        result = wide(read) if self._weighted else read
-        # The last dimension first, as in torch's kernels.
-        for d, (inputs, weights) in reversed(list(enumerate(self._taps, start=-self.dims))):
-            taps = [result.index_select(d, tap.to(read.device)) for tap in inputs]
-            if not self._weighted:
-                (result,) = taps
-                continue
-            factors = weights.to(result).view(len(taps), -1, *[1] * (-d - 1))
-            # Rounded as in torch's kernels, which are compiled to round the second product and fuse the others.
-            result = taps[1] * factors[1]
-            for i in (0, *range(2, len(taps))):
-                result = torch.addcmul(result, taps[i], factors[i])
-        return result.to(read.dtype)
+        return interpolated(wide(read) if self._weighted else read, self._taps, self._weighted).to(read.dtype)
 
     def _taps_of(self, dtype: torch.dtype) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """For each spatial dimension the positions of the taps in the box that this worker read, and their weights.
 
         Both are of shape [taps, outputs].
         """
-        vectorized = self.dims == 2 and sum(along.m for along in self.own) <= _VECTORIZED
+        vectorized = is_vectorized([along.m for along in self.own])
         taps = []
         for resizing, along in zip(self._by_dimension, self.own, strict=True):
             assert isinstance(resizing, _core.Interpolation)
@@ -182,6 +171,34 @@ class DistributedUpsample(AdaptiveLayer):
             positions = torch.tensor(inputs, dtype=torch.long).view(shape) - along.reads[0]
             taps.append((positions, torch.tensor(weights, dtype=torch.double).view(shape)))
         return taps
+
+
+def kernel_of(mode: str) -> str:
+    """The kernel along each dimension of a mode with weights or of the nearest input."""
+    return mode if mode in _TAPS else "cubic" if mode == "bicubic" else "linear"
+
+
+def is_vectorized(sizes: Sequence[int]) -> bool:
+    """Whether torch computes a result of these sizes in space by its vectorized kernels, which round differently."""
+    return len(sizes) == 2 and sum(sizes) <= _VECTORIZED
+
+
+def interpolated(
+    x: torch.Tensor, by_dimension: Sequence[tuple[torch.Tensor, torch.Tensor]], weighted: bool
+) -> torch.Tensor:
+    """Interpolate along the last dimensions: positions in x and their weights, [taps, outputs] for each of them."""
+    # The last dimension first, as in torch's kernels.
+    for d, (inputs, weights) in reversed(list(enumerate(by_dimension, start=-len(by_dimension)))):
+        taps = [x.index_select(d, tap.to(x.device)) for tap in inputs]
+        if not weighted:
+            (x,) = taps
+            continue
+        factors = weights.to(x).view(len(taps), -1, *[1] * (-d - 1))
+        # Rounded as in torch's kernels, which are compiled to round the second product and fuse the others.
+        x = taps[1] * factors[1]
+        for i in (0, *range(2, len(taps))):
+            x = torch.addcmul(x, taps[i], factors[i])
+    return x
 
 
 def _check_length(layer: str, name: str, given: Sequence[object], dims: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,10 +10,15 @@ from typing import ClassVar
 import torch
 
 from distdl import _core
+from distdl.collective.comparison import compare
 from distdl.nn.layer import Layer
 from distdl.nn.options import check_choice
+from distdl.nn.overwritten import unless_overwritten
 from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Interval, Resizing, blocks_of_outputs, intervals_of
 from distdl.nn.windows.reader import Reader
+
+_LARGE = 1 << 28  # elements of a block for which the workers ask each other whether they have the memory
+_MOST = 1 << 61  # the geometry computes with products of both sizes, in 64 bits
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,7 @@ class WindowLayer(Layer):
 
     dims: int  # spatial dimensions
     fill_value: ClassVar[float] = 0.0
+    saves_input: ClassVar[bool] = True  # whether the layer of torch.nn saves its input for the backward pass
     accepted: tuple[torch.dtype, ...] | None = None  # dtypes that torch.nn has kernels for; None: torch.nn checks
     output_blocks: str
 
@@ -75,6 +82,7 @@ class WindowLayer(Layer):
             outputs.append(blocks_of_outputs(resizing, sizes[d], self.output_blocks))
             wanted[d] = [resizing.reads(self.extents[d], block) for block in outputs[-1]]
         self.check_input(self.structure(self.grid)[0][1])
+        self._check_memory(sizes[:first], outputs)
         place = self.grid.place[first:] if self.grid.active else ()
         self.own = [
             Along(resizing, n, along[-1][1], along[i], read[i])
@@ -95,6 +103,19 @@ class WindowLayer(Layer):
                 f"{type(self).__name__}: the input has shape {self.extents}; only the batch may be of size 0"
             )
 
+    def _check_memory(self, leading: Sequence[Sequence[int]], outputs: Sequence[Sequence[Interval]]) -> None:
+        """Raise on all workers where a worker cannot have its block of the result, before anything is made for it."""
+        largest = [max(along) for along in leading]
+        largest += [max(stop - start for start, stop in along) for along in outputs]
+        if math.prod(largest) < _LARGE:
+            return
+        workers, error = self.grid.line(self.grid.ranks), None
+        try:
+            torch.empty(largest, dtype=self.structure(self.grid)[0][1])
+        except (RuntimeError, TypeError) as raised:
+            error = RuntimeError(f"{type(self).__name__}: a block of the result has the shape {largest}: {raised}")
+        compare(type(self).__name__, "set-up", workers, error, {}, {})
+
     def nonempty_dims(self) -> int:
         """How many of the last dimensions of the input must not be of size 0."""
         return self.dims + 1
@@ -102,7 +123,10 @@ class WindowLayer(Layer):
     def compute(self, input: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Apply the layer to this rank's block of the input."""
         read = self._read(input) if self._read is not None else input if self.grid.active else input.clone()
-        return self.outputs(read) if self.grid.active else self.nothing(read)
+        result = self.outputs(read) if self.grid.active else self.nothing(read)
+        if self.saves_input:
+            unless_overwritten(type(self).__name__, input, result[0] if isinstance(result, tuple) else result)
+        return result
 
     def outputs(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """This worker's outputs, from the inputs that they read."""
@@ -117,6 +141,11 @@ def _check_outputs(name: str, resizing: Resizing, n: int, d: int) -> None:
     """Raise for a size that leaves no output. All ranks know the sizes, so that all of them raise."""
     fewest = 1 if isinstance(resizing, _core.Window | _core.Interpolation) else 0
     count = resizing.outputs(n) if n > 0 else 0
+    if n * count >= _MOST:
+        raise RuntimeError(
+            f"{name}: the input has {n} elements in dimension {d} and the output would have {count}; their product "
+            f"must be less than {_MOST}"
+        )
     if n >= 1 and count >= fewest:
         return
     rule = ""

@@ -195,7 +195,8 @@ def test_partitions_that_do_not_fit_raise_on_all(P_world):
     P_out = grid(P_world, [2, 1])
     refused("whole groups", lambda: dnn.DistributedGeneralConv1d(P_in, P_in, P_out, 6, 6, 3, groups=3))
     refused("whole groups", lambda: dnn.DistributedGeneralConv1d(P_in, P_in, P_out, 3, 6, 3, groups=3))
-    raises_everywhere(TypeError, "P_w is a int", lambda: dnn.DistributedConv1d(P_in, P_1, 2, 2, 2, 3))
+    refused("P_w is not given", lambda: dnn.DistributedConv1d(P_in, P_1, 2, 2, 3))
+    refused("P_y is not given", lambda: dnn.DistributedConv1d(P_in, 2, 2, 3, P_w=P_w))
     layer = dnn.DistributedConv1d(P_in, in_channels=2, out_channels=2, kernel_size=1, P_y=P_1, P_w=P_w)
     assert isinstance(dnn.DistributedGeneralConv1d(P_in, P_1, P_w, 2, 2, 1), dnn.DistributedConv1d)
     with warnings.catch_warnings():

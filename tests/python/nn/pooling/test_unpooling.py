@@ -182,7 +182,7 @@ def test_output_sizes_and_indices_of_other_types(P_world):
     raises_everywhere(TypeError, r"MaxUnpool2d: output_size=\[2.0, 4.0\]", lambda: layer(x, at, [2.0, 4.0]))
     raises_everywhere(TypeError, "MaxUnpool2d: output_size=4", lambda: layer(x, at, 4))
     wrong = at if job.rank < job.size - 1 else [1]
-    raises_everywhere(TypeError, "indices of rank .* are of type list", lambda: layer(x, wrong))
+    raises_everywhere(TypeError, "indices of rank .* of type list", lambda: layer(x, wrong))
     layer(x, at)
 
 

@@ -22,6 +22,8 @@ from typing import Any
 import torch
 
 import distdl.nn as dnn
+from support.blocks import grid_shapes
+from support.ranks import job
 
 Cut = tuple[int | None, ...]
 """For each dimension of a tensor the axis of P_x that cuts it into blocks; None where it is whole."""
@@ -68,6 +70,13 @@ class Example:
         if self.layer is not None:
             return self.layer(twin, P_x)
         return dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x, **self.more)
+
+
+def splits(example: Example, size: int = job.size) -> list[tuple[int, ...]]:
+    """The shapes of P_x for which the layer is made, of so many workers, or of fewer where there is none."""
+    shapes = grid_shapes(example.dims, size, fixed=example.whole)
+    full = [shape for shape in shapes if torch.Size(shape).numel() == size]
+    return full or [shapes[-1]]
 
 
 FAMILIES = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]

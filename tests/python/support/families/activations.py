@@ -71,7 +71,7 @@ def rows() -> dict[str, Row]:
             lambda P: {"P_x": grid_of(P, 2)},
             {
                 "P_x": not_a_partition(),
-                "num_parameters": [*not_an_int("num_parameters"), *not_positive("num_parameters")],
+                "num_parameters": [*not_an_int("num_parameters"), *not_positive("num_parameters")[1:]],
                 "init": [Wrong(v, TypeError, "init") for v in (None, "a", [1.0, 2.0])],
                 "dtype": not_a_dtype(),
                 "device": not_a_device(),

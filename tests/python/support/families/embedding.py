@@ -76,18 +76,25 @@ EXAMPLES["Embedding of a vector"] = example((5,), dtype=torch.int32)
 EXAMPLES["Embedding with few rows"] = example((2, 3, 2), rows=2, split=in_rows)
 
 
-def bag(**options):
-    """Bags of one size."""
+def bag(split=None, **options):
+    """Bags of one size. The table is split as for :func:`example`."""
 
     def twin():
         torch.manual_seed(1)
         return torch.nn.EmbeddingBag(6, 4, dtype=torch.float64, **options)
 
-    return Example(twin, lambda: (indices((5, 3), 6),), 2, ((0, 1),), ((0, None),), whole=(1,), second=False)
+    def layer(twin, P_x):
+        return dnn.DistributedEmbeddingBag.from_sequential(twin, P_x, P_w=grid(P_x, split(math.prod(P_x.shape))))
+
+    made = None if split is None else layer
+    return Example(
+        twin, lambda: (indices((5, 3), 6),), 2, ((0, 1),), ((0, None),), whole=(1,), second=False, layer=made
+    )
 
 
 EXAMPLES |= {
-    f"EmbeddingBag {options}": bag(**options)
+    f"EmbeddingBag {options}{split.__name__ if split else ''}": bag(split, **options)
+    for split in (None, in_rows, in_features)
     for options in (
         {"mode": "sum", "padding_idx": 2},
         {"mode": "mean", "max_norm": 1.5},
@@ -162,6 +169,7 @@ def rows() -> dict[str, Row]:
                 **wrong,
                 "mode": [Wrong(v, ValueError, "mode") for v in ("min", None, 1)],
                 "include_last_offset": [Wrong(v, TypeError, "include_last_offset") for v in (None, 1)],
+                "P_w": not_a_further_partition(),
             },
             {**other, "mode": "sum", "include_last_offset": True},
             free=("device", "sparse"),

@@ -2,25 +2,15 @@
 
 from typing import Any
 
-import numpy as np
 import torch
 
 import distdl
-import distdl.functional as df
-from distdl import compatibility, memory, progress, watchdog
+from distdl import memory, progress, watchdog
 from support.misuses.table import Row, Wrong
 
 
 def rows() -> dict[str, Row]:
     """By public name."""
-    blocks = np.ones((2, 1), dtype=np.int64)
-    extents = {"P_shape": [2], "index": [0], "shape": [5]}
-    wrong_extents = {
-        name: [Wrong(3, TypeError, "."), Wrong(["a"], ValueError, "."), Wrong([1, 2], ValueError, "zip")]
-        for name in extents
-    }
-    box = {"r0_start": [0], "r0_stop": [2], "r1_start": [1], "r1_stop": [3]}
-    wrong_box = {name: [Wrong("a", TypeError, "."), Wrong(None, TypeError, ".")] for name in box}
 
     def structure_check(enabled: Any) -> None:
         with distdl.structure_check(enabled):
@@ -30,7 +20,6 @@ def rows() -> dict[str, Row]:
         with distdl.parameter_layout(kind):
             pass
 
-    shapes = [Wrong(v, (AttributeError, TypeError, IndexError, ValueError), ".") for v in (None, 3, "a")]
     return {
         "zero_volume_tensor": Row(
             distdl.zero_volume_tensor,
@@ -117,34 +106,4 @@ def rows() -> dict[str, Row]:
             alone=True,
         ),
         "progress.progress_thread": Row(progress.progress_thread, lambda P: {}, alone=True),
-        "compatibility.compute_subtensor_shapes_balanced": Row(
-            compatibility.compute_subtensor_shapes_balanced,
-            lambda P: {"structure": distdl.TensorStructure(torch.ones(5)), "shape": [2]},
-            {
-                "structure": [Wrong(v, AttributeError, "shape") for v in (None, 3)],
-                "shape": [Wrong(3, TypeError, "."), Wrong([1, 1], ValueError, "zip")],
-            },
-            alone=True,
-        ),
-        "compatibility.compute_subtensor_start_indices": Row(
-            compatibility.compute_subtensor_start_indices, lambda P: {"shapes": blocks}, {"shapes": shapes}, alone=True
-        ),
-        "compatibility.compute_subtensor_stop_indices": Row(
-            compatibility.compute_subtensor_stop_indices, lambda P: {"shapes": blocks}, {"shapes": shapes}, alone=True
-        ),
-        **{
-            f"compatibility.{name}": Row(
-                getattr(compatibility, name), lambda P: dict(extents), wrong_extents, alone=True
-            )
-            for name in ("compute_subshape", "compute_start_index", "compute_stop_index")
-        },
-        "compatibility.compute_intersection": Row(
-            compatibility.compute_intersection, lambda P: dict(box), wrong_box, alone=True
-        ),
-        "functional.ZeroVolumeCorrectorFunction": Row(
-            df.ZeroVolumeCorrectorFunction.apply,
-            lambda P: {"input": torch.ones(2)},
-            alone=True,
-            free=("args", "kwargs"),
-        ),
     }

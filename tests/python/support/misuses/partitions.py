@@ -72,6 +72,7 @@ def rows() -> dict[str, Row]:
         "print_sequential": method("print_sequential", {"text": ""}, {}, free=("text",)),
         "cartesian_index": method("cartesian_index", {"rank": 0}, {"rank": worker}, alone=True),
         "neighbor_ranks": method("neighbor_ranks", {"rank": 0}, {"rank": worker}, alone=True),
+        "slices": method("slices", {"shape": [4]}, {}, free=("shape",), alone=True),
         "deactivate": Row(Partition.deactivate, lambda P: {"self": Partition(MPI.COMM_WORLD)}, alone=True),
     }
     found = {f"Partition.{name}": row for name, row in table.items()}

@@ -145,13 +145,13 @@ def grid_of(P: Partition, dims: int) -> Partition:
 def public() -> dict[str, Any]:
     """Every public callable by its name. Aliases once."""
     found: dict[str, Any] = {}
-    places = {"": distdl, "nn.": distdl.nn, "functional.": distdl.functional}
+    places = {"": distdl, "nn.": distdl.nn, "functional.": distdl.functional, "fft.": distdl.fft}
     for prefix, place in places.items():
         for name in place.__all__:
             thing = getattr(place, name)
             if callable(thing) and not any(thing is known for known in found.values()):
                 found[prefix + name] = thing
-    for module in (distdl.memory, distdl.progress, distdl.watchdog, distdl.compatibility):
+    for module in (distdl.memory, distdl.progress, distdl.watchdog):
         for name, thing in vars(module).items():
             if (
                 inspect.isfunction(thing)

@@ -1,19 +1,19 @@
 """The moments of a worker's block.
 
 The derivatives that torch has of a composed formula pass over a large block about three times as often as needed, and
-keep further tensors of its size. So a large block is worked on in pieces that fit into a cache, and nothing but the
-input is kept. The formula is written once, in torch's operations, which have derivatives of any order.
+keep further tensors of its size. So a large block has kernels of our own, which pass over it once in each direction;
+nothing but the input is kept. Derivatives of derivatives are those of torch's operations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TypeAlias
 
 import torch
 
-LARGE = 1 << 15  # elements of a block from which on it is worked on in pieces
-PIECE = 1 << 17  # elements
+from distdl import _core
+
+LARGE = 1 << 15  # elements of a block from which on it has kernels of its own
 
 Context: TypeAlias = torch.autograd.function.FunctionCtx
 Moments: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -56,20 +56,17 @@ def per_channel(one: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return one.view(-1, *[1] * (x.dim() - 2))
 
 
-def _pieces(x: torch.Tensor) -> Iterator[slice]:
-    """Ranges of channels; on other devices than a CPU, all of them."""
-    channels = x.shape[1]
-    size = max(1, channels * PIECE // x.numel()) if x.is_cpu and x.is_contiguous() else channels
-    return (slice(start, start + size) for start in range(0, channels, size))
-
-
 class _Moments(torch.autograd.Function):
     """What is done with x afterwards is done with the first result, whose gradient comes in here."""
 
     @staticmethod
     def forward(ctx: Context, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        parts = [_moments(x[:, piece]) for piece in _pieces(x)]
-        pivot, rest, squares = (torch.cat(each) for each in zip(*parts, strict=True))
+        if x.is_cpu and x.is_contiguous():
+            mean, squares = _core.channel_moments(x)
+            pivot = mean.to(x.dtype)
+            rest = mean - pivot
+        else:
+            pivot, rest, squares = _moments(x)
         ctx.save_for_backward(x, pivot, rest)
         ctx.mark_non_differentiable(pivot)
         return x.view_as(x), pivot, rest, squares
@@ -80,10 +77,9 @@ class _Moments(torch.autograd.Function):
         _, of_rest, of_squares = of_moments
         slope = 2 * of_squares
         constant = of_rest / x[:, :1].numel() - slope * rest
-        pivot, constant, slope = (per_channel(one.to(x.dtype), x) for one in (pivot, constant, slope))
-        if torch.is_grad_enabled() or not gradient.is_contiguous():
+        pivot, constant, slope = (one.to(x.dtype) for one in (pivot, constant, slope))
+        if torch.is_grad_enabled() or not (x.is_cpu and x.is_contiguous() and gradient.is_contiguous()):
+            pivot, constant, slope = (per_channel(one, x) for one in (pivot, constant, slope))
             return torch.addcmul(gradient + constant, x - pivot, slope)
-        for piece in _pieces(x):  # in place: nothing else has the gradient of the first result
-            deviations = x[:, piece] - pivot[piece]
-            gradient[:, piece].addcmul_(deviations, slope[piece]).add_(constant[piece])
+        _core.add_to_channels(gradient, x, pivot, slope, constant)  # nothing else has the gradient of the first result
         return gradient

@@ -1,6 +1,4 @@
-"""The import paths under which programs know parts of the package."""
-
-import importlib
+"""The blocks of workers, as programs written for DistDL compute them."""
 
 import numpy as np
 import pytest
@@ -9,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import distdl
-from distdl.functional import ZeroVolumeCorrectorFunction
 from distdl.utilities.slicing import compute_intersection, compute_start_index, compute_stop_index, compute_subshape
 from distdl.utilities.tensor_decomposition import (
     compute_subtensor_shapes_balanced,
@@ -18,23 +15,6 @@ from distdl.utilities.tensor_decomposition import (
 )
 from support.blocks import balanced
 from support.ranks import on_all_ranks
-
-HOMES = {
-    "distdl.backend.backend.Partition": distdl.Partition,
-    "distdl.backends.mpi.Partition": distdl.Partition,
-    "distdl.backends.mpi.partition.MPIPartition": distdl.Partition,
-    "distdl.utilities.torch.zero_volume_tensor": distdl.zero_volume_tensor,
-    "distdl.utilities.torch.TensorStructure": distdl.TensorStructure,
-    "distdl.nn.DistributedTranspose": distdl.nn.Repartition,
-}
-
-
-@pytest.mark.ranks(1)
-@pytest.mark.parametrize("path", HOMES)
-def test_paths(path):
-    module, _, name = path.rpartition(".")
-    assert getattr(importlib.import_module(module), name) is HOMES[path]
-
 
 grids = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9)), min_size=1, max_size=3)
 
@@ -63,19 +43,3 @@ def test_blocks(pairs):
 def test_intersections():
     start, stop, shape = compute_intersection([0, 2], [4, 6], [1, 6], [3, 9])
     assert (start.tolist(), stop.tolist(), shape.tolist()) == ([1, 6], [3, 6], [2, 0])
-
-
-@pytest.mark.ranks(1)
-def test_zero_volume_corrector():
-    """A scalar 0 on which backward can be called; other tensors pass."""
-    x = torch.empty(2, 0, requires_grad=True)
-    y = ZeroVolumeCorrectorFunction.apply(x)
-    assert y.shape == ()
-    assert y == 0
-    y.backward()
-    assert x.grad.shape == (2, 0)
-    x = torch.ones(3, requires_grad=True)
-    y = ZeroVolumeCorrectorFunction.apply(x)
-    assert torch.equal(y, x)
-    y.backward(torch.arange(3.0))
-    assert torch.equal(x.grad, torch.arange(3.0))

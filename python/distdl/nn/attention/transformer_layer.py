@@ -1,0 +1,213 @@
+"""What the layers of encoders and decoders have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar, TypeAlias
+
+import torch
+import torch.nn.functional as F
+
+from distdl.collective.construction import PartitionLike
+from distdl.nn.attention.dropped import Dropping
+from distdl.nn.attention.projected import Parameters, Projected
+from distdl.nn.attention.tokens import check_partition
+from distdl.nn.options import check_choice, integer
+from distdl.parameters.initial import like_linear
+
+Activation: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+
+_ACTIVATIONS: Mapping[str, Activation] = {"relu": F.relu, "gelu": F.gelu}
+
+
+def name_of(function: object) -> str:
+    """The name of a function or of a module, which is the same on all ranks."""
+    return function if isinstance(function, str) else getattr(function, "__qualname__", "") or repr(function)
+
+
+def _is_random(activation: object) -> bool:
+    """Whether an activation draws numbers, which would be other ones on each rank."""
+    random = (torch.nn.modules.dropout._DropoutNd, torch.nn.RReLU)
+    if isinstance(activation, torch.nn.Module):
+        return any(isinstance(one, random) for one in activation.modules())
+    return activation is F.dropout
+
+
+class TransformerLayer(Dropping):
+    """The common part of the layers of encoders and decoders: attention, a feedforward network, and norms.
+
+    Attributes:
+        attentions: the names of the attentions in it, in order.
+    """
+
+    attentions: ClassVar[tuple[str, ...]]
+    d_model: int
+    nhead: int
+    dim_feedforward: int
+    dropout: float
+    activation: str | Activation
+    layer_norm_eps: float
+    batch_first: bool
+    norm_first: bool
+    method: str | None
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Activation = F.relu,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        method: str | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+    def check_options(self) -> None:
+        name, bias = type(self).__name__, bool(self.given["bias"])
+        check_partition(name, self.grid)
+        for which in ("d_model", "nhead", "dim_feedforward"):
+            if integer(name, getattr(self, which), which) <= 0:
+                raise ValueError(f"{name}: {which}={getattr(self, which)}; it must be greater than 0")
+        if self.d_model % self.nhead:
+            raise ValueError(f"{name}: d_model={self.d_model} is not a multiple of nhead={self.nhead}")
+        self.check_dropout(self.dropout)
+        self.check_number(self.layer_norm_eps, "layer_norm_eps")
+        if self.method is not None:
+            check_choice(name, "method", self.method, ("heads", "ring"))
+        if isinstance(self.activation, str):
+            check_choice(name, "activation", self.activation, _ACTIVATIONS)
+        elif not callable(self.activation) or list(getattr(self.activation, "parameters", list)()):
+            raise TypeError(f"{name}: activation={self.activation!r}; it has to be a function without parameters")
+        if _is_random(self.activation):
+            raise TypeError(f"{name}: activation={self.activation!r}; it must not draw random numbers")
+        self._projected = [
+            Projected(
+                self,
+                f"{attention}.",
+                self.d_model,
+                self.nhead,
+                bias=bias,
+                batch_first=bool(self.batch_first),
+                method=self.method,
+            )
+            for attention in self.attentions
+        ]
+        self._declare_linear("linear1", self.d_model, self.dim_feedforward, bias)
+        self._declare_linear("linear2", self.dim_feedforward, self.d_model, bias)
+        for i in range(len(self.attentions) + 1):
+            self._declare_norm(f"norm{i + 1}", bias)
+
+    def _declare_linear(self, name: str, inputs: int, outputs: int, bias: bool) -> None:
+        of_weight, of_bias = like_linear((outputs, inputs))
+        self.declare_parameter(f"{name}.weight", self.grid, (outputs, inputs), (None, None), initialize=of_weight)
+        if bias:
+            self.declare_parameter(f"{name}.bias", self.grid, (outputs,), (None,), initialize=of_bias)
+
+    def _declare_norm(self, name: str, bias: bool) -> None:
+        shape = (self.d_model,)
+        self.declare_parameter(f"{name}.weight", self.grid, shape, (None,), initialize=torch.nn.init.ones_)
+        if bias:
+            self.declare_parameter(f"{name}.bias", self.grid, shape, (None,), initialize=torch.nn.init.zeros_)
+
+    def further_compared(self) -> dict[str, object]:
+        return {"activation": name_of(self.activation)}
+
+    @classmethod
+    def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
+        """The options of this layer's constructor, as a layer of torch.nn has them."""
+        attention, linear = module.self_attn, module.linear1
+        return {
+            **super().options_of(module),
+            "d_model": attention.embed_dim,
+            "nhead": attention.num_heads,
+            "dim_feedforward": linear.out_features,
+            "dropout": module.dropout.p,
+            "layer_norm_eps": module.norm1.eps,
+            "batch_first": attention.batch_first,
+            "bias": linear.bias is not None,
+        }
+
+    @classmethod
+    def _unfit(cls, module: object) -> TypeError | None:
+        problem = super()._unfit(module)
+        if problem is not None:
+            return problem
+        assert isinstance(module, torch.nn.Module)
+        for values in cls._in_common(module):
+            (first, wanted), *others = values.items()
+            for name, value in others:
+                if value != wanted:
+                    return TypeError(
+                        f"{cls.__name__}: from_sequential was passed a {type(module).__name__} with {first}={wanted} "
+                        f"and {name}={value}; this layer has one value for both"
+                    )
+        return None
+
+    @classmethod
+    def _in_common(cls, module: torch.nn.Module) -> list[dict[str, object]]:
+        """What a layer of torch.nn has in several places, which has to be the same there."""
+        children = dict(module.named_children())
+        drops = {name: one for name, one in children.items() if name.startswith("dropout")}
+        attentions = {name: children[name] for name in cls.attentions}
+        norms = {name: one for name, one in children.items() if name.startswith("norm") and name[4:].isdigit()}
+        probabilities = {f"{name}.p": getattr(one, "p", None) for name, one in drops.items()}
+        probabilities |= {f"{name}.dropout": one.dropout for name, one in attentions.items()}
+        found: list[dict[str, object]] = [
+            probabilities,
+            {f"type({name})": type(one).__name__ for name, one in norms.items()},
+            {f"{name}.eps": getattr(one, "eps", None) for name, one in norms.items()},
+            {f"{name}.num_heads": one.num_heads for name, one in attentions.items()},
+            {f"{name}.batch_first": one.batch_first for name, one in attentions.items()},
+        ]
+        if any(probabilities.values()):
+            modes = {f"{name}.training": one.training for name, one in (drops | attentions).items()}
+            found.append({"training": module.training, **modes})
+        return found
+
+    # The parts of a call
+
+    def norm(self, number: int, x: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """Normalize each token."""
+        weight, bias = parameters[f"norm{number}.weight"], parameters.get(f"norm{number}.bias")
+        return F.layer_norm(x, (self.d_model,), weight, bias, self.layer_norm_eps)
+
+    def attention(
+        self,
+        number: int,
+        x: torch.Tensor,
+        memory: torch.Tensor,
+        parameters: Parameters,
+        mask: torch.Tensor | None,
+        padding: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Let tokens attend to a memory."""
+        kept = self.kept(self.dropout, 2 * number, x)
+        differentiated = self.is_differentiated
+        y, _ = self._projected[number](
+            parameters, x, memory, memory, padding, mask, kept, differentiated=differentiated
+        )
+        return self.drop(y, self.dropout, 2 * number + 1)
+
+    def feed_forward(self, x: torch.Tensor, parameters: Parameters) -> torch.Tensor:
+        """The two linear layers."""
+        activation = _ACTIVATIONS[self.activation] if isinstance(self.activation, str) else self.activation
+        y = activation(F.linear(x, parameters["linear1.weight"], parameters.get("linear1.bias")))
+        y = self.drop(y, self.dropout, 4)
+        y = F.linear(y, parameters["linear2.weight"], parameters.get("linear2.bias"))
+        return self.drop(y, self.dropout, 5)
+
+    def added(
+        self, number: int, x: torch.Tensor, parameters: Parameters, part: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        """Tokens and a part of them, with a norm before or behind."""
+        if self.norm_first:
+            return x + part(self.norm(number, x, parameters))
+        return self.norm(number, x + part(x), parameters)

@@ -1,0 +1,93 @@
+"""What the modules of a model have declared: the layouts of its tensors, and the ranks that hold them."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+
+from distdl.collective.grid import Grid
+from distdl.nn.module import Module
+from distdl.parameters.layout import Layout
+
+
+def layouts_of(model: torch.nn.Module) -> dict[str, Layout]:
+    """The layouts of all parameters and buffers that live in blocks, by their names in the model's state_dict."""
+    return {
+        f"{prefix}.{name}" if prefix else name: layout
+        for prefix, module in model.named_modules(remove_duplicate=False)
+        if isinstance(module, Module)
+        for name, layout in module.layouts.items()
+    }
+
+
+def ranks_of(layouts: Iterable[Layout]) -> Grid:
+    """All ranks of the communicator that a model's partitions come from; unknown on ranks outside of it.
+
+    If layers are on different bare communicators, these are the ranks of the largest one. Without layouts there is no
+    such communicator, and the ranks are unknown as well.
+    """
+    widest = max((layout.grid for layout in layouts), key=lambda grid: len(grid.constructors), default=Grid.unknown())
+    return widest.constructing_ranks()
+
+
+def check_undeclared(what: str, model: torch.nn.Module, everyone: Grid, layouts: Mapping[str, Layout]) -> None:
+    """Refuse tensors that differ among the ranks although no layout describes them. Collective over everyone.
+
+    A tensor of one of torch's modules counts as whole if its shape is the same on all ranks. A tensor of a module over
+    partitions must have the same values, too: if it is a block, the module has to declare it.
+    """
+    ours = [prefix for prefix, module in model.named_modules(remove_duplicate=False) if isinstance(module, Module)]
+    seen = {}
+    for name, value in model.state_dict().items():
+        if name in layouts:
+            continue
+        owner = name.rpartition(".")[0].partition("parametrizations.")[0].rstrip(".")
+        seen[name] = [str(value.dtype), list(value.shape), checksum(value) if owner in ours else 0]
+    views = [json.loads(view) for view in everyone.gather(json.dumps(seen).encode())]
+    for name, here in views[0].items():
+        other = next((rank for rank, view in zip(everyone.ranks, views, strict=True) if view[name] != here), None)
+        if other is None:
+            continue
+        there = views[everyone.ranks.index(other)][name]
+        differs = "shapes" if here[:2] != there[:2] else "values"
+        raise ValueError(
+            f"{what}: {name} has other {differs} on rank {other} (shape {there[1]}) than on rank {everyone.ranks[0]} "
+            f"(shape {here[1]}), and no layout says how they make up a whole. A tensor in blocks has to be declared "
+            "(distdl.nn.Module.declare_parameter). A parametrized parameter of a distributed layer cannot be declared"
+        )
+
+
+def sources_of_gradients(own: Mapping[str, torch.Tensor], undeclared: Sequence[str], everyone: Grid) -> dict[str, int]:
+    """The parameters that have a gradient on any rank, each with the first rank of those that have all of it.
+
+    Args:
+        own: the gradients of this rank.
+        undeclared: the names of the parameters that no layout describes. Their gradients have to be the same on all
+            ranks, or 0 on all ranks but one; otherwise all ranks raise ValueError.
+        everyone: the ranks that compare. Collective over them.
+    """
+    mine = {
+        name: checksum(gradient) if name in undeclared and bool(torch.count_nonzero(gradient)) else 0
+        for name, gradient in own.items()
+    }
+    views = [json.loads(view) for view in everyone.gather(json.dumps(mine).encode())]
+    sources = {}
+    for name in dict.fromkeys(name for view in views for name in view):
+        sums = [view.get(name, 0) for view in views]
+        nonzero = [rank for rank, checked in zip(everyone.ranks, sums, strict=True) if checked]
+        sources[name] = nonzero[0] if nonzero else everyone.ranks[0]
+        if len(nonzero) > 1 and len(set(sums)) > 1:
+            raise ValueError(
+                f"sequential_gradients: no layer declared {name}, its gradients differ among the ranks {nonzero}, and "
+                "it is unknown whether they are parts of one. Make its layer by distdl.nn.Local, or declare it"
+            )
+    return sources
+
+
+def checksum(value: torch.Tensor) -> int:
+    """A number that tells the bits of a tensor from other bits."""
+    flat = value.detach().resolve_conj().cpu().contiguous().reshape(-1)
+    return zlib.crc32(flat.view(torch.uint8).numpy().tobytes()) if flat.numel() else 0

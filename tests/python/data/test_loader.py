@@ -1,0 +1,144 @@
+"""Batches in blocks are those of torch's DataLoader in one process."""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import distdl
+from support.ranks import job, raises_everywhere, together
+from support.sequential import block
+
+IMAGES = torch.arange(11.0 * 2 * 5).reshape(11, 2, 5)
+LABELS = torch.arange(11) * 3
+
+
+class Parts(torch.utils.data.Dataset):
+    """The part of each image that a rank reads."""
+
+    def __init__(self, P):
+        self.at = P.slices((1, *IMAGES.shape[1:]))[1:]
+
+    def __len__(self):
+        return len(IMAGES)
+
+    def __getitem__(self, number):
+        return IMAGES[number][self.at], LABELS[number]
+
+
+class Broken(Parts):
+    """Sample 4 cannot be read on the last rank."""
+
+    def __getitem__(self, number):
+        if number == 4 and job.rank == job.size - 1:
+            raise OSError("sample 4 is gone")
+        return super().__getitem__(number)
+
+
+def partitions(P_world):
+    """Of images, split in samples or columns, and of labels; one rank of three has nothing."""
+    first, last = {1: (1, 1), 2: (1, 2), 3: (2, 1), 4: (2, 2)}[job.size]
+    P_x = P_world.create_cartesian_topology_partition([first, 1, last])
+    return P_x, P_world.create_cartesian_topology_partition([first, 1])
+
+
+def sequential(epochs=2, **options):
+    """The batches of torch in one process, by epoch."""
+    torch.manual_seed(5)
+    loader = DataLoader(TensorDataset(IMAGES, LABELS), 3, **options)
+    return [[tuple(batch) for batch in loader] for _ in range(epochs)]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("root", [None, 0])
+def test_batches(P_world, root, shuffle, drop_last):
+    """Two epochs; the last batch has two samples; on ranks outside of a partition there is nothing."""
+    P_x, P_y = partitions(P_world)
+    expected = sequential(shuffle=shuffle, drop_last=drop_last)
+    torch.manual_seed(5 if job.rank == 0 else 6)  # the first rank's seed counts
+    dataset = Parts(P_x) if root is None else TensorDataset(IMAGES, LABELS) if job.rank == 0 else None
+    loader = distdl.data.loader(dataset, (P_x, P_y), 3, root=root, shuffle=shuffle, drop_last=drop_last)
+    assert len(loader) == len(expected[0]) == (3 if drop_last else 4)
+    for epoch in expected:
+        batches = list(loader)
+        assert len(batches) == len(epoch)
+        for (images, labels), (whole, whole_labels) in zip(batches, epoch, strict=True):
+            x, y = block(whole, P_x, (0, 1, 2)), block(whole_labels, P_y, (0,))
+            assert (images.dtype, labels.dtype) == (x.dtype, y.dtype)
+            assert torch.equal(images, x) if P_x.active else images.numel() == 0
+            assert torch.equal(labels, y) if P_y.active else labels.numel() == 0
+
+
+@pytest.mark.ranks(2)
+def test_processes_read_ahead(P_world):
+    P_x, P_y = partitions(P_world)
+    expected = sequential(1, shuffle=True)
+    torch.manual_seed(5)
+    options = {"num_workers": 2, "prefetch_factor": 2, "persistent_workers": True}
+    loader = distdl.data.loader(Parts(P_x), {"x": P_x, "y": P_y}, 3, shuffle=True, collate_fn=as_dict, **options)
+    for batch, (whole, labels) in zip(loader, expected[0], strict=True):
+        assert torch.equal(batch["x"], block(whole, P_x, (0, 1, 2)))
+        assert torch.equal(batch["y"], labels) or not P_y.active
+
+
+def as_dict(samples):
+    images, labels = torch.utils.data.default_collate(samples)
+    return {"y": labels, "x": images}
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("root", [None, 0])
+def test_replicas_share_the_samples(P_world, root):
+    """Together they have the samples of one batch of all, in the same number of batches; the last has one sample."""
+    P_replicas = P_world.create_cartesian_topology_partition([2, job.size // 2])
+    P = P_replicas.create_cartesian_subtopology_partition([False, True])
+    P_x = P.create_cartesian_topology_partition([1, P.size])
+    torch.manual_seed(0)
+    dataset = TensorDataset(torch.arange(10).unsqueeze(1).expand(10, 3)) if root is None or P.rank == root else None
+    if root is None:
+        dataset = TensorDataset(dataset.tensors[0][:, P_x.slices((1, 3))[1]])
+    loader = distdl.data.loader(dataset, [P_x], 2, root=root, P_replicas=P_replicas, shuffle=True)
+    batches = [batch[:, 0].tolist() for (batch,) in loader]
+    everyone = together(batches)
+    assert [len(batch) for batch in batches] == [2, 2, 1]
+    for worker in range(P.size):
+        assert everyone[worker] == everyone[0]
+        assert everyone[P.size + worker] == everyone[P.size]
+    assert sorted(one for batch in everyone[0] + everyone[P.size] for one in batch) == list(range(10))
+
+
+@pytest.mark.ranks(2)
+def test_a_replica_may_have_no_samples(P_world):
+    P = P_world.create_cartesian_topology_partition([2, 1]).create_cartesian_subtopology_partition([False, True])
+    P_replicas = P_world.create_cartesian_topology_partition([2, 1])
+    loader = distdl.data.loader(TensorDataset(torch.ones(5, 4)), (P,), 2, P_replicas=P_replicas)
+    assert [tuple(batch.shape) for (batch,) in loader] == [(2, 4), (1, 4) if job.rank == 0 else (0, 4)]
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("root", [None, -1])
+def test_errors_in_a_dataset_are_raised_everywhere(P_world, root):
+    P_x = P_world.create_cartesian_topology_partition([1, 1, job.size])
+    P_y = P_world.create_cartesian_topology_partition([1])
+    loader = distdl.data.loader(Broken(P_x), (P_x, P_y), 3, root=None if root is None else job.size - 1)
+    batches = iter(loader)
+    next(batches)
+    raises_everywhere(OSError, "sample 4 is gone", lambda: next(batches))
+
+
+@pytest.mark.ranks(2)
+def test_mistakes_are_raised_everywhere(P_world):
+    def load(dataset=LABELS, P=P_world, **options):
+        return lambda: distdl.data.loader(dataset, P, **options)
+
+    raises_everywhere(ValueError, "batch_size=0; it must be at least 1", load(batch_size=0))
+    raises_everywhere(ValueError, "root=2 is not a worker", load(root=2))
+    raises_everywhere(ValueError, "ask for different things", load(batch_size=1 + job.rank))
+    raises_everywhere(ValueError, r"lengths \[3, 4\]; they must be equal", load(torch.ones(3 + job.rank)))
+    raises_everywhere(TypeError, "P holds a int", load(P=(P_world, 3)))
+    raises_everywhere(TypeError, "dataset is a NoneType", load(LABELS if job.rank == 0 else None))
+    generator = torch.Generator().manual_seed(job.rank)
+    shuffled = distdl.data.loader(LABELS, P_world, shuffle=True, generator=generator)
+    raises_everywhere(ValueError, "a generator in the state", lambda: next(iter(shuffled)))
+    two = distdl.data.loader(TensorDataset(IMAGES, LABELS), P_world, 3)
+    raises_everywhere(TypeError, "in place of a tensor", lambda: next(iter(two)))

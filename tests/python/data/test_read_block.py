@@ -1,0 +1,96 @@
+"""Blocks of arrays that are read from files."""
+
+import warnings
+
+import h5py
+import numpy as np
+import pytest
+import torch
+import zarr
+
+import distdl
+from support.ranks import job, together
+
+WHOLE = np.arange(7 * 5 * 3, dtype=">f4").reshape(7, 5, 3)  # not in the machine's order of bytes
+
+
+def stored(kind, folder):
+    """The array, as each rank opens it."""
+    if kind == "numpy":
+        return WHOLE
+    if kind == "torch":
+        return torch.from_numpy(WHOLE.astype("f4"))
+    path = folder / f"{kind}-{job.rank}"
+    if kind == "memmap":
+        np.save(path.with_suffix(".npy"), WHOLE)
+        return np.load(path.with_suffix(".npy"), mmap_mode="r")
+    if kind == "h5py":
+        return h5py.File(path, "w").create_dataset("x", data=WHOLE)
+    array = zarr.create_array(store=str(path), shape=WHOLE.shape, chunks=(7, 5, 3), dtype="f4")
+    array[:] = WHOLE
+    return array
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "memmap", "h5py", "zarr"])
+@pytest.mark.parametrize("halo", [0, (2, 0, (1, 3))], ids=["no halo", "halo"])
+@pytest.mark.ranks(1, 3)
+@pytest.mark.filterwarnings("ignore:read_block")
+def test_blocks(P_world, kind, halo, tmp_path):
+    """Blocks of some dimensions, with the halo that there is, on all ranks but the last one."""
+    P = P_world.create_cartesian_topology_partition([max(1, job.size - 1), 1])
+    block = distdl.data.read_block(stored(kind, tmp_path), P, halo)
+    assert block.dtype == torch.float32
+    assert block.is_contiguous()
+    block += 0  # it can be written
+    if not P.active:
+        assert block.shape == (0, 0, 0)
+        return
+    rows = P.slices(WHOLE.shape)[0]
+    start, stop = (rows.start, rows.stop) if halo == 0 else (max(0, rows.start - 2), min(7, rows.stop + 2))
+    np.testing.assert_array_equal(block.numpy(), WHOLE[start:stop])
+
+
+@pytest.mark.ranks(1, 3)
+def test_a_block_is_no_part_of_the_array(P_world):
+    array = np.zeros((4, 4), dtype=np.int64)
+    distdl.data.read_block(array, P_world).fill_(1)
+    assert not array.any()
+
+
+def test_slices_cover_the_tensor_once(P_world):
+    """Uneven blocks, empty blocks, dimensions behind those of the partition."""
+    P = P_world.create_cartesian_topology_partition([1, job.size])
+    for shape in ([2, 7], [2, 1], [3, 5, 2], [0, 4]):
+        whole = torch.zeros(shape)
+        for slices in together(P.slices(shape)):
+            whole[slices] += 1
+        assert (whole == 1).all()
+    with pytest.raises(ValueError, match=r"slices: a tensor of shape \[3\] .*at least 2 dimensions"):
+        P.slices([3])
+
+
+def test_slices_outside_of_a_partition_are_empty(P_world):
+    P = P_world.create_partition_inclusive([0])
+    assert P.active or P.slices([3, 2]) == (slice(0, 0), slice(0, 0))
+    assert torch.ones(3, 2)[P.slices([3, 2])].numel() == (6 if job.rank == 0 else 0)
+
+
+@pytest.mark.ranks(2)
+def test_chunks_across_blocks(P_world, tmp_path):
+    """Whole rows as chunks, read in columns by two ranks: everything twice; the first rank says so."""
+    array = h5py.File(tmp_path / f"{job.rank}.h5", "w").create_dataset("x", shape=(6, 8), chunks=(1, 8), dtype="f4")
+    columns = P_world.create_cartesian_topology_partition([1, 2])
+    rows = P_world.create_cartesian_topology_partition([2, 1])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        distdl.data.read_block(array, rows)
+        assert not caught
+        distdl.data.read_block(array, columns)
+    assert [str(one.message).count("read 2.0 times") for one in caught] == [1] * (job.rank == 0)
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("halo", [-1, (1, 2, 3), ((1, -2), 0)], ids=str)
+def test_halos_that_do_not_fit(P_world, halo):
+    with pytest.raises(ValueError, match="read_block: halo"):
+        distdl.data.read_block(np.zeros((3, 3)), P_world, halo)

@@ -1,0 +1,159 @@
+"""Layers in compiled and exported programs: the numbers, votes and mistakes of calls, in one graph."""
+
+import copy
+
+import pytest
+import torch
+
+import distdl.nn as dnn
+from distdl import _core
+from support.blocks import grid
+from support.ranks import job, raises_everywhere
+from support.tensors import same_bits, values
+
+pytestmark = [
+    # Of torch's own modules, which it imports when it compiles.
+    pytest.mark.filterwarnings("ignore:`torch.jit.script", "ignore:.*:DeprecationWarning:torch"),
+    pytest.mark.ranks(1, 2),
+]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled_before():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+class Network(torch.nn.Module):
+    """Layers in blocks of batch or space, and torch's functions between them."""
+
+    def __init__(self, P_x):
+        super().__init__()
+        torch.manual_seed(1)
+        self.convolution = dnn.DistributedConv2d(P_x, 2, 3, 3, padding=1, dtype=torch.float64)
+        self.norm = dnn.DistributedBatchNorm2d(P_x, 3, dtype=torch.float64)
+        self.dropout = dnn.DistributedDropout(P_x, 0.3)
+        self.pool = dnn.DistributedMaxPool2d(P_x, 2)
+
+    def forward(self, x):
+        y = torch.relu(self.norm(self.convolution(x) * 2))
+        return self.pool(self.dropout(y)).square()
+
+
+def images(*shape):
+    return values(shape, seed=job.rank)
+
+
+def trained(model, x):
+    """What a step of training gives: the result, the gradients, and the buffers."""
+    torch.manual_seed(2)
+    model.zero_grad()
+    x = x.clone().requires_grad_()
+    y = model(x)
+    y.sum().backward()
+    return [y, x.grad, *(p.grad for p in model.parameters()), *(b.clone() for b in model.buffers())]
+
+
+def assert_same(found, expected):
+    assert all(same_bits(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_whole_model_in_one_graph(P_world, backend):
+    model = Network(grid(P_world, [1, 1, job.size, 1]))
+    twin = copy.deepcopy(model)
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
+    x = images(2, 2, 4, 6)
+    for _ in range(2):
+        assert_same(trained(compiled, x), trained(twin, x))
+    votes = []
+    for one in (compiled, twin):
+        before = _core.votes()
+        trained(one, x)
+        votes.append(_core.votes() - before)
+    assert votes[0] == votes[1]
+    model.eval(), twin.eval()
+    with torch.no_grad():
+        assert same_bits(compiled(x), twin(x))
+
+
+def test_the_default_compiler(P_world):
+    P_x = grid(P_world, [job.size, 1])
+    model = torch.nn.Sequential(dnn.DistributedSoftmax(P_x, 1), torch.nn.Tanh())
+    x = images(2, 3)
+    for a, b in zip(trained(torch.compile(model, fullgraph=True), x), trained(model, x), strict=True):
+        assert torch.allclose(a, b, rtol=1e-14, atol=1e-14)  # tanh of another vector library
+
+
+def test_batches_of_other_sizes(P_world):
+    """Each rank compiles by itself, where its own block has another size."""
+    model = Network(grid(P_world, [job.size, 1, 1, 1]))
+    twin = copy.deepcopy(model)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for n in ([2, 2], [3, 2], [3, 4], [5, 4], [2, 2], [1, 3]):
+        x = images(n[job.rank], 2, 4, 4)
+        assert_same(trained(compiled, x), trained(twin, x))
+
+
+def test_ranks_may_run_what_is_not_compiled(P_world):
+    model = Network(grid(P_world, [1, 1, job.size, 1]))
+    twin = copy.deepcopy(model)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    x = images(2, 2, 4, 6)
+    assert_same(trained(compiled, x), trained(twin, x))
+    assert_same(trained(model if job.rank else compiled, x), trained(twin, x))
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.ranks(2)
+def test_gradients_on_some_ranks_only(P_world):
+    compiled = torch.compile(dnn.DistributedSoftmax(grid(P_world, [2]), 0), fullgraph=True, backend="aot_eager")
+    x = torch.ones(3, requires_grad=job.rank == 0)
+    raises_everywhere(RuntimeError, "gradients are asked for on some ranks", lambda: compiled(x), seconds=60)
+
+
+@pytest.mark.ranks(1)
+def test_export(P_world):
+    model = Network(grid(P_world, [1, 1, job.size, 1])).eval()
+    x = images(2, 2, 4, 6)
+    program = torch.export.export(model, (x,))
+    assert same_bits(program.module()(x), model(x))
+
+
+def test_autocast(P_world):
+    """The dtypes of a call, though a compiled program runs without autocast."""
+    linear = dnn.DistributedLinear(grid(P_world, [job.size, 1]), 3, 2)
+    x = torch.ones(2, 3)
+    for enabled in (True, False):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            compiled = torch.compile(linear, fullgraph=True, backend="aot_eager")
+            assert compiled(x).dtype == linear(x).dtype == (torch.bfloat16 if enabled else torch.float32)
+
+
+def test_arguments_behind_the_tensors(P_world):
+    """Masks, flags, and results that are None."""
+    P_x = grid(P_world, [job.size, 1, 1])
+    torch.manual_seed(1)
+    attention = dnn.DistributedMultiheadAttention(P_x, 4, 2, batch_first=True, dtype=torch.float64)
+    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
+    x = images(2, 3, 4)
+    for flags in ({"need_weights": False}, {"need_weights": True, "average_attn_weights": False}):
+        for a, b in zip(compiled(x, x, x, **flags), attention(x, x, x, **flags), strict=True):
+            assert (a is None and b is None) or same_bits(a, b)
+
+
+@pytest.mark.parametrize("tool", ["trace", "make_fx"])
+def test_recorders_that_see_no_communication(P_world, tool):
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def record(call):
+        torch.jit.trace(call, x) if tool == "trace" else make_fx(call)(x)
+
+    x = images(2, 2, 4, 6)
+    P_x = grid(P_world, [1, 1, job.size, 1])
+    calls = [dnn.AllSumReduce(P_x, [2])]
+    if tool == "trace" or job.size > 1:  # make_fx records a layer that communicates with nobody
+        calls.append(dnn.DistributedConv2d(P_x, 2, 3, 3, dtype=torch.float64))
+    for call in calls:
+        raises_everywhere(RuntimeError, "use torch.export", lambda call=call: record(call), seconds=20)

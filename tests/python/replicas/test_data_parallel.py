@@ -1,0 +1,273 @@
+"""Replicas that see parts of a batch take the steps of one model that sees all of it."""
+
+import contextlib
+
+import pytest
+import torch
+
+import distdl
+import distdl.nn as dnn
+from support.jobs import ends
+from support.ranks import job, raises_everywhere, together
+
+SAMPLES = 11
+
+
+class Small(torch.nn.Module):
+    """Frozen parameters, and parameters that are unused."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.unused, self.last = (torch.nn.Linear(a, b) for a, b in ((6, 9), (3, 3), (9, 4)))
+        self.first.bias.requires_grad_(False)
+        self.double()
+
+    def forward(self, x, targets=None):
+        return self.last(torch.tanh(self.first(x)))
+
+
+def data():
+    generator = torch.Generator().manual_seed(2)
+    return torch.randn(SAMPLES, 6, generator=generator).double(), torch.randint(4, (SAMPLES,), generator=generator)
+
+
+def parts(counts):
+    """This rank's samples, so many for each rank."""
+    start = sum(counts[: job.rank])
+    return slice(start, start + counts[job.rank])
+
+
+def close(model, twin):
+    """Gradients up to roundings; None where they are None; and parameters equal to the last bit on all replicas."""
+    for (name, mine), expected in zip(model.module.named_parameters(), twin.parameters(), strict=True):
+        assert (mine.grad is None) == (expected.grad is None), name
+        if mine.grad is not None:
+            scale = expected.grad.abs().max()
+            assert (mine.grad - expected.grad).abs().max() <= 1e-12 * scale, name
+        assert all(torch.equal(mine.detach(), one) for one in together(mine.detach())), name
+
+
+COUNTS = {
+    1: [[11]],
+    2: [[6, 5], [10, 1], [11, 0]],
+    3: [[4, 4, 3], [0, 9, 2]],
+    4: [[3, 3, 3, 2], [8, 0, 0, 3]],
+}
+
+
+@pytest.mark.parametrize("counts", COUNTS[job.size], ids=str)
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("cap", [None, 1e-4])
+def test_steps_are_those_of_one_batch(P_world, counts, reduction, cap):
+    """Uneven batches, also without samples, where a mean is not a number; one bucket, and one for each parameter."""
+    twin, net = Small(), Small()
+    if job.rank:
+        torch.nn.init.zeros_(net.first.weight)  # replica 0 counts
+    model = distdl.DataParallel(net, P_world, reduction=reduction, bucket_cap_mb=cap)
+    optimizers = [torch.optim.AdamW(one.parameters(), lr=0.1) for one in (twin, model)]
+    x, y = data()
+    own = parts(counts)
+    for _ in range(3):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        expected = torch.nn.functional.cross_entropy(twin(x), y, reduction=reduction)
+        expected.backward()
+        loss = torch.nn.functional.cross_entropy(model(x[own]), y[own], reduction=reduction)
+        loss.backward()
+        assert abs(model.reduce_loss(loss) - expected) <= 1e-12 * abs(expected)
+        close(model, twin)
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+@pytest.mark.parametrize("synchronized", [False, True])
+@pytest.mark.ranks(2, 3)
+def test_accumulation(P_world, synchronized):
+    """Three uneven batches, with a penalty on the weights, are summed up before the step."""
+    twin, model = Small(), distdl.DataParallel(Small(), P_world)
+    x, y = data()
+    for i, counts in enumerate(COUNTS[job.size] + [[5, 6] + [0] * (job.size - 2)]):
+        own = parts(counts)
+        (torch.nn.functional.cross_entropy(twin(x), y) + twin.last.weight.square().sum()).backward()
+        with model.no_sync() if i < len(COUNTS[job.size]) and not synchronized else contextlib.nullcontext():
+            loss = torch.nn.functional.cross_entropy(model(x[own]), y[own])
+            (loss + model.module.last.weight.square().sum()).backward()
+    close(model, twin)
+
+
+@pytest.mark.ranks(2, 3)
+def test_weights_by_tokens(P_world):
+    """A loss that leaves targets out counts the others."""
+    twin, model = Small(), distdl.DataParallel(Small(), P_world, samples=lambda x, y: (y >= 0).sum().item())
+    x, y = data()
+    y[2:5] = -100
+    own = parts(COUNTS[job.size][0])
+    torch.nn.functional.cross_entropy(twin(x, y), y).backward()
+    torch.nn.functional.cross_entropy(model(x[own], y[own]), y[own]).backward()
+    close(model, twin)
+
+
+@pytest.mark.ranks(2, 4)
+def test_a_parameter_that_some_replicas_use(P_world):
+    """It gets a gradient on all of them; those of the passes before are kept."""
+    model = distdl.DataParallel(Branches(), P_world)
+    loss = model(torch.ones(1, 2), job.rank == 1).sum()
+    loss.backward(retain_graph=True)
+    first, second = (layer.weight.grad.clone() for layer in (model.module.first, model.module.second))
+    assert torch.equal(first, torch.full((2, 2), (job.size - 1) / job.size))
+    assert torch.equal(second, torch.full((2, 2), 1 / job.size))
+    loss.backward()
+    assert torch.equal(model.module.second.weight.grad, 2 * second)
+
+
+class Branches(torch.nn.Module):
+    """Takes one of two layers; a third one is never taken."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (torch.nn.Linear(2, 2, bias=False) for _ in range(3))
+
+    def forward(self, x, takes_second):
+        return self.second(x) if takes_second else self.first(x)
+
+
+@pytest.mark.ranks(2, 3)
+def test_gradients_travel_during_the_backward_pass(P_world):
+    """At least four fifths of the bytes are under way before it ends."""
+    layers = [layer for _ in range(12) for layer in (torch.nn.Linear(128, 128), torch.nn.ReLU())]
+    model = distdl.DataParallel(torch.nn.Sequential(*layers), P_world)
+    for _ in range(2):
+        model(torch.randn(512, 128)).sum().backward()
+    assert all(share >= 0.8 for share in together(model.overlap)), together(model.overlap)
+
+
+@pytest.mark.ranks(2)
+def test_freezing_between_steps(P_world):
+    twin, model = Small(), distdl.DataParallel(Small(), P_world)
+    x, y = data()
+    own = parts([6, 5])
+    for frozen in (False, True):
+        for one in (twin, model.module):
+            one.first.weight.requires_grad_(not frozen)
+            one.first.bias.requires_grad_(frozen)
+            one.zero_grad()
+        torch.nn.functional.cross_entropy(twin(x), y).backward()
+        torch.nn.functional.cross_entropy(model(x[own]), y[own]).backward()
+        close(model, twin)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("broadcast", [True, False])
+def test_buffers(P_world, broadcast):
+    """Replica 0's running statistics, or each replica's own."""
+    model = distdl.DataParallel(torch.nn.BatchNorm1d(3), P_world, broadcast_buffers=broadcast)
+    for _ in range(2):
+        model(torch.full((4, 3), float(job.rank)) + torch.arange(4.0)[:, None]).sum().backward()
+    model.eval()
+    own = model.module.running_mean[0].item()
+    assert model.module.num_batches_tracked == 2
+    after_one = 0.1 * (1.5 + (0 if broadcast else job.rank))
+    assert own == pytest.approx(0.9 * after_one + 0.1 * (1.5 + job.rank))
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("layout", ["owner", "sharded", "replicated"])
+def test_replicas_of_a_partitioned_model(P_world, layout):
+    """Two replicas, each on two blocks of the image; uneven batches."""
+    P_replicas = P_world.create_cartesian_topology_partition([2, 2])
+    P = P_replicas.create_cartesian_subtopology_partition([False, True])
+    P_x = P.create_cartesian_topology_partition([1, 1, 2, 1])
+    torch.manual_seed(0)
+    twin = torch.nn.Sequential(
+        torch.nn.Conv2d(2, 3, 3, padding=1), torch.nn.ReLU(), torch.nn.GroupNorm(1, 3), torch.nn.Conv2d(3, 2, 3)
+    ).double()
+    root = 2 * (job.rank // 2)  # the first rank of this replica
+    with distdl.parameter_layout(layout):
+        net = torch.nn.Sequential(
+            dnn.DistributedConv2d.from_sequential(twin[0], P_x, root=root),
+            torch.nn.ReLU(),
+            dnn.DistributedGroupNorm.from_sequential(twin[2], P_x, root=root),
+            dnn.DistributedConv2d.from_sequential(twin[3], P_x, root=root),
+        )
+    model, criterion = distdl.DataParallel(net, P_replicas), dnn.DistributedMSELoss(P_x)
+    assert (model.replicas, model.replica) == (2, job.rank // 2)
+    x = torch.randn(5, 2, 7, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    own = x[:3] if model.replica == 0 else x[3:]
+    own = own[P_x.slices(own.shape)].clone()
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9) for one in (twin, model)]
+    for _ in range(3):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        output, y = twin(x), model(own)
+        expected = torch.nn.functional.mse_loss(output, torch.ones_like(output))
+        loss = criterion(y, torch.ones_like(y))
+        expected.backward()
+        loss.backward()
+        assert abs(model.reduce_loss(loss) - expected) <= 1e-12 * expected
+        for optimizer in optimizers:
+            optimizer.step()
+    state = distdl.sequential_state_dict(net, root)
+    for name, value in twin.state_dict().items() if state else ():
+        torch.testing.assert_close(state[name], value, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.ranks(2, 3)
+def test_replicas_that_leave_earlier(P_world):
+    """With join(), the others go on as if the replica had no samples; at the end all have the same weights."""
+    twin, model = Small(), distdl.DataParallel(Small(), P_world)
+    x, y = data()
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (twin, model)]
+    steps = 1 + job.rank
+    for step in range(job.size):
+        optimizers[0].zero_grad()
+        torch.nn.functional.cross_entropy(twin(x[: 3 * (job.size - step)]), y[: 3 * (job.size - step)]).backward()
+        optimizers[0].step()
+    with model.join():
+        for step in range(steps):
+            own = slice(3 * (job.rank - step), 3 * (job.rank - step + 1))
+            optimizers[1].zero_grad()
+            torch.nn.functional.cross_entropy(model(x[own]), y[own]).backward()
+            optimizers[1].step()
+    for mine, expected in zip(model.parameters(), twin.parameters(), strict=True):
+        assert (mine - expected).abs().max() <= 1e-12
+    model(x)  # all take part again
+
+
+@pytest.mark.ranks(1)
+def test_a_replica_that_ends_earlier_hangs_nobody():
+    """The other one raises."""
+    program = """
+        import torch, distdl
+        P = distdl.Partition()
+        model = distdl.DataParallel(torch.nn.Linear(2, 2), P)
+        try:
+            for _ in range(1 + P.rank):
+                model(torch.ones(1, 2)).sum().backward()
+        except RuntimeError as error:
+            print("raised:", error)
+    """
+    said = ends(program)[1]
+    assert "raised: the ranks do not make the same call; rank 0: the end of the program" in said, said
+
+
+@pytest.mark.ranks(2, 3)
+def test_mistakes_are_raised_everywhere(P_world):
+    def make(net=None, **options):
+        return lambda: distdl.DataParallel(torch.nn.Linear(2, 2) if net is None else net, P_world, **options)
+
+    raises_everywhere(TypeError, "module is a int", make(3))
+    raises_everywhere(ValueError, "reduction='none'", make(reduction="none"))
+    raises_everywhere(ValueError, "bucket_cap_mb=0", make(bucket_cap_mb=0))
+    raises_everywhere(ValueError, "a model with", make(torch.nn.Linear(2, 2 + (job.rank == 0))))
+    raises_everywhere(ValueError, "ask for different things", make(broadcast_buffers=job.rank == 0))
+    raises_everywhere(
+        TypeError, "P_replicas is a int", lambda: distdl.DataParallel(torch.nn.Linear(2, 2), 3), involved=True
+    )
+    model = make()()
+    with model.no_sync() if job.rank == 0 else contextlib.nullcontext():
+        raises_everywhere(ValueError, "within no_sync", lambda: model(torch.ones(1, 2)))
+    model.module.bias.requires_grad_(job.rank == 0)
+    raises_everywhere(ValueError, "requires_grad of parameters differs", lambda: model(torch.ones(1, 2)))
+    counts = distdl.DataParallel(torch.nn.Linear(2, 2), P_world, samples=lambda x: 1 / (job.rank - 1))
+    raises_everywhere(ValueError, "division by zero", lambda: counts(torch.ones(1, 2)))

@@ -1,0 +1,1 @@
+"""What programs written for DistDL know, and a call of each of it."""

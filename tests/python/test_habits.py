@@ -1,0 +1,120 @@
+"""distdl.check finds what gives other numbers on blocks than in one process."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import distdl
+import distdl.nn as dnn
+from support.blocks import grid
+from support.ranks import job, raises_everywhere, together
+
+pytestmark = pytest.mark.ranks(2)
+
+
+class Ends(torch.nn.Module):
+    """A user's model, with the habits of one process."""
+
+    def __init__(self, conv):
+        super().__init__()
+        self.conv = conv
+        self.apply(self.initialize)
+
+    def initialize(self, layer):
+        if isinstance(layer, torch.nn.Conv1d):
+            torch.nn.init.xavier_normal_(layer.weight)
+
+    def forward(self, x, target):
+        y = F.dropout(self.conv(x)).flatten(1)
+        return F.mse_loss(y, target)
+
+
+def a_step(model):
+    """Clips as programs of one process do. It is never called."""
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+
+def found(*args, **kwargs):
+    """What is found, on all ranks the same, apart from what the code of this module has in it."""
+    findings = distdl.check(*args, **kwargs)
+    assert all(one == findings for one in together(findings))
+    return [one for one in findings if one.where != "a_step" and not one.where.startswith(("Ends", "test_"))]
+
+
+def conv(P):
+    torch.manual_seed(0)
+    return dnn.DistributedConv1d(grid(P, [1, 1, 2]), 2, 3, 3)
+
+
+def test_nothing_to_find(P_world):
+    model = torch.nn.Sequential(conv(P_world), torch.nn.ReLU(), dnn.DistributedBatchNorm1d(grid(P_world, [1, 1, 2]), 3))
+    optimizer = torch.optim.Adam(model.parameters())
+    assert found(model, optimizer, torch.full((1, 2, 4), float(job.rank))) == []
+
+
+MODULES = {
+    "batch norm": (torch.nn.BatchNorm1d(3), "use DistributedBatchNorm1d"),
+    "flatten": (torch.nn.Flatten(), "use DistributedFlatten"),
+    "a loss": (torch.nn.L1Loss(), "use DistributedL1Loss"),
+    "a part that owns parameters": (torch.nn.PReLU(), "Local"),
+}
+
+
+@pytest.mark.parametrize(("module", "instead"), MODULES.values(), ids=MODULES)
+def test_modules_of_torch(P_world, module, instead):
+    (finding,) = found(torch.nn.Sequential(conv(P_world), module))
+    assert finding.where == "1"
+    assert instead in finding.instead
+    assert str(finding) == f"1: {finding.what}; {finding.instead}"
+
+
+def test_code(P_world):
+    """Of the model's classes, and of the module that calls check."""
+    findings = distdl.check(Ends(conv(P_world)))
+    where = {(one.where, one.what.split()[0]) for one in findings}
+    expected = {
+        ("Ends.initialize", "isinstance(layer,"),
+        ("Ends.initialize", "torch.nn.init.xavier_normal_"),
+        ("Ends.forward", "dropout"),
+        ("Ends.forward", "flatten"),
+        ("Ends.forward", "mse_loss"),
+        ("a_step", "clip_grad_norm_"),
+    }
+    assert expected <= where
+
+
+def test_values_and_ranks(P_world):
+    layer = dnn.DistributedLinear(grid(P_world, [1, 1]), grid(P_world, [1, 2]), grid(P_world, [2, 1]), 3, 4)
+    torch.manual_seed(1)
+    assert found(layer) == []
+    torch.nn.init.normal_(layer.weight)
+    assert [one.where for one in found(layer)] == ["weight"]
+    torch.manual_seed(job.rank)
+    assert any("different states" in one.what for one in found(layer))
+    torch.manual_seed(1)
+    dnn.init.normal_(layer.weight)
+    x = torch.rand(5, 3)
+    assert ["same input of shape [5, 3]" in one.what for one in found(layer, inputs=x)] == [True]
+    optimizer = torch.optim.LBFGS([torch.nn.Parameter(torch.ones(2))])
+    assert [one.where for one in found(layer, optimizer)] == ["torch.optim.LBFGS"]
+
+
+@pytest.mark.parametrize("name", ["spectral_norm", "orthogonal", "weight_norm"])
+def test_parametrizations_of_blocks_are_refused(P_world, name):
+    """On all ranks, in the first call; those that treat each number by itself work."""
+    layer = dnn.DistributedLinear(grid(P_world, [1, 1]), grid(P_world, [1, 2]), grid(P_world, [2, 1]), 3, 4)
+    plain = copy.deepcopy(layer)
+    getattr(torch.nn.utils.parametrizations, name)(layer)
+    x = torch.ones(2, 3) if job.rank == 0 else torch.empty(0)
+    raises_everywhere(ValueError, "computes weight from the whole of it", lambda: layer(x))
+    assert [one.where for one in found(torch.nn.Sequential(layer))] == ["0"]
+    torch.nn.utils.parametrize.register_parametrization(plain, "weight", torch.nn.Softplus())
+    assert plain(x).shape[-1] == 2
+
+
+def test_no_model():
+    with pytest.raises(TypeError, match="model is of type int"):
+        distdl.check(3)
+    assert distdl.check(torch.nn.Linear(2, 3)) == []

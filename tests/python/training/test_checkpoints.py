@@ -1,0 +1,345 @@
+"""Checkpoints: a run goes on, bit for bit, on other numbers of ranks, partitions and layouts."""
+
+import os
+import random
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import distdl
+import distdl.nn as dnn
+from support.blocks import grid
+from support.ranks import job, raises_everywhere
+from support.tensors import same_bits
+from support.training import KINDS, Twins
+
+
+@pytest.fixture
+def folder():
+    """A folder that all ranks agree on."""
+    own = tempfile.TemporaryDirectory() if job.rank == 0 else None
+    yield Path(job.bcast(own.name if own else None))
+    job.Barrier()
+    if own:
+        own.cleanup()
+
+
+def optimizer_of(model, name):
+    options = {"SGD": {"momentum": 0.9}, "Adam": {"amsgrad": True}, "Rprop": {}, "NAdam": {}, "ASGD": {}}
+    return getattr(torch.optim, name)(model.parameters(), lr=0.05, **options[name])
+
+
+def trained(twins, name, steps=3):
+    """An optimizer that has gone some steps."""
+    optimizer = optimizer_of(twins.model, name)
+    for step in range(steps):
+        optimizer.zero_grad()
+        twins.own_loss(step).backward()
+        optimizer.step()
+    return optimizer
+
+
+def whole_states(model, optimizer, name):
+    """The state of each parameter as the sequential optimizer has it, by mere load_sequential's counterpart."""
+    keys = sorted({key for state in optimizer.state.values() for key, value in state.items() if value.dim() > 0})
+    keys = sorted({key for some in job.allgather(keys) for key in some})
+    found = {}
+    kept = [parameter.detach().clone() for parameter in model.parameters()]
+    for key in keys:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.numel():
+                    parameter.copy_(optimizer.state[parameter][key])
+        found[key] = distdl.sequential_state_dict(model)
+    with torch.no_grad():
+        for parameter, before in zip(model.parameters(), kept, strict=True):
+            parameter.copy_(before)
+    return found
+
+
+def assert_same_states(found, expected):
+    if job.rank > 0:
+        return
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        assert same_bits(found[name], value), name
+
+
+@pytest.mark.parametrize(("kind", "name"), [("owner", "Adam"), ("sharded", "SGD"), ("replicated", "NAdam")])
+def test_a_run_goes_on_elsewhere(P_world, folder, kind, name):
+    """Weights, buffers and states of optimizers are the same bits on another partition, layout and number of ranks."""
+    twins = Twins(P_world, kind)
+    optimizer = trained(twins, name)
+    distdl.save(folder / "run.safetensors", twins.model, optimizer, epoch=3)
+    expected = distdl.sequential_state_dict(twins.model)
+    states = whole_states(twins.model, optimizer, name)
+
+    for ranks in range(1, job.size + 1):
+        some = P_world.create_partition_inclusive(range(job.size - ranks, job.size))
+        for columns in {1, ranks}:
+            other = Twins(some, KINDS[(KINDS.index(kind) + columns) % 3], seed=5, columns=columns)
+            resumed = optimizer_of(other.model, name)
+            assert distdl.load(folder / "run.safetensors", other.model, resumed) == {"epoch": 3}
+            assert_same_states(distdl.sequential_state_dict(other.model), expected)
+            found = whole_states(other.model, resumed, name)
+            for key in states:
+                assert_same_states(found[key], states[key])
+            assert resumed.param_groups[0]["lr"] == 0.05
+            assert all(state["step"] == 3 for state in resumed.state.values() if "step" in state)
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize("name", ["ASGD", "Rprop"])
+def test_the_next_steps_are_those_of_a_run_that_was_not_stopped(P_world, folder, name):
+    twins = Twins(P_world, "sharded")
+    optimizer = trained(twins, name)
+    distdl.save(folder / "run", twins.model, optimizer)
+    other = Twins(P_world, "sharded", seed=9)
+    resumed = optimizer_of(other.model, name)
+    distdl.load(folder / "run", other.model, resumed)
+    for run, optim in ((twins, optimizer), (other, resumed)):
+        for step in range(3, 6):
+            optim.zero_grad()
+            run.own_loss(step).backward()
+            optim.step()
+    assert_same_states(distdl.sequential_state_dict(other.model), distdl.sequential_state_dict(twins.model))
+
+
+def test_plain_pytorch_and_back(P_world, folder):
+    """The sequential model loads the file strictly; a file of save_file is loaded in blocks."""
+    twins = Twins(P_world, "sharded", torch.bfloat16)
+    distdl.save(folder / "ours", twins.model)
+    expected = twins.twin.state_dict()
+    found = load_file(folder / "ours")
+    assert found.keys() == expected.keys()
+    assert all(same_bits(found[key], expected[key]) for key in expected)
+    twins.twin.load_state_dict(found)
+
+    twins.twin[1].weight.data.fill_(7)
+    if job.rank == 0:
+        save_file(twins.twin.state_dict(), folder / "plain")
+    job.Barrier()
+    assert distdl.load(folder / "plain", twins.model) == {}
+    assert_same_states(distdl.sequential_state_dict(twins.model), twins.twin.state_dict())
+
+
+MORE = {
+    "epoch": 3,
+    "best": float("inf"),
+    "text": "ü\n",
+    "nested": {"a": [1, (2, None)], "$odd": True, 5: "five"},
+    "scalar": torch.tensor(3, dtype=torch.int16),
+    "rng": torch.Generator().manual_seed(5).get_state(),
+    "python": random.Random(3).getstate(),
+    "array": np.arange(6.0).reshape(2, 3),
+    "milestones": Counter({30: 1}),
+    "empty": torch.empty(0, 3),
+    "half": torch.ones(5, dtype=torch.float8_e4m3fn),
+}
+
+
+def same(a, b):
+    if isinstance(a, dict):
+        return type(a) is type(b) and a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and a.dtype == b.dtype and np.array_equal(a, b)
+    if isinstance(a, torch.Tensor):
+        return (
+            a.dtype == b.dtype
+            and a.shape == b.shape
+            and torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+        )
+    return type(a) is type(b) and a == b
+
+
+@pytest.mark.ranks(1, 2)
+def test_what_a_run_needs_besides(P_world, folder):
+    """Values of the first rank, whatever the others pass."""
+    twins = Twins(P_world)
+    given = MORE if job.rank == 0 else MORE | {"epoch": 4}
+    distdl.save(folder / "run", twins.model, **given)
+    found = distdl.load(folder / "run", twins.model)
+    assert found.keys() == MORE.keys()
+    for name, value in MORE.items():
+        assert same(found[name], value), name
+    raises_everywhere(
+        TypeError, "more/odd/1 is of type object", lambda: distdl.save(folder / "x", twins.model, odd=[0, object()])
+    )
+    assert list(folder.iterdir()) == [folder / "run"]
+
+
+@pytest.mark.ranks(2)
+def test_dtypes_and_scalars(P_world, folder):
+    """Complex numbers of double precision are stored as pairs, scalars and empty tensors as they are."""
+    P_x = grid(P_world, [1, job.size])
+    module = dnn.Module()
+    whole = {
+        "z": torch.randn(3, 5, dtype=torch.complex128, generator=torch.Generator().manual_seed(1)),
+        "c": torch.randn(4, dtype=torch.complex64, generator=torch.Generator().manual_seed(2)),
+        "none": torch.empty(0, 3),
+    }
+    for name, value in whole.items():
+        axes = [None] * (value.dim() - 1) + [1]
+        module.declare_parameter(name, P_x, value.shape, axes, dtype=value.dtype)
+        layout = module.layouts[name]
+        with torch.no_grad():
+            if layout.intervals is not None:
+                getattr(module, name).copy_(value[tuple(slice(*one) for one in layout.intervals)])
+    module.register_buffer("flag", torch.tensor(True))
+    distdl.save(folder / "run", module)
+    file = load_file(folder / "run")
+    assert same_bits(torch.view_as_complex(file["z"]), whole["z"])
+    assert same_bits(file["c"], whole["c"])
+    assert file["flag"].shape == ()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    with torch.no_grad():
+        for value in module.state_dict().values():
+            value.zero_()
+    distdl.load(folder / "run", module)
+    assert all(same_bits(value, before[name]) for name, value in module.state_dict().items())
+
+
+@pytest.mark.ranks(1, 2)
+def test_names_that_shift_and_parts_of_a_model(P_world, folder):
+    twins = Twins(P_world)
+    path = folder / "run"
+    distdl.save(path, torch.nn.ModuleDict({"net": twins.model, "other": twins.model[0]}), None)
+    state = distdl.sequential_state_dict(twins.model)
+    other = Twins(P_world, seed=3)
+    optimizer = torch.optim.SGD(other.model.parameters())
+    raises_everywhere(
+        RuntimeError,
+        r"it has no 0\.weight.*; the model has no net\.0\.weight",
+        lambda: distdl.load(path, other.model),
+    )
+    raises_everywhere(
+        RuntimeError,
+        "no states of an optimizer",
+        lambda: distdl.load(
+            path,
+            other.model,
+            optimizer,
+            rename=lambda name: name[4:] if name[:4] == "net." else None,
+        ),
+    )
+    distdl.load(path, other.model, strict=False, rename={"net": ""})
+    assert_same_states(distdl.sequential_state_dict(other.model), state)
+    part = Twins(P_world, seed=4).model[1]
+    distdl.load(path, part, rename=lambda name: name.removeprefix("net.1.") if name.startswith("net.1.") else None)
+    assert_same_states(
+        distdl.sequential_state_dict(part), {name: state[f"1.{name}"] for name in ("weight", "bias")} if state else {}
+    )
+
+
+@pytest.mark.ranks(2, 3)
+def test_a_file_that_is_written_meanwhile(P_world, folder):
+    """It has the values of the moment of saving, and there is none before wait()."""
+    twins = Twins(P_world, "sharded")
+    optimizer = trained(twins, "Adam")
+    expected = distdl.sequential_state_dict(twins.model)
+    saving = distdl.save(folder / "run", twins.model, optimizer, asynchronous=True)
+    assert not (folder / "run").exists()
+    job.Barrier()
+    twins.own_loss(7).backward()
+    optimizer.step()
+    saving.wait()
+    saving.wait()
+    distdl.load(folder / "run", twins.model, optimizer)
+    assert_same_states(distdl.sequential_state_dict(twins.model), expected)
+
+
+@pytest.mark.ranks(1, 2)
+def test_failures_leave_the_file_of_before(P_world, folder):
+    """A folder that is not there, a folder in place of the file, a rank that cannot write, other paths."""
+    twins = Twins(P_world)
+    path = folder / "run"
+    distdl.save(path, twins.model)
+    before = path.read_bytes()
+    job.Barrier()
+    raises_everywhere(FileNotFoundError, "No such file", lambda: distdl.save(folder / "no" / "run", twins.model))
+    raises_everywhere(FileExistsError, "not a regular file", lambda: distdl.save(folder, twins.model))
+    raises_everywhere(FileExistsError, "not a regular file", lambda: distdl.save("/dev/full", twins.model))
+    raises_everywhere(FileNotFoundError, "No such file", lambda: distdl.load(folder / "no", twins.model))
+    if job.size > 1:
+        raises_everywhere(ValueError, "different things", lambda: distdl.save(folder / f"{job.rank}", twins.model))
+        raises_everywhere(ValueError, "different things", lambda: distdl.save(path, twins.model, **{f"x{job.rank}": 1}))
+    loose = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))])
+    raises_everywhere(ValueError, "not one of the model's", lambda: distdl.save(path, twins.model, loose))
+    assert path.read_bytes() == before
+    job.Barrier()
+    assert list(folder.iterdir()) == [path]
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("failing", ["open", "pwrite", "fsync", "preadv"])
+def test_a_call_that_fails_on_one_rank(P_world, folder, failing, monkeypatch):
+    """Nothing hangs, all ranks raise, and nothing is left."""
+    twins = Twins(P_world)
+    path = folder / "run"
+    distdl.save(path, twins.model)
+    before = path.read_bytes()
+    job.Barrier()
+    original, calls = getattr(os, failing), []
+
+    def fail(*args, **kwargs):
+        calls.append(args)
+        if job.rank == (1 if failing == "open" else 0):
+            raise OSError(28, "No space left on device")
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(os, failing, fail)
+    if failing == "preadv":
+        raises_everywhere(ValueError, "No space left", lambda: distdl.load(path, twins.model))
+    else:
+        raises_everywhere(OSError, "No space left", lambda: distdl.save(path, twins.model))
+    monkeypatch.undo()
+    job.Barrier()
+    assert path.read_bytes() == before
+    assert list(folder.iterdir()) == [path]
+
+
+DAMAGES = {
+    "truncated": ("damaged", lambda data: data[:-5]),
+    "empty": ("damaged", lambda data: b""),
+    "of another kind": ("damaged", lambda data: b"PK" + data),
+    "one bit in a value": (
+        "not those that were written",
+        lambda data: data[:-100] + bytes([data[-100] ^ 1]) + data[-99:],
+    ),
+    "the header": ("damaged", lambda data: data[:20] + b"\0\0\0" + data[23:]),
+}
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize(("match", "damage"), DAMAGES.values(), ids=DAMAGES)
+def test_damaged_files_raise_on_all_ranks(P_world, folder, match, damage):
+    twins = Twins(P_world)
+    path = folder / "run"
+    distdl.save(path, twins.model)
+    if job.rank == 0:
+        path.write_bytes(damage(path.read_bytes()))
+    job.Barrier()
+    raises_everywhere(ValueError, match, lambda: distdl.load(path, twins.model))
+
+
+@pytest.mark.ranks(2)
+def test_many_chunks(P_world, folder, monkeypatch):
+    """Chunks of 64 bytes cut rows, and tensors that begin anywhere are read as well."""
+    import distdl.checkpoint.chunks as chunks
+
+    monkeypatch.setattr(chunks, "CHUNK", 64)
+    twins = Twins(P_world, "sharded")
+    optimizer = trained(twins, "Adam")
+    distdl.save(folder / "run", twins.model, optimizer)
+    expected = distdl.sequential_state_dict(twins.model)
+    assert job.rank > 0 or all(same_bits(load_file(folder / "run")[name], value) for name, value in expected.items())
+    other = Twins(P_world, "replicated", seed=1, columns=job.size)
+    distdl.load(folder / "run", other.model, optimizer_of(other.model, "Adam"))
+    assert_same_states(distdl.sequential_state_dict(other.model), expected)
