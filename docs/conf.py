@@ -16,6 +16,12 @@ from sphinx.writers.html5 import HTML5Translator
 here = Path(__file__).parent
 sys.path.insert(0, str(here))
 
+if not (here.parent / "CHANGELOG.md").exists():
+    raise ConfigError(
+        f"{here.parent} has no CHANGELOG.md, which is one of the pages: make the pages within a checkout, of which the "
+        "folder docs alone is not enough"
+    )
+
 try:
     import mpi4py
 
@@ -26,10 +32,9 @@ try:
     import distdl
 except ImportError as error:
     raise ConfigError(
-        "the pages are made from the installed package and its compiled extension; install them first, from the folder "
-        f"above this one: pip install '.[mpich,docs]'. {error}"
+        "the pages are made from the installed package and its compiled extension; install them first, from the root "
+        f"of a checkout: pip install '.[mpich,docs]'. {error}"
     ) from error
-
 project = "DistDL"
 author = "The DistDL authors"
 copyright = author

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
 from distdl import _core
+from distdl.nn.fourier.pencils import Task, plan
 
 UNIT = 0.27  # inches per tensor element, by default
 SMALL, NORMAL, LARGE = 7.5, 9.0, 10.0  # points
@@ -181,6 +182,29 @@ def repartition(theme: Theme) -> Figure:
     return sheet.figure
 
 
+def pencils(theme: Theme) -> Figure:
+    """The grids that a transform of both dimensions of a matrix over 2 x 2 workers goes through."""
+    shape, grid = (8, 9), (2, 2)
+    large = (100 * shape[0], 100 * shape[1])  # a small matrix would be gathered on one worker
+    task = Task((0, 1), None, None, large, large)
+    stages = plan(task, grid, grid)
+    sheet = Sheet(theme, 12.2 * len(stages), 11)
+    for k, stage in enumerate(stages):
+        at = (0.3 + 12.2 * k, 1.8)
+        done = " and ".join("rows" if d else "columns" for d in stage.dims)
+        sheet.text(
+            (at[0], 0.8), f"{stage.shape[0]} × {stage.shape[1]}{': transform ' + done if done else ''}", ha="left"
+        )
+        owner = {}
+        for rank, rows, columns in blocks(shape, (stage.shape[0], stage.shape[1])):
+            owner.update(dict.fromkeys(product(range(*rows), range(*columns)), rank))
+        sheet.grid(at, shape, lambda i, j, owner=owner: theme.hues[owner[i, j]])
+        sheet.borders(at, shape, (stage.shape[0], stage.shape[1]))
+        if k + 1 < len(stages):
+            sheet.arrow((at[0] + 9.4, at[1] + 4), (at[0] + 11.8, at[1] + 4))
+    return sheet.figure
+
+
 def windows(n: int, workers: int, window: _core.Window) -> Callable[[Theme], Figure]:
     """The elements that workers hold before and after the exchange for sliding windows."""
 
@@ -278,6 +302,7 @@ PICTURES: dict[str, Callable[[Theme], Figure]] = {
     "halo": windows(11, 4, _core.Window(3, 1, (1, 1))),
     "halo_wide": windows(7, 4, _core.Window(7, 1, (3, 3))),
     "halo_stride": windows(11, 4, _core.Window(2, 2)),
+    "pencils": pencils,
     "linear": linear,
     "layers": layers,
 }
