@@ -46,7 +46,7 @@ Raises:
 
 A dimension is transformed where one worker has it whole. So nothing travels if no transformed dimension is split;
 otherwise the workers exchange elements, mostly once for the transform and once for the way back. See
-:doc:`fourier_transforms`.
+:doc:`/fourier_transforms`.
 
 Collective over the workers of P_x and ``out``; other ranks may call it. The first call with new arguments on a
 partition prepares, the next ones vote once.

@@ -65,10 +65,13 @@ def call_in_graph(layer: Layer, args: Sequence[object], kwargs: dict[str, object
 
 
 def _template(value: object, tensors: list[torch.Tensor]) -> object:
-    """The arguments of a call with a mark for each tensor, and the tensors, in order."""
+    """The arguments of a call with a mark for each tensor, which is its place in `tensors`: there once."""
     if isinstance(value, torch.Tensor):
+        for place, one in enumerate(tensors):
+            if one is value:  # as in self-attention, which projects one tensor by one product
+                return f"{_TENSOR}{place}"
         tensors.append(value)
-        return _TENSOR
+        return f"{_TENSOR}{len(tensors) - 1}"
     if isinstance(value, dict):
         return {name: _template(one, tensors) for name, one in value.items()}
     if isinstance(value, list):
@@ -82,10 +85,10 @@ def _template(value: object, tensors: list[torch.Tensor]) -> object:
     raise TypeError(f"a layer in a compiled program takes tensors, numbers and texts; not {type(value).__name__}")
 
 
-def _filled(template: object, tensors: Iterator[torch.Tensor]) -> object:
+def _filled(template: object, tensors: Tensors) -> object:
     """The arguments of a call, from what :func:`_template` gave."""
     if isinstance(template, str):
-        return next(tensors) if template == _TENSOR else template
+        return tensors[int(template.removeprefix(_TENSOR))] if template.startswith(_TENSOR) else template
     if isinstance(template, dict):
         return {name: _filled(one, tensors) for name, one in template.items()}
     if isinstance(template, list | tuple):
@@ -153,7 +156,7 @@ _WITH_VALUES = (torch.Tensor, torch.nn.Parameter)  # other tensors are those of 
 def _call(layer: Layer, tensors: Tensors, parameters: Tensors, call: str) -> list[torch.Tensor]:
     """The results of a layer's call with these tensors in place of its arguments and parameters."""
     template, device, autocast = _parsed(call)
-    args, kwargs = cast(Arguments, _filled(template, iter(tensors)))
+    args, kwargs = cast(Arguments, _filled(template, tensors))
     dtype = getattr(torch, autocast.removeprefix("torch.")) if autocast else None
     with _parameters_of(layer, parameters), torch.autocast(device, dtype, enabled=bool(autocast)):
         result = layer.call(*args, **kwargs)

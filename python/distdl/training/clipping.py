@@ -51,7 +51,8 @@ def clip_grad_norm_(
 
     Collective over the communicator that the partitions come from.
 
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html.
+    Source: `torch.nn.utils.clip_grad_norm_
+    <https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html>`__.
     """
     parameters = _parameters_of(model)
     layouts = layouts_of_parameters(parameters)
