@@ -112,6 +112,13 @@ communication() {
   progress && agreements
 }
 
+# Tests that start jobs of their own, and wait for them: beside those of the job of one rank.
+starting=(tests/python/process/test_end.py tests/python/classic/test_programs.py)
+
+beside_one_rank() {
+  { [ "$mpi" = impi ] || communication; } && ranks 1 "${starting[@]}"
+}
+
 observer() {  # what is preloaded to count MPI's objects, and to make its calls fail
   mpicxx -std=c++20 -O1 -shared -fPIC -Isrc tests/pmpi/observer.cpp -o "$venv/observer.so"
 }
@@ -133,13 +140,16 @@ stage "the extension names no absolute path" relocatable
 stage "an observer below MPI" observer
 if [ "$mpi" = impi ]; then
   stage "Intel MPI in the place of MPICH" intel
-else
-  beside "progress, votes and calls of layers, in C++ alone" communication
 fi
 for n in ${DISTDL_TEST_RANKS-1 2 3 4 20}; do
-  stage "pytest on $n ranks" ranks "$n"
+  if [ "$n" = 1 ]; then
+    beside "progress, votes and calls of layers in C++ alone; tests that start jobs" beside_one_rank
+    stage "pytest on 1 rank" ranks 1 "${starting[@]/#/--ignore=}"
+    joined
+  else
+    stage "pytest on $n ranks" ranks "$n"
+  fi
 done
-joined
 stage "nothing leaks, and a layer votes once, on 2 ranks" observed
 stage "MPI calls that fail, on 2 ranks" python tests/pmpi/faults.py "$venv/observer.so" 37
 stage "messages of more than 2^31 bytes, on 2 ranks" ranks 2 tests/python/primitives/huge_messages.py
