@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import distdl
+from distdl.nn.fourier import pencils
 from support import dense
 from support.blocks import assemble, block_of, blocks_of
 from support.random_calls import Partitions, grids
@@ -143,9 +144,18 @@ def partitions():
     made.free()
 
 
-@draws(120)
+@pytest.fixture(scope="module", params=["few exchanges", "little to move"])
+def route(request):
+    """Small tensors take the way of fewest exchanges, and large ones that on which the least moves."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "little to move":
+            patch.setattr(pencils, "_ELEMENTS_FOR_A_MESSAGE", 0)
+        yield
+
+
+@draws(60)
 @given(draw=calls())
 @on_all_ranks
-def test_any_transform(partitions, draw):
+def test_any_transform(partitions, route, draw):
     partitions.next_draw()
     check(draw, partitions)
