@@ -528,7 +528,18 @@ def channel_moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x: (N, C, *others), contiguous, in host memory, of single or double precision.
     """
 
-def add_to_channels(
-    gradient: torch.Tensor, x: torch.Tensor, pivot: torch.Tensor, slope: torch.Tensor, constant: torch.Tensor
+def combine_channels(
+    to: torch.Tensor,
+    gradient: torch.Tensor,
+    scale: torch.Tensor,
+    x: torch.Tensor,
+    pivot: torch.Tensor,
+    slope: torch.Tensor,
+    constant: torch.Tensor,
 ) -> None:
-    """gradient += (x - pivot) * slope + constant, where the latter three have a value for each channel."""
+    """to = gradient * scale + (x - pivot) * slope + constant, in one pass.
+
+    Args:
+        to, gradient, x: as in :func:`channel_moments`; ``to`` may be ``gradient``.
+        scale, pivot, slope, constant: a value for each channel.
+    """

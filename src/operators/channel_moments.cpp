@@ -51,10 +51,18 @@ template <class Element>
   return {std::accumulate(deviations, deviations + kLanes, 0.0), std::accumulate(squares, squares + kLanes, 0.0)};
 }
 
+/// The values of one channel.
 template <class Element>
-[[gnu::always_inline]] inline void add(Element* to, const Element* x, std::int64_t n, Element pivot, Element slope,
-                                       Element constant) {
-  for (std::int64_t i = 0; i < n; ++i) to[i] += (x[i] - pivot) * slope + constant;
+struct Coefficients {
+  Element scale, pivot, slope, constant;
+};
+
+template <class Element>
+[[gnu::always_inline]] inline void combine(Element* to, const Element* gradient, const Element* x, std::int64_t n,
+                                           const Coefficients<Element>& of) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    to[i] = gradient[i] * of.scale + ((x[i] - of.pivot) * of.slope + of.constant);
+  }
 }
 
 // Only functions that are no templates can be compiled for several processors.
@@ -63,12 +71,12 @@ Sums sums_of(const float* x, std::int64_t n, double pivot) { return sums(x, n, p
 DISTDL_FOR_PROCESSORS
 Sums sums_of(const double* x, std::int64_t n, double pivot) { return sums(x, n, pivot); }
 DISTDL_FOR_PROCESSORS
-void add_to(float* to, const float* x, std::int64_t n, float pivot, float slope, float constant) {
-  add(to, x, n, pivot, slope, constant);
+void combine_to(float* to, const float* gradient, const float* x, std::int64_t n, const Coefficients<float>& of) {
+  combine(to, gradient, x, n, of);
 }
 DISTDL_FOR_PROCESSORS
-void add_to(double* to, const double* x, std::int64_t n, double pivot, double slope, double constant) {
-  add(to, x, n, pivot, slope, constant);
+void combine_to(double* to, const double* gradient, const double* x, std::int64_t n, const Coefficients<double>& of) {
+  combine(to, gradient, x, n, of);
 }
 
 /// Of elements in a row.
@@ -122,25 +130,28 @@ std::pair<at::Tensor, at::Tensor> channel_moments(const at::Tensor& x) {
   return {means, squares};
 }
 
-void add_to_channels(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& pivot, const at::Tensor& slope,
-                     const at::Tensor& constant) {
-  check(is_block(gradient) && is_block(x) && gradient.sizes() == x.sizes());
-  for (const auto* const one : {&pivot, &slope, &constant}) {
+void combine_channels(const at::Tensor& to, const at::Tensor& gradient, const at::Tensor& scale, const at::Tensor& x,
+                      const at::Tensor& pivot, const at::Tensor& slope, const at::Tensor& constant) {
+  for (const auto* const one : {&to, &gradient, &x}) {
+    check(is_block(*one) && one->sizes() == x.sizes() && one->scalar_type() == x.scalar_type());
+  }
+  for (const auto* const one : {&scale, &pivot, &slope, &constant}) {
     check(one->is_contiguous() && one->dim() == 1 && one->size(0) == x.size(1) &&
           one->scalar_type() == x.scalar_type());
   }
-  check(gradient.scalar_type() == x.scalar_type());
   if (x.numel() == 0) return;
   const auto channels = x.size(1), n = x.numel() / (x.size(0) * channels);
-  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "add_to_channels", [&] {
-    auto* const to = gradient.data_ptr<scalar_t>();
-    const auto* const from = x.const_data_ptr<scalar_t>();
-    const auto *const pivots = pivot.const_data_ptr<scalar_t>(), *const slopes = slope.const_data_ptr<scalar_t>(),
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "combine_channels", [&] {
+    auto* const results = to.data_ptr<scalar_t>();
+    const auto *const gradients = gradient.const_data_ptr<scalar_t>(), *const elements = x.const_data_ptr<scalar_t>();
+    const auto *const scales = scale.const_data_ptr<scalar_t>(), *const pivots = pivot.const_data_ptr<scalar_t>(),
+                      *const slopes = slope.const_data_ptr<scalar_t>(),
                       *const constants = constant.const_data_ptr<scalar_t>();
     at::parallel_for(0, x.size(0) * channels, 1, [&](std::int64_t first, std::int64_t last) {
       for (auto row = first; row < last; ++row) {
         const auto c = row % channels;
-        add_to(to + row * n, from + row * n, n, pivots[c], slopes[c], constants[c]);
+        combine_to(results + row * n, gradients + row * n, elements + row * n, n,
+                   {scales[c], pivots[c], slopes[c], constants[c]});
       }
     });
   });

@@ -12,9 +12,9 @@ namespace distdl::operators {
 /// It is read once: pieces that stay in the cache have moments of their own, which Chan's formula merges.
 std::pair<at::Tensor, at::Tensor> channel_moments(const at::Tensor& x);
 
-/// gradient += (x - pivot) * slope + constant, where the latter three have a value for each channel. All are of one
-/// dtype, contiguous, and as for channel_moments.
-void add_to_channels(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& pivot, const at::Tensor& slope,
-                     const at::Tensor& constant);
+/// to = gradient * scale + (x - pivot) * slope + constant, where all but the first two and x have a value for each
+/// channel. All are of one dtype, contiguous, and as for channel_moments; `to` may be `gradient`.
+void combine_channels(const at::Tensor& to, const at::Tensor& gradient, const at::Tensor& scale, const at::Tensor& x,
+                      const at::Tensor& pivot, const at::Tensor& slope, const at::Tensor& constant);
 
 }  // namespace distdl::operators

@@ -369,11 +369,12 @@ def test_moments_of_channels(dtype, shape):
         torch.testing.assert_close(mean, expected, rtol=1e-13, atol=0)
         deviations = (exact - expected.view(1, -1, 1)).square().sum((0, 2))
         torch.testing.assert_close(squares, deviations, rtol=1e-7, atol=1e-13 * n)
-    slope, y = torch.linspace(1, 2, shape[1], dtype=dtype), x.clone()
-    _core.add_to_channels(y, x, slope + 1e5, slope, 3 * slope)
-    torch.testing.assert_close(
-        y, x + (x - (slope + 1e5).view(1, -1, 1)) * slope.view(1, -1, 1) + 3 * slope.view(1, -1, 1)
-    )
+    gradient, slope = torch.randn(shape, dtype=dtype), torch.linspace(1, 2, shape[1], dtype=dtype)
+    by_channel = slope.view(1, -1, 1)
+    expected = gradient * (5 * by_channel) + (x - (by_channel + 1e5)) * by_channel + 3 * by_channel
+    for to in (torch.empty_like(x), gradient):
+        _core.combine_channels(to, gradient, 5 * slope, x, slope + 1e5, slope, 3 * slope)
+        torch.testing.assert_close(to, expected)
     with pytest.raises(ValueError, match="contiguous"):
         _core.channel_moments(torch.ones(2, 3, 4).mT)
 
@@ -387,3 +388,24 @@ def test_large_blocks(P_world, large_blocks):
     assert_equals_sequential(
         dataclasses.replace(example, inputs=lambda: (x.clone(),)), grid(P_world, (1, 1, job.size, 1))
     )
+
+
+@pytest.mark.ranks(2)
+def test_one_graph_differentiated_several_times(P_world, large_blocks):
+    """By the weights alone, by everything, as a graph, and again: the passes leave nothing to each other."""
+    torch.manual_seed(3)
+    twin = torch.nn.BatchNorm2d(2, dtype=torch.float64)
+    P_x = grid(P_world, (1, 1, job.size, 1))
+    layer = dnn.DistributedBatchNorm2d.from_sequential(twin, P_x)
+    x = torch.randn(1, 2, 6, 5, dtype=torch.float64)
+    whole, mine = x.clone().requires_grad_(), block_of(x, P_x).requires_grad_()
+    cotangent = torch.randn_like(x)
+    expected = torch.autograd.grad(twin(whole), whole, cotangent)[0]
+    y = layer(mine)
+    own = block_of(cotangent, P_x)
+    for wanted in ([layer.weight], [mine, layer.weight], [layer.bias], [mine], [mine]):
+        for create_graph in (False, True, False):
+            found = torch.autograd.grad(y, wanted, own, retain_graph=True, create_graph=create_graph)
+            if wanted[0] is mine:
+                torch.testing.assert_close(found[0], block_of(expected, P_x))
+    assert torch.equal(own, block_of(cotangent, P_x))

@@ -7,9 +7,11 @@ nothing but the input is kept. Derivatives of derivatives are those of torch's o
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
+import torch.nn.functional as F
 
 from distdl import _core
 
@@ -19,18 +21,43 @@ Context: TypeAlias = torch.autograd.function.FunctionCtx
 Moments: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-def moments(x: torch.Tensor) -> tuple[torch.Tensor, Moments]:
+@dataclass
+class Owed:
+    """What a backward pass leaves to the one of the moments: to multiply the gradient of the block by this scale."""
+
+    scale: torch.Tensor | None = None
+
+
+def moments(x: torch.Tensor) -> tuple[torch.Tensor, Owed | None, Moments]:
     """The moments of each channel of a block (N, C, *others).
 
     Returns:
-        The tensor to go on with in place of x, and three tensors of the channels: the mean as far as the precision of
-        the block has it, which counts as constant in derivatives; the rest of the mean, in double precision; and the
-        sum of the squared deviations from the mean, in double precision. All are 0 for channels without elements.
+        The tensor to go on with in place of x; what :func:`scaled` needs, if it has a kernel of its own; and three
+        tensors of the channels: the mean as far as the precision of the block has it, which counts as constant in
+        derivatives; the rest of the mean, in double precision; and the sum of the squared deviations from the mean, in
+        double precision. All are 0 for channels without elements.
     """
     if x.numel() < LARGE or _is_transformed():
-        return x, _moments(x)
-    followed, *found = _Moments.apply(x)
-    return followed, (found[0], found[1], found[2])
+        return x, None, _moments(x)
+    owed = Owed()
+    followed, *found = _Moments.apply(x, owed)
+    return followed, owed, (found[0], found[1], found[2])
+
+
+def scaled(
+    x: torch.Tensor, owed: Owed | None, pivot: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor
+) -> torch.Tensor:
+    """(x - pivot) * scale + shift, of which the latter are of the channels, and the pivot is a constant.
+
+    Args:
+        x, owed: of :func:`moments`; with ``owed`` nothing else may be done with x.
+    """
+    if x.numel() == 0:  # torch's kernel would not look at scale and shift
+        return (x - per_channel(pivot, x)) * per_channel(scale, x) + per_channel(shift, x)
+    if owed is not None and x.is_cpu and x.is_contiguous():
+        result: torch.Tensor = _Scaled.apply(x, owed, pivot, scale, shift)
+        return result
+    return F.batch_norm(x, pivot, torch.ones_like(pivot), scale, shift, eps=0.0)
 
 
 def _is_transformed() -> bool:
@@ -60,26 +87,57 @@ class _Moments(torch.autograd.Function):
     """What is done with x afterwards is done with the first result, whose gradient comes in here."""
 
     @staticmethod
-    def forward(ctx: Context, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Context, x: torch.Tensor, owed: Owed) -> tuple[torch.Tensor, ...]:
         if x.is_cpu and x.is_contiguous():
             mean, squares = _core.channel_moments(x)
             pivot = mean.to(x.dtype)
             rest = mean - pivot
         else:
             pivot, rest, squares = _moments(x)
+        ctx.owed = owed
         ctx.save_for_backward(x, pivot, rest)
         ctx.mark_non_differentiable(pivot)
         return x.view_as(x), pivot, rest, squares
 
     @staticmethod
-    def backward(ctx: Context, gradient: torch.Tensor, *of_moments: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: Context, gradient: torch.Tensor, *of_moments: torch.Tensor) -> tuple[torch.Tensor, None]:
         x, pivot, rest = ctx.saved_tensors
         _, of_rest, of_squares = of_moments
         slope = 2 * of_squares
         constant = of_rest / x[:, :1].numel() - slope * rest
         pivot, constant, slope = (one.to(x.dtype) for one in (pivot, constant, slope))
+        scale = ctx.owed.scale
         if torch.is_grad_enabled() or not (x.is_cpu and x.is_contiguous() and gradient.is_contiguous()):
             pivot, constant, slope = (per_channel(one, x) for one in (pivot, constant, slope))
-            return torch.addcmul(gradient + constant, x - pivot, slope)
-        _core.add_to_channels(gradient, x, pivot, slope, constant)  # nothing else has the gradient of the first result
-        return gradient
+            return torch.addcmul(gradient + constant, x - pivot, slope), None
+        # A gradient that is scaled already is one that nothing else has; another one is the caller's.
+        result = gradient if scale is None else torch.empty_like(x)
+        scale = torch.ones_like(pivot) if scale is None else scale
+        _core.combine_channels(result, gradient, scale, x, pivot, slope, constant)
+        return result, None
+
+
+class _Scaled(torch.autograd.Function):
+    """Its backward pass reads the block for the sums of the channels, and leaves the product to that of the moments."""
+
+    @staticmethod
+    def forward(
+        ctx: Context, x: torch.Tensor, owed: Owed, pivot: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.owed = owed
+        ctx.save_for_backward(x, pivot, scale)
+        return F.batch_norm(x, pivot, torch.ones_like(pivot), scale, shift, eps=0.0)
+
+    @staticmethod
+    def backward(ctx: Context, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, pivot, scale = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            ctx.owed.scale = None
+            dims = [d for d in range(x.dim()) if d != 1]
+            of_scale = (gradient * (x - per_channel(pivot, x))).sum(dims)
+            return gradient * per_channel(scale, x), None, None, of_scale, gradient.sum(dims)
+        ctx.owed.scale, gradient = scale, gradient.contiguous()
+        _, of_scale, of_shift = torch.ops.aten.native_batch_norm_backward(
+            gradient, x, scale, pivot, torch.ones_like(pivot), None, None, False, 0.0, [False, True, True]
+        )
+        return gradient, None, None, of_scale, of_shift

@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 from distdl import operators
 from distdl.collective.grid import Grid
-from distdl.nn.norm.block_moments import moments, per_channel
+from distdl.nn.norm.block_moments import Owed, moments, per_channel, scaled
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Block:
     """A worker's block (N, C, *others), and the moments of its channels.
 
     Attributes:
-        x: the block.
+        x, owed: the block, and what its backward pass may owe; see :func:`scaled`.
         pivot: the mean, rounded to the precision of the block.
         mean: the exact mean, in double precision: a large mean of single precision is rounded too much for a small
             variance of the workers' means.
@@ -34,6 +33,7 @@ class Block:
     """
 
     x: torch.Tensor
+    owed: Owed | None
     pivot: torch.Tensor
     mean: torch.Tensor
     squares: torch.Tensor
@@ -41,8 +41,8 @@ class Block:
     @staticmethod
     def of(x: torch.Tensor) -> Block:
         """The block and its moments, which are 0 for channels without elements."""
-        x, (pivot, rest, squares) = moments(x)
-        return Block(x, pivot, pivot.double() + rest, squares)
+        x, owed, (pivot, rest, squares) = moments(x)
+        return Block(x, owed, pivot, pivot.double() + rest, squares)
 
     def normalized(
         self,
@@ -59,21 +59,18 @@ class Block:
         ``centered`` subtracts before it multiplies, as torch's layer normalization does and its batch normalization
         does not: a mean much larger than the deviations leaves no error. It passes over the block once more.
         """
-        x, pivot = self.x, self.pivot
+        x, owed, pivot = self.x, self.owed, self.pivot
         if centered:
             pivot = mean.detach().to(x.dtype)
-            x = x - per_channel(pivot, x)
+            x, owed = x - per_channel(pivot, x), None
         scale = (variance + eps).rsqrt()
         if weight is not None:
             scale = scale * weight
         shift = (pivot.double() - mean) * scale
         if bias is not None:
             shift = shift + bias
-        scale, shift = scale.to(x.dtype), shift.to(x.dtype)
-        pivot, one = torch.zeros_like(pivot) if centered else pivot, torch.ones_like(pivot)
-        if x.numel() == 0:  # torch's kernel would not look at scale and shift
-            return (x - per_channel(pivot, x)) * per_channel(scale, x) + per_channel(shift, x)
-        return F.batch_norm(x, pivot, one, scale, shift, eps=0.0)
+        left = torch.zeros_like(pivot) if centered else pivot  # to be subtracted
+        return scaled(x, owed, left, scale.to(x.dtype), shift.to(x.dtype))
 
 
 class Gathering:
