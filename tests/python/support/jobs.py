@@ -10,7 +10,7 @@ from pathlib import Path
 
 SECONDS = 200
 
-OUTSIDE = {key: value for key, value in os.environ.items() if not key.startswith(("PMI", "HYD", "MPI"))}
+OUTSIDE = {key: value for key, value in os.environ.items() if not key.startswith(("PMI", "HYD", "MPI_", "MPIR_"))}
 
 
 def started(program, ranks=2, by=("-m", "mpi4py"), **environment):
