@@ -1,5 +1,6 @@
 import numpy as np
 import torch
+from safetensors.torch import load_file
 
 import distdl
 import distdl.nn as dnn
@@ -44,6 +45,10 @@ for epoch in range(3):
     if P_world.rank == 0:
         print(f"epoch {epoch}: loss {mean:.3f}")
 
-state = distdl.sequential_state_dict(net, root=2 * model.replica)
+if model.replica == 0:  # the replicas are equal
+    distdl.save("training.safetensors", net, optimizer, epoch=epoch)
+P_world.comm.Barrier()
+more = distdl.load("training.safetensors", net, optimizer)  # every replica, on any number of ranks
 if P_world.rank == 0:
-    print("weights of the sequential network:", {name: list(value.shape) for name, value in state.items()})
+    weights = {name: list(value.shape) for name, value in load_file("training.safetensors").items() if "/" not in name}
+    print(f"saved after epoch {more['epoch']}, for the sequential network too: {weights}")

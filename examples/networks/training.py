@@ -34,13 +34,16 @@ class Run:
     seconds: float
 
 
-def train(network, optimizer, loss_of, batches, steps, title=None, report=torch.Tensor.detach):
+def train(
+    network, optimizer, loss_of, batches, steps, title=None, *, report=torch.Tensor.detach, before=(), after=None
+):
     """Some steps. Every rank of a distributed network calls this; the one that passes a title shows the progress.
 
-    `report`: makes the loss that is kept of the loss of a batch.
+    `report`: makes the loss that is kept of the loss of a batch. `before`: the losses of steps that are done already.
+    `after`: called with all losses after each step.
     """
-    losses, start, batch = [], time.perf_counter(), None
-    with tqdm(total=steps, desc=title, disable=title is None) as bar:
+    losses, start, batch = list(before), time.perf_counter(), None
+    with tqdm(total=steps, initial=len(losses), desc=title, disable=title is None) as bar:
         while len(losses) < steps:
             for batch in batches:
                 optimizer.zero_grad()
@@ -50,6 +53,8 @@ def train(network, optimizer, loss_of, batches, steps, title=None, report=torch.
                 losses.append(report(loss).item())
                 bar.set_postfix(loss=f"{losses[-1]:.4f}", refresh=False)
                 bar.update()
+                if after is not None:
+                    after(losses)
                 if len(losses) == steps:
                     break
     return Run(losses, time.perf_counter() - start)

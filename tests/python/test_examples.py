@@ -17,14 +17,40 @@ PROGRAMS = {
 }
 
 
+@pytest.fixture
+def said(tmp_path, monkeypatch, capsys):
+    """A function that runs a program, and returns what it says on rank 0.
+
+    A program raises SystemExit where the losses of the two networks differ by more than rounding.
+    """
+    folder = job.bcast(tmp_path)
+    monkeypatch.syspath_prepend(str(FOLDER))
+
+    def run(name, *options):
+        arguments = [f"train_{name}.py", "--steps", "2", "--output", str(folder), *options]
+        monkeypatch.setattr(sys, "argv", arguments)
+        runpy.run_path(str(FOLDER / arguments[0]), run_name="__main__")
+        if job.rank > 0:
+            return None
+        assert (folder / f"{name}.png").stat().st_size > 0
+        text = capsys.readouterr().out
+        assert "difference from the sequential network" in text
+        return text
+
+    yield run
+    job.Barrier()
+
+
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_example(name, tmp_path, monkeypatch, capsys):
-    """It raises SystemExit where the losses of the two networks differ by more than rounding."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    steps = ["--steps", "2", "--check", "1", "--output", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", [f"train_{name}.py", *steps, *PROGRAMS[name]])
-    runpy.run_path(str(FOLDER / f"train_{name}.py"), run_name="__main__")
-    if job.rank == 0:
-        assert (tmp_path / f"{name}.png").stat().st_size > 0
-        assert "difference from the sequential network" in capsys.readouterr().out
+def test_example(name, said):
+    said(name, "--check", "1", *PROGRAMS[name])
+
+
+@pytest.mark.ranks(2)
+def test_a_run_that_was_stopped_goes_on(said):
+    """It compares as well after a stop, on fewer ranks; then it is stopped after the first of two steps."""
+    small = ["--check", "2", "--side", "12", "--channels", "3", "--depth", "2", "--batch-size", "4"]
+    for stop, steps in (("1", "0 to 1 of 2"), ("0", "1 to 2 of 2")):
+        text = said("hybrid", "--stop", stop, *small)
+        assert text is None or steps in text
