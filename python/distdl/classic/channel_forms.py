@@ -1,10 +1,11 @@
-"""The all-gather and the reduce-scatter forms of convolutions, with the further options of the descendant."""
+"""The convolutions that only the descendant has, with its further options: transposed, all-gather, reduce-scatter."""
 
 from __future__ import annotations
 
-from distdl.classic.keys import OldLayer, parted
+from distdl.classic.keys import OldLayer
 from distdl.collective.construction import PartitionLike
 from distdl.nn import conv
+from distdl.nn.layer import Layer
 
 Size = int | tuple[int, ...]
 
@@ -24,11 +25,7 @@ class _Conv(OldLayer):
         padding_mode: str = "zeros",
         **more: object,
     ) -> None:
-        further, others = parted(more)
-        super().__init__(  # type: ignore[call-arg]
-            P_x, in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, **others  # type: ignore[arg-type]
-        )  # fmt: skip
-        self.take_further(**further)  # type: ignore[arg-type]
+        self.construct(locals())
 
 
 class _ConvTranspose(OldLayer):
@@ -47,29 +44,31 @@ class _ConvTranspose(OldLayer):
         padding_mode: str = "zeros",
         **more: object,
     ) -> None:
-        further, others = parted(more)
-        super().__init__(  # type: ignore[call-arg]
-            P_x, in_channels, out_channels, kernel_size, stride, padding, output_padding, groups, bias, dilation,  # type: ignore[arg-type]
-            padding_mode, **others,
-        )  # fmt: skip
-        self.take_further(**further)  # type: ignore[arg-type]
+        self.construct(locals())
 
 
-def _form(name: str) -> type[OldLayer]:
-    ours = getattr(conv, f"DistributedChannel{name}")
+def _form(name: str, ours: type[Layer]) -> type[OldLayer]:
     base = _ConvTranspose if "Transpose" in name else _Conv
-    return type(ours.__name__, (base, ours), {"__doc__": ours.__doc__, "__module__": __name__})
+    return type(name, (base, ours), {"__doc__": ours.__doc__, "__module__": __name__})
 
 
-DistributedChannelAllGatherConv1d = _form("AllGatherConv1d")
-DistributedChannelAllGatherConv2d = _form("AllGatherConv2d")
-DistributedChannelAllGatherConv3d = _form("AllGatherConv3d")
-DistributedChannelAllGatherConvTranspose1d = _form("AllGatherConvTranspose1d")
-DistributedChannelAllGatherConvTranspose2d = _form("AllGatherConvTranspose2d")
-DistributedChannelAllGatherConvTranspose3d = _form("AllGatherConvTranspose3d")
-DistributedChannelReduceScatterConv1d = _form("ReduceScatterConv1d")
-DistributedChannelReduceScatterConv2d = _form("ReduceScatterConv2d")
-DistributedChannelReduceScatterConv3d = _form("ReduceScatterConv3d")
-DistributedChannelReduceScatterConvTranspose1d = _form("ReduceScatterConvTranspose1d")
-DistributedChannelReduceScatterConvTranspose2d = _form("ReduceScatterConvTranspose2d")
-DistributedChannelReduceScatterConvTranspose3d = _form("ReduceScatterConvTranspose3d")
+def _channel_form(name: str) -> type[OldLayer]:
+    return _form(f"DistributedChannel{name}", getattr(conv, f"DistributedChannel{name}"))
+
+
+DistributedChannelAllGatherConv1d = _channel_form("AllGatherConv1d")
+DistributedChannelAllGatherConv2d = _channel_form("AllGatherConv2d")
+DistributedChannelAllGatherConv3d = _channel_form("AllGatherConv3d")
+DistributedChannelAllGatherConvTranspose1d = _channel_form("AllGatherConvTranspose1d")
+DistributedChannelAllGatherConvTranspose2d = _channel_form("AllGatherConvTranspose2d")
+DistributedChannelAllGatherConvTranspose3d = _channel_form("AllGatherConvTranspose3d")
+DistributedChannelReduceScatterConv1d = _channel_form("ReduceScatterConv1d")
+DistributedChannelReduceScatterConv2d = _channel_form("ReduceScatterConv2d")
+DistributedChannelReduceScatterConv3d = _channel_form("ReduceScatterConv3d")
+DistributedChannelReduceScatterConvTranspose1d = _channel_form("ReduceScatterConvTranspose1d")
+DistributedChannelReduceScatterConvTranspose2d = _channel_form("ReduceScatterConvTranspose2d")
+DistributedChannelReduceScatterConvTranspose3d = _channel_form("ReduceScatterConvTranspose3d")
+
+DistributedFeatureConvTranspose1d = _form("DistributedFeatureConvTranspose1d", conv.DistributedConvTranspose1d)
+DistributedFeatureConvTranspose2d = _form("DistributedFeatureConvTranspose2d", conv.DistributedConvTranspose2d)
+DistributedFeatureConvTranspose3d = _form("DistributedFeatureConvTranspose3d", conv.DistributedConvTranspose3d)

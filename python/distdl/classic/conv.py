@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
 
 from distdl.classic.buffer import MPIBufferManager
-from distdl.classic.keys import OldLayer, parted
+from distdl.classic.keys import OldLayer
 from distdl.collective.construction import PartitionLike, grid_of, is_partition
 from distdl.nn import conv
 from distdl.nn.layer import Layer
@@ -18,18 +18,14 @@ Size = int | tuple[int, ...]
 
 
 class _OldConv(OldLayer):
-    """What the three forms have in common.
+    """What the three forms have in common."""
 
-    Attributes:
-        use_bias: whether the layer has a bias.
-    """
-
-    use_bias: bool
     dims: ClassVar[int]
 
-    def _take(self, bias: object, further: Mapping[str, object]) -> None:
-        self.use_bias = bool(bias)
-        self.take_further(**further)  # type: ignore[arg-type]
+    @property
+    def use_bias(self) -> bool:
+        """Whether the layer has a bias."""
+        return bool(self.given["bias"])
 
     @property
     def stores_bias(self) -> bool:
@@ -68,12 +64,7 @@ class DistributedFeatureConvBase(_OldConv):
         buffer_manager: MPIBufferManager | None = None,
         **more: object,
     ) -> None:
-        further, others = parted(more)
-        super().__init__(  # type: ignore[call-arg]
-            P_x, in_channels, out_channels, kernel_size, stride, padding,  # type: ignore[arg-type]
-            dilation=dilation, groups=groups, bias=bias, padding_mode=padding_mode, **others,
-        )  # fmt: skip
-        self._take(bias, further)
+        self.construct(locals())
 
 
 class _SplitsChannels(_OldConv):
@@ -103,12 +94,7 @@ class _SplitsChannels(_OldConv):
         buffer_manager: MPIBufferManager | None = None,
         **more: object,
     ) -> None:
-        further, others = parted(more)
-        super().__init__(  # type: ignore[call-arg]
-            P_x, in_channels, out_channels, kernel_size, stride, padding, P_y=P_y, P_w=P_w,  # type: ignore[arg-type]
-            dilation=dilation, groups=groups, bias=bias, padding_mode=padding_mode, **others,
-        )  # fmt: skip
-        self._take(bias, further)
+        self.construct(locals())
 
     def layer_within(self, name: str) -> torch.nn.Module:
         kind = getattr(torch.nn, f"Conv{self.dims}d")
@@ -149,12 +135,13 @@ class _Selecting(type):
     """The type of classes whose call makes an instance of another class, which then counts as theirs."""
 
     dims: int
-    ours: Callable[..., Layer]
-    feature: Callable[..., _OldConv]
-    channel: Callable[..., _OldConv]
-    general: Callable[..., _OldConv]
+    ours: type[Layer]
+    feature: type[_OldConv]
+    channel: type[_OldConv]
+    general: type[_OldConv]
 
     def __call__(cls, P_x: object, *args: object, **kwargs: object) -> object:
+        """An instance of the class for these partitions."""
         behind = list(args)
         named = {name: kwargs.pop(name) for name in ("P_y", "P_w") if name in kwargs}
         if behind and (behind[0] is None or is_partition(behind[0])):
@@ -163,16 +150,29 @@ class _Selecting(type):
                     named[name] = behind.pop(0)
             if behind and (behind[0] is None or isinstance(behind[0], MPIBufferManager)):
                 behind.pop(0)
-        partitions = [named.get(name) for name in ("P_y", "P_w")]
-        if partitions == [None, None]:
-            return cls.feature(P_x, *behind, **kwargs)
-        if None in partitions:  # ours raises on all ranks
+        made, partitions = cls._for(P_x, named.get("P_y"), named.get("P_w"))
+        if made is cls.ours:
             kwargs.pop("buffer_manager", None)
-            return cls.ours(P_x, *behind, **named, **kwargs)
-        shapes = [_shape_of(P) for P in (P_x, *partitions)]
+        construct: Callable[..., Layer] = made
+        return construct(P_x, *partitions, *behind, **kwargs)
+
+    def _for(cls, P_x: object, P_y: object, P_w: object) -> tuple[type[Layer], tuple[object, ...]]:
+        """The class for these partitions, and those of them that it takes behind P_x."""
+        if P_y is None and P_w is None:
+            return cls.feature, ()
+        if P_y is None or P_w is None:
+            return cls.ours, (P_y, P_w)  # raises on all ranks
+        shapes = [_shape_of(P) for P in (P_x, P_y, P_w)]
         dims = cls.dims
         splits_space = any(n != 1 for shape in shapes if len(shape) > dims for n in shape[-dims:])
-        return (cls.general if splits_space else cls.channel)(P_x, *partitions, *behind, **kwargs)
+        return cls.general if splits_space else cls.channel, (P_y, P_w)
+
+    def from_sequential(
+        cls, module: torch.nn.Module, P_x: PartitionLike, P_y: object = None, P_w: object = None, **more: object
+    ) -> Layer:
+        """As :meth:`distdl.nn.Layer.from_sequential` of the class for these partitions."""
+        made, partitions = cls._for(P_x, P_y, P_w)
+        return made.from_sequential(module, P_x, *partitions, **more)  # type: ignore[arg-type]
 
     def __instancecheck__(cls, instance: object) -> bool:
         return super().__instancecheck__(instance) or issubclass(type(instance), cls._members())
@@ -181,7 +181,7 @@ class _Selecting(type):
         return super().__subclasscheck__(subclass) or issubclass(subclass, cls._members())
 
     def _members(cls) -> tuple[type, ...]:
-        return tuple(one for one in (cls.feature, cls.channel, cls.general) if isinstance(one, type))
+        return cls.feature, cls.channel, cls.general
 
 
 def _shape_of(P: object) -> tuple[int, ...]:
@@ -197,9 +197,9 @@ class DistributedConvSelector(metaclass=_Selecting):
         args, kwargs: those of the class that it makes.
     """
 
-    feature: Callable[..., _OldConv] = DistributedFeatureConvBase
-    channel: Callable[..., _OldConv] = DistributedChannelConvBase
-    general: Callable[..., _OldConv] = DistributedGeneralConvBase
+    feature: type[_OldConv] = DistributedFeatureConvBase
+    channel: type[_OldConv] = DistributedChannelConvBase
+    general: type[_OldConv] = DistributedGeneralConvBase
 
 
 class DistributedConv1d(DistributedConvSelector):
@@ -221,8 +221,3 @@ class DistributedConv3d(DistributedConvSelector):
 
     dims, ours = 3, conv.DistributedConv3d
     feature, channel, general = DistributedFeatureConv3d, DistributedChannelConv3d, DistributedGeneralConv3d
-
-
-DistributedFeatureConvTranspose1d = conv.DistributedConvTranspose1d
-DistributedFeatureConvTranspose2d = conv.DistributedConvTranspose2d
-DistributedFeatureConvTranspose3d = conv.DistributedConvTranspose3d

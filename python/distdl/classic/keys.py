@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar
 
@@ -21,12 +21,13 @@ ALIASES = {
 """The keys under which a file may have a parameter, by its name in torch.nn."""
 
 _FURTHER = ("collect_state", "scale_backward", "auto_clear_buffer")
+_LEFT_ALONE = ("buffer_manager",)
 
 
 def parted(more: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    """The options of :meth:`OldLayer.take_further`, and all others."""
+    """The options of :meth:`OldLayer.take_further`, and all others. Buffer managers are left alone."""
     further = {name: value for name, value in more.items() if name in _FURTHER}
-    return further, {name: value for name, value in more.items() if name not in further}
+    return further, {name: value for name, value in more.items() if name not in (*further, *_LEFT_ALONE)}
 
 
 def only_torchs(layer: Layer, P: PartitionLike, others: Mapping[str, object]) -> dict[str, object]:
@@ -70,6 +71,17 @@ class OldLayer(Layer):
     collect_state: bool = False
     scale_backward: int | slice | Sequence[int] | bool | None = None
     auto_clear_buffer: bool = True
+
+    def construct(self, given: Mapping[str, object]) -> None:
+        """Call the constructor of our layer, where its arguments stand in another order.
+
+        Args:
+            given: the local variables at the beginning of a constructor: arguments of ours by name, and ``more``.
+        """
+        options = {name: value for name, value in given.items() if name not in ("self", "__class__", "more")}
+        further, others = parted({**options, **given["more"]})  # type: ignore[dict-item]
+        super().__init__(**others)  # type: ignore[arg-type]
+        self.take_further(**further)  # type: ignore[arg-type]
 
     def take_further(
         self,
@@ -115,7 +127,35 @@ class OldLayer(Layer):
 
         def __getattr__(self, name):
             old = type(self).old_names.get(name)
-            return super().__getattr__(name) if old is None else attrgetter(old)(self)
+            if old is None or name in self.__dict__.get("_parameters", ()):
+                return super().__getattr__(name)
+            return attrgetter(old)(self)
+
+    @contextmanager
+    def with_names_of_torch(self) -> Iterator[None]:
+        """Let parameters stand under the names of torch.nn, unless a program put something else within."""
+        modules = self._modules  # type: ignore[has-type]
+        parameters, layouts = self._parameters, self.layouts  # type: ignore[has-type]
+        within = {old.partition(".")[0] for old in self.old_names.values() if "." in old}
+        own = {name: attrgetter(old)(self) for name, old in self.old_names.items() if hasattr(self, old.split(".")[0])}
+        here = {id(one) for one in own.values() if one is not None}
+        elsewhere = [one for name in within & set(modules) for one in modules[name].parameters() if id(one) not in here]
+        if not own or elsewhere:
+            yield
+            return
+        old_names = {old: name for name, old in self.old_names.items()}
+        self._modules = {name: one for name, one in modules.items() if name not in within}
+        self._parameters = own | {name: one for name, one in parameters.items() if name not in old_names}
+        self.layouts = {old_names.get(name, name): layout for name, layout in layouts.items()}
+        try:
+            yield
+        finally:
+            self._modules, self._parameters, self.layouts = modules, parameters, layouts
+
+    def take_weights(self, module: torch.nn.Module, root: int) -> None:
+        """As in our layers."""
+        with as_in_torch(self):
+            super().take_weights(module, root)
 
     # Gradients, and the descendant's hooks
 
@@ -233,3 +273,13 @@ def in_blocks(model: torch.nn.Module) -> Iterator[None]:
     finally:
         for one in collecting:
             one.collect_state = True
+
+
+@contextmanager
+def as_in_torch(model: torch.nn.Module) -> Iterator[None]:
+    """Let the parameters of all layers of a model have their names in torch.nn, and states be those of blocks."""
+    with in_blocks(model), ExitStack() as renamed:
+        for one in model.modules():
+            if isinstance(one, OldLayer):
+                renamed.enter_context(one.with_names_of_torch())
+        yield

@@ -33,9 +33,7 @@ class DistributedBatchNorm(OldLayer, norm.DistributedBatchNorm):
         track_running_stats: bool = True,
         **more: object,
     ) -> None:
-        further, others = parted(more)
-        super().__init__(P_x, num_features, eps, momentum, affine, track_running_stats, **others)  # type: ignore[arg-type]
-        self.take_further(**further)  # type: ignore[arg-type]
+        self.construct(locals())
 
     def named(self, parameters: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         weight, bias = (*parameters, None, None)[:2]
@@ -53,9 +51,7 @@ class DistributedLayerNorm(OldLayer, norm.DistributedLayerNorm):
         eps: float = 1e-5,
         **more: object,
     ) -> None:
-        further, others = parted(more)
-        super().__init__(P_x, normalized_shape, eps, elementwise_affine, **others)  # type: ignore[arg-type]
-        self.take_further(**further)  # type: ignore[arg-type]
+        self.construct(locals())
 
 
 class DistributedLayerNormZero(DistributedLayerNorm):

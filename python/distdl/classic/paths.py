@@ -20,7 +20,6 @@ EVERYTHING = "*"
 """All public names of a module, those that it imports as well: programs rely on star imports."""
 
 _PARTITIONS = {"partition": "MPIPartition MPICartesianPartition"}
-_TRANSPOSED = " ".join(f"DistributedFeatureConvTranspose{d}d" for d in (1, 2, 3))
 
 
 def _each(name: str) -> str:
@@ -40,7 +39,10 @@ NN: dict[str, dict[str, str]] = {
     "conv_channel": {"conv": f"DistributedChannelConvBase {_each('DistributedChannelConv{}d')}"},
     "conv_channel_ag": {"channel_forms": _both("AllGather")},
     "conv_channel_rs": {"channel_forms": _both("ReduceScatter")},
-    "conv_feature": {"conv": f"DistributedFeatureConvBase {_each('DistributedFeatureConv{}d')} {_TRANSPOSED}"},
+    "conv_feature": {
+        "conv": f"DistributedFeatureConvBase {_each('DistributedFeatureConv{}d')}",
+        "channel_forms": _each("DistributedFeatureConvTranspose{}d"),
+    },
     "conv_general": {"conv": f"DistributedGeneralConvBase {_each('DistributedGeneralConv{}d')}"},
     "embedding": {"embedding": "DistributedEmbedding"},
     "embedding_zero": {"embedding": "DistributedEmbeddingZero"},

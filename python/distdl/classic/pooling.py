@@ -10,6 +10,7 @@ from distdl.classic.buffer import MPIBufferManager
 from distdl.collective.construction import PartitionLike
 from distdl.nn import pooling
 from distdl.nn.layer import Layer
+from distdl.nn.options import per_dimension
 
 Size = int | tuple[int, ...]
 
@@ -47,8 +48,9 @@ class DistributedPoolBase(Layer):
 
     def check_options(self) -> None:
         super().check_options()
-        if not self.takes_dilation and self._asked not in (1, *((1,) * n for n in (1, 2, 3))):
-            raise ValueError(f"{type(self).__name__}: dilation={self._asked}; average pooling has none but 1")
+        name = type(self).__name__
+        if not self.takes_dilation and set(per_dimension(name, self._asked, self.dims, "dilation")) != {1}:
+            raise ValueError(f"{name}: dilation={self._asked}; average pooling has none but 1")
 
     @property
     def pool_layer(self) -> torch.nn.Module:

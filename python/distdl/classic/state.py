@@ -7,39 +7,35 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from distdl.classic.keys import OldLayer, in_blocks
+from distdl.classic.keys import OldLayer, as_in_torch
 
-FUNCTIONS = ("sequential_state_dict", "load_sequential", "sequential_gradients")
+FUNCTIONS = ("sequential_state_dict", "load_sequential", "sequential_gradients", "save", "load")
 
 
-def _renamed(model: torch.nn.Module) -> dict[str, str]:
-    """The names of a model's parameters in torch.nn, by their old names."""
-    return {
+def _names_of_torch(model: torch.nn.Module, given: object) -> object:
+    """A state under the names of torch.nn, where it has old ones; anything else as it is."""
+    if not isinstance(given, Mapping) or not all(isinstance(one, torch.Tensor) for one in given.values()):
+        return given
+    names = {
         f"{prefix}.{old}".lstrip("."): f"{prefix}.{name}".lstrip(".")
         for prefix, module in model.named_modules()
         if isinstance(module, OldLayer)
         for name, old in module.old_names.items()
     }
+    return {names.get(key, key): value for key, value in given.items()}
 
 
-def with_names_of_torch(
-    function: Callable[..., dict[str, torch.Tensor] | None],
-) -> Callable[..., dict[str, torch.Tensor] | None]:
-    """The function, where states have the names of the sequential model."""
+def with_names_of_torch(function: Callable[..., object]) -> Callable[..., object]:
+    """The function, to which a model shows the names of the sequential model."""
 
     @functools.wraps(function)
-    def renaming(model: torch.nn.Module, *args: object, **more: object) -> dict[str, torch.Tensor] | None:
-        names = _renamed(model)
-        old = {name: key for key, name in names.items()}
-
-        def with_old_names(given: object) -> object:
-            if not isinstance(given, Mapping):
-                return given
-            return {old.get(key, key): value for key, value in given.items()}
-
-        options = {key: with_old_names(one) for key, one in more.items()}
-        with in_blocks(model):
-            found = function(model, *map(with_old_names, args), **options)
-        return found if found is None else {names.get(key, key): value for key, value in found.items()}
+    def renaming(*args: object, **more: object) -> object:
+        model = next((one for one in (*args, *more.values()) if isinstance(one, torch.nn.Module)), None)
+        if model is None:
+            return function(*args, **more)
+        args = tuple(_names_of_torch(model, one) for one in args)
+        more = {key: _names_of_torch(model, one) for key, one in more.items()}
+        with as_in_torch(model):
+            return function(*args, **more)
 
     return renaming

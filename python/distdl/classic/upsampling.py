@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from distdl.classic.buffer import MPIBufferManager
 from distdl.collective.construction import PartitionLike, grid_of, is_partition
@@ -35,8 +35,9 @@ class DistributedUpsample(resizing.DistributedUpsample):
     ) -> None:
         dim = grid_of(P_x).dim if is_partition(P_x) else 0
         mode = _OF_DIMENSIONS.get(dim - 2, mode) if mode == "linear" else mode
-        if isinstance(size, Sequence):
-            size = tuple(size)[-(dim - 2) :] if len(size) == dim else tuple(size)
+        if isinstance(size, Iterable):
+            size = tuple(size)
+            size = size[2:] if len(size) == dim else size
         if mode in ("nearest", "nearest-exact", "area") and not align_corners:
             align_corners = None
         super().__init__(P_x, size, scale_factor, mode, align_corners, **more)  # type: ignore[arg-type]

@@ -29,10 +29,20 @@ class FromSequential(Module):
         return tuple(getattr(torch.nn, name) for name in names if hasattr(torch.nn, name))[:1]
 
     @classmethod
+    def names_of_arguments(cls) -> list[str]:
+        """Those of the constructor; one with ``**more`` passes further ones on to the next constructor."""
+        names: list[str] = []
+        for constructor in (vars(kind)["__init__"] for kind in cls.__mro__ if "__init__" in vars(kind)):
+            parameters = inspect.signature(constructor).parameters.values()
+            names += [one.name for one in parameters if one.kind is not one.VAR_KEYWORD]
+            if all(one.kind is not one.VAR_KEYWORD for one in parameters):
+                break
+        return list(dict.fromkeys(names))
+
+    @classmethod
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
         """The options of this layer's constructor, as a layer of torch.nn has them."""
-        names = [name for name in inspect.signature(cls.__init__).parameters if hasattr(module, name)]
-        options = {name: getattr(module, name) for name in names}
+        options = {name: getattr(module, name) for name in cls.names_of_arguments() if hasattr(module, name)}
         if "bias" in options:
             options["bias"] = options["bias"] is not None
         parameter = next(module.parameters(), None)
@@ -80,17 +90,21 @@ class FromSequential(Module):
         make: Callable[..., Self] = cls
         layer = make(P_x, *partitions, **{**cls.options_of(module), **more})
         layer.train(module.training)
-        everyone, parameters = layer.grid.constructing_ranks(), dict(module.named_parameters())
-        with constructing(f"{cls.__name__}.from_sequential", {"ranks": everyone}, {"root": root}):
+        layer.take_weights(module, root)
+        return layer
+
+    def take_weights(self, module: torch.nn.Module, root: int) -> None:
+        """Take the parameters and buffers of the sequential layer. As :meth:`from_sequential`, which calls it."""
+        everyone, parameters = self.grid.constructing_ranks(), dict(module.named_parameters())
+        with constructing(f"{type(self).__name__}.from_sequential", {"ranks": everyone}, {"root": root}):
             if everyone.known and root not in everyone.ranks:
                 raise ValueError(f"root {root} is none of the ranks {list(everyone.ranks)} of the partitions")
-            if unknown := [name for name in parameters if name not in dict(layer.named_parameters())]:
+            if unknown := [name for name in parameters if name not in dict(self.named_parameters())]:
                 raise TypeError(f"the layer has no parameters {unknown}, which the module has")
         for name, parameter in parameters.items():
-            layer.get_parameter(name).requires_grad_(parameter.requires_grad)
-        if any(getattr(one, "layouts", None) for one in layer.modules()):
+            self.get_parameter(name).requires_grad_(parameter.requires_grad)
+        if any(getattr(one, "layouts", None) for one in self.modules()):
             state = module.state_dict()
             is_meta = any(tensor.is_meta for tensor in state.values())
             if everyone.known and everyone.gather(bytes([is_meta]))[everyone.ranks.index(root)] == bytes([0]):
-                load_sequential(layer, state, root)
-        return layer
+                load_sequential(self, state, root)

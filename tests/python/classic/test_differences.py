@@ -1,5 +1,6 @@
 """Where programs written for DistDL mean something else than users of torch.nn, without an error that would say so."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -31,7 +32,8 @@ def test_the_fifth_position_of_average_pooling_is_dilation(P_world):
     """Not ceil_mode, which would add a window at the end."""
     P_x, x = space(P_world), values([1, 2, 6, 9])
     expected = torch.nn.AvgPool2d(2, 2)(x)
-    for layer in (dnn.DistributedAvgPool2d(P_x, 2, 2, 0, 1), dnn.DistributedAvgPool2d(P_x, 2, 2, dilation=1)):
+    for dilation in (1, (1, 1), [1, 1], np.array([1, 1])):
+        layer = dnn.DistributedAvgPool2d(P_x, 2, 2, 0, dilation)
         assert torch.equal(result(layer, x, P_x, expected.shape), expected)
     raises_everywhere(ValueError, "dilation=2", lambda: dnn.DistributedAvgPool2d(P_x, 2, 2, 0, 2))
     expected = torch.nn.MaxPool2d(2, 2, 0, 2)(x)
@@ -46,6 +48,7 @@ def test_upsampling_is_linear(P_world, dims, mode):
         dnn.DistributedUpsample(P_x, scale_factor=2),
         dnn.DistributedUpsample(P_x, None, tuple(expected.shape), None, "linear", False),
         dnn.DistributedUpsample(P_x, size=expected.shape[2:]),
+        dnn.DistributedUpsample(P_x, size=np.array(expected.shape)),
     ):
         assert torch.allclose(result(layer, x, P_x, expected.shape), expected)
     corners = torch.nn.Upsample(scale_factor=2, mode=mode, align_corners=True)(x)
@@ -142,6 +145,7 @@ def test_buffer_managers_are_left_alone(P_world):
     x = values([1, 2, 5, 9])
     layers = [
         dnn.DistributedConv2d(P_x, 2, 2, 3, buffer_manager=manager, dtype=x.dtype),
+        dnn.DistributedFeatureConvTranspose2d(P_x, 2, 2, 3, buffer_manager=manager, dtype=x.dtype),
         dnn.DistributedMaxPool2d(P_x, 2, buffer_manager=manager),
         dnn.DistributedUpsample(P_x, manager, scale_factor=2),
         dnn.Repartition(P_x, P_x, buffer_manager=manager),

@@ -4,11 +4,12 @@ import io
 
 import pytest
 import torch
+from safetensors import safe_open
 
 import distdl
 import distdl.nn as dnn
 from support.blocks import assemble, block_of, grid
-from support.ranks import job
+from support.ranks import job, together
 from support.tensors import fill_with_integers, values
 
 pytestmark = pytest.mark.ranks(1, 3)
@@ -155,3 +156,32 @@ def test_sequential_names(P_world):
     found = distdl.sequential_state_dict(model)
     assert list(found) == (list(state) if job.rank == 0 else [])
     assert all(torch.equal(found[key], state[key]) for key in found)
+
+
+@each
+@pytest.mark.parametrize("collect_state", [False, True])
+def test_files_of_whole_tensors(P_world, tmp_path, name, collect_state):
+    """They have the names of torch.nn and all values, also of layers whose states are collected."""
+    path = together(str(tmp_path))[0] + "/model"
+    layer, twin, *where = LAYERS[name](P_world, collect_state=collect_state)
+    distdl.load_sequential(layer, fill_with_integers(twin).state_dict())
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1, momentum=0.9)
+    layer(block_of(where[0].float(), where[1])).sum().backward()
+    optimizer.step()
+    distdl.save(path, layer, optimizer)
+    assert KEYS[name][1] in layer.state_dict()
+    expected = distdl.sequential_state_dict(layer)
+    with safe_open(path, framework="pt") as file:
+        assert set(twin.state_dict()) <= set(file.keys())
+        assert all(torch.equal(file.get_tensor(key), value) for key, value in expected.items())
+    other = LAYERS[name](P_world, collect_state=not collect_state)[0]
+    distdl.load(path, other, torch.optim.SGD(other.parameters(), 0.1, momentum=0.9))
+    found = distdl.sequential_state_dict(other)
+    assert all(torch.equal(found[key], value) for key, value in expected.items())
+
+
+def test_a_layer_within_that_a_program_changed(P_world):
+    """Its parameters are in the state, under their own names."""
+    layer = linear(P_world)[0]
+    layer.sublinear.extra = torch.nn.Parameter(torch.ones(2))
+    assert "sublinear.extra" in distdl.sequential_state_dict(layer) or job.rank
