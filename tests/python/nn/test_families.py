@@ -150,8 +150,9 @@ def module_infos():
     return {info.module_cls.__name__: info for info in module_db}
 
 
-# Of a hundred samples that take half a second each, each so many-th is run; with --whole all of them.
+# Of hundreds of samples, or of those that take half a second, each so many-th is run; with --whole all of them.
 STEPS = {
+    "LinearCrossEntropyLoss": 19,
     "MultiheadAttention": 5,
     "Transformer": 13,
     "TransformerDecoderLayer": 13,
