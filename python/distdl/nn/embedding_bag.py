@@ -45,7 +45,7 @@ class DistributedEmbeddingBag(Table):
         ValueError: on all ranks, if P_x splits bags, offsets or weights are not as described, options do not go with
             each other, or sparse=True where several workers use the same block of the table: a sum of their gradients
             is dense.
-        RuntimeError: on all ranks, if the indices are of another dtype.
+        RuntimeError: on all ranks, if the indices are of another dtype, or there are no offsets and bags of size 0.
 
     Constructing is collective over the communicator that the partitions come from, calling over their ranks.
 
@@ -107,6 +107,8 @@ class DistributedEmbeddingBag(Table):
         super().set_up()
         inputs, offsets, weights = (self.structure(self.grid, tensor) for tensor in range(3))
         name, wanted = "DistributedEmbeddingBag", len(inputs) if self.grid.dim == 1 else 0
+        if self.grid.dim == 2 and self.blocks(self.grid)[1] == [0]:  # on workers without bags nothing else would
+            raise RuntimeError(f"{name}: the workers of P_x have indices {inputs}; bags of size 0 need offsets")
         if len(offsets) != wanted or any(len(shape) != 1 for shape, _ in offsets):
             raise ValueError(
                 f"{name}: the workers of P_x have offsets {offsets}; with P_x of shape {list(self.grid.shape)} "

@@ -207,3 +207,11 @@ def test_bags_that_do_not_fit(P_world):
         ValueError, "no per_sample_weights", lambda: layer(x, torch.tensor([0]), per_sample_weights=torch.ones(4))
     )
     assert layer(x, torch.tensor([0, 2])).shape == (2, 2)
+
+
+def test_bags_of_size_0(P_world):
+    """torch.nn refuses them, and so do workers without bags."""
+    layer = dnn.DistributedEmbeddingBag(grid(P_world, (job.size, 1)), 5, 2)
+    x = torch.zeros(0 if job.rank else 2, 0, dtype=torch.int64)
+    raises_everywhere(RuntimeError, "bags of size 0", lambda: layer(x))
+    assert layer(x.new_zeros(2, 1)).shape == (2, 2)
