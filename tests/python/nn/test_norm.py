@@ -409,3 +409,18 @@ def test_one_graph_differentiated_several_times(P_world, large_blocks):
             if wanted[0] is mine:
                 torch.testing.assert_close(found[0], block_of(expected, P_x))
     assert torch.equal(own, block_of(cotangent, P_x))
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("twin", [torch.nn.LayerNorm(3), torch.nn.GroupNorm(1, 3)], ids=["layer", "group"])
+def test_second_derivatives_beside_an_empty_block(P_world, twin):
+    """Where each rank has its copy of the parameters, these reach as many of them as on the other rank."""
+    with distdl.parameter_layout("replicated"):
+        layer = dnn.SEQUENTIAL[type(twin)].from_sequential(twin, grid(P_world, (job.size, 1)))
+    whole = torch.tensor([[1.0, 3.0, 4.0]], requires_grad=True)
+    mine = whole.detach()[: job.rank].requires_grad_()
+    for module, x in ((layer, mine), (copy.deepcopy(twin), whole)):
+        (gradient,) = torch.autograd.grad((module(x) * whole.detach()).sum(), x, create_graph=True)
+        gradient.square().sum().backward()
+        expected = module.weight.grad
+    torch.testing.assert_close(layer.weight.grad, expected)

@@ -75,8 +75,6 @@ class _FeatureNorm(Norm):
         if not self.grid.active:
             return self.without_part(input)
         if self._gathering is None:
-            if input.numel() == 0:
-                return self.on_nothing(input)
             return self.function(input, self.normalized_shape, *self.named(self.parameters_in_use()))
         arrive = self.start_parameters()
         y = self.on_part(wide(input), self._gathering)

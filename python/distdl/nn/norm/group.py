@@ -110,7 +110,7 @@ class DistributedGroupNorm(Norm):
             return self.without_part(input)
         if self._gathering is not None:
             return self._on_part(input, self._gathering)
-        if input.numel() == 0:
+        if 0 in input.shape[1:]:  # on all workers; torch would give NaN for the derivatives of the weight
             return self.on_nothing(input)
         weight, bias = self.named(self.parameters_in_use())
         # F.group_norm would refuse a single value; the whole input has more.
