@@ -19,6 +19,8 @@ import gc
 import os
 import random
 import re
+import tempfile
+from pathlib import Path
 
 import hypothesis
 import hypothesis.internal.conjecture.engine
@@ -139,3 +141,13 @@ def P_world(request):
     own = MPI.COMM_WORLD.Dup()
     yield distdl.Partition(own)
     own.Free()
+
+
+@pytest.fixture
+def folder():
+    """A folder that all ranks agree on."""
+    own = tempfile.TemporaryDirectory() if job.rank == 0 else None
+    yield Path(job.bcast(own.name if own else None))
+    job.Barrier()
+    if own:
+        own.cleanup()

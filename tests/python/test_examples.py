@@ -18,12 +18,11 @@ PROGRAMS = {
 
 
 @pytest.fixture
-def said(tmp_path, monkeypatch, capsys):
+def said(folder, monkeypatch, capsys):
     """A function that runs a program, and returns what it says on rank 0.
 
     A program raises SystemExit where the losses of the two networks differ by more than rounding.
     """
-    folder = job.bcast(tmp_path)
     monkeypatch.syspath_prepend(str(FOLDER))
 
     def run(name, *options):
@@ -37,8 +36,7 @@ def said(tmp_path, monkeypatch, capsys):
         assert "difference from the sequential network" in text
         return text
 
-    yield run
-    job.Barrier()
+    return run
 
 
 @pytest.mark.ranks(2)

@@ -79,7 +79,8 @@ def load(
         wanted.match_more()
     _read(file, wanted, everyone)
     if optimizer is not None and "optimizer" in file.metadata:
-        load_states(optimizer, groups, members_of(file.metadata["optimizer"]), wanted.states, wanted.renamed)
+        metadata = members_of(file.metadata["optimizer"])
+        load_states(optimizer, groups, metadata, wanted.states, wanted.dtypes, wanted.renamed)
     more = members_of(file.metadata.get("more", {}))
     return {name: decoded(value, wanted.blocks) for name, value in more.items()}
 
@@ -144,6 +145,7 @@ class _Wanted:
         self.tensors: dict[str, Stored] = {}
         self.blocks: dict[str, torch.Tensor] = {}
         self.states: dict[str, dict[str, torch.Tensor]] = {}
+        self.dtypes: dict[str, torch.dtype] = {}  # of the model's tensors in the file, by their names in the model
 
     def renamed(self, name: str) -> str | None:
         """The name in the model of a name in the file."""
@@ -186,6 +188,7 @@ class _Wanted:
             shape = self._whole_shape(name)
             stored = (*shape, 2) if self._own[name].dtype is torch.complex128 else shape
             found.add(name)
+            self.dtypes[name] = one.dtype
             if one.shape != stored:
                 other.append(f"{name} of shape {list(one.shape)}, where the model has {list(shape)}")
             else:

@@ -122,6 +122,7 @@ def load_states(
     names: Sequence[Sequence[str]],
     metadata: Mapping[str, JSON],
     tensors: Mapping[str, Mapping[str, torch.Tensor]],
+    dtypes: Mapping[str, torch.dtype],
     renamed: Callable[[str], str | None],
 ) -> None:
     """Give an optimizer the states of a file.
@@ -131,6 +132,7 @@ def load_states(
         names: of the parameters of each of its groups.
         metadata: of the file.
         tensors: what this rank has of the states that are tensors, by parameter and key.
+        dtypes: of the parameters in the file, by their names in the model.
         renamed: the name in the model of a name in the file.
     """
     values = {renamed(name): members_of(state) for name, state in members_of(metadata["values"]).items()}
@@ -149,3 +151,11 @@ def load_states(
         options = members_of(saved)["options"]
         group.update({key: decoded(one, {}) for key, one in members_of(options).items()})
     optimizer.load_state_dict({"state": state, "param_groups": groups})
+    # torch has cast all states to the dtype of their parameter. Those that had another one would take other steps.
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for name, number in order.items():
+        loaded = optimizer.state.get(parameters[number], {})
+        for key, value in state.get(number, {}).items():
+            cast = loaded.get(key)
+            if isinstance(value, torch.Tensor) and isinstance(cast, torch.Tensor):
+                loaded[key] = value.to(cast.device) if value.dtype != dtypes.get(name, value.dtype) else cast

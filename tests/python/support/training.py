@@ -9,6 +9,21 @@ from support.ranks import job
 
 KINDS = ("owner", "sharded", "replicated")
 
+# Optimizers of torch.optim that compute element by element, with options.
+OPTIMIZERS = {
+    "ASGD": {"lr": 0.05, "t0": 5},
+    "Adadelta": {},
+    "Adagrad": {"lr": 0.05},
+    "Adam": {"lr": 0.02, "amsgrad": True, "weight_decay": 0.1},
+    "AdamW": {"lr": 0.02, "fused": True},
+    "Adamax": {},
+    "NAdam": {},
+    "RAdam": {"lr": 0.02},
+    "RMSprop": {"centered": True, "momentum": 0.5},
+    "Rprop": {},
+    "SGD": {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+}
+
 
 def split(size):
     """Two factors, as equal as 1, 2, 3 and 4 allow."""

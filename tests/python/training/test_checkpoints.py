@@ -2,9 +2,7 @@
 
 import os
 import random
-import tempfile
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,16 +15,6 @@ from support.blocks import grid
 from support.ranks import job, raises_everywhere
 from support.tensors import same_bits
 from support.training import KINDS, Twins
-
-
-@pytest.fixture
-def folder():
-    """A folder that all ranks agree on."""
-    own = tempfile.TemporaryDirectory() if job.rank == 0 else None
-    yield Path(job.bcast(own.name if own else None))
-    job.Barrier()
-    if own:
-        own.cleanup()
 
 
 def optimizer_of(model, name):
@@ -94,7 +82,7 @@ def test_a_run_goes_on_elsewhere(P_world, folder, kind, name):
 
 
 @pytest.mark.ranks(1, 3)
-@pytest.mark.parametrize("name", ["ASGD", "Rprop"])
+@pytest.mark.parametrize("name", ["ASGD", "NAdam", "Rprop"])
 def test_the_next_steps_are_those_of_a_run_that_was_not_stopped(P_world, folder, name):
     twins = Twins(P_world, "sharded")
     optimizer = trained(twins, name)

@@ -11,35 +11,22 @@ import distdl
 import distdl.nn as dnn
 from support.blocks import block_of, grid
 from support.ranks import job, raises_everywhere
-from support.training import KINDS, Twins
+from support.training import KINDS, OPTIMIZERS, Twins
 
 kinds = pytest.mark.parametrize("kind", KINDS)
 
-OPTIONS = {
-    "ASGD": {"lr": 0.05, "t0": 5},
-    "Adadelta": {},
-    "Adagrad": {"lr": 0.05},
-    "Adam": {"lr": 0.02, "amsgrad": True, "weight_decay": 0.1},
-    "AdamW": {"lr": 0.02, "fused": True},
-    "Adamax": {},
-    "NAdam": {},
-    "RAdam": {"lr": 0.02},
-    "RMSprop": {"centered": True, "momentum": 0.5},
-    "Rprop": {},
-    "SGD": {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
-}
 WHOLE = {"Adafactor", "LBFGS", "Muon"}
 SPARSE = {"SparseAdam"}
 
 
 def test_no_optimizer_of_torch_is_forgotten():
     kinds = {name for name, kind in vars(torch.optim).items() if inspect.isclass(kind) and name != "Optimizer"}
-    assert kinds == {*OPTIONS, *WHOLE, *SPARSE}
+    assert kinds == {*OPTIMIZERS, *WHOLE, *SPARSE}
 
 
 def trained(model, loss, name, steps=20):
     """The optimizer, after training."""
-    optimizer = getattr(torch.optim, name)(model.parameters(), **OPTIONS[name])
+    optimizer = getattr(torch.optim, name)(model.parameters(), **OPTIMIZERS[name])
     for step in range(steps):
         optimizer.zero_grad()
         loss(step).backward()
@@ -48,7 +35,7 @@ def trained(model, loss, name, steps=20):
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize(("kind", "name"), [(KINDS[i % 3], name) for i, name in enumerate(OPTIONS)])
+@pytest.mark.parametrize(("kind", "name"), [(KINDS[i % 3], name) for i, name in enumerate(OPTIMIZERS)])
 def test_twenty_steps_are_those_of_the_sequential_run(P_world, kind, name):
     twins = Twins(P_world, kind)
     twins.both(lambda model, loss: trained(model, loss, name))
