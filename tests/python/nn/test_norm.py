@@ -424,3 +424,18 @@ def test_second_derivatives_beside_an_empty_block(P_world, twin):
         gradient.square().sum().backward()
         expected = module.weight.grad
     torch.testing.assert_close(layer.weight.grad, expected)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(
+    ("twin", "shape", "workers"),
+    [
+        (torch.nn.LayerNorm((2, 0), dtype=torch.float64), (3, 2, 0), (1, 2, 1)),
+        (torch.nn.RMSNorm((0, 3), dtype=torch.float64), (0, 3), (1, 2)),
+        (torch.nn.GroupNorm(1, 3, dtype=torch.float64), (0, 3, 2), (1, 2, 1)),
+    ],
+    ids=str,
+)
+def test_nothing_in_any_block(P_world, twin, shape, workers):
+    example = described[type(twin).__name__](twin, torch.ones(shape, dtype=torch.float64))
+    assert_equals_sequential(dataclasses.replace(example, second=False), grid(P_world, workers))

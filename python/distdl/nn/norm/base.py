@@ -90,7 +90,11 @@ class Norm(Layer):
         return named.get("weight"), named.get("bias")
 
     def on_nothing(self, input: torch.Tensor) -> torch.Tensor:
-        """The result for a block without elements where groups are on one worker each."""
+        """The result for a block without elements where groups are on one worker each.
+
+        Only where all workers that use these parameters have no elements, or torch's function reaches the weight alone
+        in second derivatives: those of layer and group normalization go through the bias, as far as the graph knows.
+        """
         parameters = self.parameters_in_use()
         return self.as_result(tied(input, *parameters) if parameters else input.clone(), input)
 

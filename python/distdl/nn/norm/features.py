@@ -74,6 +74,8 @@ class _FeatureNorm(Norm):
         """Apply the layer to this rank's block of the input."""
         if not self.grid.active:
             return self.without_part(input)
+        if self._count == 0:  # on all workers, whose blocks may have any shape
+            return self.on_nothing(input)
         if self._gathering is None:
             return self.function(input, self.normalized_shape, *self.named(self.parameters_in_use()))
         arrive = self.start_parameters()

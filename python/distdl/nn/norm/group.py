@@ -91,7 +91,8 @@ class DistributedGroupNorm(Norm):
         blocks = intervals_of(sizes[1])
         straddles = any(start % max(self._of_group, 1) for start, _ in blocks)
         split = [d for d in [1, *others] if self.grid.shape[d] > 1 and (d != 1 or straddles)]
-        spread = split and math.prod(extents) > 0 and self.grid.active
+        self._is_empty = math.prod(extents) == 0
+        spread = split and not self._is_empty and self.grid.active
         self._gathering = Gathering(self.grid, split, sizes, others) if spread else None
         if not self.grid.active:
             return
@@ -110,7 +111,7 @@ class DistributedGroupNorm(Norm):
             return self.without_part(input)
         if self._gathering is not None:
             return self._on_part(input, self._gathering)
-        if 0 in input.shape[1:]:  # on all workers; torch would give NaN for the derivatives of the weight
+        if self._is_empty or input.shape[1] == 0:  # as on all workers with the same channels
             return self.on_nothing(input)
         weight, bias = self.named(self.parameters_in_use())
         # F.group_norm would refuse a single value; the whole input has more.
