@@ -7,6 +7,7 @@ in which it can find something new:
 - in the jobs of 1 to 4 ranks, unless something else is said;
 - marked ``ranks(2, 4)``: in the jobs of 2 and of 4 ranks alone;
 - marked ``mpi(min_size=N)``: not in smaller jobs. The job of 20 ranks runs what needs more than 4, and nothing else;
+- marked ``drawn(N)``: of the cases of a table N, drawn and always the same, in each job. With ``--whole`` all of them;
 - marked ``shared``, which is for long tables: all cases on one rank, and each case on 2, 3 or 4. Which it is is drawn,
   and always the same. With ``--whole`` each case runs on all of them.
 
@@ -51,7 +52,7 @@ hypothesis.settings.load_profile("ranks")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--whole", action="store_true", help="run each case of a table that jobs share in all of them")
+    parser.addoption("--whole", action="store_true", help="run all cases of the tables of which jobs run a share")
 
 
 @pytest.hookimpl(trylast=True)
@@ -83,13 +84,29 @@ def jobs_of(item, number, whole):
     return [*sizes, job.size] if "DISTDL_DRAWS" in os.environ and "hypothesis" in marks else sizes
 
 
+def drawn_cases(items):
+    """Of the tables that are marked with it the cases that are drawn, and all other tests."""
+    tables = collections.defaultdict(list)
+    for item in items:
+        tables[item.nodeid.partition("[")[0]].append(item)
+    chosen = set()
+    for table, cases in tables.items():
+        mark = cases[0].get_closest_marker("drawn")
+        names = [item.nodeid for item in cases]
+        chosen.update(
+            random.Random(f"{table} {job.size}").sample(names, min(mark.args[0], len(names))) if mark else names
+        )
+    return chosen
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     """Leave out what other jobs run, and let each job draw examples of its own."""
-    kept, left_out, numbers = [], [], collections.Counter()
+    kept, left_out, numbers, whole = [], [], collections.Counter(), config.getoption("--whole")
+    chosen = drawn_cases(items)
     for item in items:
         table = item.nodeid.partition("[")[0]
-        runs = job.size in jobs_of(item, numbers[table], config.getoption("--whole"))
+        runs = job.size in jobs_of(item, numbers[table], whole) and (whole or item.nodeid in chosen)
         (kept if runs else left_out).append(item)
         numbers[table] += 1
         if item.get_closest_marker("hypothesis") is not None:

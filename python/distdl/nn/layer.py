@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import ClassVar
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from distdl import _core
 from distdl.collective.comparison import misfit, shown
@@ -29,6 +30,8 @@ Described = tuple[list[int], torch.dtype]
 """Shape and dtype of a worker's tensor."""
 
 _is_compiling = torch.compiler.is_compiling
+_is_transformed = torch._C._functorch.peek_interpreter_stack
+_TRANSFORMED = TypeError("meets parameters within the transforms of torch.func; these go through primitives only")
 _MISSING = TypeError("is of type NoneType; it has to be a torch.Tensor")
 
 
@@ -294,6 +297,8 @@ class Layer(FromSequential):
             if self._modules and (problem := next(problem_of_parametrizations(self), "")):
                 raise ValueError(problem)
             parameters, is_random = self._agreed_parameters(), self.is_random()
+            if _is_transformed() is not None and any(map(is_functorch_wrapped_tensor, parameters)):
+                own, tensors, parameters, is_random = "", [_TRANSFORMED], [], False
         except AttributeError as error:  # of a parametrization, or of a parameter that was deleted
             problem = f"meets a parameter that is not there: {shown(error, str)}"
             own, tensors, parameters, is_random = "", [ValueError(problem)], [], False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 HALF = (torch.half, torch.bfloat16)
@@ -11,6 +13,18 @@ FLOATING = (*HALF, torch.float, torch.double)
 def wide(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor in the precision in which sums are computed: single precision for half."""
     return tensor.float() if tensor.dtype in HALF else tensor
+
+
+def as_under_autocast(input: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor], dims: int) -> torch.Tensor:
+    """An input of half precision in the precision that autocast chooses for a function of torch.
+
+    The lists of autocast differ by device and version, so the function says it, of a tensor of `dims` dimensions with
+    one element.
+    """
+    if input.dtype not in HALF or not torch.is_autocast_enabled(input.device.type):
+        return input
+    with torch.no_grad():
+        return input.to(function(input.new_zeros([1] * dims)).dtype)
 
 
 def loss_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from distdl.collective.grid import belongs_to_its_job
 
@@ -24,6 +25,8 @@ Context: TypeAlias = torch.autograd.function.FunctionCtx
 
 _is_compiling = torch.compiler.is_compiling
 _transforms = torch._C._functorch.peek_interpreter_stack
+_modes = torch._C._len_torch_dispatch_stack
+_PROXY = torch._C._TorchDispatchModeKey.PROXY
 
 _operators: weakref.WeakValueDictionary[int, Operator] = weakref.WeakValueDictionary()
 # Operators in compiled programs are kept for ever: a program has their keys only, and may outlive their layers.
@@ -83,6 +86,10 @@ class Operator:
             return result
         if _transforms() is not None:
             return _Apply.apply(x, self, False) if self.active else x.clone()
+        if _modes() and torch._C._get_dispatch_mode(_PROXY) is None:  # a recorder is refused in the call
+            # A first call makes a plan and the next one does not: modes that count operators would find fewer.
+            with _disable_current_modes():
+                return self.core(x)
         return self.core(x)
 
     def start(self, x: torch.Tensor) -> Started:

@@ -158,10 +158,17 @@ class _DistributedFractionalMaxPool(WindowLayer):
         """The samples of this worker's batch and channels, as torch draws them for the whole tensor."""
         samples = self._random_samples
         if samples is None:
-            drawn = torch.rand(self._samples_shape(), dtype=read.dtype, device=read.device)
+            _, dtype = self.structure(self.grid)[0]
+            drawn = torch.rand(self._samples_shape(), dtype=dtype, device=read.device).to(read.dtype)
             samples = self._to_everyone(drawn if self.grid.rank == 0 else drawn.flatten()[:0])
         samples = samples[*self._leading]
         return samples if read.dim() == self.dims + 2 else samples[0]
+
+    def on_one(self, x: torch.Tensor) -> torch.Tensor:
+        samples = x.new_zeros([1, 1, self.dims])
+        two = x.repeat(1, 1, *[2] * self.dims)  # torch wants an input that is larger than the result
+        pooled: torch.Tensor = self._functions[self.dims](two, 1, 1, _random_samples=samples)
+        return pooled
 
     def outputs(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         samples, positions = self._samples(read), []

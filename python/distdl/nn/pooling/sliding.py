@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import index
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 Size = int | tuple[int, ...]
+Pool = Callable[..., torch.Tensor]
 
 
 class SlidingPool(WindowLayer):
@@ -90,6 +92,10 @@ class _DistributedMaxPool(SlidingPool):
         output_blocks: str = "balanced",
     ) -> None:
         super().__init__(locals())
+
+    def on_one(self, x: torch.Tensor) -> torch.Tensor:
+        pooled = self._functions[self.dims](x, 1, return_indices=self.return_indices)
+        return pooled[0] if self.return_indices else pooled
 
     def outputs(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         indices = read.new_zeros((), dtype=torch.long)
@@ -158,6 +164,11 @@ class AveragingPool(SlidingPool):
                 f"{type(self).__name__}: the input has {space} elements in space and kernel_size={self.kernel_size}; "
                 "as in torch.nn, a 3-d window may not be larger than the input"
             )
+
+    _averages: ClassVar[Mapping[int, Pool]] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
+
+    def on_one(self, x: torch.Tensor) -> torch.Tensor:
+        return self._averages[self.dims](x, 1)
 
     def outputs(self, read: torch.Tensor) -> torch.Tensor:
         return self.on_block(self.pool, read)

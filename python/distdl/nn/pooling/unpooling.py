@@ -13,6 +13,7 @@ from distdl.collective.construction import PartitionLike
 from distdl.nn.checked import CheckedLayer
 from distdl.nn.families import family
 from distdl.nn.options import per_dimension
+from distdl.nn.precision import as_under_autocast
 from distdl.nn.windows.blocks import Interval, as_of, intervals_of
 from distdl.nn.windows.reader import Reader
 from distdl.nn.windows.sums import ravel
@@ -92,6 +93,9 @@ class _DistributedMaxUnpool(CheckedLayer):
                 one = torch.zeros([1] * (self.dims + 1), dtype=dtype)
                 self._functions[self.dims](one, torch.zeros_like(one, dtype=torch.long), 1)
 
+    def _of_one(self, x: torch.Tensor) -> torch.Tensor:
+        return self._functions[self.dims](x, x.long(), 1)
+
     def problem_here(self, inputs: Sequence[object]) -> str:
         indices = inputs[1] if len(inputs) > 1 else None
         if not isinstance(indices, torch.Tensor) or indices.dtype != torch.long or indices.numel() == 0:
@@ -105,6 +109,7 @@ class _DistributedMaxUnpool(CheckedLayer):
         self, input: torch.Tensor, indices: torch.Tensor, output_size: Sequence[int] | None = None
     ) -> torch.Tensor:
         """Put this rank's block of the input to its place, wherever that is."""
+        input = as_under_autocast(input, self._of_one, self.dims + 2)
         if self._reads:
             input, indices = (read(one) for read, one in zip(self._reads, (input, indices), strict=True))
         if not self.grid.active:
@@ -114,7 +119,7 @@ class _DistributedMaxUnpool(CheckedLayer):
         positions = torch.unravel_index(indices.flatten(-self.dims), self._extents)
         inside = torch.ones_like(positions[0], dtype=torch.bool)
         for at, (start, stop) in zip(positions, self._own, strict=True):
-            inside &= (at >= start) & (at < stop)
+            inside = inside & (at >= start) & (at < stop)
         place = ravel([at - start for at, (start, _) in zip(positions, self._own, strict=True)], sizes)
         values = input.flatten(-self.dims)
         # One element more, for what belongs to other blocks.

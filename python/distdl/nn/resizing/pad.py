@@ -13,6 +13,7 @@ from distdl import _core
 from distdl.collective.construction import PartitionLike
 from distdl.nn.layer import Layer
 from distdl.nn.options import check_choice
+from distdl.nn.precision import as_under_autocast
 from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Interval, as_of, blocks_of_outputs, intervals_of
 from distdl.nn.windows.reader import Reader
 
@@ -136,6 +137,9 @@ class DistributedPad(Layer):
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
         """Pad this rank's block."""
+        no_width = (0, 0) * (len(self.pad) // 2)
+        dims = len(self.grid.shape) or input.dim()
+        input = as_under_autocast(input, lambda x: F.pad(x, no_width, self.mode), dims)
         for crop in self._crops:
             input = input.narrow(*crop)
         return input.clone() if self._read is None else self._read(input)

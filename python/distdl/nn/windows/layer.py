@@ -14,6 +14,7 @@ from distdl.collective.comparison import compare
 from distdl.nn.layer import Layer
 from distdl.nn.options import check_choice
 from distdl.nn.overwritten import unless_overwritten
+from distdl.nn.precision import as_under_autocast
 from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Interval, Resizing, blocks_of_outputs, intervals_of
 from distdl.nn.windows.reader import Reader
 
@@ -122,11 +123,16 @@ class WindowLayer(Layer):
 
     def compute(self, input: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Apply the layer to this rank's block of the input."""
-        read = self._read(input) if self._read is not None else input if self.grid.active else input.clone()
+        x = as_under_autocast(input, self.on_one, self.dims + 2)
+        read = self._read(x) if self._read is not None else x if self.grid.active else x.clone()
         result = self.outputs(read) if self.grid.active else self.nothing(read)
         if self.saves_input:
             unless_overwritten(type(self).__name__, input, result[0] if isinstance(result, tuple) else result)
         return result
+
+    def on_one(self, x: torch.Tensor) -> torch.Tensor:
+        """What torch.nn's function makes of a batch of one element, for the dtype that it has under autocast."""
+        return x
 
     def outputs(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """This worker's outputs, from the inputs that they read."""

@@ -1,5 +1,6 @@
 """Attention and transformers over a split batch and a split sequence."""
 
+import types
 import warnings
 
 import torch
@@ -36,10 +37,10 @@ def renamed(module, names):
     """The module, called with its tensors by these names."""
     kind = type(module)
 
-    def forward(*tensors, **more):
-        return kind.forward(module, **dict(zip(names, tensors, strict=True)), **more)
+    def forward(self, *tensors, **more):
+        return kind.forward(self, **dict(zip(names, tensors, strict=True)), **more)
 
-    module.forward = forward
+    module.forward = types.MethodType(forward, module)  # which a copy of the module has for itself
     return module
 
 

@@ -1,0 +1,88 @@
+"""The call of a layer in a compiled program, or for a compiler."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Literal, cast
+
+import torch
+
+from distdl import _core
+from distdl.nn.compiled.arguments import Arguments, Tensors, filled, form_of, parsed, tensors_of
+from distdl.nn.compiled.registry import Described, Record, new_key, records
+
+if TYPE_CHECKING:
+    from distdl.nn.layer import Layer
+
+
+def called(layer: Layer, tensors: Tensors, parameters: Tensors, call: str) -> list[torch.Tensor]:
+    """The results of a layer's call with these tensors in place of its arguments and parameters."""
+    template, device, autocast = parsed(call)
+    args, kwargs = cast(Arguments, filled(template, tensors))
+    dtype = getattr(torch, autocast.removeprefix("torch.")) if autocast else None
+    with in_place_of(layer, "parameters", parameters), torch.autocast(device, dtype, enabled=bool(autocast)):
+        result = layer.call(*args, **kwargs)
+    named = type(result) if hasattr(result, "_fields") else None
+    records.setdefault(layer, Record()).forms.setdefault(call, (form_of(result), named))
+    return tensors_of(result)
+
+
+@contextlib.contextmanager
+def in_place_of(layer: Layer, kind: Literal["parameters", "buffers"], tensors: Tensors) -> Iterator[None]:
+    """Let a layer use these tensors in place of its parameters or buffers."""
+    places: list[tuple[dict[str, torch.Tensor | None], str]] = []
+    for name, _ in getattr(layer, f"named_{kind}")():
+        owner, _, own = name.rpartition(".")
+        places.append((getattr(torch.nn.Module.get_submodule(layer, owner), f"_{kind}"), own))
+    before = [held[name] for held, name in places]
+    try:
+        for (held, name), one in zip(places, tensors, strict=True):
+            held[name] = one
+        yield
+    finally:
+        for (held, name), one in zip(places, before, strict=True):
+            held[name] = one
+
+
+@contextlib.contextmanager
+def called_by(layer: Layer, caller: _core.Caller, promised: list[Described] | None = None) -> Iterator[None]:
+    """Tell a layer who calls it, and for results of which structure a compiled program was made."""
+    agreement, record = layer.agreement, records.setdefault(layer, Record())
+    if agreement is None:
+        yield
+        return
+    agreement.set_caller(caller)
+    record.promised = promised
+    try:
+        yield
+    finally:
+        agreement.set_caller(_core.Caller.program)
+        record.promised = None
+
+
+def check_sizes(layer: Layer, result: object) -> None:
+    """Raise on all ranks of a layer if any rank's compiled program relies on results of another structure.
+
+    Then all of them compile anew at the next call, for a layer of another key. Collective over the layer's ranks.
+    """
+    record, problem = records.setdefault(layer, Record()), ""
+    if record.promised is not None:
+        found = [(tuple(one.shape), one.dtype) for one in tensors_of(result)]
+        if found != record.promised:
+            problem = (
+                f"gives results of {_shown(found)}, and this rank's program was compiled for {_shown(record.promised)}"
+            )
+    everyone = layer.grid.line(tuple(dict.fromkeys(rank for grid in layer.agreeing() for rank in grid.ranks)))
+    for rank, said in zip(everyone.ranks, everyone.gather(problem.encode()), strict=True):
+        if said:
+            records[layer] = Record(guesses=False)
+            layer.key_in_graphs = new_key(layer)
+            raise RuntimeError(
+                f"{type(layer).__name__}: on rank {rank} it {said.decode()}: tensors of other ranks have changed. "
+                "The next call is compiled anew"
+            )
+
+
+def _shown(described: Sequence[Described]) -> str:
+    return ", ".join(f"{list(sizes)} of {dtype}" for sizes, dtype in described)

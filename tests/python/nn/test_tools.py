@@ -1,0 +1,310 @@
+"""torch's own tools on every layer: one table of tools and examples.
+
+Each tool gives what a call without it gives, bit for bit, or refuses the layer on all of its ranks. A job runs a share
+of each tool's examples, always the same; with --whole it runs all of them.
+"""
+
+import copy
+import functools
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+from torch.func import functional_call
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from support.blocks import grid
+from support.families import EXAMPLES, splits, windows
+from support.ranks import together
+from support.sequential import as_tuple, block, close, joined_blocks
+from support.tensors import same_bits, values
+
+pytestmark = [
+    # Of torch's own modules, which it imports when it compiles, and of complex numbers, which it does not compile.
+    pytest.mark.filterwarnings("ignore:`torch.jit.script", "ignore:.*:DeprecationWarning:torch"),
+    pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex"),
+    pytest.mark.ranks(1, 2),
+]
+every_example = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
+
+
+class Case:
+    """A layer of an example on all ranks, and this rank's blocks of a call."""
+
+    def __init__(self, P_world, example, training=None):
+        self.P, self.example = grid(P_world, splits(example)[-1]), example
+        self.layer = self.another()
+        if training is not None:
+            self.layer.train(training)
+        self.inputs = self.blocks(example.inputs())
+        chosen = example.differentiable
+        floats = [i for i, x in enumerate(self.inputs) if x.is_floating_point() or x.is_complex()]
+        self.chosen = floats if chosen is None else [i for i in chosen if i in floats]
+
+    def blocks(self, wholes):
+        return [block(x.detach(), self.P, cut) for x, cut in zip(wholes, self.example.cuts, strict=True)]
+
+    def leaves(self, inputs):
+        inputs = [x.clone() for x in inputs]
+        return [x.requires_grad_(i in self.chosen) for i, x in enumerate(inputs)]
+
+    def called(self, call, inputs):
+        """The results of a call, which draws the same numbers each time."""
+        torch.manual_seed(3)
+        return as_tuple(call(*inputs, **self.example.call))
+
+    def trained(self, call, module, inputs=None):
+        """The results of a call and all gradients. `module` has the parameters that the call uses."""
+        inputs = self.leaves(self.inputs if inputs is None else inputs)
+        results = self.called(call, inputs)
+        graph = [y for y in results if y.requires_grad]
+        if graph:
+            torch.autograd.backward(graph, [values(y.shape, y.dtype, seed=i) - 1.5 for i, y in enumerate(graph)])
+        leaves = [*inputs, *module.parameters()]
+        found = [None if x.grad is None else x.grad.detach().clone() for x in leaves]
+        module.zero_grad()
+        return [y.detach() for y in results], found
+
+    def another(self):
+        """Another layer, with the same parameters."""
+        layer = self.example.make(self.example.twin(), self.P)
+        layer._forward_pre_hooks.clear()  # of examples that draw: here `called` sets the seed
+        return layer
+
+    def expected(self):
+        """What training without a tool gives."""
+        plain = self.another()
+        return self.trained(plain, plain)
+
+
+def assert_same(found, expected, equal=same_bits):
+    """On all ranks. A gradient of zeros may be left out."""
+
+    def same(a, b):
+        return not (a if b is None else b).any() if a is None or b is None else equal(a, b)
+
+    mine = [[(a is b) or same(a, b) for a, b in zip(*pair, strict=True)] for pair in zip(found, expected, strict=True)]
+    assert all(all(map(all, one)) for one in together(mine)), (mine, found, expected)
+
+
+def refused(kind, match, case, action):
+    """On all ranks of the layer; the others, which agree on nothing, may go on."""
+    outcome = None
+    try:
+        action()
+    except Exception as error:
+        outcome = (type(error), str(error).split(" (raised on rank")[0])
+    agreement = case.layer.agreement
+    outcomes = [
+        one for takes_part, one in together((agreement is not None and agreement.active, outcome)) if takes_part
+    ]
+    assert len(set(outcomes)) == 1, outcomes
+    assert outcomes[0] is not None, "not refused"
+    assert issubclass(outcomes[0][0], kind), outcomes[0]
+    assert match in outcomes[0][1], outcomes[0]
+
+
+@pytest.fixture
+def _compilers():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+@pytest.mark.drawn(6)
+@pytest.mark.usefixtures("_compilers")
+@every_example
+def test_compile(P_world, example):
+    case = Case(P_world, example)
+    expected = case.expected()
+    assert_same(case.trained(torch.compile(case.layer, fullgraph=True, backend="aot_eager"), case.layer), expected)
+
+
+@pytest.mark.drawn(5)
+@pytest.mark.usefixtures("_compilers")
+@every_example
+def test_export(P_world, example):
+    case = Case(P_world, example, training=False)
+    program = torch.export.export(case.layer, tuple(case.inputs), dict(example.call)).module()
+    assert_same([case.called(program, case.inputs)], [case.called(case.layer, case.inputs)])
+
+
+@pytest.mark.drawn(15)
+@every_example
+def test_func_is_refused(P_world, example):
+    """torch.func.grad of inputs and of parameters, and vmap: a TypeError on all ranks. A plain call works after it."""
+    case = Case(P_world, example)
+    call = functools.partial(case.layer, **example.call)
+    words = "transforms of torch.func"
+    if case.inputs[0].is_floating_point():
+        of_first = torch.func.grad(lambda x: sum(y.sum() for y in as_tuple(call(x, *case.inputs[1:]))))
+        refused(TypeError, words, case, lambda: of_first(case.inputs[0]))
+    if parameters := {name: p.detach() for name, p in case.layer.named_parameters()}:
+        of_parameters = torch.func.grad(
+            lambda them: sum(
+                y.sum() for y in as_tuple(functional_call(case.layer, them, tuple(case.inputs), example.call))
+            )
+        )
+        refused(TypeError, words, case, lambda: of_parameters(parameters))
+    batch = torch.func.vmap(lambda x: call(x, *case.inputs[1:]), randomness="same")
+    refused(TypeError, words, case, lambda: batch(torch.stack([case.inputs[0]] * 2)))
+    assert_same(case.trained(case.layer, case.layer), case.expected())
+
+
+@pytest.mark.drawn(20)
+@every_example
+def test_forward_mode(P_world, example):
+    """The tangents, put together, are those of the twin; where torch has none, all ranks raise."""
+    case, twin = Case(P_world, example), example.twin()
+    wholes = [x.detach() for x in example.inputs()]
+    tangents = [values(x.shape, seed=5 + i) - 1.5 for i, x in enumerate(wholes)]
+
+    def slopes(call, inputs, tangents):
+        with forward_ad.dual_level():
+            pairs = enumerate(zip(inputs, tangents, strict=True))
+            duals = [forward_ad.make_dual(x, t) if i in case.chosen else x for i, (x, t) in pairs]
+            return [forward_ad.unpack_dual(y).tangent for y in case.called(call, duals)]
+
+    if example is EXAMPLES["CosineSimilarity of short vectors"]:
+        return  # torch's own modes differ below eps
+    try:
+        expected = slopes(twin, wholes, tangents)
+    except NotImplementedError:
+        return
+    if "Dropout" in type(twin).__name__ and twin.training:
+        return  # other masks than torch draws
+    found = slopes(case.layer, case.inputs, case.blocks(tangents))
+    results = as_tuple(twin(*wholes, **example.call))
+    for mine, whole, y, cut in zip(found, expected, results, example.results, strict=True):
+        whole = torch.zeros_like(y) if whole is None else whole.detach()
+        mine = torch.zeros_like(block(y, case.P, cut, None, example.first_of)) if mine is None else mine.detach()
+        # That of a number that all ranks have counts once, as its gradient does.
+        joined = joined_blocks(mine, case.P, y.shape, cut, None, example.first_of)
+        assert close(joined, whole, 10 * example.tolerance), (joined, whole)
+
+
+def keep_all(context, operator, *arguments, **options):
+    """Whatever is computed in the first call alone shifts what this policy keeps."""
+    return CheckpointPolicy.MUST_SAVE
+
+
+def keep_some(context, operator, *arguments, **options):
+    """A policy that keeps what takes long, and computes the rest again."""
+    keeps = operator.overloadpacket.__name__ in ("mm", "addmm", "bmm", "convolution", "exp", "select", "index_select")
+    return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def selective(policy):
+    return {"use_reentrant": False, "context_fn": functools.partial(create_selective_checkpoint_contexts, policy)}
+
+
+CHECKPOINTS = {
+    "reentrant": {"use_reentrant": True},
+    "not reentrant": {"use_reentrant": False},
+    "all kept": selective(keep_all),
+    "some kept": selective(keep_some),
+}
+
+
+@pytest.mark.drawn(40)
+@pytest.mark.parametrize("options", CHECKPOINTS.values(), ids=CHECKPOINTS)
+@every_example
+def test_checkpoint(P_world, example, options):
+    """Around a layer that is set up in that call, behind an operation of torch."""
+    if options is CHECKPOINTS["all kept"] and example not in windows.EXAMPLES.values():
+        return  # torch refuses to keep what is written in place, as functions of its own and of ours do
+    case = Case(P_world, example)
+    one = torch.ones((), requires_grad=True)  # reentrant checkpoints want an input that requires gradients
+
+    def after_torch(call, inputs, more):
+        return call(*(x * 1 if i in case.chosen else x for i, x in enumerate(inputs)), **more)
+
+    def checkpointed(call):
+        def run(*inputs, **more):
+            return checkpoint(lambda one, *inputs: after_torch(call, inputs, more), one, *inputs, **options)
+
+        return run
+
+    plain = case.another()
+    expected = case.trained(lambda *inputs, **more: after_torch(plain, inputs, more), plain)
+    found = case.trained(checkpointed(case.layer), case.layer)
+    # The first pass of a reentrant one records no gradients, for which torch has other kernels.
+    reentrant = options is CHECKPOINTS["reentrant"]
+    assert_same(found, expected, functools.partial(close, tolerance=example.tolerance) if reentrant else same_bits)
+
+
+@pytest.mark.drawn(15)
+@every_example
+def test_inference_then_training(P_world, example):
+    case = Case(P_world, example)
+    with torch.inference_mode():
+        case.called(case.layer, case.inputs)
+    assert_same(case.trained(case.layer, case.layer), case.expected())
+
+
+@pytest.mark.drawn(15)
+@every_example
+def test_deepcopy(P_world, example):
+    """A copy of a layer that was called, and one of a layer that was not; they share no parameters."""
+    case = Case(P_world, example)
+    expected = case.expected()
+    first = copy.deepcopy(case.layer)
+    assert_same(case.trained(case.layer, case.layer), expected)
+    second = copy.deepcopy(case.layer)
+    with torch.no_grad():
+        for parameter in case.layer.parameters():
+            parameter.zero_()
+    for one in (first, second):
+        assert_same(case.trained(one, one), expected)
+
+
+@pytest.mark.drawn(10)
+@every_example
+def test_averaged_model(P_world, example):
+    case = Case(P_world, example, training=False)
+    if not list(case.layer.parameters()):
+        return  # torch averages none
+    averaged = torch.optim.swa_utils.AveragedModel(case.layer)
+    averaged.update_parameters(case.layer)
+    assert_same([case.called(averaged, case.inputs)], [case.called(case.layer, case.inputs)])
+    with torch.no_grad():
+        for parameter in case.layer.parameters():
+            parameter.mul_(3)
+    averaged.update_parameters(case.layer)
+    with torch.no_grad():
+        for parameter in case.layer.parameters():
+            parameter.div_(3).mul_(2)
+    found, expected = case.called(averaged, case.inputs), case.called(case.layer, case.inputs)
+    assert all(torch.allclose(a, b, equal_nan=True) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.drawn(8)
+@every_example
+def test_profiler(P_world, example, capfd):
+    case = Case(P_world, example)
+    expected = case.expected()
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, with_stack=True):
+        found = case.trained(case.layer, case.layer)
+    assert_same(found, expected)
+    assert "skipping" not in capfd.readouterr().err
+
+
+@pytest.mark.drawn(30)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@every_example
+def test_autocast(P_world, example, dtype):
+    """The dtypes that torch.nn gives under autocast, of inputs in single and in half precision."""
+
+    def cast(tensors):
+        return [x.to(dtype) if x.is_floating_point() else x for x in tensors]
+
+    case = Case(P_world, example)
+    kind = torch.bfloat16 if dtype == torch.float32 else dtype
+    with torch.autocast("cpu", kind):
+        try:
+            expected = as_tuple(example.twin().float()(*cast(example.inputs()), **example.call))
+        except (RuntimeError, NotImplementedError):  # torch has no kernel
+            return
+        results = case.called(example.make(example.twin().float(), case.P), cast(case.inputs))
+    assert [y.dtype for y in results] == [y.dtype for y in expected]
