@@ -217,7 +217,7 @@ def raise_together(
                     raise
             is_constructor = bool(args) and function.__name__ == "__init__"
             name = type(args[0]).__name__ if is_constructor else function.__name__
-            problem = TypeError(f"{problem}{hint(name, kwargs)}")
+            problem = TypeError(f"{problem}{hint(name, kwargs, args[is_constructor:])}")
             tell(name, problem, (*args, *kwargs.values()))
             raise problem
 

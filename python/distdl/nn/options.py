@@ -68,6 +68,13 @@ def number(layer: str, value: object, name: str) -> float:
     return float(value)
 
 
+def flag(layer: str, value: object, name: str) -> bool:
+    """An option that is True or False. Raises TypeError for any other value."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{layer}: {name}={value!r}; it must be True or False")
+    return value
+
+
 def per_dimension(layer: str, value: object, dims: int, name: str) -> tuple[int, ...]:
     """An int for each spatial dimension, from an int or a sequence.
 

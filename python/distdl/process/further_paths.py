@@ -62,12 +62,13 @@ def install() -> None:
             one.__dict__.setdefault("__path__", [])  # so that modules below it can be imported
 
 
-def hint(what: str, given: Mapping[str, object]) -> str:
+def hint(what: str, given: Mapping[str, object], positions: Sequence[object] = ()) -> str:
     """What to add to the message about arguments that are wrong; "" if there is nothing to add.
 
     Args:
         what: the name of the class or function.
         given: its arguments by name.
+        positions: its arguments by position.
     """
-    found: str = module("hints").hint(what, given)
+    found: str = module("hints").hint(what, given, positions)
     return found

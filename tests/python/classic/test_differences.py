@@ -186,6 +186,12 @@ def test_gradients_are_divided(P_world):
             assert torch.allclose(layer.weight.grad, twin.weight.grad / divisor)
 
 
+def manager():
+    from distdl.backends.mpi.buffer import MPIBufferManager
+
+    return MPIBufferManager()
+
+
 WRONG_WITHOUT_IT = {
     "buffer manager": (lambda P: dnn.DistributedConv2d(P, 1, 2, 3, buffer_manager=None), TypeError),
     "of an operator": (lambda P: dnn.Repartition(P, P, buffer_manager=None), TypeError),
@@ -198,6 +204,17 @@ WRONG_WITHOUT_IT = {
     "manager and size": (lambda P: dnn.DistributedUpsample(P, None, None, 2), ValueError),
     "eps": (lambda P: dnn.DistributedLayerNorm(P, 2, True, 1e-5), TypeError),
     "reduction": (lambda P: dnn.DistributedBCELoss(P, "sum"), TypeError),
+    "reduction of Poisson": (lambda P: dnn.DistributedPoissonNLLLoss(P, "sum"), TypeError),
+    "position of dilation": (lambda P: dnn.DistributedAvgPool2d(P, 2, 2, 0, 1), TypeError),
+    "position of manager": (lambda P: dnn.DistributedMaxPool2d(P, 2, 2, 0, 1, manager()), TypeError),
+    "manager of upsampling": (lambda P: dnn.DistributedUpsample(P, manager(), scale_factor=2), ValueError),
+    "manager and unset": (lambda P: dnn.DistributedConv2d(P, None, None, manager(), 1, 2, 3), TypeError),
+    "corners": (lambda P: dnn.DistributedUpsample(P, None, 2, "nearest", False), ValueError),
+    "shape in an array": (lambda P: dnn.DistributedUpsample(P, np.array([1, 2, 4, 4])), TypeError),
+    "fourth of an operator": (lambda P: dnn.Repartition(P, P, True, None), TypeError),
+    "fifth of an operator": (lambda P: dnn.HaloExchange(P, 0, 0, 0, manager()), TypeError),
+    "heads": (lambda P: dnn.DistributedLinearAllGather(P, 4, 12, num_heads=4), TypeError),
+    "collected": (lambda P: dnn.DistributedBatchNorm(P, 2, collect_state=True), TypeError),
 }
 
 

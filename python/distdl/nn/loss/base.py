@@ -16,7 +16,7 @@ from distdl.collective.grid import Grid
 from distdl.nn.checked import CheckedLayer
 from distdl.nn.layer import Described
 from distdl.nn.loss.documentation import documented
-from distdl.nn.options import check_choice, integer, number
+from distdl.nn.options import check_choice, flag, integer, number
 from distdl.nn.precision import wide
 from distdl.parameters.transport import zero_of
 
@@ -72,8 +72,8 @@ class Loss(CheckedLayer):
                 setattr(self, option, number(name, value, option))
             elif kinds.get(option) == "int":
                 setattr(self, option, integer(name, value, option))
-            elif kinds.get(option) == "bool" and not isinstance(value, bool):
-                raise TypeError(f"{name}: {option}={value!r}; it must be True or False")
+            elif kinds.get(option) == "bool":
+                flag(name, value, option)
         if self.grid.known:
             self.check_grid()
             self._tried([torch.int64 if one in self.integral else torch.float32 for one in self.tensors])

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from distdl import _core
 from distdl.collective.construction import PartitionLike
 from distdl.nn.families import family
-from distdl.nn.options import per_dimension
+from distdl.nn.options import flag, integer, per_dimension
 from distdl.nn.windows.layer import WindowLayer
 from distdl.nn.windows.sums import ravel, window_sums
 
@@ -38,6 +38,7 @@ class SlidingPool(WindowLayer):
     padding: tuple[int, ...] = (0,)
     dilation: tuple[int, ...] = (1,)
     ceil_mode: bool
+    return_indices: bool
 
     def check_options(self) -> None:
         super().check_options()
@@ -45,7 +46,11 @@ class SlidingPool(WindowLayer):
         self.stride = self.kernel_size if self.stride is None else self.stride
         for which in ("kernel_size", "stride", "padding", "dilation"):
             setattr(self, which, per_dimension(name, getattr(self, which), self.dims, which))
-        self.ceil_mode = bool(self.ceil_mode)
+        for which in ("ceil_mode", "count_include_pad"):
+            if which in self.options:
+                flag(name, getattr(self, which), which)
+        if "return_indices" in self.options:
+            self.return_indices = bool(integer(name, self.return_indices or 0, "return_indices"))
         if any(value < 1 for value in (*self.kernel_size, *self.stride, *self.dilation)):
             raise RuntimeError(
                 f"{name}: kernel_size={self.kernel_size}, stride={self.stride}, dilation={self.dilation}; all must "
