@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl.classic.keys import OldLayer, only_torchs, parted
-from distdl.collective.construction import PartitionLike
+from distdl.collective.construction import PartitionLike, constructing
 from distdl.collective.grid import Grid
 from distdl.nn.layer import Layer
 from distdl.nn.table import Table
@@ -28,7 +28,7 @@ class DistributedEmbedding(OldLayer, Table):
         the same ones. The result ``(*, embedding_dim)`` in the same blocks, and in balanced blocks of features.
 
     Raises:
-        ValueError: on all ranks, if P_x has no dimensions, or indices are in no such blocks.
+        ValueError: on all ranks, if P_x has no dimensions, ``_weight`` another shape, or indices are in no such blocks.
         IndexError: on all ranks, if an index of any worker is out of range.
     """
 
@@ -53,6 +53,12 @@ class DistributedEmbedding(OldLayer, Table):
         }  # fmt: skip
         Layer.__init__(self, {"P_x": P_x, **options, **only_torchs(self, P_x, others)})
         self.take_further(**further)  # type: ignore[arg-type]
+        given = None if _weight is None else list(_weight.shape)
+        with constructing(
+            type(self).__name__, {"P_x": self.grid}, {"_weight of shape": given, "_freeze": bool(_freeze)}
+        ):
+            if given not in (None, expected := [num_embeddings, embedding_dim]):
+                raise ValueError(f"{type(self).__name__}: _weight has shape {given}; it must be {expected}")
         if _weight is not None:
             whole = _weight.detach()
             fill(self.get_parameter("weight"), self.layouts["weight"], lambda table: table.copy_(whole))

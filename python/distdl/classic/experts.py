@@ -6,7 +6,7 @@ import torch
 
 from distdl import operators
 from distdl.classic.keys import only_torchs, parted
-from distdl.classic.linear_forms import repartition_between
+from distdl.classic.linear_forms import between, other_than
 from distdl.classic.ordered import OrderedLayer, order_of_parts
 from distdl.collective.construction import PartitionLike
 from distdl.nn.layer import Layer
@@ -103,7 +103,7 @@ class DistributedExpertAllGather(_Experts):
     ) -> None:
         options = {"num_experts": num_experts, "in_features": in_features, "out_features": out_features}
         self._construct(P_expert_emb, {**options, "bias": bias, "geglu": geglu}, more)
-        self._from_input = repartition_between(P_expert_seq, P_expert_emb)
+        self._from_input = between(other_than(self, "P_expert_seq", P_expert_seq), P_expert_emb)
 
     def _declare_blocks(self, shape: tuple[int, int, int], of_weight: Initializer, of_bias: Initializer) -> None:
         self.declare_parameter("weight", self.grid, shape, (_EXPERTS, _FEATURES, None), initialize=of_weight)
@@ -153,7 +153,7 @@ class DistributedExpertReduceScatter(_Experts):
     ) -> None:
         options = {"num_experts": num_experts, "in_features": in_features, "out_features": out_features}
         self._construct(P_expert_emb, {**options, "bias": bias, "geglu": False}, more)
-        self._to_result = repartition_between(P_expert_emb, P_expert_seq)
+        self._to_result = between(P_expert_emb, other_than(self, "P_expert_seq", P_expert_seq))
 
     def _declare_blocks(self, shape: tuple[int, int, int], of_weight: Initializer, of_bias: Initializer) -> None:
         axes = (_EXPERTS, None, _FEATURES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from operator import attrgetter
@@ -92,11 +93,13 @@ class OldLayer(Layer):
         """Keep the options that the descendant has in all layers. Collective over the ranks that construct the layer.
 
         Raises:
-            ValueError: on all ranks, if they differ among ranks, which would wait for each other later.
+            ValueError: on all ranks, if they differ among ranks, which would wait for each other later, or if
+                ``scale_backward`` names no dimensions of P_x.
         """
         options = {"collect_state": bool(collect_state), "scale_backward": scale_backward}
         with constructing(type(self).__name__, {"P_x": self.grid}, options):
             self.collect_state, self.scale_backward = bool(collect_state), scale_backward
+            self._divisor()
         self.auto_clear_buffer = auto_clear_buffer
 
     # Names
@@ -171,10 +174,10 @@ class OldLayer(Layer):
             dims: Sequence[int] = range(self.grid.dim)[given]
         else:
             dims = [given] if isinstance(given, int) else given
-        divisor = 1
-        for d in dims:
-            divisor *= shape[d]
-        return divisor
+        try:
+            return math.prod(shape[d] for d in dims)
+        except (IndexError, TypeError) as error:
+            raise ValueError(f"{type(self).__name__}: scale_backward={given!r}; P_x has shape {list(shape)}") from error
 
     def _divided(self, parameters: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         divisor = self._divisor()

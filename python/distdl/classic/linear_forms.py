@@ -7,18 +7,31 @@ import torch.nn.functional as F
 
 from distdl.classic.keys import OldLayer, parted
 from distdl.classic.ordered import OrderedLayer, order_of_parts, parts_of_heads
-from distdl.collective.construction import PartitionLike, grid_of
+from distdl.collective.construction import PartitionLike, constructing, grid_of
 from distdl.nn import linear
+from distdl.nn.layer import Layer
 from distdl.nn.primitives import Repartition
 from distdl.parameters.layout import parameter_layout
 
 
-def repartition_between(P_x: PartitionLike | None, P_y: PartitionLike | None) -> Repartition | None:
-    """The operator between two partitions, if both are given and differ."""
-    if P_x is None or P_y is None:
-        return None
-    x, y = grid_of(P_x), grid_of(P_y)
-    return None if x.known and (x.ranks, x.shape) == (y.ranks, y.shape) else Repartition(P_x, P_y)
+def other_than(layer: Layer, name: str, P: PartitionLike | None) -> PartitionLike | None:
+    """A partition that a layer was given beside its own; None if it is the same one, or was not given.
+
+    Collective over the ranks that construct the layer, which raise ValueError together if they disagree.
+    """
+    given: dict[str, object] = {name: None}
+    with constructing(type(layer).__name__, {"P_x": layer.grid}, given):
+        if P is not None:
+            own, grid = layer.grid, grid_of(P)
+            is_own = own.known and (own.ranks, own.shape) == (grid.ranks, grid.shape)
+            given[name] = "the partition of the layer" if is_own else "another partition"
+            P = None if is_own else P
+    return P
+
+
+def between(P_x: PartitionLike | None, P_y: PartitionLike | None) -> Repartition | None:
+    """The operator between two partitions, if both are given."""
+    return None if P_x is None or P_y is None else Repartition(P_x, P_y)
 
 
 class DistributedLinearAllGather(OrderedLayer, linear.DistributedLinearAllGather):
@@ -55,7 +68,11 @@ class DistributedLinearAllGather(OrderedLayer, linear.DistributedLinearAllGather
         super().__init__(P_y, in_features, out_features, bias, **others)  # type: ignore[arg-type]
         self.take_further(**further)  # type: ignore[arg-type]
         self.__dict__["P_y"] = self.P_x
-        self._from_input = repartition_between(P_x, P_y)
+        self._from_input = between(other_than(self, "P_x", P_x), P_y)
+
+    def further_compared(self) -> dict[str, object]:
+        names = ("num_heads", "num_heads_kv", "num_vars", "geglu")
+        return {**super().further_compared(), **dict(zip(names, self._parts, strict=True))}
 
     def order(self) -> torch.Tensor | None:
         heads, heads_kv, variables, geglu = self._parts
@@ -127,7 +144,7 @@ class DistributedLinearReduceScatter(OldLayer, linear.DistributedLinearReduceSca
         further, others = parted(more)
         super().__init__(P_x, in_features, out_features, bias, **others)  # type: ignore[arg-type]
         self.take_further(**further)  # type: ignore[arg-type]
-        self._to_result = repartition_between(P_x, P_y)
+        self._to_result = between(P_x, other_than(self, "P_y", P_y))
 
     def forward(self, *args: object, **kwargs: object) -> object:
         """Apply the layer to this rank's block of the input."""

@@ -19,6 +19,7 @@ from distdl.process import further_paths
 EVERYTHING = "*"
 """All public names of a module, those that it imports as well: programs rely on star imports."""
 
+_HELPERS = {"structure": EVERYTHING}
 _PARTITIONS = {"partition": "MPIPartition MPICartesianPartition"}
 
 
@@ -105,9 +106,8 @@ PATHS: dict[str, dict[str, str]] = {
     "distdl.utilities.dtype": {"dtype": EVERYTHING},
     "distdl.utilities.index_tricks": {"misc": "cartesian_index_c cartesian_index_f"},
     "distdl.utilities.misc": {"misc": "Bunch DummyContext"},
-    "distdl.utilities.slicing": {"slicing": EVERYTHING},
-    "distdl.utilities.tensor_decomposition": {"tensor_decomposition": EVERYTHING},
-    "distdl.utilities.torch": {"structure": EVERYTHING},
+    # Star imports of any of them bring the helpers of all of them.
+    **dict.fromkeys((f"distdl.utilities.{name}" for name in ("slicing", "tensor_decomposition", "torch")), _HELPERS),
 }
 
 

@@ -9,6 +9,7 @@ import torch
 
 from distdl.classic.slicing import IntArray, along_axis
 from distdl.classic.structure import TensorStructure
+from distdl.collective.comparison import agreed
 from distdl.partition import Partition
 from distdl.structure import TensorStructure as OwnStructure
 
@@ -31,11 +32,14 @@ def broadcast_tensor_structure(
     Collective over both partitions, which ``create_broadcast_partition_to`` makes.
     """
     received = TensorStructure()
-    mine = json.dumps(_to_plain(input_tensor_structure)).encode()
     # In the order of the senders, so that no two ranks wait for each other.
     known = {P.grid.ranks: P for P in (P_send, P_recv) if P.active}
     for ranks in sorted(known):
-        everyone = known[ranks].grid.gather(mine)
+        grid, mine = known[ranks].grid, ""
+        with agreed("broadcast_tensor_structure", grid, lambda: ""):
+            if grid.rank == 0:
+                mine = json.dumps(_to_plain(input_tensor_structure))
+        everyone = grid.gather(mine.encode())
         if P_recv.active and ranks == P_recv.grid.ranks:
             _fill(received, json.loads(everyone[0]))
     return received
@@ -57,7 +61,7 @@ def assemble_global_tensor_structure(
     Collective over the workers of both partitions.
     """
     found = TensorStructure()
-    everyone = _told(local_tensor_structure, P_in, P_out)
+    everyone = _told("assemble_global_tensor_structure", local_tensor_structure, P_in, P_out)
     if everyone:
         shapes = np.array([shape for shape, _, _ in everyone], dtype=np.int64).reshape(len(everyone), -1)
         blocks = shapes.reshape(*P_in.grid.shape, -1)
@@ -74,7 +78,7 @@ def compute_subtensor_shapes_unbalanced(
     None on ranks that are in neither partition. Arguments as in :func:`assemble_global_tensor_structure`; collective
     likewise.
     """
-    everyone = _told(local_tensor_structure, P_in, P_out)
+    everyone = _told("compute_subtensor_shapes_unbalanced", local_tensor_structure, P_in, P_out)
     if not everyone:
         return None
     return np.array([shape for shape, _, _ in everyone], dtype=np.int64).reshape(*P_in.grid.shape, -1)
@@ -83,13 +87,15 @@ def compute_subtensor_shapes_unbalanced(
 _Plain = tuple[list[int], str, bool]
 
 
-def _told(structure: Structure, P_in: Partition, P_out: Partition | None) -> list[_Plain]:
+def _told(what: str, structure: Structure, P_in: Partition, P_out: Partition | None) -> list[_Plain]:
     """The structure of each worker of P_in, on all workers of both partitions."""
     ranks = tuple(dict.fromkeys((*P_in.grid.ranks, *(() if P_out is None else P_out.grid.ranks))))
     everyone = P_in.grid.line(ranks)
     if not everyone.active:
         return []
-    texts = everyone.gather(json.dumps(_to_plain(structure)).encode())
+    with agreed(what, everyone, lambda: ""):
+        mine = json.dumps(_to_plain(structure))
+    texts = everyone.gather(mine.encode())
     return [json.loads(text) for text in texts[: P_in.size]]
 
 

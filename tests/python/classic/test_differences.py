@@ -237,3 +237,41 @@ def test_mistakes_of_one_rank(P_world, name):
         if any(wrong.values()):
             call = lambda mine=mine: getattr(dnn, name)(P, *sizes, **mine)  # noqa: E731
             raises_everywhere((TypeError, ValueError), "other|ask for different things", call, seconds=5.0)
+
+
+OF_ONE_RANK = {
+    "heads": (lambda P, wrong: dnn.DistributedLinearAllGather(P, 4, 6 * job.size, geglu=wrong), "geglu=True"),
+    "input": (
+        lambda P, wrong: dnn.DistributedLinearAllGather(P, 4, 4, P_x=P.first if wrong else None),
+        "another partition",
+    ),
+    "result": (
+        lambda P, wrong: dnn.DistributedLinearReduceScatter(P, 4, 4, P_y=None if wrong else P.first),
+        "another partition",
+    ),
+    "table": (
+        lambda P, wrong: dnn.DistributedEmbedding(P, 5, 4, _weight=torch.ones(4 if wrong else 5, 4)),
+        "it must be .5, 4.",
+    ),
+    "frozen": (lambda P, wrong: dnn.DistributedEmbedding(P, 5, 4, _freeze=wrong), "_freeze=True"),
+    "divisor": (
+        lambda P, wrong: dnn.DistributedLayerNorm(P, 4, scale_backward=(7,) if wrong else None),
+        "scale_backward=.7",
+    ),
+    "structure": (
+        lambda P, wrong: distdl.backends.mpi.tensor_comm.assemble_global_tensor_structure(
+            None if wrong else distdl.TensorStructure(torch.ones(2, 2, 2)), P
+        ),
+        "assemble_global_tensor_structure: 'NoneType'",
+    ),
+}
+
+
+@pytest.mark.ranks(3)
+@pytest.mark.parametrize(("call", "says"), OF_ONE_RANK.values(), ids=OF_ONE_RANK)
+def test_what_one_rank_asks_for(P_world, call, says):
+    """It raises on all ranks: none waits for an exchange that another one does not know of."""
+    P = grid(P_world, [1, 1, job.size])
+    P.first = grid(P_world, [1, 1, 1])
+    wrong = job.rank == job.size - 1
+    raises_everywhere((ValueError, RuntimeError), says, lambda: call(P, wrong), seconds=5.0)

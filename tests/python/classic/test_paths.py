@@ -90,13 +90,13 @@ def test_all_rows_are_called():
     assert names <= set(CALLS), names - set(CALLS)
 
 
-@pytest.mark.parametrize("path", ["distdl.utilities.slicing", "distdl.utilities.tensor_decomposition"])
+@pytest.mark.parametrize("path", ["slicing", "tensor_decomposition", "torch"])
 def test_star_imports(path):
+    """Each of them brings the helpers of all of them."""
     names = {}
-    exec(f"from {path} import *", names)
-    assert {"np", "assemble_slices", "range_index", "compute_intersection"} <= set(names)
-    exec("from distdl.utilities.torch import *", names)
-    assert {"np", "torch", "assemble_slices", "compute_subtensor_shapes_balanced", "TensorStructure"} <= set(names)
+    exec(f"from distdl.utilities.{path} import *", names)
+    assert {"np", "torch", "assemble_slices", "range_index", "compute_intersection"} <= set(names)
+    assert {"compute_subtensor_shapes_balanced", "TensorStructure", "zero_volume_tensor"} <= set(names)
 
 
 @pytest.mark.parametrize(
