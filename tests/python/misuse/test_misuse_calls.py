@@ -1,5 +1,7 @@
 """What layers must not be called with: on whichever rank, it raises the same on all ranks, and a good call follows."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -51,6 +53,12 @@ def experts(P):
     return layer, (values((2, 3), seed=job.rank),)
 
 
+def attention(P):
+    """On blocks of the tokens."""
+    layer = dnn.DistributedScaledDotProductAttention(grid(P, (1, 1, P.size, 1)))
+    return layer, tuple(values((1, 2, 2, 3), seed=3 * job.rank + i) for i in range(3))
+
+
 def along(make, *shape):
     """A primitive on all ranks in a row."""
     return lambda P: (make(grid_of(P, len(shape))), (values(shape, seed=job.rank),))
@@ -84,6 +92,7 @@ LAYERS = {
         for dims in (1, 2, 3)
     },
     "DistributedMixtureOfExperts": experts,
+    "DistributedScaledDotProductAttention": attention,
     "Local": on_grid(1, lambda P: dnn.Local(P, torch.nn.Tanh())),
     "DistributedLPPool2d": on_grid(2, lambda P: dnn.DistributedLPPool2d(P, 2.0, 2)),
     "DistributedUpsample": on_grid(2, lambda P: dnn.DistributedUpsample(P, scale_factor=2.0)),
@@ -103,11 +112,14 @@ def of_example(example):
     return made
 
 
-# Every other layer that has an example, by one of its examples.
-for _example in EXAMPLES.values():
-    _kind = type(_example.twin())
+# Every other layer that has an example, by one of its examples; what splits channels or features by one that is small.
+for _name, _example in EXAMPLES.items():
+    _kind, _word = type(_example.twin()), _name.split(" ")[0]
     if _kind in dnn.SEQUENTIAL:
         LAYERS.setdefault(dnn.SEQUENTIAL[_kind].__name__, of_example(_example))
+    if _word.startswith(("Channel", "Linear", "Spectral")) and _example.dims < 4:
+        _prefix = "" if _word.startswith("Spectral") else "Distributed"
+        LAYERS.setdefault(f"{_prefix}{_word}", of_example(_example))
 WRONG = {
     "None": (lambda x: None, TypeError, "has to be a torch.Tensor"),
     "a text": (lambda x: "x", TypeError, "has to be a torch.Tensor"),
@@ -159,6 +171,16 @@ OWN_CODE = (
 )
 SHARED = ("None", "sparse", "meta", "another dtype", "one dimension less")
 every_layer = pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+
+
+@pytest.mark.ranks(1)
+def test_every_layer_is_called():
+    """Of a family in several numbers of dimensions one layer; the explicit forms of convolutions by what chooses them."""
+    families = {name.rstrip("1234d") for name in LAYERS}
+    chosen = re.compile("Distributed(Channel|Feature|General)Conv")
+    layers = {name for name in dnn.__all__ if isinstance(getattr(dnn, name), type) and not chosen.fullmatch(name[:-2])}
+    bases_and_aliases = {"Layer", "Module", "DistributedTranspose"}
+    assert {name for name in layers if name.rstrip("1234d") not in families} == bases_and_aliases
 
 
 def of_each(misuses):
