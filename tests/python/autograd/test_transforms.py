@@ -1,12 +1,14 @@
 """The transforms of torch.func through every operator."""
 
+import copy
+
 import pytest
 import torch
 
 import distdl.nn as dnn
-from support.blocks import grid
+from support.blocks import block_of, grid
 from support.cases import CASES
-from support.ranks import job
+from support.ranks import job, raises_everywhere
 from support.tensors import same_bits, values
 
 # Of torch's own modules, which it imports at the first transform.
@@ -82,3 +84,40 @@ def test_hessian(P_world):
     hessian = torch.func.hessian(lambda x: layer(x).pow(3).sum())(x)
     for mine, direction in zip(hessian.unbind(1), torch.eye(2, dtype=x.dtype), strict=True):
         assert same_bits(mine, layer._operator.adjoint(x, 6 * layer(x) * layer(direction)))
+
+
+ACROSS_BLOCKS = {
+    "softmax": torch.nn.Softmax(1),
+    "log_softmax": torch.nn.LogSoftmax(1),
+    "softmin": torch.nn.Softmin(1),
+    "batch_norm": torch.nn.BatchNorm1d(4, track_running_stats=False),
+    "instance_norm": torch.nn.InstanceNorm1d(4, affine=True),
+    "group_norm": torch.nn.GroupNorm(1, 4),
+    "layer_norm": torch.nn.LayerNorm((4, 6)),
+    "rms_norm": torch.nn.RMSNorm((4, 6)),
+    "response_norm": torch.nn.LocalResponseNorm(3),
+}
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("twin", ACROSS_BLOCKS.values(), ids=ACROSS_BLOCKS)
+def test_layers(P_world, twin):
+    """They refuse the transforms, on whichever rank, and go on; forward derivatives are those of the twin."""
+    workers = (1, 1, job.size) if isinstance(twin, torch.nn.InstanceNorm1d) else (1, job.size, 1)
+    twin = copy.deepcopy(twin).double()
+    x, v = (torch.randn(2, 4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(i)) for i in range(2))
+    P_x = grid(P_world, workers)
+    layer, mine, direction = dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x), block_of(x, P_x), block_of(v, P_x)
+    transforms = (
+        lambda: torch.func.grad(lambda x: layer(x).sum())(mine),
+        lambda: torch.func.jvp(layer, (mine,), (direction,)),
+        lambda: torch.func.vmap(layer)(mine[None]),
+    )
+    for transform in transforms:
+        for transforming in (True, job.rank == 0):
+            raises_everywhere(TypeError, "torch.func", transform if transforming else lambda: layer(mine), seconds=10.0)
+    _, expected = torch.func.jvp(twin, (x,), (v,))
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(mine, direction)
+        _, tangent = torch.autograd.forward_ad.unpack_dual(layer(dual))
+        torch.testing.assert_close(tangent, block_of(expected, P_x))
