@@ -79,7 +79,17 @@ def _but_batch_of_sequence(module: Any, n: int) -> Iterable[int]:
 
 
 def _of_loss(module: Any, n: int) -> Iterable[int]:
-    return range(1, n) if getattr(module, "reduction", "mean") == "none" else range(n)
+    kind = _of_torch(module).__name__
+    batch = 1 if kind == "CTCLoss" else 0
+    has_batch = kind in _OF_ELEMENTS or n > batch + 1
+    return [d for d in range(n) if module.reduction != "none" or d != batch or not has_batch]
+
+
+_OF_ELEMENTS = (
+    "BCELoss", "BCEWithLogitsLoss", "GaussianNLLLoss", "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss",
+    "MSELoss", "MarginRankingLoss", "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss",
+)  # fmt: skip
+"""The losses of one dimension and more; the others look across the features or the classes of each input."""
 
 
 _ELEMENTWISE = (
@@ -169,6 +179,7 @@ ALSO: Mapping[str, Rule] = {
                     lambda module, n: range(module.start_dim % n, module.end_dim % n + 1)),
     "Unflatten": Rule("the dimension it looks along", lambda module, n: (module.dim,)),
     "PairwiseDistance": Rule("the last dimension", _last(1)),
+    "AdaptiveLogSoftmaxWithLoss": Rule("any dimension", _all, owns=True),
 }  # fmt: skip
 """The same of layers that have a layer of ours, which is for the dimensions that these cannot look across."""
 
@@ -178,8 +189,8 @@ def rule_of(kind: type[torch.nn.Module]) -> Rule | None:
     name = kind.__name__
     if getattr(torch.nn, name, None) is not kind:
         return None
-    if issubclass(kind, torch.nn.modules.loss._Loss) or kind is torch.nn.AdaptiveLogSoftmaxWithLoss:
-        return Rule("any dimension, unless reduction='none'", _of_loss)
+    if issubclass(kind, torch.nn.modules.loss._Loss):
+        return Rule("any dimension, or with reduction='none' anything but the batch", _of_loss)
     return WORKS.get(name) or ALSO.get(name)
 
 

@@ -162,7 +162,24 @@ def test_blocks_give_what_the_whole_gives():
                 assert torch.allclose(joined, y, rtol=0, atol=1e-12, equal_nan=True), (module, d)
             checked.setdefault(name, set()).add(d)
     nowhere = {"FractionalMaxPool2d", "FractionalMaxPool3d", *(name for name in RULES if "Transformer" in name)}
-    assert set(RULES) - set(checked) == nowhere | {"MultiheadAttention"}
+    assert set(RULES) - set(checked) == nowhere | {"MultiheadAttention", "AdaptiveLogSoftmaxWithLoss"}
+
+
+@pytest.mark.parametrize(
+    ("module", "splits", "does_not"),
+    [
+        (torch.nn.CrossEntropyLoss(reduction="none"), [(2, 1), (2, 1, 1)], [(1, 2), (2,)]),
+        (torch.nn.CTCLoss(reduction="none"), [(1, 2, 1)], [(2, 1, 1), (1, 1, 2), (2, 1)]),
+        (torch.nn.L1Loss(reduction="none"), [(2, 1), (2,)], []),
+        (torch.nn.L1Loss(), [], [(2, 1), (2,)]),
+        (torch.nn.AdaptiveLogSoftmaxWithLoss(4, 5, [2]), [], [(2, 1)]),
+    ],
+    ids=str,
+)
+def test_losses(module, splits, does_not):
+    """On blocks as they are: each input's own loss, where inputs are whole and there is a batch of them."""
+    assert [coverage.problem_of(module, shape) for shape in splits] == [""] * len(splits)
+    assert all("must not split" in coverage.problem_of(module, shape) for shape in does_not)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -46,7 +46,7 @@ _DOCUMENTATION = """Normalizes each channel by the moments of the whole batch: {
 
 class DistributedBatchNorm(ChannelNorm):
     __doc__ = _DOCUMENTATION.format(
-        twin="``torch.nn.BatchNorm`` of any number of dimensions, or ``torch.nn.SyncBatchNorm``,",
+        twin="``torch.nn.SyncBatchNorm``",
         partition="[batch, channels, *others]",
         shape="(N, C, *others)",
         page="SyncBatchNorm",
