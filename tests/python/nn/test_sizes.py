@@ -14,6 +14,8 @@ TOO_LARGE = {
     "factor": ("a block of the result has the shape", lambda P: dnn.DistributedUpsample(P, scale_factor=2.0**40)),
     "product": ("their product must be less than", lambda P: dnn.DistributedUpsample(P, size=2**60)),
     "product of areas": ("their product must", lambda P: dnn.DistributedUpsample(P, size=2**60, mode="area")),
+    "padding": ("a block of the result has the shape", lambda P: dnn.DistributedPad(P, (2**40, 0))),
+    "replication": ("a block of the result has", lambda P: dnn.DistributedPad(P, (0, 2**40), mode="replicate")),
     "periods": (
         "wraps around more than 65536 times",
         lambda P: dnn.HaloExchange(P, [[0, 0], [0, 0], [2**40, 0]], periodic=True),

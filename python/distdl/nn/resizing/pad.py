@@ -15,6 +15,7 @@ from distdl.nn.layer import Layer
 from distdl.nn.options import check_choice
 from distdl.nn.precision import as_under_autocast
 from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Interval, as_of, blocks_of_outputs, intervals_of
+from distdl.nn.windows.memory import check_memory
 from distdl.nn.windows.reader import Reader
 
 __all__ = ["DistributedPad"]
@@ -99,6 +100,8 @@ class DistributedPad(Layer):
                 window = _core.Window(1, padding=(left, right))
                 blocks = blocks_of_outputs(window, [stop - start for start, stop in blocks], self.output_blocks)
             reads.append([(start - left, stop - left) for start, stop in blocks])
+        largest = [max(stop - start for start, stop in along) for along in reads]
+        check_memory("DistributedPad", self.grid, largest, dtype)
         value = self.value or 0.0 if max(self.pad, default=0) > 0 else 0.0  # which may not fit the dtype: see above
         self._read = Reader("DistributedPad", self.grid, self.grid, extents, reads, self.mode, value)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,15 +9,14 @@ from typing import ClassVar
 import torch
 
 from distdl import _core
-from distdl.collective.comparison import compare
 from distdl.nn.layer import Layer
 from distdl.nn.options import check_choice
 from distdl.nn.overwritten import unless_overwritten
 from distdl.nn.precision import as_under_autocast
 from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Interval, Resizing, blocks_of_outputs, intervals_of
+from distdl.nn.windows.memory import check_memory
 from distdl.nn.windows.reader import Reader
 
-_LARGE = 1 << 28  # elements of a block for which the workers ask each other whether they have the memory
 _MOST = 1 << 61  # the geometry computes with products of both sizes, in 64 bits
 
 
@@ -83,7 +81,9 @@ class WindowLayer(Layer):
             outputs.append(blocks_of_outputs(resizing, sizes[d], self.output_blocks))
             wanted[d] = [resizing.reads(self.extents[d], block) for block in outputs[-1]]
         self.check_input(self.structure(self.grid)[0][1])
-        self._check_memory(sizes[:first], outputs)
+        largest = [max(along) for along in sizes[:first]]
+        largest += [max(stop - start for start, stop in along) for along in outputs]
+        check_memory(name, self.grid, largest, self.structure(self.grid)[0][1])
         place = self.grid.place[first:] if self.grid.active else ()
         self.own = [
             Along(resizing, n, along[-1][1], along[i], read[i])
@@ -103,19 +103,6 @@ class WindowLayer(Layer):
             raise RuntimeError(
                 f"{type(self).__name__}: the input has shape {self.extents}; only the batch may be of size 0"
             )
-
-    def _check_memory(self, leading: Sequence[Sequence[int]], outputs: Sequence[Sequence[Interval]]) -> None:
-        """Raise on all workers where a worker cannot have its block of the result, before anything is made for it."""
-        largest = [max(along) for along in leading]
-        largest += [max(stop - start for start, stop in along) for along in outputs]
-        if math.prod(largest) < _LARGE:
-            return
-        workers, error = self.grid.line(self.grid.ranks), None
-        try:
-            torch.empty(largest, dtype=self.structure(self.grid)[0][1])
-        except (RuntimeError, TypeError) as raised:
-            error = RuntimeError(f"{type(self).__name__}: a block of the result has the shape {largest}: {raised}")
-        compare(type(self).__name__, "set-up", workers, error, {}, {})
 
     def nonempty_dims(self) -> int:
         """How many of the last dimensions of the input must not be of size 0."""

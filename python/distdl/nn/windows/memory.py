@@ -1,0 +1,35 @@
+"""Blocks of results that are too large for any worker: refused before anything is made for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from distdl.collective.comparison import compare
+from distdl.collective.grid import Grid
+
+_LARGE = 1 << 28  # elements of a block for which the workers ask each other whether they have the memory
+
+
+def check_memory(name: str, grid: Grid, largest: Sequence[int], dtype: torch.dtype) -> None:
+    """Raise on all workers of a grid where a worker cannot have a block of the result.
+
+    Args:
+        name: of the layer.
+        grid: its workers, each of which calls this.
+        largest: the largest block along each dimension.
+        dtype: of the result.
+
+    Raises:
+        RuntimeError: on all workers.
+    """
+    if math.prod(largest) < _LARGE:
+        return
+    error = None
+    try:
+        torch.empty(largest, dtype=dtype)
+    except (RuntimeError, TypeError) as raised:
+        error = RuntimeError(f"{name}: a block of the result has the shape {list(largest)}: {raised}")
+    compare(name, "set-up", grid.line(grid.ranks), error, {}, {})
