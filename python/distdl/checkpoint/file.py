@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,7 @@ class SharedFile:
         self.path, self._everyone = path, everyone
         self._root = everyone.me == everyone.ranks[0]
         self._descriptor = -1
-        self._error: OSError | None = None
+        self._error: Exception | None = None
         self._sums: list[tuple[int, int]] = []
         name = ""
         with agreed("save", everyone, lambda: ""):
@@ -71,26 +72,27 @@ class SharedFile:
 
     def write(self, at: int, chunk: torch.Tensor, number: int) -> None:
         """Write a chunk at an offset. An error is kept for :meth:`complete`, where all ranks raise it."""
-        self._sums.append((number, checksum(chunk)))
-        self.write_bytes(at, memoryview(chunk.numpy()))
+        with self._keeping_errors():
+            self._sums.append((number, checksum(chunk)))
+            self._write(at, memoryview(chunk.numpy()))
 
-    def write_bytes(self, at: int, data: memoryview | bytes) -> None:
-        """As :meth:`write`, of bytes that are not a chunk."""
-        rest = memoryview(data)
-        try:
-            while rest and self._error is None:
-                written = os.pwrite(self._descriptor, rest, at)
-                rest, at = rest[written:], at + written
-        except OSError as error:
-            self._error = error
+    def _write(self, at: int, rest: memoryview) -> None:
+        while rest and self._error is None:
+            written = os.pwrite(self._descriptor, rest, at)
+            rest, at = rest[written:], at + written
 
     def sync(self) -> None:
-        """Wait until what this rank wrote is on the disk."""
+        """Wait until what this rank wrote is on the disk. An error is kept as well."""
+        with self._keeping_errors():
+            os.fsync(self._descriptor)
+
+    @contextlib.contextmanager
+    def _keeping_errors(self) -> Iterator[None]:
+        """Keep the first error, whatever it is: after it the file cannot become whole."""
         try:
-            if self._error is None:
-                os.fsync(self._descriptor)
-        except OSError as error:
-            self._error = error
+            yield
+        except Exception as error:
+            self._error = self._error or error
 
     def checksums(self) -> dict[int, int]:
         """Of all chunks, by number, on all ranks. Collective."""
@@ -103,8 +105,9 @@ class SharedFile:
         try:
             with agreed("save", self._everyone, lambda: ""):
                 if self._root:
-                    self.write_bytes(0, header)
-                    self.sync()
+                    with self._keeping_errors():
+                        self._write(0, memoryview(header))
+                        os.fsync(self._descriptor)
                 self._raise()
             with agreed("save", self._everyone, lambda: ""):
                 if self._root:
@@ -119,7 +122,8 @@ class SharedFile:
 
     def _raise(self) -> None:
         if self._error is not None:
-            raise OSError(f"save: {self.path} cannot be written: {self._error.strerror}; what was there is as it was")
+            reason = getattr(self._error, "strerror", None) or repr(self._error)
+            raise OSError(f"save: {self.path} cannot be written: {reason}; what was there is as it was")
 
     def discard(self) -> None:
         """Close the file, and remove it where it did not get its name."""

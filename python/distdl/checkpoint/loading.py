@@ -13,9 +13,9 @@ from safetensors import SafetensorError, safe_open
 
 from distdl.checkpoint.chunks import ChunkExchange, chunks_of, chunks_of_each
 from distdl.checkpoint.file import checksum
-from distdl.checkpoint.saving import MARK, MORE, ranks_that_save, summary_of
+from distdl.checkpoint.saving import CHECKSUMS, HEADER_SUM, MARK, MORE, ranks_that_save, summary_of
 from distdl.checkpoint.states import PREFIX, load_states, names_in, unfit_groups
-from distdl.checkpoint.stored import DTYPES, Stored, as_stored, in_blocks, whole_on
+from distdl.checkpoint.stored import DTYPES, Stored, as_stored, header_sum, in_blocks, whole_on
 from distdl.checkpoint.values import JSON, decoded, items_of, members_of
 from distdl.collective.comparison import agreed
 from distdl.collective.construction import constructing
@@ -107,7 +107,7 @@ def _opened(path: Path, everyone: Grid) -> _File:
     for name, dtype, shape in entries:
         tensors.append((offset, Stored(name, DTYPES[dtype], tuple(shape))))
         offset += tensors[-1][1].nbytes
-    text = metadata.get(f"{MARK}.checksums", "")
+    text = metadata.get(CHECKSUMS, "")
     sums = [int(text[i : i + 16], 16) for i in range(0, len(text), 16)]
     return _File(path, start, tensors, json.loads(metadata.get(MARK, "{}")), sums)
 
@@ -119,13 +119,16 @@ def _header(path: Path) -> list[object]:
     try:
         with safe_open(path, framework="pt") as file:
             slices = [(name, file.get_slice(name)) for name in file.offset_keys()]
-            entries = [[name, one.get_dtype(), one.get_shape()] for name, one in slices]
+            entries = [(name, one.get_dtype(), one.get_shape()) for name, one in slices]
             metadata = file.metadata() or {}
     except SafetensorError as error:
         raise ValueError(f"load: {path} is not a safetensors file, or it is damaged: {error}") from None
     unknown = next((dtype for _, dtype, _ in entries if dtype not in DTYPES), None)
     if unknown is not None:
         raise ValueError(f"load: {path} has a tensor of dtype {unknown}, which torch does not have")
+    rest = {key: text for key, text in metadata.items() if key != HEADER_SUM}
+    if {MARK, CHECKSUMS, HEADER_SUM} & metadata.keys() and metadata.get(HEADER_SUM) != header_sum(entries, rest):
+        raise ValueError(f"load: {path} is damaged: its header is not the one that was written")
     return [8 + int.from_bytes(first, "little"), entries, metadata]
 
 

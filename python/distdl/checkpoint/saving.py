@@ -15,7 +15,7 @@ from mpi4py import MPI
 from distdl.checkpoint.chunks import ChunkExchange, chunks_of
 from distdl.checkpoint.file import SharedFile
 from distdl.checkpoint.states import PREFIX, States, saved_states
-from distdl.checkpoint.stored import Stored, as_stored, header_of, in_blocks, placed, whole_on
+from distdl.checkpoint.stored import NAMES, Stored, as_stored, header_of, header_sum, in_blocks, placed, whole_on
 from distdl.checkpoint.values import JSON, encoded
 from distdl.collective.construction import constructing
 from distdl.collective.grid import Grid
@@ -24,6 +24,8 @@ from distdl.parameters.layout import Layout
 
 MORE = "more/"
 MARK = "distdl"  # in the metadata of the file
+CHECKSUMS = f"{MARK}.checksums"  # of the chunks
+HEADER_SUM = f"{MARK}.header"  # the checksum of the header
 _LARGEST_HEADER = 100_000_000  # bytes; safetensors refuses larger ones
 
 
@@ -179,8 +181,9 @@ class Saving:
 
     def _header(self, sums: Mapping[int, int]) -> bytes:
         text = "".join(f"{sums.get(number, 0):016x}" for number in range(len(self._chunks)))
-        metadata = {"format": "pt", MARK: json.dumps(self._metadata), f"{MARK}.checksums": text}
-        return header_of(self._tensors, metadata)
+        metadata = {"format": "pt", MARK: json.dumps(self._metadata), CHECKSUMS: text}
+        entries = [(one.name, NAMES[one.dtype], one.shape) for _, one in self._tensors]
+        return header_of(self._tensors, {**metadata, HEADER_SUM: header_sum(entries, metadata)})
 
     def wait(self) -> None:
         """Wait until all of the file is on the disk, and give it its name.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -120,6 +121,12 @@ def placed(tensors: Iterable[Stored]) -> list[tuple[int, Stored]]:
         found.append((offset, one))
         offset += one.nbytes
     return found
+
+
+def header_sum(entries: Iterable[tuple[str, str, Sequence[int]]], metadata: Mapping[str, str]) -> str:
+    """A checksum of what a header says: name, dtype and shape of each tensor, and the metadata."""
+    said = [sorted([name, dtype, list(shape)] for name, dtype, shape in entries), sorted(metadata.items())]
+    return f"{zlib.crc32(json.dumps(said).encode()):08x}"
 
 
 def header_of(tensors: Iterable[tuple[int, Stored]], metadata: dict[str, str]) -> bytes:

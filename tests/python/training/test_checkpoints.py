@@ -2,6 +2,7 @@
 
 import os
 import random
+import resource
 from collections import Counter
 
 import numpy as np
@@ -293,6 +294,41 @@ def test_a_call_that_fails_on_one_rank(P_world, folder, failing, monkeypatch):
     assert list(folder.iterdir()) == [path]
 
 
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("failing", ["full", "memory"])
+def test_a_rank_that_cannot_write_all_of_it(P_world, folder, failing, asynchronous, monkeypatch):
+    """The disk is full in the middle of a chunk, or a checksum finds no memory; the same in a thread."""
+    twins = Twins(P_world)
+    path = folder / "run"
+    distdl.save(path, twins.model)
+    before = path.read_bytes()
+    job.Barrier()
+    limits, match = resource.getrlimit(resource.RLIMIT_FSIZE), "File too large"
+
+    def no_memory(chunk):
+        raise MemoryError("no memory for a checksum")
+
+    def save():
+        saving = distdl.save(path, twins.model, asynchronous=asynchronous)
+        if saving is not None:
+            saving.wait()
+
+    if failing == "memory":
+        match = "no memory for a checksum"
+        if job.rank == 0:
+            monkeypatch.setattr("distdl.checkpoint.file.checksum", no_memory)
+    elif job.rank == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096 + 100, limits[1]))
+    try:
+        raises_everywhere(OSError, f"cannot be written: .*{match}.*; what was there is as it was", save)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    job.Barrier()
+    assert path.read_bytes() == before
+    assert list(folder.iterdir()) == [path]
+
+
 DAMAGES = {
     "truncated": ("damaged", lambda data: data[:-5]),
     "empty": ("damaged", lambda data: b""),
@@ -302,6 +338,9 @@ DAMAGES = {
         lambda data: data[:-100] + bytes([data[-100] ^ 1]) + data[-99:],
     ),
     "the header": ("damaged", lambda data: data[:20] + b"\0\0\0" + data[23:]),
+    "a shape": ("header", lambda data: data.replace(b'"shape":[5,6]', b'"shape":[6,5]')),
+    "a value in the metadata": ("header", lambda data: data.replace(b'epoch\\": 3', b'epoch\\": 4')),
+    "a name in the metadata": ("header", lambda data: data.replace(b'"distdl.header"', b'"distdl.heaven"')),
 }
 
 
@@ -310,9 +349,11 @@ DAMAGES = {
 def test_damaged_files_raise_on_all_ranks(P_world, folder, match, damage):
     twins = Twins(P_world)
     path = folder / "run"
-    distdl.save(path, twins.model)
+    distdl.save(path, twins.model, epoch=3)
     if job.rank == 0:
-        path.write_bytes(damage(path.read_bytes()))
+        data = path.read_bytes()
+        assert damage(data) != data
+        path.write_bytes(damage(data))
     job.Barrier()
     raises_everywhere(ValueError, match, lambda: distdl.load(path, twins.model))
 
