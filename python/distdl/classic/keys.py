@@ -155,6 +155,11 @@ class OldLayer(Layer):
         finally:
             self._modules, self._parameters, self.layouts = modules, parameters, layouts
 
+    @contextmanager
+    def in_order_of_torch(self, optimizer: torch.optim.Optimizer | None) -> Iterator[None]:
+        """Let elements of parameters, gradients and states stand as in torch.nn. Here they do. Collective."""
+        yield
+
     def take_weights(self, module: torch.nn.Module, root: int) -> None:
         """As in our layers."""
         with as_in_torch(self):
@@ -279,10 +284,16 @@ def in_blocks(model: torch.nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def as_in_torch(model: torch.nn.Module) -> Iterator[None]:
-    """Let the parameters of all layers of a model have their names in torch.nn, and states be those of blocks."""
-    with in_blocks(model), ExitStack() as renamed:
+def as_in_torch(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Iterator[None]:
+    """Let a model show names and the order of torch.nn, and states in blocks. Collective, as the functions within are.
+
+    Args:
+        model: the model.
+        optimizer: whose states are to have the same order.
+    """
+    with in_blocks(model), ExitStack() as shown:
         for one in model.modules():
             if isinstance(one, OldLayer):
-                renamed.enter_context(one.with_names_of_torch())
+                shown.enter_context(one.with_names_of_torch())
+                shown.enter_context(one.in_order_of_torch(optimizer))
         yield

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -10,6 +12,7 @@ from distdl.classic.keys import OldLayer
 from distdl.collective.construction import PartitionLike
 from distdl.parameters.initial import Initializer
 from distdl.parameters.layout import cut
+from distdl.state import load_sequential, sequential_state_dict
 
 
 def order_of_parts(name: str, parts: Sequence[tuple[int, int]], workers: int) -> torch.Tensor:
@@ -76,6 +79,41 @@ class OrderedLayer(OldLayer):
             whole.copy_(whole.index_select(self.outputs_dim, order))
 
         return fill
+
+    @contextmanager
+    def in_order_of_torch(self, optimizer: torch.optim.Optimizer | None) -> Iterator[None]:
+        if self.order() is None or not self.grid.constructing_ranks().known:
+            yield
+            return
+        self._rearrange_all(optimizer, True)
+        try:
+            yield
+        finally:
+            self._rearrange_all(optimizer, False)
+
+    def _rearrange_all(self, optimizer: torch.optim.Optimizer | None, gathered: bool) -> None:
+        """Rearrange in place the parameters, their gradients, and what an optimizer keeps in their shape."""
+        self._rearrange(gathered)
+        parameters = dict(self.named_parameters())
+        kept: dict[str, dict[str, torch.Tensor]] = {}  # by kind, and by parameter
+        for name, parameter in parameters.items():
+            states = {} if optimizer is None else optimizer.state.get(parameter, {})
+            for kind, one in {"gradient": parameter.grad, **states}.items():
+                if isinstance(one, torch.Tensor) and one.shape == parameter.shape:
+                    kept.setdefault(kind, {})[name] = one
+        told = self.grid.constructing_ranks().gather(json.dumps(list(kept)).encode())
+        values = {name: parameter.data for name, parameter in parameters.items()}
+        for kind in sorted({kind for text in told for kind in json.loads(text)}):
+            for name, parameter in parameters.items():
+                parameter.data = kept.get(kind, {}).get(name, torch.zeros_like(values[name])).detach()
+            self._rearrange(gathered)
+        for name, parameter in parameters.items():
+            parameter.data = values[name]
+
+    def _rearrange(self, gathered: bool) -> None:
+        """Bring the parameters into the order of the sequential layer, or back into that of this layer's blocks."""
+        wholes = sequential_state_dict(self)
+        load_sequential(self, {name: self.in_order(name, one, gathered) for name, one in wholes.items()})
 
     def in_order(self, name: str, whole: torch.Tensor, gathered: bool) -> torch.Tensor:
         order = self.order()

@@ -35,7 +35,8 @@ def with_names_of_torch(function: Callable[..., object]) -> Callable[..., object
             return function(*args, **more)
         args = tuple(_names_of_torch(model, one) for one in args)
         more = {key: _names_of_torch(model, one) for key, one in more.items()}
-        with as_in_torch(model):
+        optimizer = next((one for one in (*args, *more.values()) if isinstance(one, torch.optim.Optimizer)), None)
+        with as_in_torch(model, optimizer):
             return function(*args, **more)
 
     return renaming

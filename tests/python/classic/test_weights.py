@@ -185,3 +185,34 @@ def test_a_layer_within_that_a_program_changed(P_world):
     layer = linear(P_world)[0]
     layer.sublinear.extra = torch.nn.Parameter(torch.ones(2))
     assert "sublinear.extra" in distdl.sequential_state_dict(layer) or job.rank
+
+
+@pytest.mark.parametrize("options", [{"num_heads": 12}, {"geglu": True}], ids=["heads", "geglu"])
+def test_outputs_in_another_order(P_world, tmp_path, options):
+    """The states, gradients and files of the whole model have the order of the sequential layer."""
+    path = together(str(tmp_path))[0] + "/model"
+    P_x, twin, x = grid(P_world, [1, job.size]), torch.nn.Linear(2, 36), values([3, 2], torch.float32)
+    layer = dnn.DistributedLinearAllGatherZero.from_sequential(fill_with_integers(twin), P_x, **options)
+    optimizers = [torch.optim.SGD(one.parameters(), 0.5, momentum=0.5) for one in (layer, twin)]
+    weights = torch.arange(36.0)
+
+    def step(model, optimizer, block, weights):
+        (model(block) * weights).sum().backward()
+        optimizer.step()
+
+    mine = weights[layer.order()].view(job.size, -1)[job.rank]
+    for _ in range(2):
+        step(layer, optimizers[0], block_of(x, P_x), mine)
+        step(twin, optimizers[1], x, weights)
+    assert torch.equal(layer(block_of(x, P_x)), twin(x)[:, layer.order()].view(3, job.size, -1)[:, job.rank])
+    gradients = distdl.sequential_gradients(layer)
+    assert all(torch.equal(gradients[name], one.grad) for name, one in twin.named_parameters() if gradients)
+    distdl.save(path, layer, optimizers[0])
+    alone = dnn.DistributedLinearAllGather(grid(P_world, [1, 1]), 2, 36, **options)
+    optimizer = torch.optim.SGD(alone.parameters(), 0.5, momentum=0.5)
+    distdl.load(path, alone, optimizer)
+    assert gradients == {} or torch.equal(alone.weight, twin.weight)
+    if gradients:
+        assert torch.equal(
+            optimizer.state[alone.weight]["momentum_buffer"], optimizers[1].state[twin.weight]["momentum_buffer"]
+        )
