@@ -155,6 +155,11 @@ class Order:
             given = torch.Generator().manual_seed(int(self.voters.gather(seed.encode())[0]))
         return base, torch.randperm(samples, generator=given).tolist()
 
+    def end(self, samples: int) -> None:
+        """Leave the generator as RandomSampler does, which draws an order at its end too and takes nothing of it."""
+        if self._shuffle and self._generator is not None:
+            torch.randperm(samples, generator=self._generator)
+
 
 class Scatter:
     """Brings what a root has read to the other ranks; without a root it keeps what this rank has read."""
@@ -215,3 +220,4 @@ class Loader:
                 read = iter(self.dataloader) if read is None else read
                 batch = next(read)
             yield self._scatter(batch)
+        self._order.end(len(self._batches.order))

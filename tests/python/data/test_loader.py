@@ -70,6 +70,19 @@ def test_batches(P_world, root, shuffle, drop_last):
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_generator_of_its_own(P_world, drop_last):
+    """It goes on as torch's does: the orders of both epochs are those of one process."""
+    mine, theirs = (torch.Generator().manual_seed(4) for _ in range(2))
+    loader = distdl.data.loader(LABELS, P_world, 3, shuffle=True, drop_last=drop_last, generator=mine)
+    whole = DataLoader(LABELS, 3, shuffle=True, drop_last=drop_last, generator=theirs)
+    for _ in range(2):
+        for labels, expected in zip(list(loader), list(whole), strict=True):
+            assert torch.equal(labels, block(expected, P_world, (0,)))
+    assert torch.equal(mine.get_state(), theirs.get_state())
+
+
+@pytest.mark.ranks(2)
 def test_processes_read_ahead(P_world):
     P_x, P_y = partitions(P_world)
     expected = sequential(1, shuffle=True)
