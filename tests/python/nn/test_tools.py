@@ -32,8 +32,8 @@ every_example = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPL
 class Case:
     """A layer of an example on all ranks, and this rank's blocks of a call."""
 
-    def __init__(self, P_world, example, training=None):
-        self.P, self.example = grid(P_world, splits(example)[-1]), example
+    def __init__(self, P_world, example, training=None, shape=None):
+        self.P, self.example = grid(P_world, shape or splits(example)[-1]), example
         self.layer = self.another()
         if training is not None:
             self.layer.train(training)
@@ -232,6 +232,18 @@ def test_checkpoint(P_world, example, options):
     # The first pass of a reentrant one records no gradients, for which torch has other kernels.
     reentrant = options is CHECKPOINTS["reentrant"]
     assert_same(found, expected, functools.partial(close, tolerance=example.tolerance) if reentrant else same_bits)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("name", ["SpectralConv2d in parts", "SpectralConv4d"])
+def test_views_that_are_kept(P_world, name):
+    """A constant that was written through a view would not be written when its view comes from the first call."""
+    for shape in splits(EXAMPLES[name]):
+        case = Case(P_world, EXAMPLES[name], shape=shape)
+        assert_same(
+            case.trained(lambda *xs, layer=case.layer: checkpoint(layer, *xs, **selective(keep_some)), case.layer),
+            case.expected(),
+        )
 
 
 @pytest.mark.drawn(15)

@@ -86,9 +86,9 @@ class Modes:
     def _real_part(self, y: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
         """The product with the transposed matrix, and the other half of the spectrum, which is the conjugate one."""
         y, matrix = y.movedim(self.dim, -1), matrix.to(y.device)
-        twice = torch.full((self.kept, 1), 2.0, dtype=matrix.real.dtype, device=y.device)
-        twice[0] = 1.0
-        if 2 * (self.kept - 1) == self.n:  # the highest frequency of an even n has no other half
-            twice[-1] = 1.0
+        k = torch.arange(self.kept, device=y.device).unsqueeze(-1)
+        # Frequency 0 and the highest one of an even n have no other half. Nothing is written through a view, which
+        # selective checkpointing may have kept from the first call.
+        twice = torch.where((k == 0) | (2 * k == self.n), 1.0, 2.0).to(matrix.real.dtype)
         x = y.real @ (twice * matrix.real) - y.imag @ (twice * matrix.imag)
         return x.movedim(-1, self.dim)
