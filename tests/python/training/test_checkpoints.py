@@ -117,6 +117,20 @@ def test_plain_pytorch_and_back(P_world, folder):
     assert_same_states(distdl.sequential_state_dict(twins.model), twins.twin.state_dict())
 
 
+@pytest.mark.ranks(1)
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_the_format_of_torch_distributed(P_world, folder):
+    """As the page on checkpoints writes it."""
+    import torch.distributed.checkpoint as dcp
+
+    distdl.save(folder / "run", Twins(P_world).model)
+    dcp.save(load_file(folder / "run"), checkpoint_id=folder / "folder", no_dist=True)
+    expected = load_file(folder / "run")
+    found = {name: torch.zeros_like(value) for name, value in expected.items()}
+    dcp.load(found, checkpoint_id=folder / "folder", no_dist=True)
+    assert all(same_bits(found[name], value) for name, value in expected.items())
+
+
 MORE = {
     "epoch": 3,
     "best": float("inf"),
