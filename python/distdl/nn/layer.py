@@ -31,6 +31,7 @@ Described = tuple[list[int], torch.dtype]
 
 _is_compiling = torch.compiler.is_compiling
 _is_transformed = torch._C._functorch.peek_interpreter_stack
+_WITHOUT_VALUES = TypeError("meets a parameter on the meta device; it has no values")
 _TRANSFORMED = TypeError("meets parameters within the transforms of torch.func; these go through primitives only")
 _MISSING = TypeError("is of type NoneType; it has to be a torch.Tensor")
 
@@ -299,6 +300,8 @@ class Layer(FromSequential):
             parameters, is_random = self._agreed_parameters(), self.is_random()
             if _is_transformed() is not None and any(map(is_functorch_wrapped_tensor, parameters)):
                 own, tensors, parameters, is_random = "", [_TRANSFORMED], [], False
+            elif [one for one in parameters if one is not None and one.is_meta]:
+                own, tensors, parameters, is_random = "", [_WITHOUT_VALUES], [], False
         except AttributeError as error:  # of a parametrization, or of a parameter that was deleted
             problem = f"meets a parameter that is not there: {shown(error, str)}"
             own, tensors, parameters, is_random = "", [ValueError(problem)], [], False

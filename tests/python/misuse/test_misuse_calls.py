@@ -256,6 +256,22 @@ def test_gradients_disabled_on_one_rank(P_world, make):
     check(P_world, make_with_gradients, RuntimeError, "disabled on others", call)
 
 
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
+def test_parameters_without_values_on_one_rank(P_world, split):
+    """Which travel from their owner, or are used where they are."""
+    kind, shape = (dnn.DistributedLayerNorm, (1, job.size)) if split else (dnn.DistributedRMSNorm, (job.size, 1))
+    x = torch.ones(2, 4 // shape[1])
+    for rank in range(job.size):
+        layer = kind(grid(P_world, shape), 4)
+        layer(x)
+        if job.rank == rank:
+            layer.to("meta")
+        raises_everywhere(TypeError, "on the meta device", lambda layer=layer: layer(x))
+        layer.to_empty(device="cpu")
+        layer(x)
+
+
 def options_of(layer):
     """The names of the options that are attributes."""
     return [name for name in layer.options if name in vars(layer)] if isinstance(layer, dnn.Layer) else []
