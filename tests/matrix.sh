@@ -14,10 +14,10 @@ for row; do
   log=build/matrix/$name.log
   rm -rf "build/matrix/$name"
   DISTDL_TORCH=${row%:*} DISTDL_TEST_MPI=${row#*:} DISTDL_TEST_RANKS=${DISTDL_TEST_RANKS-2} \
-    bash tests/run.sh "build/matrix/$name" >"$log" 2>&1 || { result=$(grep -m 1 -o 'FAILED: .*' "$log"); failed=1; }
+    bash tests/run.sh "build/matrix/$name" >"$log" 2>&1 || { result=$(grep -a -m 1 -o 'FAILED: .*' "$log"); failed=1; }
   python=build/matrix/$name/bin/python
   versions=$("$python" -c 'import sys, torch; print("Python", *sys.version.split()[:1], "torch", torch.__version__)' 2>&1)
-  counts=$(grep -oE '[0-9]+ (passed|failed)[^=]*' "$log" | paste -sd ';')
+  counts=$(grep -aoE '[0-9]+ (passed|failed)[^=]*' "$log" | paste -sd ';')
   rows+=("$row | $versions | $result | $counts | $((SECONDS - start)) s")
   printf '%s\n' "${rows[-1]}"
 done

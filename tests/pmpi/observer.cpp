@@ -196,10 +196,8 @@ OBSERVE(MPI_Group_translate_ranks, (MPI_Group a, int n, const int ranks[], MPI_G
 OBSERVE(MPI_Group_free, (MPI_Group * group), (group), COUNTS(ended("groups", MPI_GROUP_NULL, group)))
 OBSERVE(MPI_Comm_get_info, (MPI_Comm comm, MPI_Info* info), (comm, info), COUNTS(made("infos", MPI_INFO_NULL, info)))
 OBSERVE(MPI_Info_free, (MPI_Info * info), (info), COUNTS(ended("infos", MPI_INFO_NULL, info)))
-#if MPI_VERSION >= 4
 OBSERVE(MPI_Info_get_string, (MPI_Info info, const char* key, int* length, char* value, int* found),
         (info, key, length, value, found), )
-#endif
 
 // Operations that return when they are done.
 OBSERVE(MPI_Allreduce, (const void* x, void* y, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),

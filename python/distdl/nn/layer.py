@@ -293,7 +293,7 @@ class Layer(FromSequential):
                 _MISSING if tensor is None and name not in self.optional else tensor
                 for name, tensor in zip(self.tensors, self.looked_at(input[:count]), strict=False)
             ]
-            for more in (self._changed_options(), self.compared_each_call()):
+            for more in (self._changed_options(), self._dtypes_of_buffers(), self.compared_each_call()):
                 own = f"{own}, {more}" if own and more else own or more
             if self._modules and (problem := next(problem_of_parametrizations(self), "")):
                 raise ValueError(problem)
@@ -314,6 +314,11 @@ class Layer(FromSequential):
         changed = self._distdl_agreement.agree(tensors, parameters, own, key if self.grid.rank == 0 else 0)
         self.random_key = self._distdl_agreement.told
         return changed
+
+    def _dtypes_of_buffers(self) -> str:
+        """For the ranks to compare: one of them may have converted the layer."""
+        dtypes = [str(one.dtype) for one in self._buffers.values() if one is not None and one.is_floating_point()]
+        return f"buffers of {', '.join(dtypes)}" if dtypes else ""
 
     def _changed_options(self) -> str:
         """The options with other values than after construction, here and in the layers within; usually none."""

@@ -439,3 +439,14 @@ def test_second_derivatives_beside_an_empty_block(P_world, twin):
 def test_nothing_in_any_block(P_world, twin, shape, workers):
     example = described[type(twin).__name__](twin, torch.ones(shape, dtype=torch.float64))
     assert_equals_sequential(dataclasses.replace(example, second=False), grid(P_world, workers))
+
+
+@pytest.mark.mpi(min_size=2)
+def test_buffers_converted_on_one_rank(P_world):
+    layer = dnn.DistributedBatchNorm1d(grid(P_world, (1, 1, job.size)), 2, affine=False)
+    x = torch.ones(1, 2, 3)
+    if job.rank == 0:
+        layer.half()
+    raises_everywhere(ValueError, "the ranks differ; .*buffers of torch.float16", lambda: layer(x))
+    layer.float()
+    assert layer(x).shape == x.shape
