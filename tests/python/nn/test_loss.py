@@ -604,3 +604,11 @@ def test_the_dtype_of_weighted_probabilities(P_world, dtypes, reduction, place):
     assert loss.dtype == expected.dtype
     if reduction != "none":
         torch.testing.assert_close(loss, expected, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0)], ids=str)
+def test_no_labels(P_world, shape):
+    """torch.nn refuses them; ranks without a part wait for the loss."""
+    loss = dnn.DistributedMultiLabelMarginLoss(grid(P_world, [1] * len(shape)))
+    none = torch.zeros(shape) if job.rank == 0 else distdl.zero_volume_tensor()
+    raises_everywhere((ValueError, RuntimeError), "there must be labels", lambda: loss(none, none.long()))
