@@ -446,6 +446,26 @@ def test_what_cannot_be_split(P_world, match, kind):
     raises_everywhere(ValueError, match, lambda: kind(grid(P_world, [1, job.size])))
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("kind", ["CrossEntropyLoss", "NLLLoss", "MultiMarginLoss"])
+def test_no_classes(P_world, kind):
+    """Refused where they are split, and elsewhere as by torch.nn; a rank without a part does not wait for the loss."""
+    workers = P_world.create_partition_inclusive(range(job.size - 1))
+    make = getattr(dnn, f"Distributed{kind}")
+    for shape in ([job.size - 1, 1], [1, job.size - 1]):
+        P_x = workers.create_cartesian_topology_partition(shape)
+        part = distdl.zero_volume_tensor
+        x, target = (torch.empty(2, 0), torch.full((2,), -100)) if P_x.active else (part(), part(dtype=torch.int64))
+        if kind == "MultiMarginLoss" or shape[1] > 1:
+            raises_everywhere(
+                ValueError, "no classes|are of 0 classes", lambda P_x=P_x, x=x, target=target: make(P_x)(x, target)
+            )
+        else:
+            assert make(P_x)(x, target).isnan()
+            probabilities = x if P_x.active else part()
+            assert kind == "NLLLoss" or make(P_x)(x, probabilities).isnan()
+
+
 def test_weights_that_do_not_fit(P_world):
     P_x = grid(P_world, [job.size, 1])
     x = torch.zeros(2, 3)

@@ -32,6 +32,7 @@ class _ClassLoss(PartialSums):
     )
     weight: torch.Tensor | None
     ignore_index: int | None = None
+    needs_classes: ClassVar[bool] = False
 
     def feature_axis(self, dims: int) -> int:
         return 0 if dims == 1 else 1
@@ -68,6 +69,8 @@ class _ClassLoss(PartialSums):
         return ""
 
     def check_extents(self) -> None:
+        if not sum(self._sizes) and (self.needs_classes or self._splits):  # the workers alone would raise
+            raise ValueError(f"{type(self).__name__}: there are no classes")
         if self.weight is not None and list(self.weight.shape) != [sum(self._sizes)]:
             shape = list(self.weight.shape)
             raise ValueError(f"{type(self).__name__}: weight has shape {shape}; there are {sum(self._sizes)} classes")
@@ -110,6 +113,7 @@ class DistributedMultiMarginLoss(_ClassLoss):
 
     function = staticmethod(F.multi_margin_loss)
     most = 2
+    needs_classes = True
     p: int
     margin: float
 
@@ -161,7 +165,7 @@ class Likelihood(_ClassLoss):
         if self.grid.place[self.axis] != 0:
             return 0.0
         if target.is_floating_point():
-            return float(math.prod(self.rows(input.shape)))
+            return float(math.prod(self.rows(input.shape))) if sum(self._sizes) else 0.0
         kept = self.kept(target)
         return float(kept.numel()) if self.weight is None else self.weight.to(input.dtype)[kept].sum()
 
