@@ -51,11 +51,13 @@ ScalarType accumulate_type(ScalarType dtype) {
       return ScalarType::Float;
     case ScalarType::ComplexHalf:
       return ScalarType::ComplexFloat;
+#ifdef OPEN_MPI  // whose own sums of these types saturate; the lowest bits of these are the sum as torch has it
     case ScalarType::Byte:
     case ScalarType::Char:
     case ScalarType::Short:
     case ScalarType::UInt16:
       return ScalarType::Int;
+#endif
     default:
       return dtype;
   }
@@ -66,6 +68,14 @@ SumType sum_type(ScalarType dtype) {
   switch (accumulate) {
     case ScalarType::Bool:
       return {accumulate, MPI_C_BOOL, MPI_LOR, 1};
+    case ScalarType::Byte:
+      return {accumulate, MPI_UINT8_T, MPI_SUM, 1};
+    case ScalarType::Char:
+      return {accumulate, MPI_INT8_T, MPI_SUM, 1};
+    case ScalarType::Short:
+      return {accumulate, MPI_INT16_T, MPI_SUM, 1};
+    case ScalarType::UInt16:
+      return {accumulate, MPI_UINT16_T, MPI_SUM, 1};
     case ScalarType::Int:
       return {accumulate, MPI_INT32_T, MPI_SUM, 1};
     case ScalarType::Long:
