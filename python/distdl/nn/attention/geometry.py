@@ -12,7 +12,7 @@ from distdl.collective.grid import Grid
 from distdl.operators import Operator
 from distdl.parameters.layout import Interval, cut
 
-FEW = 1 << 18  # elements that travel as one message, or are computed at once, though this takes memory once more
+FEW = 1 << 17  # elements that travel as one message, or are computed at once, though this takes memory once more
 
 Sizes = Sequence[Sequence[int]]
 """The sizes of a tensor's blocks, by dimension."""

@@ -74,13 +74,13 @@ class Plan:
     def _groups(self) -> int:
         """In how many groups of heads to compute: of `FEW` elements of a worker, and a head for each worker at least.
 
-        Blocks of less than four times as many elements are not worth the further messages.
+        Blocks of less than eight times as many elements are not worth the further messages.
         """
         g = self.geometry
         places = g.grid.shape[-2]
         has_heads = any(sizes[-3] == g.query[-3] and max(sizes[-3]) > 1 for sizes in self._masks)
         elements = math.prod(sum(sizes) for sizes in g.query) // g.grid.size
-        if has_heads or not g.has_its_heads() or elements < 4 * FEW:
+        if has_heads or not g.has_its_heads() or elements < 8 * FEW:
             return 1
         share = math.gcd(*g.key[-3])  # of heads that each worker can divide
         least = places if self.method == "heads" else 1
