@@ -15,11 +15,13 @@ A test that draws N examples (hypothesis) draws a quarter of them in each of the
 DISTDL_DRAWS is the number of examples in a job, and lets jobs of any size draw.
 """
 
+import atexit
 import collections
 import gc
 import os
 import random
 import re
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -53,6 +55,14 @@ hypothesis.settings.load_profile("ranks")
 
 def pytest_addoption(parser):
     parser.addoption("--whole", action="store_true", help="run all cases of the tables of which jobs run a share")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    """Each rank has a folder of its own: pytest's numbered ones are shared, and looked for while others make theirs."""
+    if config.option.basetemp is None:
+        config.option.basetemp = tempfile.mkdtemp()
+        atexit.register(shutil.rmtree, config.option.basetemp, ignore_errors=True)
 
 
 @pytest.hookimpl(trylast=True)
