@@ -29,6 +29,23 @@ ScalarType signed_twin(ScalarType dtype) {
   }
 }
 
+/// Adds modulo 2 to the number of bits, as torch does: MPI_SUM of Open MPI stops at the largest number of 8 or 16 bits.
+/// The bits of the sum are the same for signed numbers. Made at the first call, and never freed.
+template <class Unsigned>
+MPI_Op wrapping_sum() {
+  static const MPI_Op op = [] {
+    const auto add = [](void* addends, void* sums, comm::Count* count, MPI_Datatype*) {
+      const auto* const addend = static_cast<const Unsigned*>(addends);
+      auto* const sum = static_cast<Unsigned*>(sums);
+      for (comm::Count i = 0; i < *count; ++i) sum[i] = static_cast<Unsigned>(sum[i] + addend[i]);
+    };
+    MPI_Op created = MPI_OP_NULL;
+    comm::check(DISTDL_MPI_LARGE(MPI_Op_create)(add, /*commute=*/1, &created), "MPI_Op_create");
+    return created;
+  }();
+  return op;
+}
+
 }  // namespace
 
 comm::Count bytes_of(const at::Tensor& x, const char* call) {
@@ -51,13 +68,6 @@ ScalarType accumulate_type(ScalarType dtype) {
       return ScalarType::Float;
     case ScalarType::ComplexHalf:
       return ScalarType::ComplexFloat;
-#ifdef OPEN_MPI  // whose own sums of these types saturate; the lowest bits of these are the sum as torch has it
-    case ScalarType::Byte:
-    case ScalarType::Char:
-    case ScalarType::Short:
-    case ScalarType::UInt16:
-      return ScalarType::Int;
-#endif
     default:
       return dtype;
   }
@@ -69,13 +79,11 @@ SumType sum_type(ScalarType dtype) {
     case ScalarType::Bool:
       return {accumulate, MPI_C_BOOL, MPI_LOR, 1};
     case ScalarType::Byte:
-      return {accumulate, MPI_UINT8_T, MPI_SUM, 1};
     case ScalarType::Char:
-      return {accumulate, MPI_INT8_T, MPI_SUM, 1};
+      return {accumulate, MPI_UINT8_T, wrapping_sum<std::uint8_t>(), 1};
     case ScalarType::Short:
-      return {accumulate, MPI_INT16_T, MPI_SUM, 1};
     case ScalarType::UInt16:
-      return {accumulate, MPI_UINT16_T, MPI_SUM, 1};
+      return {accumulate, MPI_UINT16_T, wrapping_sum<std::uint16_t>(), 1};
     case ScalarType::Int:
       return {accumulate, MPI_INT32_T, MPI_SUM, 1};
     case ScalarType::Long:

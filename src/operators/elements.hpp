@@ -12,8 +12,8 @@ namespace distdl::operators {
 comm::Count bytes_of(const at::Tensor& x, const char* call);
 
 /// How the values of a dtype are added up: converted to `accumulate`, as `components` numbers of MPI type `type`
-/// each, by `op`. Half, bfloat16 and 8-bit floats accumulate in float32, and with Open MPI 8- and 16-bit integers in
-/// int32. The sum of bools is their logical or.
+/// each, by `op`. Half, bfloat16 and 8-bit floats accumulate in float32. Integers wrap around. The sum of bools is
+/// their logical or.
 struct SumType {
   c10::ScalarType accumulate;
   MPI_Datatype type;

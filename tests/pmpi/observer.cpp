@@ -4,8 +4,8 @@
 // DISTDL_FAIL=MPI_Ibcast_c,1,3,before makes the third MPI_Ibcast_c on rank 1 of the job do nothing and say that it
 // failed; with "after" it does what it should, and says so all the same. DISTDL_CALLS=FILE writes at the end to FILE.0,
 // FILE.1, ... what each rank called how often. Every function that the extension calls has to be here, which
-// tests/python/process/leaks.py checks; so there are none that make datatypes, operations or windows. Votes of the
-// ranks are counted by themselves, for tests/python/nn/votes.py.
+// tests/python/process/leaks.py checks; so there are none that make datatypes or windows. Votes of the ranks are
+// counted by themselves, for tests/python/nn/votes.py.
 #include <dlfcn.h>
 #include <mpi.h>
 
@@ -186,6 +186,10 @@ OBSERVE(MPI_Cart_create,
         (MPI_Comm comm, int dims, const int extents[], const int periods[], int reorder, MPI_Comm* created),
         (comm, dims, extents, periods, reorder, created), COUNTS(made("communicators", MPI_COMM_NULL, created)))
 OBSERVE(MPI_Comm_free, (MPI_Comm * comm), (comm), COUNTS(ended("communicators", MPI_COMM_NULL, comm)))
+
+// Operations of our own, which are kept to the end of the process.
+OBSERVE(DISTDL_MPI_LARGE(MPI_Op_create), (DISTDL_MPI_LARGE(MPI_User_function) * add, int commute, MPI_Op* created),
+        (add, commute, created), )
 
 // Groups and infos.
 OBSERVE(MPI_Comm_group, (MPI_Comm comm, MPI_Group* group), (comm, group), COUNTS(made("groups", MPI_GROUP_NULL, group)))

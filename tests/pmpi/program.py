@@ -39,6 +39,7 @@ def work():
             started = layer.start(x)
             time.sleep(0.002)  # so that the progress thread has time to look for messages
             layer.wait(started).sum().backward()
+    dnn.AllSumReduce(P, [0])(torch.ones(8, dtype=torch.int8))  # by an operation of our own
     P.print_sequential(f"data {P.allgather_data(P.rank)} {P.allreduce_data(1)} {P_grid.comm.size}")
     comm.Free()
 

@@ -203,6 +203,14 @@ def test_data(P_world):
     assert P.broadcast_data([5.5] if source.active else None, root=0, P_data=source).tolist() == [5.5]
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint64])
+def test_sums_of_integers_wrap_around(P_world, dtype):
+    largest = np.full(100, np.iinfo(dtype).max, dtype)  # vector instructions, which saturate, need as many
+    result = P_world.allreduce_data(largest)
+    assert result.dtype == dtype
+    assert result.tolist() == (largest * np.array(job.size, dtype)).tolist()
+
+
 def test_data_outside_is_nothing(P_world):
     P = grid(P_world, [1])
     gathered = P.allgather_data(3)
