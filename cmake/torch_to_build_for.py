@@ -5,6 +5,7 @@ version alone the extension loads, so the wheel depends on it.
 """
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -20,6 +21,13 @@ _INSTALLED = [sys.executable, "-I", "-c", "from importlib.metadata import versio
 def _installed() -> str | None:
     asked = subprocess.run(_INSTALLED, capture_output=True, text=True, check=False)
     return asked.stdout.strip() or None
+
+
+def _asked() -> str | None:
+    asked = os.environ.get("DISTDL_TORCH")
+    if asked and not re.fullmatch(r"\d+\.\d+(\.\d+)?", asked):
+        raise RuntimeError(f"distdl: DISTDL_TORCH={asked}; it has to be a version of torch, such as {_text(NEWEST)}")
+    return asked
 
 
 def _minor(torch: str) -> tuple[int, int]:
@@ -42,7 +50,7 @@ def _text(minor: tuple[int, int]) -> str:
 
 def get_requires_for_dynamic_metadata(settings: Mapping[str, object]) -> list[str]:
     """The torch to build with: DISTDL_TORCH, a version, else the environment's, else the newest that was tested."""
-    if asked := os.environ.get("DISTDL_TORCH"):
+    if asked := _asked():
         return [f"torch=={_checked(asked)}" + ".*" * (asked.count(".") == 1)]
     if installed := _installed():
         return [f"torch=={_checked(installed).partition('+')[0]}"]
@@ -52,10 +60,18 @@ def get_requires_for_dynamic_metadata(settings: Mapping[str, object]) -> list[st
 def dynamic_metadata(settings: Mapping[str, object], project: Mapping[str, object]) -> dict[str, list[str]]:
     """What the wheel depends on: torch, of the minor version that it was built with."""
     try:
-        torch = _text(_minor(_checked(version("torch"))))
+        torch = _checked(version("torch"))
     except PackageNotFoundError as error:  # a source distribution is made without torch
         raise RuntimeError(
             "distdl: the torch to build for is not installed. Run pip install without --no-build-isolation, or first: "
             f"pip install 'torch=={_text(NEWEST)}.*'"
         ) from error
-    return {"dependencies": [f"torch=={torch}.*", *_OTHERS]}
+    asked = _asked()
+    if asked and not f"{torch}.".replace("+", ".").startswith(f"{asked}."):  # where pip installs nothing to build with
+        raise RuntimeError(f"distdl: DISTDL_TORCH={asked}, but torch {torch} is installed where distdl is built")
+    return {"dependencies": [f"torch=={_text(_minor(torch))}.*", *_OTHERS]}
+
+
+def dynamic_wheel(settings: Mapping[str, object]) -> dict[str, bool]:
+    """Wheels that are built from one source distribution may depend on different versions of torch."""
+    return {"dependencies": True}

