@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import distdl
-from distdl.nn.fourier import pencils
+from distdl.nn.fourier import pencils, slices
 from support import dense
 from support.blocks import assemble, block_of, blocks_of
 from support.random_calls import Partitions, grids
@@ -146,10 +146,12 @@ def partitions():
 
 @pytest.fixture(scope="module", params=["few exchanges", "little to move"])
 def route(request):
-    """Small tensors take the way of fewest exchanges, and large ones that on which the least moves."""
+    """Small tensors take the way of fewest exchanges. Large ones take that on which the least moves, in slices."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "little to move":
             patch.setattr(pencils, "_ELEMENTS_FOR_A_MESSAGE", 0)
+            for name, value in (("_LARGE", 1), ("_LARGE_ACROSS", 1), ("_SLICE", 64)):
+                patch.setattr(slices, name, value)
         yield
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from distdl.nn.fourier.slices import in_slices
 from distdl.parameters.transport import zero_of
 
 Dims = int | Sequence[int] | None
@@ -55,22 +56,30 @@ class Transform:
         """The dimension that has to be transformed behind all others."""
         return self.dims[-1] if self.family in _REAL_RESULT else None
 
-    def __call__(self, x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
-        """Transform a block along some dimensions, all of which it has whole."""
+    def __call__(self, x: torch.Tensor, dims: Sequence[int], *, contiguous: bool = False) -> torch.Tensor:
+        """Transform a block along some dimensions, all of which it has whole.
+
+        Large results are contiguous in memory if asked to be, as is best for what is sent; see ``slices.py``.
+        """
         if not dims:
             return x
         ends = self.last in dims
         shape = list(x.shape)
         for d in dims:
             shape[d] = self.shape[d] if d in (self.first, self.last) else self.sizes[self.dims.index(d)]
+        dtype = self.dtype if ends else self.complex_dtype
         if 0 in shape:
-            return without_elements(x, shape, self.dtype if ends else self.complex_dtype)
+            return without_elements(x, shape, dtype)
         real = self.family not in ("fft", "ifft") and self.dims[-1] in dims
         chosen = [d for d in self.dims if d in dims]  # the one of half the spectrum stays last
         sizes = [self.sizes[self.dims.index(d)] for d in chosen]
         function = self.family if real else "ifft" if self.family in _INVERSE else "fft"
         call: Callable[..., torch.Tensor] = getattr(torch.fft, f"{function}n")
-        return call(x, sizes, chosen, self.norm)
+
+        def transformed(x: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+            return call(x, sizes, dims, self.norm)
+
+        return in_slices(transformed, x, chosen, shape, dtype, contiguous=contiguous)
 
 
 def without_elements(x: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
@@ -90,6 +99,7 @@ def resolve(
     function: str, shape: Sequence[int], dtype: torch.dtype, size: Sizes, dim: Dims, norm: str | None
 ) -> Transform:
     """What a function of torch.fft does with a whole tensor. Raises what torch raises for the arguments."""
+    size, dim = plain(size), plain(dim)
     _try_on_little(function, len(shape), dtype, size, dim, norm)
     family = function.rstrip("2n")
     dims = _dims(len(shape), size, dim)
@@ -109,6 +119,14 @@ def resolve(
     return Transform(
         family, dims, tuple(reads), tuple(sizes), norm, tuple(after), result, result.to_complex()
     )  # fmt: skip
+
+
+def plain(value: Sizes) -> Sizes:
+    """The int that a NumPy integer or a tensor of one integer stands for; anything else as it is."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return value
 
 
 def _try_on_little(function: str, count: int, dtype: torch.dtype, size: Sizes, dim: Dims, norm: str | None) -> None:

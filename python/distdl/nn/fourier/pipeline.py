@@ -92,7 +92,7 @@ class Pipeline:
     def _transformed(self, stage: int, x: torch.Tensor) -> torch.Tensor:
         if not self._grids[stage].active:
             return without_elements(x, (0,), self._dtypes[stage + 1])
-        return self._transform(x, self._dims[stage])
+        return self._transform(x, self._dims[stage], contiguous=stage < len(self._exchanges))
 
     def _send(self, exchange: Operator, x: torch.Tensor) -> Started:
         return exchange.start(x) if self._parts > 1 else CompletedCall(exchange.name, exchange(x))

@@ -8,11 +8,10 @@ import torch
 
 from distdl import operators
 from distdl.collective.construction import PartitionLike
+from distdl.nn.fourier.kinds import Dims, plain
 from distdl.nn.layer import Layer
 from distdl.nn.windows.blocks import as_of, intervals_of
 from distdl.operators.dispatch import Operator
-
-Dims = int | Sequence[int] | None
 
 
 class Shift(Layer):
@@ -38,7 +37,8 @@ class Shift(Layer):
         """By how many elements each dimension is shifted. A dimension that is named twice is shifted twice."""
         with as_of(type(self).__name__):
             type(self).function(torch.zeros([1] * len(extents)), self.dim)  # torch judges the argument
-        dims = range(len(extents)) if self.dim is None else [self.dim] if isinstance(self.dim, int) else self.dim
+        dim = plain(self.dim)
+        dims = range(len(extents)) if dim is None else [dim] if isinstance(dim, int) else dim
         shifts = [0] * len(extents)
         for d in dims:
             n = extents[d]

@@ -1,0 +1,94 @@
+"""The transform of a large block, slice by slice in the caches.
+
+torch.fft writes into memory of its own, and glibc gives memory of 32 MiB and more back to the system at once: each call
+would have it mapped again, page by page, which takes about as long as the transform. The result of a slice stays in the
+caches until it is copied, and its memory serves the next slice. NumPy asks for huge pages for the whole result.
+
+Along a dimension whose elements are not neighbors in memory, a slice is transposed first. Otherwise the transform would
+read a few bytes of each cache line, and where the stride is a power of two it would lose the line before the next ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+_SLICE = 1 << 20  # bytes for each thread: less than the caches, and a thousand times what a call costs
+_LARGE = 32 << 20  # bytes: what glibc never keeps (DEFAULT_MMAP_THRESHOLD_MAX)
+_LARGE_ACROSS = 8 << 20  # bytes, along a dimension that is not contiguous
+
+Call = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
+
+_is_compiling = torch.compiler.is_compiling
+_is_transformed = torch._C._functorch.peek_interpreter_stack
+_modes = torch._C._len_torch_dispatch_stack
+
+
+def in_slices(
+    call: Call, x: torch.Tensor, dims: Sequence[int], shape: Sequence[int], dtype: torch.dtype, *, contiguous: bool
+) -> torch.Tensor:
+    """``call(x, dims)``, slice by slice where that is faster: x is large, on the CPU, and nobody records what happens.
+
+    Args:
+        call: transforms some dimensions of a slice along the others.
+        x: the block.
+        dims: the dimensions that are transformed.
+        shape, dtype: those of the result.
+        contiguous: whether a large result is contiguous. Otherwise its transformed dimensions are the last ones in
+            memory, as in torch's results, which is faster to write.
+    """
+    across = len(dims) == 1 and (x.stride(dims[0]) != 1 or (contiguous and dims[0] != x.dim() - 1))
+    bytes_ = max(math.prod(shape) * dtype.itemsize, x.numel() * x.element_size())
+    if bytes_ < (_LARGE_ACROSS if across else _LARGE) or not _is_plain(x) or torch.finfo(dtype).bits < 32:
+        return call(x, dims)
+    order = list(range(x.dim()))
+    if not contiguous:
+        order.sort(key=lambda d: (d in dims, 0 if d in dims else -x.stride(d)))
+    memory = torch.empty(0, dtype=dtype).numpy().dtype
+    result = torch.from_numpy(np.empty([shape[d] for d in order], memory)).permute(*np.argsort(order).tolist())
+    _write(call, x, dims, result, _SLICE * torch.get_num_threads())
+    return result
+
+
+def _is_plain(x: torch.Tensor) -> bool:
+    """Whether neither gradients nor anything else is recorded."""
+    return (
+        type(x) is torch.Tensor
+        and x.is_cpu
+        and not (x.requires_grad and torch.is_grad_enabled())
+        and not _is_compiling()
+        and _is_transformed() is None
+        and _modes() == 0
+        and torch.autograd.forward_ad._current_level < 0
+    )
+
+
+def _write(call: Call, x: torch.Tensor, dims: Sequence[int], result: torch.Tensor, most: int) -> None:
+    """Write the transform of x into the result, in slices of so many bytes where x can be cut into them."""
+    free = [d for d in range(x.dim()) if d not in dims and x.shape[d] > 1]
+    count = -(-result.numel() * result.element_size() // most)
+    if count <= 1 or not free:
+        return _write_slice(call, x, dims, result)
+    along = max(free, key=x.stride)  # long runs remain
+    step = -(-x.shape[along] // count)
+    for parts in zip(x.split(step, along), result.split(step, along), strict=True):
+        _write(call, parts[0], dims, parts[1], most)
+    return None
+
+
+def _write_slice(call: Call, x: torch.Tensor, dims: Sequence[int], result: torch.Tensor) -> None:
+    d = dims[0]
+    if len(dims) > 1 or math.prod(x.shape[:d]) > 1 or (x.stride(d) == 1 and result.stride(d) == 1):
+        result.copy_(call(x, dims))
+        return
+    matrix = x.reshape(x.shape[d], -1)
+    # Two copies are faster than one: torch transposes whole matrices square by square.
+    rows = matrix.T if matrix.T.is_contiguous() else matrix.contiguous().T.contiguous()
+    y = call(rows, (1,))
+    if result.stride(d) == 1:
+        result.copy_(y.reshape(*x.shape[:d], *x.shape[d + 1 :], -1).movedim(-1, d))
+    else:
+        result.copy_(y.T.contiguous().reshape(result.shape))

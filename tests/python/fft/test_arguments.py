@@ -1,0 +1,23 @@
+"""Arguments of the transforms that torch takes, too."""
+
+import numpy as np
+import pytest
+import torch
+
+import distdl
+from support.blocks import block_of, grid
+
+pytestmark = pytest.mark.ranks(1, 2)
+
+
+@pytest.mark.parametrize("options", [{"n": np.int64(5)}, {"n": torch.tensor(4)}, {"dim": np.int64(0)}])
+def test_integers_of_other_types(P_world, options):
+    """NumPy integers and tensors of one integer, as n and as dim."""
+    P_x = grid(P_world, [P_world.size, 1])
+    x = torch.arange(24, dtype=torch.float64).reshape(4, 6)
+    expected = torch.fft.fft(x, **options)
+    y = distdl.fft.fft(block_of(x, P_x), P_x, **options)
+    assert torch.allclose(y, block_of(expected, P_x))
+    if "dim" in options:
+        y = distdl.fft.fftshift(block_of(x, P_x), P_x, **options)
+        assert torch.equal(y, block_of(torch.fft.fftshift(x, 0), P_x))
