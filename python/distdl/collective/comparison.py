@@ -19,6 +19,11 @@ from distdl.process.further_paths import hint
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
+
+class HabitWarning(UserWarning):
+    """A layer notices a habit of programs of one process, which gives other numbers on blocks."""
+
+
 # Exceptions of these types keep their type when all ranks raise them; any other becomes a RuntimeError.
 _RAISED: dict[str, type[Exception]] = {
     kind.__name__: kind
@@ -36,6 +41,7 @@ _RAISED: dict[str, type[Exception]] = {
         IsADirectoryError,
         NotADirectoryError,
         PermissionError,
+        HabitWarning,  # where warnings are errors
     )
 }
 
@@ -185,6 +191,8 @@ def _naming(what: str, options: Mapping[str, object], error: Exception) -> Excep
     """The error as one of the types that all ranks can raise, with the operation and its values in the message."""
     more = hint(what, options)
     kind, text = _RAISED.get(type(error).__name__, RuntimeError), f"{shown(error, str)}{more}"
+    if type(error).__name__ not in _RAISED:  # KeyError(3) says no more than "3"
+        text = f"{type(error).__name__}: {text}"
     if type(error) is kind and what in text and not more:
         return error
     values = ", ".join(f"{name}={_cut(shown(value))}" for name, value in options.items())

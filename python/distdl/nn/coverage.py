@@ -6,6 +6,7 @@ these are; :class:`distdl.nn.Local` asks them before it calls a module, and the 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import re
@@ -228,7 +229,7 @@ def _problems(module: torch.nn.Module, shape: list[int]) -> Iterator[str]:
     if kind is torch.nn.Sequential:
         for one in module.children():
             yield from _problems(one, shape)
-            shape = _through(one, shape)
+            shape = through(one, shape)
     elif kind.__name__ in REFUSED and getattr(torch.nn, kind.__name__) is kind:
         yield f"{kind.__name__}: {REFUSED[kind.__name__]}"
     elif (rule := rule_of(kind)) is not None:
@@ -251,15 +252,17 @@ def _split(module: torch.nn.Module, rule: Rule, shape: Sequence[int]) -> Iterato
             )
 
 
-def _through(module: torch.nn.Module, shape: list[int]) -> list[int]:
-    """The workers along each dimension of a layer's result."""
+def through(module: torch.nn.Module, shape: Sequence[int]) -> list[int]:
+    """The workers along each dimension of a layer's result, as far as it is one of torch.nn."""
     n = len(shape)
-    if isinstance(module, torch.nn.Flatten):
-        return [*shape[: module.start_dim % n], 1, *shape[module.end_dim % n + 1 :]]
-    if isinstance(module, torch.nn.Unflatten):
+    if type(module) is torch.nn.Sequential:
+        return functools.reduce(lambda found, one: through(one, found), module, [*shape])
+    if isinstance(module, torch.nn.Flatten) and n > 0:
+        return [*shape[: module.start_dim % n + 1], *shape[module.end_dim % n + 1 :]]
+    if isinstance(module, torch.nn.Unflatten) and n > 0:
         d = cast(int, module.dim) % n
         return [*shape[:d], *[1] * len(cast(Sequence[int], module.unflattened_size)), *shape[d + 1 :]]
-    return shape
+    return [*shape]
 
 
 def layer_name(kind: type[torch.nn.Module]) -> str:

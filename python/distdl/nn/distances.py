@@ -15,6 +15,7 @@ from distdl.collective.grid import Grid
 from distdl.nn.layer import Layer
 from distdl.nn.options import integer, number
 from distdl.nn.precision import wide
+from distdl.nn.tie import none_of
 from distdl.parameters.transport import zero_of
 
 __all__ = ["DistributedCosineSimilarity", "DistributedPairwiseDistance"]
@@ -148,6 +149,9 @@ class _Distance(Layer):
                     f"dimensions other than {self._axis}"
                 )
 
+    def result_dims(self, dims: int) -> int:
+        return dims - (not self.keepdim)
+
     def compute(self, x1: torch.Tensor, x2: torch.Tensor) -> torch.Tensor:
         """The numbers of this rank's pairs."""
         if not self.grid.active:
@@ -156,7 +160,7 @@ class _Distance(Layer):
             return self.on_whole(x1, x2)
         y = self.on_blocks(self._norms, wide(x1), wide(x2))
         if self.grid.place[self._axis]:
-            return y.flatten()[:0].to(self._dtype(x1, x2))
+            return none_of(y.unsqueeze(self._axis) if self.keepdim else y).to(self._dtype(x1, x2))
         return (y.unsqueeze(self._axis) if self.keepdim else y).to(self._dtype(x1, x2))
 
     def _dtype(self, x1: torch.Tensor, x2: torch.Tensor) -> torch.dtype:

@@ -63,6 +63,9 @@ class DistributedEmbedding(Table):
     ) -> None:
         super().__init__(locals())
 
+    def result_dims(self, dims: int) -> int:
+        return dims + 1
+
     def compute(self, input: torch.Tensor) -> torch.Tensor:
         """Look up this rank's block of the indices."""
         return self.rows_of(input)

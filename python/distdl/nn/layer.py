@@ -19,9 +19,11 @@ from distdl.nn.compiled import call_in_graph, check_sizes, new_key
 from distdl.nn.from_sequential import FromSequential
 from distdl.nn.masks import draw_key
 from distdl.nn.module import agreement_among
+from distdl.nn.noticed import FirstValues, notice, random_state, versions
 from distdl.nn.options import NOT_ATTRIBUTES, comparable, kind_of, split_arguments
 from distdl.nn.parametrized import problem_of_parametrizations
-from distdl.nn.tie import ask_for_gradients, recomputed, tied
+from distdl.nn.tie import ask_for_gradients, nothing_of, recomputed, tied
+from distdl.operators.dispatch import problem_without_memory
 from distdl.parameters.layout import current_kind, cut
 from distdl.parameters.transport import ParameterTransport
 from distdl.partition import Partition
@@ -31,7 +33,7 @@ Described = tuple[list[int], torch.dtype]
 
 _is_compiling = torch.compiler.is_compiling
 _is_transformed = torch._C._functorch.peek_interpreter_stack
-_WITHOUT_VALUES = TypeError("meets a parameter on the meta device; it has no values")
+_WITHOUT_VALUES = TypeError("meets a parameter on the meta device, or a fake one; it has no values")
 _TRANSFORMED = TypeError("meets parameters within the transforms of torch.func; these go through primitives only")
 _MISSING = TypeError("is of type NoneType; it has to be a torch.Tensor")
 
@@ -59,6 +61,7 @@ class Layer(FromSequential):
 
     Attributes:
         key_in_graphs: the number by which compiled programs know the layer.
+        first_values: what the first call may notice about the parameters; None after it.
         tensors: names of the arguments of :meth:`compute` that are tensors; they come first.
         optional: those of them that may be None.
         options: the names of the options, in order.
@@ -104,7 +107,9 @@ class Layer(FromSequential):
         parameters = dict(self.named_parameters())
         self._parameter_names = tuple(name for name in self.layouts if name in parameters)
         self._transport = ParameterTransport([self.layouts[one] for one in self._parameter_names])
+        before = random_state(self)
         self.reset_parameters()
+        self.first_values: FirstValues | None = FirstValues(before, versions(self))
         self.prepare()
         self._first_options = {option: vars(self)[option] for option in self.options if option in vars(self)}
         self._distdl_agreement = agreement_among(name, self.agreeing(), self.tensors)
@@ -112,6 +117,8 @@ class Layer(FromSequential):
             for one in self._parameter_names:
                 layout = self.layouts[one]
                 self._distdl_agreement.expect(one, list(layout.local_shape), not layout.grid.active)
+        result = getattr(self, "P_y", None) or self.P_x
+        self._dims_of_nothing = 0 if result.active else self.result_dims(result.dim)
         self.key_in_graphs = new_key(self)
 
     # For the layer's author
@@ -175,6 +182,13 @@ class Layer(FromSequential):
     Ranks that compute nothing run it as well, and return :meth:`without_part`.
     """
 
+    def result_dims(self, dims: int) -> int:
+        """The number of dimensions of the result, for one of P_y, or of P_x where there is no P_y.
+
+        Ranks that have no part of the result return it with as many, so that ``torch.nn.Flatten`` works on all ranks.
+        """
+        return dims
+
     def without_part(self, input: torch.Tensor) -> torch.Tensor:
         """The result on a rank that computes nothing: its input, connected with the parameters.
 
@@ -216,6 +230,11 @@ class Layer(FromSequential):
         return self._distdl_agreement.blocks(tensor, name, list(grid.shape), list(grid.ranks))
 
     @property
+    def everyone(self) -> Grid:
+        """The ranks that call the layer together, in a row."""
+        return self.grid.line(tuple(dict.fromkeys(rank for grid in self.agreeing() for rank in grid.ranks)))
+
+    @property
     def agreement(self) -> _core.LayerAgreement | None:
         """How the ranks agree on a call; None on a rank that knows none of the partitions."""
         return self._distdl_agreement
@@ -243,6 +262,10 @@ class Layer(FromSequential):
         """Let the parameters travel while something is computed; what it returns waits for them."""
         return self._transport.start(self._declared_parameters())
 
+    def let_parameters_stay(self) -> None:
+        """Use the declared parameters where they are: a model around the layer brings them to its workers."""
+        self._transport = ParameterTransport([])
+
     # How it is kept
 
     def forward(self, *args: object, **kwargs: object) -> object:
@@ -257,10 +280,14 @@ class Layer(FromSequential):
         if agreement is None or not agreement.active:
             if self.is_random():
                 draw_key()  # so that the ranks' generators stay in step
-            return self.compute(*args)
+            return nothing_of(self.compute(*args), self._dims_of_nothing)
         try:
             self._distdl_forward_pre_hook(self, args)
+            if self.first_values is not None:
+                notice(self, args)
             result = self.compute(*args)
+            if self._dims_of_nothing:
+                result = nothing_of(result, self._dims_of_nothing)
             if agreement.sizes_are_in_question:
                 check_sizes(self, result)
             if self.is_differentiated:
@@ -290,7 +317,7 @@ class Layer(FromSequential):
         try:  # whatever raises here on one rank is raised on all of them
             own = self._shown_others(input[count:]) if len(input) > count else ""
             tensors = [
-                _MISSING if tensor is None and name not in self.optional else tensor
+                _MISSING if tensor is None and name not in self.optional else (problem_without_memory(tensor) or tensor)
                 for name, tensor in zip(self.tensors, self.looked_at(input[:count]), strict=False)
             ]
             for more in (self._changed_options(), self._dtypes_of_buffers(), self.compared_each_call()):
@@ -300,7 +327,7 @@ class Layer(FromSequential):
             parameters, is_random = self._agreed_parameters(), self.is_random()
             if _is_transformed() is not None and any(map(is_functorch_wrapped_tensor, parameters)):
                 own, tensors, parameters, is_random = "", [_TRANSFORMED], [], False
-            elif [one for one in parameters if one is not None and one.is_meta]:
+            elif [one for one in parameters if one is not None and (one.is_meta or problem_without_memory(one))]:
                 own, tensors, parameters, is_random = "", [_WITHOUT_VALUES], [], False
         except AttributeError as error:  # of a parametrization, or of a parameter that was deleted
             problem = f"meets a parameter that is not there: {shown(error, str)}"

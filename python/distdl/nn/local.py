@@ -13,7 +13,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_structure, tree_unf
 
 from distdl.collective.comparison import compare, misfit, shown
 from distdl.collective.construction import PartitionLike
-from distdl.nn.coverage import problem_of
+from distdl.nn.coverage import problem_of, through
 from distdl.nn.layer import Layer
 from distdl.nn.module import Module
 from distdl.nn.tie import connected
@@ -315,6 +315,9 @@ class Local(Layer):
                 f"Local: {type(self.module).__name__} writes into its buffer {written[0]}, which would differ among "
                 f"the {self.grid.size} workers; a layer that derives from distdl.nn.Layer can make them agree"
             )
+
+    def result_dims(self, dims: int) -> int:
+        return len(through(self.module, self.grid.shape))
 
     def extra_repr(self) -> str:
         """The module and the partition."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from distdl import operators
-from distdl.collective.construction import PartitionLike, constructor
+from distdl.collective.construction import PartitionLike, constructor, grid_of
 from distdl.nn.module import Module
 from distdl.operators.constructors import HaloWidths
 from distdl.operators.dispatch import Operator, Started
@@ -37,8 +37,18 @@ class _Primitive(Module):
 
     _distdl_sets_up = False
 
-    def __init__(self, operator: Operator | HaloInRoom, description: str) -> None:
+    workers_of_blocks: tuple[Sequence[int], Sequence[int] | None]
+    """The workers along each dimension of the input and of the result; None where the result's blocks may be equal."""
+
+    def __init__(
+        self,
+        operator: Operator | HaloInRoom,
+        description: str,
+        P_x: PartitionLike,
+        P_y: PartitionLike | None = None,
+    ) -> None:
         super().__init__()
+        self.workers_of_blocks = grid_of(P_x).shape, None if P_y is None else grid_of(P_y).shape
         self._operator = operator
         self._description = description
 
@@ -125,7 +135,7 @@ class Broadcast(_Primitive):
         preserve_batch: bool = True,
     ) -> None:
         operator = operators.broadcast(P_x, P_y, transpose_src, transpose_dest, preserve_batch)
-        super().__init__(operator, f"{P_x}, {P_y}")
+        super().__init__(operator, f"{P_x}, {P_y}", P_x)
 
 
 class SumReduce(_Primitive):
@@ -161,7 +171,7 @@ class SumReduce(_Primitive):
         preserve_batch: bool = True,
     ) -> None:
         operator = operators.sum_reduce(P_x, P_y, transpose_src, transpose_dest, preserve_batch)
-        super().__init__(operator, f"{P_x}, {P_y}")
+        super().__init__(operator, f"{P_x}, {P_y}", P_x, P_y)
 
 
 class AllSumReduce(_Primitive):
@@ -183,7 +193,7 @@ class AllSumReduce(_Primitive):
     def __init__(
         self, P_x: PartitionLike, axes_reduce: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
     ) -> None:
-        super().__init__(operators.all_sum_reduce(P_x, axes_reduce, axes_keep), f"{P_x}")
+        super().__init__(operators.all_sum_reduce(P_x, axes_reduce, axes_keep), f"{P_x}", P_x)
 
 
 class AllGather(_Primitive):
@@ -207,7 +217,7 @@ class AllGather(_Primitive):
     def __init__(
         self, P_x: PartitionLike, axes_all_gather: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
     ) -> None:
-        super().__init__(operators.all_gather(P_x, axes_all_gather, axes_keep), f"{P_x}")
+        super().__init__(operators.all_gather(P_x, axes_all_gather, axes_keep), f"{P_x}", P_x)
 
 
 class ReduceScatter(_Primitive):
@@ -234,7 +244,7 @@ class ReduceScatter(_Primitive):
         axes_reduce_scatter: Iterable[int] | None = None,
         axes_keep: Iterable[int] | None = None,
     ) -> None:
-        super().__init__(operators.reduce_scatter(P_x, axes_reduce_scatter, axes_keep), f"{P_x}")
+        super().__init__(operators.reduce_scatter(P_x, axes_reduce_scatter, axes_keep), f"{P_x}", P_x, P_x)
 
 
 class Repartition(_Primitive):
@@ -258,7 +268,7 @@ class Repartition(_Primitive):
 
     @constructor
     def __init__(self, P_x: PartitionLike, P_y: PartitionLike, preserve_batch: bool = True) -> None:
-        super().__init__(operators.repartition(P_x, P_y, preserve_batch), f"{P_x}, {P_y}")
+        super().__init__(operators.repartition(P_x, P_y, preserve_batch), f"{P_x}, {P_y}", P_x, P_y)
 
 
 DistributedTranspose = Repartition
@@ -306,4 +316,4 @@ class HaloExchange(_Primitive):
             operator = operators.halo_exchange(P_x, halo, periodic, fill_value)
         else:
             operator = HaloInRoom(P_x, halo, recv_buffer_shape, send_buffer_shape)
-        super().__init__(operator, f"{P_x}, halo={halo}")
+        super().__init__(operator, f"{P_x}, halo={halo}", P_x, P_x)

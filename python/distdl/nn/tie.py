@@ -50,6 +50,22 @@ def connected(results: Iterable[object], others: Iterable[object]) -> list[objec
     ]
 
 
+def none_of(x: torch.Tensor) -> torch.Tensor:
+    """None of the elements of a tensor, in its number of dimensions and in its graph."""
+    return x.flatten()[:0].reshape([0] * max(x.dim(), 1))
+
+
+def nothing_of(results: object, dims: int) -> object:
+    """Results, those of zero volume with so many dimensions, of which the first keeps its size."""
+
+    def reshaped(one: object) -> object:
+        if not isinstance(one, torch.Tensor) or one.numel() > 0 or one.dim() == dims or dims == 0:
+            return one
+        return one.reshape(one.shape[0] if dims > 1 else 0, *[0] * (dims - 1))
+
+    return tree_map(reshaped, results)
+
+
 def ask_for_gradients(results: object) -> None:
     """Let the results require gradients where those of other ranks do, because of what these ranks passed.
 

@@ -73,7 +73,7 @@ def check_sizes(layer: Layer, result: object) -> None:
             problem = (
                 f"gives results of {_shown(found)}, and this rank's program was compiled for {_shown(record.promised)}"
             )
-    everyone = layer.grid.line(tuple(dict.fromkeys(rank for grid in layer.agreeing() for rank in grid.ranks)))
+    everyone = layer.everyone
     for rank, said in zip(everyone.ranks, everyone.gather(problem.encode()), strict=True):
         if said:
             records[layer] = Record(guesses=False)

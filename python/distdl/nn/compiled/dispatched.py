@@ -39,7 +39,7 @@ def call_in_graph(layer: Layer, args: Sequence[object], kwargs: dict[str, object
     if form[0] == "[":
         return filled
     named = _named_tuple_told(layer.key_in_graphs, call)
-    return tuple(filled) if named is None else named(*filled)
+    return tuple.__new__(named or tuple, filled)  # dynamo does not follow the constructor of a named tuple it was told
 
 
 @torch.compiler.assume_constant_result

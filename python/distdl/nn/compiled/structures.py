@@ -13,6 +13,7 @@ from distdl import _core
 from distdl.nn.compiled.arguments import Tensors, parsed
 from distdl.nn.compiled.calls import called, called_by, in_place_of
 from distdl.nn.compiled.registry import Described, Record, exported, layer_of, records
+from distdl.nn.noticed import unnoticed
 
 if TYPE_CHECKING:
     from distdl.nn.layer import Layer
@@ -58,7 +59,10 @@ def _asked(layer: Layer, call: str, tensors: tuple[Described, ...]) -> list[Desc
     parameters = [_with_values(one) for one in layer.parameters()]
     buffers = [_with_values(one).clone() for one in layer.buffers()]
     by_compiler = called_by(layer, _core.Caller.compiler)
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), by_compiler, in_place_of(layer, "buffers", buffers):
+    with contextlib.ExitStack() as stack:
+        for one in (torch.random.fork_rng(devices=[]), torch.no_grad(), by_compiler, unnoticed(layer)):
+            stack.enter_context(one)
+        stack.enter_context(in_place_of(layer, "buffers", buffers))
         results = called(layer, zeros, parameters, call)
     return [(tuple(one.shape), one.dtype) for one in results]
 

@@ -137,6 +137,9 @@ class DistributedAdaptiveLogSoftmaxWithLoss(Loss):
             return ""
         return f"has targets from {target.min()} to {target.max()}; there are {self.n_classes} classes"
 
+    def result_dims(self, dims: int) -> int:
+        return dims - 1
+
     def compute(self, *tensors: torch.Tensor) -> AdaptiveResult:
         """The log-probabilities of this rank's targets, and the loss of all."""
         input, target = tensors

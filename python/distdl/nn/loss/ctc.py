@@ -95,6 +95,9 @@ class DistributedCTCLoss(Loss):
             return f"has targets from {targets.min()} to {targets.max()}; there are {log_probs.shape[-1]} classes"
         return ""
 
+    def result_dims(self, dims: int) -> int:
+        return 1
+
     def losses(self, reduction: str, *tensors: torch.Tensor) -> torch.Tensor:
         log_probs, *_, lengths = tensors
         if log_probs.dim() == 3 and not log_probs.shape[1]:  # torch refuses an empty batch

@@ -13,6 +13,7 @@ from distdl.nn.distances import BlockNorms
 from distdl.nn.layer import Described
 from distdl.nn.loss.base import Loss
 from distdl.nn.loss.weights import check_broadcast, part_of
+from distdl.nn.tie import none_of
 from distdl.parameters.transport import zero_of
 
 __all__ = [
@@ -61,7 +62,10 @@ class FeatureLoss(Loss):
 
     def first(self, losses: torch.Tensor) -> torch.Tensor:
         """Losses that all workers along the features have, where they count: on the first of them."""
-        return losses if not self.grid.place[self.axis] else losses.flatten()[:0]
+        return losses if not self.grid.place[self.axis] else none_of(losses)
+
+    def result_dims(self, dims: int) -> int:
+        return dims - 1
 
 
 class PartialSums(FeatureLoss):
@@ -177,7 +181,7 @@ class DistributedCosineEmbeddingLoss(FeatureLoss):
         products = torch.stack([(one * other).sum(-1), one.square().sum(-1), other.square().sum(-1)], -1)
         sums = self._to_first_blocks(products)
         if self.grid.place[-1]:
-            return sums.flatten()[:0] + zero_of(target) if target.requires_grad else sums.flatten()[:0]
+            return none_of(sums) + zero_of(target) if target.requires_grad else none_of(sums)
         # torch adds this number to each square.
         product, square, other_square = sums.unbind(-1)
         cosine = product / ((square + 1e-12) * (other_square + 1e-12)).sqrt()
