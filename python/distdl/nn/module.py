@@ -140,7 +140,9 @@ class Module(torch.nn.Module):
         else:
             return
         try:
-            with torch.inference_mode(False):  # what is made here serves later calls, which may be differentiated
+            # What is made here serves later calls, which may be differentiated, and is made without torch.device() as
+            # a context: on one rank, this rank would raise alone.
+            with torch.inference_mode(False), torch._C.DisableTorchFunction():
                 self._distdl_module_setup(input)
         except Exception:
             if self._distdl_agreement is not None:

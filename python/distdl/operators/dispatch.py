@@ -35,6 +35,18 @@ _compiled: set[Operator] = set()
 _keys = itertools.count(random.SystemRandom().getrandbits(52) << 10)
 
 
+_WITH_MEMORY = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def problem_without_memory(x: object) -> TypeError | None:
+    """The error for a tensor of a class that wraps other tensors, or none: there are no bytes that MPI could send."""
+    if type(x) in _WITH_MEMORY or not (hasattr(x, "fake_mode") or hasattr(x, "__tensor_flatten__")):
+        return None
+    if getattr(x, "layout", None) is not torch.strided or torch._C._get_dispatch_mode(_PROXY) is not None:
+        return None  # nested tensors and recorders are refused in the call
+    return TypeError(f"is a {type(x).__name__}, which has no memory of its own; it has to be a plain torch.Tensor")
+
+
 class Started(Protocol):
     """A call that was started."""
 
@@ -86,6 +98,8 @@ class Operator:
             return result
         if _transforms() is not None:
             return _Apply.apply(x, self, False) if self.active else x.clone()
+        if type(x) is not torch.Tensor and (problem := problem_without_memory(x)) is not None and self.active:
+            self.refuse(problem)
         if _modes() and torch._C._get_dispatch_mode(_PROXY) is None:  # a recorder is refused in the call
             # A first call makes a plan and the next one does not: modes that count operators would find fewer.
             with _disable_current_modes():
@@ -96,6 +110,8 @@ class Operator:
         """Begin to apply the operator; under a compiler or a transform, apply it. Collective like a call."""
         if _is_compiling() or _transforms() is not None:
             return CompletedCall(self.name, self(x))
+        if type(x) is not torch.Tensor and (problem := problem_without_memory(x)) is not None and self.active:
+            self.refuse(problem)
         return self.core.start(x)
 
     def plan(self, x: torch.Tensor) -> _core.PlannedOperator:

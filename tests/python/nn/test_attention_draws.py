@@ -108,7 +108,7 @@ def test_any_call(P_world, data):
     assert near(joined_blocks(result, P, expected.shape, CUT, sizes[0]), expected, tolerance)
     gradient = torch.cos(torch.arange(expected.numel(), dtype=torch.double)).reshape(expected.shape)
     first = torch.autograd.grad(expected, wholes[:asking], gradient, create_graph=True)
-    given = block(gradient, P, CUT, sizes[0])
+    given = block(gradient, P, CUT, sizes[0]).reshape(result.shape)
     mine = torch.autograd.grad(result, own[:asking], given.to(dtype), retain_graph=True, materialize_grads=True)
     for one, whole, (cut, of) in zip(mine, first, where, strict=False):
         assert near(joined_blocks(one, P, whole.shape, cut, of), whole, 10 * tolerance)

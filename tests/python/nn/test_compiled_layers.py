@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import distdl.nn as dnn
 from distdl import _core
@@ -78,12 +79,16 @@ def test_a_whole_model_in_one_graph(P_world, backend):
         assert same_bits(compiled(x), twin(x))
 
 
+@pytest.mark.ranks(2)
 def test_the_default_compiler(P_world):
-    P_x = grid(P_world, [job.size, 1])
-    model = torch.nn.Sequential(dnn.DistributedSoftmax(P_x, 1), torch.nn.Tanh())
-    x = images(2, 3)
-    for a, b in zip(trained(torch.compile(model, fullgraph=True), x), trained(model, x), strict=True):
-        assert torch.allclose(a, b, rtol=1e-14, atol=1e-14)  # tanh of another vector library
+    """A convolution network, which is compiled again for batches of any size."""
+    P_x = grid(P_world, [1, 1, job.size, 1])
+    model = torch.nn.Sequential(dnn.DistributedConv2d(P_x, 2, 3, 3, padding=1, dtype=torch.float64), torch.nn.Tanh())
+    compiled = torch.compile(model, fullgraph=True)
+    for batch in (2, 3, 5):
+        x = images(batch, 2, 2, 3)
+        for a, b in zip(trained(compiled, x), trained(model, x), strict=True):
+            assert torch.allclose(a, b, rtol=1e-13, atol=1e-13)  # tanh of another vector library
 
 
 def test_batches_of_other_sizes(P_world):
@@ -157,3 +162,16 @@ def test_recorders_that_see_no_communication(P_world, tool):
         calls.append(dnn.DistributedConv2d(P_x, 2, 3, 3, dtype=torch.float64))
     for call in calls:
         raises_everywhere(RuntimeError, "use torch.export", lambda call=call: record(call), seconds=20)
+
+
+def test_fake_tensors_outside_of_a_compiler(P_world):
+    """On one rank: they have a device and a shape, and no memory, which ended the process or let the others wait."""
+    P_x, x = grid(P_world, [1, 1, job.size]), torch.ones(2, 2, 8)
+    fake = FakeTensorMode().from_tensor(x) if job.rank == 0 else x
+    exchange, words = dnn.HaloExchange(P_x, 1), "is a FakeTensor, which has no memory"
+    for call in (dnn.DistributedAvgPool1d(P_x, 3), exchange, exchange.start):
+        raises_everywhere(TypeError, words, lambda call=call: call(fake))
+    layer = dnn.DistributedPReLU(P_x)
+    if job.rank == 0:
+        layer.weight = torch.nn.Parameter(FakeTensorMode().from_tensor(torch.ones(1)))
+    raises_everywhere(TypeError, "a fake one", lambda: layer(x))

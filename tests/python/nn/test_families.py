@@ -201,4 +201,4 @@ def test_samples_of_torch(P_world, name, pytestconfig):
             shapes = splits(example)
             for shape in {shapes[number % len(shapes)], shapes[-1 - number % len(shapes)]}:
                 assert_equals_sequential(example, grid(P_world, shape))
-    assert found == SAMPLES[name]
+    assert found >= SAMPLES[name]  # newer versions of torch have more

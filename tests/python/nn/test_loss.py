@@ -1,5 +1,7 @@
 """The distributed losses against torch.nn's: values, derivatives, options, mistakes."""
 
+import contextlib
+
 import pytest
 import torch
 from hypothesis import given
@@ -11,6 +13,7 @@ import distdl.nn as dnn
 from distdl.nn import DistributedCrossEntropyLoss, DistributedLinear, DistributedMSELoss
 from support.blocks import assemble, block_of, block_slices, blocks_of, grid, grid_shapes
 from support.ranks import job, on_all_ranks, raises_everywhere
+from support.tensors import values
 
 REDUCTIONS = ["mean", "sum", "none"]
 reductions = st.sampled_from(REDUCTIONS)
@@ -103,16 +106,20 @@ def test_narrow_dtypes(P_world, dtype, outside):
     torch.testing.assert_close(loss.double(), expected.double(), rtol=2 * torch.finfo(dtype).eps, atol=0)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 1.0])
 @pytest.mark.parametrize("split", [False, True])
-def test_an_impossible_class(P_world, split):
-    """A logit of -inf is a probability of 0, wherever the classes are."""
+def test_an_impossible_class(P_world, split, smoothing):
+    """A logit of -inf is a probability of 0, wherever the classes are; smoothed, the loss is what torch makes of it."""
     P_x = grid(P_world, [1, job.size] if split else [job.size, 1])
     x = torch.tensor([[-torch.inf, 1.0, 2.0, -torch.inf]] * 4, dtype=torch.float64)
     target = torch.tensor([1, 2, 1, 2])
-    layer, twin = DistributedCrossEntropyLoss(P_x), torch.nn.CrossEntropyLoss()
+    layer = DistributedCrossEntropyLoss(P_x, label_smoothing=smoothing)
+    twin = torch.nn.CrossEntropyLoss(label_smoothing=smoothing)
     mine, whole = block_of(x, P_x).requires_grad_(), x.clone().requires_grad_()
     loss, expected = layer(mine, target if split else block_of(target, grid(P_world, [job.size]))), twin(whole, target)
-    torch.testing.assert_close(loss, expected, rtol=1e-14, atol=0)
+    torch.testing.assert_close(loss, expected, rtol=1e-14, atol=0, equal_nan=True)
+    if smoothing:
+        return  # the gradients of a loss that is no number
     loss.backward()
     expected.backward()
     torch.testing.assert_close(assemble(mine.grad, P_x, x.shape), whole.grad, rtol=1e-14, atol=1e-15)
@@ -632,3 +639,13 @@ def test_no_labels(P_world, shape):
     loss = dnn.DistributedMultiLabelMarginLoss(grid(P_world, [1] * len(shape)))
     none = torch.zeros(shape) if job.rank == 0 else distdl.zero_volume_tensor()
     raises_everywhere((ValueError, RuntimeError), "there must be labels", lambda: loss(none, none.long()))
+
+
+def test_set_up_on_another_default_device(P_world):
+    """On one rank: what set-up makes does not follow it, so that the rank does not raise alone while others wait."""
+    P_x = grid(P_world, [1, job.size])
+    layer = dnn.DistributedBCEWithLogitsLoss(P_x, pos_weight=torch.arange(1.0, 5.0))
+    x, target = (block_of(values((3, 4), torch.float32), P_x) for _ in range(2))
+    with torch.device("meta") if job.rank == job.size - 1 else contextlib.nullcontext():
+        loss = layer(x, target)
+    assert loss.device.type == "cpu"

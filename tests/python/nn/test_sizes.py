@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import distdl.nn as dnn
-from support.blocks import block_of, grid
+from support.blocks import block_of, grid, grid_shapes
 from support.ranks import job, raises_everywhere, together
 
 TOO_LARGE = {
@@ -62,6 +62,46 @@ def test_no_parameters(P_world):
     assert list(layer.weight.shape) == [0]
     assert list(layer(torch.ones(2, 0)).shape) == [2, 0]
     raises_everywhere(RuntimeError, "num_parameters=0 must be 1 or as many", lambda: layer(torch.ones(2, 3)))
+
+
+of_no_channels = pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")  # torch.nn does
+
+
+@of_no_channels
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"groups": 2, "stride": 2}, {"padding": 1, "padding_mode": "circular"}, {"bias": False, "padding": "same"}],
+    ids=str,
+)
+def test_convolution_of_no_channels(P_world, options):
+    """torch.nn gives a result without channels, and gradients of zeros."""
+    twin, x = torch.nn.Conv2d(0, 4, 3, **options), torch.rand(2, 0, 6, 7, requires_grad=True)
+    expected = twin(x)
+    expected.sum().backward()
+    partitions = [[grid(P_world, shape)] for shape in grid_shapes(4, job.size, fixed=(1,))]
+    if not {"groups", "padding"} & {*options}:
+        partitions.append([grid(P_world, shape) for shape in ([1, job.size, 1, 1], [1] * 4, [1, 1, job.size, 1, 1])])
+    for P in partitions:
+        P_x, P_y = P[0], P[:2][-1]
+        layer, mine = dnn.DistributedConv2d.from_sequential(twin, *P), block_of(x.detach(), P_x).requires_grad_()
+        result = layer(mine)
+        result.sum().backward()
+        assert all(together(not P_y.active or result.shape == block_of(expected, P_y).shape))
+        assert mine.grad.shape == mine.shape
+        assert all(not one.grad.any() for one in layer.parameters())
+
+
+@of_no_channels
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+def test_what_no_channels_cannot_be_padded_with(P_world, mode):
+    x, P_x = torch.empty(2, 0, 6, 7), grid(P_world, [1, 1, job.size, 1])
+    with pytest.raises(RuntimeError, match="non-zero dimensions"):
+        torch.nn.Conv2d(0, 4, 3, padding=1, padding_mode=mode)(x)
+    layer = dnn.DistributedConv2d(P_x, 0, 4, 3, padding=1, padding_mode=mode)
+    raises_everywhere(RuntimeError, "in_channels=0", lambda: layer(block_of(x, P_x)))
+    with pytest.raises(RuntimeError, match="at least 1"):
+        torch.nn.ConvTranspose2d(0, 4, 3)(x)
+    raises_everywhere(RuntimeError, "at least 1", lambda: dnn.DistributedConvTranspose2d(P_x, 0, 4, 3))
 
 
 def test_a_gradient_in_channels_last_on_one_rank(P_world):

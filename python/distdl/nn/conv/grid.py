@@ -168,8 +168,8 @@ def check_groups(name: str, grid: ConvGrid, in_channels: int, out_channels: int,
     for i in range(grid.p_out):
         blocks = [_core.balanced_block(channels, grid.p_out, i) for channels in (in_channels, out_channels)]
         per_group = (in_channels // groups, out_channels // groups)
-        held = [[divmod(bound, per) for bound in block] for block, per in zip(blocks, per_group, strict=True)]
-        if held[0] != held[1] or any(rest for _, rest in held[0]):
+        held = [[divmod(bound, per) for bound in block] for block, per in zip(blocks, per_group, strict=True) if per]
+        if held[0] != held[-1] or any(rest for _, rest in held[0]):
             raise ValueError(
                 f"{name}: in_channels={in_channels}, out_channels={out_channels} and groups={groups} over {grid.p_out} "
                 f"workers; worker {i} would have input channels {blocks[0]} and output channels {blocks[1]}, which "

@@ -104,9 +104,9 @@ class ConvLayer(Layer):
         if self.groups < 1:
             raise ValueError(f"{name}: groups={self.groups}; it must be at least 1")
         for which in ("in_channels", "out_channels"):
-            channels = getattr(self, which)
-            if channels < 1:
-                raise RuntimeError(f"{name}: {which}={channels}; it must be at least 1")
+            channels, least = getattr(self, which), 0 if which == "in_channels" and not self.transposed else 1
+            if channels < least:
+                raise RuntimeError(f"{name}: {which}={channels}; it must be at least {least}")
             if channels % self.groups != 0:
                 raise ValueError(f"{name}: {which}={channels} is not divisible by groups={self.groups}")
 
@@ -186,7 +186,9 @@ class ConvLayer(Layer):
             self._inputs = [along[i] for along, i in zip(reads, place, strict=True)]
             self._padding = list(padding)
             i, j, _ = self._grid.place
-            block, b = cut(self.out_channels, self._grid.p_out)[i], self._grid.batched
+            # Of an input without channels torch makes a result without channels.
+            out_channels, b = self.out_channels if self.in_channels else 0, self._grid.batched
+            block = cut(out_channels, self._grid.p_out)[i]
             batch = [sizes[0][self._grid.workers.place[0]]] if b else []
             self._result_shape = [*batch, *(stop - start for start, stop in (block, *self._outputs))]
             channels = math.prod(self.layouts[self._parameter_names[0]].used_shape[:2])
@@ -209,6 +211,8 @@ class ConvLayer(Layer):
             raise RuntimeError(
                 f"{name}: the input of shape {extents} has {channels} channels; expected in_channels={self.in_channels}"
             )
+        if channels == 0 and self.padding_mode in ("reflect", "replicate"):
+            raise RuntimeError(f"{name}: in_channels=0, and padding_mode={self.padding_mode!r} needs channels to pad")
         if 0 in extents[-self.dims :]:
             raise RuntimeError(f"{name}: the input has shape {extents}; only the batch may be of size 0")
         odd = [one for one in (dtype, *(p.dtype for p in self.parameters())) if one != self.weight.dtype]

@@ -146,6 +146,8 @@ class _DistributedFractionalMaxPool(WindowLayer):
         with as_of(type(self).__name__):
             if self._random_samples is not None:
                 samples = torch.empty_like(self._random_samples, device="meta")
+                if self.autocast is not None:  # which gives both the same dtype
+                    samples = samples.to(dtype)
             else:
                 samples = torch.empty(self._samples_shape(), dtype=dtype, device="meta")
             x = torch.empty(self.extents, dtype=dtype, device="meta")

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 
 from distdl import _core
 from distdl.collective.construction import PartitionLike
@@ -201,7 +203,8 @@ class DistributedChannelShuffle(Layer):
 
     def prepare(self) -> None:
         self._reads: list[Reader] = []
-        self._order = torch.empty(0, dtype=torch.long)  # of the channels that this worker has read
+        # Of the channels that this worker has read. To torch.export a tensor here would be a change of the model.
+        self._order = np.empty(0, dtype=np.int64)
 
     def set_up(self) -> None:
         name, sizes = type(self).__name__, self.blocks(self.grid)
@@ -220,15 +223,15 @@ class DistributedChannelShuffle(Layer):
         if self.grid.active:
             self._order = self._order_of(parts, range(*own[1][self.grid.place[1]]), each)
 
-    def _order_of(self, parts: Sequence[Sequence[tuple[int, int]]], own: range, each: int) -> torch.Tensor:
+    def _order_of(self, parts: Sequence[Sequence[tuple[int, int]]], own: range, each: int) -> NDArray[np.int64]:
         """Where each of this worker's channels is among those that it reads."""
         read = [channel for part in parts for channel in range(*part[self.grid.place[1]])]
         at = {channel: i for i, channel in enumerate(read)}
-        return torch.tensor([at[o % self.groups * each + o // self.groups] for o in own], dtype=torch.long)
+        return np.array([at[o % self.groups * each + o // self.groups] for o in own], dtype=np.int64)
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
         """This worker's block of the result."""
         if not self.grid.active:
             return input.clone()
         read = [reader(input) for reader in self._reads]
-        return (torch.cat(read, 1) if read else input).index_select(1, self._order.to(input.device))
+        return (torch.cat(read, 1) if read else input).index_select(1, torch.from_numpy(self._order).to(input.device))
