@@ -13,9 +13,9 @@ from safetensors import SafetensorError, safe_open
 
 from distdl.checkpoint.chunks import ChunkExchange, chunks_of, chunks_of_each
 from distdl.checkpoint.file import checksum
-from distdl.checkpoint.saving import CHECKSUMS, HEADER_SUM, MARK, MORE, ranks_that_save, summary_of
+from distdl.checkpoint.saving import CHECKSUMS, HEADER_SUM, MARK, MORE, check_module, ranks_that_save, summary_of
 from distdl.checkpoint.states import PREFIX, load_states, names_in, unfit_groups
-from distdl.checkpoint.stored import DTYPES, Stored, as_stored, header_sum, in_blocks, whole_on
+from distdl.checkpoint.stored import DTYPES, Stored, as_stored, check_strided, header_sum, in_blocks, whole_on
 from distdl.checkpoint.values import JSON, decoded, items_of, members_of
 from distdl.collective.comparison import agreed
 from distdl.collective.construction import constructing
@@ -61,13 +61,14 @@ def load(
     calling rank loads its own model. The file is read once, and nothing in it is ever executed. A rank needs its blocks
     and less than 64 MiB.
     """
+    check_module("load", model)
     layouts = layouts_of(model)
     everyone = ranks_that_save(layouts)
     if not everyone.known:
         return {}
     compared: dict[str, object] = {"path": path, "strict": strict, "optimizer": type(optimizer).__name__}
     with constructing("load", {"ranks": everyone}, compared | {"model": summary_of(model, layouts)}):
-        file_path = Path(path)
+        file_path = Path(os.fsdecode(path))
         groups = [] if optimizer is None else names_in(optimizer, model)
     check_undeclared("load", model, everyone, layouts)
     file = _opened(file_path, everyone)
@@ -165,7 +166,10 @@ class _Wanted:
         return name
 
     def _place(self, one: Stored, name: str, block: torch.Tensor) -> None:
-        """Let a tensor of the file go where a parameter lives."""
+        """Let a tensor of the file go where a parameter lives. Raises if it cannot be written there."""
+        check_strided(name, block)
+        if torch._debug_has_internal_overlap(block) == 1:
+            raise RuntimeError(f"load: elements of {name} share memory, as after expand(); make it a clone() of itself")
         if name in self._layouts:
             spread = in_blocks(one.name, block.dtype, self._layouts[name])
         else:
@@ -180,7 +184,7 @@ class _Wanted:
 
     def match_model(self, strict: bool) -> None:
         """Find the tensors of the model. Raises RuntimeError where they do not fit."""
-        unknown, other, found = [], [], set()
+        unknown, other, twice, found = [], [], [], set()
         for _, one in self._file.tensors:
             name = self.renamed(one.name) if not one.name.startswith((PREFIX, MORE)) else None
             if name is None:
@@ -190,6 +194,7 @@ class _Wanted:
                 continue
             shape = self._whole_shape(name)
             stored = (*shape, 2) if self._own[name].dtype is torch.complex128 else shape
+            twice += [name] * (name in found)
             found.add(name)
             self.dtypes[name] = one.dtype
             if one.shape != stored:
@@ -198,7 +203,7 @@ class _Wanted:
                 self._place(one, name, self._own[name])
         missing = [name for name in self._own if name not in found]
         problems = {"it has no": missing, "the model has no": unknown} if strict else {}
-        problems["it has"] = other
+        problems |= {"it has": other, "several tensors in it are called": twice}
         if any(problems.values()):
             text = "; ".join(f"{what} {_some(names)}" for what, names in problems.items() if names)
             raise RuntimeError(f"load: {self._file.path} does not fit the model: {text}")

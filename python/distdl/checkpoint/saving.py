@@ -15,7 +15,17 @@ from mpi4py import MPI
 from distdl.checkpoint.chunks import ChunkExchange, chunks_of
 from distdl.checkpoint.file import SharedFile
 from distdl.checkpoint.states import PREFIX, States, saved_states
-from distdl.checkpoint.stored import NAMES, Stored, as_stored, header_of, header_sum, in_blocks, placed, whole_on
+from distdl.checkpoint.stored import (
+    NAMES,
+    Stored,
+    as_stored,
+    check_strided,
+    header_of,
+    header_sum,
+    in_blocks,
+    placed,
+    whole_on,
+)
 from distdl.checkpoint.values import JSON, encoded
 from distdl.collective.construction import constructing
 from distdl.collective.grid import Grid
@@ -72,6 +82,7 @@ def save(
 
     Source: https://huggingface.co/docs/safetensors.
     """
+    check_module("save", model)
     layouts = layouts_of(model)
     everyone = ranks_that_save(layouts)
     if not everyone.known:
@@ -81,7 +92,8 @@ def save(
     compared: dict[str, object] = {"path": path, "asynchronous": asynchronous, "more": list(more)}
     compared |= {"optimizer": type(optimizer).__name__, "model": summary_of(model, layouts)}
     with constructing("save", {"ranks": everyone}, compared):
-        compared["path"] = os.fspath(path)
+        real_path = Path(os.path.realpath(os.fsdecode(path)))
+        os.fsencode(real_path).decode("utf-8")  # safetensors opens no path that is not UTF-8
         metadata["more"] = {name: encoded(value, MORE + name, extra) for name, value in more.items()}
         tensors, blocks = _tensors_of(model, layouts, everyone)
         metadata["complex"] = [
@@ -94,11 +106,17 @@ def save(
         metadata["optimizer"] = states.metadata
     tensors += states.tensors + _shared(extra, everyone)
     blocks |= states.blocks | {name: as_stored(value) for name, value in extra.items()}
-    saving = Saving(Path(os.path.realpath(path)), everyone, tensors, blocks, metadata, asynchronous)
+    saving = Saving(real_path, everyone, tensors, blocks, metadata, asynchronous)
     if asynchronous:
         return saving
     saving.wait()
     return None
+
+
+def check_module(what: str, model: object) -> None:
+    """Raise TypeError on this rank for something else than a module, which does not say who else is there."""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"{what}: model is a {type(model).__name__}; it has to be a torch.nn.Module")
 
 
 def summary_of(model: torch.nn.Module, layouts: Mapping[str, Layout]) -> str:
@@ -119,8 +137,9 @@ def _tensors_of(
     for name, value in model.state_dict().items():
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"save: {name} is a {type(value).__name__}; a model's state has to consist of tensors")
-        if name.startswith((PREFIX, MORE)):
-            raise ValueError(f"save: {name} must not begin with {PREFIX} or {MORE}")
+        if name.startswith((PREFIX, MORE)) or name == "__metadata__":
+            raise ValueError(f"save: {name} must not begin with {PREFIX} or {MORE}, or be __metadata__")
+        check_strided(name, value)
         if name in layouts:
             tensors.append(in_blocks(name, value.dtype, layouts[name]))
         else:

@@ -107,6 +107,13 @@ def _in_real_numbers(
     return Stored(name, torch.float64, (*shape, 2), more[0], more[1])
 
 
+def check_strided(name: str, tensor: torch.Tensor) -> None:
+    """Raise TypeError for a tensor of which no box can be read."""
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        what = "on the meta device" if tensor.is_meta else f"of layout {tensor.layout}"
+        raise TypeError(f"{name} is {what}; files have dense tensors with values")
+
+
 def as_stored(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor as a view of the numbers that are stored of it."""
     if tensor.dtype is not torch.complex128:

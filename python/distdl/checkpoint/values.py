@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
-from distdl.checkpoint.stored import NAMES
+from distdl.checkpoint.stored import NAMES, as_stored, check_strided
 
 JSON: TypeAlias = bool | int | float | str | list["JSON"] | dict[str, "JSON"] | None
 
@@ -28,11 +28,10 @@ def encoded(value: object, name: str, tensors: dict[str, torch.Tensor]) -> JSON:
     if isinstance(value, torch.Tensor):
         if value.dim() == 0 and not value.is_complex():
             return {"$scalar": [str(value.dtype).removeprefix("torch."), value.item()]}
-        tensors[name] = value
-        return {"$tensor": name}
+        return _kept(value, name, tensors)
     if isinstance(value, np.ndarray):
-        tensors[name] = torch.from_numpy(np.ascontiguousarray(value))
-        return {"$array": name}
+        own = value.astype(value.dtype.newbyteorder("="), order="C")  # the only order of bytes that torch knows
+        return {"$array": _kept(torch.from_numpy(own), name, tensors)}
     if isinstance(value, list | tuple):
         items: list[JSON] = [encoded(one, f"{name}/{i}", tensors) for i, one in enumerate(value)]
         return {"$tuple": items} if isinstance(value, tuple) else items
@@ -48,6 +47,12 @@ def encoded(value: object, name: str, tensors: dict[str, torch.Tensor]) -> JSON:
         for i, (key, one) in enumerate(value.items())
     ]
     return {"$counter" if isinstance(value, Counter) else "$items": pairs}
+
+
+def _kept(value: torch.Tensor, name: str, tensors: dict[str, torch.Tensor]) -> JSON:
+    check_strided(name, value)
+    tensors[name] = as_stored(value)
+    return {"$complex" if value.dtype is torch.complex128 else "$tensor": name}
 
 
 def decoded(value: JSON, tensors: Mapping[str, torch.Tensor]) -> object:
@@ -86,12 +91,19 @@ def _pairs(value: JSON, tensors: Mapping[str, torch.Tensor]) -> dict[object, obj
     return {decoded(key, tensors): decoded(one, tensors) for key, one in pairs}
 
 
+def _array(value: JSON, tensors: Mapping[str, torch.Tensor]) -> object:
+    tensor = tensors[value] if isinstance(value, str) else decoded(value, tensors)
+    assert isinstance(tensor, torch.Tensor)
+    return tensor.numpy()
+
+
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in NAMES}
 
 _DECODED: dict[str, Callable[[JSON, Mapping[str, torch.Tensor]], object]] = {
     "$scalar": _scalar,
     "$tensor": lambda name, tensors: tensors[str(name)],
-    "$array": lambda name, tensors: tensors[str(name)].numpy(),
+    "$complex": lambda name, tensors: torch.view_as_complex(tensors[str(name)]),
+    "$array": _array,
     "$tuple": lambda items, tensors: tuple(decoded(one, tensors) for one in items_of(items)),
     "$items": _pairs,
     "$counter": lambda pairs, tensors: Counter(_pairs(pairs, tensors)),

@@ -32,7 +32,7 @@ def numbered(nested: object, leaves: list[object]) -> Structure:
     """The structure of nested sequences and mappings; their leaves are appended to a list."""
     if isinstance(nested, Mapping):
         return {key: numbered(one, leaves) for key, one in nested.items()}
-    if isinstance(nested, Sequence):
+    if isinstance(nested, Sequence) and not isinstance(nested, str | bytes):
         return tuple(numbered(one, leaves) for one in nested)
     leaves.append(nested)
     return len(leaves) - 1
@@ -107,8 +107,9 @@ class Batches:
         return whole + (rest > 0 and not self._drop_last)
 
     def __iter__(self) -> Iterator[Batch]:
+        order = self.order  # another iteration that begins before this one ends has its own
         for i in range(len(self)):
-            yield self._batch(list(self.order[i * self._together : (i + 1) * self._together]))
+            yield self._batch(list(order[i * self._together : (i + 1) * self._together]))
 
     def _batch(self, together: list[int]) -> Batch:
         """This rank's part of the samples that all replicas take in one step."""
@@ -131,6 +132,12 @@ class Reader(torch.utils.data.Dataset[list[torch.Tensor]]):
         together: Callable[[list[int]], list[object]] | None = getattr(self._dataset, "__getitems__", None)
         samples = together(batch.numbers) if together else [self._dataset[number] for number in batch.numbers]
         tensors = tensors_of(self._structure, self._collate(samples))
+        for one in tensors:
+            if one.dim() == 0 or len(one) != len(batch.numbers):
+                raise ValueError(
+                    f"loader: {len(batch.numbers)} samples make a collated batch of shape {list(one.shape)}; its first "
+                    "dimension has to be that of the samples, since batches are cut along it"
+                )
         return [one[start:stop] for one, (start, stop) in zip(tensors, batch.kept, strict=True)]
 
 

@@ -78,35 +78,43 @@ def loader(
     leaves: list[object] = []
     structure = numbered(P, leaves)
     known = {f"P{i}": one for i, one in enumerate(leaves) if isinstance(one, Partition)}
-    if P_replicas is not None:
+    if isinstance(P_replicas, Partition):
         known = known or {"P": P_replicas}
+    if not known:
+        raise TypeError(f"loader: P is a {type(P).__name__}; it has to be a distdl.Partition, or hold some")
     compared = {"batch_size": batch_size, "root": root, "shuffle": shuffle, "drop_last": drop_last}
-    with constructing("loader", known, compared | {"structure": structure}):
+    replicas_of = P_replicas.grid.ranks if isinstance(P_replicas, Partition) else P_replicas
+    together = {"structure": structure, "P_replicas": replicas_of}
+    with constructing("loader", known, compared | together):
         partitions = [one for one in leaves if isinstance(one, Partition) and one.grid.known]
         _check(leaves, partitions, batch_size, root)
+        if not isinstance(P_replicas, Partition | None):
+            raise TypeError(f"loader: P_replicas is a {type(P_replicas).__name__}; it has to be a distdl.Partition")
+        if not isinstance(generator, torch.Generator | None):
+            raise TypeError(f"loader: generator is a {type(generator).__name__}; it has to be a torch.Generator")
         own = root is None or partitions[0].grid.rank == root
         if own and not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise TypeError(
                 f"loader: dataset is a {type(dataset).__name__}; it has to have a length and numbered samples"
             )
+        own_length = len(dataset) if own and dataset is not None else None
     everyone = partitions[0].grid.constructing_ranks()
     voters = everyone if P_replicas is None else P_replicas.grid
-    own_length = len(dataset) if own and dataset is not None else None
     lengths = [json.loads(one) for one in voters.gather(json.dumps(own_length).encode())]
     there = {one for one in lengths if one is not None}
-    with agreed("loader", voters, lambda: repr(compared)):
+    replicas, replica = (1, 0) if P_replicas is None else (P_replicas.grid.shape[0], P_replicas.grid.place[0])
+    with agreed("loader", voters, lambda: repr(compared)):  # torch checks the options, which may differ among ranks
         if len(there) != 1:
             raise ValueError(f"loader: the ranks have datasets of the lengths {sorted(there)}; they must be equal")
-    replicas, replica = (1, 0) if P_replicas is None else (P_replicas.grid.shape[0], P_replicas.grid.place[0])
-    shares = [_share(one, root) for one in partitions]
-    batches = Batches(there.pop(), index(batch_size), replicas, replica, shares, bool(drop_last))
-    if own and dataset is not None:
-        reader = DataLoader[Tensors](
-            Reader(dataset, structure, collate_fn), batch_size=None, sampler=batches, generator=torch.Generator(),
-            collate_fn=_as_it_is, **options,
-        )  # fmt: skip
-    else:
-        reader = DataLoader[Tensors](Nothing(), batch_size=None, sampler=batches, collate_fn=_as_it_is)
+        shares = [_share(one, root) for one in partitions]
+        batches = Batches(there.pop(), index(batch_size), replicas, replica, shares, bool(drop_last))
+        if own and dataset is not None:
+            reader = DataLoader[Tensors](
+                Reader(dataset, structure, collate_fn), batch_size=None, sampler=batches, generator=torch.Generator(),
+                collate_fn=_as_it_is, **options,
+            )  # fmt: skip
+        else:
+            reader = DataLoader[Tensors](Nothing(), batch_size=None, sampler=batches, collate_fn=_as_it_is)
     order = Order(voters, shuffle, generator)
     return Loader(reader, batches, order, Scatter(partitions, everyone, root, structure))
 
@@ -142,10 +150,9 @@ class Order:
     def draw(self, samples: int) -> tuple[int, Sequence[int]]:
         """A seed for the processes of the DataLoader, and the numbers of the samples. Collective over the ranks."""
         given = self._generator
-        if given is not None:
-            state = given.get_state().numpy().tobytes()
-            with agreed("loader", self.voters, lambda: f"a generator in the state {zlib.crc32(state)}"):
-                pass
+        state = "" if given is None else f"{zlib.crc32(given.get_state().numpy().tobytes())}"
+        with agreed("loader", self.voters, lambda: f"a generator in the state {state}" if state else "no generator"):
+            pass
         # torch's DataLoader draws this number first, and then RandomSampler draws the order.
         base = int(torch.empty((), dtype=torch.int64).random_(generator=given).item())
         if not self._shuffle:
@@ -169,6 +176,15 @@ class Scatter:
         self._root = None if root is None else self._grids[0].ranks[root]
         self._operators: dict[tuple[int, int], Operator] = {}
 
+    def check(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Raise ValueError if a partition cuts dimensions that its tensor does not have."""
+        for one, grid in zip(tensors, self._grids, strict=False):
+            if any(extent > 1 for extent in grid.shape[one.dim() :]):
+                raise ValueError(
+                    f"loader: a tensor of {one.dim()} dimensions does not fit a partition of shape {list(grid.shape)}, "
+                    "which cuts more of them"
+                )
+
     def __call__(self, tensors: Sequence[torch.Tensor]) -> object:
         """This rank's blocks in the structure of a sample. Collective over the ranks."""
         if self._root is None:
@@ -187,8 +203,6 @@ class Scatter:
         if (i, dim) not in self._operators:
             grid = self._grids[i]
             extents = grid.shape + (1,) * (dim - grid.dim)
-            if any(extent > 1 for extent in extents[dim:]):
-                raise ValueError(f"loader: a tensor of {dim} dimensions does not fit {grid}, which cuts more of them")
             to = operators.repartition(grid.related((root,), (1,) * dim), grid.reshaped(extents[:dim]))
             self._operators[i, dim] = to
         return self._operators[i, dim]
@@ -219,5 +233,6 @@ class Loader:
             with agreed("loader", self._order.voters, lambda: ""):  # an error in the dataset is raised on all ranks
                 read = iter(self.dataloader) if read is None else read
                 batch = next(read)
+                self._scatter.check(batch)
             yield self._scatter(batch)
         self._order.end(len(self._batches.order))

@@ -139,6 +139,52 @@ def test_errors_in_a_dataset_are_raised_everywhere(P_world, root):
     raises_everywhere(OSError, "sample 4 is gone", lambda: next(batches))
 
 
+@pytest.mark.ranks(1, 2)
+def test_iterations_at_the_same_time(P_world):
+    """Each has all samples, in an order of its own."""
+    P_x = P_world.create_cartesian_topology_partition([job.size])
+    loader = distdl.data.loader(LABELS, P_x, 2, shuffle=True, generator=torch.Generator().manual_seed(4))
+    for iteration in zip(*zip(loader, loader, strict=True), strict=True):
+        labels = torch.cat([part for parts in together(iteration) for part in parts])
+        assert torch.equal(labels.sort().values, LABELS.sort().values)
+
+
+class Nameless(torch.utils.data.Dataset):
+    """Cannot be counted, or indexed, on the last rank."""
+
+    def __init__(self, counted):
+        self.counted = counted
+
+    def __len__(self):
+        if job.rank == job.size - 1 and not self.counted:
+            raise OSError("the folder is gone")
+        return 6
+
+    def __getitem__(self, number):
+        return {0: torch.zeros(2)}[0 if job.rank < job.size - 1 else number + 7]
+
+
+@pytest.mark.ranks(2, 3)
+def test_what_one_rank_alone_gets_wrong(P_world):
+    """Its dataset, its options for torch's DataLoader, its generator."""
+    last = job.rank == job.size - 1
+
+    def load(dataset=LABELS, **options):
+        return lambda: next(iter(distdl.data.loader(dataset, P_world, job.size, **options)))
+
+    P_world = P_world.create_cartesian_topology_partition([job.size])
+    raises_everywhere(OSError, "the folder is gone", load(Nameless(counted=False)))
+    raises_everywhere(RuntimeError, "KeyError: ", load(Nameless(counted=True)))
+    raises_everywhere(TypeError, "unexpected keyword argument 'nonsense'", load(**({"nonsense": 1} if last else {})))
+    raises_everywhere(ValueError, "num_workers option", load(root=job.size - 1, num_workers=-1 if last else 0))
+    raises_everywhere(TypeError, "generator is a str", load(generator="seed" if last else None))
+    replicas = P_world if last else None
+    raises_everywhere(ValueError, "ask for different things", load(P_replicas=replicas))
+    raises_everywhere(TypeError, "P_replicas is a int", load(P_replicas=3 if last else None))
+    generator = torch.Generator() if last else None
+    raises_everywhere(ValueError, "no generator", load(shuffle=True, generator=generator))
+
+
 @pytest.mark.ranks(2)
 def test_mistakes_are_raised_everywhere(P_world):
     def load(dataset=LABELS, P=P_world, **options):
@@ -153,5 +199,16 @@ def test_mistakes_are_raised_everywhere(P_world):
     generator = torch.Generator().manual_seed(job.rank)
     shuffled = distdl.data.loader(LABELS, P_world, shuffle=True, generator=generator)
     raises_everywhere(ValueError, "a generator in the state", lambda: next(iter(shuffled)))
+    for P, kind in (("P_x", "str"), (None, "NoneType"), ((), "tuple")):
+        raises_everywhere(TypeError, f"P is a {kind}", load(P=P))
+    columns = P_world.create_cartesian_topology_partition([1, job.size])
+    for root in (None, 0):
+        cut = distdl.data.loader(LABELS, columns, 3, root=root)
+        raises_everywhere(ValueError, "cuts more of them", lambda cut=cut: next(iter(cut)))
+        for change in (torch.sum, torch.atleast_2d, lambda whole: whole[:1]):
+            other = distdl.data.loader(
+                LABELS, P_world, 6, root=root, collate_fn=lambda s, to=change: to(torch.stack(s))
+            )
+            raises_everywhere(ValueError, "[36] samples make a collated batch", lambda other=other: next(iter(other)))
     two = distdl.data.loader(TensorDataset(IMAGES, LABELS), P_world, 3)
     raises_everywhere(TypeError, "in place of a tensor", lambda: next(iter(two)))

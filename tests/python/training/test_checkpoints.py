@@ -209,6 +209,58 @@ def test_dtypes_and_scalars(P_world, folder):
     assert all(same_bits(value, before[name]) for name, value in module.state_dict().items())
 
 
+@pytest.mark.ranks(2)
+def test_values_of_any_kind(P_world, folder):
+    """What is passed by name comes back as it was."""
+    module = dnn.DistributedConv1d(grid(P_world, [1, 1, job.size]), 1, 2, 3)
+    more = {
+        "pairs": torch.tensor([1j, 2], dtype=torch.complex128),
+        "scalar": torch.tensor(1j, dtype=torch.complex128),
+        "arrays": [np.array(3.0), np.arange(6).reshape(2, 3)[:, ::-1], np.array([1j]), np.arange(3, dtype=">f4")],
+    }
+    distdl.save(folder / "run", module, **more)
+    found = distdl.load(folder / "run", module)
+    assert same_bits(found["pairs"], more["pairs"])
+    assert same_bits(found["scalar"], more["scalar"])
+    for mine, expected in zip(found["arrays"], more["arrays"], strict=True):
+        assert mine.dtype == expected.dtype.newbyteorder("=")
+        assert np.array_equal(mine, expected)
+        assert mine.shape == expected.shape
+
+
+@pytest.mark.ranks(2)
+def test_what_no_file_has_or_takes(P_world, folder):
+    """Sparse tensors and those without memory, names, and memory that cannot be written: on one rank or on all."""
+
+    def model(name="b", value=None):
+        module = torch.nn.Module()
+        module.layer = dnn.DistributedConv1d(grid(P_world, [1, 1, job.size]), 1, 2, 3)
+        module.register_buffer(name, torch.ones(3, 3) if value is None else value)
+        return module
+
+    def save(*args, **more):
+        return lambda: distdl.save(folder / "run", model(*args), **more)
+
+    raises_everywhere(TypeError, "b is of layout torch.sparse_coo", save("b", torch.eye(3).to_sparse()))
+    raises_everywhere(TypeError, "x is of layout torch.sparse_coo", save(x=torch.eye(3).to_sparse()))
+    meta = torch.ones(3, 3, device="meta" if job.rank == 0 else "cpu")
+    raises_everywhere(TypeError, "b is on the meta device", save("b", meta))
+    raises_everywhere(ValueError, "be __metadata__", save("__metadata__"))
+    raises_everywhere(TypeError, "model is a int", lambda: distdl.save(folder / "run", 3))
+    raises_everywhere(TypeError, "model is a int", lambda: distdl.load(folder / "run", 3))
+    raises_everywhere(RuntimeError, "UnicodeDecodeError", lambda: distdl.save(str(folder) + "/\udcff", model()))
+    assert list(folder.iterdir()) == []
+    distdl.save(os.fsencode(folder / "run"), model())
+    expanded = model("b", torch.ones(3).expand(3, 3) if job.rank == 0 else None)
+    raises_everywhere(RuntimeError, "elements of b share memory", lambda: distdl.load(folder / "run", expanded))
+    raises_everywhere(
+        RuntimeError,
+        "several tensors in it are called",
+        lambda: distdl.load(folder / "run", model(), strict=False, rename=lambda name: "b" if name != "b" else name),
+    )
+    distdl.load(os.fsencode(folder / "run"), model())
+
+
 @pytest.mark.ranks(1, 2)
 def test_names_that_shift_and_parts_of_a_model(P_world, folder):
     twins = Twins(P_world)
