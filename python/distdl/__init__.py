@@ -6,7 +6,9 @@ Start programs with ``mpiexec -n P python -m mpi4py program.py``, so that an unc
 from distdl.process import load as _load  # noqa: F401  isort: skip  (first: it loads the extension, or says why not)
 from distdl import _core, data, fft, functional, memory, nn, progress, watchdog
 from distdl.checkpoint import load, save
+from distdl.collective.comparison import HabitWarning
 from distdl.habits import Finding, check
+from distdl.models import DistributedModel, distribute, gather, report, scatter
 from distdl.parameters import parameter_layout
 from distdl.partition import Partition
 from distdl.process import ending, environment, further_paths
@@ -28,8 +30,10 @@ __version__ = "0.1.0"
 __all__ = [
     "CommStats",
     "DataParallel",
+    "DistributedModel",
     "Finding",
     "GradScaler",
+    "HabitWarning",
     "MPIError",
     "MPIPartition",
     "Partition",
@@ -38,8 +42,10 @@ __all__ = [
     "clip_grad_norm_",
     "comm_stats",
     "data",
+    "distribute",
     "fft",
     "functional",
+    "gather",
     "load",
     "load_sequential",
     "memory",
@@ -47,8 +53,10 @@ __all__ = [
     "parameter_count",
     "parameter_layout",
     "progress",
+    "report",
     "reset_comm_stats",
     "save",
+    "scatter",
     "sequential_gradients",
     "sequential_state_dict",
     "set_watchdog",

@@ -262,7 +262,7 @@ OF_ONE_RANK = {
         lambda P, wrong: distdl.backends.mpi.tensor_comm.assemble_global_tensor_structure(
             None if wrong else distdl.TensorStructure(torch.ones(2, 2, 2)), P
         ),
-        "assemble_global_tensor_structure: 'NoneType'",
+        "assemble_global_tensor_structure: AttributeError: 'NoneType'",
     ),
 }
 

@@ -6,11 +6,11 @@ import pytest
 
 import distdl.nn as dnn
 from support.families import FAMILIES
-from support.misuses import alone, fourier, layers, partitions, primitives, training
+from support.misuses import alone, fourier, layers, models, partitions, primitives, training
 from support.misuses.table import placements, public
 from support.ranks import job, raises_everywhere
 
-TABLES = (primitives, layers, partitions, alone, fourier, training, *FAMILIES)
+TABLES = (primitives, layers, partitions, alone, fourier, models, training, *FAMILIES)
 ROWS = {name: row for table in TABLES for name, row in table.rows().items()}
 WRONG = {
     f"{name}-{argument}={wrong.name}": (row, argument, wrong)

@@ -214,9 +214,11 @@ def convolutions() -> dict[str, Row]:
                 w = {"P_y": x, "P_w": space.create_cartesian_topology_partition([1] * (dims + 3))} if many else {}
                 return {"P_x": x, **w, "in_channels": 4, "out_channels": 2, "kernel_size": 3}
 
+            # torch.nn takes a convolution of no channels.
+            no_channels = [one for one in not_positive("in_channels") if one.value != 0 or kind == "ConvTranspose"]
             wrong = {
                 "P_x": not_a_partition(),
-                "in_channels": [*not_an_int("in_channels"), *not_positive("in_channels")],
+                "in_channels": [*not_an_int("in_channels"), *no_channels],
                 "out_channels": [*not_an_int("out_channels"), *not_positive("out_channels")],
                 "kernel_size": [*not_per_dimension("kernel_size"), *not_positive("kernel_size")],
                 "stride": [*not_per_dimension("stride"), *not_positive("stride")],

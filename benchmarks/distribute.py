@@ -1,0 +1,133 @@
+"""Times models that distdl.distribute has split on two ranks, beside the same models written with our layers by hand.
+
+mpiexec -n 2 python -m mpi4py benchmarks/distribute.py
+
+A training step, forward and backward, of ResNet-18 on an image of 512 squared, and of a 3-d U-Net on a volume of 96
+cubed; and a call of many tiny layers, for what each operation of a distributed model costs beside the layers by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from contestants import Contestant
+from layers import grid
+from mpi4py import MPI
+from report import machine, save
+from timing import measure
+
+import distdl
+from distdl import Partition, nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "networks"))
+from resnet import ResNet18, SequentialResNet18
+from unet import SequentialUNet3d, UNet3d
+
+HEADER = f"{'medians, in ms':32}{'one thread':>11}{'by hand':>9}{'distribute':>11}{'/ by hand':>10}{'speed-up':>9}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model of torch.nn, the same with our layers, and its input, whose rows are split."""
+
+    name: str
+    sequential: Callable[[], torch.nn.Module]
+    by_hand: Callable[[Partition], torch.nn.Module]
+    shape: tuple[int, ...]
+
+
+class Chain(torch.nn.Module):
+    """Activations one behind the other."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(*(torch.nn.ReLU() for _ in range(layers)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Through all of them."""
+        result: torch.Tensor = self.layers(x)
+        return result
+
+
+def resnet_by_hand(P: Partition) -> torch.nn.Module:
+    """Its scores come on the first worker."""
+    model: torch.nn.Module = ResNet18(grid(P, 1, 1, P.size, 1), grid(P, 1, 1))
+    return model
+
+
+def cases(only: str) -> Iterator[Case]:
+    """By name."""
+    found = [
+        Case("ResNet-18, 1 x 3 x 512 x 512", SequentialResNet18, resnet_by_hand, (1, 3, 512, 512)),
+        Case("3-d U-Net, 96 cubed", SequentialUNet3d, lambda P: UNet3d(grid(P, 1, 1, P.size, 1, 1)),
+             (1, 1, 96, 96, 96)),
+        Case("200 ReLUs of 16 elements", lambda: Chain(200), lambda P: Chain(200), (1, 1, 4, 4)),
+        Case("AvgPool2d of 16 elements", lambda: torch.nn.AvgPool2d(1), lambda P: nn.DistributedAvgPool2d(
+            grid(P, 1, 1, P.size, 1), 1), (1, 1, 4, 4)),
+    ]  # fmt: skip
+    return (case for case in found if only in case.name)
+
+
+def step(model: torch.nn.Module, x: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Forward and backward."""
+
+    def run() -> torch.Tensor:
+        y: torch.Tensor = model(x)
+        y.sum().backward()
+        return y
+
+    return run
+
+
+def timed(case: Case, comm: MPI.Intracomm, repeats: int, seconds: float) -> list[float]:
+    """Medians in milliseconds: one thread, by hand, distributed."""
+    P = Partition(comm)
+    split = [1] * len(case.shape)
+    split[2] = P.size
+    P_x = grid(P, *split)
+    torch.manual_seed(0)
+    whole = torch.randn(case.shape)
+    block = distdl.scatter(whole, P_x)
+    sequential = case.sequential()
+    alone = step(sequential, whole.clone().requires_grad_()) if comm.rank == 0 else lambda: whole
+    contestants = [
+        Contestant("one thread", alone),
+        Contestant("by hand", step(case.by_hand(P), block.clone().requires_grad_())),
+        Contestant("distribute", step(distdl.distribute(sequential, P_x), block.clone().requires_grad_())),
+    ]
+    calls = 1 if whole.numel() > 1000 else 100
+    times = measure(contestants, comm, repeats, seconds, calls)
+    return [float(one) * 1e3 for one in np.median(times, axis=1)]
+
+
+def main() -> None:
+    """Print the table, and keep it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="a part of the names of the models")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=60.0, help="at most, for a model")
+    parser.add_argument("--json", type=Path, help="where to keep the figures")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    comm = MPI.COMM_WORLD
+    rows = []
+    if comm.rank == 0:
+        print(machine(), HEADER, sep="\n", flush=True)
+    for case in cases(given.only):
+        alone, by_hand, ours = timed(case, comm, given.repeats, given.seconds)
+        rows.append({"model": case.name, "one thread": alone, "by hand": by_hand, "distribute": ours})
+        if comm.rank == 0:
+            line = f"{case.name:32}{alone:11.3f}{by_hand:9.3f}{ours:11.3f}{ours / by_hand:10.2f}{alone / ours:9.2f}"
+            print(line, flush=True)
+    if comm.rank == 0 and given.json:
+        save({"machine": machine(), "models": rows}, given.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,370 @@
+"""What a model computes, recorded while it runs on tensors without values.
+
+The model runs once on fake tensors of the whole input's shape. Each function of torch that it calls, and each layer of
+torch.nn that is known as a whole, becomes a node. Sizes are numbers by then, so that a model may compute with them and
+branch on them. What depends on the values of a tensor cannot be recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.overrides import TorchFunctionMode, resolve_name
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+
+Function = Callable[..., object]
+Arguments = tuple[Any, ...]
+Options = Mapping[str, Any]
+Target = Callable[..., object]  # a module, too
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor of the recorded computation: an input, a parameter, a buffer, a constant, or the result of a node.
+
+    Attributes:
+        number: in the order in which values came to be.
+        shape, dtype: of the whole tensor.
+        is_differentiable: whether it has a derivative by anything, if all inputs ask for gradients.
+        name: of a parameter or buffer in the model.
+        constant: the values, of a tensor that the model has made elsewhere.
+    """
+
+    number: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    is_differentiable: bool = True
+    name: str = ""
+    constant: torch.Tensor | None = None
+
+    def __repr__(self) -> str:
+        return f"%{self.number}{list(self.shape)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A call of a function or of a layer of torch.nn.
+
+    Attributes:
+        target: the function, or the layer without values.
+        key: the name under which rules know it, the same for ``torch.add``, ``Tensor.add_`` and ``+=``.
+        args, kwargs: with values in place of tensors.
+        results: the same of what it returns.
+        path: the name of the module in which the call stands.
+        source: the line of the program in which the call stands.
+        parameters: those of a layer, by their names in it.
+        records_gradients: whether the call does not stand in ``torch.no_grad()``.
+    """
+
+    target: Target
+    key: str
+    args: Arguments
+    kwargs: Options
+    results: object
+    path: str
+    source: str
+    records_gradients: bool
+    parameters: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """The layer of torch.nn that is called."""
+        assert isinstance(self.target, torch.nn.Module)
+        return self.target
+
+    @property
+    def inputs(self) -> list[Value]:
+        """The tensors of the call, in order, and the parameters behind them."""
+        return [*self.arguments, *self.parameters.values()]
+
+    @property
+    def arguments(self) -> list[Value]:
+        """The tensors of the call, in order."""
+        return [one for one in tree_flatten((self.args, dict(self.kwargs)))[0] if isinstance(one, Value)]
+
+    @property
+    def outputs(self) -> list[Value]:
+        """The tensors that it returns, in order."""
+        return [one for one in tree_flatten(self.results)[0] if isinstance(one, Value)]
+
+    def __str__(self) -> str:
+        return f"{self.key} {', '.join(map(repr, self.inputs))} in {self.path or 'the model'} ({self.source})"
+
+
+@dataclass
+class Recording:
+    """What a model computes for inputs of certain shapes.
+
+    Attributes:
+        inputs: the tensors of the call, in order.
+        nodes: the calls, in order.
+        results: what the model returns, with values in place of tensors.
+    """
+
+    inputs: list[Value]
+    nodes: list[Node] = field(default_factory=list)
+    results: object = None
+
+
+class Skeleton:
+    """A copy of a model without values, whose computation can be recorded."""
+
+    def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
+        self.device = device
+        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+        tensors: dict[int, torch.Tensor] = {}
+        self._names: dict[int, str] = {}
+        named = itertools.chain(
+            model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)
+        )
+        for name, tensor in named:
+            fake = tensors.get(id(tensor))
+            if fake is None:
+                with self._mode:
+                    fake = torch.empty_like(tensor, device=device, memory_format=torch.contiguous_format)
+                if isinstance(tensor, torch.nn.Parameter):
+                    fake = torch.nn.Parameter(fake, tensor.requires_grad)
+                tensors[id(tensor)] = fake
+                self._names[id(fake)] = name
+        self.model = copy.deepcopy(model, dict(tensors))
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Skeleton:
+        return self  # it has no values
+
+    def follow(self, model: torch.nn.Module) -> None:
+        """Take over the modes of a model's modules, and the dtypes to which it was converted."""
+        for own, module in zip(self.model.modules(), model.modules(), strict=True):
+            own.training = module.training
+            for held in ("_parameters", "_buffers"):
+                for name, tensor in vars(own)[held].items():
+                    given = vars(module)[held][name]
+                    if tensor is not None and given is not None and tensor.dtype != given.dtype:
+                        with self._mode, torch.no_grad():
+                            tensor.data = tensor.data.to(given.dtype)
+
+    def record(
+        self,
+        call: object,
+        inputs: Sequence[tuple[Sequence[int], torch.dtype]],
+        is_layer: Callable[[torch.nn.Module], bool],
+    ) -> Recording:
+        """What the model computes.
+
+        Args:
+            call: the arguments and keyword arguments of a rank, whose tensors are replaced by whole ones.
+            inputs: shapes and dtypes of the whole tensors, in order.
+            is_layer: whether a module becomes one node, and not what it calls.
+
+        Raises:
+            NotImplementedError: if what it computes depends on the values of a tensor.
+        """
+        leaves, structure = tree_flatten(call)
+        with self._mode:
+            fakes = [_input(shape, dtype, self.device) for shape, dtype in inputs]
+        rest = iter(fakes)
+        args, kwargs = tree_unflatten(
+            [next(rest) if isinstance(one, torch.Tensor) else one for one in leaves], structure
+        )
+        recorder = _Recorder(self.model, fakes, self._names, is_layer)
+        # Layers are set up without functions that look at calls, as this recorder does.
+        with torch._C._EnableTorchFunction(), torch.enable_grad(), self._mode, recorder.around_modules():
+            with recorder:
+                results = self.model(*args, **kwargs)
+            recorder.recording.results = recorder.described(results)
+        return recorder.recording
+
+
+def _input(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor that asks for gradients if it can. No leaf, so that a model may write into it."""
+    tensor = torch.empty(tuple(shape), dtype=dtype, device=device)
+    return tensor.requires_grad_().clone() if dtype.is_floating_point or dtype.is_complex else tensor
+
+
+class _Recorder(TorchFunctionMode):
+    """Writes down the functions of torch that are called within."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        inputs: Sequence[torch.Tensor],
+        names: Mapping[int, str],
+        is_layer: Callable[[torch.nn.Module], bool],
+    ) -> None:
+        super().__init__()
+        self._values: dict[int, Value] = {}
+        self._alive: list[torch.Tensor] = []  # so that no number of a tensor comes twice
+        self._names, self._is_layer = names, is_layer
+        self._paths = {id(module): path for path, module in reversed([*model.named_modules()])}
+        self._path: list[str] = []
+        self._parts: dict[int, Arguments] = {}
+        self._stale: set[int] = set()
+        self._within = False
+        self.recording = Recording([self._new(one) for one in inputs])
+
+    def _new(self, tensor: torch.Tensor, name: str = "", constant: torch.Tensor | None = None) -> Value:
+        value = Value(len(self._alive), tuple(tensor.shape), tensor.dtype, tensor.requires_grad, name, constant)
+        self._values[id(tensor)] = value
+        self._alive.append(tensor)
+        return value
+
+    def _value(self, tensor: torch.Tensor) -> Value:
+        known = self._values.get(id(tensor))
+        if id(tensor) in self._stale:
+            raise NotImplementedError(
+                f"a tensor of shape {list(tensor.shape)} is used at {_line()} after another one with the same memory "
+                "was written into; write into the tensor itself"
+            )
+        if known is not None:
+            return known
+        if id(tensor) in self._names:
+            return self._new(tensor, name=self._names[id(tensor)])
+        if isinstance(tensor, FakeTensor):
+            if tensor.constant is not None:
+                return self._new(tensor, constant=tensor.constant)
+            raise NotImplementedError(
+                f"a tensor of shape {list(tensor.shape)} comes from a function that cannot be recorded, at {_line()}"
+            )
+        return self._new(tensor, constant=tensor)
+
+    def _given(self, args: Arguments, kwargs: dict[str, object]) -> tuple[Arguments, dict[str, object]]:
+        described: tuple[Arguments, dict[str, object]] = tree_map_only(torch.Tensor, self._value, (args, kwargs))
+        return described
+
+    def described(self, structure: object) -> object:
+        """A structure with values in place of its tensors."""
+        return tree_map_only(torch.Tensor, self._value, structure)
+
+    def __torch_function__(
+        self, func: Function, types: object, args: Arguments = (), kwargs: dict[str, object] | None = None
+    ) -> object:
+        kwargs = kwargs or {}
+        if self._within:
+            return func(*args, **kwargs)
+        return self._call(func, key_of(func), func, args, kwargs)
+
+    def _call(self, run: Function, key: str, target: Target, args: Arguments, kwargs: dict[str, object]) -> object:
+        self._within = True
+        try:
+            result = run(*args, **kwargs)
+            return self._noted(key, target, args, kwargs, result)
+        except (DataDependentOutputException, GuardOnDataDependentSymNode) as error:
+            raise NotImplementedError(
+                f"{key} looks at the values of a tensor, at {_line()}; they are not known before the model runs"
+            ) from error
+        finally:
+            self._within = False
+
+    def _noted(self, key: str, target: Target, args: Arguments, kwargs: dict[str, object], result: object) -> object:
+        """The result of a call, which becomes a node if it is a tensor or if the call has written into one."""
+        given = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, torch.Tensor)]
+        results = args[0] if key in _WRITES else result
+        tensors = [one for one in tree_flatten(results)[0] if isinstance(one, torch.Tensor)]
+        if not tensors or key in _ASKS:
+            return result
+        written = [one for one in tensors if any(one is other for other in given)]
+        if written and key in _UNCHANGED:
+            return result
+        before = self._given(args, kwargs)
+        after = tree_map_only(torch.Tensor, self._new, results)
+        self._note(target, key, before, after)
+        if key == "getitem" and torch.Tensor._is_view(result):
+            self._parts[id(result)] = args
+        for one in written:
+            self._write_through(one)
+        return result
+
+    def _note(self, target: Target, key: str, given: tuple[Arguments, dict[str, object]], after: object) -> None:
+        path = self._path[-1] if self._path else ""
+        own = dict(target.named_parameters()) if isinstance(target, torch.nn.Module) else {}
+        parameters = {name: self._value(one) for name, one in own.items()}
+        node = Node(target, key, *given, after, path, _line(), torch.is_grad_enabled(), parameters)
+        self.recording.nodes.append(node)
+
+    def _write_through(self, tensor: torch.Tensor) -> None:
+        """Tensors that share memory with one that was written into have to show it, or must not be used any more."""
+        base = _base_of(tensor)
+        others = [one for one in self._alive if one is not tensor and _base_of(one) is base]
+        part = self._parts.get(id(tensor))
+        for one in {id(one): one for one in others}.values():
+            if part is not None and one is part[0]:
+                before = self._given((one, part[1], tensor), {})
+                self._note(torch.Tensor.__setitem__, "setitem", before, self._new(one))
+                self._write_through(one)
+                self._stale.discard(id(tensor))
+            else:
+                self._stale.add(id(one))
+
+    @contextlib.contextmanager
+    def around_modules(self) -> Iterator[None]:
+        """Let the modules that are layers be written down as a whole."""
+        call = torch.nn.Module.__call__
+
+        def recorded(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
+            self._path.append(self._paths.get(id(module), self._path[-1] if self._path else ""))
+            try:
+                if not self._within and self._is_layer(module):
+                    run = lambda *args, **kwargs: call(module, *args, **kwargs)  # noqa: E731
+                    return self._call(run, type(module).__name__, module, args, kwargs)
+                return call(module, *args, **kwargs)
+            finally:
+                self._path.pop()
+
+        torch.nn.Module.__call__ = recorded
+        try:
+            yield
+        finally:
+            torch.nn.Module.__call__ = call
+
+
+_ASKS = {"requires_grad", "is_leaf", "grad_fn", "grad"}
+"""What asks something of a tensor and gives none."""
+_UNCHANGED = {"requires_grad_", "contiguous", "to", "float", "double", "type", "type_as", "expand", "cpu", "squeeze"}
+"""What may return its argument as it is."""
+_WRITES = {"setitem"}
+
+
+def key_of(function: Function) -> str:
+    """The name under which rules know a function: that of ``torch.add`` for ``Tensor.add_``, ``+`` and ``+=`` too."""
+    name = getattr(function, "__name__", "")
+    if name == "__get__":
+        return str(function.__self__.__name__)  # type: ignore[attr-defined]
+    if name.startswith("__") and name.endswith("__"):
+        plain = name.strip("_")
+        if plain in ("rsub", "rdiv", "rtruediv", "rfloordiv", "rpow", "rmatmul", "rmod"):
+            return plain
+        for prefix in ("i", "r"):
+            if plain.startswith(prefix) and plain[1:] in _OPERATORS:
+                return plain[1:]
+        return plain
+    if name.endswith("_") and not name.startswith("_"):
+        name = name.rstrip("_") if name != "requires_grad_" else name
+    return name or str(resolve_name(function))
+
+
+_OPERATORS = {"add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "and", "or", "xor", "matmul", "div", "lshift",
+              "rshift"}  # fmt: skip
+
+
+def _base_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor whose memory this one shows."""
+    return torch.Tensor._base.__get__(tensor) if torch.Tensor._is_view(tensor) else tensor
+
+
+def _line() -> str:
+    """The innermost line of the program that belongs neither to torch nor to this package."""
+    own = Path(__file__).parent.parent
+    libraries = (str(Path(torch.__file__).parent), str(own), "<")
+    for frame in reversed(traceback.extract_stack()):
+        if not frame.filename.startswith(libraries):
+            return f"{Path(frame.filename).name}:{frame.lineno}: {frame.line}"
+    return "an unknown line"

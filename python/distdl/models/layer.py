@@ -1,0 +1,86 @@
+"""A layer of ours that is applied to parameters which the whole model has brought to its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+import distdl.nn
+from distdl.models.capture import Node
+from distdl.models.operation import NoRuleError, Run, Workers
+from distdl.models.table import calling
+from distdl.nn.layer import Layer
+from distdl.parameters.layout import Interval, parameter_layout
+
+
+def twin_of(module: torch.nn.Module) -> type[Layer] | None:
+    """The layer of ours that does the same as a layer of torch.nn; None for what computes something else."""
+    for kind in type(module).__mro__:
+        if kind in distdl.nn.SEQUENTIAL:
+            return distdl.nn.SEQUENTIAL[kind] if type(module).forward is kind.forward else None
+    return None
+
+
+def applied(node: Node, workers: Workers | None) -> Run:
+    """What applies a layer to a block, and to the parameters behind it. Constructing is collective."""
+    if workers is None:
+        raise NoRuleError(f"{node.key} of parameters and constants alone")
+    module = node.target
+    assert isinstance(module, torch.nn.Module)
+    kind = twin_of(module)
+    assert kind is not None
+    options = kind.options_of(module)
+    if "device" in kind.names_of_arguments():
+        options["device"] = "meta"  # its own values are never used
+    make: Callable[..., Layer] = kind
+    with parameter_layout("replicated"):
+        layer = make(workers.grid, **options)
+    layer.train(module.training)
+    return Applied(layer, node)
+
+
+class Applied:
+    """A layer with parameters that it is given in each call.
+
+    Attributes:
+        layer: the layer, without values of its own.
+        prefix: the name of the layer of torch.nn in the model, whose buffers it uses.
+    """
+
+    def __init__(self, layer: Layer, node: Node) -> None:
+        self.layer, self.prefix = layer, node.path
+        self._count = len(node.arguments)
+        self._call = calling(node, layer)
+        self._slots: list[tuple[dict[str, object], str, Sequence[Interval]]] = []
+        layer.let_parameters_stay()
+        for name in node.parameters:
+            path, _, leaf = name.rpartition(".")
+            held = vars(layer.get_submodule(path))["_parameters"]  # assigning an attribute would take a Parameter
+            self._slots.append((held, leaf, layer.layouts[name].intervals or ()))
+        self._own = [held[leaf] for held, leaf, _ in self._slots]
+
+    def use_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:
+        """Use the model's buffers in place of the layer's own."""
+        for name, _ in [*self.layer.named_buffers()]:
+            path, _, leaf = name.rpartition(".")
+            given = buffers.get(f"{self.prefix}.{name}".removeprefix("."))
+            if given is not None:
+                self.layer.get_submodule(path).register_buffer(leaf, given)
+
+    def __call__(self, *tensors: torch.Tensor) -> object:
+        """What the layer returns for its inputs, and for the whole parameters behind them."""
+        for (held, leaf, intervals), value in zip(self._slots, tensors[self._count :], strict=True):
+            held[leaf] = _cut(value, intervals)
+        try:
+            return self._call(*tensors[: self._count])
+        finally:
+            for (held, leaf, _), own in zip(self._slots, self._own, strict=True):
+                held[leaf] = own  # so that nothing keeps what the parameters are computed from
+
+
+def _cut(value: torch.Tensor, intervals: Sequence[Interval]) -> torch.Tensor:
+    for d, (start, stop) in enumerate(intervals):
+        if stop - start != value.shape[d]:
+            value = value.narrow(d, start, stop - start)
+    return value

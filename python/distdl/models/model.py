@@ -1,0 +1,193 @@
+"""A model of torch over partitions, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+from distdl.collective.construction import PartitionLike
+from distdl.collective.grid import Grid
+from distdl.models.capture import Skeleton, Value
+from distdl.models.layer import twin_of
+from distdl.models.placement import Blocks
+from distdl.models.planning import Plan
+from distdl.models.program import Program
+from distdl.models.rules import RULES
+from distdl.nn.layer import Layer
+from distdl.nn.local import Local
+from distdl.parameters.transport import ParameterTransport
+from distdl.partition import Partition
+
+__all__ = ["DistributedModel", "distribute"]
+
+_FALLBACKS = ("error", "gather")
+_MOST_PROGRAMS = 16
+
+
+def distribute(
+    model: torch.nn.Module,
+    P_x: PartitionLike,
+    plan: Mapping[str, PartitionLike] | None = None,
+    fallback: str = "error",
+) -> DistributedModel:
+    """The model over partitions: it takes blocks of the input, and gives blocks of what the sequential model gives.
+
+    Args:
+        model: any ``torch.nn.Module`` whose computation does not depend on the values of tensors. It is copied, and
+            remains as it is. The same on all ranks but for its weights, of which those of worker 0 count.
+        P_x: how the inputs are split, with as many dimensions as they have, such as ``[1, 1, 2, 2]``.
+        plan: partitions of certain modules, by their names, with wildcards.
+        fallback: what becomes of operations that cannot be split: "error" lists all of them before anything is
+            communicated, "gather" computes them on one worker.
+
+    Returns:
+        A module with the same parameters by the same names, of which each rank has its part: see
+        :func:`distdl.parameter_layout`.
+
+    Raises:
+        TypeError, ValueError: on all ranks, if an argument is not as described.
+        NotImplementedError: on all ranks, in the first call, if the model looks at the values of a tensor, or an
+            operation cannot be split.
+
+    Collective over the communicator that P_x comes from, like each call of the result.
+    """
+    return DistributedModel.from_sequential(model, P_x, plan=plan, fallback=fallback)
+
+
+class DistributedModel(Local):
+    """A model over partitions, which :func:`distdl.distribute` makes.
+
+    Shape:
+        Tensors with as many dimensions as P_x, in any blocks. What the model returns, in its own structure.
+
+    Attributes:
+        module: a copy of the model, whose parameters and buffers are this module's own.
+        program: what the last call did; None before the first call.
+    """
+
+    plan: Mapping[str, PartitionLike] | None
+    fallback: str
+    outputs = 1
+    program: Program | None
+
+    def __init__(
+        self,
+        P_x: PartitionLike,
+        module: torch.nn.Module,
+        plan: Mapping[str, PartitionLike] | None = None,
+        fallback: str = "error",
+    ) -> None:
+        Layer.__init__(self, locals())
+
+    # Constructing
+
+    def check_options(self) -> None:
+        if self.fallback not in _FALLBACKS:
+            raise ValueError(f"distribute: fallback={self.fallback!r}; it must be one of {list(_FALLBACKS)}")
+        if self.plan is not None:
+            raise NotImplementedError("distribute: plan is not supported yet")
+        super().check_options()
+        self._skeleton = Skeleton(self.__dict__["_given"], self.P_x.device)
+        self._programs: dict[tuple[object, ...], Program] = {}
+        self.program = None
+
+    @classmethod
+    def from_sequential(
+        cls, module: torch.nn.Module, P_x: PartitionLike, *partitions: PartitionLike, root: int = 0, **more: object
+    ) -> Self:
+        """The model over partitions, with the weights of one rank."""
+        make: Callable[..., Self] = cls
+        layer = make(P_x, module, **more)
+        if isinstance(module, torch.nn.Module):
+            layer.take_weights(module, root)
+        return layer
+
+    def agreeing(self) -> list[Grid]:
+        """All ranks: each of them returns the structure of the results."""
+        return [self.grid.constructing_ranks()]
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+        """Convert parameters and buffers, as ``to()`` and ``half()`` do; programs use the new ones."""
+        super()._apply(fn, recurse)
+        self._programs.clear()
+        self._distdl_is_setup = False
+        return self
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without programs, which belong to these parameters: a copy makes its own."""
+        made: dict[str, object] = {
+            "_programs": {},
+            "program": None,
+            "_parameters_in_program": [],
+            "_distdl_is_setup": False,
+        }
+        return self.__dict__ | made
+
+    @property
+    def output_partition(self) -> object:
+        """How the results of the last call are split, in the structure that the model returns.
+
+        Raises:
+            RuntimeError: before the first call.
+        """
+        if self.program is None:
+            raise RuntimeError("distribute: the output_partition is known after the first call of the model")
+        places = self.program.places
+        return tree_map_only(
+            Value,
+            lambda one: Partition.of_grid(places[one].grid(self.grid), like=self.P_x),
+            self.program.plan.recording.results,
+        )
+
+    # Call
+
+    def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
+        """Find the program of this call, or make it."""
+        leaves = [one for one in tree_flatten(input[0])[0] if isinstance(one, torch.Tensor)]
+        arrived, inputs = [], []
+        for i in range(len(leaves)):
+            sizes = self.blocks(self.grid, i)
+            arrived.append(Blocks(self.grid.ranks, tuple(map(tuple, sizes))))
+            inputs.append((arrived[i].shape, self.structure(self.grid, i)[0][1]))
+        modes = tuple(module.training for module in self.modules())
+        key = (tuple(arrived), tuple(inputs), modes, self.autocast, self._shown_call(input[0]))
+        if key not in self._programs:
+            self._programs[key] = self._planned(input[0], inputs, arrived)
+            if len(self._programs) > _MOST_PROGRAMS:
+                del self._programs[next(iter(self._programs))]
+        self.program = self._programs[key]
+        self._parameters_in_program = [self.module.get_parameter(name) for name in self.program.parameters]
+        self._transport = ParameterTransport([self.layouts[name] for name in self.program.parameters])
+
+    @staticmethod
+    def _shown_call(call: object) -> str:
+        """The arguments that are no tensors, which all ranks have compared."""
+        leaves, structure = tree_flatten(call)
+        return f"{structure} {[one for one in leaves if not isinstance(one, torch.Tensor)]}"
+
+    def _planned(
+        self, call: object, inputs: Sequence[tuple[tuple[int, ...], torch.dtype]], arrived: Sequence[Blocks]
+    ) -> Program:
+        self._skeleton.follow(self.module)
+        recording = self._skeleton.record(call, inputs, is_whole)
+        balanced = [Blocks.balanced(self.grid.ranks, self.grid.shape, shape) for shape, _ in inputs]
+        plan = Plan(recording, self.grid.among(self.grid.constructors), balanced, self.fallback)
+        return Program(plan, arrived, dict(self.module.named_buffers(remove_duplicate=False)))
+
+    def compute(self, call: object) -> object:
+        """Run the program of these tensors."""
+        assert self.program is not None
+        tensors = [one for one in tree_flatten(call)[0] if isinstance(one, torch.Tensor)]
+        return self.program(tensors, self._transport(self._parameters_in_program))
+
+    def extra_repr(self) -> str:
+        """The partition."""
+        return f"P_x={self.P_x}, fallback={self.fallback!r}"
+
+
+def is_whole(module: torch.nn.Module) -> bool:
+    """Whether a module is one operation for the rules, whatever it calls."""
+    return type(module).__name__ in RULES and twin_of(module) is not None

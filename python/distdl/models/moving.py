@@ -1,0 +1,157 @@
+"""How blocks of a tensor get to the workers that read them: by an exchange of intervals, or by a cut out of copies."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from distdl import operators
+from distdl.collective.grid import Grid
+from distdl.models.operation import Along, Reads
+from distdl.models.placement import Blocks, Copies, Placement, intervals_of, overlap
+from distdl.parameters.layout import Interval
+from distdl.parameters.transport import zero_of
+
+
+@dataclass(frozen=True)
+class Need:
+    """What the workers of an operation read of a tensor.
+
+    Attributes:
+        ranks: the workers.
+        axes: for each of their axes the dimension of the tensor that is split along it, or None: all read the same.
+        wanted: for each of these axes the (start, stop) that each worker along it reads; (0, 1) for None.
+    """
+
+    ranks: tuple[int, ...]
+    axes: tuple[int | None, ...]
+    wanted: tuple[tuple[Interval, ...], ...]
+
+    @classmethod
+    def of(cls, workers: Blocks, reads: Reads, shape: Sequence[int]) -> Need:
+        """What the workers of blocks read."""
+        axes: list[int | None] = []
+        wanted = []
+        for axis, sizes in enumerate(workers.cuts):
+            dim = next((d for d, one in enumerate(reads) if one is not None and one.dim == axis), None)
+            one = None if dim is None else reads[dim]
+            axes.append(dim)
+            if one is None:
+                wanted.append(((0, 1),) * len(sizes))
+            else:
+                wanted.append(tuple((_scaled(i, one), _scaled(j, one)) for i, j in intervals_of(sizes)))
+        return cls(workers.ranks, tuple(axes), tuple(wanted))
+
+    def box(self, rank: int, shape: Sequence[int]) -> tuple[Interval, ...] | None:
+        """The box that a rank reads of a tensor of this shape."""
+        if rank not in self.ranks:
+            return None
+        place = [*itertools.product(*(range(len(along)) for along in self.wanted))][self.ranks.index(rank)]
+        box = [(0, n) for n in shape]
+        for axis, dim in enumerate(self.axes):
+            if dim is not None:
+                box[dim] = self.wanted[axis][place[axis]]
+        return tuple(box)
+
+
+def _scaled(i: int, along: Along) -> int:
+    scaled = i * along.scale
+    assert scaled.denominator == 1
+    return scaled.numerator
+
+
+def received(source: Placement, need: Need, shape: Sequence[int]) -> dict[int, int]:
+    """How many elements each rank receives from others."""
+    if isinstance(source, Copies):
+        return {}
+    counts = {}
+    for rank in need.ranks:
+        box = need.box(rank, shape)
+        assert box is not None
+        own = source.block(rank)
+        total = 1
+        for start, stop in box:
+            total *= max(0, stop - start)
+        counts[rank] = total - (overlap(box, own) if own is not None else 0)
+    return {rank: count for rank, count in counts.items() if count}
+
+
+class Move:
+    """Brings a tensor from where its blocks are to the workers that read it.
+
+    Constructing and calling are collective over the constructors of `like`.
+    """
+
+    def __init__(self, name: str, source: Placement, need: Need, shape: Sequence[int], like: Grid) -> None:
+        self._box = need.box(like.me, shape)
+        self._narrow = isinstance(source, Copies)
+        whole = [d for d in range(len(shape)) if d not in need.axes]
+        self._order = [d for d in need.axes if d is not None] + whole
+        self._inserted = [axis for axis, dim in enumerate(need.axes) if dim is None]
+        self._back = [self._order.index(d) for d in range(len(shape))]
+        self._dims = len(need.axes) + len(whole)
+        if isinstance(source, Blocks):
+            x = self._as_seen(source, need, whole, like)
+            splits = [len(along) for along in need.wanted] + [1] * len(whole)
+            y = like.related(need.ranks, splits)
+            wanted = [[*along] for along in need.wanted] + [[(0, shape[d])] for d in whole]
+            self._operator = operators.interval_exchange(name, x, y, wanted)
+
+    @staticmethod
+    def is_needed(source: Placement, need: Need, shape: Sequence[int]) -> bool:
+        """Whether any rank reads anything but exactly what it has."""
+        if isinstance(source, Copies):
+            return True
+        return set(source.ranks) != set(need.ranks) or any(
+            source.block(rank) != need.box(rank, shape) for rank in need.ranks
+        )
+
+    @staticmethod
+    def _as_seen(source: Blocks, need: Need, whole: list[int], like: Grid) -> Grid:
+        """The grid of the source with dimensions in the order of the workers' axes."""
+        dims = [*need.axes, *whole]
+        splits = [1 if d is None else source.splits[d] for d in dims]
+        ranks = []
+        own = like.related(source.ranks, source.splits)
+        for place in itertools.product(*map(range, splits)):
+            index = [0] * len(source.splits)
+            for d, at in zip(dims, place, strict=True):
+                if d is not None:
+                    index[d] = at
+            ranks.append(source.ranks[own.worker(index)])
+        return like.related(ranks, splits)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """This worker's box; a tensor without elements on ranks that read nothing."""
+        if self._narrow:
+            return self._cut_out(x)
+        if x.dim() == len(self._order):
+            x = x.permute(self._order)
+            for axis in self._inserted:
+                x = x.unsqueeze(axis)
+        y = self._operator(x)
+        if self._box is None:
+            return y
+        for axis in reversed(self._inserted):
+            y = y.squeeze(axis)
+        return y.permute(self._back)
+
+    def _cut_out(self, x: torch.Tensor) -> torch.Tensor:
+        if self._box is None:
+            return nothing([x])
+        for d, (start, stop) in enumerate(self._box):
+            if stop - start != x.shape[d]:
+                x = x.narrow(d, start, stop - start)
+        return x
+
+
+def nothing(inputs: Sequence[torch.Tensor], dtype: torch.dtype | None = None) -> torch.Tensor:
+    """The result on a rank that has no part of it, connected with the inputs as it is on the others."""
+    result = inputs[0].new_zeros(0, dtype=dtype)
+    for one in inputs:
+        if one.requires_grad:
+            result = result + zero_of(one)
+    return result

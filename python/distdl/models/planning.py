@@ -1,0 +1,211 @@
+"""Where each value of a recorded computation is, and which exchanges bring it to who reads it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from distdl.collective.grid import Grid
+from distdl.models.capture import Node, Recording, Value
+from distdl.models.moving import Move, Need, received
+from distdl.models.operation import NoRuleError, Operation, Reads, Workers
+from distdl.models.placement import COPIES, Blocks, Placement, sizes_of, ways_to_split
+from distdl.models.rules import RULES
+from distdl.models.table import calling, whole
+
+_MOST_CANDIDATES = 64
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A node, with the workers that compute it and what has to be brought to them.
+
+    Attributes:
+        operation: as its rule describes it.
+        workers: those that compute, each a block; COPIES if each worker computes all.
+        needs: for each input what the workers read, None where they have it already.
+        sources: where each input is.
+    """
+
+    node: Node
+    operation: Operation
+    workers: Placement
+    needs: tuple[Need | None, ...]
+    sources: tuple[Placement, ...]
+
+
+class Plan:
+    """The placements of all values of a recording.
+
+    Nothing is communicated or constructed here; every rank finds the same.
+
+    Args:
+        base: the workers.
+        inputs: where the inputs are.
+        fallback: "gather" lets one worker compute what no rule splits.
+        partitions: those that the user wants for modules, by name.
+
+    Raises:
+        NotImplementedError: that lists every call without a rule.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        base: Grid,
+        inputs: Sequence[Placement],
+        fallback: str = "error",
+        partitions: Mapping[str, Grid] | None = None,
+    ) -> None:
+        self.base = base
+        self.recording = recording
+        self.placements: dict[Value, Placement] = dict(zip(recording.inputs, inputs, strict=True))
+        self.steps: list[Planned] = []
+        self.gathered: list[Node] = []
+        operations = self._operations(fallback)
+        for node, operation in zip(recording.nodes, operations, strict=True):
+            self._place(node, operation)
+
+    def _operations(self, fallback: str) -> list[Operation]:
+        operations, missing = [], []
+        for node in self.recording.nodes:
+            try:
+                if node.key not in RULES:
+                    raise NoRuleError("no rule")
+                operations.append(RULES[node.key](node))
+            except NoRuleError as reason:
+                if fallback == "gather":
+                    self.gathered.append(node)
+                    operations.append(on_one_worker(node))
+                else:
+                    missing.append(f"  {node}: {reason}")
+        if missing:
+            lines = "\n".join(missing)
+            raise NotImplementedError(
+                f"distribute: {len(missing)} calls cannot be split:\n{lines}\nfallback='gather' computes them on one "
+                "worker; distdl.models.rule registers a rule"
+            )
+        return operations
+
+    def _place(self, node: Node, operation: Operation) -> None:
+        sources = tuple(self.placement(one) for one in node.inputs)
+        if all(source is COPIES or reads is None for source, reads in zip(sources, operation.reads, strict=True)):
+            self.steps.append(Planned(node, operation, COPIES, (None,) * len(sources), sources))
+            self.placements.update(dict.fromkeys(node.outputs, COPIES))
+            return
+        workers = self._workers(node, operation, sources)
+        needs: list[Need | None] = []
+        for one, reads, source in zip(node.inputs, operation.reads, sources, strict=True):
+            if reads is None or (source is COPIES and all(along is None for along in reads)):
+                needs.append(None)
+                continue
+            need = Need.of(workers, reads, one.shape)
+            needs.append(need if Move.is_needed(source, need, one.shape) else None)
+        self.steps.append(Planned(node, operation, workers, tuple(needs), sources))
+        for value, place in zip(node.outputs, self._results(node, operation, workers), strict=True):
+            self.placements[value] = place
+
+    def placement(self, value: Value) -> Placement:
+        """Where a value is; parameters, buffers and constants are on each worker."""
+        return self.placements.get(value, COPIES)
+
+    def _results(self, node: Node, operation: Operation, workers: Blocks) -> list[Blocks]:
+        if operation.places is not None:
+            places = operation.places(Workers(workers.grid(self.base), workers, self.base.me))
+            return list(places) if isinstance(places, list) else [places] * len(node.outputs)
+        found = []
+        for value in node.outputs:
+            cuts = tuple(
+                sizes if len(sizes) > 1 or sum(sizes) == n else (n,)
+                for sizes, n in zip(workers.cuts, value.shape, strict=True)
+            )
+            found.append(Blocks(workers.ranks, cuts))
+        return found
+
+    # Who computes
+
+    def _workers(self, node: Node, operation: Operation, sources: Sequence[Placement]) -> Blocks:
+        """The candidate that moves the least, where what workers wait for each other counts as well."""
+        stays = []
+        for reads, source in zip(operation.reads, sources, strict=True):
+            if isinstance(source, Blocks) and reads is not None:
+                for one in dict.fromkeys((source, without_empty(source))):
+                    found = staying(operation, reads, one)
+                    if found is not None:
+                        stays.append(found)
+        stays = list(dict.fromkeys(stays))
+        full = [one for one in stays if len(one.ranks) == self.base.size]
+        for one in full:
+            if not self._received(node, operation, sources, one):
+                return one
+        most = [
+            min(self.base.size, n // operation.units.get(d, 1)) if d in operation.splittable else 1
+            for d, n in enumerate(operation.shape)
+        ]
+        spread = []
+        for splits in ways_to_split(self.base.size, most):
+            cuts = tuple(
+                sizes_of(n, p, operation.units.get(d, 1))
+                for d, (n, p) in enumerate(zip(operation.shape, splits, strict=True))
+            )
+            spread.append(Blocks(self.base.ranks[: math.prod(splits)], cuts))
+            if len(spread) == _MOST_CANDIDATES:
+                break
+        return min([*stays, *spread], key=lambda one: self._cost(node, operation, sources, one))
+
+    def _received(self, node: Node, operation: Operation, sources: Sequence[Placement], workers: Blocks) -> int:
+        return sum(
+            sum(received(source, Need.of(workers, reads, one.shape), one.shape).values())
+            for one, reads, source in zip(node.inputs, operation.reads, sources, strict=True)
+            if reads is not None
+        )
+
+    def _cost(self, node: Node, operation: Operation, sources: Sequence[Placement], workers: Blocks) -> float:
+        """Elements that travel, and those that are computed while other workers have nothing to do."""
+        idle = workers.largest() * self.base.size - math.prod(operation.shape)
+        return self._received(node, operation, sources, workers) + idle
+
+
+def without_empty(blocks: Blocks) -> Blocks:
+    """The same without workers that have nothing because a dimension has one block with elements."""
+    kept = []
+    for sizes in blocks.cuts:
+        full = [i for i, n in enumerate(sizes) if n]
+        kept.append(full if len(full) == 1 else list(range(len(sizes))))
+    places = dict(zip(itertools.product(*map(range, blocks.splits)), blocks.ranks, strict=True))
+    cuts = tuple(tuple(sizes[i] for i in along) for sizes, along in zip(blocks.cuts, kept, strict=True))
+    return Blocks(tuple(places[place] for place in itertools.product(*kept)), cuts)
+
+
+def staying(operation: Operation, reads: Reads, source: Blocks) -> Blocks | None:
+    """The workers that have what they read of an input already; None if the operation cannot be split so."""
+    cuts: list[tuple[int, ...]] = [(n,) for n in operation.shape]
+    axes: dict[int, int] = {}
+    for d, sizes in enumerate(source.cuts):
+        along = reads[d]
+        if len(sizes) == 1:
+            continue
+        if along is None or along.dim not in operation.splittable:
+            return None
+        scaled = [n / along.scale for n in sizes]
+        unit = operation.units.get(along.dim, 1)
+        if any(n.denominator != 1 or n.numerator % unit for n in scaled):
+            return None
+        cuts[along.dim] = tuple(n.numerator for n in scaled)
+        axes[along.dim] = d
+    places = dict(zip(itertools.product(*map(range, source.splits)), source.ranks, strict=True))
+    ranks = []
+    for place in itertools.product(*(range(len(sizes)) for sizes in cuts)):
+        index = [0] * len(source.splits)
+        for axis, d in axes.items():
+            index[d] = place[axis]
+        ranks.append(places[tuple(index)])
+    return Blocks(tuple(ranks), tuple(cuts))
+
+
+def on_one_worker(node: Node) -> Operation:
+    """An operation of which nothing is split."""
+    call = calling(node)
+    return Operation(node.outputs[0].shape, tuple(whole(one) for one in node.inputs), lambda workers: call, frozenset())

@@ -1,0 +1,199 @@
+"""A planned computation with all that it needs: exchanges, layers and functions, one behind the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from distdl.models.capture import Value
+from distdl.models.layer import Applied
+from distdl.models.moving import Move, Need, nothing
+from distdl.models.operation import Run, Workers
+from distdl.models.placement import COPIES, Blocks, Placement
+from distdl.models.planning import Plan, Planned
+
+Step = tuple[Run, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""What runs, the numbers of its inputs, of its outputs, and of what nobody uses any more afterwards."""
+
+
+class Program:
+    """What a rank does for a call of the model.
+
+    Args:
+        plan: what is computed where.
+        arrived: where the inputs of a call are, if not where the plan has them.
+        root: the model over partitions, whose parameters and buffers are used.
+
+    Constructing and calling are collective over the workers of the plan.
+    """
+
+    def __init__(self, plan: Plan, arrived: Sequence[Placement], buffers: Mapping[str, torch.Tensor]) -> None:
+        self.plan = plan
+        self._like, recording = plan.base, plan.recording
+        self._moves: dict[tuple[Value, Need], int] = {}
+        self._steps: list[Step] = []
+        self._count = 0
+        self._slots: dict[Value, int] = {}
+        self.inputs = [self._slot(one) for one in recording.inputs]
+        for one, source in zip(recording.inputs, arrived, strict=True):
+            self._bring(one, source)
+        self.parameters: list[str] = []
+        self._fixed: list[tuple[int, torch.Tensor]] = []
+        self._given: list[int] = []
+        used = dict.fromkeys(one for step in plan.steps for one in step.node.inputs)
+        results, self._structure = tree_flatten(recording.results)
+        used.update(dict.fromkeys(one for one in results if isinstance(one, Value)))
+        for one in used:
+            if one not in self._slots and one not in plan.placements:
+                self._provide(one, buffers)
+        for step in plan.steps:
+            self._append(step, buffers)
+        self.places = {one: self._owned(one) for one in results if isinstance(one, Value)}
+        self._results = [(self._slots[one], None) if isinstance(one, Value) else (None, one) for one in results]
+        self._forget_early()
+
+    def _slot(self, value: Value) -> int:
+        if value not in self._slots:
+            self._slots[value] = self._new()
+        return self._slots[value]
+
+    def _new(self) -> int:
+        self._count += 1
+        return self._count - 1
+
+    def _provide(self, value: Value, buffers: Mapping[str, torch.Tensor]) -> None:
+        """A parameter, a buffer or a constant."""
+        slot = self._slot(value)
+        if value.constant is not None:
+            self._fixed.append((slot, value.constant))
+        elif value.name in buffers:
+            self._fixed.append((slot, buffers[value.name]))
+        else:
+            self.parameters.append(value.name)
+            self._given.append(slot)
+
+    def _bring(self, value: Value, source: Placement) -> None:
+        """Bring an input from where a call has it to where the plan has it."""
+        wanted = self.plan.placement(value)
+        if source == wanted:
+            return
+        assert isinstance(wanted, Blocks)
+        dims = range(len(value.shape))
+        need = Need(wanted.ranks, tuple(dims), wanted.intervals)
+        self._steps.append(
+            (
+                Move("distribute", source, need, value.shape, self._like),
+                (self._slots[value],),
+                (self._slots[value],),
+                (),
+            )
+        )
+
+    def _owned(self, value: Value) -> Blocks:
+        """Where a result is. Of copies the first worker's counts, so that each element is in one block."""
+        place = self.plan.placement(value)
+        if isinstance(place, Blocks):
+            return place
+        first = Blocks.balanced(self._like.ranks[:1], (1,) * len(value.shape), value.shape)
+        need = Need(first.ranks, tuple(range(len(value.shape))), first.intervals)
+        move = Move("distribute", place, need, value.shape, self._like)
+        self._steps.append((move, (self._slots[value],), (self._slots[value],), ()))
+        return first
+
+    def _append(self, step: Planned, buffers: Mapping[str, torch.Tensor]) -> None:
+        node = step.node
+        inputs = []
+        for value, need, source in zip(node.inputs, step.needs, step.sources, strict=True):
+            slot = self._slots[value]
+            if need is not None:
+                key = (value, need)
+                if key not in self._moves:
+                    self._moves[key] = self._new()
+                    move = Move(f"distribute({node.key})", source, need, value.shape, self._like)
+                    self._steps.append((move, (slot,), (self._moves[key],), ()))
+                slot = self._moves[key]
+            inputs.append(slot)
+        outputs = tuple(self._slot(one) for one in node.outputs)
+        run = self._run(step, buffers)
+        self._steps.append((run, tuple(inputs), outputs, ()))
+
+    def _run(self, step: Planned, buffers: Mapping[str, torch.Tensor]) -> Run:
+        node, workers = step.node, step.workers
+        if workers is COPIES:
+            run = step.operation.make(None)
+            member = self._like.active
+        else:
+            assert isinstance(workers, Blocks)
+            run = step.operation.make(Workers(workers.grid(self._like), workers, self._like.me))
+            member = self._like.me in workers.ranks
+        if isinstance(run, Applied):
+            run.use_buffers(buffers)
+        several = len(node.outputs)
+        if not member:
+            return _without_part(node.outputs)
+        call = run
+        if not node.records_gradients:
+
+            def call(*x: torch.Tensor) -> object:
+                with torch.no_grad():
+                    return run(*x)
+
+        if several == 1 and isinstance(node.results, Value):
+            return call
+
+        def flat(*x: torch.Tensor) -> object:
+            found = [one for one in tree_flatten(call(*x))[0] if isinstance(one, torch.Tensor)]
+            return found if several > 1 else found[0]
+
+        return flat
+
+    def _forget_early(self) -> None:
+        """Note behind which step each value is used no more."""
+        kept = {slot for slot, _ in self._results if slot is not None}
+        steps, seen = [], set(kept)
+        for run, inputs, outputs, _ in reversed(self._steps):
+            last = tuple(slot for slot in dict.fromkeys((*inputs, *outputs)) if slot not in seen)
+            seen.update(last)
+            seen.difference_update(set(outputs) - set(inputs) - kept)
+            steps.append((run, inputs, outputs, last))
+        self._steps = steps[::-1]
+
+    def __call__(self, inputs: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]) -> object:
+        """The results of a call, in the structure that the model returns."""
+        values: list[object] = [None] * self._count
+        for slot, one in zip(self.inputs, inputs, strict=True):
+            values[slot] = one
+        for slot, one in zip(self._given, parameters, strict=True):
+            values[slot] = one
+        for slot, one in self._fixed:
+            values[slot] = one
+        for run, reads, writes, last in self._steps:
+            result = run(*[values[slot] for slot in reads])
+            if len(writes) == 1:
+                values[writes[0]] = result
+            else:
+                for slot, one in zip(writes, cast(list[object], result), strict=True):
+                    values[slot] = one
+            for slot in last:
+                values[slot] = None
+        return tree_unflatten(
+            [fixed if slot is None else values[slot] for slot, fixed in self._results], self._structure
+        )
+
+
+def _without_part(outputs: Sequence[Value]) -> Run:
+    """What a rank does for a node that other ranks compute: its results depend on the inputs as theirs do."""
+
+    def one(value: Value, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        if not inputs:
+            return torch.zeros(0, dtype=value.dtype)
+        if value.is_differentiable:
+            return nothing(inputs)
+        return nothing([x.detach() for x in inputs], value.dtype)
+
+    if len(outputs) == 1:
+        return lambda *inputs: one(outputs[0], inputs)
+    return lambda *inputs: [one(value, inputs) for value in outputs]

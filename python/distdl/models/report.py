@@ -1,0 +1,184 @@
+"""What a model over partitions does, operation by operation: a table, and a picture of its exchanges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from distdl.models.capture import Value
+from distdl.models.model import DistributedModel
+from distdl.models.moving import received
+from distdl.models.placement import Blocks, Placement
+from distdl.models.planning import Plan, Planned
+
+__all__ = ["Report", "report"]
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Row:
+    """An operation of the model.
+
+    Attributes:
+        path: the module in which it stands.
+        operation: its name.
+        shape: of its first result, as a whole.
+        splits: into how many blocks each dimension of it is cut; None for copies on each worker.
+        workers: how many ranks compute it.
+        sent: bytes that travel to them, in all, in a forward pass. As many travel back in a backward pass.
+        memory: bytes of the largest block of its results.
+        gathered: whether it is computed on one worker for lack of a rule.
+    """
+
+    path: str
+    operation: str
+    shape: tuple[int, ...]
+    splits: tuple[int, ...] | None
+    workers: int
+    sent: int
+    memory: int
+    gathered: bool
+
+
+@dataclass(frozen=True)
+class Report:
+    """The operations of a model in order, for inputs of certain shapes.
+
+    Printed, it is a table. :meth:`picture` draws it.
+
+    Attributes:
+        rows: the operations.
+        parameters: bytes of the parameters, which travel to each worker in a forward pass.
+        workers: the number of workers.
+    """
+
+    rows: Sequence[Row]
+    parameters: int
+    workers: int
+
+    @property
+    def sent(self) -> int:
+        """Bytes that travel in a forward pass, without parameters and the halos of windows."""
+        return sum(row.sent for row in self.rows)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the largest blocks of all results, which a backward pass may need."""
+        return sum(row.memory for row in self.rows)
+
+    def __str__(self) -> str:
+        table = [("module", "operation", "shape", "blocks", "MiB sent", "MiB a rank")]
+        for row in self.rows:
+            blocks = "on each" if row.splits is None else "x".join(map(str, row.splits)) or "one"
+            if row.gathered:
+                blocks += " (gathered)"
+            shape = "x".join(map(str, row.shape)) or "scalar"
+            table.append((row.path, row.operation, shape, blocks, _mib(row.sent), _mib(row.memory)))
+        table.append(("", f"{len(self.rows)} operations", "", "", _mib(self.sent), _mib(self.memory)))
+        widths = [max(len(line[i]) for line in table) for i in range(6)]
+        lines = []
+        for line in table:
+            left = [cell.ljust(width) for cell, width in zip(line[:4], widths, strict=False)]
+            right = [cell.rjust(width) for cell, width in zip(line[4:], widths[4:], strict=True)]
+            lines.append("  ".join([*left, *right]))
+        rule = "-" * len(lines[0])
+        parameters = f"parameters: {_mib(self.parameters)} MiB, to each of {self.workers} workers"
+        return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1], parameters])
+
+    def picture(self, path: str | Path) -> None:
+        """Draw the operations as an SVG file: a bar each, one column a worker, and a mark where data travels."""
+        Path(path).write_text(_drawn(self))
+
+
+def report(model: DistributedModel) -> Report:
+    """What a model over partitions does in a call like the last one.
+
+    Raises:
+        TypeError: if the model is none that :func:`distdl.distribute` has made.
+        RuntimeError: before the first call.
+
+    Every rank may ask for itself.
+    """
+    if not isinstance(model, DistributedModel):
+        raise TypeError(
+            f"report: the model is of type {type(model).__name__}; distdl.distribute makes models to report on"
+        )
+    if model.program is None:
+        raise RuntimeError("report: the model has to be called before; only then are its shapes known")
+    plan = model.program.plan
+    named = dict(model.layouts)
+    sizes = {name: model.module.get_parameter(name).element_size() for name in model.program.parameters}
+    parameters = sum(math.prod(named[name].shape) * size for name, size in sizes.items())
+    brought: set[object] = set()
+    return Report([_row(plan, step, brought) for step in plan.steps], parameters, plan.base.size)
+
+
+def _row(plan: Plan, step: Planned, brought: set[object]) -> Row:
+    node, sent = step.node, 0
+    for value, need, source in zip(node.inputs, step.needs, step.sources, strict=True):
+        if need is not None and (value, need) not in brought:
+            brought.add((value, need))
+            sent += sum(received(source, need, value.shape).values()) * value.dtype.itemsize
+    first = plan.placement(node.outputs[0])
+    return Row(
+        path=node.path,
+        operation=node.key,
+        shape=node.outputs[0].shape,
+        splits=first.splits if isinstance(first, Blocks) else None,
+        workers=len(step.workers.ranks) if isinstance(step.workers, Blocks) else plan.base.size,
+        sent=sent,
+        memory=sum(_largest(plan.placement(one), one) for one in node.outputs),
+        gathered=node in plan.gathered,
+    )
+
+
+def _largest(place: Placement, value: Value) -> int:
+    elements = place.largest() if isinstance(place, Blocks) else math.prod(value.shape)
+    return elements * value.dtype.itemsize
+
+
+def _mib(count: int) -> str:
+    return f"{count / _MIB:.2f}" if count else "-"
+
+
+# The picture
+
+_LINE, _LEFT, _WIDTH = 16, 430, 260
+
+
+def _drawn(shown: Report) -> str:
+    most = max([row.memory for row in shown.rows] + [1])
+    height = _LINE * (len(shown.rows) + 3)
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + _WIDTH + 220}" height="{height}" '
+        'font-family="monospace" font-size="11">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        _text(8, 1, "module"),
+        _text(_LEFT - 150, 1, "operation"),
+        _text(_LEFT, 1, "memory a rank"),
+        _text(_LEFT + _WIDTH + 10, 1, "blocks; MiB sent"),
+    ]
+    for i, row in enumerate(shown.rows, start=2):
+        width = max(1, round(_WIDTH * row.memory / most))
+        color = "#999999" if row.splits is None else "#d62728" if row.gathered else "#1f77b4"
+        lines.append(f'<rect x="{_LEFT}" y="{i * _LINE - 10}" width="{width}" height="11" fill="{color}"/>')
+        lines.append(_text(8, i, row.path[-36:]))
+        lines.append(_text(_LEFT - 150, i, row.operation[:20]))
+        blocks = "on each" if row.splits is None else "x".join(map(str, row.splits)) or "one"
+        sent = f"; {_mib(row.sent)} sent" if row.sent else ""
+        lines.append(_text(_LEFT + _WIDTH + 10, i, blocks + sent, "#d95f02" if row.sent else "black"))
+        if row.sent:
+            lines.append(
+                f'<line x1="0" x2="{_LEFT + _WIDTH}" y1="{i * _LINE - 12}" y2="{i * _LINE - 12}" stroke="#d95f02"/>'
+            )
+    total = f"{len(shown.rows)} operations, {_mib(shown.sent)} MiB sent, {_mib(shown.parameters)} MiB of parameters"
+    lines.append(_text(8, len(shown.rows) + 2.3, total))
+    return "\n".join([*lines, "</svg>"])
+
+
+def _text(x: float, line: float, text: str, color: str = "black") -> str:
+    return f'<text x="{x}" y="{line * _LINE}" fill="{color}">{escape(text)}</text>'

@@ -1,0 +1,30 @@
+"""The table of operations that can be computed in blocks, one module a family.
+
+A rule looks at a recorded call and says what each worker reads for its block of the result: see
+:class:`distdl.models.operation.Operation`.
+"""
+
+from distdl.models.rules import (
+    attention,
+    constants,
+    indexing,
+    layers,
+    matrices,
+    pointwise,
+    reductions,
+    shapes,
+)
+from distdl.models.table import RULES, rule
+
+__all__ = [
+    "RULES",
+    "attention",
+    "constants",
+    "indexing",
+    "layers",
+    "matrices",
+    "pointwise",
+    "reductions",
+    "rule",
+    "shapes",
+]

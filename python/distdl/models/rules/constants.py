@@ -1,0 +1,31 @@
+"""Tensors made of nothing: each worker makes all of it."""
+
+from __future__ import annotations
+
+from distdl.models.capture import Node
+from distdl.models.operation import NoRuleError, Operation
+from distdl.models.table import calling, rule, whole
+
+
+@rule(
+    "arange", "empty", "eye", "full", "linspace", "logspace", "ones", "tensor", "zeros", "as_tensor", "scalar_tensor",
+    "new_empty", "new_full", "new_ones", "new_tensor", "new_zeros", "tril_indices", "triu_indices",
+    "hann_window", "meshgrid",
+)  # fmt: skip
+def made(node: Node) -> Operation:
+    """Made on each worker; of a tensor that is given, only dtype and device count."""
+    call = calling(node)
+    shape = node.outputs[0].shape
+    reads = tuple(whole(one) if node.key in _OF_VALUES else None for one in node.inputs)
+    return Operation(shape, reads, lambda workers: call, frozenset())
+
+
+_OF_VALUES = ("as_tensor", "meshgrid", "new_tensor", "tensor")
+
+
+@rule(
+    "bernoulli", "normal", "uniform", "rand", "randn", "rand_like", "randn_like", "randint", "randperm", "exponential"
+)
+def random(node: Node) -> Operation:
+    """Random numbers that each worker draws alike."""
+    raise NoRuleError(f"{node.key} draws random numbers")

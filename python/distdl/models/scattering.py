@@ -1,0 +1,88 @@
+"""Whole tensors of one rank in blocks, and back."""
+
+from __future__ import annotations
+
+from operator import index
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from distdl import operators
+from distdl.collective.construction import PartitionLike, constructing, constructor, is_partition, tell
+from distdl.collective.grid import Grid
+from distdl.structure import zero_volume_tensor
+
+__all__ = ["gather", "scatter"]
+
+
+@constructor
+def scatter(x: torch.Tensor | None, P_x: PartitionLike, root: int = 0) -> torch.Tensor:
+    """The balanced blocks of a tensor that one rank has.
+
+    Args:
+        x: on the root a tensor with as many dimensions as P_x; on other ranks None, or a tensor that does not count.
+        P_x: the partition of the result.
+        root: a rank of the communicator that P_x comes from.
+
+    Returns:
+        This worker's block; zero volume on ranks outside of P_x. Its gradients come back together on the root.
+
+    Raises:
+        TypeError, ValueError: on all ranks, if an argument is not as described.
+
+    Collective over the communicator that P_x comes from.
+    """
+    grid, at = _with_root("scatter", P_x, root, _problem_of_input(x))
+    given = x if at.active and x is not None else zero_volume_tensor()
+    return operators.repartition(at, grid, preserve_batch=False)(given)
+
+
+@constructor
+def gather(y: object, P_y: object, root: int = 0) -> object:
+    """The whole of a tensor in blocks, on one rank.
+
+    Args:
+        y: a tensor in blocks, or a structure of tensors, such as a model of :func:`distdl.distribute` returns.
+        P_y: its partition, or the same structure of partitions, such as the model's ``output_partition``.
+        root: a rank of the communicator that the partitions come from.
+
+    Returns:
+        The whole on the root, zero volume on all other ranks, in the same structure. Differentiable: on the root
+        gradients begin, and each worker receives those of its block.
+
+    Raises:
+        TypeError, ValueError: on all ranks, if an argument is not as described.
+
+    Collective over the communicator that the partitions come from.
+    """
+    leaves, structure = tree_flatten(y)
+    partitions = tree_flatten(P_y, is_leaf=is_partition)[0]
+    tensors = [one for one in leaves if isinstance(one, torch.Tensor)]
+    found = [one for one in partitions if is_partition(one)]
+    if len(tensors) != len(found):
+        problem = TypeError(f"gather: {len(tensors)} tensors and {len(found)} partitions")
+        tell("gather", problem, found)
+        raise problem
+    wholes = []
+    for tensor, P in zip(tensors, found, strict=True):
+        grid, at = _with_root("gather", P, root, None)
+        wholes.append(operators.repartition(grid, at, preserve_batch=False)(tensor))
+    rest = iter(wholes)
+    return tree_unflatten([next(rest) if isinstance(one, torch.Tensor) else one for one in leaves], structure)
+
+
+def _problem_of_input(x: object) -> Exception | None:
+    if x is not None and not isinstance(x, torch.Tensor):
+        return TypeError(f"scatter: x is of type {type(x).__name__}; it has to be a torch.Tensor")
+    return None
+
+
+def _with_root(name: str, P: PartitionLike, root: int, problem: Exception | None) -> tuple[Grid, Grid]:
+    """The grid of a partition, and that of the root alone with as many dimensions."""
+    with constructing(name, {"P": P}, {"root": root}) as (grid,):
+        if problem is not None:
+            raise problem
+        at = index(root)
+        if grid.known and at not in grid.constructors:
+            raise ValueError(f"{name}: root={at} is none of the ranks {list(grid.constructors)}")
+    return grid, grid.related([at], (1,) * grid.dim)

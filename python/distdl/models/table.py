@@ -1,0 +1,92 @@
+"""The table of rules, and what most of them are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from distdl.models.capture import Node, Value
+from distdl.models.operation import Along, Operation, Reads, Run, Workers
+
+Rule = Callable[[Node], Operation]
+RULES: dict[str, Rule] = {}
+"""By the name of a function, the same for ``torch.add``, ``Tensor.add_`` and ``+=``, or of a class of torch.nn."""
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """A decorator for the rule of the functions, or the classes of torch.nn, with these names."""
+
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def calling(node: Node, function: Run | None = None, replaced: dict[int, object] | None = None) -> Run:
+    """The call with tensors in place of values.
+
+    Args:
+        function: in place of the node's own.
+        replaced: arguments by their positions, in place of those of the node.
+    """
+    target = function or node.target
+    args = [(replaced or {}).get(i, one) for i, one in enumerate(node.args)]
+    leaves, structure = tree_flatten((tuple(args), dict(node.kwargs)))
+    slots = [i for i, one in enumerate(leaves) if isinstance(one, Value)]
+    if not node.kwargs and not any(isinstance(one, list | tuple | dict | slice) for one in args):
+        template = list(leaves)
+
+        def on_positions(*tensors: torch.Tensor) -> object:
+            filled = template.copy()
+            for slot, tensor in zip(slots, tensors, strict=False):
+                filled[slot] = tensor
+            return target(*filled)
+
+        return on_positions
+
+    def on_structure(*tensors: torch.Tensor) -> object:
+        filled = list(leaves)
+        for slot, tensor in zip(slots, tensors, strict=False):
+            filled[slot] = tensor
+        own, named = tree_unflatten(filled, structure)
+        return target(*own, **named)
+
+    return on_structure
+
+
+def same(dims: int) -> Reads:
+    """Each dimension is split as that of the result."""
+    return tuple(Along(d) for d in range(dims))
+
+
+def whole(value: Value) -> Reads:
+    """Each worker reads all of it."""
+    return (None,) * len(value.shape)
+
+
+def broadcast(value: Value, shape: Sequence[int]) -> Reads:
+    """As torch broadcasts: dimensions are counted from the end, and one of size 1 is read by everybody."""
+    first = len(shape) - len(value.shape)
+    return tuple(None if n == 1 != shape[first + d] else Along(first + d) for d, n in enumerate(value.shape))
+
+
+def local(node: Node, reads: Sequence[Reads], but: Iterable[int] = (), run: Run | None = None) -> Operation:
+    """An operation that works on each block by itself, split in any dimension of the result but some."""
+    shape = node.outputs[0].shape
+    call = run or calling(node)
+    kept = frozenset(range(len(shape))) - {d % len(shape) for d in but}
+    return Operation(shape, tuple(reads), lambda workers: call, kept)
+
+
+def argument(node: Node, position: int, name: str, default: object = None) -> Any:
+    """An argument of a call, by its position or by its name."""
+    return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
+
+
+def in_blocks(make: Callable[[Workers], Run], copies: Run) -> Callable[[Workers | None], Run]:
+    """What computes a block, or copies."""
+    return lambda workers: copies if workers is None else make(workers)
