@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-from distdl.collective.construction import PartitionLike
+from distdl.collective.construction import PartitionLike, constructor
 from distdl.collective.grid import Grid
 from distdl.models.capture import Skeleton, Value
 from distdl.models.layer import twin_of
@@ -27,6 +27,7 @@ _FALLBACKS = ("error", "gather")
 _MOST_PROGRAMS = 16
 
 
+@constructor
 def distribute(
     model: torch.nn.Module,
     P_x: PartitionLike,
