@@ -11,6 +11,9 @@ from pathlib import Path
 SECONDS = 200
 
 OUTSIDE = {key: value for key, value in os.environ.items() if not key.startswith(("PMI", "HYD", "MPI_", "MPIR_"))}
+# Ranks of Open MPI are not told that a job may have more ranks than there are cores.
+OUTSIDE["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
+OUTSIDE["PRTE_MCA_hwloc_default_binding_policy"] = "none"
 
 
 def started(program, ranks=2, by=("-m", "mpi4py"), **environment):
