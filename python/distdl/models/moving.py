@@ -72,10 +72,7 @@ def received(source: Placement, need: Need, shape: Sequence[int]) -> dict[int, i
         box = need.box(rank, shape)
         assert box is not None
         own = source.block(rank)
-        total = 1
-        for start, stop in box:
-            total *= max(0, stop - start)
-        counts[rank] = total - (overlap(box, own) if own is not None else 0)
+        counts[rank] = overlap(box, box) - (overlap(box, own) if own is not None else 0)
     return {rank: count for rank, count in counts.items() if count}
 
 
@@ -92,7 +89,6 @@ class Move:
         self._order = [d for d in need.axes if d is not None] + whole
         self._inserted = [axis for axis, dim in enumerate(need.axes) if dim is None]
         self._back = [self._order.index(d) for d in range(len(shape))]
-        self._dims = len(need.axes) + len(whole)
         if isinstance(source, Blocks):
             x = self._as_seen(source, need, whole, like)
             splits = [len(along) for along in need.wanted] + [1] * len(whole)
@@ -115,13 +111,12 @@ class Move:
         dims = [*need.axes, *whole]
         splits = [1 if d is None else source.splits[d] for d in dims]
         ranks = []
-        own = like.related(source.ranks, source.splits)
         for place in itertools.product(*map(range, splits)):
             index = [0] * len(source.splits)
             for d, at in zip(dims, place, strict=True):
                 if d is not None:
                     index[d] = at
-            ranks.append(source.ranks[own.worker(index)])
+            ranks.append(source.rank_at[tuple(index)])
         return like.related(ranks, splits)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
-
-import torch
 
 from distdl.collective.grid import Grid
 from distdl.models.placement import Blocks
 
-Tensors = Sequence[torch.Tensor]
 Run = Callable[..., object]
 """From this worker's parts of the inputs to its parts of the results."""
 
@@ -62,7 +59,7 @@ class Operation:
         reads: for each tensor of the call what a worker reads for its block; None where only dtype and device count.
         make: constructs, on all workers together, what computes a block. Its argument is None where every worker has
             copies of all inputs; then it computes copies of the result.
-        splittable: the dimensions that may be split; all that no input reads as a whole by default.
+        splittable: the dimensions that may be split.
         units: blocks along a dimension are multiples of this.
         places: where the results are, if not in the blocks of the workers.
     """

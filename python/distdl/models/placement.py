@@ -47,6 +47,11 @@ class Blocks:
         """(start, stop) of the blocks along each dimension."""
         return tuple(intervals_of(sizes) for sizes in self.cuts)
 
+    @functools.cached_property
+    def rank_at(self) -> dict[tuple[int, ...], int]:
+        """The rank of the worker at each place in the grid."""
+        return dict(zip(itertools.product(*map(range, self.splits)), self.ranks, strict=True))
+
     def grid(self, like: Grid) -> Grid:
         """The workers, as a grid of the same communicator."""
         return like.related(self.ranks, self.splits)

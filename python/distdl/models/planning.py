@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distdl.collective.grid import Grid
@@ -45,7 +45,6 @@ class Plan:
         base: the workers.
         inputs: where the inputs are.
         fallback: "gather" lets one worker compute what no rule splits.
-        partitions: those that the user wants for modules, by name.
 
     Raises:
         NotImplementedError: that lists every call without a rule.
@@ -57,7 +56,6 @@ class Plan:
         base: Grid,
         inputs: Sequence[Placement],
         fallback: str = "error",
-        partitions: Mapping[str, Grid] | None = None,
     ) -> None:
         self.base = base
         self.recording = recording
@@ -174,9 +172,8 @@ def without_empty(blocks: Blocks) -> Blocks:
     for sizes in blocks.cuts:
         full = [i for i, n in enumerate(sizes) if n]
         kept.append(full if len(full) == 1 else list(range(len(sizes))))
-    places = dict(zip(itertools.product(*map(range, blocks.splits)), blocks.ranks, strict=True))
     cuts = tuple(tuple(sizes[i] for i in along) for sizes, along in zip(blocks.cuts, kept, strict=True))
-    return Blocks(tuple(places[place] for place in itertools.product(*kept)), cuts)
+    return Blocks(tuple(blocks.rank_at[place] for place in itertools.product(*kept)), cuts)
 
 
 def staying(operation: Operation, reads: Reads, source: Blocks) -> Blocks | None:
@@ -195,13 +192,12 @@ def staying(operation: Operation, reads: Reads, source: Blocks) -> Blocks | None
             return None
         cuts[along.dim] = tuple(n.numerator for n in scaled)
         axes[along.dim] = d
-    places = dict(zip(itertools.product(*map(range, source.splits)), source.ranks, strict=True))
     ranks = []
     for place in itertools.product(*(range(len(sizes)) for sizes in cuts)):
         index = [0] * len(source.splits)
         for axis, d in axes.items():
             index[d] = place[axis]
-        ranks.append(places[tuple(index)])
+        ranks.append(source.rank_at[tuple(index)])
     return Blocks(tuple(ranks), tuple(cuts))
 
 

@@ -25,7 +25,7 @@ class Program:
     Args:
         plan: what is computed where.
         arrived: where the inputs of a call are, if not where the plan has them.
-        root: the model over partitions, whose parameters and buffers are used.
+        buffers: those of the model, by name.
 
     Constructing and calling are collective over the workers of the plan.
     """

@@ -26,18 +26,16 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def calling(node: Node, function: Run | None = None, replaced: dict[int, object] | None = None) -> Run:
+def calling(node: Node, function: Run | None = None) -> Run:
     """The call with tensors in place of values.
 
     Args:
         function: in place of the node's own.
-        replaced: arguments by their positions, in place of those of the node.
     """
     target = function or node.target
-    args = [(replaced or {}).get(i, one) for i, one in enumerate(node.args)]
-    leaves, structure = tree_flatten((tuple(args), dict(node.kwargs)))
+    leaves, structure = tree_flatten((node.args, dict(node.kwargs)))
     slots = [i for i, one in enumerate(leaves) if isinstance(one, Value)]
-    if not node.kwargs and not any(isinstance(one, list | tuple | dict | slice) for one in args):
+    if not node.kwargs and not any(isinstance(one, list | tuple | dict | slice) for one in node.args):
         template = list(leaves)
 
         def on_positions(*tensors: torch.Tensor) -> object:
@@ -72,6 +70,11 @@ def broadcast(value: Value, shape: Sequence[int]) -> Reads:
     """As torch broadcasts: dimensions are counted from the end, and one of size 1 is read by everybody."""
     first = len(shape) - len(value.shape)
     return tuple(None if n == 1 != shape[first + d] else Along(first + d) for d, n in enumerate(value.shape))
+
+
+def batches(value: Value, shape: Sequence[int]) -> Reads:
+    """All dimensions but the last two of an operand, as torch broadcasts them to those of the result."""
+    return broadcast(value, shape)[:-2]
 
 
 def local(node: Node, reads: Sequence[Reads], but: Iterable[int] = (), run: Run | None = None) -> Operation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distdl.models.capture import Node, Value
 from distdl.models.operation import Along, NoRuleError, Operation, Reads
-from distdl.models.table import argument, local, rule
+from distdl.models.table import argument, batches, local, rule
 
 
 @rule("scaled_dot_product_attention")
@@ -19,13 +19,8 @@ def attention(node: Node) -> Operation:
         raise NoRuleError("attention with enable_gqa")
     reads: list[Reads] = []
     for i, one in enumerate(node.inputs):
-        reads.append(_batches(one, out) + ((Along(n - 2), None) if i in (0, 3) and _rows(one, out) else (None, None)))
+        reads.append(batches(one, out) + ((Along(n - 2), None) if i in (0, 3) and _rows(one, out) else (None, None)))
     return local(node, reads, [n - 1, *([n - 2] if causal else [])])
-
-
-def _batches(value: Value, out: tuple[int, ...]) -> Reads:
-    first = len(out) - len(value.shape)
-    return tuple(Along(first + d) if n == out[first + d] else None for d, n in enumerate(value.shape[:-2]))
 
 
 def _rows(value: Value, out: tuple[int, ...]) -> bool:

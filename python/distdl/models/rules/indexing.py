@@ -8,7 +8,7 @@ import torch
 
 from distdl.models.capture import Node, Value
 from distdl.models.operation import Along, NoRuleError, Operation, Reads
-from distdl.models.table import local, rule, whole
+from distdl.models.table import local, rule, same, whole
 
 
 @rule("getitem")
@@ -119,7 +119,7 @@ def embedding(node: Node) -> Operation:
 
         x = node.arguments[0]
         n = len(x.shape)
-        return local(node, [tuple(map(Along, range(n))), (None, None)], [n], run)
+        return local(node, [same(n), (None, None)], [n], run)
     x = node.inputs[0]
     n = len(x.shape)
-    return local(node, [tuple(map(Along, range(n))), (None, None)], [n])
+    return local(node, [same(n), (None, None)], [n])

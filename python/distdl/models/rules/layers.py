@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,7 @@ from distdl.models.capture import Node, Value
 from distdl.models.layer import applied
 from distdl.models.operation import Along, NoRuleError, Operation, Reads, Run, Workers
 from distdl.models.placement import Blocks
-from distdl.models.table import RULES, argument, local, rule, whole
+from distdl.models.table import RULES, argument, local, rule, same, whole
 
 _SPACES = (1, 2, 3)
 
@@ -66,7 +67,7 @@ def norm(node: Node) -> Operation:
 def dropout(node: Node) -> Operation:
     """Any dimension: the mask is that of the whole tensor."""
     shape = node.inputs[0].shape
-    return _layer(node, shape, [tuple(map(Along, range(len(shape))))], [])
+    return _layer(node, shape, [same(len(shape))], [])
 
 
 @rule("LayerNorm", "RMSNorm", "layer_norm", "rms_norm")
@@ -123,9 +124,7 @@ def _layer(
 # Functions that do the same as a layer of torch.nn
 
 
-def _as_layer(
-    kind: type[torch.nn.Module], names: Mapping[str, str] | None = None, space: bool = False
-) -> Callable[[Node], Operation]:
+def _as_layer(kind: type[torch.nn.Module]) -> Callable[[Node], Operation]:
     """The rule of a function, from that of the layer."""
     parameters = [*inspect.signature(kind).parameters]
 
@@ -135,13 +134,8 @@ def _as_layer(
         options = dict(bound.arguments)
         options.pop("input")
         training = options.pop("training", True)
-        options = {(names or {}).get(k, k): v for k, v in options.items() if (names or {}).get(k, k) in parameters}
-        module = kind(**options).train(training)
-        first = node.arguments[:1]
-        call = Node(
-            module, kind.__name__, tuple(first), {}, node.results, node.path, node.source, node.records_gradients
-        )
-        return RULES[kind.__name__](call)
+        options = {k: v for k, v in options.items() if k in parameters}
+        return _through(node, kind(**options).train(training))
 
     return find
 
@@ -185,16 +179,15 @@ def pad(node: Node) -> Operation:
     sides = list(node.args[1] if len(node.args) > 1 else node.kwargs["pad"])
     padded = {n - 1 - i // 2 for i, width in enumerate(sides) if width}
     if not padded:
-        return local(node, [tuple(map(Along, range(n)))])
+        return local(node, [same(n)])
     return local(node, [tuple(None if d in padded else Along(d) for d in range(n))], padded)
 
 
-def _through(node: Node, module: torch.nn.Module) -> Operation:
+def _through(node: Node, module: torch.nn.Module, parameters: Mapping[str, Value] | None = None) -> Operation:
+    """The operation of a function, by that of the layer that does the same with its first argument."""
     key = type(module).__name__
-    call = Node(
-        module, key, tuple(node.arguments[:1]), {}, node.results, node.path, node.source, node.records_gradients
-    )
-    return RULES[key](call)
+    first = tuple(node.arguments[:1])
+    return RULES[key](replace(node, target=module, key=key, args=first, kwargs={}, parameters=parameters or {}))
 
 
 @rule("conv1d", "conv2d", "conv3d")
@@ -202,14 +195,12 @@ def convolution(node: Node) -> Operation:
     """As the layer, with the parameters that are given."""
     names = ["input", "weight", "bias", "stride", "padding", "dilation", "groups"]
     options = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
-    x, weight, bias = options.pop("input"), options.pop("weight"), options.pop("bias", None)
+    options.pop("input")
+    weight, bias = options.pop("weight"), options.pop("bias", None)
     groups = options.get("groups", 1)
     kind = getattr(torch.nn, f"Conv{node.key[-2:]}")
     module = kind(
         weight.shape[1] * groups, weight.shape[0], weight.shape[2:], **options, bias=bias is not None, device="meta"
     )
     given: dict[str, Value] = {"weight": weight} | ({} if bias is None else {"bias": bias})
-    call = Node(
-        module, f"Conv{node.key[-2:]}", (x,), {}, node.results, node.path, node.source, node.records_gradients, given
-    )
-    return window(call)
+    return _through(node, module, given)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from distdl.models.capture import Node, Value
 from distdl.models.operation import Along, NoRuleError, Operation, Reads
-from distdl.models.table import broadcast, local, rule, whole
+from distdl.models.table import batches, broadcast, local, rule, same, whole
 
 
 @rule("matmul", "bmm", "mm", "mv", "dot")
@@ -17,17 +17,14 @@ def matmul(node: Node) -> Operation:
     n = len(out)
     if len(a.shape) < 2 or len(b.shape) < 2:
         if len(a.shape) >= 2:  # a matrix and a vector
-            return local(node, [(*map(Along, range(n)), None), whole(b)])
+            return local(node, [(*same(n), None), whole(b)])
         return local(node, [whole(a), whole(b)], range(n))
     return local(node, [_operand(a, out, rows=True), _operand(b, out, rows=False)])
 
 
 def _operand(value: Value, out: tuple[int, ...], rows: bool) -> Reads:
-    first = len(out) - len(value.shape)
-    reads: list[Along | None] = []
-    for d, n in enumerate(value.shape[:-2]):
-        reads.append(Along(first + d) if n == out[first + d] else None)
-    return (*reads, Along(len(out) - 2), None) if rows else (*reads, None, Along(len(out) - 1))
+    own = (Along(len(out) - 2), None) if rows else (None, Along(len(out) - 1))
+    return (*batches(value, out), *own)
 
 
 @rule("linear", "Linear")
@@ -36,7 +33,7 @@ def linear(node: Node) -> Operation:
     x, *parameters = node.inputs
     n = len(x.shape)
     run = F.linear if node.parameters else None
-    return local(node, [(*map(Along, range(n - 1)), None), *map(whole, parameters)], [n - 1], run)
+    return local(node, [(*same(n - 1), None), *map(whole, parameters)], [n - 1], run)
 
 
 @rule("baddbmm", "addmm", "addbmm")

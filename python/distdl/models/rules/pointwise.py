@@ -15,7 +15,7 @@ _UNARY = (
     "logical_not", "logit", "logsigmoid", "long", "mish", "nan_to_num", "neg", "ones_like", "pos", "positive",
     "rad2deg", "real", "reciprocal", "relu", "relu6", "round", "rsqrt", "selu", "sgn", "sigmoid", "sign", "signbit",
     "silu", "sin", "sinc", "sinh", "softplus", "softshrink", "softsign", "sqrt", "square", "tan", "tanh",
-    "tanhshrink", "threshold", "to", "trunc", "type", "xlogy", "zero", "zero_", "zeros_like",
+    "tanhshrink", "threshold", "to", "trunc", "type", "xlogy", "zero", "zeros_like",
 )  # fmt: skip
 _BROADCASTING = (
     "add", "addcdiv", "addcmul", "and", "atan2", "bitwise_and", "bitwise_or", "bitwise_xor", "clamp", "clamp_max",

@@ -10,7 +10,8 @@ from distdl import operators
 from distdl.models.capture import Node
 from distdl.models.operation import Along, Operation, Reads, Run, Workers
 from distdl.models.placement import Blocks
-from distdl.models.table import argument, calling, rule
+from distdl.models.rules.pointwise import elementwise
+from distdl.models.table import argument, calling, rule, same
 
 
 def _reduced(node: Node) -> tuple[list[int], bool]:
@@ -38,8 +39,6 @@ def _result_reads(node: Node, dims: list[int], kept: bool) -> Reads:
 def left_over(node: Node) -> Operation:
     """The dimensions that are left may be split."""
     if len(node.inputs) > 1:  # the larger one of two tensors
-        from distdl.models.rules.pointwise import elementwise
-
         return elementwise(node)
     dims, kept = _reduced(node)
     shape = node.outputs[0].shape
@@ -83,7 +82,7 @@ def total(node: Node) -> Operation:
         cuts = [(1,) if d in dims else sizes for d, sizes in enumerate(first.cuts)]
         return Blocks(first.ranks, tuple(c for d, c in enumerate(cuts) if kept or d not in dims))
 
-    return Operation(given.shape, (tuple(map(Along, range(n))),), make, frozenset(range(n)), places=places)
+    return Operation(given.shape, (same(n),), make, frozenset(range(n)), places=places)
 
 
 def _first(workers: Workers, split: list[int]) -> Blocks:
