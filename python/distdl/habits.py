@@ -52,13 +52,13 @@ def check(
         ...     print(finding)
     """
     grids = [grid for one in model.modules() for grid in _grids_of(one)] if isinstance(model, torch.nn.Module) else []
-    code = code_behind(model, depth=2)
     everyone = max(grids, key=lambda grid: len(grid.constructors), default=Grid.unknown()).constructing_ranks()
     mine: dict[str, object] = {}
     with constructing("check", {"ranks": everyone}, {}):
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"check: model is of type {type(model).__name__}; it has to be a torch.nn.Module")
-        found = [*in_modules(model), *_in_code(model, code), *_in_optimizer(optimizer)]
+        code = _in_code(model, code_behind(model, depth=2))
+        found = [*in_modules(model), *code, *_in_optimizer(optimizer)]
         mine = {"found": found, "random": checksum(torch.get_rng_state()), "input": _first(inputs)}
         mine["blocks"] = {name: (intervals, checksum(block)) for name, intervals, block in blocks_of(model)}
     texts = everyone.gather(json.dumps(mine).encode()) if everyone.active else [json.dumps(mine).encode()]

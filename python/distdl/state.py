@@ -15,6 +15,11 @@ from distdl.parameters.layout import Layout
 from distdl.structure import zero_volume_tensor
 
 
+def _shapes(own: Mapping[str, torch.Tensor], layouts: Mapping[str, Layout]) -> dict[str, list[int]]:
+    """Those of the sequential model's state."""
+    return {name: list(layouts[name].shape if name in layouts else value.shape) for name, value in own.items()}
+
+
 def _check_root(what: str, root: int, everyone: Grid, layouts: Mapping[str, Layout]) -> None:
     for known in (everyone.ranks, *(layout.grid.constructors for layout in layouts.values())):
         if known and root not in known:
@@ -61,13 +66,16 @@ def sequential_state_dict(model: torch.nn.Module, root: int = 0) -> dict[str, to
     Collective over the communicator that the partitions come from. If no parameter of the model is distributed, there
     is no such communicator: each calling rank receives the model's state.
     """
-    layouts, own = layouts_of(model), model.state_dict()
+    layouts = layouts_of(model)
     if not layouts:
-        return {name: value.clone() for name, value in own.items()}
+        return {name: value.clone() for name, value in model.state_dict().items()}
     everyone = ranks_of(layouts.values())
     if not everyone.known:
         return {}
-    with constructing("sequential_state_dict", {"ranks": everyone}, {"root": root, "names": list(own)}):
+    compared: dict[str, object] = {"root": root}
+    with constructing("sequential_state_dict", {"ranks": everyone}, compared):
+        own = model.state_dict()
+        compared["names"] = list(own)
         _check_root("sequential_state_dict", root, everyone, layouts)
     check_undeclared("sequential_state_dict", model, everyone, layouts)
     state = {}
@@ -99,13 +107,14 @@ def sequential_gradients(model: torch.nn.Module, root: int = 0) -> dict[str, tor
     is no such communicator: each calling rank receives the model's gradients.
     """
     layouts, parameters = layouts_of(model), dict(model.named_parameters())
-    own = {name: parameter.grad.to_dense() for name, parameter in parameters.items() if parameter.grad is not None}
+    given = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
     if not layouts:
-        return {name: gradient.clone() for name, gradient in own.items()}
+        return {name: gradient.to_dense().clone() for name, gradient in given.items()}
     everyone = ranks_of(layouts.values())
     if not everyone.known:
         return {}
     with constructing("sequential_gradients", {"ranks": everyone}, {"root": root, "names": list(parameters)}):
+        own = {name: gradient.to_dense() for name, gradient in given.items()}
         _check_root("sequential_gradients", root, everyone, layouts)
     check_undeclared("sequential_gradients", model, everyone, layouts)
     undeclared = [name for name in parameters if name not in layouts]
@@ -141,19 +150,22 @@ def load_sequential(
     Collective over the communicator that the partitions come from. If no parameter of the model is distributed, there
     is no such communicator: each rank has to call it with the state.
     """
-    layouts, own = layouts_of(model), model.state_dict()
-    shapes = {name: list(layouts[name].shape if name in layouts else value.shape) for name, value in own.items()}
+    layouts = layouts_of(model)
     if not layouts:
-        _check(shapes, state_dict or {})
+        _check(_shapes(model.state_dict(), layouts), state_dict or {})
         model.load_state_dict(dict(state_dict or {}))
         return
     everyone = ranks_of(layouts.values())
     if not everyone.known:
         return
     given: dict[str, torch.Tensor] = {}
-    with constructing("load_sequential", {"ranks": everyone}, {"root": root, "names": list(own)}):
+    compared: dict[str, object] = {"root": root}
+    with constructing("load_sequential", {"ranks": everyone}, compared):
+        own = model.state_dict()
+        compared["names"] = list(own)
         _check_root("load_sequential", root, everyone, layouts)
     check_undeclared("load_sequential", model, everyone, layouts)
+    shapes = _shapes(own, layouts)
     with constructing("load_sequential", {"ranks": everyone}, {"shapes": shapes}):
         _check_writable(own)
         if everyone.me == root:

@@ -67,7 +67,8 @@ def load(
     if not everyone.known:
         return {}
     compared: dict[str, object] = {"path": path, "strict": strict, "optimizer": type(optimizer).__name__}
-    with constructing("load", {"ranks": everyone}, compared | {"model": summary_of(model, layouts)}):
+    with constructing("load", {"ranks": everyone}, compared):
+        compared["model"] = summary_of(model, layouts)
         file_path = Path(os.fsdecode(path))
         groups = [] if optimizer is None else names_in(optimizer, model)
     check_undeclared("load", model, everyone, layouts)
@@ -245,7 +246,7 @@ class _Wanted:
     def _whole(self, one: Stored) -> torch.Tensor:
         spread = whole_on(one.name, one.dtype, one.shape, self._everyone.ranks[0], self._everyone)
         self.tensors[one.name] = replace(one, first=spread.first, held=spread.held)
-        self.blocks[one.name] = torch.empty(one.shape, dtype=one.dtype)
+        self.blocks[one.name] = torch.empty(one.shape, dtype=one.dtype, device="cpu")
         return self.blocks[one.name]
 
 

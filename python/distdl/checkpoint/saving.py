@@ -90,8 +90,9 @@ def save(
     extra: dict[str, torch.Tensor] = {}
     metadata: dict[str, JSON] = {"version": 1}
     compared: dict[str, object] = {"path": path, "asynchronous": asynchronous, "more": list(more)}
-    compared |= {"optimizer": type(optimizer).__name__, "model": summary_of(model, layouts)}
+    compared |= {"optimizer": type(optimizer).__name__}
     with constructing("save", {"ranks": everyone}, compared):
+        compared["model"] = summary_of(model, layouts)
         real_path = Path(os.path.realpath(os.fsdecode(path)))
         os.fsencode(real_path).decode("utf-8")  # safetensors opens no path that is not UTF-8
         metadata["more"] = {name: encoded(value, MORE + name, extra) for name, value in more.items()}

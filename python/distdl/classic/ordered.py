@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from distdl.classic.keys import OldLayer
+from distdl.collective.comparison import gather_or_raise
 from distdl.collective.construction import PartitionLike
 from distdl.parameters.initial import Initializer
 from distdl.parameters.layout import cut
@@ -37,7 +38,7 @@ def order_of_parts(name: str, parts: Sequence[tuple[int, int]], workers: int) ->
         for (units, size), first in zip(parts, starts, strict=True):
             low, high = cut(units, workers)[worker]
             order.extend(range(first + low * size, first + high * size))
-    return torch.tensor(order, dtype=torch.long)
+    return torch.tensor(order, dtype=torch.long, device="cpu")
 
 
 def parts_of_heads(name: str, outputs: int, heads: int, heads_kv: int | None, variables: int) -> list[tuple[int, int]]:
@@ -96,12 +97,16 @@ class OrderedLayer(OldLayer):
         self._rearrange(gathered)
         parameters = dict(self.named_parameters())
         kept: dict[str, dict[str, torch.Tensor]] = {}  # by kind, and by parameter
-        for name, parameter in parameters.items():
-            states = {} if optimizer is None else optimizer.state.get(parameter, {})
-            for kind, one in {"gradient": parameter.grad, **states}.items():
-                if isinstance(one, torch.Tensor) and one.shape == parameter.shape:
-                    kept.setdefault(kind, {})[name] = one
-        told = self.grid.constructing_ranks().gather(json.dumps(list(kept)).encode())
+
+        def kinds() -> bytes:
+            for name, parameter in parameters.items():
+                states = {} if optimizer is None else optimizer.state.get(parameter, {})
+                for kind, one in {"gradient": parameter.grad, **states}.items():
+                    if isinstance(one, torch.Tensor) and one.shape == parameter.shape:
+                        kept.setdefault(kind, {})[name] = one
+            return json.dumps(list(kept)).encode()
+
+        told = gather_or_raise(type(self).__name__, self.grid.constructing_ranks(), kinds)
         values = {name: parameter.data for name, parameter in parameters.items()}
         for kind in sorted({kind for text in told for kind in json.loads(text)}):
             for name, parameter in parameters.items():

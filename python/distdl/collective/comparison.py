@@ -91,6 +91,26 @@ def agreed(what: str, grid: Grid, describe: Callable[[], str]) -> Iterator[None]
     compare(what, what, voters, error, {"the partition": grid}, {} if error is not None else {"arguments": describe()})
 
 
+def gather_or_raise(what: str, grid: Grid, make: Callable[[], bytes]) -> list[bytes]:
+    """Every worker's bytes, in worker order. What `make` raises on any worker is raised on all of them.
+
+    Args:
+        what: the operation, as messages call it.
+        grid: the workers. Collective over them, in one exchange.
+        make: makes this worker's bytes.
+    """
+    error: Exception | None = None
+    try:
+        mine = b"+" + make()
+    except Exception as raised:
+        error = _naming(what, {}, raised)
+        mine = b"-" + View(raised=type(error).__name__, text=str(error)).to_json().encode()
+    everyone = grid.gather(mine)
+    failed = {rank: one for rank, one in zip(grid.ranks, everyone, strict=True) if one[:1] == b"-"}
+    _raise_difference({rank: View.from_json(one[1:].decode()) for rank, one in failed.items()}, error)
+    return [one[1:] for one in everyone]
+
+
 def compare(
     what: str,
     call: str,

@@ -161,7 +161,11 @@ class Grid:
         return _core.HostExchange(self.root, list(self.ranks))
 
     def gather(self, mine: bytes) -> list[bytes]:
-        """Every worker's bytes, in worker order. Collective over the workers; nothing is compared first."""
+        """Every worker's bytes, in worker order. Collective over the workers; nothing is compared first.
+
+        What one worker raises between the last comparison and this call leaves the others waiting: bytes whose making
+        may raise go through :func:`distdl.collective.comparison.gather_or_raise`.
+        """
         return self.host_exchange().gather(mine)
 
     def world_ranks(self) -> tuple[int, ...]:

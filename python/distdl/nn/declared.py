@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
+from distdl.collective.comparison import gather_or_raise
 from distdl.collective.grid import Grid
 from distdl.nn.module import Module
 from distdl.parameters.layout import Layout
@@ -40,13 +41,16 @@ def check_undeclared(what: str, model: torch.nn.Module, everyone: Grid, layouts:
     partitions must have the same values, too: if it is a block, the module has to declare it.
     """
     ours = [prefix for prefix, module in model.named_modules(remove_duplicate=False) if isinstance(module, Module)]
-    seen = {}
-    for name, value in model.state_dict().items():
-        if name in layouts:
-            continue
-        owner = name.rpartition(".")[0].partition("parametrizations.")[0].rstrip(".")
-        seen[name] = [str(value.dtype), list(value.shape), checksum(value) if owner in ours else 0]
-    views = [json.loads(view) for view in everyone.gather(json.dumps(seen).encode())]
+
+    def seen() -> bytes:
+        found = {}
+        for name, value in model.state_dict().items():
+            if name not in layouts:
+                owner = name.rpartition(".")[0].partition("parametrizations.")[0].rstrip(".")
+                found[name] = [str(value.dtype), list(value.shape), checksum(value) if owner in ours else 0]
+        return json.dumps(found).encode()
+
+    views = [json.loads(view) for view in gather_or_raise(what, everyone, seen)]
     for name, here in views[0].items():
         other = next((rank for rank, view in zip(everyone.ranks, views, strict=True) if view[name] != here), None)
         if other is None:
@@ -69,11 +73,15 @@ def sources_of_gradients(own: Mapping[str, torch.Tensor], undeclared: Sequence[s
             ranks, or 0 on all ranks but one; otherwise all ranks raise ValueError.
         everyone: the ranks that compare. Collective over them.
     """
-    mine = {
-        name: checksum(gradient) if name in undeclared and bool(torch.count_nonzero(gradient)) else 0
-        for name, gradient in own.items()
-    }
-    views = [json.loads(view) for view in everyone.gather(json.dumps(mine).encode())]
+
+    def seen() -> bytes:
+        found = {
+            name: checksum(gradient) if name in undeclared and bool(torch.count_nonzero(gradient)) else 0
+            for name, gradient in own.items()
+        }
+        return json.dumps(found).encode()
+
+    views = [json.loads(view) for view in gather_or_raise("sequential_gradients", everyone, seen)]
     sources = {}
     for name in dict.fromkeys(name for view in views for name in view):
         sums = [view.get(name, 0) for view in views]

@@ -101,10 +101,11 @@ class FromSequential(Module):
                 raise ValueError(f"root {root} is none of the ranks {list(everyone.ranks)} of the partitions")
             if unknown := [name for name in parameters if name not in dict(self.named_parameters())]:
                 raise TypeError(f"the layer has no parameters {unknown}, which the module has")
-        for name, parameter in parameters.items():
-            self.get_parameter(name).requires_grad_(parameter.requires_grad)
-        if any(getattr(one, "layouts", None) for one in self.modules()):
+            for name, parameter in parameters.items():
+                self.get_parameter(name).requires_grad_(parameter.requires_grad)
             state = module.state_dict()
             is_meta = any(tensor.is_meta for tensor in state.values())
-            if everyone.known and everyone.gather(bytes([is_meta]))[everyone.ranks.index(root)] == bytes([0]):
-                load_sequential(self, state, root)
+        if not everyone.known or not any(getattr(one, "layouts", None) for one in self.modules()):
+            return
+        if everyone.gather(bytes([is_meta]))[everyone.ranks.index(root)] == bytes([0]):
+            load_sequential(self, state, root)

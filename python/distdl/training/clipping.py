@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from distdl.collective.comparison import gather_or_raise
 from distdl.collective.construction import constructing
 from distdl.collective.grid import Grid
 from distdl.nn.declared import ranks_of
@@ -70,7 +71,7 @@ def clip_grad_norm_(
             f"clip_grad_norm_: the norm of order {p} of the gradients of {len(parameters)} parameters is {total}, so "
             "they cannot be clipped. To scale them by it anyway, set error_if_nonfinite=False"
         )
-    dtypes = [torch.empty(0, dtype=parameter.dtype).abs().dtype for parameter in parameters]
+    dtypes = [torch.empty(0, dtype=parameter.dtype, device="cpu").abs().dtype for parameter in parameters]
     norm = torch.tensor(total, dtype=functools.reduce(torch.promote_types, dtypes), device=parameters[0].device)
     torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
     return norm
@@ -84,15 +85,20 @@ def _parameters_of(model: torch.nn.Module | torch.Tensor | Iterable[torch.Tensor
 
 def _norm(parameters: Sequence[torch.Tensor], layouts: Sequence[Layout | None], p: float, everyone: Grid) -> float:
     """The norm of the whole gradients, from the norms of what each rank has. Collective over everyone."""
-    own = [_own_norm(parameter, layout, p) for parameter, layout in zip(parameters, layouts, strict=True)]
-    declared = [norm for norm, layout in zip(own, layouts, strict=True) if layout is not None]
-    undeclared = [norm for norm, layout in zip(own, layouts, strict=True) if layout is None]
-    # For p = 0 torch counts the tensors that are not 0, so that each of them needs a place of its own.
-    first = declared if p == 0 else [_together(declared, p)]
-    mine = np.array([*first, *undeclared])
-    views = np.array([np.frombuffer(view) for view in everyone.gather(mine.tobytes())])
-    columns = [_together(column.tolist(), p) for column in views.T[: len(first)]]
-    columns += [_agreed(column, everyone) for column in views.T[len(first) :]]
+    undeclared = sum(layout is None for layout in layouts)
+
+    def mine() -> bytes:
+        own = [_own_norm(parameter, layout, p) for parameter, layout in zip(parameters, layouts, strict=True)]
+        declared = [norm for norm, layout in zip(own, layouts, strict=True) if layout is not None]
+        # For p = 0 torch counts the tensors that are not 0, so that each of them needs a place of its own.
+        first = declared if p == 0 else [_together(declared, p)]
+        others = [norm for norm, layout in zip(own, layouts, strict=True) if layout is None]
+        return np.array([*first, *others]).tobytes()
+
+    views = np.array([np.frombuffer(view) for view in gather_or_raise("clip_grad_norm_", everyone, mine)])
+    first = views.shape[1] - undeclared
+    columns = [_together(column.tolist(), p) for column in views.T[:first]]
+    columns += [_agreed(column, everyone) for column in views.T[first:]]
     norm = _together(columns, p)
     return 0.0 if norm == _ABSENT else norm
 
@@ -111,7 +117,9 @@ def _own_norm(parameter: torch.Tensor, layout: Layout | None, p: float) -> float
 def _together(norms: Iterable[float], p: float) -> float:
     """The norm of parts, from the norms of the parts; always added in the same order."""
     present = [norm for norm in norms if norm != _ABSENT]
-    return float(torch.linalg.vector_norm(torch.tensor(present, dtype=torch.float64), p)) if present else _ABSENT
+    if not present:
+        return _ABSENT
+    return float(torch.linalg.vector_norm(torch.tensor(present, dtype=torch.float64, device="cpu"), p))
 
 
 def _agreed(norms: Norms, everyone: Grid) -> float:

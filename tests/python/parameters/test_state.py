@@ -208,3 +208,40 @@ def test_other_arguments_on_the_last_rank_raise_on_all(P_world):
         assert len(said) < 1000
         model.norm = torch.nn.BatchNorm1d(4 if last else 3, dtype=torch.float64)
         raises_everywhere(ValueError, "norm.weight has other shapes", lambda: load_sequential(model, state))
+
+
+def test_the_first_difference_alone_is_named(P_world):
+    """A state of a hundred other names: kilobytes, if all of them were said."""
+    model, state = distributed(P_world), {f"layer{i}.weight": torch.ones(1) for i in range(100)}
+    said = raises_everywhere(RuntimeError, "missing conv.weight", lambda: load_sequential(model, state))
+    assert len(said) < 100
+
+
+class Unstated(torch.nn.Module):
+    """Has a state that is no tensor, on the last rank alone."""
+
+    def get_extra_state(self):
+        return torch.ones(1) if job.rank < job.size - 1 else "none"
+
+    def set_extra_state(self, state):
+        pass
+
+
+class Silent(torch.nn.Module):
+    """Cannot say its state, on the last rank alone."""
+
+    def state_dict(self, *args, **kwargs):
+        if job.rank == job.size - 1:
+            raise ArithmeticError("not today")
+        return super().state_dict(*args, **kwargs)
+
+
+@pytest.mark.parametrize("kind", [Unstated, Silent])
+def test_a_state_that_one_rank_cannot_have(P_world, kind, tmp_path):
+    model = torch.nn.Sequential(distributed(P_world), kind())
+    match = "not today" if kind is Silent else "str"
+    raises_everywhere(RuntimeError, match, lambda: sequential_state_dict(model))
+    raises_everywhere(RuntimeError, match, lambda: load_sequential(model, {}))
+    if kind is Silent:
+        raises_everywhere(RuntimeError, match, lambda: distdl.save(tmp_path / "model", model))
+        raises_everywhere(RuntimeError, match, lambda: distdl.load(tmp_path / "model", model))
