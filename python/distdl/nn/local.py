@@ -200,6 +200,9 @@ class Local(Layer):
 
     def _distdl_look_at(self, input: tuple[object, ...]) -> bool:
         assert self._distdl_agreement is not None
+        if self._modules is not getattr(self.__dict__.get("module"), "_modules", None):
+            replaced = TypeError("meets another module than it was made of; make another Local for that one")
+            return self._distdl_agreement.agree([replaced], [])
         args, kwargs = cast(Call, input[0])
         own = self._modes()
         given: list[object] = [*args]
@@ -254,7 +257,7 @@ class Local(Layer):
             if problem is not None:
                 raise problem
             found = [one for one in tree_flatten(call)[0] if isinstance(one, torch.Tensor)]
-            nothing = self.without_part(found[0]) if found else torch.empty(0)
+            nothing = self.without_part(found[0]) if found else torch.empty(0, device="cpu")
             structure = self._structure()
             return tree_unflatten([nothing] * structure.num_leaves, structure)
         first, self._first_call = self._first_call, False

@@ -397,3 +397,16 @@ def test_gradients_are_asked_for_on_one_rank(P_world):
         assert y.requires_grad
         y.sum().backward()
     assert (x.grad is not None) == (job.rank == 1)
+
+
+@pytest.mark.parametrize("other", [torch.nn.Tanh(), torch.nn.Linear(3, 3), None], ids=str)
+@pytest.mark.parametrize("called", [False, True])
+def test_a_module_that_is_replaced_on_one_rank(P_world, other, called):
+    layer = dnn.Local(grid(P_world, [job.size, 1]), torch.nn.Linear(3, 3))
+    if called:
+        layer(torch.ones(2, 3))
+    copied = copy.deepcopy(layer)
+    if job.rank == job.size - 1:
+        layer.module = other
+    raises_everywhere(TypeError, "another module than it was made of", lambda: layer(torch.ones(2, 3)))
+    copied(torch.ones(2, 3))
