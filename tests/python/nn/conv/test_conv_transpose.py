@@ -11,7 +11,7 @@ import distdl
 import distdl.nn as dnn
 from support.blocks import OUTPUT_BLOCKS, assemble, block_of, grid
 from support.convolutions import Split, assert_like_twin, inputs, splits
-from support.ranks import job, on_all_ranks, raises_everywhere
+from support.ranks import job, on_all_ranks, raises_everywhere, together
 from support.tensors import fill_with_integers, values
 
 every_dimension = pytest.mark.parametrize("dims", [1, 2, 3])
@@ -114,6 +114,22 @@ def test_output_size(P_world, dims):
         size = [13 if job.rank == 0 else 14] * dims
         raises_everywhere(ValueError, "the ranks differ", lambda: layer(block_of(x, P_x), output_size=size))
     assert torch.equal(assemble(layer(block_of(x, P_x)), P_x, twin(x).shape), twin(x))
+
+
+@every_dimension
+@pytest.mark.parametrize("bias", [False, True])
+def test_an_empty_batch_with_output_padding(P_world, dims, bias):
+    """Which torch takes, with gradients of zero."""
+    options = {"stride": 3, "padding": 1, "output_padding": 2, "bias": bias}
+    P_x = grid(P_world, [1, 1, job.size, *[1] * (dims - 1)])
+    twin = getattr(torch.nn, f"ConvTranspose{dims}d")(2, 3, 3, **options)
+    layer = getattr(dnn, f"DistributedConvTranspose{dims}d")(P_x, 2, 3, 3, **options)
+    x = torch.empty(0, 2, *[5] * dims)
+    expected, y = twin(x), layer(block_of(x, P_x).requires_grad_())
+    y.sum().backward()
+    shapes = together(list(y.shape))
+    assert [*shapes[0][:2], sum(shape[2] for shape in shapes), *shapes[0][3:]] == list(expected.shape)
+    assert not any(one.grad.any() for one in layer.parameters())
 
 
 @pytest.mark.parametrize("kind", ["Conv1d", "ConvTranspose1d"])
