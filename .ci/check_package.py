@@ -1,4 +1,4 @@
-"""Checks what modules of python/distdl may know of each other: nothing private, no circle, and types rather than Any.
+"""Checks the modules of python/distdl: nothing private of each other, no circle, few Any, a device for each tensor.
 
 Run by pre-commit from the root of the repository. Prints what is wrong, and exits with 1 if anything is.
 """
@@ -12,6 +12,8 @@ from pathlib import Path
 PACKAGE = Path("python/distdl")
 MOST_ANY = 60
 EXTENSION = "_core"
+MAKE_TENSORS = {"arange", "as_tensor", "empty", "eye", "full", "linspace", "logspace", "ones", "rand", "randint"}
+MAKE_TENSORS |= {"randn", "randperm", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros"}
 
 
 def is_private(name: str) -> bool:
@@ -108,6 +110,18 @@ def imported(tree: ast.Module, modules: set[str]) -> set[str]:
     return found & modules
 
 
+def without_device(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, text) of each tensor that is made on the device that torch takes by default.
+
+    Ranks may have different ones, and a call that raises on one of them alone leaves the others waiting.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and root_of(node.func) == "torch" and isinstance(node.func, ast.Attribute):
+            given = {keyword.arg for keyword in node.keywords}
+            if node.func.attr in MAKE_TENSORS and not given & {"device", None}:
+                yield node.lineno, ast.unparse(node)
+
+
 def main() -> None:
     """Look at every module."""
     trees = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
@@ -115,6 +129,9 @@ def main() -> None:
         f"{path}:{line}: {text} is private to another module"
         for path, tree in trees.items()
         for line, text in private_accesses(tree)
+    ]
+    wrong += [
+        f"{path}:{line}: {text} names no device" for path, tree in trees.items() for line, text in without_device(tree)
     ]
     modules = {module_of(path) for path in trees}
     graph = {module_of(path): imported(tree, modules) - {module_of(path)} for path, tree in trees.items()}

@@ -77,7 +77,8 @@ class ChunkExchange:
         self._everyone, self._tensors, self._blocks = everyone, tensors, blocks
         self._offsets = [offset for offset, _ in tensors]
         self.chunks = chunks
-        self._memory = torch.empty(max((stop - start for start, stop in chunks), default=0), dtype=torch.uint8)
+        largest = max((stop - start for start, stop in chunks), default=0)
+        self._memory = torch.empty(largest, dtype=torch.uint8, device="cpu")
         self._number = {rank: number for number, rank in enumerate(everyone.ranks)}
         self._chunks_of: dict[int, list[int]] = {rank: [] for rank in everyone.ranks}
         for number in range(len(chunks)):
@@ -154,7 +155,7 @@ class ChunkExchange:
                         if place.data_ptr() != block.data_ptr():
                             place.copy_(block)
                 elif pieces:
-                    message = torch.empty(_nbytes(pieces), dtype=torch.uint8)
+                    message = torch.empty(_nbytes(pieces), dtype=torch.uint8, device="cpu")
                     arriving.append((self._comm.Irecv(message.numpy(), self._number[rank]), message, pieces))
         sending = _Sending(self._comm)
         for rank in everyone:
@@ -189,7 +190,7 @@ class ChunkExchange:
             if rank != me and turn < len(self._chunks_of[rank]):
                 pieces = self._pieces(self._chunks_of[rank][turn], me, copies=True)
                 if pieces:
-                    message = torch.empty(_nbytes(pieces), dtype=torch.uint8)
+                    message = torch.empty(_nbytes(pieces), dtype=torch.uint8, device="cpu")
                     arriving.append((self._comm.Irecv(message.numpy(), self._number[rank]), message, pieces))
         sending = _Sending(self._comm)
         if chunk is not None:
@@ -227,7 +228,7 @@ class _Sending:
             return
         if len(self._under_way) == _SENT_AT_ONCE:
             self._under_way.pop(0)[0].Wait()
-        message = torch.empty(_nbytes(pieces), dtype=torch.uint8)
+        message = torch.empty(_nbytes(pieces), dtype=torch.uint8, device="cpu")
         for (part, box), place in zip(pieces, _parted(message, pieces), strict=True):
             place.copy_(piece(part, box))
         self._under_way.append((self._comm.Isend(message.numpy(), to), message))

@@ -83,7 +83,7 @@ def members_of(value: JSON) -> dict[str, JSON]:
 
 def _scalar(value: JSON, tensors: Mapping[str, torch.Tensor]) -> object:
     dtype, number = items_of(value)
-    return torch.tensor(number, dtype=_DTYPES[str(dtype)])
+    return torch.tensor(number, dtype=_DTYPES[str(dtype)], device="cpu")
 
 
 def _pairs(value: JSON, tensors: Mapping[str, torch.Tensor]) -> dict[object, object]:

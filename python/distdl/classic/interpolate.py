@@ -63,7 +63,7 @@ class Interpolate(torch.nn.Module):
                 rule = _core.Interpolation(self._kernel, None, float(factor), self._corners, True)
             inputs, weights = rule.taps(n, (first, stop), input.dtype == torch.double, fast)
             count = len(inputs) // max(stop - first, 1)
-            positions = torch.tensor(inputs, dtype=torch.long).view(count, -1) - start
-            taps.append((positions, torch.tensor(weights, dtype=torch.double).view(count, -1)))
+            positions = torch.tensor(inputs, dtype=torch.long, device="cpu").view(count, -1) - start
+            taps.append((positions, torch.tensor(weights, dtype=torch.double, device="cpu").view(count, -1)))
         weighted = self._kernel in ("linear", "cubic")
         return interpolated(wide(input) if weighted else input, taps, weighted).to(input.dtype)

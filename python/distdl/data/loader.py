@@ -154,18 +154,18 @@ class Order:
         with agreed("loader", self.voters, lambda: f"a generator in the state {state}" if state else "no generator"):
             pass
         # torch's DataLoader draws this number first, and then RandomSampler draws the order.
-        base = int(torch.empty((), dtype=torch.int64).random_(generator=given).item())
+        base = int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=given).item())
         if not self._shuffle:
             return base, range(samples)
         if given is None:
-            seed = str(int(torch.empty((), dtype=torch.int64).random_().item()))
+            seed = str(int(torch.empty((), dtype=torch.int64, device="cpu").random_().item()))
             given = torch.Generator().manual_seed(int(self.voters.gather(seed.encode())[0]))
-        return base, torch.randperm(samples, generator=given).tolist()
+        return base, torch.randperm(samples, generator=given, device="cpu").tolist()
 
     def end(self, samples: int) -> None:
         """Leave the generator as RandomSampler does, which draws an order at its end too and takes nothing of it."""
         if self._shuffle and self._generator is not None:
-            torch.randperm(samples, generator=self._generator)
+            torch.randperm(samples, generator=self._generator, device="cpu")
 
 
 class Scatter:

@@ -189,7 +189,7 @@ def _without_part(outputs: Sequence[Value]) -> Run:
 
     def one(value: Value, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         if not inputs:
-            return torch.zeros(0, dtype=value.dtype)
+            return torch.zeros(0, dtype=value.dtype, device="cpu")
         if value.is_differentiable:
             return nothing(inputs)
         return nothing([x.detach() for x in inputs], value.dtype)

@@ -162,7 +162,8 @@ class DistributedMixtureOfExperts(Layer):
             )
         if not workers[0][1].is_floating_point:
             raise ValueError(f"{name}: the input is of {workers[0][1]}; it must be of floating point")
-        whole = torch.arange(math.prod(map(sum, sizes[:-1]))).reshape([sum(along) for along in sizes[:-1]])
+        extents = [sum(along) for along in sizes[:-1]]
+        whole = torch.arange(math.prod(extents), device="cpu").reshape(extents)
         starts = [[0, *itertools.accumulate(along)] for along in sizes[:-1]]
         numbers = []
         for worker in range(self.grid.size):

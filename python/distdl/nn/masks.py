@@ -17,7 +17,7 @@ from distdl.parameters.layout import Interval
 
 def draw_key() -> int:
     """A key from torch's default generator, which activation checkpointing rewinds. One number, at least 0."""
-    return int(torch.empty((), dtype=torch.int64).random_())
+    return int(torch.empty((), dtype=torch.int64, device="cpu").random_())
 
 
 def random_mask(
@@ -46,7 +46,7 @@ def random_mask(
 @functools.cache
 def _kept_value(p: float, dtype: torch.dtype) -> float:
     """1/(1-p), rounded as torch's dropout rounds it."""
-    return float(torch.ones((), dtype=dtype).div_(1 - p)) if dtype.is_floating_point else 1.0
+    return float(torch.ones((), dtype=dtype, device="cpu").div_(1 - p)) if dtype.is_floating_point else 1.0
 
 
 def random_choice(

@@ -46,9 +46,10 @@ def fill(tensor: torch.Tensor, layout: Layout, initialize: Initializer) -> None:
     """
     rows, row = layout.shape[0] if layout.shape else 1, math.prod(layout.shape[1:])
     at_once = max(1, DRAWN_AT_ONCE // max(row, 1)) if isinstance(initialize, Uniform) else max(1, rows)
-    intervals = layout.intervals
+    intervals, device = layout.intervals, "meta" if tensor.is_meta else "cpu"
     for first in range(0, max(1, rows), at_once):  # also of no rows, where torch may have something to say
-        drawn = torch.empty((min(at_once, rows - first), *layout.shape[1:]) if layout.shape else (), dtype=tensor.dtype)
+        shape = (min(at_once, rows - first), *layout.shape[1:]) if layout.shape else ()
+        drawn = torch.empty(shape, dtype=tensor.dtype, device=device)
         initialize(drawn)
         if intervals is None:
             continue

@@ -53,7 +53,7 @@ class Bucket:
         message = self._message
         *own, flags = message.split([*self._sizes, len(self._sizes)])
         present = [parameter.grad is not None and not idle for parameter in self.parameters]
-        flags.copy_(torch.tensor(present))
+        flags.copy_(torch.tensor(present, device="cpu"))
         for parameter, part, is_present in zip(self.parameters, own, present, strict=True):
             if is_present and parameter.grad is not None:
                 torch.mul(parameter.grad, scale, out=part.view(parameter.shape))

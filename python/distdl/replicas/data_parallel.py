@@ -264,7 +264,7 @@ class DataParallel(torch.nn.Module):
         if source not in self._copies:
             self._copies[source] = operators.broadcast_among(self._line, source)
         own = [one.contiguous().reshape(-1).view(torch.uint8) for one in there]
-        message = torch.cat(own) if self.replica == source else torch.empty(0, dtype=torch.uint8)
+        message = torch.cat(own) if self.replica == source else torch.empty(0, dtype=torch.uint8, device=own[0].device)
         received = self._copies[source](message)
         if self.replica != source:
             for one, part in zip(there, received.split([one.numel() for one in own]), strict=True):

@@ -4,6 +4,7 @@ Each tool gives what a call without it gives, bit for bit, or refuses the layer 
 of each tool's examples, always the same; with --whole it runs all of them.
 """
 
+import contextlib
 import copy
 import functools
 
@@ -16,7 +17,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from support.blocks import grid
 from support.families import EXAMPLES, splits, windows
-from support.ranks import together
+from support.ranks import job, together
 from support.sequential import as_tuple, block, close, joined_blocks
 from support.tensors import same_bits, values
 
@@ -54,13 +55,16 @@ class Case:
         torch.manual_seed(3)
         return as_tuple(call(*inputs, **self.example.call))
 
-    def trained(self, call, module, inputs=None):
+    def trained(self, call, module, inputs=None, within=contextlib.nullcontext):
         """The results of a call and all gradients. `module` has the parameters that the call uses."""
         inputs = self.leaves(self.inputs if inputs is None else inputs)
-        results = self.called(call, inputs)
+        with within():
+            results = self.called(call, inputs)
         graph = [y for y in results if y.requires_grad]
+        gradients = [values(y.shape, y.dtype, seed=i) - 1.5 for i, y in enumerate(graph)]
         if graph:
-            torch.autograd.backward(graph, [values(y.shape, y.dtype, seed=i) - 1.5 for i, y in enumerate(graph)])
+            with within():
+                torch.autograd.backward(graph, gradients)
         leaves = [*inputs, *module.parameters()]
         found = [None if x.grad is None else x.grad.detach().clone() for x in leaves]
         module.zero_grad()
@@ -300,6 +304,34 @@ def test_profiler(P_world, example, capfd):
         found = case.trained(case.layer, case.layer)
     assert_same(found, expected)
     assert "skipping" not in capfd.readouterr().err
+
+
+@contextlib.contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+DEFAULTS = {
+    "device": functools.partial(torch.device, "meta"),
+    "float64": functools.partial(default_dtype, torch.float64),
+    "float16": functools.partial(default_dtype, torch.float16),
+}
+
+
+@pytest.mark.drawn(40)
+@pytest.mark.parametrize("context", DEFAULTS.values(), ids=DEFAULTS)
+@every_example
+def test_other_defaults_on_one_rank(P_world, example, context):
+    """What a layer makes in a call does not depend on the device and the dtype that torch takes where none is said."""
+    case = Case(P_world, example)
+    within = context if job.rank == job.size - 1 else contextlib.nullcontext
+    for _ in range(2):  # set up in the first of them
+        assert_same(case.trained(case.layer, case.layer, within=within), case.expected())
 
 
 @pytest.mark.drawn(30)

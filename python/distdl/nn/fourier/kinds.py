@@ -138,7 +138,7 @@ def _try_on_little(function: str, count: int, dtype: torch.dtype, size: Sizes, d
     if dtype in (torch.float16, torch.complex32) and torch.cuda.is_available():
         dtype = torch.float32 if dtype == torch.float16 else torch.complex64  # torch transforms half on devices alone
     call: Callable[..., torch.Tensor] = getattr(torch.fft, function)
-    call(torch.zeros([_FEW] * count, dtype=dtype), size, dim, norm)
+    call(torch.zeros([_FEW] * count, dtype=dtype, device="cpu"), size, dim, norm)
 
 
 def _dims(count: int, size: Sizes, dim: Dims) -> tuple[int, ...]:

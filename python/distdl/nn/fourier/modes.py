@@ -72,8 +72,8 @@ class Modes:
     def _matrix(self, dtype: torch.dtype, sign: int, power: float) -> torch.Tensor:
         """Row k, column j: exp(sign 2 pi i k j / n) n**-power, of the kept frequencies and the block's elements."""
         assert self.block is not None
-        rows = torch.arange(*frequencies(self.kept, self.is_half))
-        turns = torch.outer(rows, torch.arange(*self.block)) % self.n  # exact
+        rows = torch.arange(*frequencies(self.kept, self.is_half), device="cpu")
+        turns = torch.outer(rows, torch.arange(*self.block, device="cpu")) % self.n  # exact
         angle = turns.double() * (sign * 2 * math.pi / self.n)
         return torch.polar(torch.full_like(angle, float(self.n) ** -power), angle).to(dtype.to_complex())
 

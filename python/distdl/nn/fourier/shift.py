@@ -36,7 +36,7 @@ class Shift(Layer):
     def _shifted(self, extents: Sequence[int]) -> list[int]:
         """By how many elements each dimension is shifted. A dimension that is named twice is shifted twice."""
         with as_of(type(self).__name__):
-            type(self).function(torch.zeros([1] * len(extents)), self.dim)  # torch judges the argument
+            type(self).function(torch.zeros([1] * len(extents), device="cpu"), self.dim)  # torch judges the argument
         dim = plain(self.dim)
         dims = range(len(extents)) if dim is None else [dim] if isinstance(dim, int) else dim
         shifts = [0] * len(extents)

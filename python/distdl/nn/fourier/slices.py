@@ -47,7 +47,7 @@ def in_slices(
     order = list(range(x.dim()))
     if not contiguous:
         order.sort(key=lambda d: (d in dims, 0 if d in dims else -x.stride(d)))
-    memory = torch.empty(0, dtype=dtype).numpy().dtype
+    memory = torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
     result = torch.from_numpy(np.empty([shape[d] for d in order], memory)).permute(*np.argsort(order).tolist())
     _write(call, x, dims, result, _SLICE * torch.get_num_threads())
     return result

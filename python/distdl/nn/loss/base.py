@@ -101,7 +101,7 @@ class Loss(CheckedLayer):
 
     def samples(self, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
         """The smallest tensors that the loss takes, on which ``function`` is tried; of any dtypes."""
-        return (torch.full((1,) * self.grid.dim, 0.5, dtype=torch.float64),) * len(self.tensors)
+        return (torch.full((1,) * self.grid.dim, 0.5, dtype=torch.float64, device="cpu"),) * len(self.tensors)
 
     def _tried(self, dtypes: Sequence[torch.dtype], device: torch.device | None = None) -> torch.dtype:
         """The dtype of the result for inputs of these dtypes. Raises what torch raises for dtypes and options."""
@@ -111,7 +111,8 @@ class Loss(CheckedLayer):
             if options[name] is not None:
                 weight = getattr(self, name)
                 dtype = samples[0].dtype if self.follow(dtypes) else weight.dtype
-                options[name] = torch.ones((1,) * min(weight.dim(), self.grid.dim), dtype=dtype, device=device)
+                shape = (1,) * min(weight.dim(), self.grid.dim)
+                options[name] = torch.ones(shape, dtype=dtype, device=samples[0].device)
         return type(self).function(*samples, **options, reduction="none").dtype
 
     # Set-up

@@ -39,7 +39,7 @@ class _ClassLoss(PartialSums):
 
     def samples(self, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
         input, _ = super().samples(dtypes)
-        return input, torch.zeros((1,) * (self.grid.dim - 1), dtype=torch.int64)
+        return input, torch.zeros((1,) * (self.grid.dim - 1), dtype=torch.int64, device="cpu")
 
     def prepare(self) -> None:
         super().prepare()

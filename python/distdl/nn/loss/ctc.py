@@ -48,7 +48,7 @@ class DistributedCTCLoss(Loss):
             raise ValueError(f"DistributedCTCLoss: blank={self.blank}; it must not be negative")
 
     def _tried(self, dtypes: Sequence[torch.dtype], device: torch.device | None = None) -> torch.dtype:
-        none = torch.zeros(1, dtype=torch.int64)
+        none = torch.zeros(1, dtype=torch.int64, device="cpu")
         log_probs = torch.zeros((1, 1, 1), dtype=dtypes[0], device=device)
         return F.ctc_loss(log_probs, none.to(device).unsqueeze(0), none + 1, none, reduction="none").dtype
 
@@ -116,5 +116,5 @@ class DistributedCTCLoss(Loss):
 def _lengths(given: object) -> object:
     """Lengths as a tensor, if they are given as integers."""
     if isinstance(given, int) or (isinstance(given, list | tuple) and all(isinstance(one, int) for one in given)):
-        return torch.tensor(given, dtype=torch.int64)
+        return torch.tensor(given, dtype=torch.int64, device="cpu")
     return given

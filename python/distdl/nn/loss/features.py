@@ -134,7 +134,7 @@ class DistributedMultiLabelMarginLoss(FeatureLoss):
         super().__init__(locals())
 
     def samples(self, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
-        return (*super().samples(dtypes)[:1], torch.zeros((1,) * self.grid.dim, dtype=torch.int64))
+        return (*super().samples(dtypes)[:1], torch.zeros((1,) * self.grid.dim, dtype=torch.int64, device="cpu"))
 
     def why_not(self, *described: Described) -> str:
         if described[1][1] != torch.int64:

@@ -64,7 +64,7 @@ class Norm(Layer):
         self._sample = sample
         self._result_dtypes: dict[str, torch.dtype] = {}
         with as_of(type(self).__name__), torch.no_grad():
-            sample(torch.zeros((), dtype=dtypes[0]))
+            sample(torch.zeros((), dtype=dtypes[0], device="cpu"))
 
     def as_result(self, y: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
         """The result in the dtype that torch.nn gives for this input, under autocast too."""

@@ -59,7 +59,7 @@ class DistributedLocalResponseNorm(Layer):
     def set_up(self) -> None:
         name, sizes = type(self).__name__, self.blocks(self.grid)
         with as_of(name):
-            self._function(torch.zeros(1, 1, 1, dtype=self.structure(self.grid)[0][1]))
+            self._function(torch.zeros(1, 1, 1, dtype=self.structure(self.grid)[0][1], device="cpu"))
         before, behind = self.size // 2, (self.size - 1) // 2
         wanted = [intervals_of(along) for along in sizes]
         wanted[1] = [(a - before, b + behind) if a < b else (a, b) for a, b in wanted[1]]

@@ -92,7 +92,8 @@ class _DistributedAdaptiveMaxPool(_DistributedAdaptivePool):
         rows = []
         for d, along in enumerate(windows, start=-self.dims):
             longest = max(stop - start for start, stop in along)
-            rows.append(torch.tensor([min(start + i, stop - 1) for start, stop in along for i in range(longest)]))
+            repeated = [min(start + i, stop - 1) for start, stop in along for i in range(longest)]
+            rows.append(torch.tensor(repeated, device=read.device))
             read = read.index_select(d, rows[-1])
         pooled, indices = self._functions[self.dims](read, counts, return_indices=True)
         positions = torch.unravel_index(indices, read.shape[-self.dims :])

@@ -57,8 +57,8 @@ class FractionalWindows:
         """Where the windows of some outputs begin, for each sample, in the steps and in the precision of torch."""
         m, last = self.outputs(n), n - self.kernel
         at = torch.arange(*outputs, device=samples.device)
-        step = torch.tensor(last, dtype=samples.dtype) / torch.tensor(max(m - 1, 1), dtype=samples.dtype)
-        step, each = step.to(samples.device), samples.unsqueeze(-1)
+        whole, count = (torch.tensor(one, dtype=samples.dtype, device=samples.device) for one in (last, max(m - 1, 1)))
+        step, each = whole / count, samples.unsqueeze(-1)
         starts = ((at.to(samples.dtype) + each) * step).long() - (each * step).long()
         return starts.clamp(0, last).where(at < m - 1, last)
 

@@ -38,7 +38,7 @@ class _DistributedLPPool(AveragingPool):
         except (TypeError, ValueError) as error:
             raise type(error)(f"{type(self).__name__}: norm_type={norm_type!r} is not a number") from error
         try:
-            F.lp_pool1d(torch.ones(1, 1, 1), self.norm_type, 1)
+            F.lp_pool1d(torch.ones(1, 1, 1, device="cpu"), self.norm_type, 1)
         except (ValueError, ZeroDivisionError) as error:  # for 0; versions of torch differ in which they raise
             raise type(error)(f"{type(self).__name__}: norm_type must not be zero") from error
 

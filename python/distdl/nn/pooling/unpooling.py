@@ -90,7 +90,7 @@ class _DistributedMaxUnpool(CheckedLayer):
                     f"({index_dtype}); the indices must have the shape of the input and be of torch.int64"
                 )
             with as_of(name):  # torch checks dtypes only when it computes
-                one = torch.zeros([1] * (self.dims + 1), dtype=dtype)
+                one = torch.zeros([1] * (self.dims + 1), dtype=dtype, device="cpu")
                 self._functions[self.dims](one, torch.zeros_like(one, dtype=torch.long), 1)
 
     def _of_one(self, x: torch.Tensor) -> torch.Tensor:

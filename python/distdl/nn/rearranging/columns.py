@@ -142,7 +142,7 @@ class DistributedUnfold(_Columns):
             whole = F.unfold(
                 torch.empty(extents, device="meta"), self.kernel_size, self.dilation, self.padding, self.stride
             )
-            F.unfold(torch.zeros(1, 1, 1, dtype=self.structure(self.grid)[0][1]), 1)
+            F.unfold(torch.zeros(1, 1, 1, dtype=self.structure(self.grid)[0][1], device="cpu"), 1)
         counts = [window.outputs(n) for window, n in zip(self._windows, extents[-2:], strict=True)]
         workers = self._result.shape
         channels, columns = (cut(n, p) for n, p in zip(whole.shape[-2:], workers[-2:], strict=True))
@@ -241,7 +241,7 @@ class DistributedFold(_Columns):
                 self.padding,
                 self.stride,
             )
-            F.fold(torch.zeros(1, 1, 1, dtype=self.structure(self.grid)[0][1]), 1, 1)
+            F.fold(torch.zeros(1, 1, 1, dtype=self.structure(self.grid)[0][1], device="cpu"), 1, 1)
         workers = self._result.shape
         channels, *space = (cut(n, p) for n, p in zip(whole.shape[-3:], workers[-3:], strict=True))
         self._counts = [window.outputs(n) for window, n in zip(self._windows, self.output_size, strict=True)]

@@ -115,7 +115,7 @@ class DistributedPad(Layer):
             # torch checks dtype and value only when it computes: here a tensor of one element. Where it only crops, it
             # does not look at the value.
             widths = [int(self.mode == "constant" and width > 0) for width in self.pad]
-            F.pad(torch.zeros([1] * len(extents), dtype=dtype), widths, self.mode, self.value)
+            F.pad(torch.zeros([1] * len(extents), dtype=dtype, device="cpu"), widths, self.mode, self.value)
 
     def _crop(self, d: int, left: int, right: int, blocks: list[Interval]) -> tuple[int, int, list[Interval]]:
         """Crop a dimension by its negative widths, without communication.

@@ -168,8 +168,8 @@ class DistributedUpsample(AdaptiveLayer):
             assert isinstance(resizing, _core.Interpolation)
             inputs, weights = resizing.taps(along.n, along.outputs, dtype == torch.double, vectorized)
             shape = (_TAPS[self._kernel], along.outputs[1] - along.outputs[0])
-            positions = torch.tensor(inputs, dtype=torch.long).view(shape) - along.reads[0]
-            taps.append((positions, torch.tensor(weights, dtype=torch.double).view(shape)))
+            positions = torch.tensor(inputs, dtype=torch.long, device="cpu").view(shape) - along.reads[0]
+            taps.append((positions, torch.tensor(weights, dtype=torch.double, device="cpu").view(shape)))
         return taps
 
 

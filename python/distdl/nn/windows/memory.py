@@ -29,7 +29,7 @@ def check_memory(name: str, grid: Grid, largest: Sequence[int], dtype: torch.dty
         return
     error = None
     try:
-        torch.empty(largest, dtype=dtype)
+        torch.empty(largest, dtype=dtype, device="cpu")
     except (RuntimeError, TypeError) as raised:
         error = RuntimeError(f"{name}: a block of the result has the shape {list(largest)}: {raised}")
     compare(name, "set-up", grid.line(grid.ranks), error, {}, {})

@@ -22,7 +22,7 @@ def repeated(interval: Interval, n: int, mode: str) -> torch.Tensor | None:
     start, stop = interval
     if mode not in _REPEATING or (start >= 0 and stop <= n) or stop <= start:
         return None
-    return _REPEATING[mode](torch.arange(start, stop), n)
+    return _REPEATING[mode](torch.arange(start, stop, device="cpu"), n)
 
 
 class Reader:
@@ -68,5 +68,5 @@ class Reader:
         """The box that this worker of P_y reads; zero volume on all other ranks."""
         read = self._exchange(x)
         for d, at in self._repeats:
-            read = read.index_select(d, at)
+            read = read.index_select(d, at.to(read.device))
         return read
