@@ -8,8 +8,6 @@ branch on them. What depends on the values of a tensor cannot be recorded.
 from __future__ import annotations
 
 import contextlib
-import copy
-import itertools
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,10 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+)
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode, resolve_name
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map_only
 
 Function = Callable[..., object]
 Arguments = tuple[Any, ...]
@@ -109,88 +111,16 @@ class Recording:
         inputs: the tensors of the call, in order.
         nodes: the calls, in order.
         results: what the model returns, with values in place of tensors.
+        written: what the buffers hold afterwards that the model writes into, by name.
     """
 
     inputs: list[Value]
     nodes: list[Node] = field(default_factory=list)
     results: object = None
+    written: dict[str, Value] = field(default_factory=dict)
 
 
-class Skeleton:
-    """A copy of a model without values, whose computation can be recorded."""
-
-    def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
-        self.device = device
-        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
-        tensors: dict[int, torch.Tensor] = {}
-        self._names: dict[int, str] = {}
-        named = itertools.chain(
-            model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)
-        )
-        for name, tensor in named:
-            fake = tensors.get(id(tensor))
-            if fake is None:
-                with self._mode:
-                    fake = torch.empty_like(tensor, device=device, memory_format=torch.contiguous_format)
-                if isinstance(tensor, torch.nn.Parameter):
-                    fake = torch.nn.Parameter(fake, tensor.requires_grad)
-                tensors[id(tensor)] = fake
-                self._names[id(fake)] = name
-        self.model = copy.deepcopy(model, dict(tensors))
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Skeleton:
-        return self  # it has no values
-
-    def follow(self, model: torch.nn.Module) -> None:
-        """Take over the modes of a model's modules, and the dtypes to which it was converted."""
-        for own, module in zip(self.model.modules(), model.modules(), strict=True):
-            own.training = module.training
-            for held in ("_parameters", "_buffers"):
-                for name, tensor in vars(own)[held].items():
-                    given = vars(module)[held][name]
-                    if tensor is not None and given is not None and tensor.dtype != given.dtype:
-                        with self._mode, torch.no_grad():
-                            tensor.data = tensor.data.to(given.dtype)
-
-    def record(
-        self,
-        call: object,
-        inputs: Sequence[tuple[Sequence[int], torch.dtype]],
-        is_layer: Callable[[torch.nn.Module], bool],
-    ) -> Recording:
-        """What the model computes.
-
-        Args:
-            call: the arguments and keyword arguments of a rank, whose tensors are replaced by whole ones.
-            inputs: shapes and dtypes of the whole tensors, in order.
-            is_layer: whether a module becomes one node, and not what it calls.
-
-        Raises:
-            NotImplementedError: if what it computes depends on the values of a tensor.
-        """
-        leaves, structure = tree_flatten(call)
-        with self._mode:
-            fakes = [_input(shape, dtype, self.device) for shape, dtype in inputs]
-        rest = iter(fakes)
-        args, kwargs = tree_unflatten(
-            [next(rest) if isinstance(one, torch.Tensor) else one for one in leaves], structure
-        )
-        recorder = _Recorder(self.model, fakes, self._names, is_layer)
-        # Layers are set up without functions that look at calls, as this recorder does.
-        with torch._C._EnableTorchFunction(), torch.enable_grad(), self._mode, recorder.around_modules():
-            with recorder:
-                results = self.model(*args, **kwargs)
-            recorder.recording.results = recorder.described(results)
-        return recorder.recording
-
-
-def _input(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A tensor that asks for gradients if it can. No leaf, so that a model may write into it."""
-    tensor = torch.empty(tuple(shape), dtype=dtype, device=device)
-    return tensor.requires_grad_().clone() if dtype.is_floating_point or dtype.is_complex else tensor
-
-
-class _Recorder(TorchFunctionMode):
+class Recorder(TorchFunctionMode):
     """Writes down the functions of torch that are called within."""
 
     def __init__(
@@ -198,12 +128,12 @@ class _Recorder(TorchFunctionMode):
         model: torch.nn.Module,
         inputs: Sequence[torch.Tensor],
         names: Mapping[int, str],
-        is_layer: Callable[[torch.nn.Module], bool],
+        key_of_layer: Callable[[torch.nn.Module], str],
     ) -> None:
         super().__init__()
         self._values: dict[int, Value] = {}
         self._alive: list[torch.Tensor] = []  # so that no number of a tensor comes twice
-        self._names, self._is_layer = names, is_layer
+        self._names, self._key_of_layer = names, key_of_layer
         self._paths = {id(module): path for path, module in reversed([*model.named_modules()])}
         self._path: list[str] = []
         self._parts: dict[int, Arguments] = {}
@@ -240,6 +170,11 @@ class _Recorder(TorchFunctionMode):
         described: tuple[Arguments, dict[str, object]] = tree_map_only(torch.Tensor, self._value, (args, kwargs))
         return described
 
+    def known(self, tensor: torch.Tensor, name: str) -> Value | None:
+        """The value of a tensor of the model; None for what it was from the beginning, under this name."""
+        value = self._values.get(id(tensor))
+        return None if value is None or (name and value.name == name) else value
+
     def described(self, structure: object) -> object:
         """A structure with values in place of its tensors."""
         return tree_map_only(torch.Tensor, self._value, structure)
@@ -255,25 +190,38 @@ class _Recorder(TorchFunctionMode):
     def _call(self, run: Function, key: str, target: Target, args: Arguments, kwargs: dict[str, object]) -> object:
         self._within = True
         try:
+            given = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, torch.Tensor)]
+            versions = {id(one): _version_of(one) for one in given}
             result = run(*args, **kwargs)
-            return self._noted(key, target, args, kwargs, result)
-        except (DataDependentOutputException, GuardOnDataDependentSymNode) as error:
+            return self._noted(key, target, args, kwargs, versions, result)
+        except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
             raise NotImplementedError(
                 f"{key} looks at the values of a tensor, at {_line()}; they are not known before the model runs"
             ) from error
         finally:
             self._within = False
 
-    def _noted(self, key: str, target: Target, args: Arguments, kwargs: dict[str, object], result: object) -> object:
-        """The result of a call, which becomes a node if it is a tensor or if the call has written into one."""
-        given = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, torch.Tensor)]
+    def _noted(
+        self,
+        key: str,
+        target: Target,
+        args: Arguments,
+        kwargs: dict[str, object],
+        versions: Mapping[int, int],
+        result: object,
+    ) -> object:
+        """The result of a call, which becomes a node if it is a tensor or if the call has written into one.
+
+        Args:
+            versions: those of the tensors before the call, by which is known what it has written into.
+        """
         results = args[0] if key in _WRITES else result
         tensors = [one for one in tree_flatten(results)[0] if isinstance(one, torch.Tensor)]
         if not tensors or key in _ASKS:
             return result
-        written = [one for one in tensors if any(one is other for other in given)]
-        if written and key in _UNCHANGED:
-            return result
+        written = [one for one in tensors if id(one) in versions and versions[id(one)] != _version_of(one)]
+        if not written and all(id(one) in versions for one in tensors):
+            return result  # an argument as it is
         before = self._given(args, kwargs)
         after = tree_map_only(torch.Tensor, self._new, results)
         self._note(target, key, before, after)
@@ -312,9 +260,9 @@ class _Recorder(TorchFunctionMode):
         def recorded(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
             self._path.append(self._paths.get(id(module), self._path[-1] if self._path else ""))
             try:
-                if not self._within and self._is_layer(module):
+                if not self._within and (key := self._key_of_layer(module)):
                     run = lambda *args, **kwargs: call(module, *args, **kwargs)  # noqa: E731
-                    return self._call(run, type(module).__name__, module, args, kwargs)
+                    return self._call(run, key, module, args, kwargs)
                 return call(module, *args, **kwargs)
             finally:
                 self._path.pop()
@@ -328,8 +276,6 @@ class _Recorder(TorchFunctionMode):
 
 _ASKS = {"requires_grad", "is_leaf", "grad_fn", "grad"}
 """What asks something of a tensor and gives none."""
-_UNCHANGED = {"requires_grad_", "contiguous", "to", "float", "double", "type", "type_as", "expand", "cpu", "squeeze"}
-"""What may return its argument as it is."""
 _WRITES = {"setitem"}
 
 
@@ -358,6 +304,11 @@ _OPERATORS = {"add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "and", "
 def _base_of(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor whose memory this one shows."""
     return torch.Tensor._base.__get__(tensor) if torch.Tensor._is_view(tensor) else tensor
+
+
+def _version_of(tensor: torch.Tensor) -> int:
+    """How often something was written into a tensor."""
+    return torch.Tensor._version.__get__(tensor)
 
 
 def _line() -> str:

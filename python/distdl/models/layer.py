@@ -25,7 +25,7 @@ def twin_of(module: torch.nn.Module) -> type[Layer] | None:
 def applied(node: Node, workers: Workers | None) -> Run:
     """What applies a layer to a block, and to the parameters behind it. Constructing is collective."""
     if workers is None:
-        raise NoRuleError(f"{node.key} of parameters and constants alone")
+        return _applied_to_copies(node)
     module = node.target
     assert isinstance(module, torch.nn.Module)
     kind = twin_of(module)
@@ -38,6 +38,23 @@ def applied(node: Node, workers: Workers | None) -> Run:
         layer = make(workers.grid, **options)
     layer.train(module.training)
     return Applied(layer, node)
+
+
+def _applied_to_copies(node: Node) -> Run:
+    """What applies a layer of torch.nn to parameters and constants alone, of which each worker has all."""
+    module, count, given = node.module, len(node.arguments), dict[str, torch.Tensor]()
+    if any(True for _ in module.buffers()):
+        raise NoRuleError(f"{node.key} of parameters and constants alone")
+    call = calling(node, lambda *args, **more: torch.func.functional_call(module, given, args, more))
+
+    def run(*tensors: torch.Tensor) -> object:
+        given.update(zip(node.parameters, tensors[count:], strict=True))
+        try:
+            return call(*tensors[:count])
+        finally:
+            given.clear()
+
+    return run
 
 
 class Applied:

@@ -10,14 +10,16 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 from distdl.collective.construction import PartitionLike, constructor
 from distdl.collective.grid import Grid
-from distdl.models.capture import Skeleton, Value
+from distdl.models.capture import Value
 from distdl.models.layer import twin_of
 from distdl.models.placement import Blocks
 from distdl.models.planning import Plan
 from distdl.models.program import Program
 from distdl.models.rules import RULES
+from distdl.models.skeleton import Skeleton
 from distdl.nn.layer import Layer
 from distdl.nn.local import Local
+from distdl.nn.masks import draw_key
 from distdl.parameters.transport import ParameterTransport
 from distdl.partition import Partition
 
@@ -33,6 +35,7 @@ def distribute(
     P_x: PartitionLike,
     plan: Mapping[str, PartitionLike] | None = None,
     fallback: str = "error",
+    as_sequential: bool = False,
 ) -> DistributedModel:
     """The model over partitions: it takes blocks of the input, and gives blocks of what the sequential model gives.
 
@@ -43,6 +46,12 @@ def distribute(
         plan: partitions of certain modules, by their names, with wildcards.
         fallback: what becomes of operations that cannot be split: "error" lists all of them before anything is
             communicated, "gather" computes them on one worker.
+        as_sequential: draw the random numbers that the model draws in one process with the same seed, for dropout and
+            all else. Every rank draws those of whole tensors, and the generators of all ranks have to be in step.
+
+    Random numbers are functions of the seed, the call and the index in the whole tensor: the same for every partition
+    and number of ranks. A call that draws any takes one number from torch's default generator, on every rank; that of
+    worker 0 decides. With ``as_sequential=True`` they are those of torch.
 
     Returns:
         A module with the same parameters by the same names, of which each rank has its part: see
@@ -55,7 +64,7 @@ def distribute(
 
     Collective over the communicator that P_x comes from, like each call of the result.
     """
-    return DistributedModel.from_sequential(model, P_x, plan=plan, fallback=fallback)
+    return DistributedModel.from_sequential(model, P_x, plan=plan, fallback=fallback, as_sequential=as_sequential)
 
 
 class DistributedModel(Local):
@@ -71,6 +80,7 @@ class DistributedModel(Local):
 
     plan: Mapping[str, PartitionLike] | None
     fallback: str
+    as_sequential: bool
     outputs = 1
     program: Program | None
 
@@ -80,6 +90,7 @@ class DistributedModel(Local):
         module: torch.nn.Module,
         plan: Mapping[str, PartitionLike] | None = None,
         fallback: str = "error",
+        as_sequential: bool = False,
     ) -> None:
         Layer.__init__(self, locals())
 
@@ -90,6 +101,8 @@ class DistributedModel(Local):
             raise ValueError(f"distribute: fallback={self.fallback!r}; it must be one of {list(_FALLBACKS)}")
         if self.plan is not None:
             raise NotImplementedError("distribute: plan is not supported yet")
+        if not isinstance(self.as_sequential, bool):
+            raise TypeError(f"distribute: as_sequential={self.as_sequential!r}; it has to be a bool")
         super().check_options()
         self._skeleton = Skeleton(self.__dict__["_given"], self.P_x.device)
         self._programs: dict[tuple[object, ...], Program] = {}
@@ -173,22 +186,39 @@ class DistributedModel(Local):
         self, call: object, inputs: Sequence[tuple[tuple[int, ...], torch.dtype]], arrived: Sequence[Blocks]
     ) -> Program:
         self._skeleton.follow(self.module)
-        recording = self._skeleton.record(call, inputs, is_whole)
+        with torch.random.fork_rng(devices=[]):  # the layers draw first values, which are never used
+            return self._made(call, inputs, arrived)
+
+    def _made(
+        self, call: object, inputs: Sequence[tuple[tuple[int, ...], torch.dtype]], arrived: Sequence[Blocks]
+    ) -> Program:
+        recording = self._skeleton.record(call, inputs, key_of_layer)
         balanced = [Blocks.balanced(self.grid.ranks, self.grid.shape, shape) for shape, _ in inputs]
-        plan = Plan(recording, self.grid.among(self.grid.constructors), balanced, self.fallback)
+        plan = Plan(recording, self.grid.among(self.grid.constructors), balanced, self.fallback, self.as_sequential)
         return Program(plan, arrived, dict(self.module.named_buffers(remove_duplicate=False)))
 
     def compute(self, call: object) -> object:
         """Run the program of these tensors."""
         assert self.program is not None
         tensors = [one for one in tree_flatten(call)[0] if isinstance(one, torch.Tensor)]
-        return self.program(tensors, self._transport(self._parameters_in_program))
+        key = self._drawn_key() if self.program.is_random and not self.as_sequential else None
+        return self.program(tensors, self._transport(self._parameters_in_program), key)
+
+    def _drawn_key(self) -> int:
+        """A number from torch's default generator on every rank, of which that of worker 0 counts."""
+        everyone = self.grid.constructing_ranks()
+        drawn = everyone.gather(draw_key().to_bytes(8, "little"))
+        return int.from_bytes(drawn[everyone.ranks.index(self.grid.ranks[0])], "little")
 
     def extra_repr(self) -> str:
-        """The partition."""
-        return f"P_x={self.P_x}, fallback={self.fallback!r}"
+        """Options and the partition."""
+        return f"P_x={self.P_x}, fallback={self.fallback!r}, as_sequential={self.as_sequential}"
 
 
-def is_whole(module: torch.nn.Module) -> bool:
-    """Whether a module is one operation for the rules, whatever it calls."""
-    return type(module).__name__ in RULES and twin_of(module) is not None
+def key_of_layer(module: torch.nn.Module) -> str:
+    """The name by which rules know a module as one operation, whatever it calls; "" if they do not."""
+    if vars(module)["_forward_hooks"] or vars(module)["_forward_pre_hooks"] or hasattr(module, "parametrizations"):
+        return ""  # there is more in the call than the layer
+    if twin_of(module) is None:
+        return ""
+    return next((kind.__name__ for kind in type(module).__mro__ if kind.__name__ in RULES), "")

@@ -10,7 +10,7 @@ import torch
 
 from distdl import operators
 from distdl.collective.grid import Grid
-from distdl.models.operation import Along, Reads
+from distdl.models.operation import Along, Part, Reads
 from distdl.models.placement import Blocks, Copies, Placement, intervals_of, overlap
 from distdl.parameters.layout import Interval
 from distdl.parameters.transport import zero_of
@@ -24,11 +24,15 @@ class Need:
         ranks: the workers.
         axes: for each of their axes the dimension of the tensor that is split along it, or None: all read the same.
         wanted: for each of these axes the (start, stop) that each worker along it reads; (0, 1) for None.
+        parts: the (start, stop) of the dimensions that belong to no axis, where nobody reads all of them.
+        wraps: the dimensions whose end is followed by their beginning.
     """
 
     ranks: tuple[int, ...]
     axes: tuple[int | None, ...]
     wanted: tuple[tuple[Interval, ...], ...]
+    parts: tuple[tuple[int, Interval], ...] = ()
+    wraps: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, workers: Blocks, reads: Reads, shape: Sequence[int]) -> Need:
@@ -36,31 +40,40 @@ class Need:
         axes: list[int | None] = []
         wanted = []
         for axis, sizes in enumerate(workers.cuts):
-            dim = next((d for d, one in enumerate(reads) if one is not None and one.dim == axis), None)
-            one = None if dim is None else reads[dim]
-            axes.append(dim)
-            if one is None:
-                wanted.append(((0, 1),) * len(sizes))
+            found = [(d, one) for d, one in enumerate(reads) if isinstance(one, Along) and one.dim == axis]
+            axes.append(found[0][0] if found else None)
+            if found:
+                wanted.append(tuple(found[0][1].interval(*one) for one in intervals_of(sizes)))
             else:
-                wanted.append(tuple((_scaled(i, one), _scaled(j, one)) for i, j in intervals_of(sizes)))
-        return cls(workers.ranks, tuple(axes), tuple(wanted))
+                wanted.append(((0, 1),) * len(sizes))
+        parts = tuple((d, (one.start, one.stop)) for d, one in enumerate(reads) if isinstance(one, Part))
+        wraps = tuple(d for d, one in enumerate(reads) if isinstance(one, Along) and one.wraps)
+        return cls(workers.ranks, tuple(axes), tuple(wanted), parts, wraps)
 
     def box(self, rank: int, shape: Sequence[int]) -> tuple[Interval, ...] | None:
         """The box that a rank reads of a tensor of this shape."""
         if rank not in self.ranks:
             return None
         place = [*itertools.product(*(range(len(along)) for along in self.wanted))][self.ranks.index(rank)]
-        box = [(0, n) for n in shape]
+        box = self.common(shape)
         for axis, dim in enumerate(self.axes):
             if dim is not None:
                 box[dim] = self.wanted[axis][place[axis]]
         return tuple(box)
 
+    def common(self, shape: Sequence[int]) -> list[Interval]:
+        """What workers read of each dimension that belongs to no axis."""
+        parts = dict(self.parts)
+        return [parts.get(d, (0, n)) for d, n in enumerate(shape)]
 
-def _scaled(i: int, along: Along) -> int:
-    scaled = i * along.scale
-    assert scaled.denominator == 1
-    return scaled.numerator
+
+def pieces(box: Sequence[Interval], shape: Sequence[int]) -> list[tuple[Interval, ...]]:
+    """The boxes within a tensor of which a box consists that goes on at the beginning where the tensor ends."""
+    along = []
+    for (start, stop), n in zip(box, shape, strict=True):
+        turns = range(start // n, -(-stop // n)) if start < stop else range(0)
+        along.append([(max(start - turn * n, 0), min(stop - turn * n, n)) for turn in turns])
+    return [*itertools.product(*along)]
 
 
 def received(source: Placement, need: Need, shape: Sequence[int]) -> dict[int, int]:
@@ -72,7 +85,9 @@ def received(source: Placement, need: Need, shape: Sequence[int]) -> dict[int, i
         box = need.box(rank, shape)
         assert box is not None
         own = source.block(rank)
-        counts[rank] = overlap(box, box) - (overlap(box, own) if own is not None else 0)
+        counts[rank] = sum(
+            overlap(one, one) - (overlap(one, own) if own is not None else 0) for one in pieces(box, shape)
+        )
     return {rank: count for rank, count in counts.items() if count}
 
 
@@ -93,8 +108,10 @@ class Move:
             x = self._as_seen(source, need, whole, like)
             splits = [len(along) for along in need.wanted] + [1] * len(whole)
             y = like.related(need.ranks, splits)
-            wanted = [[*along] for along in need.wanted] + [[(0, shape[d])] for d in whole]
-            self._operator = operators.interval_exchange(name, x, y, wanted)
+            common = need.common(shape)
+            wanted = [[*along] for along in need.wanted] + [[common[d]] for d in whole]
+            periodic = [d in need.wraps for d in need.axes] + [False] * len(whole)
+            self._operator = operators.interval_exchange(name, x, y, wanted, periodic)
 
     @staticmethod
     def is_needed(source: Placement, need: Need, shape: Sequence[int]) -> bool:
@@ -138,7 +155,10 @@ class Move:
         if self._box is None:
             return nothing([x])
         for d, (start, stop) in enumerate(self._box):
-            if stop - start != x.shape[d]:
+            n = x.shape[d]
+            if start < 0 or stop > n:
+                x = x.index_select(d, torch.arange(start, stop, device=x.device) % n)
+            elif stop - start != n:
                 x = x.narrow(d, start, stop - start)
         return x
 

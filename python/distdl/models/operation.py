@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+import torch
+
 from distdl.collective.grid import Grid
 from distdl.models.placement import Blocks
+from distdl.parameters.layout import Interval
 
 Run = Callable[..., object]
 """From this worker's parts of the inputs to its parts of the results."""
+Draw = Callable[[int | None, Sequence[Interval], torch.device], torch.Tensor]
+"""Random numbers of a block, given by its intervals, on a device.
+
+They follow from a key and from each element's place in the whole. Without a key they are those of torch in one process:
+every rank draws those of the whole, so that the generators of all ranks stay in step.
+"""
 
 
 @dataclass(frozen=True)
@@ -20,14 +29,34 @@ class Along:
     Attributes:
         dim: of the result.
         scale: how many elements there are for each one of the result.
+        span: the (start, stop) that a worker reads for the (start, stop) of its block, if these are not scaled.
+        wraps: whether what is beyond the end of the input is its beginning.
     """
 
     dim: int
     scale: Fraction = Fraction(1)
+    span: Callable[[int, int], Interval] | None = None
+    wraps: bool = False
+
+    def interval(self, start: int, stop: int) -> Interval:
+        """What a worker reads for its block."""
+        if self.span is not None:
+            return self.span(start, stop) if start < stop else (0, 0)
+        first, last = start * self.scale, stop * self.scale
+        assert first.denominator == last.denominator == 1
+        return first.numerator, last.numerator
 
 
-Reads = tuple[Along | None, ...]
-"""For each dimension of an input how it is split; None where each worker reads all of it."""
+@dataclass(frozen=True)
+class Part:
+    """A dimension of an input of which each worker reads the same part."""
+
+    start: int
+    stop: int
+
+
+Reads = tuple[Along | Part | None, ...]
+"""For each dimension of an input how it is split, or what everybody reads of it; None for all of it."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +72,11 @@ class Workers:
     grid: Grid
     blocks: Blocks
     rank: int
+
+    @property
+    def block(self) -> tuple[Interval, ...]:
+        """This rank's block of the first result; without elements for a rank that is no worker."""
+        return self.blocks.block(self.rank) or ((0, 0),) * len(self.blocks.cuts)
 
     @property
     def local_shape(self) -> tuple[int, ...]:
@@ -61,7 +95,10 @@ class Operation:
             copies of all inputs; then it computes copies of the result.
         splittable: the dimensions that may be split.
         units: blocks along a dimension are multiples of this.
-        places: where the results are, if not in the blocks of the workers.
+        places: where the results are, if not in the blocks of the workers. An operation without them and without a
+            layer is computed by each worker by itself, and by none whose blocks have no elements.
+        draw: random numbers for the block of a worker; what computes it takes them in front of the inputs.
+        own_numbers: whether what computes a block draws random numbers itself, by keys of its own.
     """
 
     shape: tuple[int, ...]
@@ -70,6 +107,8 @@ class Operation:
     splittable: frozenset[int]
     units: dict[int, int] = field(default_factory=dict)
     places: Callable[[Workers], Blocks | list[Blocks]] | None = None
+    draw: Draw | None = None
+    own_numbers: bool = False
 
 
 class NoRuleError(NotImplementedError):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from distdl.collective.grid import Grid
 from distdl.models.capture import Node, Recording, Value
 from distdl.models.moving import Move, Need, received
-from distdl.models.operation import NoRuleError, Operation, Reads, Workers
+from distdl.models.operation import Along, NoRuleError, Operation, Reads, Workers
 from distdl.models.placement import COPIES, Blocks, Placement, sizes_of, ways_to_split
 from distdl.models.rules import RULES
 from distdl.models.table import calling, whole
@@ -45,6 +45,7 @@ class Plan:
         base: the workers.
         inputs: where the inputs are.
         fallback: "gather" lets one worker compute what no rule splits.
+        as_sequential: whether random numbers have to be those of one process.
 
     Raises:
         NotImplementedError: that lists every call without a rule.
@@ -56,25 +57,37 @@ class Plan:
         base: Grid,
         inputs: Sequence[Placement],
         fallback: str = "error",
+        as_sequential: bool = False,
     ) -> None:
         self.base = base
         self.recording = recording
         self.placements: dict[Value, Placement] = dict(zip(recording.inputs, inputs, strict=True))
         self.steps: list[Planned] = []
         self.gathered: list[Node] = []
-        operations = self._operations(fallback)
+        operations = self._operations(fallback, as_sequential)
         for node, operation in zip(recording.nodes, operations, strict=True):
             self._place(node, operation)
 
-    def _operations(self, fallback: str) -> list[Operation]:
+    def _operations(self, fallback: str, as_sequential: bool) -> list[Operation]:
         operations, missing = [], []
+        of_inputs = set(self.recording.inputs)
         for node in self.recording.nodes:
+            is_constant = of_inputs.isdisjoint(node.inputs)
+            of_inputs.update(() if is_constant else node.outputs)
             try:
-                if node.key not in RULES:
+                if node.key in RULES:
+                    found = RULES[node.key](node)
+                elif is_constant:
+                    found = on_one_worker(node)  # on each worker, since each of them has all inputs
+                else:
                     raise NoRuleError("no rule")
-                operations.append(RULES[node.key](node))
+                if len(found.reads) != len(node.inputs):
+                    raise NoRuleError(f"{len(node.inputs)} tensors, where its rule knows {len(found.reads)}")
+                if found.own_numbers and as_sequential:
+                    raise NoRuleError("it draws other random numbers than torch")
+                operations.append(found)
             except NoRuleError as reason:
-                if fallback == "gather":
+                if fallback == "gather" and not is_constant:
                     self.gathered.append(node)
                     operations.append(on_one_worker(node))
                 else:
@@ -177,20 +190,23 @@ def without_empty(blocks: Blocks) -> Blocks:
 
 
 def staying(operation: Operation, reads: Reads, source: Blocks) -> Blocks | None:
-    """The workers that have what they read of an input already; None if the operation cannot be split so."""
+    """The workers that have what they read of an input already, or most of it; None if this is no way to split."""
     cuts: list[tuple[int, ...]] = [(n,) for n in operation.shape]
     axes: dict[int, int] = {}
     for d, sizes in enumerate(source.cuts):
         along = reads[d]
         if len(sizes) == 1:
             continue
-        if along is None or along.dim not in operation.splittable:
+        if not isinstance(along, Along) or along.dim not in operation.splittable:
             return None
-        scaled = [n / along.scale for n in sizes]
         unit = operation.units.get(along.dim, 1)
-        if any(n.denominator != 1 or n.numerator % unit for n in scaled):
-            return None
-        cuts[along.dim] = tuple(n.numerator for n in scaled)
+        if along.span is not None:
+            cuts[along.dim] = sizes_of(operation.shape[along.dim], len(sizes), unit)
+        else:
+            scaled = [n / along.scale for n in sizes]
+            if any(n.denominator != 1 or n.numerator % unit for n in scaled):
+                return None
+            cuts[along.dim] = tuple(n.numerator for n in scaled)
         axes[along.dim] = d
     ranks = []
     for place in itertools.product(*(range(len(sizes)) for sizes in cuts)):

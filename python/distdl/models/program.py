@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from distdl.collective.grid import Grid
 from distdl.models.capture import Value
 from distdl.models.layer import Applied
 from distdl.models.moving import Move, Need, nothing
 from distdl.models.operation import Run, Workers
 from distdl.models.placement import COPIES, Blocks, Placement
 from distdl.models.planning import Plan, Planned
+from distdl.nn.masks import key_of_part
 
 Step = tuple[Run, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """What runs, the numbers of its inputs, of its outputs, and of what nobody uses any more afterwards."""
@@ -49,8 +53,10 @@ class Program:
         for one in used:
             if one not in self._slots and one not in plan.placements:
                 self._provide(one, buffers)
+        self._keys: list[int] = []
         for step in plan.steps:
             self._append(step, buffers)
+        self._written = [(self._everywhere(one), buffers[name]) for name, one in recording.written.items()]
         self.places = {one: self._owned(one) for one in results if isinstance(one, Value)}
         self._results = [(self._slots[one], None) if isinstance(one, Value) else (None, one) for one in results]
         self._forget_early()
@@ -103,6 +109,16 @@ class Program:
         self._steps.append((move, (self._slots[value],), (self._slots[value],), ()))
         return first
 
+    def _everywhere(self, value: Value) -> int:
+        """Where all workers have a value, behind the last step."""
+        place, like, slot = self.plan.placement(value), self._like, self._new()
+        bring: Run = lambda x: x  # noqa: E731
+        if isinstance(place, Blocks):
+            need = Need(like.ranks, (None,), (((0, 1),) * like.size,))
+            bring = Move("distribute", place, need, value.shape, like)
+        self._steps.append((bring, (self._slots[value],), (slot,), ()))
+        return slot
+
     def _append(self, step: Planned, buffers: Mapping[str, torch.Tensor]) -> None:
         node = step.node
         inputs = []
@@ -116,6 +132,9 @@ class Program:
                     self._steps.append((move, (slot,), (self._moves[key],), ()))
                 slot = self._moves[key]
             inputs.append(slot)
+        if step.operation.draw is not None:
+            self._keys.append(self._new())
+            inputs.insert(0, self._keys[-1])
         outputs = tuple(self._slot(one) for one in node.outputs)
         run = self._run(step, buffers)
         self._steps.append((run, tuple(inputs), outputs, ()))
@@ -131,8 +150,12 @@ class Program:
             member = self._like.me in workers.ranks
         if isinstance(run, Applied):
             run.use_buffers(buffers)
+        elif member and step.operation.places is None:
+            run = or_nothing(run, node.outputs, [self.plan.placement(one) for one in node.outputs], self._like.me)
         several = len(node.outputs)
-        if not member:
+        if step.operation.draw is not None:
+            run = drawing(step, run if member else _without_part(node.outputs), self._like)
+        elif not member:
             return _without_part(node.outputs)
         call = run
         if not node.records_gradients:
@@ -152,7 +175,7 @@ class Program:
 
     def _forget_early(self) -> None:
         """Note behind which step each value is used no more."""
-        kept = {slot for slot, _ in self._results if slot is not None}
+        kept = {slot for slot, _ in self._results if slot is not None} | {slot for slot, _ in self._written}
         steps, seen = [], set(kept)
         for run, inputs, outputs, _ in reversed(self._steps):
             last = tuple(slot for slot in dict.fromkeys((*inputs, *outputs)) if slot not in seen)
@@ -161,8 +184,20 @@ class Program:
             steps.append((run, inputs, outputs, last))
         self._steps = steps[::-1]
 
-    def __call__(self, inputs: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor]) -> object:
-        """The results of a call, in the structure that the model returns."""
+    @property
+    def is_random(self) -> bool:
+        """Whether a call draws random numbers."""
+        return bool(self._keys)
+
+    def __call__(
+        self, inputs: Sequence[torch.Tensor], parameters: Sequence[torch.Tensor], key: int | None = None
+    ) -> object:
+        """The results of a call, in the structure that the model returns.
+
+        Args:
+            inputs, parameters: the blocks of the call, and what its workers use of the parameters.
+            key: from which the random numbers follow; None for those of torch in one process.
+        """
         values: list[object] = [None] * self._count
         for slot, one in zip(self.inputs, inputs, strict=True):
             values[slot] = one
@@ -170,6 +205,8 @@ class Program:
             values[slot] = one
         for slot, one in self._fixed:
             values[slot] = one
+        for number, slot in enumerate(self._keys):
+            values[slot] = None if key is None else key_of_part(key, number)
         for run, reads, writes, last in self._steps:
             result = run(*[values[slot] for slot in reads])
             if len(writes) == 1:
@@ -179,9 +216,55 @@ class Program:
                     values[slot] = one
             for slot in last:
                 values[slot] = None
+        for slot, buffer in self._written:
+            if values[slot] is not buffer and self._like.active:
+                buffer.copy_(cast(torch.Tensor, values[slot]))
         return tree_unflatten(
             [fixed if slot is None else values[slot] for slot, fixed in self._results], self._structure
         )
+
+
+def or_nothing(run: Run, outputs: Sequence[Value], places: Sequence[Placement], rank: int) -> Run:
+    """A call that computes nothing on a rank whose blocks have no elements: not all functions of torch take such."""
+    shapes = [place.local_shape(rank) for place in places if isinstance(place, Blocks)]
+    if not shapes or not all(0 in shape for shape in shapes):
+        return run
+
+    def give_nothing(*inputs: torch.Tensor) -> object:
+        dtypes = [value.dtype for value in outputs]
+        if torch.is_autocast_enabled(inputs[0].device.type):  # others than those of the record
+            with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"), torch.no_grad():
+                leaves = tree_flatten(run(*inputs))[0]
+                dtypes = [one.dtype for one in leaves if isinstance(one, torch.Tensor)]
+        found = []
+        for value, shape, dtype in zip(outputs, shapes, dtypes, strict=True):
+            parts = inputs if value.is_differentiable else [one.detach() for one in inputs]
+            found.append(nothing(parts, dtype).reshape(shape))
+        return found if len(found) > 1 else found[0]
+
+    return give_nothing
+
+
+def drawing(step: Planned, run: Run, like: Grid) -> Run:
+    """What draws the numbers of this worker's block, and computes with them."""
+    node, workers, draw = step.node, step.workers, step.operation.draw
+    assert draw is not None
+    shape = step.operation.shape
+    if isinstance(workers, Blocks):
+        intervals = workers.block(like.me) or ((0, 0),) * len(shape)
+        member = like.me in workers.ranks
+    else:
+        intervals, member = tuple((0, n) for n in shape), like.active
+    given = node.kwargs.get("device")
+
+    def drawn(key: int | None, *inputs: torch.Tensor) -> object:
+        if not member and key is not None:
+            return run(*inputs)
+        device = inputs[0].device if inputs else torch.device(given or "cpu")
+        numbers = draw(key, intervals, device)
+        return run(numbers, *inputs) if member else run(*inputs)
+
+    return drawn
 
 
 def _without_part(outputs: Sequence[Value]) -> Run:

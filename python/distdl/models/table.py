@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from distdl.models.capture import Node, Value
-from distdl.models.operation import Along, Operation, Reads, Run, Workers
+from distdl.models.operation import Along, NoRuleError, Operation, Reads, Run, Workers
 
 Rule = Callable[[Node], Operation]
 RULES: dict[str, Rule] = {}
@@ -88,6 +90,26 @@ def local(node: Node, reads: Sequence[Reads], but: Iterable[int] = (), run: Run 
 def argument(node: Node, position: int, name: str, default: object = None) -> Any:
     """An argument of a call, by its position or by its name."""
     return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
+
+
+def through(node: Node, module: torch.nn.Module, parameters: Mapping[str, Value] | None = None) -> Operation:
+    """The operation of a function, by that of the layer that does the same with its first argument."""
+    key = type(module).__name__
+    first = tuple(node.arguments[:1])
+    call = replace(node, target=module, key=key, args=first, kwargs={}, parameters=parameters or {})
+    if call.inputs != node.inputs:
+        raise NoRuleError(f"{node.key} with arguments by name in another order, or with other tensors")
+    return RULES[key](call)
+
+
+def bound(node: Node) -> dict[str, Any]:
+    """The arguments of a function by their names."""
+    try:
+        found = inspect.signature(node.target).bind(*node.args, **node.kwargs)
+    except ValueError as error:
+        raise NoRuleError(f"{node.key} as torch has it; use that of torch.nn.functional") from error
+    found.apply_defaults()
+    return found.arguments
 
 
 def in_blocks(make: Callable[[Workers], Run], copies: Run) -> Callable[[Workers | None], Run]:

@@ -20,6 +20,11 @@ def draw_key() -> int:
     return int(torch.empty((), dtype=torch.int64, device="cpu").random_())
 
 
+def key_of_part(key: int, number: int) -> int:
+    """The key of one of several tensors that are drawn in a call, by a step that is odd and large."""
+    return (key + number * 0x4F1BBCDCBFA53E0B) % (1 << 63)  # the golden ratio of 2^63
+
+
 def random_mask(
     key: int,
     shape: Sequence[int],

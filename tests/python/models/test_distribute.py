@@ -217,6 +217,84 @@ def test_fallback_computes_on_one_worker():
     assert [row.operation for row in distdl.report(ours).rows if row.gathered]
 
 
+class Remembering(torch.nn.Module):
+    """Counts its calls, and keeps a running mean and the last row of means."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("mean", torch.zeros(2, dtype=torch.float64))
+        self.register_buffer("rows", torch.zeros(3, 2, dtype=torch.float64))
+
+    def forward(self, x):
+        self.size = x.shape[-1]  # is noted in each call
+        with torch.no_grad():
+            mean = x.mean((0, 2))
+            self.count += 1
+            self.mean.mul_(0.9).add_(0.1 * mean)
+            self.rows = torch.cat([self.rows[1:], mean[None]])
+        return x - self.mean[:, None], self.mean
+
+
+def test_buffers_that_a_model_writes():
+    for split in partitions(3):
+        model, P_x = Remembering(), grid(P_world, split)
+        ours = distdl.distribute(model, P_x)
+        for i in range(3):
+            whole = noise((2, 2, 5), seed=i)
+            y = distdl.gather(ours(distdl.scatter(whole, P_x)), ours.output_partition)
+            assert_none([off(one, other) for one, other in zip(y, model(whole), strict=True)])
+        state = distdl.sequential_state_dict(ours)
+        assert_none([off(state[name], buffer) if job.rank == 0 else "" for name, buffer in model.named_buffers()])
+        for name, buffer in ours.module.named_buffers() if P_x.active else ():
+            torch.testing.assert_close(buffer, model.get_buffer(name))  # on each worker
+
+
+class Counting(torch.nn.Module):
+    """Counts its calls in an attribute."""
+
+    count = 0
+
+    def forward(self, x):
+        self.count += 1
+        return x * self.count
+
+
+class Graph(torch.nn.Module):
+    """Keeps something with its graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("last", torch.zeros(2))
+
+    def forward(self, x):
+        self.last = x.mean(0)
+        return x
+
+
+class Clamping(torch.nn.Module):
+    """Writes into a parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.weight.clamp_(0.0, 0.5)
+        return x * self.weight
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [(Counting, "count=2"), (Graph, "derivative into its buffer last"), (Clamping, "parameter weight")],
+)
+def test_models_that_change_themselves_are_refused(model, words):
+    ours = distdl.distribute(model(), grid(P_world, [P_world.size, 1]))
+    for _ in range(2):
+        raises_everywhere(NotImplementedError, words, lambda: ours(torch.ones(1, 2)), seconds=20.0)
+
+
 class Branching(torch.nn.Module):
     """Looks at values."""
 

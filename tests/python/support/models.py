@@ -4,6 +4,17 @@ import torch
 import torch.nn.functional as F
 
 
+class Function(torch.nn.Module):
+    """A function as a model; of a layer, if there is one."""
+
+    def __init__(self, function, layer=None):
+        super().__init__()
+        self.function, self.layer = function, layer
+
+    def forward(self, x):
+        return self.function(x) if self.layer is None else self.function(self.layer, x)
+
+
 class Residual(torch.nn.Module):
     """A convolution whose input is added, norms, and a head behind global pooling."""
 

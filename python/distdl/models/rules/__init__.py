@@ -7,11 +7,13 @@ A rule looks at a recorded call and says what each worker reads for its block of
 from distdl.models.rules import (
     attention,
     constants,
+    drawing,
     indexing,
     layers,
     matrices,
     pointwise,
     reductions,
+    sampling,
     shapes,
 )
 from distdl.models.table import RULES, rule
@@ -20,11 +22,13 @@ __all__ = [
     "RULES",
     "attention",
     "constants",
+    "drawing",
     "indexing",
     "layers",
     "matrices",
     "pointwise",
     "reductions",
     "rule",
+    "sampling",
     "shapes",
 ]

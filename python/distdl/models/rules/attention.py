@@ -2,26 +2,85 @@
 
 from __future__ import annotations
 
-from distdl.models.capture import Node, Value
-from distdl.models.operation import Along, NoRuleError, Operation, Reads
-from distdl.models.table import argument, batches, local, rule
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from distdl.models.capture import Node
+from distdl.models.operation import Along, Draw, NoRuleError, Operation, Reads, Run, Workers
+from distdl.models.rules.drawing import mask_of
+from distdl.models.table import argument, batches, calling, in_blocks, rule
+from distdl.parameters.layout import Interval
 
 
 @rule("scaled_dot_product_attention")
 def attention(node: Node) -> Operation:
-    """Without dropout. Queries stay whole where each one reads another number of keys."""
+    """Anything but features. With dropout, a worker keeps the weights of its queries."""
     out = node.outputs[0].shape
     n = len(out)
-    if argument(node, 4, "dropout_p", 0.0) > 0.0:
-        raise NoRuleError("attention with dropout_p; use torch.nn.MultiheadAttention, or dropout_p=0")
-    causal = bool(argument(node, 5, "is_causal", False))
-    if node.kwargs.get("enable_gqa", False):
-        raise NoRuleError("attention with enable_gqa")
-    reads: list[Reads] = []
-    for i, one in enumerate(node.inputs):
-        reads.append(batches(one, out) + ((Along(n - 2), None) if i in (0, 3) and _rows(one, out) else (None, None)))
-    return local(node, reads, [n - 1, *([n - 2] if causal else [])])
+    query, key, value = (argument(node, i, name) for i, name in enumerate(("query", "key", "value")))
+    mask = argument(node, 3, "attn_mask")
+    if node.inputs != [one for one in (query, key, value, mask) if one is not None]:
+        raise NoRuleError("attention with arguments by name in another order")
+    p, causal = argument(node, 4, "dropout_p", 0.0), bool(argument(node, 5, "is_causal", False))
+    options = {"scale": node.kwargs.get("scale"), "enable_gqa": node.kwargs.get("enable_gqa", False)}
+    reads: list[Reads] = [(*batches(query, out), Along(n - 2), None)]
+    group = 1
+    for one in (key, value):
+        own = list(batches(one, out))
+        if options["enable_gqa"] and n > 2 and one.shape[-3] != out[-3]:
+            own[-1] = Along(n - 3, Fraction(one.shape[-3], out[-3]))
+            group = max(group, out[-3] // one.shape[-3])
+        reads.append((*own, None, None))
+    if mask is not None:
+        reads.append((*batches(mask, out), Along(n - 2) if mask.shape[-2] == out[-2] != 1 else None, None))
+    length = key.shape[-2]
+    call: Run = partial(_attend, p=p, options=options)
+
+    def make(workers: Workers) -> Run:
+        if not causal:
+            return call
+        rows = slice(*workers.block[n - 2])
+        return lambda *given: call(*given, _lower(out[-2], length, given[-1].device)[rows])
+
+    def make_copies(*given: torch.Tensor) -> object:
+        return call(*given, *([_lower(out[-2], length, given[-1].device)] if causal else []))
+
+    found = Operation(out, tuple(reads), in_blocks(make, make_copies), frozenset(range(n - 1)), {n - 3: group})
+    if p == 0.0:
+        return found if causal else replace(found, make=in_blocks(make, calling(node)))
+    return replace(found, draw=_dropped_weights(out, length, query.dtype, p))
 
 
-def _rows(value: Value, out: tuple[int, ...]) -> bool:
-    return value.shape[-2] == out[-2]
+def _lower(rows: int, columns: int, device: torch.device) -> torch.Tensor:
+    """The mask with which query i looks at the keys up to i."""
+    return torch.ones(rows, columns, dtype=torch.bool, device=device).tril()
+
+
+def _dropped_weights(out: Sequence[int], length: int, dtype: torch.dtype, p: float) -> Draw:
+    draw = mask_of((*out[:-1], length), dtype, p, is_whole=True)
+
+    def drawn(key: int | None, intervals: Sequence[Interval], device: torch.device) -> torch.Tensor:
+        return draw(key, [*intervals[:-1], (0, length)], device)
+
+    return drawn
+
+
+def _attend(*given: torch.Tensor, p: float, options: dict[str, Any]) -> torch.Tensor:
+    """Attention to blocks; with dropout the factors of the weights come first."""
+    if p == 0.0:
+        query, key, value, *mask = given
+        return F.scaled_dot_product_attention(query, key, value, *mask, **options)
+    kept, query, key, value, *mask = given
+    if options["enable_gqa"] and query.dim() > 2:
+        key, value = (one.repeat_interleave(query.shape[-3] // one.shape[-3], -3) for one in (key, value))
+    scale = query.shape[-1] ** -0.5 if options["scale"] is None else options["scale"]
+    scores = query * scale @ key.mT
+    if mask:
+        scores = scores.masked_fill(~mask[0], -torch.inf) if mask[0].dtype == torch.bool else scores + mask[0]
+    return scores.softmax(-1) * kept @ value

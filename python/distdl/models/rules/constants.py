@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distdl.models.capture import Node
-from distdl.models.operation import NoRuleError, Operation
+from distdl.models.operation import Operation
 from distdl.models.table import calling, rule, whole
 
 
@@ -21,11 +21,3 @@ def made(node: Node) -> Operation:
 
 
 _OF_VALUES = ("as_tensor", "meshgrid", "new_tensor", "tensor")
-
-
-@rule(
-    "bernoulli", "normal", "uniform", "rand", "randn", "rand_like", "randn_like", "randint", "randperm", "exponential"
-)
-def random(node: Node) -> Operation:
-    """Random numbers that each worker draws alike."""
-    raise NoRuleError(f"{node.key} draws random numbers")

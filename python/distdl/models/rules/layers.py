@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +15,8 @@ from distdl.models.capture import Node, Value
 from distdl.models.layer import applied
 from distdl.models.operation import Along, NoRuleError, Operation, Reads, Run, Workers
 from distdl.models.placement import Blocks
-from distdl.models.table import RULES, argument, local, rule, same, whole
+from distdl.models.table import argument, bound, local, rule, through, whole
+from distdl.parameters.layout import Interval
 
 _SPACES = (1, 2, 3)
 
@@ -48,8 +51,7 @@ def window(node: Node) -> Operation:
 
 
 def _space_of(node: Node) -> int:
-    name = type(node.target).__name__
-    return int(name[-2]) if name[-1] == "d" and name[-2].isdigit() else len(node.inputs[0].shape) - 2
+    return int(node.key[-2]) if node.key[-1] == "d" and node.key[-2].isdigit() else len(node.inputs[0].shape) - 2
 
 
 @rule(*_named("BatchNorm"), "SyncBatchNorm", *_named("InstanceNorm"), "GroupNorm", "LocalResponseNorm")
@@ -57,17 +59,10 @@ def norm(node: Node) -> Operation:
     """Anything but channels."""
     n = len(node.inputs[0].shape)
     channels = 1
-    if type(node.target).__name__.startswith("InstanceNorm"):
-        channels = n - int(type(node.target).__name__[-2]) - 1
+    if node.key.startswith("InstanceNorm"):
+        channels = n - _space_of(node) - 1
     reads: list[Reads] = [tuple(None if d == channels else Along(d) for d in range(n))]
     return _layer(node, node.inputs[0].shape, [*reads, *map(whole, node.parameters.values())], [channels])
-
-
-@rule("Dropout", *_named("Dropout"), "AlphaDropout", "FeatureAlphaDropout")
-def dropout(node: Node) -> Operation:
-    """Any dimension: the mask is that of the whole tensor."""
-    shape = node.inputs[0].shape
-    return _layer(node, shape, [same(len(shape))], [])
 
 
 @rule("LayerNorm", "RMSNorm", "layer_norm", "rms_norm")
@@ -94,20 +89,56 @@ def layer_norm(node: Node) -> Operation:
 
 @rule("MultiheadAttention")
 def multihead(node: Node) -> Operation:
-    """Batch and sequence; without a batch, the sequence."""
-    query = node.arguments[0]
+    """Batch and queries; without a batch, queries. Keys and values are in as many blocks along the sequence."""
+    names = ["query", "key", "value", "key_padding_mask", "need_weights", "attn_mask"]
+    named = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    query, key = named["query"], named["key"]
     n = len(query.shape)
     features = n - 1
-    reads: list[Reads] = []
-    for i, one in enumerate(node.arguments):
-        if i > 2:
-            raise NoRuleError("MultiheadAttention with masks")
-        if one.shape != query.shape:
-            raise NoRuleError("MultiheadAttention with other keys than queries")
-        reads.append(tuple(None if d == features else Along(d) for d in range(n)))
-    if node.kwargs.get("need_weights", True) and len(node.outputs) > 1:
-        raise NoRuleError("MultiheadAttention with need_weights=True")
-    return _layer(node, query.shape, [*reads, *map(whole, node.parameters.values())], [features])
+    sequence = 0 if n == 2 or not node.module.batch_first else 1
+    batch = None if n == 2 else 1 - sequence
+    of_keys = Along(sequence, span=functools.partial(_in_proportion, query.shape[sequence], key.shape[sequence]))
+    tokens = [Along(batch) if d == batch else None for d in range(n)]
+    of_queries, of_others = (
+        tuple(None if d == features else along if d == sequence else tokens[d] for d in range(n))
+        for along in (Along(sequence), Along(sequence) if key.shape == query.shape else of_keys)
+    )
+    mask = named.get("attn_mask")
+    if mask is not None and len(mask.shape) == 3 and batch is not None:
+        rows: Reads = (Along(batch, Fraction(node.module.num_heads)), Along(sequence), None)
+    else:
+        rows = (Along(sequence), None) if mask is None or len(mask.shape) == 2 else (None, Along(sequence), None)
+    padding: Reads = (of_others[sequence],) if batch is None else (Along(batch), of_others[sequence])
+    reads = {"query": of_queries, "key": of_others, "value": of_others, "attn_mask": rows, "key_padding_mask": padding}
+    order = [name for name, one in named.items() if isinstance(one, Value)]
+
+    def places(workers: Workers) -> Blocks | list[Blocks]:
+        if len(node.outputs) == 1:
+            return workers.blocks
+        return [workers.blocks, _of_weights(workers.blocks, node.outputs[1].shape, sequence, batch)]
+
+    parameters = map(whole, node.parameters.values())
+    found = _layer(node, query.shape, [*(reads[name] for name in order), *parameters], [features], places)
+    return replace(found, own_numbers=node.module.training and bool(node.module.dropout))
+
+
+def _in_proportion(queries: int, keys: int, start: int, stop: int) -> Interval:
+    """The keys of a worker, of which there may be more or fewer than queries."""
+    return start * keys // queries, stop * keys // queries
+
+
+def _of_weights(blocks: Blocks, shape: Sequence[int], sequence: int, batch: int | None) -> Blocks:
+    """Where the weights of attention are: rows of queries by columns of all keys, behind a batch and perhaps heads."""
+    dims = ([] if batch is None else [batch]) + [None] * (len(shape) - 2 - (batch is not None)) + [sequence, None]
+    cuts = tuple((n,) if d is None else blocks.cuts[d] for d, n in zip(dims, shape, strict=True))
+    ranks = []
+    for place in itertools.product(*(range(len(sizes)) for sizes in cuts)):
+        index = [0] * len(blocks.cuts)
+        for d, at in zip(dims, place, strict=True):
+            if d is not None:
+                index[d] = at
+        ranks.append(blocks.rank_at[tuple(index)])
+    return Blocks(tuple(ranks), cuts)
 
 
 def _layer(
@@ -124,40 +155,32 @@ def _layer(
 # Functions that do the same as a layer of torch.nn
 
 
-def _as_layer(kind: type[torch.nn.Module]) -> Callable[[Node], Operation]:
-    """The rule of a function, from that of the layer."""
-    parameters = [*inspect.signature(kind).parameters]
-
-    def find(node: Node) -> Operation:
-        bound = inspect.signature(node.target).bind(*node.args, **node.kwargs)
-        bound.apply_defaults()
-        options = dict(bound.arguments)
-        options.pop("input")
-        training = options.pop("training", True)
-        options = {k: v for k, v in options.items() if k in parameters}
-        return _through(node, kind(**options).train(training))
-
-    return find
+@rule(*_named("adaptive_avg_pool", "adaptive_max_pool"),
+      *(f"{name}_with_indices" for name in _named("adaptive_max_pool")))  # fmt: skip
+def adaptive_pool(node: Node) -> Operation:
+    """As the layer of the same name."""
+    name, _, indices = node.key.partition("_with_")
+    size = argument(node, 1, "output_size")
+    if name.startswith("adaptive_avg"):
+        return through(node, getattr(torch.nn, f"AdaptiveAvgPool{name[-2:]}")(size))
+    return through(node, getattr(torch.nn, f"AdaptiveMaxPool{name[-2:]}")(size, return_indices=bool(indices)))
 
 
-for _dims in _SPACES:
-    for _function, _kind in (("adaptive_avg_pool", "AdaptiveAvgPool"), ("adaptive_max_pool", "AdaptiveMaxPool")):
-        rule(f"{_function}{_dims}d")(_as_layer(getattr(torch.nn, f"{_kind}{_dims}d")))
-rule("dropout")(_as_layer(torch.nn.Dropout))
-
-
-@rule("avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d")
+@rule(*_named("avg_pool", "max_pool", "lp_pool"), *(f"{name}_with_indices" for name in _named("max_pool")))
 def pool(node: Node) -> Operation:
-    """As the layer of the same name; these functions have no signature."""
-    names = ["kernel_size", "stride", "padding"]
-    is_max = node.key.startswith("max")
-    names += ["dilation", "ceil_mode", "return_indices"] if is_max else [
-        "ceil_mode", "count_include_pad", "divisor_override"]  # fmt: skip
+    """As the layer of the same name; most of these functions have no signature."""
+    name, _, indices = node.key.partition("_with_")
+    names = {
+        "avg": ["kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"],
+        "max": ["kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"],
+        "lp_": ["norm_type", "kernel_size", "stride", "ceil_mode"],
+    }[name[:3]]
     options = dict(zip(names, node.args[1:], strict=False)) | dict(node.kwargs)
-    if is_max and "ceil_mode" not in node.kwargs and len(node.args) > 5:
-        options["ceil_mode"], options["return_indices"] = node.args[5], False
-    kind = getattr(torch.nn, ("MaxPool" if is_max else "AvgPool") + node.key[-2:])
-    return _through(node, kind(**options))
+    options.pop("input", None)
+    if name.startswith("max"):
+        options["return_indices"] = bool(indices)
+    kind = {"avg": "AvgPool", "max": "MaxPool", "lp_": "LPPool"}[name[:3]] + name[-2:]
+    return through(node, getattr(torch.nn, kind)(**options))
 
 
 @rule("interpolate")
@@ -168,39 +191,51 @@ def interpolate(node: Node) -> Operation:
     options.pop("input", None)
     if options.pop("antialias", False):
         raise NoRuleError("interpolate with antialias=True")
-    return _through(node, torch.nn.Upsample(**options))
+    return through(node, torch.nn.Upsample(**options))
 
 
-@rule("pad")
-def pad(node: Node) -> Operation:
-    """As the layers that pad; dimensions without padding may be split in any case."""
-    x = node.inputs[0]
-    n = len(x.shape)
-    sides = list(node.args[1] if len(node.args) > 1 else node.kwargs["pad"])
-    padded = {n - 1 - i // 2 for i, width in enumerate(sides) if width}
-    if not padded:
-        return local(node, [same(n)])
-    return local(node, [tuple(None if d in padded else Along(d) for d in range(n))], padded)
-
-
-def _through(node: Node, module: torch.nn.Module, parameters: Mapping[str, Value] | None = None) -> Operation:
-    """The operation of a function, by that of the layer that does the same with its first argument."""
-    key = type(module).__name__
-    first = tuple(node.arguments[:1])
-    return RULES[key](replace(node, target=module, key=key, args=first, kwargs={}, parameters=parameters or {}))
-
-
-@rule("conv1d", "conv2d", "conv3d")
+@rule(*(f"{kind}{dims}d" for kind in ("conv", "conv_transpose") for dims in _SPACES))
 def convolution(node: Node) -> Operation:
     """As the layer, with the parameters that are given."""
-    names = ["input", "weight", "bias", "stride", "padding", "dilation", "groups"]
+    names = ["input", "weight", "bias", "stride", "padding"]
+    is_transposed = node.key.startswith("conv_transpose")
+    names += ["output_padding", "groups", "dilation"] if is_transposed else ["dilation", "groups"]
     options = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
     options.pop("input")
     weight, bias = options.pop("weight"), options.pop("bias", None)
-    groups = options.get("groups", 1)
-    kind = getattr(torch.nn, f"Conv{node.key[-2:]}")
-    module = kind(
-        weight.shape[1] * groups, weight.shape[0], weight.shape[2:], **options, bias=bias is not None, device="meta"
-    )
+    channels = weight.shape[1] * options.get("groups", 1), weight.shape[0]
+    kind = getattr(torch.nn, f"Conv{'Transpose' * is_transposed}{node.key[-2:]}")
+    made = channels[::-1] if is_transposed else channels
+    module = kind(*made, weight.shape[2:], **options, bias=bias is not None, device="meta")
     given: dict[str, Value] = {"weight": weight} | ({} if bias is None else {"bias": bias})
-    return _through(node, module, given)
+    return through(node, module, given)
+
+
+@rule("batch_norm", "instance_norm", "group_norm", "local_response_norm")
+def functional_norm(node: Node) -> Operation:
+    """As the layers, with the parameters that are given; with statistics that are given, any dimension."""
+    options = bound(node)
+    x = options.pop("input")
+    given = {name: options.pop(name, None) for name in ("running_mean", "running_var", "weight", "bias")}
+    of_input = options.pop("use_input_stats" if node.key == "instance_norm" else "training", True)
+    if not of_input:
+        reads = [tuple(map(Along, range(len(x.shape))))]
+        channels: list[Reads] = [(Along(1),) for _ in node.inputs[1:]]
+        return local(node, [*reads, *channels])
+    if given["running_mean"] is not None:
+        raise NoRuleError(f"{node.key} that writes running statistics; use the layer of torch.nn")
+    parameters = {name: one for name, one in given.items() if one is not None}
+    if len(parameters) == 1:
+        raise NoRuleError(f"{node.key} with weight or bias alone")
+    make: Callable[..., torch.nn.Module]
+    if node.key == "local_response_norm":
+        return through(node, torch.nn.LocalResponseNorm(**options))
+    if node.key == "group_norm":
+        make = functools.partial(torch.nn.GroupNorm, options["num_groups"], x.shape[1])
+        more: dict[str, object] = {}
+    else:
+        kind = "BatchNorm" if node.key == "batch_norm" else "InstanceNorm"
+        make = functools.partial(getattr(torch.nn, f"{kind}{max(1, len(x.shape) - 2)}d"), x.shape[1])
+        more = {"track_running_stats": False}
+    module = make(affine=bool(parameters), eps=options["eps"], device="meta", dtype=x.dtype, **more)
+    return through(node, module, parameters)

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 
 from distdl import operators
-from distdl.models.capture import Node
-from distdl.models.operation import Along, Operation, Reads, Run, Workers
+from distdl.models.capture import Node, Value
+from distdl.models.operation import Along, NoRuleError, Operation, Reads, Run, Workers
 from distdl.models.placement import Blocks
 from distdl.models.rules.pointwise import elementwise
-from distdl.models.table import argument, calling, rule, same
+from distdl.models.table import argument, bound, calling, in_blocks, local, rule, same, whole
+
+Part = Callable[..., torch.Tensor]
+"""From a worker's parts of the inputs to the sums of its block."""
 
 
 def _reduced(node: Node) -> tuple[list[int], bool]:
     """The dimensions that are reduced, and whether they are kept with size 1."""
     n = len(node.inputs[0].shape)
-    position = 2 if node.key in ("norm", "vector_norm", "quantile") else 1
+    position = 2 if node.key in ("norm", "linalg_norm", "linalg_vector_norm", "quantile", "nanquantile") else 1
     given = argument(node, position, "dim", node.kwargs.get("axis"))
-    if isinstance(given, torch.dtype) or given is None or (isinstance(given, list | tuple) and not given):
+    if given is None or isinstance(given, bool) or (isinstance(given, list | tuple) and not given):
         dims = list(range(n))
     else:
         dims = sorted({d % n for d in (given if isinstance(given, list | tuple) else [given])} if n else set())
@@ -33,13 +39,17 @@ def _result_reads(node: Node, dims: list[int], kept: bool) -> Reads:
     return tuple(None if d in dims else Along(left.index(d)) for d in range(n))
 
 
-@rule("amax", "amin", "argmax", "argmin", "max", "min", "var", "std", "var_mean", "std_mean", "norm", "vector_norm",
-      "prod", "all", "any", "logsumexp", "median", "nanmean", "nansum", "count_nonzero", "mode", "quantile",
-      "aminmax")  # fmt: skip
+@rule(
+    "all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "count_nonzero", "linalg_norm", "linalg_vector_norm",
+    "logsumexp", "max", "median", "min", "mode", "nanmean", "nanmedian", "nanquantile", "nansum", "norm", "prod",
+    "quantile", "std", "std_mean", "var", "var_mean",
+)  # fmt: skip
 def left_over(node: Node) -> Operation:
     """The dimensions that are left may be split."""
-    if len(node.inputs) > 1:  # the larger one of two tensors
-        return elementwise(node)
+    if len(node.inputs) > 1:
+        if node.key not in ("max", "min"):
+            raise NoRuleError(f"{node.key} with a tensor of parameters")
+        return elementwise(node)  # the larger one of two tensors
     dims, kept = _reduced(node)
     shape = node.outputs[0].shape
     call = calling(node)
@@ -51,29 +61,47 @@ def left_over(node: Node) -> Operation:
 def total(node: Node) -> Operation:
     """Any dimension may be split: the workers' sums are summed."""
     given = node.inputs[0]
-    n = len(given.shape)
     dims, kept = _reduced(node)
-    count = math.prod(given.shape[d] for d in dims)
     dtype = node.kwargs.get("dtype")
-    is_mean = node.key == "mean"
+    count = math.prod(given.shape[d] for d in dims) if node.key == "mean" else 1
+    part: Part = lambda x: torch.sum(x, dims, keepdim=True, dtype=dtype)  # noqa: E731
+    return summed(
+        node, given.shape, [same(len(given.shape))], part, dims, kept, lambda x: x / count if count != 1 else x
+    )
+
+
+def summed(
+    node: Node,
+    shape: Sequence[int],
+    reads: Sequence[Reads],
+    part: Part,
+    dims: Sequence[int],
+    kept: bool,
+    finish: Callable[[torch.Tensor], torch.Tensor],
+) -> Operation:
+    """An operation that sums something over dimensions of a space.
+
+    Args:
+        shape: of the space.
+        part: the sums of a block, with size 1 in these dimensions.
+        kept: whether the result has them.
+        finish: the result, of the sums of all blocks.
+    """
     call = calling(node)
 
-    def make(workers: Workers | None) -> Run:
-        if workers is None:
-            return call
+    def make(workers: Workers) -> Run:
         split = [d for d in dims if workers.grid.shape[d] > 1]
         if not split:
             return call
         add = operators.sum_reduce(workers.grid, workers.grid.first_along(split))
         member = workers.rank in _first(workers, split).ranks
 
-        def run(x: torch.Tensor) -> torch.Tensor:
-            part = add(torch.sum(x, dims, keepdim=True, dtype=dtype))
+        def run(*inputs: torch.Tensor) -> torch.Tensor:
+            found = add(part(*inputs))
             if not member:
-                return part
-            if is_mean:
-                part = part / count
-            return part if kept else part.reshape([m for d, m in enumerate(part.shape) if d not in dims])
+                return found
+            found = finish(found)
+            return found if kept else found.reshape([m for d, m in enumerate(found.shape) if d not in dims])
 
         return run
 
@@ -82,7 +110,67 @@ def total(node: Node) -> Operation:
         cuts = [(1,) if d in dims else sizes for d, sizes in enumerate(first.cuts)]
         return Blocks(first.ranks, tuple(c for d, c in enumerate(cuts) if kept or d not in dims))
 
-    return Operation(given.shape, (same(n),), make, frozenset(range(n)), places=places)
+    kept_dims = frozenset(range(len(shape)))
+    return Operation(tuple(shape), tuple(reads), in_blocks(make, call), kept_dims, places=places)
+
+
+@rule("binary_cross_entropy", "binary_cross_entropy_with_logits", "huber_loss", "kl_div", "l1_loss", "mse_loss",
+      "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss")  # fmt: skip
+def loss(node: Node) -> Operation:
+    """Of each element by itself: any dimension may be split, the workers' sums are summed."""
+    first = node.inputs[0].shape
+    if any(one.shape != first for one in node.inputs):
+        raise NoRuleError(f"{node.key} of tensors of different shapes")
+    reads = [same(len(first))] * len(node.inputs)
+    each, how = _each(node)
+    if how == "none":
+        return local(node, reads)
+    count = {"mean": math.prod(first), "batchmean": first[0] if first else 1, "sum": 1}[how]
+    part: Part = lambda *inputs: each(*inputs).sum().reshape([1] * len(first))  # noqa: E731
+    return summed(node, first, reads, part, range(len(first)), False, lambda x: x / count)
+
+
+@rule("cross_entropy", "nll_loss")
+def loss_of_classes(node: Node) -> Operation:
+    """Anything but classes; the workers' sums of losses and of weights are summed."""
+    x, target = node.inputs[:2]
+    n = len(x.shape)
+    classes = min(n - 1, 1)
+    shape = x.shape[:classes] + x.shape[classes + 1 :]
+    of_scores: Reads = tuple(None if d == classes else Along(d - (d > classes)) for d in range(n))
+    has_probabilities = target.dtype.is_floating_point
+    reads = [of_scores, of_scores if has_probabilities else same(n - 1), *map(whole, node.inputs[2:])]
+    each, how = _each(node)
+    if how == "none":
+        return local(node, reads)
+    ignored = bound(node)["ignore_index"]
+
+    def part(scores: torch.Tensor, target: torch.Tensor, *weight: torch.Tensor) -> torch.Tensor:
+        found = each(scores.contiguous(), target, *weight)  # torch cannot differentiate others
+        if has_probabilities:
+            weights = torch.ones_like(found)
+        else:
+            counts = target != ignored
+            weights = weight[0][target.where(counts, 0)] * counts if weight else counts.to(found.dtype)
+        return torch.stack([found.sum(), weights.sum()]).reshape([1] * (n - 2) + [2])
+
+    finish: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums[..., :1]  # noqa: E731
+    if how == "mean":
+        finish = lambda sums: sums[..., :1] / sums[..., 1:]  # noqa: E731
+    return summed(node, shape, reads, part, range(n - 1), False, finish)
+
+
+def _each(node: Node) -> tuple[Part, str]:
+    """A loss without a reduction, and its reduction."""
+    given = bound(node)
+    if given.get("size_average") is not None or given.get("reduce") is not None:
+        raise NoRuleError(f"{node.key} with size_average or reduce; use reduction")
+    if [one for one in given.values() if isinstance(one, Value)] != node.inputs:
+        raise NoRuleError(f"{node.key} with arguments by name in another order")
+    how = str(given["reduction"])
+    options = {name: one for name, one in given.items() if name not in ("size_average", "reduce")}
+    each: Any = calling(replace(node, args=(), kwargs=options | {"reduction": "none"}))
+    return each, how
 
 
 def _first(workers: Workers, split: list[int]) -> Blocks:

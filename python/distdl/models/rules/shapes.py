@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 
 import torch
+import torch.nn.functional as F
 
 from distdl.models.capture import Node
 from distdl.models.operation import Along, Operation, Reads, Run, Workers
-from distdl.models.table import broadcast, calling, in_blocks, local, rule
+from distdl.models.table import argument, broadcast, calling, in_blocks, local, rule, same, through, whole
+from distdl.parameters.layout import Interval
 
 
 @rule("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "ravel", "view_as", "reshape_as", "Flatten",
@@ -94,24 +98,122 @@ def expand(node: Node) -> Operation:
     return Operation(shape, tuple(reads), in_blocks(make, lambda x, *_: x.expand(shape)), frozenset(range(len(shape))))
 
 
-@rule("cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack")
+@rule("cat", "concat", "concatenate", "hstack", "vstack", "dstack", "column_stack", "row_stack")
 def concatenate(node: Node) -> Operation:
-    """Any dimension but that along which they are put together."""
+    """Any dimension: a worker reads of each tensor what its block of the result shows."""
     shape = node.outputs[0].shape
-    if node.key in ("stack", "cat", "concat", "concatenate"):
-        dim = (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", node.kwargs.get("axis", 0))) % len(shape)
-    else:
-        dim = {"hstack": 0 if len(shape) == 1 else 1, "vstack": 0, "dstack": 2}[node.key]
-    reads: list[Reads] = []
+    if any(len(one.shape) != len(shape) for one in node.inputs):
+        return local(node, [whole(one) for one in node.inputs], range(len(shape)))
+    dim = {"hstack": min(1, len(shape) - 1), "vstack": 0, "row_stack": 0, "dstack": 2, "column_stack": 1}.get(node.key)
+    if dim is None:
+        dim = argument(node, 1, "dim", node.kwargs.get("axis", 0)) % len(shape)
+    reads, before = [], 0
     for one in node.inputs:
-        if len(one.shape) == len(shape):
-            reads.append(tuple(None if d == dim else Along(d) for d in range(len(shape))))
-        elif node.key == "stack":
-            reads.append(tuple(Along(d if d < dim else d + 1) for d in range(len(one.shape))))
-        else:
-            reads.append((None,) * len(one.shape))
-    aligned = all(len(one.shape) == len(shape) for one in node.inputs) or node.key == "stack"
-    return local(node, reads, [dim] if aligned else range(len(shape)))
+        shown = Along(dim, span=partial(_clipped, before, one.shape[dim]))
+        reads.append(tuple(shown if d == dim else Along(d) for d in range(len(shape))))
+        before += one.shape[dim]
+    return local(node, reads)
+
+
+def _clipped(before: int, n: int, start: int, stop: int) -> Interval:
+    """The part of a block that is in a tensor of n elements which begins behind others."""
+    return min(max(start - before, 0), n), min(max(stop - before, 0), n)
+
+
+@rule("stack")
+def stack(node: Node) -> Operation:
+    """Any dimension but the new one."""
+    shape = node.outputs[0].shape
+    dim = argument(node, 1, "dim", 0) % len(shape)
+    reads = [tuple(Along(d if d < dim else d + 1) for d in range(len(one.shape))) for one in node.inputs]
+    return local(node, reads, [dim])
+
+
+@rule("pad")
+def pad(node: Node) -> Operation:
+    """Any dimension, filled with a value; otherwise as the layers that pad."""
+    x, shape = node.inputs[0], node.outputs[0].shape
+    n = len(x.shape)
+    widths = list(argument(node, 1, "pad"))
+    mode, value = argument(node, 2, "mode", "constant"), argument(node, 3, "value")
+    if mode != "constant":
+        kind = {"reflect": "ReflectionPad", "replicate": "ReplicationPad", "circular": "CircularPad"}[mode]
+        return through(node, getattr(torch.nn, f"{kind}{len(widths) // 2}d")(tuple(widths)))
+    before = {n - 1 - i: widths[2 * i] for i in range(len(widths) // 2)}
+    reads = tuple(
+        Along(d, span=partial(_clipped, before[d], x.shape[d])) if before.get(d) or x.shape[d] != shape[d] else Along(d)
+        for d in range(n)
+    )
+
+    def make(workers: Workers) -> Run:
+        own: list[int] = []
+        for d, (start, stop) in enumerate(workers.block):
+            left = min(max(before.get(d, 0) - start, 0), stop - start)
+            right = min(max(stop - before.get(d, 0) - x.shape[d], 0), stop - start - left)
+            own = [left, right, *own]
+        return lambda x: F.pad(x, own, value=value)
+
+    return Operation(shape, (reads,), in_blocks(make, calling(node)), frozenset(range(n)))
+
+
+@rule("flip", "fliplr", "flipud")
+def flip(node: Node) -> Operation:
+    """Any dimension."""
+    shape = node.outputs[0].shape
+    dims = {"fliplr": {1}, "flipud": {0}}.get(node.key) or _dims_of(node, len(shape))
+    reads = tuple(Along(d, span=partial(_mirrored, n)) if d in dims else Along(d) for d, n in enumerate(shape))
+    return local(node, [reads])
+
+
+def _mirrored(n: int, start: int, stop: int) -> Interval:
+    return n - stop, n - start
+
+
+@rule("roll")
+def roll(node: Node) -> Operation:
+    """Any dimension: a worker reads its block from further on."""
+    shape = node.outputs[0].shape
+    shifts, dims = argument(node, 1, "shifts"), argument(node, 2, "dims")
+    if dims is None or dims == ():
+        return local(node, [(None,) * len(shape)], range(len(shape)))
+    by = dict.fromkeys(range(len(shape)), 0)
+    for shift, d in zip(*([one] if isinstance(one, int) else one for one in (shifts, dims)), strict=True):
+        by[d % len(shape)] += shift
+    moved = {d: shift % shape[d] for d, shift in by.items() if shape[d] and shift % shape[d]}
+    reads = tuple(
+        Along(d, span=partial(_rolled, n, moved[d]), wraps=True) if d in moved else Along(d)
+        for d, n in enumerate(shape)
+    )
+
+    def make(workers: Workers) -> Run:
+        here = [d for d in moved if workers.block[d] == (0, shape[d])]  # where nothing travels
+        return lambda x: torch.roll(x, [moved[d] for d in here], here) if here else x
+
+    return Operation(shape, (reads,), in_blocks(make, calling(node)), frozenset(range(len(shape))))
+
+
+def _rolled(n: int, shift: int, start: int, stop: int) -> Interval:
+    return (0, n) if (start, stop) == (0, n) else (start - shift, stop - shift)
+
+
+@rule("pixel_shuffle", "pixel_unshuffle", "PixelShuffle", "PixelUnshuffle")
+def pixel_shuffle(node: Node) -> Operation:
+    """Any dimension, in multiples of the factor."""
+    given, shape = node.inputs[0].shape, node.outputs[0].shape
+    n = len(shape)
+    reads, units = list(same(n)), {}
+    for d in range(n - 3, n):
+        scale = Fraction(given[d], shape[d]) if shape[d] else Fraction(1)
+        reads[d] = Along(d, scale)
+        units[d] = scale.denominator
+    return replace(local(node, [tuple(reads)]), units=units)
+
+
+@rule("channel_shuffle", "ChannelShuffle")
+def channel_shuffle(node: Node) -> Operation:
+    """Anything but channels."""
+    n = len(node.outputs[0].shape)
+    return local(node, [tuple(None if d == 1 else Along(d) for d in range(n))], [1])
 
 
 @rule("chunk", "split", "tensor_split", "unbind", "split_with_sizes")
@@ -134,9 +236,9 @@ def repeat(node: Node) -> Operation:
     return local(node, [reads], [d for d in range(len(shape)) if d < first or given[d - first] != shape[d]])
 
 
-@rule("roll", "flip", "fliplr", "flipud", "rot90", "cumsum", "cumprod", "sort", "argsort", "topk", "kthvalue",
+@rule("rot90", "cumsum", "cumprod", "sort", "argsort", "topk", "kthvalue",
       "softmax", "log_softmax", "softmin", "normalize", "cummax", "cummin", "logcumsumexp", "glu", "diff", "Softmax",
-      "LogSoftmax", "Softmin", "GLU", "renorm", "unfold_copy")  # fmt: skip
+      "LogSoftmax", "Softmin", "GLU", "renorm")  # fmt: skip
 def along_dims(node: Node) -> Operation:
     """Any dimension but those that it looks along."""
     shape, n = node.outputs[0].shape, len(node.inputs[0].shape)
@@ -148,11 +250,13 @@ def _dims_of(node: Node, n: int) -> set[int]:
     if isinstance(node.target, torch.nn.Module):
         return set(range(n)) if node.module.dim is None else {node.module.dim % n}
     defaults = {"glu": -1, "sort": -1, "argsort": -1, "topk": -1, "kthvalue": -1, "normalize": 1, "diff": -1}
-    position = {"roll": 2, "topk": 2, "kthvalue": 2, "normalize": 2, "diff": 2, "flip": 1}.get(node.key, 1)
-    name = {"roll": "dims", "flip": "dims"}.get(node.key, "dim")
+    position = {"topk": 2, "kthvalue": 2, "normalize": 2, "diff": 2, "rot90": 2, "renorm": 2}.get(node.key, 1)
+    name = {"flip": "dims", "rot90": "dims"}.get(node.key, "dim")
     given = node.args[position] if len(node.args) > position else node.kwargs.get(name, defaults.get(node.key))
     if node.key == "flip" and len(node.args) > 2:
         given = node.args[1:]
     if given is None or isinstance(given, bool):
         return set(range(n))
+    if node.key == "renorm":
+        return set(range(n)) - {given % n}
     return {d % n for d in (given if isinstance(given, list | tuple) else [given])}

@@ -9,7 +9,7 @@ import torch
 from distdl.nn.attention.geometry import intervals_of
 from distdl.nn.attention.operands import Kept
 from distdl.nn.layer import Layer
-from distdl.nn.masks import random_mask
+from distdl.nn.masks import key_of_part, random_mask
 from distdl.nn.precision import wide
 from distdl.parameters.layout import Interval
 
@@ -61,8 +61,7 @@ class Dropping(Layer):
         """
         if not self.training or p == 0.0:
             return None
-        # Each tensor has a key of its own, by a step that is odd and large: the golden ratio of 2^63.
-        key = ((self.random_key if p < 1.0 else 0) + number * 0x4F1BBCDCBFA53E0B) % (1 << 63)
+        key = key_of_part(self.random_key if p < 1.0 else 0, number)
         dtype, device = wide(like).dtype, like.device
 
         def block(shape: Sequence[int], intervals: Sequence[Interval]) -> torch.Tensor:

@@ -23,6 +23,7 @@ def rows() -> dict[str, Row]:
         "P_x": not_a_partition(),
         "fallback": [Wrong("no", ValueError, "fallback")],
         "plan": [Wrong({}, NotImplementedError, "plan")],
+        "as_sequential": [Wrong(1, TypeError, "as_sequential=1")],
     }
     roots = [Wrong(-1, ValueError, "root=-1"), Wrong(99, ValueError, "root=99"), Wrong("a", TypeError, "str")]
     return {
@@ -30,13 +31,13 @@ def rows() -> dict[str, Row]:
             distdl.distribute,
             lambda P: {"model": torch.nn.Linear(2, 2), "P_x": split(P)},
             wrong | {"model": no_module},
-            {"fallback": "gather"},
+            {"fallback": "gather", "as_sequential": True},
         ),
         "DistributedModel": Row(
             distdl.DistributedModel,
             lambda P: {"module": torch.nn.Linear(2, 2), "P_x": split(P)},
             wrong | {"module": no_module},
-            {"fallback": "gather"},
+            {"fallback": "gather", "as_sequential": True},
         ),
         "scatter": Row(
             distdl.scatter,

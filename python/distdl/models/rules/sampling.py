@@ -1,0 +1,32 @@
+"""Images that are read at any places."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+
+from distdl.models.capture import Node
+from distdl.models.operation import Along, Operation, Reads, Run, Workers
+from distdl.models.table import argument, calling, in_blocks, local, rule
+
+
+@rule("grid_sample")
+def grid_sample(node: Node) -> Operation:
+    """Any dimension of the result; each worker reads the whole images of its batch and channels."""
+    n = len(node.outputs[0].shape)
+    image: Reads = (Along(0), Along(1), *[None] * (n - 2))
+    places: Reads = (Along(0), *map(Along, range(2, n)), None)
+    return local(node, [image, places])
+
+
+@rule("affine_grid")
+def affine_grid(node: Node) -> Operation:
+    """The batch."""
+    shape = node.outputs[0].shape
+    _, *size = argument(node, 1, "size")
+    corners = argument(node, 2, "align_corners")
+
+    def make(workers: Workers) -> Run:
+        images = workers.local_shape[0]
+        return lambda theta: F.affine_grid(theta, [images, *size], corners)
+
+    return Operation(shape, ((Along(0), None, None),), in_blocks(make, calling(node)), frozenset([0]))

@@ -1,0 +1,148 @@
+"""A copy of a model without values, which runs on tensors without values to be recorded."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Sequence
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from distdl.models.capture import Recorder, Recording, Value
+
+
+class Skeleton:
+    """A copy of a model without values, whose computation can be recorded."""
+
+    def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
+        self.device = device
+        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+        tensors: dict[int, torch.Tensor] = {}
+        self._names: dict[int, str] = {}
+        named = itertools.chain(
+            model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)
+        )
+        for name, tensor in named:
+            fake = tensors.get(id(tensor))
+            if fake is None:
+                with self._mode:
+                    fake = torch.empty_like(tensor, device=device, memory_format=torch.contiguous_format)
+                if isinstance(tensor, torch.nn.Parameter):
+                    fake = torch.nn.Parameter(fake, tensor.requires_grad)
+                tensors[id(tensor)] = fake
+                self._names[id(fake)] = name
+        self.model = copy.deepcopy(model, dict(tensors))
+        self._shapes = {name: tensor.shape for name, tensor in model.named_buffers(remove_duplicate=False)}
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Skeleton:
+        return self  # it has no values
+
+    def follow(self, model: torch.nn.Module) -> None:
+        """Take over the modes of a model's modules, and the dtypes to which it was converted."""
+        for own, module in zip(self.model.modules(), model.modules(), strict=True):
+            own.training = module.training
+            for held in ("_parameters", "_buffers"):
+                for name, tensor in vars(own)[held].items():
+                    given = vars(module)[held][name]
+                    if tensor is not None and given is not None and tensor.dtype != given.dtype:
+                        with self._mode, torch.no_grad():
+                            tensor.data = tensor.data.to(given.dtype)
+
+    def record(
+        self,
+        call: object,
+        inputs: Sequence[tuple[Sequence[int], torch.dtype]],
+        key_of_layer: Callable[[torch.nn.Module], str],
+    ) -> Recording:
+        """What the model computes.
+
+        Args:
+            call: the arguments and keyword arguments of a rank, whose tensors are replaced by whole ones.
+            inputs: shapes and dtypes of the whole tensors, in order.
+            key_of_layer: the key of a module that becomes one node; "" if what it calls does.
+
+        Raises:
+            NotImplementedError: if what it computes depends on the values of a tensor, or it changes itself in a way
+                that cannot be recorded.
+        """
+        with self._mode, torch.inference_mode(False):
+            fakes = [_input(shape, dtype, self.device) for shape, dtype in inputs]
+        before = [(module, dict(vars(module)), dict(vars(module)["_buffers"])) for module in self.model.modules()]
+        numbers = self._numbers()
+        try:
+            recording = self._recorded(call, fakes, key_of_layer)
+            noted = self._numbers()
+            if noted != numbers:  # such as the size of the last image, which does no harm
+                for module, _, buffers in before:
+                    vars(module)["_buffers"].update(buffers)
+                recording = self._recorded(call, fakes, key_of_layer)
+                for (path, name), value in self._numbers().items():
+                    if noted.get((path, name)) != value:
+                        raise NotImplementedError(
+                            f"the model counts: {name}={value!r} of {path or 'the model'} is another one after each "
+                            "call, and a call is recorded once; let it count in a buffer"
+                        )
+        finally:
+            for module, attributes, buffers in before:
+                vars(module).clear()
+                vars(module).update(attributes)
+                vars(module)["_buffers"].update(buffers)
+        return recording
+
+    def _recorded(
+        self, call: object, inputs: Sequence[torch.Tensor], key_of_layer: Callable[[torch.nn.Module], str]
+    ) -> Recording:
+        leaves, structure = tree_flatten(call)
+        rest = iter(inputs)
+        args, kwargs = tree_unflatten(
+            [next(rest) if isinstance(one, torch.Tensor) else one for one in leaves], structure
+        )
+        recorder = Recorder(self.model, inputs, self._names, key_of_layer)
+        # Layers are set up without functions that look at calls, as this recorder does.
+        with (
+            torch._C._EnableTorchFunction(), torch.inference_mode(False), torch.enable_grad(), self._mode,
+            recorder.around_modules(),
+        ):  # fmt: skip
+            with recorder:
+                results = self.model(*args, **kwargs)
+            recorder.recording.results = recorder.described(results)
+        recorder.recording.written.update(self._written(recorder))
+        return recorder.recording
+
+    def _numbers(self) -> dict[tuple[str, str], object]:
+        """The numbers and texts that modules hold."""
+        return {
+            (path, name): value
+            for path, module in self.model.named_modules()
+            for name, value in vars(module).items()
+            if isinstance(value, int | float | str)
+        }
+
+    def _written(self, recorder: Recorder) -> dict[str, Value]:
+        """The values of parameters and buffers that are others than before."""
+        found = {}
+        for name, tensor in self.model.named_parameters():
+            if recorder.known(tensor, name) is not None:
+                raise NotImplementedError(f"the model writes into its parameter {name}")
+        for name, tensor in self.model.named_buffers(remove_duplicate=False):
+            value = recorder.known(tensor, self._names.get(id(tensor), ""))
+            if value is None:
+                continue
+            if value.is_differentiable:
+                raise NotImplementedError(
+                    f"the model writes something with a derivative into its buffer {name}; write what detach() gives"
+                )
+            if value.name:
+                raise NotImplementedError(f"the model lets its buffer {name} be {value.name}; use copy_()")
+            if value.shape != self._shapes.get(name):
+                raise NotImplementedError(f"the model gives its buffer {name} the shape {list(value.shape)}")
+            found[name] = value
+        return found
+
+
+def _input(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor that asks for gradients if it can. No leaf, so that a model may write into it."""
+    tensor = torch.empty(tuple(shape), dtype=dtype, device=device)
+    return tensor.requires_grad_().clone() if dtype.is_floating_point or dtype.is_complex else tensor

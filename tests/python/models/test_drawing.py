@@ -1,0 +1,157 @@
+"""Random numbers in models that distdl.distribute has split: those of one process, or the same on every partition."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import distdl
+from support.blocks import grid
+from support.models import Function
+from support.ranks import job, raises_everywhere, together
+
+P_world = distdl.Partition(job)
+
+
+def stochastic_depth(x):
+    """As torchvision has it."""
+    noise = torch.empty([x.shape[0]] + [1] * (x.dim() - 1), dtype=x.dtype, device=x.device)
+    noise = noise.bernoulli_(0.7)
+    noise.div_(0.7)
+    return x * noise
+
+
+FUNCTIONS = {
+    "dropout": lambda x: F.dropout(x, 0.3),
+    "dropout in place": lambda x: F.dropout(x * 1.0, 0.3, True, True),
+    "dropout of all": lambda x: F.dropout(x, 1.0),
+    "dropout of none": lambda x: F.dropout(x, 0.0),
+    "dropout1d": lambda x: F.dropout1d(x[0], 0.4),
+    "dropout2d": lambda x: F.dropout2d(x, 0.4),
+    "dropout3d": lambda x: F.dropout3d(x, 0.4),
+    "alpha_dropout": lambda x: F.alpha_dropout(x, 0.2, True),
+    "feature_alpha_dropout": lambda x: F.feature_alpha_dropout(x, 0.2, True),
+    "stochastic depth": stochastic_depth,
+    "rand_like": lambda x: x + torch.rand_like(x),
+    "rand": lambda x: x * torch.rand(x.shape[-1], dtype=torch.float64),
+    "uniform_": lambda x: x * torch.empty_like(x).uniform_(2.0, 5.0),
+    "randn_like": lambda x: x + 0.1 * torch.randn_like(x),
+    "randn": lambda x: x + torch.randn(x.shape, dtype=torch.float64),
+    "normal_": lambda x: x * torch.empty_like(x).normal_(3.0, 0.5),
+    "normal": lambda x: x * torch.normal(1.0, 2.0, x.shape[-2:]),
+    "exponential_": lambda x: x * torch.empty_like(x).exponential_(2.0),
+    "bernoulli_": lambda x: x * torch.empty_like(x).bernoulli_(),
+    "randint": lambda x: x * torch.randint(2, 9, x.shape),
+    "randint_like": lambda x: x * torch.randint_like(x, 7),
+    "randperm": lambda x: x[:, :, torch.randperm(x.shape[2])],
+    "two in a row": lambda x: F.dropout(F.dropout(x, 0.5) + torch.rand_like(x), 0.5),
+    "noise before attention": lambda x: (torch.rand_like(x) @ x.mT).softmax(-1),
+}
+SHAPE = (3, 2, 5, 4)
+
+
+def whole_result(function, split, **more):
+    """What a distributed model gives, and the gradient of its input, on rank 0."""
+    P_x = grid(P_world, split)
+    ours = distdl.distribute(Function(function), P_x, **more)
+    whole = torch.linspace(-1.0, 2.0, 120, dtype=torch.float64).reshape(SHAPE)
+    x = distdl.scatter(whole, P_x).detach().requires_grad_()
+    torch.manual_seed(5)
+    y = distdl.gather(ours(x), ours.output_partition)
+    (y * y.detach()).sum().backward()
+    after = torch.rand(())
+    return y.detach(), distdl.gather(x.grad, P_x), after
+
+
+def splits():
+    """On one worker, along some dimensions over all ranks, and over one less."""
+    size = P_world.size
+    found = [[1, 1, 1, 1], [size, 1, 1, 1], [1, 1, 1, size], [1, 1, size - 1, 1]]
+    return found[: 4 if size > 2 else 3 if size == 2 else 1]
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_numbers_of_one_process(name):
+    function = FUNCTIONS[name]
+    whole = torch.linspace(-1.0, 2.0, 120, dtype=torch.float64).reshape(SHAPE).requires_grad_()
+    torch.manual_seed(5)
+    expected = function(whole)
+    (expected * expected.detach()).sum().backward()
+    after = torch.rand(())
+    for split in splits():
+        y, gradient, ours_after = whole_result(function, split, as_sequential=True)
+        assert ours_after == after  # on all ranks, so that their generators stay in step
+        if job.rank == 0:
+            torch.testing.assert_close(y, expected.detach(), rtol=1e-12, atol=1e-13)
+            torch.testing.assert_close(gradient, whole.grad, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_numbers_of_every_partition(name):
+    first, *others = (whole_result(FUNCTIONS[name], split) for split in splits())
+    for other in others:
+        assert other[2] == first[2]
+        for one, given in zip(other[:2], first[:2], strict=True):
+            if job.rank == 0:
+                torch.testing.assert_close(one, given, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("function", "mean", "deviation"),
+    [
+        (torch.rand_like, 0.5, 12**-0.5),
+        (lambda x: torch.empty_like(x).uniform_(-2.0, 4.0), 1.0, 6 / 12**0.5),
+        (torch.randn_like, 0.0, 1.0),
+        (lambda x: torch.empty_like(x).normal_(3.0, 0.5), 3.0, 0.5),
+        (lambda x: torch.empty_like(x).exponential_(4.0), 0.25, 0.25),
+        (lambda x: torch.empty_like(x).bernoulli_(0.25), 0.25, (3 / 16) ** 0.5),
+        (lambda x: torch.randint_like(x, 2, 6), 3.5, (15 / 12) ** 0.5),
+    ],
+    ids=["rand", "uniform", "randn", "normal", "exponential", "bernoulli", "randint"],
+)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
+def test_distributions(function, mean, deviation, dtype):
+    P_x = grid(P_world, [P_world.size, 1])
+    ours = distdl.distribute(Function(function), P_x)
+    torch.manual_seed(0)
+    y = distdl.gather(ours(distdl.scatter(torch.zeros(100, 1000, dtype=dtype), P_x)), P_x).double()
+    if job.rank == 0:
+        assert y.isfinite().all()
+        # The mean of n numbers is off by their deviation / sqrt(n), five times of which is rare.
+        assert abs(y.mean() - mean) < 5 * deviation / y.numel() ** 0.5 + 1e-3
+        assert abs(y.std() - deviation) < 0.02 * deviation
+
+
+def test_calls_and_operations_draw_different_numbers():
+    P_x = grid(P_world, [P_world.size, 1])
+    ours = distdl.distribute(Function(lambda x: (torch.rand_like(x), torch.rand_like(x))), P_x)
+    x = torch.zeros(1, 3)
+    first, second = ours(x), ours(x)
+    pairs = first, second, (first[0], second[0])
+    assert all(together(all(not torch.equal(one, other) for one, other in pairs)))
+
+
+def test_generators_in_step_beside_ranks_without_a_part():
+    P_x = grid(P_world, [1, 1])
+    ours = distdl.distribute(Function(lambda x: F.dropout(x, 0.5)), P_x)
+    torch.manual_seed(3)
+    ours(torch.ones(1, 3) if P_x.active else distdl.zero_volume_tensor())
+    assert len(set(together(float(torch.rand(()))))) == 1
+
+
+def test_what_cannot_be_drawn_is_refused_by_name():
+    P_x = grid(P_world, [P_world.size, 1])
+    x = torch.full((1, 3), 0.5)
+    refused = {
+        "generator": lambda x: torch.rand(3, generator=torch.Generator()) * x,
+        "bernoulli": torch.bernoulli,
+        "tensors of means": lambda x: torch.normal(x, 1.0),
+    }
+    for words, function in refused.items():
+        raises_everywhere(NotImplementedError, words, lambda f=function: distdl.distribute(Function(f), P_x)(x))
+    attention = torch.nn.MultiheadAttention(4, 2, dropout=0.5, batch_first=True)
+    model = Function(lambda layer, x: layer(x, x, x, need_weights=False)[0], attention)
+    x = torch.ones(1, 3, 4)
+    ours = distdl.distribute(model, grid(P_world, [P_world.size, 1, 1]), as_sequential=True)
+    raises_everywhere(NotImplementedError, "other random numbers", lambda: ours(x))

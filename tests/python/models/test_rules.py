@@ -1,0 +1,326 @@
+"""The rules of operations, one by one: a small function split in all ways, beside itself in one process."""
+
+import functools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._pytree import tree_leaves
+
+import distdl
+from distdl.models.rules import RULES
+from support.blocks import grid
+from support.models import Function
+from support.ranks import job, together
+
+P_world = distdl.Partition(job)
+
+
+@functools.cache  # so that a recorded function finds a constant
+def numbers(*shape, seed=0):
+    """Numbers that no operation maps to equal ones."""
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def layer(make, call=None):
+    """A model of one layer, and of how it is called."""
+
+    def made():
+        torch.manual_seed(0)
+        return Function(call or (lambda layer, x: layer(x)), make().double())
+
+    return made
+
+
+IMAGE, TOKENS, MATRIX = (2, 4, 6, 5), (2, 7, 8), (5, 6)
+
+SHAPES = {
+    "pad": (lambda x: F.pad(x, (1, 2, 0, 3)), IMAGE),
+    "pad and crop": (lambda x: F.pad(x, (-1, 2, 2, -3), value=1.5), IMAGE),
+    "pad of the batch": (lambda x: F.pad(x, (0, 0, 0, 0, 0, 0, 2, 1), value=-1.0), IMAGE),
+    "pad to twice the size": (lambda x: F.pad(x, (0, 0, 7, 6)), IMAGE),
+    "pad by reflection": (lambda x: F.pad(x, (1, 2, 2, 1), mode="reflect"), IMAGE),
+    "pad by replication": (lambda x: F.pad(x, (1, 2, 0, 1), mode="replicate"), IMAGE),
+    "pad in a circle": (lambda x: F.pad(x, (1, 2, 2, 1), mode="circular"), IMAGE),
+    "flip": (lambda x: torch.flip(x, [-1, 2]), IMAGE),
+    "flip of arguments": (lambda x: x.flip(0, 2), IMAGE),
+    "fliplr": (lambda x: x.fliplr(), IMAGE),
+    "flipud": (lambda x: x.flipud(), IMAGE),
+    "roll": (lambda x: torch.roll(x, (2, -1), (2, 3)), IMAGE),
+    "roll far": (lambda x: torch.roll(x, 15, 2), IMAGE),
+    "roll twice": (lambda x: x.roll((1, 2), (2, 2)), IMAGE),
+    "roll of all": (lambda x: torch.roll(x, 5), IMAGE),
+    "rot90": (lambda x: torch.rot90(x, 1, (2, 3)), IMAGE),
+    "rolled constant": (lambda x: x + torch.roll(torch.arange(5.0, dtype=torch.float64), 2, 0), IMAGE),
+    "pixel_shuffle": (lambda x: F.pixel_shuffle(x, 2), IMAGE),
+    "pixel_unshuffle": (lambda x: F.pixel_unshuffle(x, 2), (2, 3, 6, 4)),
+    "PixelShuffle": (layer(lambda: torch.nn.PixelShuffle(2)), IMAGE),
+    "channel_shuffle": (lambda x: F.channel_shuffle(x, 2), IMAGE),
+    "cat along rows": (lambda x: torch.cat([x[:, :, :2], x, x * 2], 2), IMAGE),
+    "cat of parameters": (lambda x: torch.cat([numbers(2, 4, 1, 5), x], -2), IMAGE),
+    "cat of nothing": (lambda x: torch.cat([x[:, :, :0], x], 2), IMAGE),
+    "hstack": (lambda x: torch.hstack([x, x]), MATRIX),
+    "vstack": (lambda x: torch.vstack([x, x * 2]), MATRIX),
+    "dstack": (lambda x: torch.dstack([x, x]), MATRIX),
+    "stack": (lambda x: torch.stack([x, x * 2], 1), IMAGE),
+    "chunk": (lambda x: torch.chunk(x, 3, 2), IMAGE),
+    "split": (lambda x: x.split([1, 5], -2), IMAGE),
+    "unbind": (lambda x: x.unbind(1), IMAGE),
+    "reshape": (lambda x: x.reshape(2, 2, 2, 3, 10), IMAGE),
+    "flatten": (lambda x: x.flatten(1), IMAGE),
+    "permute": (lambda x: x.permute(0, 2, 3, 1), IMAGE),
+    "expand": (lambda x: x[:, :1].expand(-1, 3, -1, -1), IMAGE),
+    "repeat": (lambda x: x.repeat(1, 2, 1, 1), IMAGE),
+    "cumsum": (lambda x: x.cumsum(2), IMAGE),
+    "renorm": (lambda x: torch.renorm(x, 2, 1, 0.5), IMAGE),
+    "softmax": (lambda x: F.softmax(x, 2), IMAGE),
+    "sort": (lambda x: x.sort(-1, descending=True), IMAGE),
+    "topk": (lambda x: x.topk(2, 1), IMAGE),
+    "diff": (lambda x: x.diff(dim=2), IMAGE),
+    "normalize": (lambda x: F.normalize(x, dim=2), IMAGE),
+}
+
+PARTS = {
+    "slices": (lambda x: x[:, 1:3, 2:], IMAGE),
+    "slices with steps": (lambda x: x[..., ::2, 1::3], IMAGE),
+    "slices from the end": (lambda x: x[:, :, -4:-1, :-2], IMAGE),
+    "slices that are empty": (lambda x: x[:, :, 4:2], IMAGE),
+    "slices beyond the end": (lambda x: x[:, :, 3:99], IMAGE),
+    "a number": (lambda x: x[:, :, 3], IMAGE),
+    "a number from the end": (lambda x: x[..., -1, :], IMAGE),
+    "numbers alone": (lambda x: x[0, 1, 2], IMAGE),
+    "a new dimension": (lambda x: x[:, None, ..., 1:, 0], IMAGE),
+    "patches": (lambda x: torch.cat([x[:, 0::2, 0::2], x[:, 1::2, 0::2], x[:, 0::2, 1::2]], -1), (2, 6, 4, 3)),
+    "indices": (lambda x: x[:, torch.tensor([2, 0, 2])], IMAGE),
+    "indices of two dimensions": (lambda x: x[:, :, torch.tensor([1, 0]), torch.tensor([4, 4])], IMAGE),
+    "select": (lambda x: x.select(2, -2), IMAGE),
+    "narrow": (lambda x: x.narrow(2, 1, 4), IMAGE),
+    "narrow from the end": (lambda x: torch.narrow(x, -1, -3, 2), IMAGE),
+    "index_select": (lambda x: x.index_select(2, torch.tensor([3, 1, 1])), IMAGE),
+    "gather": (lambda x: x.gather(2, torch.argsort(x, 2)), IMAGE),
+    "writing": (lambda x: _written(x, (slice(None), 1), 2.0), IMAGE),
+    "writing a tensor": (lambda x: _written(x, (slice(None), slice(None), slice(1, 3)), x[:, :, :2] * 3), IMAGE),
+    "part of a constant": (lambda x: x + numbers(9, 9)[2:8, 1:6], IMAGE),
+    "unfold": (lambda x: x.unfold(2, 3, 2), IMAGE),
+    "F.unfold": (lambda x: F.unfold(x, (2, 3), padding=1), IMAGE),
+    "F.fold": (lambda x: F.fold(F.unfold(x, 2), (6, 5), 2), IMAGE),
+}
+
+
+def _written(x, index, value):
+    x = x * 1.0
+    x[index] = value
+    return x
+
+
+CLASSES = torch.randint(4, (2, 6, 5), generator=torch.Generator().manual_seed(0))
+
+SUMS = {
+    "sum": (lambda x: x.sum(), IMAGE),
+    "sum in float32": (lambda x: torch.sum(x, (0, 2), dtype=torch.float32), IMAGE),
+    "mean": (lambda x: x.mean((2, 3), keepdim=True), IMAGE),
+    "var": (lambda x: x.var(dim=(2, 3)), IMAGE),
+    "var of all": (lambda x: x.var(False), IMAGE),
+    "std": (lambda x: torch.std(x, 1), IMAGE),
+    "max": (lambda x: x.max(2), IMAGE),
+    "amax": (lambda x: x.amax((1, 3)), IMAGE),
+    "argmax": (lambda x: x.argmax(1), IMAGE),
+    "argmax of all": (lambda x: x.argmax(), IMAGE),
+    "norm": (lambda x: torch.norm(x, 2, 1), IMAGE),
+    "vector_norm": (lambda x: torch.linalg.vector_norm(x, 2, (1, 2)), IMAGE),
+    "logsumexp": (lambda x: x.logsumexp(1), IMAGE),
+    "larger": (lambda x: torch.max(x, x.flip(2)), IMAGE),
+    "mse_loss": (lambda x: F.mse_loss(x, x.flip(2) * 0.5), IMAGE),
+    "mse_loss summed": (lambda x: F.mse_loss(x, x.flip(2) * 0.5, reduction="sum"), IMAGE),
+    "l1_loss of each": (lambda x: F.l1_loss(x, x.flip(2) * 0.5, reduction="none"), IMAGE),
+    "smooth_l1_loss": (lambda x: F.smooth_l1_loss(x, 2 * x.detach(), beta=0.3), IMAGE),
+    "huber_loss": (lambda x: F.huber_loss(x, 2 * x.detach(), delta=0.3), IMAGE),
+    "bce": (lambda x: F.binary_cross_entropy(x.sigmoid(), x.detach().sigmoid()), IMAGE),
+    "bce with logits": (lambda x: F.binary_cross_entropy_with_logits(x, (x > 0).double()), IMAGE),
+    "cross_entropy": (lambda x: F.cross_entropy(x, CLASSES), IMAGE),
+    "cross_entropy with weights": (
+        lambda x: F.cross_entropy(x, CLASSES, numbers(4).exp(), ignore_index=2, label_smoothing=0.1), IMAGE),
+    "cross_entropy summed": (lambda x: F.cross_entropy(x, CLASSES, reduction="sum"), IMAGE),
+    "cross_entropy of each": (lambda x: F.cross_entropy(x, CLASSES, reduction="none"), IMAGE),
+    "cross_entropy of probabilities": (lambda x: F.cross_entropy(x, x.detach().softmax(1)), IMAGE),
+    "cross_entropy of rows": (lambda x: F.cross_entropy(x, torch.arange(5)), MATRIX),
+    "nll_loss": (lambda x: F.nll_loss(x, CLASSES, numbers(4).exp()), IMAGE),
+    "cosine_similarity": (lambda x: F.cosine_similarity(x, x.flip(2), 2), IMAGE),
+    "pairwise_distance": (lambda x: F.pairwise_distance(x, x.flip(2) * 2), IMAGE),
+    "kl_div": (lambda x: F.kl_div(x.log_softmax(1), x.softmax(1), reduction="batchmean"), IMAGE),
+}  # fmt: skip
+
+PRODUCTS = {
+    "matmul": (lambda x: x @ x.mT, IMAGE),
+    "matrix and vector": (lambda x: x @ numbers(6), MATRIX),
+    "linear": (layer(lambda: torch.nn.Linear(5, 3)), IMAGE),
+    "einsum": (lambda x: torch.einsum("bchw,bcvw->bhv", x, x), IMAGE),
+    "einsum with an ellipsis": (lambda x: torch.einsum("...hw,...vw->...hv", x, x), IMAGE),
+    "einsum of ellipses that broadcast": (lambda x: torch.einsum("...w,wk->k...", x, numbers(5, 3)), IMAGE),
+    "einsum without a result": (lambda x: torch.einsum("bchw,kc", x, numbers(3, 4)), IMAGE),
+    "einsum of a trace": (lambda x: torch.einsum("bii->b", x[:, :3, :3, 0]), IMAGE),
+    "einsum of size 1": (lambda x: torch.einsum("bchw,bcow->bchw", x, x[:, :, :1]), IMAGE),
+    "cdist": (lambda x: torch.cdist(x, x * 2), IMAGE),
+    "outer": (lambda x: torch.outer(x[0], x[1]), MATRIX),
+    "bilinear": (layer(lambda: torch.nn.Bilinear(5, 5, 3), lambda layer, x: layer(x, x.sin())), IMAGE),
+    "triu": (lambda x: x.triu(1), IMAGE),
+    "function without a rule of constants": (lambda x: x @ torch.linalg.matrix_exp(numbers(5, 5)), IMAGE),
+    "layer of constants": (lambda x: x + F.interpolate(numbers(1, 4, 3, 5), (6, 5)), IMAGE),
+    "convolution of constants": (lambda x: x + F.conv2d(numbers(1, 4, 6, 5), numbers(4, 4, 1, 1)), IMAGE),
+    "baddbmm": (lambda x: torch.baddbmm(x[:, 0], x[:, 1], numbers(2, 5, 5)), IMAGE),
+}
+
+
+def attended(**options):
+    """Attention of tokens as heads of 2 features, among themselves."""
+
+    def call(x):
+        q = x.unflatten(-1, (4, 2)).transpose(1, 2)
+        k = q[:, ::2] if options.get("enable_gqa") else q
+        return F.scaled_dot_product_attention(q, k * 0.7, k.sin(), **options)
+
+    return call, TOKENS
+
+
+def multihead(options=None, **call):
+    """torch.nn.MultiheadAttention, of the tokens among themselves if the call does not say otherwise."""
+    options = {"batch_first": True} | (options or {})
+    others = call.pop("others", lambda x: (x, x))
+    made = layer(
+        lambda: torch.nn.MultiheadAttention(8, 2, **options),
+        lambda module, x: [one for one in module(x, *others(x), **call) if one is not None],
+    )
+    return made, TOKENS
+
+
+LOWER = torch.ones(7, 7).triu(1).bool()
+
+ATTENTION = {
+    "attention": attended(),
+    "attention scaled": attended(scale=0.3),
+    "attention causal": attended(is_causal=True),
+    "attention of groups": attended(enable_gqa=True),
+    "attention with a mask": attended(attn_mask=~LOWER),
+    "attention with scores": attended(attn_mask=numbers(2, 1, 7, 7)),
+    "attention with a row": attended(attn_mask=numbers(1, 7)),
+    "MultiheadAttention": multihead(need_weights=False),
+    "MultiheadAttention with weights": multihead(),
+    "MultiheadAttention with weights of heads": multihead(average_attn_weights=False),
+    "MultiheadAttention with a mask": multihead(need_weights=False, attn_mask=LOWER),
+    "MultiheadAttention with masks of heads": multihead(need_weights=False, attn_mask=numbers(4, 7, 7)),
+    "MultiheadAttention with padding": multihead(
+        need_weights=False, key_padding_mask=torch.arange(7).expand(2, 7) > torch.tensor([[4], [5]])
+    ),
+    "MultiheadAttention of other keys": multihead(need_weights=False, others=lambda x: (x[:, :4], x[:, :4].sin())),
+    "MultiheadAttention of more keys": multihead(others=lambda x: (torch.cat([x, x], 1),) * 2),
+    "MultiheadAttention with the sequence first": multihead({"batch_first": False}),
+}
+
+LAYERS = {
+    "conv2d": (lambda x: F.conv2d(x, numbers(6, 2, 3, 3), numbers(6), padding=1, groups=2), IMAGE),
+    "conv_transpose1d": (lambda x: F.conv_transpose1d(x, numbers(8, 3, 3), stride=2), (2, 8, 7)),
+    "conv_transpose2d": (lambda x: F.conv_transpose2d(x, numbers(4, 2, 2, 3), numbers(4), 2, 1, 1, 2), IMAGE),
+    "batch_norm": (lambda x: F.batch_norm(x, None, None, numbers(4), numbers(4), True), IMAGE),
+    "batch_norm in evaluation": (lambda x: F.batch_norm(x, numbers(4), numbers(4).exp(), numbers(4)), IMAGE),
+    "instance_norm": (lambda x: F.instance_norm(x), IMAGE),
+    "group_norm": (lambda x: F.group_norm(x, 2, numbers(4), numbers(4)), IMAGE),
+    "layer_norm": (lambda x: F.layer_norm(x, (5,), numbers(5)), IMAGE),
+    "local_response_norm": (lambda x: F.local_response_norm(x, 3), IMAGE),
+    "prelu": (layer(lambda: torch.nn.PReLU(4)), IMAGE),
+    "prelu of one slope": (layer(torch.nn.PReLU), IMAGE),
+    "max_pool2d": (lambda x: F.max_pool2d(x, 3, 2, 1), IMAGE),
+    "avg_pool2d": (lambda x: F.avg_pool2d(x, 2, ceil_mode=True, count_include_pad=False), IMAGE),
+    "lp_pool2d": (lambda x: F.lp_pool2d(x.abs(), 2, 2), IMAGE),
+    "max_pool2d with indices": (lambda x: F.max_pool2d(x, 2, return_indices=True), IMAGE),
+    "adaptive_max_pool2d with indices": (lambda x: F.adaptive_max_pool2d(x, 2, return_indices=True), IMAGE),
+    "rrelu": (lambda x: F.rrelu(x), IMAGE),
+    "one_hot": (lambda x: F.one_hot(x.argmax(1), 4), IMAGE),
+    "adaptive_avg_pool2d": (lambda x: F.adaptive_avg_pool2d(x, (3, 2)), IMAGE),
+    "interpolate": (lambda x: F.interpolate(x, scale_factor=2, mode="nearest"), IMAGE),
+    "interpolate to a size": (lambda x: F.interpolate(x, (9, 4), mode="bilinear", align_corners=True), IMAGE),
+    "grid_sample": (lambda x: F.grid_sample(x, numbers(2, 3, 7, 2).tanh(), align_corners=False), IMAGE),
+    "grid_sample where the image says": (
+        lambda x: F.grid_sample(x, x[:, :2].permute(0, 2, 3, 1).tanh(), align_corners=False), IMAGE),
+    "affine_grid": (
+        lambda x: F.affine_grid(x[:, :2, :3, 0], [2, 1, 4, 5], align_corners=False), IMAGE),
+    "embedding": (lambda x: F.embedding(x.argmax(-1), numbers(5, 3)), IMAGE),
+}  # fmt: skip
+
+CASES = SHAPES | PARTS | SUMS | PRODUCTS | ATTENTION | LAYERS
+
+
+def splits(dims):
+    """Along each dimension over all ranks, the last but one over fewer, and two over all ranks together."""
+    size = P_world.size
+    found = [[size if d == i else 1 for i in range(dims)] for d in range(dims)]
+    found.append([max(1, size - 1) if i == dims - 2 else 1 for i in range(dims)])
+    if size == 4:
+        found.append([2 if i in (dims - 3, dims - 2) else 1 for i in range(dims)] if dims > 2 else [2, 2])
+    return found if size > 1 else found[:1]
+
+
+def step(call, x):
+    """The tensors of a result, and the gradients of the input."""
+    leaves = [one for one in tree_leaves(call(x)) if isinstance(one, torch.Tensor)]
+    terms = [(one * numbers(*one.shape, seed=i)).sum() for i, one in enumerate(leaves) if one.requires_grad]
+    return leaves, torch.stack(terms).sum() if terms else None
+
+
+def wrong(ours, expected):
+    """What is wrong with a tensor: "" if it is the expected one up to rounding."""
+    if ours is None or expected is None:
+        return "" if ours is expected else f"{ours}, not {expected}"
+    if ours.shape != expected.shape or ours.dtype != expected.dtype:
+        return f"{ours.dtype} {list(ours.shape)}, not {expected.dtype} {list(expected.shape)}"
+    single = expected.dtype == torch.float32
+    if torch.allclose(ours, expected, rtol=1e-5 if single else 1e-11, atol=1e-5 if single else 1e-12):
+        return ""
+    return f"off by {float((ours.double() - expected.double()).abs().max()):.1e}"
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", CASES)
+def test_rule(name):
+    function, shape = CASES[name]
+    make = function if function.__name__ == "made" else lambda: Function(function)
+    sequential = make()
+    whole = numbers(*shape, seed=9).clone().requires_grad_()
+    expected, loss = step(sequential, whole)
+    if loss is not None:
+        loss.backward()
+    problems = []
+    for split in splits(len(shape)):
+        P_x = grid(P_world, split)
+        ours = distdl.distribute(make(), P_x)
+        x = distdl.scatter(whole.detach(), P_x).detach().requires_grad_()
+        found, ours_loss = step(lambda x, ours=ours: distdl.gather(ours(x), ours.output_partition), x)
+        if loss is not None:  # of the sequential model, so that all ranks decide alike
+            ours_loss.backward()
+            gradient = distdl.gather(x.grad, P_x)
+            gradients = distdl.sequential_gradients(ours)
+        if job.rank == 0:
+            problems += [f"{split}: result {text}" for text in map(wrong, found, expected) if text]
+            if loss is not None:
+                pairs = [("the input", gradient, whole.grad)]
+                pairs += [(key, gradients.get(key), one.grad) for key, one in sequential.named_parameters()]
+                problems += [f"{split}: gradient of {key} {wrong(*two)}" for key, *two in pairs if wrong(*two)]
+    assert not any(together(problems)), problems
+
+
+WITHOUT_A_RULE = {
+    "cosine_embedding_loss", "ctc_loss", "embedding_bag", "gaussian_nll_loss", "grouped_mm", "hinge_embedding_loss",
+    "linear_cross_entropy", "margin_ranking_loss", "max_unpool1d", "max_unpool2d", "max_unpool3d", "multi_margin_loss",
+    "multilabel_margin_loss", "multilabel_soft_margin_loss", "scaled_grouped_mm", "scaled_mm", "triplet_margin_loss",
+    "triplet_margin_with_distance_loss",
+}  # fmt: skip
+"""Functions of torch.nn.functional that are refused by name."""
+OF_OTHERS = {"assert_int_or_pair", "boolean_dispatch", "upsample", "upsample_bilinear", "upsample_nearest"}
+"""What calls other functions alone."""
+
+
+@pytest.mark.ranks(1)
+def test_functions_of_torch_have_a_rule_or_are_known_to_have_none():
+    modules = ("torch.nn.functional", "torch._jit_internal", "torch._C._nn", None)
+    functions = {name for name in dir(F) if callable(getattr(F, name)) and name[0].islower()}
+    functions = {name for name in functions if getattr(getattr(F, name), "__module__", None) in modules}
+    assert {name for name in functions if name.rstrip("_") not in RULES} - OF_OTHERS == WITHOUT_A_RULE
