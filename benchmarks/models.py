@@ -1,0 +1,320 @@
+"""Compares models of torchvision and of MONAI, split by distdl.distribute, with themselves in one process.
+
+python benchmarks/models.py --table models.csv                        # all that has no row in the table yet
+python benchmarks/models.py --table models.csv --only resnet --seconds 140
+python benchmarks/models.py --table models.csv --page docs/models.rst  # the table as a page
+
+In float64, on small images, in training and in evaluation: the results, and the gradients of all parameters. Random
+numbers are those of one process, with the same seed. A job that does not come back becomes a row of the table, too.
+
+torchvision and MONAI come by ``pip install --no-deps torchvision==0.28.0 monai`` and ``pip install pillow``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import torch
+from mpi4py import MPI
+from torch.utils._pytree import tree_leaves
+from zoo import Entry, entries
+
+import distdl
+from distdl import Partition
+
+PARTITIONS = ((1, 1, 2, 1), (1, 1, 2, 2), (1, 1, 1, 3), (2, 1, 1, 1))
+MODES = ("training", "evaluation")
+OF_RESULTS, OF_GRADIENTS = 1e-10, 1e-8  # relative to the largest element
+LARGE = "in float64 it does not fit beside itself into the memory of one machine"
+FLOOR = 1e-6  # of the largest gradient of the model: smaller ones are zero but for rounding
+
+
+@dataclass
+class Row:
+    """What was found for a model on a partition in a mode.
+
+    Attributes:
+        status: "equal", "differs", "refused" with an error on all ranks, "hangs", "ends" without an error for all, or
+            "left out".
+        operations: the number of them.
+        gathered: how many of these are computed on one worker for lack of a rule.
+        seconds: of the first call.
+        result, gradient: the largest errors, relative.
+        reason: why, if it is not equal.
+    """
+
+    model: str
+    partition: str
+    mode: str
+    status: str = "equal"
+    operations: int = 0
+    gathered: int = 0
+    seconds: float = 0.0
+    result: float = 0.0
+    gradient: float = 0.0
+    reason: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What the row is of."""
+        return self.model, self.partition, self.mode
+
+
+def read(table: Path) -> list[Row]:
+    """The rows of a table."""
+    if not table.exists():
+        return []
+    kinds = {one.name: {"int": int, "float": float}.get(str(one.type), str) for one in fields(Row)}
+    with table.open(newline="") as file:
+        return [Row(**{k: kinds[k](v) for k, v in line.items()}) for line in csv.DictReader(file)]
+
+
+def append(table: Path, row: Row) -> None:
+    """Write a row behind the others, at once."""
+    is_new = not table.exists()
+    with table.open("a", newline="") as file:
+        writer = csv.DictWriter(file, [one.name for one in fields(Row)])
+        if is_new:
+            writer.writeheader()
+        writer.writerow(asdict(row))
+
+
+# A job of ranks: the comparison
+
+
+def relative_error(ours: torch.Tensor, expected: torch.Tensor, floor: float = 0.0) -> float:
+    """The largest error of an element, relative to the largest element, or to the floor if that is larger."""
+    if ours.shape != expected.shape:
+        return math.inf
+    if expected.numel() == 0:
+        return 0.0
+    error = float((ours.double() - expected.double()).abs().max())
+    return error / max(float(expected.abs().max()), floor, 1e-300) if error else 0.0
+
+
+def loss_of(results: object) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """The tensors that a model returns, and their sum with weights."""
+    leaves = [one for one in tree_leaves(results) if isinstance(one, torch.Tensor) and one.is_floating_point()]
+    generator = torch.Generator().manual_seed(2)
+    terms = [(one * torch.randn(one.shape, dtype=one.dtype, generator=generator)).sum() for one in leaves]
+    return leaves, torch.stack(terms).sum()
+
+
+class Pair:
+    """A model, and the same over a partition. Constructing and comparing are collective."""
+
+    def __init__(self, entry: Entry, split: Sequence[int], rank: int) -> None:
+        torch.manual_seed(0)
+        self.name, self.split, self.rank = entry.name, split, rank
+        self.model = entry.make().double()
+        generator = torch.Generator().manual_seed(1)
+        self.inputs = [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in entry.shapes]
+        self.P_x = Partition().create_cartesian_topology_partition([*split, *[1] * (len(entry.shapes[0]) - len(split))])
+        self.ours = distdl.distribute(self.model, self.P_x, as_sequential=True)
+
+    def compared(self, mode: str) -> Row:
+        """Run both; the errors are those of rank 0."""
+        row = Row(self.name, shown(self.split), mode)
+        for model in (self.model, self.ours):
+            model.train(mode == "training").zero_grad()
+        torch.manual_seed(3)
+        try:
+            blocks = [distdl.scatter(one, self.P_x) for one in self.inputs]
+            start = time.perf_counter()
+            results = self.ours(*blocks)
+            row.seconds = time.perf_counter() - start
+            leaves, loss = loss_of(distdl.gather(results, self.ours.output_partition))
+            loss.backward()
+            gradients = distdl.sequential_gradients(self.ours)
+        except Exception as error:
+            row.status, row.reason = "refused", f"{type(error).__name__}: {error}"
+            return row
+        report = distdl.report(self.ours)
+        row.operations, row.gathered = len(report.rows), sum(one.gathered for one in report.rows)
+        if self.rank:
+            return row
+        torch.manual_seed(3)
+        expected, loss = loss_of(self.model(*self.inputs))
+        loss.backward()
+        row.result = max(relative_error(*both) for both in zip(leaves, expected, strict=True))
+        own = {name: one.grad for name, one in self.model.named_parameters() if one.grad is not None}
+        floor = FLOOR * max((float(one.abs().max()) for one in own.values()), default=0.0)
+        errors = {name: relative_error(gradients[name], gradient, floor) for name, gradient in own.items()}
+        worst = max(errors, key=lambda name: errors[name], default="")
+        row.gradient = errors.get(worst, 0.0)
+        if not (row.result <= OF_RESULTS and row.gradient <= OF_GRADIENTS):
+            row.status, row.reason = "differs", f"result {row.result:.1e}, gradient of {worst} {row.gradient:.1e}"
+        return row
+
+
+def run_ranks(given: argparse.Namespace) -> None:
+    """Compare the models that are named, one after the other, until the time is up."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    comm, start = MPI.COMM_WORLD, time.monotonic()
+    named = {entry.name: entry for entry in entries()}
+    for name in given.models:
+        if comm.bcast(time.monotonic() - start > given.seconds):
+            return
+        if comm.rank == 0:
+            print(f"{name},{MODES[0]}", flush=True)  # the command knows by this what the job is at
+        pair = Pair(named[name], given.split, comm.rank)
+        for mode in MODES:
+            if comm.rank == 0:
+                print(f"{name},{mode}", flush=True)
+            row = pair.compared(mode)
+            if comm.rank == 0:
+                append(given.table, row)
+
+
+# The command: jobs, and what becomes of them
+
+
+def shown(split: Sequence[int]) -> str:
+    """A partition, in a table."""
+    return "x".join(map(str, split))
+
+
+def run_job(given: argparse.Namespace, split: Sequence[int], models: Sequence[str], seconds: float) -> None:
+    """Compare models in one job of ranks, until the time is up or the job ends."""
+    command = ["mpiexec", "-n", math.prod(split), sys.executable, "-m", "mpi4py", __file__, "--table", given.table]
+    command += ["--seconds", seconds, "--split", *split, "--models", *models]
+    job = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=sys.stderr, text=True)
+    at: list[str] = []
+    reader = threading.Thread(target=lambda: at.extend(map(str.strip, job.stdout or ())), daemon=True)
+    reader.start()
+    last, seen, hangs = time.monotonic(), 0, False
+    while job.poll() is None and not hangs:
+        time.sleep(0.2)
+        if len(at) > seen:
+            last, seen = time.monotonic(), len(at)
+        hangs = time.monotonic() - last > given.patience
+    if hangs:
+        job.terminate()
+        job.wait()
+    reader.join(5)
+    if job.returncode and at:
+        model = at[-1].split(",")[0]
+        done = {row.key for row in read(given.table)}
+        reason = f"nothing for {given.patience:.0f} s" if hangs else f"exit status {job.returncode}"
+        for mode in MODES:
+            row = Row(model, shown(split), mode, "hangs" if hangs else "ends", reason=reason)
+            if row.key not in done:
+                append(given.table, row)
+
+
+def run_all(given: argparse.Namespace) -> None:
+    """Compare all that has no row in the table yet."""
+    start = time.monotonic()
+    for split in PARTITIONS:
+        while True:
+            done = {row.key for row in read(given.table)}
+            wanted = []
+            for entry in entries():
+                rows = [Row(entry.name, shown(split), mode) for mode in MODES]
+                if given.only in entry.name and any(row.key not in done for row in rows):
+                    wanted.append(entry)
+            for entry in [one for one in wanted if one.is_large]:
+                for mode in MODES:
+                    append(given.table, Row(entry.name, shown(split), mode, "left out", reason=LARGE))
+            models = [entry.name for entry in wanted if not entry.is_large]
+            left = given.seconds - (time.monotonic() - start)
+            if not models:
+                break
+            if left < 5:
+                return
+            run_job(given, split, models, left)
+
+
+# The page
+
+
+def page(rows: Sequence[Row]) -> str:
+    """A page of the documentation."""
+    models = list(dict.fromkeys(row.model for row in rows))
+    partitions = [shown(split) for split in PARTITIONS]
+    found = {row.key: row for row in rows}
+    reasons = list(dict.fromkeys(brief(row) for row in rows if row.status != "equal"))
+    lines = [_HEAD]
+    for partition in partitions:
+        pairs = [[found.get((model, partition, mode)) for mode in MODES] for model in models]
+        known = [[one for one in pair if one is not None] for pair in pairs if None not in pair]
+        equal = [pair for pair in known if all(one.status == "equal" for one in pair)]
+        split = [pair for pair in equal if not any(one.gathered for one in pair)]
+        lines.append(
+            f"- ``[{partition.replace('x', ', ')}]``: {len(equal)} of {len(known)} models are equal, {len(split)} of "
+            "them with all operations split."
+        )
+    lines += ["", ".. list-table::", "   :header-rows: 1", "", "   * - model", "     - operations"]
+    lines += [f"     - [{partition.replace('x', ', ')}]" for partition in partitions]
+    for model in models:
+        own = [row for row in rows if row.model == model]
+        lines += [f"   * - {model}", f"     - {max(row.operations for row in own) or ''}"]
+        for partition in partitions:
+            pair = [found.get((model, partition, mode)) for mode in MODES]
+            lines.append(f"     - {cell(pair, reasons)}".rstrip())
+    lines += ["", *(f"({i}) {reason}\n" for i, reason in enumerate(reasons, 1))]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def cell(pair: Sequence[Row | None], reasons: Sequence[str]) -> str:
+    """What was found in both modes."""
+    texts = []
+    for row, mode in zip(pair, MODES, strict=True):
+        if row is not None:
+            says = "equal" if row.status == "equal" else f"{row.status} ({reasons.index(brief(row)) + 1})"
+            texts.append((says, mode))
+    if len({says for says, _ in texts}) == 1:
+        return texts[0][0]
+    return ", ".join(f"{says} in {mode}" for says, mode in texts)
+
+
+def brief(row: Row) -> str:
+    """The reason on one line."""
+    lines = [line.strip() for line in row.reason.splitlines()]
+    calls = [line for line in lines[1:] if " in " in line]
+    text = lines[0] if not calls else f"{lines[0]} {calls[0]}"
+    return text.replace("*", r"\*").replace("`", "'").replace("|", r"\|").replace("_", r"\_")[:300]
+
+
+_HEAD = """Models
+======
+
+Models of torchvision and MONAI, split by :func:`distdl.distribute` as they are, beside themselves in one process: in
+float64, on small images, with the same random numbers. "Equal" are models whose results are equal up to 1e-10, and
+whose gradients of all parameters up to 1e-8, relative to the largest element, in training and in evaluation. ``python
+benchmarks/models.py`` has made this page.
+"""
+
+
+def main() -> None:
+    """Compare, or write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--table", type=Path, required=True, help="of rows that are there; further ones come behind")
+    parser.add_argument("--only", default="", help="a part of the names of the models")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="until no further model is begun")
+    parser.add_argument("--patience", type=float, default=90.0, help="seconds after which a job hangs")
+    parser.add_argument("--page", type=Path, help="write the page of the table in place of comparing")
+    parser.add_argument("--split", type=int, nargs="+", help="of a job of ranks, which this command starts itself")
+    parser.add_argument("--models", nargs="+", help="of a job of ranks")
+    given = parser.parse_args()
+    if given.page:
+        given.page.write_text(page(read(given.table)))
+    elif given.models:
+        run_ranks(given)
+    else:
+        run_all(given)
+
+
+if __name__ == "__main__":
+    main()
