@@ -151,7 +151,7 @@ def _drawn_dims(name: str, n: int) -> int:
 
 def mask_of(shape: Sequence[int], dtype: torch.dtype, p: float, is_whole: bool, is_alpha: bool = False) -> Draw:
     """0 with probability p, and otherwise 1/(1-p), or 1 for alpha dropout."""
-    kept = 1.0 if is_alpha else float(torch.ones((), dtype=dtype).div_(1 - p))
+    kept = 1.0 if is_alpha else float(torch.ones((), dtype=dtype, device="cpu").div_(1 - p))
 
     def draw(key: int | None, intervals: Sequence[Interval], device: torch.device) -> torch.Tensor:
         intervals = [(0, 1) if n == 1 else one for n, one in zip(shape, intervals, strict=True)]
