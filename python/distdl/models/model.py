@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Self
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-from distdl.collective.construction import PartitionLike, constructor
+from distdl.collective.construction import PartitionLike, constructor, grid_of
 from distdl.collective.grid import Grid
 from distdl.models.capture import Value
 from distdl.models.layer import twin_of
@@ -43,7 +45,11 @@ def distribute(
         model: any ``torch.nn.Module`` whose computation does not depend on the values of tensors. It is copied, and
             remains as it is. The same on all ranks but for its weights, of which those of worker 0 count.
         P_x: how the inputs are split, with as many dimensions as they have, such as ``[1, 1, 2, 2]``.
-        plan: partitions of certain modules, by their names, with wildcards.
+        plan: the partitions of certain modules, by their names or by patterns such as ``"layer[34].*"``, with ranks of
+            P_x. A partition with as many dimensions as a tensor says how it is split, if the operation can be split
+            so; other operations are split as moves the least among its workers. What differs is moved at the edges.
+            The innermost module counts, and of several patterns for it the last. Parameters are held as without a
+            plan, and travel to all workers.
         fallback: what becomes of operations that cannot be split: "error" lists all of them before anything is
             communicated, "gather" computes them on one worker.
         as_sequential: draw the random numbers that the model draws in one process with the same seed, for dropout and
@@ -99,14 +105,38 @@ class DistributedModel(Local):
     def check_options(self) -> None:
         if self.fallback not in _FALLBACKS:
             raise ValueError(f"distribute: fallback={self.fallback!r}; it must be one of {list(_FALLBACKS)}")
-        if self.plan is not None:
-            raise NotImplementedError("distribute: plan is not supported yet")
         if not isinstance(self.as_sequential, bool):
             raise TypeError(f"distribute: as_sequential={self.as_sequential!r}; it has to be a bool")
         super().check_options()
+        self._asked = self._grids_of_plan()
         self._skeleton = Skeleton(self.__dict__["_given"], self.P_x.device)
         self._programs: dict[tuple[object, ...], Program] = {}
         self.program = None
+
+    def further_compared(self) -> dict[str, object]:
+        """The plan without what is this rank's own in a partition."""
+        return {"plan": {pattern: (grid.shape, grid.ranks) for pattern, grid in self._asked.items()}}
+
+    def _grids_of_plan(self) -> dict[str, Grid]:
+        if not isinstance(self.plan, Mapping | None):
+            raise TypeError(f"distribute: plan is a {type(self.plan).__name__}; it has to be a dict of partitions")
+        names = [name for name, _ in self.module.named_modules()]
+        found = {}
+        for pattern, given in (self.plan or {}).items():
+            if not isinstance(given, Partition | Grid):
+                raise TypeError(f"distribute: plan[{pattern!r}]={given!r}; it has to be a distdl.Partition")
+            if not any(fnmatchcase(name, str(pattern)) for name in names):
+                raise ValueError(
+                    f"distribute: plan[{pattern!r}]: no module of the model has such a name; see named_modules()"
+                )
+            grid = grid_of(given)
+            if grid.known and self.grid.known and not set(grid.ranks) <= set(self.grid.ranks):
+                raise ValueError(
+                    f"distribute: plan[{pattern!r}] has ranks {list(grid.ranks)}, and P_x {list(self.grid.ranks)}; the "
+                    "workers of a plan are workers of P_x"
+                )
+            found[str(pattern)] = grid
+        return found
 
     @classmethod
     def from_sequential(
@@ -166,7 +196,7 @@ class DistributedModel(Local):
             sizes = self.blocks(self.grid, i)
             arrived.append(Blocks(self.grid.ranks, tuple(map(tuple, sizes))))
             inputs.append((arrived[i].shape, self.structure(self.grid, i)[0][1]))
-        modes = tuple(module.training for module in self.modules())
+        modes = tuple(module.training for module in self._all_modules)
         key = (tuple(arrived), tuple(inputs), modes, self.autocast, self._shown_call(input[0]))
         if key not in self._programs:
             self._programs[key] = self._planned(input[0], inputs, arrived)
@@ -182,6 +212,15 @@ class DistributedModel(Local):
         leaves, structure = tree_flatten(call)
         return f"{structure} {[one for one in leaves if not isinstance(one, torch.Tensor)]}"
 
+    @functools.cached_property
+    def _all_modules(self) -> list[torch.nn.Module]:
+        """Found once: programs belong to them, and looking for them takes longer than many of their calls."""
+        return [*self.modules()]
+
+    def _modes(self) -> str:
+        modes = {module.training for module in self._all_modules}
+        return super()._modes() if len(modes) > 1 else "in training" if modes == {True} else "in evaluation"
+
     def _planned(
         self, call: object, inputs: Sequence[tuple[tuple[int, ...], torch.dtype]], arrived: Sequence[Blocks]
     ) -> Program:
@@ -194,7 +233,8 @@ class DistributedModel(Local):
     ) -> Program:
         recording = self._skeleton.record(call, inputs, key_of_layer)
         balanced = [Blocks.balanced(self.grid.ranks, self.grid.shape, shape) for shape, _ in inputs]
-        plan = Plan(recording, self.grid.among(self.grid.constructors), balanced, self.fallback, self.as_sequential)
+        among = self.grid.among(self.grid.constructors)
+        plan = Plan(recording, among, balanced, self.fallback, self.as_sequential, self._asked)
         return Program(plan, arrived, dict(self.module.named_buffers(remove_duplicate=False)))
 
     def compute(self, call: object) -> object:

@@ -9,7 +9,7 @@ from fractions import Fraction
 import torch
 
 from distdl.collective.grid import Grid
-from distdl.models.placement import Blocks
+from distdl.models.placement import Blocks, sizes_of
 from distdl.parameters.layout import Interval
 
 Run = Callable[..., object]
@@ -109,6 +109,11 @@ class Operation:
     places: Callable[[Workers], Blocks | list[Blocks]] | None = None
     draw: Draw | None = None
     own_numbers: bool = False
+
+    def blocks(self, ranks: Sequence[int], splits: Sequence[int]) -> Blocks:
+        """Blocks of workers, as many along each dimension, as balanced as the units allow."""
+        sizes = zip(self.shape, splits, strict=True)
+        return Blocks(tuple(ranks), tuple(sizes_of(n, p, self.units.get(d, 1)) for d, (n, p) in enumerate(sizes)))
 
 
 class NoRuleError(NotImplementedError):

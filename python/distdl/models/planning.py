@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from distdl.collective.grid import Grid
 from distdl.models.capture import Node, Recording, Value
@@ -46,6 +47,7 @@ class Plan:
         inputs: where the inputs are.
         fallback: "gather" lets one worker compute what no rule splits.
         as_sequential: whether random numbers have to be those of one process.
+        asked: those of the workers that compute a module, by a pattern of its name, in a grid for its tensors.
 
     Raises:
         NotImplementedError: that lists every call without a rule.
@@ -58,8 +60,10 @@ class Plan:
         inputs: Sequence[Placement],
         fallback: str = "error",
         as_sequential: bool = False,
+        asked: Mapping[str, Grid] | None = None,
     ) -> None:
         self.base = base
+        self._asked = dict(asked or {})
         self.recording = recording
         self.placements: dict[Value, Placement] = dict(zip(recording.inputs, inputs, strict=True))
         self.steps: list[Planned] = []
@@ -139,32 +143,40 @@ class Plan:
 
     def _workers(self, node: Node, operation: Operation, sources: Sequence[Placement]) -> Blocks:
         """The candidate that moves the least, where what workers wait for each other counts as well."""
+        asked = self._asked_for(node.path)
+        if asked is not None and (blocks := split_as(operation, asked)) is not None:
+            return blocks
+        ranks = self.base.ranks if asked is None else asked.ranks
         stays = []
         for reads, source in zip(operation.reads, sources, strict=True):
             if isinstance(source, Blocks) and reads is not None:
                 for one in dict.fromkeys((source, without_empty(source))):
                     found = staying(operation, reads, one)
-                    if found is not None:
+                    if found is not None and set(found.ranks) <= set(ranks):
                         stays.append(found)
         stays = list(dict.fromkeys(stays))
-        full = [one for one in stays if len(one.ranks) == self.base.size]
+        full = [one for one in stays if len(one.ranks) == len(ranks)]
         for one in full:
             if not self._received(node, operation, sources, one):
                 return one
         most = [
-            min(self.base.size, n // operation.units.get(d, 1)) if d in operation.splittable else 1
+            min(len(ranks), n // operation.units.get(d, 1)) if d in operation.splittable else 1
             for d, n in enumerate(operation.shape)
         ]
-        spread = []
-        for splits in ways_to_split(self.base.size, most):
-            cuts = tuple(
-                sizes_of(n, p, operation.units.get(d, 1))
-                for d, (n, p) in enumerate(zip(operation.shape, splits, strict=True))
-            )
-            spread.append(Blocks(self.base.ranks[: math.prod(splits)], cuts))
-            if len(spread) == _MOST_CANDIDATES:
+        ways = itertools.islice(ways_to_split(len(ranks), most), _MOST_CANDIDATES)
+        spread = [operation.blocks(ranks[: math.prod(splits)], splits) for splits in ways]
+        return min([*stays, *spread], key=lambda one: self._cost(node, operation, sources, one, len(ranks)))
+
+    def _asked_for(self, path: str) -> Grid | None:
+        """The last of what was asked for the innermost module around a call for which anything was asked."""
+        while self._asked:
+            for pattern, grid in reversed(self._asked.items()):
+                if fnmatchcase(path, pattern):
+                    return grid
+            if not path:
                 break
-        return min([*stays, *spread], key=lambda one: self._cost(node, operation, sources, one))
+            path = path.rpartition(".")[0]
+        return None
 
     def _received(self, node: Node, operation: Operation, sources: Sequence[Placement], workers: Blocks) -> int:
         return sum(
@@ -173,9 +185,11 @@ class Plan:
             if reads is not None
         )
 
-    def _cost(self, node: Node, operation: Operation, sources: Sequence[Placement], workers: Blocks) -> float:
-        """Elements that travel, and those that are computed while other workers have nothing to do."""
-        idle = workers.largest() * self.base.size - math.prod(operation.shape)
+    def _cost(
+        self, node: Node, operation: Operation, sources: Sequence[Placement], workers: Blocks, ranks: int
+    ) -> float:
+        """Elements that travel, and those that are computed while others of so many ranks have nothing to do."""
+        idle = workers.largest() * ranks - math.prod(operation.shape)
         return self._received(node, operation, sources, workers) + idle
 
 
@@ -215,6 +229,14 @@ def staying(operation: Operation, reads: Reads, source: Blocks) -> Blocks | None
             index[d] = place[axis]
         ranks.append(source.rank_at[tuple(index)])
     return Blocks(tuple(ranks), tuple(cuts))
+
+
+def split_as(operation: Operation, asked: Grid) -> Blocks | None:
+    """The operation split as a grid is; None if it cannot be."""
+    split = {d for d, p in enumerate(asked.shape) if p > 1}
+    if asked.dim != len(operation.shape) or not split <= operation.splittable:
+        return None
+    return operation.blocks(asked.ranks, asked.shape)
 
 
 def on_one_worker(node: Node) -> Operation:

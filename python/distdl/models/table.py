@@ -37,14 +37,15 @@ def calling(node: Node, function: Run | None = None) -> Run:
     target = function or node.target
     leaves, structure = tree_flatten((node.args, dict(node.kwargs)))
     slots = [i for i, one in enumerate(leaves) if isinstance(one, Value)]
-    if not node.kwargs and not any(isinstance(one, list | tuple | dict | slice) for one in node.args):
-        template = list(leaves)
+    count, names = len(node.args), [*node.kwargs]
+    if not any(isinstance(one, list | tuple | dict | slice) for one in (*node.args, *node.kwargs.values())):
+        template = [*node.args, *node.kwargs.values()]
 
         def on_positions(*tensors: torch.Tensor) -> object:
             filled = template.copy()
             for slot, tensor in zip(slots, tensors, strict=False):
                 filled[slot] = tensor
-            return target(*filled)
+            return target(*filled[:count], **dict(zip(names, filled[count:], strict=True)))
 
         return on_positions
 

@@ -15,7 +15,7 @@ from distdl.models.capture import Node, Value
 from distdl.models.layer import applied
 from distdl.models.operation import Along, NoRuleError, Operation, Reads, Run, Workers
 from distdl.models.placement import Blocks
-from distdl.models.table import argument, bound, local, rule, through, whole
+from distdl.models.table import argument, bound, local, rule, same, through, whole
 from distdl.parameters.layout import Interval
 
 _SPACES = (1, 2, 3)
@@ -32,22 +32,16 @@ def window(node: Node) -> Operation:
     """Batch and space, whose blocks are balanced in the result; channels too without parameters."""
     x, out = node.arguments[0], node.outputs[0]
     n = len(x.shape)
-    space = _space_of(node)
-    channels = n - space - 1
-    whole_dims = [channels] if node.parameters else []
-    reads: list[Reads] = [tuple(None if d in whole_dims else Along(d) for d in range(n))]
-    reads += [whole(one) for one in node.parameters.values()]
+    channels = n - _space_of(node) - 1
+    reads = [same(n), *map(whole, node.parameters.values())]
 
     def places(workers: Workers) -> Blocks | list[Blocks]:
         blocks = workers.blocks
         cuts = list(Blocks.balanced(blocks.ranks, blocks.splits, out.shape).cuts)
-        cuts[: channels + 1] = [
-            *blocks.cuts[:channels],
-            (out.shape[channels],) if whole_dims else blocks.cuts[channels],
-        ]
+        cuts[: channels + (not node.parameters)] = blocks.cuts[: channels + (not node.parameters)]
         return Blocks(blocks.ranks, tuple(cuts))
 
-    return _layer(node, x.shape, reads, whole_dims, places)
+    return _layer(node, x.shape, reads, [channels] if node.parameters else [], places)
 
 
 def _space_of(node: Node) -> int:

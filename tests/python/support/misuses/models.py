@@ -22,7 +22,10 @@ def rows() -> dict[str, Row]:
     wrong = {
         "P_x": not_a_partition(),
         "fallback": [Wrong("no", ValueError, "fallback")],
-        "plan": [Wrong({}, NotImplementedError, "plan")],
+        "plan": [
+            Wrong(3, TypeError, "plan is a int"),
+            Wrong({"": 3}, TypeError, "distdl.Partition"),
+        ],
         "as_sequential": [Wrong(1, TypeError, "as_sequential=1")],
     }
     roots = [Wrong(-1, ValueError, "root=-1"), Wrong(99, ValueError, "root=99"), Wrong("a", TypeError, "str")]
