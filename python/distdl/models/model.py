@@ -190,6 +190,7 @@ class DistributedModel(Local):
 
     def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
         """Find the program of this call, or make it."""
+        self.module.training = self.training  # it is none of this module's children, which are its own ones
         leaves = [one for one in tree_flatten(input[0])[0] if isinstance(one, torch.Tensor)]
         arrived, inputs = [], []
         for i in range(len(leaves)):

@@ -219,6 +219,21 @@ def test_modes_converted_and_copied_models():
     assert_none([off(distdl.gather(y, ours.output_partition), model(whole), 1e-4)])
 
 
+class Mode(torch.nn.Module):
+    """Computes something else in training, without layers."""
+
+    def forward(self, x):
+        return (x, x * 2) if self.training else x * 3
+
+
+def test_modes_of_the_model_itself():
+    ours = distdl.distribute(Mode(), grid(P_world, [P_world.size, 1]))
+    x = torch.ones(1, 2)
+    assert len(ours(x)) == 2
+    assert together(torch.equal(ours.eval()(x), x * 3)) == [True] * job.size
+    assert len(ours.train()(x)) == 2
+
+
 def test_autocast():
     torch.manual_seed(0)
     model = Residual().eval()
