@@ -216,7 +216,7 @@ def run_job(given: argparse.Namespace, split: Sequence[int], models: Sequence[st
 def run_all(given: argparse.Namespace) -> None:
     """Compare all that has no row in the table yet."""
     start = time.monotonic()
-    for split in PARTITIONS:
+    for i, split in enumerate(PARTITIONS, 1):  # each of them has its part of the time
         while True:
             done = {row.key for row in read(given.table)}
             wanted = []
@@ -228,11 +228,9 @@ def run_all(given: argparse.Namespace) -> None:
                 for mode in MODES:
                     append(given.table, Row(entry.name, shown(split), mode, "left out", reason=LARGE))
             models = [entry.name for entry in wanted if not entry.is_large]
-            left = given.seconds - (time.monotonic() - start)
-            if not models:
+            left = given.seconds * i / len(PARTITIONS) - (time.monotonic() - start)
+            if not models or left < 5:
                 break
-            if left < 5:
-                return
             run_job(given, split, models, left)
 
 
@@ -251,6 +249,9 @@ def page(rows: Sequence[Row]) -> str:
         known = [[one for one in pair if one is not None] for pair in pairs if None not in pair]
         equal = [pair for pair in known if all(one.status == "equal" for one in pair)]
         split = [pair for pair in equal if not any(one.gathered for one in pair)]
+        if not known:
+            lines.append(f"- ``[{partition.replace('x', ', ')}]``: not compared yet.")
+            continue
         lines.append(
             f"- ``[{partition.replace('x', ', ')}]``: {len(equal)} of {len(known)} models are equal, {len(split)} of "
             "them with all operations split."
@@ -259,7 +260,7 @@ def page(rows: Sequence[Row]) -> str:
     lines += [f"     - [{partition.replace('x', ', ')}]" for partition in partitions]
     for model in models:
         own = [row for row in rows if row.model == model]
-        lines += [f"   * - {model}", f"     - {max(row.operations for row in own) or ''}"]
+        lines += [f"   * - {model}", f"     - {max(row.operations for row in own) or ''}".rstrip()]
         for partition in partitions:
             pair = [found.get((model, partition, mode)) for mode in MODES]
             lines.append(f"     - {cell(pair, reasons)}".rstrip())

@@ -37,7 +37,22 @@ class Entry:
         return self.name in ("convnext_large", "regnet_y_128gf", "vit_h_14", "vit_l_16", "vit_l_32")
 
 
-SLOW = ("mvit", "maxvit", "swin3d", "raft", "_32gf", "_16gf", "vgg", "_b", "_v2_l", "wide", "101", "152", "201")
+SLOW = (
+    "mvit",
+    "maxvit",
+    "swin3d",
+    "raft",
+    "_32gf",
+    "_16gf",
+    "vgg",
+    "_b",
+    "_v2_l",
+    "wide",
+    "inception",
+    "101",
+    "152",
+    "201",
+)
 """Parts of the names of models that take long, and come last."""
 
 
@@ -65,7 +80,7 @@ def of_torchvision(name: str) -> Entry:
     if name in ("googlenet", "inception_v3"):
         options["init_weights"] = False
     if name == "inception_v3":
-        shape = (2, 3, 139, 139)
+        shape = (2, 3, 299, 299)
     if name.startswith("vit"):
         options["image_size"] = 28 if "_14" in name else 32
         shape = (2, 3, 28, 28) if "_14" in name else (2, 3, 32, 32)
