@@ -98,7 +98,23 @@ def plan(task: Task, shape: Shape, result: Shape | None, same_workers: bool = Tr
                 routes.append(_Route(_cost(extents, grid, to) + further.cost, (here, *further.stages)))
         return min(routes, key=lambda route: (route.cost, len(route.stages)))
 
-    return list(cheapest(shape, frozenset(task.dims), True).stages)
+    return _with_neighbors(task, cheapest(shape, frozenset(task.dims), True).stages)
+
+
+def _with_neighbors(task: Task, stages: Sequence[Stage]) -> list[Stage]:
+    """The same stages, of which each later one also transforms the dimensions behind its own if it can.
+
+    Dimensions that are neighbors in memory are transformed together in less time than on their own: so ``ifftn`` of
+    columns transforms them, and then the other dimensions at once. What travels stays the same.
+    """
+    dims = [set(stage.dims) for stage in stages]
+    for i, j in itertools.combinations(range(len(stages)), 2):
+        for d in sorted(dims[i] - {task.first, task.last}):
+            same_size, ends = task.before[d] == task.after[d], any(task.last in earlier for earlier in dims[:j])
+            if d - 1 in dims[j] and stages[j].shape[d] == 1 and same_size and not ends:
+                dims[i].remove(d)
+                dims[j].add(d)
+    return [Stage(stage.shape, tuple(sorted(own))) for stage, own in zip(stages, dims, strict=True)]
 
 
 def best_grid(workers: int, extents: Sequence[int], whole: frozenset[int], like: Shape) -> Shape:
