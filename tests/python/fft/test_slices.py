@@ -49,6 +49,15 @@ def test_any_slices(small_is_large, data):
         assert error <= ROUNDINGS * torch.finfo(dtype).eps * max(float(expected.abs().max()), 1e-3)
 
 
+def test_parts_are_joined(small_is_large):
+    """As torch.cat joins them, with and without gradients; a single part is not copied."""
+    parts = [torch.randn(2, n, 3, dtype=torch.complex64).conj() for n in (2, 0, 1)]
+    assert torch.equal(slices.joined(parts, 1), torch.cat(parts, 1))
+    assert slices.joined(parts[:1], 1) is parts[0]
+    parts[1].requires_grad_()
+    assert slices.joined(parts, 1).requires_grad
+
+
 def test_what_is_recorded_is_not_sliced(small_is_large, P_world, monkeypatch):
     """Gradients and forward-mode derivatives see torch's own transforms."""
     monkeypatch.setattr(slices, "_write", lambda *_: pytest.fail("a slice was written"))

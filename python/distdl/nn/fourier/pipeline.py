@@ -10,6 +10,7 @@ from distdl import operators
 from distdl.collective.grid import Grid
 from distdl.nn.fourier.kinds import Transform, without_elements
 from distdl.nn.fourier.pencils import Stage, Task
+from distdl.nn.fourier.slices import joined
 from distdl.nn.windows.blocks import Interval, intervals_of
 from distdl.operators.dispatch import CompletedCall, Operator, Started
 from distdl.parameters.layout import cut
@@ -78,9 +79,7 @@ class Pipeline:
                 for exchange, part in zip(exchanges, arrived, strict=True)
             ]
         results = [self._transformed(len(self._exchanges), part.wait()) for part in arrived]
-        if len(results) == 1 or self._along is None:
-            return results[0]
-        return torch.cat(results, self._along if self._grids[-1].active else 0)
+        return joined(results, self._along if self._along is not None and self._grids[-1].active else 0)
 
     def _parts_of(self, x: torch.Tensor) -> list[torch.Tensor]:
         if self._along is None:

@@ -19,6 +19,7 @@ import torch
 _SLICE = 1 << 20  # bytes for each thread: less than the caches, and a thousand times what a call costs
 _LARGE = 32 << 20  # bytes: what glibc never keeps (DEFAULT_MMAP_THRESHOLD_MAX)
 _LARGE_ACROSS = 8 << 20  # bytes, along a dimension that is not contiguous
+_SINGLE = 32  # bits: NumPy has no memory for all smaller dtypes
 
 Call = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
 
@@ -42,15 +43,30 @@ def in_slices(
     """
     across = len(dims) == 1 and (x.stride(dims[0]) != 1 or (contiguous and dims[0] != x.dim() - 1))
     bytes_ = max(math.prod(shape) * dtype.itemsize, x.numel() * x.element_size())
-    if bytes_ < (_LARGE_ACROSS if across else _LARGE) or not _is_plain(x) or torch.finfo(dtype).bits < 32:
+    if bytes_ < (_LARGE_ACROSS if across else _LARGE) or not _is_plain(x) or torch.finfo(dtype).bits < _SINGLE:
         return call(x, dims)
     order = list(range(x.dim()))
     if not contiguous:
         order.sort(key=lambda d: (d in dims, 0 if d in dims else -x.stride(d)))
-    memory = torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
-    result = torch.from_numpy(np.empty([shape[d] for d in order], memory)).permute(*np.argsort(order).tolist())
+    result = _in_huge_pages([shape[d] for d in order], dtype).permute(*np.argsort(order).tolist())
     _write(call, x, dims, result, _SLICE * torch.get_num_threads())
     return result
+
+
+def joined(parts: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
+    """The parts put together; a single part as it is."""
+    if len(parts) == 1:
+        return parts[0]
+    dtype, bytes_ = parts[0].dtype, sum(part.numel() * part.element_size() for part in parts)
+    if bytes_ < _LARGE or not all(map(_is_plain, parts)) or torch.finfo(dtype).bits < _SINGLE:
+        return torch.cat(list(parts), dim)
+    shape = [sum(part.shape[d] for part in parts) if d == dim else n for d, n in enumerate(parts[0].shape)]
+    return torch.cat(list(parts), dim, out=_in_huge_pages(shape, dtype))
+
+
+def _in_huge_pages(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A contiguous tensor in new memory, for which NumPy asks for huge pages: they are cheaper to map."""
+    return torch.from_numpy(np.empty(shape, torch.empty(0, dtype=dtype, device="cpu").numpy().dtype))
 
 
 def _is_plain(x: torch.Tensor) -> bool:

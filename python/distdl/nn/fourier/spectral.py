@@ -12,6 +12,7 @@ from distdl import operators
 from distdl.collective.construction import PartitionLike
 from distdl.nn.fourier import sequential
 from distdl.nn.fourier.modes import NORMS, Modes
+from distdl.nn.fourier.slices import joined
 from distdl.nn.layer import Layer
 from distdl.nn.options import integer, per_dimension
 from distdl.nn.windows.blocks import intervals_of
@@ -159,11 +160,11 @@ class _SpectralConv(Layer):
         arriving = self.start_parameters()
         with torch.autocast(input.device.type, enabled=False):
             x = input if self.autocast is None else input.to(torch.float32)
-            x = torch.cat([started.wait() for started in self._summed(x)], 1)
+            x = joined([started.wait() for started in self._summed(x)], 1)
             weight, *bias = arriving()
             y = sequential.mixed(x, weight)
             y = y if self._over_channels is None else self._over_channels(y)
-            y = torch.cat([self._backward(started.wait()) for started in self._gathered(y)], 1)
+            y = joined([self._backward(started.wait()) for started in self._gathered(y)], 1)
             return y + bias[0] if bias else y
 
     def _summed(self, x: torch.Tensor) -> list[Started]:
