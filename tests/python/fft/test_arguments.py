@@ -21,3 +21,11 @@ def test_integers_of_other_types(P_world, options):
     if "dim" in options:
         y = distdl.fft.fftshift(block_of(x, P_x), P_x, **options)
         assert torch.equal(y, block_of(torch.fft.fftshift(x, 0), P_x))
+
+
+@pytest.mark.parametrize("options", [{"n": True}, {"dim": False}])
+def test_booleans_are_refused(P_world, options):
+    """As torch refuses them."""
+    P_x = grid(P_world, [P_world.size, 1])
+    with pytest.raises(TypeError, match="not bool"):
+        distdl.fft.fft(torch.ones(2, 3), P_x, **options)

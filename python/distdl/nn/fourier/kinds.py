@@ -122,7 +122,9 @@ def resolve(
 
 
 def plain(value: Sizes) -> Sizes:
-    """The int that a NumPy integer or a tensor of one integer stands for; anything else as it is."""
+    """The int that a NumPy integer or a tensor of one integer stands for; anything else as it is, also bool."""
+    if isinstance(value, bool):
+        return value
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
