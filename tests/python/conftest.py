@@ -12,7 +12,7 @@ in which it can find something new:
   and always the same. With ``--whole`` each case runs on all of them.
 
 A test that draws N examples (hypothesis) draws a quarter of them in each of the four small jobs, each job others.
-DISTDL_DRAWS is the number of examples in a job, and lets jobs of any size draw.
+DISTDL_DRAWS is the number of examples in a job, and lets jobs of any size draw. DISTDL_SEED, any text, draws others.
 """
 
 import atexit
@@ -120,7 +120,7 @@ def pytest_collection_modifyitems(config, items):
         (kept if runs else left_out).append(item)
         numbers[table] += 1
         if item.get_closest_marker("hypothesis") is not None:
-            hypothesis.seed(f"{item.originalname} on {job.size} ranks")(item.obj)
+            hypothesis.seed(f"{item.originalname} on {job.size} ranks{os.environ.get('DISTDL_SEED', '')}")(item.obj)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
 
