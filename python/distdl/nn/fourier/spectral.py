@@ -145,6 +145,11 @@ class _SpectralConv(Layer):
             raise RuntimeError(
                 f"{name}: the input is of {dtype}, the weight of {self.weight.dtype}; they must be equal"
             )
+        if self.weight.dtype not in (torch.float32, torch.float64):
+            raise RuntimeError(
+                f"{name}: the weight is of {self.weight.dtype}; torch multiplies complex numbers of single and double "
+                "precision (autocast computes in torch.float32)"
+            )
         self._modes = []
         for d, (along, kept) in enumerate(zip(sizes[2:], self._kept, strict=True), start=2):
             n, is_half = sum(along), d == self.dims + 1
