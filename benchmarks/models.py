@@ -294,7 +294,7 @@ _HEAD = """Models
 Models of torchvision and MONAI, split by :func:`distdl.distribute` as they are, beside themselves in one process: in
 float64, on small images, with the same random numbers. "Equal" are models whose results are equal up to 1e-10, and
 whose gradients of all parameters up to 1e-8, relative to the largest element, in training and in evaluation. ``python
-benchmarks/models.py`` has made this page.
+benchmarks/models.py`` has made this page. What has no entry was not compared yet.
 """
 
 
