@@ -33,7 +33,7 @@ Described = tuple[list[int], torch.dtype]
 
 _is_compiling = torch.compiler.is_compiling
 _is_transformed = torch._C._functorch.peek_interpreter_stack
-_WITHOUT_VALUES = TypeError("meets a parameter on the meta device, or a fake one; it has no values")
+_WITHOUT_VALUES = TypeError("meets a parameter or buffer that has no values: sparse, fake, or on the meta device")
 _TRANSFORMED = TypeError("meets parameters within the transforms of torch.func; these go through primitives only")
 _MISSING = TypeError("is of type NoneType; it has to be a torch.Tensor")
 
@@ -41,6 +41,18 @@ _MISSING = TypeError("is of type NoneType; it has to be a torch.Tensor")
 @functools.cache  # reading a signature takes tens of microseconds
 def _arguments_of(compute: Callable[..., object]) -> list[str]:
     return list(inspect.signature(compute).parameters)
+
+
+def _is_without_values(one: torch.Tensor | None) -> bool:
+    if one is None:
+        return False
+    return one.is_meta or one.layout is not torch.strided or problem_without_memory(one) is not None
+
+
+def _meets_transform(parameters: Sequence[torch.Tensor], tensors: Sequence[object]) -> bool:
+    """Whether parameters are wrapped, or tensors by functionalize. Other wrapped tensors are refused in the vote."""
+    functional = [one for one in tensors if isinstance(one, torch.Tensor) and torch._is_functional_tensor(one)]
+    return bool(functional) or any(map(is_functorch_wrapped_tensor, parameters))
 
 
 def _not_defined(self: Layer, *args: object) -> object:
@@ -325,9 +337,9 @@ class Layer(FromSequential):
             if self._modules and (problem := next(problem_of_parametrizations(self), "")):
                 raise ValueError(problem)
             parameters, is_random = self._agreed_parameters(), self.is_random()
-            if _is_transformed() is not None and any(map(is_functorch_wrapped_tensor, parameters)):
+            if _is_transformed() is not None and _meets_transform(parameters, tensors):
                 own, tensors, parameters, is_random = "", [_TRANSFORMED], [], False
-            elif [one for one in parameters if one is not None and (one.is_meta or problem_without_memory(one))]:
+            elif any(map(_is_without_values, [*parameters, *self._buffers.values()])):
                 own, tensors, parameters, is_random = "", [_WITHOUT_VALUES], [], False
         except AttributeError as error:  # of a parametrization, or of a parameter that was deleted
             problem = f"meets a parameter that is not there: {shown(error, str)}"

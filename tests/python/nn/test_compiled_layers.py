@@ -174,4 +174,4 @@ def test_fake_tensors_outside_of_a_compiler(P_world):
     layer = dnn.DistributedPReLU(P_x)
     if job.rank == 0:
         layer.weight = torch.nn.Parameter(FakeTensorMode().from_tensor(torch.ones(1)))
-    raises_everywhere(TypeError, "a fake one", lambda: layer(x))
+    raises_everywhere(TypeError, "sparse, fake", lambda: layer(x))

@@ -203,3 +203,23 @@ def test_parametrized_blocks_raise_on_all(P_world):
     )
     torch.nn.utils.parametrizations.weight_norm(layer)
     raises_everywhere(ValueError, "parametrizations.weight.original", lambda: distdl.sequential_state_dict(layer))
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("called", [False, True])
+def test_what_has_no_values_on_one_rank(P_world, called):
+    """Buffers on the meta device, and tensors of torch.func.functionalize."""
+    loss = dnn.DistributedCrossEntropyLoss(grid(P_world, [job.size, 1]), weight=torch.ones(3))
+    x, target = torch.zeros(2, 3), torch.full((2, 3), 1 / 3)
+    if called:
+        loss(x, target)
+    call = torch.func.functionalize(loss) if job.rank == 1 else loss
+    raises_everywhere(TypeError, "transforms of torch.func", lambda: call(x, target))
+    loss(x, target)
+    if job.rank == 1:
+        loss.to("meta")
+    raises_everywhere(TypeError, "buffer that has no values", lambda: loss(x, target))
+    table = dnn.DistributedEmbedding(grid(P_world, [1, job.size]), 4, 3)
+    if job.rank == 0:
+        table.weight = torch.nn.Parameter(table.weight.detach().to_sparse())
+    raises_everywhere(TypeError, "buffer that has no values", lambda: table(torch.zeros(2, 1).long()))
