@@ -206,7 +206,7 @@ def picture(chosen, training, images):
     axes[0, 3].set_yscale("log")
     start = 0
     for stop, ranks in training.stops:
-        axes[0, 3].axvspan(start, stop, color=f"C{ranks}", alpha=0.15, label=f"ranks: {ranks}")
+        axes[0, 3].axvspan(start, stop, color=f"C{ranks}", alpha=0.15, label=f"{ranks} ranks")
         start = stop
     axes[0, 3].legend()
     save(figure, chosen.output, "hybrid.png")
@@ -244,7 +244,7 @@ def main():
             "without it": f"{decibels(found, shown):.1f} dB",
             "seconds": f"{run.seconds:.1f}",
         })  # fmt: skip
-        picture(chosen, training, {"of an unseen photograph, with noise": noise, "denoised": found, "before": shown})
+        picture(chosen, training, {"unseen, with noise": noise, "without it again": found, "the photograph": shown})
 
 
 if __name__ == "__main__":

@@ -82,11 +82,12 @@ def panels(rows, columns, **options):
 
 def plot_losses(axes, losses):
     """The loss of each step, and its mean over twenty steps."""
-    axes.plot(losses, linewidth=0.5, alpha=0.5)
+    axes.plot(losses, linewidth=0.5, alpha=0.5, label="of each step")
     window = min(20, len(losses))
     means = torch.tensor(losses).unfold(0, window, 1).mean(1)
-    axes.plot(range(window - 1, len(losses)), means, linewidth=1.5)
+    axes.plot(range(window - 1, len(losses)), means, linewidth=1.5, label=f"mean of {window} steps")
     axes.set(xlabel="step", ylabel="loss")
+    axes.legend()
 
 
 def save(figure, folder, name):
