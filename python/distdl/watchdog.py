@@ -16,7 +16,7 @@ from types import FrameType
 
 from distdl import _core
 
-_LIBRARIES = ("distdl", "torch", "contextlib")
+_LIBRARIES = ("distdl", "torch", "contextlib", "concurrent", "threading")
 _LONGEST_LINE = 60
 
 
@@ -55,13 +55,11 @@ def waiting(what: str) -> AbstractContextManager[None]:
 
 
 def _line_of(thread: int) -> str:
-    """The line of the user's program that a thread is on; the main thread's, if Python does not know the thread."""
+    """The line of the user's program that a thread is on; the main thread's, if it is a thread of a library."""
     frames = sys._current_frames()
-    innermost = frames.get(thread, frames.get(threading.main_thread().ident or 0))
-    frame = innermost
-    while frame is not None and _is_of_a_library(frame):
-        frame = frame.f_back
-    frame = frame or innermost
+    main = frames.get(threading.main_thread().ident or 0)
+    innermost = frames.get(thread, main)
+    frame = _users(innermost) or _users(main) or innermost
     if frame is None:
         return ""
     code = frame.f_code
@@ -72,6 +70,13 @@ def _line_of(thread: int) -> str:
     path = Path(code.co_filename)
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return f"{shown}:{frame.f_lineno}{function}{source}"
+
+
+def _users(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame that is not of a library."""
+    while frame is not None and _is_of_a_library(frame):
+        frame = frame.f_back
+    return frame
 
 
 def _is_of_a_library(frame: FrameType) -> bool:

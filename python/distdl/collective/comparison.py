@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import ParamSpec, TypeVar
+from typing import NoReturn, ParamSpec, TypeVar
 
 from distdl.collective.grid import Grid, refuse_ended
 from distdl.process.further_paths import hint
@@ -103,11 +103,11 @@ def gather_or_raise(what: str, grid: Grid, make: Callable[[], bytes]) -> list[by
     try:
         mine = b"+" + make()
     except Exception as raised:
-        error = _naming(what, {}, raised)
+        error = naming(what, {}, raised)
         mine = b"-" + View(raised=type(error).__name__, text=str(error)).to_json().encode()
     everyone = grid.gather(mine)
     failed = {rank: one for rank, one in zip(grid.ranks, everyone, strict=True) if one[:1] == b"-"}
-    _raise_difference({rank: View.from_json(one[1:].decode()) for rank, one in failed.items()}, error)
+    _raise_first({rank: View.from_json(one[1:].decode()) for rank, one in failed.items()}, error)
     return [one[1:] for one in everyone]
 
 
@@ -132,35 +132,52 @@ def compare(
     Collective over the voters.
     """
     if error is not None:
-        error = _naming(what, options, error)
+        error = naming(what, options, error)
     if voters.root is None:  # nobody to compare with
         if error is not None:
             raise error
         return
     refuse_ended(what, voters.root)
+    partitions = tuple((name, list(grid.shape), list(grid.ranks)) for name, grid in grids.items())
+    mine = View(what, partitions, tuple((name, shown(value)) for name, value in options.items()))
+    views = exchange_views(call, voters, mine, error)
+    for view in views.values():
+        involved = {rank for _, _, ranks in view.partitions for rank in ranks}
+        if any(views[rank] != view for rank in involved):
+            refuse_difference(views)
+
+
+def exchange_views(call: str, voters: Grid, mine: View, error: Exception | None) -> dict[int, View]:
+    """The views of all voters by rank. One voter's error is raised on all voters. Collective over the voters.
+
+    Args:
+        call: the operation, as the message calls it where ranks are in different calls.
+        voters: the ranks that take part.
+        mine: what this rank is about to do.
+        error: what keeps it from doing so, or None.
+    """
     if error is not None:
         mine = View(raised=type(error).__name__, text=str(error))
-    else:
-        partitions = tuple((name, list(grid.shape), list(grid.ranks)) for name, grid in grids.items())
-        mine = View(what, partitions, tuple((name, shown(value)) for name, value in options.items()))
     same, texts = voters.host_exchange().compare(call, mine.to_json())
-    if same:
-        if error is not None:
-            raise error
-        return
-    _raise_difference(dict(zip(voters.ranks, map(View.from_json, texts), strict=True)), error)
+    if same and error is not None:
+        raise error
+    views = dict(zip(voters.ranks, [mine] * voters.size if same else map(View.from_json, texts), strict=True))
+    _raise_first(views, error)
+    return views
 
 
-def _raise_difference(views: Mapping[int, View], error: Exception | None) -> None:
+def _raise_first(views: Mapping[int, View], error: Exception | None) -> None:
+    """Raise what the first of the ranks raised that raised something; `error` is what this rank raised."""
     for rank, view in views.items():
         if view.raised:
             text = view.text if error is not None else f"{view.text} (raised on rank {rank})"
             raise _RAISED.get(view.raised, RuntimeError)(text) from error
-    for view in views.values():
-        involved = {rank for _, _, ranks in view.partitions for rank in ranks}
-        if any(views[rank] != view for rank in involved):
-            names = " and ".join(sorted({view.what for view in views.values()}))
-            raise ValueError(f"{names}: the ranks ask for different things; {_by_text(views)}")
+
+
+def refuse_difference(views: Mapping[int, View]) -> NoReturn:
+    """Raise ValueError on ranks that ask for different things."""
+    names = " and ".join(sorted({view.what for view in views.values()}))
+    raise ValueError(f"{names}: the ranks ask for different things; {_by_text(views)}")
 
 
 _LONGEST = 200  # characters of an option, of which the place of the first difference is shown
@@ -207,7 +224,7 @@ def shown(value: object, show: Callable[[object], str] = repr) -> str:
         return f"<{type(value).__name__} whose {show.__name__} raises {type(error).__name__}>"
 
 
-def _naming(what: str, options: Mapping[str, object], error: Exception) -> Exception:
+def naming(what: str, options: Mapping[str, object], error: Exception) -> Exception:
     """The error as one of the types that all ranks can raise, with the operation and its values in the message."""
     more = hint(what, options)
     kind, text = _RAISED.get(type(error).__name__, RuntimeError), f"{shown(error, str)}{more}"

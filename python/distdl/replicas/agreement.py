@@ -1,12 +1,20 @@
-"""What the replicas of a model tell each other before each step."""
+"""What the replicas of a model tell each other before and in each step."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from distdl.collective.comparison import View, exchange_views, naming, refuse_difference
 from distdl.collective.grid import Grid
+
+_STEP = "a training step of DataParallel"
+_BEGIN = "the beginning of a backward pass of DataParallel"
+_END = "the end of a backward pass of DataParallel"
+_PLACES = (_STEP, _BEGIN, _END)
 
 
 @dataclass(frozen=True)
@@ -40,24 +48,68 @@ def agree(grid: Grid, samples: float | None, synchronizes: bool, trained: str, e
         error: what is wrong on this rank.
 
     Raises:
-        ValueError: on all ranks, if they differ in ``synchronizes`` or ``trained``, or one of them has an error.
+        ValueError: on all ranks, if they differ in ``synchronizes`` or ``trained``, or if samples cannot be counted.
         RuntimeError: on all ranks, if one of them is in another call, or has ended.
+
+    An error of one rank is raised on all ranks. Collective over the ranks.
+    """
+    told = _meet(grid, _STEP, [samples, synchronizes, trained], error)
+    synchronizing = [one[1] for one in told if one[0] is not None]
+    if len(set(synchronizing)) > 1 or len({one[2] for one in told}) > 1:
+        raise ValueError(
+            "DataParallel: some ranks are within no_sync() and some are not, or requires_grad of parameters differs; "
+            f"(gradients are summed, hash of what is trained), rank by rank: {[tuple(one[1:]) for one in told]}"
+        )
+    own = [one[0] or 0.0 for one in told]
+    if not (all(count >= 0 for count in own) and math.isfinite(sum(own))):
+        raise ValueError(
+            f"DataParallel: the ranks {list(grid.ranks)} have {own} samples; their numbers have to be finite, and at "
+            "least 0"
+        )
+    workers = grid.size // grid.shape[0]
+    counts = [sum(own[i : i + workers]) for i in range(0, grid.size, workers)]
+    running = [i for i in range(grid.shape[0]) if told[i * workers][0] is not None]
+    return Step(counts, running, any(synchronizing))
+
+
+def begin_pass(grid: Grid) -> None:
+    """Begin a backward pass together, before anything travels in it. Collective over the ranks.
+
+    The sums of gradients run among the ranks that have the same parameters. If another rank were elsewhere, only this
+    agreement of all ranks would meet it.
+    """
+    _meet(grid, _BEGIN, [])
+
+
+def end_pass(grid: Grid, left: bool = False, error: Exception | None = None) -> None:
+    """End a backward pass together: with the sums of all gradients, or with an exception on all ranks.
+
+    Args:
+        grid: the ranks.
+        left: whether the pass was left on this rank by an exception, and its sums had to do without its gradients.
+        error: why this rank could not add its gradients to the sums.
 
     Collective over the ranks.
     """
-    mine = json.dumps([samples, synchronizes, trained, "" if error is None else str(error)])
-    same, texts = grid.host_exchange().compare("a training step of DataParallel", mine)
-    views = [json.loads(text) for text in ([mine] * grid.size if same else texts)]
-    for rank, (_, _, _, problem) in zip(grid.ranks, views, strict=True):
-        if problem:
-            raise ValueError(f"DataParallel: {problem} (raised on rank {rank})")
-    synchronizing = [view[1] for view in views if view[0] is not None]
-    if len(set(synchronizing)) > 1 or len({view[2] for view in views}) > 1:
-        raise ValueError(
-            "DataParallel: some ranks are within no_sync() and some are not, or requires_grad of parameters differs; "
-            f"(gradients are summed, hash of what is trained), rank by rank: {[view[1:3] for view in views]}"
+    told = _meet(grid, _END, [left], error)
+    without = [rank for rank, (is_left,) in zip(grid.ranks, told, strict=True) if is_left]
+    if 0 < len(without) < grid.size:
+        raise RuntimeError(
+            f"DataParallel: an exception ended the backward pass on the ranks {without} and on no others, so that the "
+            "sums of this step have no gradients of theirs"
         )
-    workers = grid.size // grid.shape[0]
-    counts = [[view[0] for view in views[i : i + workers]] for i in range(0, grid.size, workers)]
-    running = [i for i, replica in enumerate(counts) if replica[0] is not None]
-    return Step([sum(count or 0.0 for count in replica) for replica in counts], running, any(synchronizing))
+
+
+def _meet(grid: Grid, where: str, mine: Sequence[object], error: Exception | None = None) -> list[list[Any]]:
+    """What all ranks tell at one point of a step. Raises on all ranks if some are elsewhere. Collective."""
+    view = View(where, options=(("told", json.dumps(mine)),))
+    views = exchange_views(where, grid, view, None if error is None else naming("DataParallel", {}, error))
+    places = {rank: one.what for rank, one in views.items()}
+    if any(place != where for place in places.values()):
+        if not all(place in _PLACES for place in places.values()):
+            refuse_difference(views)
+        raise RuntimeError(
+            "DataParallel: the ranks are at different places of a step, as after an exception that some of them alone "
+            f"have caught; {'; '.join(f'rank {rank}: {place}' for rank, place in places.items())}"
+        )
+    return [json.loads(one.options[0][1]) for one in views.values()]

@@ -40,30 +40,50 @@ class Bucket:
     def _total(self) -> int:
         return sum(self._sizes) + len(self._sizes)
 
-    def add_up(self, scale: float, idle: bool) -> None:
-        """Put the sum over all replicas in the place of the gradients. Collective over the replicas.
+    def add_up(self, scale: float, idle: bool) -> Exception | None:
+        """Sum the gradients over all replicas, for :meth:`take`. Collective over the replicas.
 
         Args:
             scale: what this replica's gradients are multiplied by.
-            idle: whether this replica takes part without gradients, and keeps those that it has.
+            idle: whether this replica takes part without gradients.
+
+        Returns:
+            Why this replica had to take part without its gradients, if it had to.
         """
         if self._message is None:
             first = self.parameters[0]
             self._message = torch.empty(self._total(), dtype=first.dtype, device=first.device)
-        message = self._message
+        problem = None
+        try:
+            self._fill(self._message, scale, idle)
+        except Exception as error:  # the other replicas wait for a message
+            problem = error
+            self._message.zero_()
+        self._message = self._sum(self._message)
+        return problem
+
+    def _fill(self, message: torch.Tensor, scale: float, idle: bool) -> None:
+        """Write this replica's gradients into its message."""
         *own, flags = message.split([*self._sizes, len(self._sizes)])
         present = [parameter.grad is not None and not idle for parameter in self.parameters]
         flags.copy_(torch.tensor(present, device="cpu"))
-        for parameter, part, is_present in zip(self.parameters, own, present, strict=True):
-            if is_present and parameter.grad is not None:
-                torch.mul(parameter.grad, scale, out=part.view(parameter.shape))
-            else:
+        for parameter, part in zip(self.parameters, own, strict=True):
+            if parameter.grad is None or idle:
                 part.zero_()
-        result = self._sum(message)
-        if idle:
-            return
-        *sums, flags = result.split([*self._sizes, len(self._sizes)])
-        used = present if all(present) else [flag != 0 for flag in flags.tolist()]
+                continue
+            if parameter.grad.layout is not torch.strided:
+                raise TypeError(
+                    f"DataParallel: a parameter of shape {list(parameter.shape)} has a gradient of the layout "
+                    f"{parameter.grad.layout}; only dense ones are summed, as an embedding with sparse=False has"
+                )
+            torch.mul(parameter.grad, scale, out=part.view(parameter.shape))
+
+    def take(self) -> None:
+        """Put the sums in the place of the gradients."""
+        assert self._message is not None
+        *sums, flags = self._message.split([*self._sizes, len(self._sizes)])
+        all_used = all(parameter.grad is not None for parameter in self.parameters)
+        used = [True] * len(sums) if all_used else [flag != 0 for flag in flags.tolist()]
         for parameter, total, is_used in zip(self.parameters, sums, used, strict=True):
             if parameter.grad is not None:
                 parameter.grad.copy_(total.view(parameter.shape))
@@ -110,12 +130,12 @@ class GradientSums:
     def __init__(self, buckets: Sequence[Bucket]) -> None:
         self.buckets, self.early = list(buckets), 0
         self._thread = ThreadPoolExecutor(1, "distdl gradients")
-        self._started: list[Future[None]] = []
-        self._scale, self._over = 1.0, True
+        self._started: list[Future[Exception | None]] = []
+        self._scale, self._over, self._failed = 1.0, True, False
 
     def begin(self, scale: float) -> None:
         """Prepare for the next backward pass, in which gradients are multiplied by ``scale``."""
-        self._scale, self._over, self._started = scale, False, []
+        self._scale, self._over, self._failed, self._started = scale, False, False, []
         for bucket in self.buckets:
             bucket.missing = len(bucket.parameters)
 
@@ -133,18 +153,41 @@ class GradientSums:
             self.early += bucket.bytes
         self._started.append(self._thread.submit(self._add_up, bucket, idle))
 
-    def _add_up(self, bucket: Bucket, idle: bool) -> None:
+    def _add_up(self, bucket: Bucket, idle: bool) -> Exception | None:
+        if self._failed:
+            return (
+                None  # the ranks are in different calls, so that a further sum would wait for a call of the next step
+            )
+        self._failed = True
         with torch.no_grad():
-            bucket.add_up(self._scale, idle)
+            problem = bucket.add_up(self._scale, idle)
+        self._failed = False
+        return problem
 
-    def finish(self, idle: bool = False) -> None:
-        """Start the other buckets, and wait for all of them. What a sum raised is raised here."""
+    def finish(self, idle: bool = False) -> Exception | None:
+        """Start the other buckets, and wait for all of them. What a sum raised is raised here.
+
+        Args:
+            idle: whether the other buckets take part without this replica's gradients.
+
+        Returns:
+            Why gradients of this replica are missing in the sums, if some are.
+        """
         self._over = True
         while len(self._started) < len(self.buckets):
             self._start(idle)
         started, self._started = self._started, []
-        for one in started:
-            one.result()
+        problems = [one.result() for one in started]
+        return next((problem for problem in problems if problem is not None), None)
+
+    @torch.no_grad()
+    def take(self) -> None:
+        """Put the sums in the place of the gradients, once all ranks have ended the pass.
+
+        Not before: after an exception the program may have cleared its gradients meanwhile.
+        """
+        for bucket in self.buckets:
+            bucket.take()
 
     @property
     def bytes(self) -> int:

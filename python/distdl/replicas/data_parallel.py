@@ -14,7 +14,7 @@ from distdl.collective.comparison import agreed
 from distdl.collective.construction import constructing, constructor
 from distdl.operators.dispatch import Operator
 from distdl.partition import Partition
-from distdl.replicas.agreement import Step, agree
+from distdl.replicas.agreement import Step, agree, begin_pass, end_pass
 from distdl.replicas.buckets import Bucket, GradientSums, bucketed
 
 Count = Callable[..., float]
@@ -150,8 +150,10 @@ class DataParallel(torch.nn.Module):
                 return
             self._receive_buffers()
             if step.synchronizes:
+                begin_pass(self._grid)
                 self._sums.begin(0.0)
                 self._sums.finish(idle=True)
+                end_pass(self._grid)
 
     def reduce_loss(self, loss: torch.Tensor) -> torch.Tensor:
         """The loss of the last step's samples of all replicas, on all ranks, without a graph: for reports.
@@ -164,9 +166,8 @@ class DataParallel(torch.nn.Module):
         own = loss.detach().clone().reshape(1)
         if not self._grid.active:
             return own.reshape(())
-        weight = self._weight()
-        own = own * weight if weight else torch.zeros_like(own)
-        return self._sum(own * self._scale()).reshape(())
+        share = self._weight() / self.replicas
+        return self._sum(own * share if share else torch.zeros_like(own)).reshape(())
 
     @property
     def overlap(self) -> float:
@@ -177,6 +178,10 @@ class DataParallel(torch.nn.Module):
 
     def _begin(self, args: Sequence[object], kwargs: dict[str, object]) -> None:
         """Agree on the step, and prepare for its backward pass. Collective over P_replicas."""
+        if self._armed:  # an exception ended the last backward pass here; other ranks may wait in its sums
+            self._armed = False
+            self._sums.finish(idle=True)
+            end_pass(self._grid, left=True)
         trained = self._trained_now()
         samples, error = 0.0, None
         try:
@@ -192,8 +197,7 @@ class DataParallel(torch.nn.Module):
             self._hooks += [one.register_hook(self._weighted) for one in watched]
         self._receive_buffers()
         if self._step.synchronizes:
-            self._armed = False
-            self._sums.begin(self._scale())
+            self._sums.begin(1 / self.replicas)
 
     def _trained_now(self) -> str:
         """A hash of which parameters are trained."""
@@ -222,22 +226,26 @@ class DataParallel(torch.nn.Module):
         return ready
 
     def _arm(self, gradient: torch.Tensor | None = None) -> None:
-        """In a backward pass: have it end with the sums of all gradients."""
+        """In a backward pass: begin it together, and have it end with the sums of all gradients."""
         if not self._armed:
+            begin_pass(self._grid)
             self._armed = True
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _finish(self) -> None:
-        self._sums.finish()
+        problem = self._sums.finish()
         self._armed = False
-        self._sums.begin(self._scale())  # for another pass through the same graph
+        end_pass(self._grid, error=problem)
+        self._sums.take()
+        self._sums.begin(1 / self.replicas)  # for another pass through the same graph
 
     def _weight(self) -> float:
-        """What this replica's gradients and loss are multiplied by before the mean over replicas."""
-        return self._step.weight(self.replica) if self._mean else 1.0
+        """What this replica's gradients and loss are multiplied by before the mean over replicas.
 
-    def _scale(self) -> float:
-        return 1 / self.replicas if self._mean else 1.0
+        The mean leaves as they are the gradients that a pass before has summed, and that this pass adds to. So a sum
+        is taken by a mean as well.
+        """
+        return self._step.weight(self.replica) if self._mean else float(self.replicas)
 
     def _weighted(self, gradient: torch.Tensor) -> torch.Tensor | None:
         weight = self._weight()

@@ -81,18 +81,21 @@ def test_steps_are_those_of_one_batch(P_world, counts, reduction, cap):
             optimizer.step()
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("synchronized", [False, True])
 @pytest.mark.ranks(2, 3)
-def test_accumulation(P_world, synchronized):
-    """Three uneven batches, with a penalty on the weights, are summed up before the step."""
-    twin, model = Small(), distdl.DataParallel(Small(), P_world)
+def test_accumulation(P_world, synchronized, reduction):
+    """Three uneven batches, with a penalty on the weights, are added up before the step."""
+    twin, model = Small(), distdl.DataParallel(Small(), P_world, reduction=reduction)
     x, y = data()
+    penalty = 1.0 if reduction == "mean" else 1 / job.size  # each replica adds it to its sum
     for i, counts in enumerate(COUNTS[job.size] + [[5, 6] + [0] * (job.size - 2)]):
         own = parts(counts)
-        (torch.nn.functional.cross_entropy(twin(x), y) + twin.last.weight.square().sum()).backward()
+        expected = torch.nn.functional.cross_entropy(twin(x), y, reduction=reduction)
+        (expected + twin.last.weight.square().sum()).backward()
         with model.no_sync() if i < len(COUNTS[job.size]) and not synchronized else contextlib.nullcontext():
-            loss = torch.nn.functional.cross_entropy(model(x[own]), y[own])
-            (loss + model.module.last.weight.square().sum()).backward()
+            loss = torch.nn.functional.cross_entropy(model(x[own]), y[own], reduction=reduction)
+            (loss + penalty * model.module.last.weight.square().sum()).backward()
     close(model, twin)
 
 
@@ -269,5 +272,88 @@ def test_mistakes_are_raised_everywhere(P_world):
         raises_everywhere(ValueError, "within no_sync", lambda: model(torch.ones(1, 2)))
     model.module.bias.requires_grad_(job.rank == 0)
     raises_everywhere(ValueError, "requires_grad of parameters differs", lambda: model(torch.ones(1, 2)))
+    model.module.bias.requires_grad_(True)
+    model(torch.ones(1, 2)).sum().backward()
     counts = distdl.DataParallel(torch.nn.Linear(2, 2), P_world, samples=lambda x: 1 / (job.rank - 1))
-    raises_everywhere(ValueError, "division by zero", lambda: counts(torch.ones(1, 2)))
+    raises_everywhere(ZeroDivisionError, "division by zero", lambda: counts(torch.ones(1, 2)))
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf"), float("-inf"), 1.5e308])
+def test_samples_that_cannot_be_counted(P_world, wrong):
+    """Also where it is their sum that is too large."""
+    count = {job.size - 1: wrong, 0: 1e308}
+    model = distdl.DataParallel(torch.nn.Linear(2, 2), P_world, samples=lambda x: count.get(job.rank, 1))
+    raises_everywhere(ValueError, "have to be finite, and at least 0", lambda: model(torch.ones(1, 2)))
+    count.clear()
+    model(torch.ones(1, 2)).sum().backward()
+
+
+def grids(P):
+    """Replicas of one rank, and where this is possible, replicas of two."""
+    shapes = [[job.size]] + ([[job.size // 2, 2]] if job.size % 2 == 0 and job.size > 2 else [])
+    return [P.create_cartesian_topology_partition(shape) for shape in shapes]
+
+
+@pytest.mark.ranks(2, 4)
+def test_a_sparse_gradient_on_one_replica(P_world):
+    """It is refused on all ranks, also on those that have other parameters; then training goes on."""
+    for P_replicas in grids(P_world):
+        net = torch.nn.Sequential(torch.nn.Embedding(5, 3, sparse=job.rank == 1), torch.nn.Linear(3, 2))
+        model = distdl.DataParallel(net, P_replicas)
+        raises_everywhere(TypeError, "sparse_coo", lambda model=model: model(torch.tensor([1, 2])).sum().backward())
+        net[0].sparse = False
+        model.zero_grad()
+        model(torch.tensor([1, 2])).sum().backward()
+        assert net[0].weight.grad[1:3].count_nonzero() == 6
+
+
+class Fails(torch.autograd.Function):
+    """A gradient that cannot be computed."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise KeyError("in the backward pass")
+
+
+class Failing(torch.nn.Module):
+    """Raises where it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.last = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+
+    def forward(self, x, where=""):
+        if where == "forward":
+            raise KeyError("in the forward pass")
+        x = self.first(x)
+        return self.last(Fails.apply(x) if where == "backward" else x)
+
+
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("where", ["forward", "loss", "backward"])
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_an_exception_that_a_rank_catches(P_world, where, everywhere):
+    """The others raise when this rank begins its next step; an exception of all ranks is none of the next step."""
+    for P_replicas in grids(P_world):
+        model = distdl.DataParallel(Failing(), P_replicas, bucket_cap_mb=1e-6)
+
+        def step(where="", model=model):
+            loss = model(torch.ones(1, 2), where).sum()
+            if where == "loss":
+                raise KeyError("in the loss")
+            loss.backward()
+
+        if everywhere or job.rank == job.size - 1:
+            with pytest.raises(KeyError):
+                step(where)
+        if not everywhere:
+            raises_everywhere(RuntimeError, "different places of a step|ended the backward pass", step)
+        model.zero_grad()
+        step()
+        assert torch.equal(model.module.last.bias.grad, torch.ones(2))
