@@ -67,7 +67,8 @@ install() {  # what the build needs once, rather than in an environment of the b
     >"$needs" && python -m pip install -q -r "$needs" || return
   python -m pip install -q --no-build-isolation ".[$extras]" || return
   # What spectral convolutions are compared with. It depends on tools for training, which its layers do without.
-  python -m pip install -q --no-deps neuraloperator==2.0.0 tensorly==0.10.0 tensorly-torch==0.5.0 opt-einsum==3.4.0
+  python -m pip install -q requests &&
+    python -m pip install -q --no-deps neuraloperator==2.0.0 tensorly==0.10.0 tensorly-torch==0.5.0 opt-einsum==3.4.0
 }
 
 intel() {  # which has no compiler in the package index, and runs what was built with MPICH
