@@ -23,6 +23,8 @@ from distdl.collective.grid import Grid
 from distdl.nn.declared import check_undeclared, layouts_of
 from distdl.parameters.layout import Layout
 
+_PIECE = 1 << 20  # bytes; what was read is still in a cache when it is added up
+
 Rename = Mapping[str, str] | Callable[[str], str | None]
 
 
@@ -282,15 +284,19 @@ def _read(file: _File, wanted: _Wanted, everyone: Grid) -> None:
 
 def _filled(chunk: torch.Tensor, descriptor: int, at: int, expected: int | None) -> str | None:
     """Read a chunk; what is wrong with it, if anything is."""
-    rest, position = memoryview(chunk.numpy()), at
-    while rest:
-        try:
-            count = os.preadv(descriptor, [rest], position)
-        except OSError as error:
-            return str(error.strerror)
-        if count == 0:
-            return f"it ends at byte {position}"
-        rest, position = rest[count:], position + count
-    if expected is not None and checksum(chunk) != expected:
+    total = 0
+    for start in range(0, len(chunk), _PIECE):
+        piece = chunk[start : start + _PIECE]
+        rest, position = memoryview(piece.numpy()), at + start
+        while rest:
+            try:
+                count = os.preadv(descriptor, [rest], position)
+            except OSError as error:
+                return str(error.strerror)
+            if count == 0:
+                return f"it ends at byte {position}"
+            rest, position = rest[count:], position + count
+        total += 0 if expected is None else checksum(piece)
+    if expected is not None and total % 2**64 != expected:
         return f"the {len(chunk)} bytes at {at} are not those that were written"
     return None
