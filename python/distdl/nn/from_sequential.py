@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 from distdl.collective.construction import PartitionLike, constructing, tell
 from distdl.collective.grid import Grid
 from distdl.nn.module import Module
+from distdl.nn.noticed import forget_draws
 from distdl.state import load_sequential
 
 
@@ -109,3 +110,4 @@ class FromSequential(Module):
             return
         if everyone.gather(bytes([is_meta]))[everyone.ranks.index(root)] == bytes([0]):
             load_sequential(self, state, root)
+            forget_draws(self)

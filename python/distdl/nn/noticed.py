@@ -54,6 +54,13 @@ def versions(layer: Layer) -> list[int]:
     return [getattr(one, "_version", 0) for one in layer.parameters()]
 
 
+def forget_draws(module: torch.nn.Module) -> None:
+    """The values of one rank have replaced what the ranks had drawn, from whatever states of their generators."""
+    for one in module.modules():
+        if (first := getattr(one, "first_values", None)) is not None:
+            one.first_values = FirstValues(0, first.versions)
+
+
 @contextlib.contextmanager
 def unnoticed(layer: Layer) -> Iterator[None]:
     """Make calls, such as those of compilers, of which nothing is noticed."""

@@ -106,6 +106,17 @@ def test_nothing_to_notice(P_world):
     assert warned(lambda: by_channels(x_of(job.rank))) == []
 
 
+@pytest.mark.ranks(2, 4)
+def test_weights_of_one_rank_are_not_drawn(P_world):
+    """Whatever the states of the generators, also of ranks that own no part of a weight."""
+    torch.manual_seed(job.rank)
+    P_x = grid(P_world, [1, 1, job.size])
+    model = torch.nn.Conv1d(2, 3, 3, padding=1)
+    x = x_of(job.rank)
+    assert warned(lambda: distdl.distribute(model, P_x)(x)) == []
+    assert warned(lambda: dnn.DistributedConv1d.from_sequential(model, P_x)(x)) == []
+
+
 def test_noticed_in_a_compiled_program(P_world):
     """Not in the compiler's call on zeros, of which nothing stays."""
     torch.compiler.reset()
