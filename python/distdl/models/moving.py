@@ -127,14 +127,7 @@ class Move:
         """The grid of the source with dimensions in the order of the workers' axes."""
         dims = [*need.axes, *whole]
         splits = [1 if d is None else source.splits[d] for d in dims]
-        ranks = []
-        for place in itertools.product(*map(range, splits)):
-            index = [0] * len(source.splits)
-            for d, at in zip(dims, place, strict=True):
-                if d is not None:
-                    index[d] = at
-            ranks.append(source.rank_at[tuple(index)])
-        return like.related(ranks, splits)
+        return like.related(source.ranks_along(dims, splits), splits)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """This worker's box; a tensor without elements on ranks that read nothing."""

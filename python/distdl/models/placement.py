@@ -52,6 +52,21 @@ class Blocks:
         """The rank of the worker at each place in the grid."""
         return dict(zip(itertools.product(*map(range, self.splits)), self.ranks, strict=True))
 
+    def ranks_along(self, dims: Sequence[int | None], splits: Sequence[int]) -> tuple[int, ...]:
+        """The ranks in a grid of so many workers along other dimensions, row-major.
+
+        Args:
+            dims: for each of these the own dimension whose workers are along it, or None. At place 0 of the others.
+        """
+        ranks = []
+        for place in itertools.product(*map(range, splits)):
+            index = [0] * len(self.splits)
+            for d, at in zip(dims, place, strict=True):
+                if d is not None:
+                    index[d] = at
+            ranks.append(self.rank_at[tuple(index)])
+        return tuple(ranks)
+
     def grid(self, like: Grid) -> Grid:
         """The workers, as a grid of the same communicator."""
         return like.related(self.ranks, self.splits)

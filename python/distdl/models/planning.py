@@ -222,13 +222,8 @@ def staying(operation: Operation, reads: Reads, source: Blocks) -> Blocks | None
                 return None
             cuts[along.dim] = tuple(n.numerator for n in scaled)
         axes[along.dim] = d
-    ranks = []
-    for place in itertools.product(*(range(len(sizes)) for sizes in cuts)):
-        index = [0] * len(source.splits)
-        for axis, d in axes.items():
-            index[d] = place[axis]
-        ranks.append(source.rank_at[tuple(index)])
-    return Blocks(tuple(ranks), tuple(cuts))
+    ranks = source.ranks_along([axes.get(d) for d in range(len(cuts))], tuple(map(len, cuts)))
+    return Blocks(ranks, tuple(cuts))
 
 
 def split_as(operation: Operation, asked: Grid) -> Blocks | None:

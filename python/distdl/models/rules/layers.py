@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -125,14 +124,7 @@ def _of_weights(blocks: Blocks, shape: Sequence[int], sequence: int, batch: int 
     """Where the weights of attention are: rows of queries by columns of all keys, behind a batch and perhaps heads."""
     dims = ([] if batch is None else [batch]) + [None] * (len(shape) - 2 - (batch is not None)) + [sequence, None]
     cuts = tuple((n,) if d is None else blocks.cuts[d] for d, n in zip(dims, shape, strict=True))
-    ranks = []
-    for place in itertools.product(*(range(len(sizes)) for sizes in cuts)):
-        index = [0] * len(blocks.cuts)
-        for d, at in zip(dims, place, strict=True):
-            if d is not None:
-                index[d] = at
-        ranks.append(blocks.rank_at[tuple(index)])
-    return Blocks(tuple(ranks), cuts)
+    return Blocks(blocks.ranks_along(dims, tuple(map(len, cuts))), cuts)
 
 
 def _layer(
@@ -213,7 +205,7 @@ def functional_norm(node: Node) -> Operation:
     given = {name: options.pop(name, None) for name in ("running_mean", "running_var", "weight", "bias")}
     of_input = options.pop("use_input_stats" if node.key == "instance_norm" else "training", True)
     if not of_input:
-        reads = [tuple(map(Along, range(len(x.shape))))]
+        reads = [same(len(x.shape))]
         channels: list[Reads] = [(Along(1),) for _ in node.inputs[1:]]
         return local(node, [*reads, *channels])
     if given["running_mean"] is not None:
