@@ -226,17 +226,12 @@ class DistributedModel(Local):
         self, call: object, inputs: Sequence[tuple[tuple[int, ...], torch.dtype]], arrived: Sequence[Blocks]
     ) -> Program:
         self._skeleton.follow(self.module)
-        with torch.random.fork_rng(devices=[]):  # the layers draw first values, which are never used
-            return self._made(call, inputs, arrived)
-
-    def _made(
-        self, call: object, inputs: Sequence[tuple[tuple[int, ...], torch.dtype]], arrived: Sequence[Blocks]
-    ) -> Program:
-        recording = self._skeleton.record(call, inputs, key_of_layer)
         balanced = [Blocks.balanced(self.grid.ranks, self.grid.shape, shape) for shape, _ in inputs]
         among = self.grid.among(self.grid.constructors)
-        plan = Plan(recording, among, balanced, self.fallback, self.as_sequential, self._asked)
-        return Program(plan, arrived, dict(self.module.named_buffers(remove_duplicate=False)))
+        with torch.random.fork_rng(devices=[]):  # the layers draw first values, which are never used
+            recording = self._skeleton.record(call, inputs, key_of_layer)
+            plan = Plan(recording, among, balanced, self.fallback, self.as_sequential, self._asked)
+            return Program(plan, arrived, dict(self.module.named_buffers(remove_duplicate=False)))
 
     def compute(self, call: object) -> object:
         """Run the program of these tensors."""

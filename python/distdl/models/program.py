@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from distdl.collective.grid import Grid
 from distdl.models.capture import Value
-from distdl.models.layer import Applied
-from distdl.models.moving import Move, Need, nothing
-from distdl.models.operation import Run, Workers
-from distdl.models.placement import COPIES, Blocks, Placement
+from distdl.models.computing import computing
+from distdl.models.moving import Move, Need
+from distdl.models.operation import Run
+from distdl.models.placement import Blocks, Placement
 from distdl.models.planning import Plan, Planned
 from distdl.nn.masks import key_of_part
 
@@ -43,7 +40,10 @@ class Program:
         self._slots: dict[Value, int] = {}
         self.inputs = [self._slot(one) for one in recording.inputs]
         for one, source in zip(recording.inputs, arrived, strict=True):
-            self._bring(one, source)
+            wanted = plan.placement(one)
+            if source != wanted:
+                assert isinstance(wanted, Blocks)
+                self._bring(one, source, wanted)
         self.parameters: list[str] = []
         self._fixed: list[tuple[int, torch.Tensor]] = []
         self._given: list[int] = []
@@ -81,22 +81,11 @@ class Program:
             self.parameters.append(value.name)
             self._given.append(slot)
 
-    def _bring(self, value: Value, source: Placement) -> None:
-        """Bring an input from where a call has it to where the plan has it."""
-        wanted = self.plan.placement(value)
-        if source == wanted:
-            return
-        assert isinstance(wanted, Blocks)
-        dims = range(len(value.shape))
-        need = Need(wanted.ranks, tuple(dims), wanted.intervals)
-        self._steps.append(
-            (
-                Move("distribute", source, need, value.shape, self._like),
-                (self._slots[value],),
-                (self._slots[value],),
-                (),
-            )
-        )
+    def _bring(self, value: Value, source: Placement, wanted: Blocks) -> None:
+        """Bring a value from where it is to other blocks."""
+        slot = self._slots[value]
+        need = Need(wanted.ranks, tuple(range(len(value.shape))), wanted.intervals)
+        self._steps.append((Move("distribute", source, need, value.shape, self._like), (slot,), (slot,), ()))
 
     def _owned(self, value: Value) -> Blocks:
         """Where a result is. Of copies the first worker's counts, so that each element is in one block."""
@@ -104,9 +93,7 @@ class Program:
         if isinstance(place, Blocks):
             return place
         first = Blocks.balanced(self._like.ranks[:1], (1,) * len(value.shape), value.shape)
-        need = Need(first.ranks, tuple(range(len(value.shape))), first.intervals)
-        move = Move("distribute", place, need, value.shape, self._like)
-        self._steps.append((move, (self._slots[value],), (self._slots[value],), ()))
+        self._bring(value, place, first)
         return first
 
     def _everywhere(self, value: Value) -> int:
@@ -136,42 +123,8 @@ class Program:
             self._keys.append(self._new())
             inputs.insert(0, self._keys[-1])
         outputs = tuple(self._slot(one) for one in node.outputs)
-        run = self._run(step, buffers)
-        self._steps.append((run, tuple(inputs), outputs, ()))
-
-    def _run(self, step: Planned, buffers: Mapping[str, torch.Tensor]) -> Run:
-        node, workers = step.node, step.workers
-        if workers is COPIES:
-            run = step.operation.make(None)
-            member = self._like.active
-        else:
-            assert isinstance(workers, Blocks)
-            run = step.operation.make(Workers(workers.grid(self._like), workers, self._like.me))
-            member = self._like.me in workers.ranks
-        if isinstance(run, Applied):
-            run.use_buffers(buffers)
-        elif member and step.operation.places is None:
-            run = or_nothing(run, node.outputs, [self.plan.placement(one) for one in node.outputs], self._like.me)
-        several = len(node.outputs)
-        if step.operation.draw is not None:
-            run = drawing(step, run if member else _without_part(node.outputs), self._like)
-        elif not member:
-            return _without_part(node.outputs)
-        call = run
-        if not node.records_gradients:
-
-            def call(*x: torch.Tensor) -> object:
-                with torch.no_grad():
-                    return run(*x)
-
-        if several == 1 and isinstance(node.results, Value):
-            return call
-
-        def flat(*x: torch.Tensor) -> object:
-            found = [one for one in tree_flatten(call(*x))[0] if isinstance(one, torch.Tensor)]
-            return found if several > 1 else found[0]
-
-        return flat
+        places = [self.plan.placement(one) for one in node.outputs]
+        self._steps.append((computing(step, places, self._like, buffers), tuple(inputs), outputs, ()))
 
     def _forget_early(self) -> None:
         """Note behind which step each value is used no more."""
@@ -222,61 +175,3 @@ class Program:
         return tree_unflatten(
             [fixed if slot is None else values[slot] for slot, fixed in self._results], self._structure
         )
-
-
-def or_nothing(run: Run, outputs: Sequence[Value], places: Sequence[Placement], rank: int) -> Run:
-    """A call that computes nothing on a rank whose blocks have no elements: not all functions of torch take such."""
-    shapes = [place.local_shape(rank) for place in places if isinstance(place, Blocks)]
-    if not shapes or not all(0 in shape for shape in shapes):
-        return run
-
-    def give_nothing(*inputs: torch.Tensor) -> object:
-        dtypes = [value.dtype for value in outputs]
-        if torch.is_autocast_enabled(inputs[0].device.type):  # others than those of the record
-            with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"), torch.no_grad():
-                leaves = tree_flatten(run(*inputs))[0]
-                dtypes = [one.dtype for one in leaves if isinstance(one, torch.Tensor)]
-        found = []
-        for value, shape, dtype in zip(outputs, shapes, dtypes, strict=True):
-            parts = inputs if value.is_differentiable else [one.detach() for one in inputs]
-            found.append(nothing(parts, dtype).reshape(shape))
-        return found if len(found) > 1 else found[0]
-
-    return give_nothing
-
-
-def drawing(step: Planned, run: Run, like: Grid) -> Run:
-    """What draws the numbers of this worker's block, and computes with them."""
-    node, workers, draw = step.node, step.workers, step.operation.draw
-    assert draw is not None
-    shape = step.operation.shape
-    if isinstance(workers, Blocks):
-        intervals = workers.block(like.me) or ((0, 0),) * len(shape)
-        member = like.me in workers.ranks
-    else:
-        intervals, member = tuple((0, n) for n in shape), like.active
-    given = node.kwargs.get("device")
-
-    def drawn(key: int | None, *inputs: torch.Tensor) -> object:
-        if not member and key is not None:
-            return run(*inputs)
-        device = inputs[0].device if inputs else torch.device(given or "cpu")
-        numbers = draw(key, intervals, device)
-        return run(numbers, *inputs) if member else run(*inputs)
-
-    return drawn
-
-
-def _without_part(outputs: Sequence[Value]) -> Run:
-    """What a rank does for a node that other ranks compute: its results depend on the inputs as theirs do."""
-
-    def one(value: Value, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-        if not inputs:
-            return torch.zeros(0, dtype=value.dtype, device="cpu")
-        if value.is_differentiable:
-            return nothing(inputs)
-        return nothing([x.detach() for x in inputs], value.dtype)
-
-    if len(outputs) == 1:
-        return lambda *inputs: one(outputs[0], inputs)
-    return lambda *inputs: [one(value, inputs) for value in outputs]

@@ -1,0 +1,118 @@
+"""What a rank does for one operation of a plan: compute its block, copies, or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch.utils._pytree import tree_flatten
+
+from distdl.collective.grid import Grid
+from distdl.models.capture import Value
+from distdl.models.layer import Applied
+from distdl.models.moving import nothing
+from distdl.models.operation import Run, Workers
+from distdl.models.placement import COPIES, Blocks, Placement
+from distdl.models.planning import Planned
+
+
+def computing(step: Planned, places: Sequence[Placement], like: Grid, buffers: Mapping[str, torch.Tensor]) -> Run:
+    """From this rank's parts of the inputs to those of the results. Collective over the workers.
+
+    Args:
+        places: where the results are.
+        like: a grid of the workers of the whole plan.
+        buffers: those of the model, by name, which layers use.
+    """
+    node, workers = step.node, step.workers
+    if workers is COPIES:
+        run = step.operation.make(None)
+        member = like.active
+    else:
+        assert isinstance(workers, Blocks)
+        run = step.operation.make(Workers(workers.grid(like), workers, like.me))
+        member = like.me in workers.ranks
+    if isinstance(run, Applied):
+        run.use_buffers(buffers)
+    elif member and step.operation.places is None:
+        run = _or_nothing(run, node.outputs, places, like.me)
+    several = len(node.outputs)
+    if step.operation.draw is not None:
+        run = _drawing(step, run if member else _without_part(node.outputs), like)
+    elif not member:
+        return _without_part(node.outputs)
+    call = run
+    if not node.records_gradients:
+
+        def call(*x: torch.Tensor) -> object:
+            with torch.no_grad():
+                return run(*x)
+
+    if several == 1 and isinstance(node.results, Value):
+        return call
+
+    def flat(*x: torch.Tensor) -> object:
+        found = [one for one in tree_flatten(call(*x))[0] if isinstance(one, torch.Tensor)]
+        return found if several > 1 else found[0]
+
+    return flat
+
+
+def _or_nothing(run: Run, outputs: Sequence[Value], places: Sequence[Placement], rank: int) -> Run:
+    """A call that computes nothing on a rank whose blocks have no elements: not all functions of torch take such."""
+    shapes = [place.local_shape(rank) for place in places if isinstance(place, Blocks)]
+    if not shapes or not all(0 in shape for shape in shapes):
+        return run
+
+    def give_nothing(*inputs: torch.Tensor) -> object:
+        dtypes = [value.dtype for value in outputs]
+        if torch.is_autocast_enabled(inputs[0].device.type):  # others than those of the record
+            with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"), torch.no_grad():
+                leaves = tree_flatten(run(*inputs))[0]
+                dtypes = [one.dtype for one in leaves if isinstance(one, torch.Tensor)]
+        found = []
+        for value, shape, dtype in zip(outputs, shapes, dtypes, strict=True):
+            parts = inputs if value.is_differentiable else [one.detach() for one in inputs]
+            found.append(nothing(parts, dtype).reshape(shape))
+        return found if len(found) > 1 else found[0]
+
+    return give_nothing
+
+
+def _drawing(step: Planned, run: Run, like: Grid) -> Run:
+    """What draws the numbers of this worker's block, and computes with them."""
+    node, workers, draw = step.node, step.workers, step.operation.draw
+    assert draw is not None
+    shape = step.operation.shape
+    if isinstance(workers, Blocks):
+        intervals = workers.block(like.me) or ((0, 0),) * len(shape)
+        member = like.me in workers.ranks
+    else:
+        intervals, member = tuple((0, n) for n in shape), like.active
+    given = node.kwargs.get("device")
+
+    def drawn(key: int | None, *inputs: torch.Tensor) -> object:
+        if not member and key is not None:
+            return run(*inputs)
+        device = inputs[0].device if inputs else torch.device(given or "cpu")
+        numbers = draw(key, intervals, device)
+        return run(numbers, *inputs) if member else run(*inputs)
+
+    return drawn
+
+
+def _without_part(outputs: Sequence[Value]) -> Run:
+    """What a rank does for a node that other ranks compute: its results depend on the inputs as theirs do."""
+
+    def one(value: Value, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        if not inputs:
+            return torch.zeros(0, dtype=value.dtype, device="cpu")
+        if value.is_differentiable:
+            return nothing(inputs)
+        return nothing([x.detach() for x in inputs], value.dtype)
+
+    if len(outputs) == 1:
+        return lambda *inputs: one(outputs[0], inputs)
+    return lambda *inputs: [one(value, inputs) for value in outputs]
