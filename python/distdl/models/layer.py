@@ -9,7 +9,7 @@ import torch
 import distdl.nn
 from distdl.models.capture import Node
 from distdl.models.operation import NoRuleError, Run, Workers
-from distdl.models.table import calling
+from distdl.models.table import calling, cut_out
 from distdl.nn.layer import Layer
 from distdl.parameters.layout import Interval, parameter_layout
 
@@ -88,16 +88,9 @@ class Applied:
     def __call__(self, *tensors: torch.Tensor) -> object:
         """What the layer returns for its inputs, and for the whole parameters behind them."""
         for (held, leaf, intervals), value in zip(self._slots, tensors[self._count :], strict=True):
-            held[leaf] = _cut(value, intervals)
+            held[leaf] = cut_out(value, intervals)
         try:
             return self._call(*tensors[: self._count])
         finally:
             for (held, leaf, _), own in zip(self._slots, self._own, strict=True):
                 held[leaf] = own  # so that nothing keeps what the parameters are computed from
-
-
-def _cut(value: torch.Tensor, intervals: Sequence[Interval]) -> torch.Tensor:
-    for d, (start, stop) in enumerate(intervals):
-        if stop - start != value.shape[d]:
-            value = value.narrow(d, start, stop - start)
-    return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from distdl.models.capture import Node, Value
 from distdl.models.operation import Along, NoRuleError, Operation, Reads, Run, Workers
+from distdl.parameters.layout import Interval
 
 Rule = Callable[[Node], Operation]
 RULES: dict[str, Rule] = {}
@@ -59,9 +60,9 @@ def calling(node: Node, function: Run | None = None) -> Run:
     return on_structure
 
 
-def same(dims: int) -> Reads:
-    """Each dimension is split as that of the result."""
-    return tuple(Along(d) for d in range(dims))
+def same(dims: int, but: Container[int] = ()) -> Reads:
+    """Each dimension is split as that of the result, but for some that are read whole."""
+    return tuple(None if d in but else Along(d) for d in range(dims))
 
 
 def whole(value: Value) -> Reads:
@@ -93,6 +94,17 @@ def argument(node: Node, position: int, name: str, default: object = None) -> An
     return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
 
 
+def options_of(node: Node, names: Sequence[str], but: Container[str] = ()) -> dict[str, Any]:
+    """The arguments of a call that are given, by their names.
+
+    Args:
+        names: of the arguments by position; most of torch's own functions have no signature.
+        but: those that are left out.
+    """
+    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    return {name: one for name, one in given.items() if name not in but}
+
+
 def through(node: Node, module: torch.nn.Module, parameters: Mapping[str, Value] | None = None) -> Operation:
     """The operation of a function, by that of the layer that does the same with its first argument."""
     key = type(module).__name__
@@ -111,6 +123,14 @@ def bound(node: Node) -> dict[str, Any]:
         raise NoRuleError(f"{node.key} as torch has it; use that of torch.nn.functional") from error
     found.apply_defaults()
     return found.arguments
+
+
+def cut_out(value: torch.Tensor, intervals: Sequence[Interval]) -> torch.Tensor:
+    """The part of a tensor in intervals of its dimensions; itself where these take all."""
+    for d, (start, stop) in enumerate(intervals):
+        if stop - start != value.shape[d]:
+            value = value.narrow(d, start, stop - start)
+    return value
 
 
 def in_blocks(make: Callable[[Workers], Run], copies: Run) -> Callable[[Workers | None], Run]:

@@ -9,16 +9,12 @@ import torch
 
 from distdl.models.capture import Node
 from distdl.models.operation import Draw, NoRuleError, Operation, Run
-from distdl.models.table import argument, calling, local, rule, same
+from distdl.models.table import argument, calling, cut_out, local, rule, same
 from distdl.nn.masks import random_choice, random_uniform
 from distdl.parameters.layout import Interval
 
 Uniform = Callable[[torch.Tensor], torch.Tensor]
 """From numbers that are uniform in (0, 1), of float64, to others."""
-
-
-def _cut(whole: torch.Tensor, intervals: Sequence[Interval]) -> torch.Tensor:
-    return whole[tuple(slice(*one) for one in intervals)]
 
 
 def _drawn(node: Node, of_uniform: Uniform) -> Operation:
@@ -34,7 +30,7 @@ def _drawn(node: Node, of_uniform: Uniform) -> Operation:
         if key is None:
             whole = call(*(torch.empty(one.shape, dtype=one.dtype, device=device) for one in node.inputs))
             assert isinstance(whole, torch.Tensor)
-            return _cut(whole, intervals)
+            return cut_out(whole, intervals)
         half = 2.0**-33  # of the distance of two numbers
         numbers = random_uniform(key, shape, intervals, half, 1.0 + half, dtype=torch.float64, device=device)
         return of_uniform(numbers).to(dtype)
@@ -158,9 +154,9 @@ def mask_of(shape: Sequence[int], dtype: torch.dtype, p: float, is_whole: bool, 
         if key is not None:
             return random_choice(key, shape, intervals, p, (0.0, kept), dtype=dtype, device=device)
         if is_whole and not is_alpha:  # on a GPU torch draws it in another way
-            return _cut(torch.nn.functional.dropout(torch.ones(shape, dtype=dtype, device=device), p), intervals)
+            return cut_out(torch.nn.functional.dropout(torch.ones(shape, dtype=dtype, device=device), p), intervals)
         whole = torch.empty(shape, dtype=dtype, device=device)
-        return _cut(whole.bernoulli_(1 - p).mul_(kept), intervals)
+        return cut_out(whole.bernoulli_(1 - p).mul_(kept), intervals)
 
     return draw
 

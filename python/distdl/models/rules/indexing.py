@@ -159,7 +159,7 @@ def along_one(node: Node) -> Operation:
     if given is None:
         return local(node, [whole(one) for one in node.inputs], range(len(out)))
     dim = given % n
-    reads: list[Reads] = [tuple(None if d == dim else Along(d) for d in range(n))]
+    reads: list[Reads] = [same(n, but=[dim])]
     if node.key != "index_select":
         if node.inputs[1].shape[:dim] + node.inputs[1].shape[dim + 1 :] != x.shape[:dim] + x.shape[dim + 1 :]:
             return local(node, [whole(one) for one in node.inputs], range(len(out)))
@@ -176,7 +176,7 @@ def unfold(node: Node) -> Operation:
     n, out = len(x.shape), node.outputs[0].shape
     if node.target is torch.Tensor.unfold:
         dim = argument(node, 1, "dimension") % n
-        return local(node, [tuple(None if d == dim else Along(d) for d in range(n))], [dim, n])
+        return local(node, [same(n, but=[dim])], [dim, n])
     area = Fraction(1, out[-2] // x.shape[-3])
     reads: Reads = (*same(n - 3), Along(n - 3, area), None, None)
     return replace(local(node, [reads], [n - 2]), units={n - 3: area.denominator})

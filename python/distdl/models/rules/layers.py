@@ -14,7 +14,7 @@ from distdl.models.capture import Node, Value
 from distdl.models.layer import applied
 from distdl.models.operation import Along, NoRuleError, Operation, Reads, Run, Workers
 from distdl.models.placement import Blocks
-from distdl.models.table import argument, bound, local, rule, same, through, whole
+from distdl.models.table import argument, bound, local, options_of, rule, same, through, whole
 from distdl.parameters.layout import Interval
 
 _SPACES = (1, 2, 3)
@@ -54,7 +54,7 @@ def norm(node: Node) -> Operation:
     channels = 1
     if node.key.startswith("InstanceNorm"):
         channels = n - _space_of(node) - 1
-    reads: list[Reads] = [tuple(None if d == channels else Along(d) for d in range(n))]
+    reads: list[Reads] = [same(n, but=[channels])]
     return _layer(node, node.inputs[0].shape, [*reads, *map(whole, node.parameters.values())], [channels])
 
 
@@ -66,7 +66,7 @@ def layer_norm(node: Node) -> Operation:
     is_layer = isinstance(node.target, torch.nn.Module)
     given = node.module.normalized_shape if is_layer else argument(node, 1, "normalized_shape")
     normalized = range(n - len(given), n)
-    reads: list[Reads] = [tuple(None if d in normalized else Along(d) for d in range(n))]
+    reads: list[Reads] = [same(n, but=normalized)]
     reads += [whole(one) for one in node.inputs[1:]]
     run: Run | None = None
     if is_layer:
@@ -84,7 +84,7 @@ def layer_norm(node: Node) -> Operation:
 def multihead(node: Node) -> Operation:
     """Batch and queries; without a batch, queries. Keys and values are in as many blocks along the sequence."""
     names = ["query", "key", "value", "key_padding_mask", "need_weights", "attn_mask"]
-    named = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    named = options_of(node, names)
     query, key = named["query"], named["key"]
     n = len(query.shape)
     features = n - 1
@@ -157,12 +157,11 @@ def pool(node: Node) -> Operation:
     """As the layer of the same name; most of these functions have no signature."""
     name, _, indices = node.key.partition("_with_")
     names = {
-        "avg": ["kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"],
-        "max": ["kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"],
-        "lp_": ["norm_type", "kernel_size", "stride", "ceil_mode"],
+        "avg": ["input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"],
+        "max": ["input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"],
+        "lp_": ["input", "norm_type", "kernel_size", "stride", "ceil_mode"],
     }[name[:3]]
-    options = dict(zip(names, node.args[1:], strict=False)) | dict(node.kwargs)
-    options.pop("input", None)
+    options = options_of(node, names, but=["input"])
     if name.startswith("max"):
         options["return_indices"] = bool(indices)
     kind = {"avg": "AvgPool", "max": "MaxPool", "lp_": "LPPool"}[name[:3]] + name[-2:]
@@ -172,9 +171,8 @@ def pool(node: Node) -> Operation:
 @rule("interpolate")
 def interpolate(node: Node) -> Operation:
     """As torch.nn.Upsample."""
-    names = ["size", "scale_factor", "mode", "align_corners", "recompute_scale_factor", "antialias"]
-    options = dict(zip(names, node.args[1:], strict=False)) | dict(node.kwargs)
-    options.pop("input", None)
+    names = ["input", "size", "scale_factor", "mode", "align_corners", "recompute_scale_factor", "antialias"]
+    options = options_of(node, names, but=["input"])
     if options.pop("antialias", False):
         raise NoRuleError("interpolate with antialias=True")
     return through(node, torch.nn.Upsample(**options))
@@ -186,8 +184,7 @@ def convolution(node: Node) -> Operation:
     names = ["input", "weight", "bias", "stride", "padding"]
     is_transposed = node.key.startswith("conv_transpose")
     names += ["output_padding", "groups", "dilation"] if is_transposed else ["dilation", "groups"]
-    options = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
-    options.pop("input")
+    options = options_of(node, names, but=["input"])
     weight, bias = options.pop("weight"), options.pop("bias", None)
     channels = weight.shape[1] * options.get("groups", 1), weight.shape[0]
     kind = getattr(torch.nn, f"Conv{'Transpose' * is_transposed}{node.key[-2:]}")

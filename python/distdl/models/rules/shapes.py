@@ -213,7 +213,7 @@ def pixel_shuffle(node: Node) -> Operation:
 def channel_shuffle(node: Node) -> Operation:
     """Anything but channels."""
     n = len(node.outputs[0].shape)
-    return local(node, [tuple(None if d == 1 else Along(d) for d in range(n))], [1])
+    return local(node, [same(n, but=[1])], [1])
 
 
 @rule("chunk", "split", "tensor_split", "unbind", "split_with_sizes")
@@ -224,7 +224,7 @@ def split(node: Node) -> Operation:
     out = node.outputs[0].shape
     if node.key == "unbind":
         return local(node, [tuple(None if d == dim else Along(d if d < dim else d - 1) for d in range(len(shape)))])
-    return local(node, [tuple(None if d == dim else Along(d) for d in range(len(shape)))], [dim] if out else ())
+    return local(node, [same(len(shape), but=[dim])], [dim] if out else ())
 
 
 @rule("repeat", "tile", "repeat_interleave")
@@ -243,7 +243,7 @@ def along_dims(node: Node) -> Operation:
     """Any dimension but those that it looks along."""
     shape, n = node.outputs[0].shape, len(node.inputs[0].shape)
     looked = _dims_of(node, n)
-    return local(node, [tuple(None if d in looked else Along(d) for d in range(len(shape)))], looked)
+    return local(node, [same(len(shape), but=looked)], looked)
 
 
 def _dims_of(node: Node, n: int) -> set[int]:
