@@ -1,0 +1,52 @@
+"""Which workers compute which modules, where a plan says it."""
+
+import torch
+
+import distdl
+from support.blocks import grid
+from support.distributed import assert_equal_models
+from support.models import Dense, Residual, Volume
+from support.ranks import job, raises_everywhere
+
+P_world = distdl.Partition(job)
+
+
+def workers_of(model, path):
+    """The workers along each dimension, and the ranks, of each operation in a module."""
+    steps = model.program.plan.steps
+    return {(one.workers.splits, one.workers.ranks) for one in steps if one.node.path == path}
+
+
+def test_plans_say_which_workers_compute_a_module():
+    torch.manual_seed(0)
+    n, last = P_world.size, P_world.size - 1
+    columns, alone, batch = grid(P_world, [1, 1, 1, n]), grid(P_world, [1], [last]), grid(P_world, [n, 1, 1, 1])
+    for plan in (
+        {"conv": columns, "norm": columns},
+        {"stem": batch, "head": alone},
+        {"*": columns, "n*": grid(P_world, [1, 1, 1, 1], [last]), "norm": columns, "head": alone},
+    ):
+        ours = assert_equal_models(Residual().double(), (3, 2, 9, 7), [1, 1, n, 1], plan=plan)
+        if "stem" in plan:
+            assert workers_of(ours, "stem") == {((n, 1, 1, 1), tuple(range(n)))}
+        else:
+            assert workers_of(ours, "conv") == workers_of(ours, "norm") == {((1, 1, 1, n), tuple(range(n)))}
+        if "head" in plan:
+            assert workers_of(ours, "head") == {((1, 1), (last,))}
+    assert_equal_models(Dense().double(), (2, 2, 8, 6), [1, 1, n, 1], plan={"": alone})
+    channels = grid(P_world, [1, n, 1, 1, 1])  # in which nothing with parameters can be split
+    assert_equal_models(Volume().double(), (2, 1, 6, 5, 4), [n, 1, 1, 1, 1], plan={"*": channels})
+
+
+def test_plans_are_checked_on_all_ranks():
+    P_x = grid(P_world, [1, 1, P_world.size, 1])
+    alone = grid(P_world, [1], [0])
+    raises_everywhere(TypeError, "plan is a list", lambda: distdl.distribute(Residual(), P_x, plan=[alone]))
+    raises_everywhere(ValueError, "no module", lambda: distdl.distribute(Residual(), P_x, plan={"body": alone}))
+    if P_world.size > 1:
+        outside = grid(P_world, [1], [P_world.size - 1])
+        raises_everywhere(ValueError, "workers of P_x", lambda: distdl.distribute(
+            Residual(), grid(P_world, [1, 1, 1, 1], [0]), plan={"head": outside}))  # fmt: skip
+        mine = alone if job.rank else outside
+        raises_everywhere(ValueError, "different things", lambda: distdl.distribute(
+            Residual(), P_x, plan={"head": mine}))  # fmt: skip

@@ -1,0 +1,117 @@
+"""Models that distdl.distribute refuses, and mistakes that raise on all ranks."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import distdl
+from support.blocks import grid
+from support.distributed import assert_none, noise, off
+from support.models import Residual
+from support.ranks import job, raises_everywhere
+
+P_world = distdl.Partition(job)
+
+
+class Several(torch.nn.Module):
+    """Calls without a rule, on several lines."""
+
+    def forward(self, x):
+        y = torch.linalg.qr(x)[0]
+        return torch.linalg.inv(y @ y.mT + torch.eye(3))
+
+
+def test_all_calls_without_a_rule_are_in_one_error():
+    P_x = grid(P_world, [P_world.size, 1, 1])
+    ours = distdl.distribute(Several(), P_x)
+    x = distdl.scatter(torch.rand(4, 3, 2), P_x)
+    error = raises_everywhere(NotImplementedError, "qr", lambda: ours(x), seconds=20.0)
+    assert "inv" in error
+    assert "y = torch.linalg.qr(x)[0]" in error
+    assert "fallback='gather'" in error
+
+
+def test_fallback_computes_on_one_worker():
+    P_x = grid(P_world, [P_world.size, 1, 1])
+    model = Several().double()
+    ours = distdl.distribute(model, P_x, fallback="gather")
+    whole = noise((4, 3, 2))
+    y = ours(distdl.scatter(whole, P_x))
+    assert_none([off(distdl.gather(y, ours.output_partition), model(whole))])
+    assert [row.operation for row in distdl.report(ours).rows if row.gathered]
+
+
+class Counting(torch.nn.Module):
+    """Counts its calls in an attribute."""
+
+    count = 0
+
+    def forward(self, x):
+        self.count += 1
+        return x * self.count
+
+
+class Graph(torch.nn.Module):
+    """Keeps something with its graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("last", torch.zeros(2))
+
+    def forward(self, x):
+        self.last = x.mean(0)
+        return x
+
+
+class Clamping(torch.nn.Module):
+    """Writes into a parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.weight.clamp_(0.0, 0.5)
+        return x * self.weight
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [(Counting, "count=2"), (Graph, "derivative into its buffer last"), (Clamping, "parameter weight")],
+)
+def test_models_that_change_themselves_are_refused(model, words):
+    ours = distdl.distribute(model(), grid(P_world, [P_world.size, 1]))
+    for _ in range(2):
+        raises_everywhere(NotImplementedError, words, lambda: ours(torch.ones(1, 2)), seconds=20.0)
+
+
+class Branching(torch.nn.Module):
+    """Looks at values."""
+
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+def test_models_that_look_at_values_are_refused():
+    ours = distdl.distribute(Branching(), grid(P_world, [P_world.size, 1]))
+    x = torch.ones(1, 2)
+    error = raises_everywhere(NotImplementedError, "values of a tensor", lambda: ours(x), seconds=20.0)
+    assert "return x if x.sum() > 0 else -x" in error
+
+
+def test_mistakes_raise_on_all_ranks():
+    P_x = grid(P_world, [1, 1, P_world.size, 1])
+    raises_everywhere(ValueError, "fallback", lambda: distdl.distribute(Residual(), P_x, fallback="no"))
+    raises_everywhere(TypeError, "torch.nn.Module", lambda: distdl.distribute(F.relu, P_x))
+    last = P_world.size - 1
+    if last:
+        fallback = "gather" if job.rank == last else "error"
+        raises_everywhere(ValueError, "fallback", lambda: distdl.distribute(Residual(), P_x, fallback=fallback))
+        ours = distdl.distribute(Residual(), P_x)
+        x = torch.rand(1, 2 + (job.rank == last), 4, 4)
+        raises_everywhere(ValueError, "blocks|shape", lambda: ours(x))
+        raises_everywhere(ValueError, "root", lambda: distdl.scatter(x, P_x, root=int(job.rank == last)))
+    raises_everywhere(ValueError, "root", lambda: distdl.scatter(None, P_x, root=99))
+    raises_everywhere(TypeError, "1 tensors and 0 partitions", lambda: distdl.gather(torch.ones(1), []))
+    raises_everywhere(RuntimeError, "first call", lambda: distdl.distribute(Residual(), P_x).output_partition)

@@ -1,0 +1,40 @@
+"""What a model over partitions says about itself: a table and a picture."""
+
+import math
+import xml.etree.ElementTree
+
+import torch
+
+import distdl
+from support.blocks import grid
+from support.models import Residual, Tokens
+from support.ranks import job, raises_everywhere, together
+
+P_world = distdl.Partition(job)
+
+
+def test_report():
+    P_x = grid(P_world, [1, 1, P_world.size, 1])
+    ours = distdl.distribute(Residual(), P_x)
+    raises_everywhere(RuntimeError, "called before", lambda: distdl.report(ours))
+    raises_everywhere(TypeError, "Residual", lambda: distdl.report(Residual()))
+    ours(distdl.scatter(torch.rand(2, 2, 8, 8), P_x))
+    found = distdl.report(ours)
+    assert [row.operation for row in found.rows] == ["Conv2d", "relu", "Conv2d", "BatchNorm2d", "add", "relu", "mean",
+                                                     "Linear"]  # fmt: skip
+    assert found.rows[0].shape == (2, 4, 4, 4)
+    assert found.rows[0].splits == (1, 1, P_world.size, 1)
+    rows = math.ceil(4 / P_world.size)
+    assert found.rows[0].memory == 2 * 4 * rows * 4 * 4
+    assert found.parameters == 4 * sum(one.numel() for one in Residual().parameters())
+    assert len(set(together(str(found)))) == 1
+    assert "Conv2d" in str(found)
+
+
+def test_pictures_are_svg(tmp_path):
+    P_x = grid(P_world, [1, 1, P_world.size, 1])
+    ours = distdl.distribute(Tokens(), P_x)
+    ours(distdl.scatter(torch.rand(1, 2, 9, 9), P_x))
+    distdl.report(ours).picture(tmp_path / "model.svg")
+    texts = [one.text for one in xml.etree.ElementTree.parse(tmp_path / "model.svg").iter() if one.text]
+    assert any("softmax" in one for one in texts)

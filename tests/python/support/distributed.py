@@ -1,0 +1,76 @@
+"""Models over partitions beside themselves in one process."""
+
+import copy
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+import distdl
+from support.blocks import grid
+from support.ranks import job, together
+
+P_world = distdl.Partition(job)
+
+
+def partitions(dims):
+    """Ways to split the batch and space over all ranks of the job, and over one less."""
+    found = []
+    for size in sorted({P_world.size, max(1, P_world.size - 1)}):
+        found += [[size if i == d else 1 for i in range(dims)] for d in (0, *range(2, dims))]
+        if size == 4 and dims > 3:
+            found.append([1] * (dims - 2) + [2, 2])
+    return found
+
+
+def noise(shape, seed=0):
+    """Numbers that no operation maps to equal ones."""
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def off(ours, expected, tolerance=1e-10):
+    """What is wrong with a tensor on the first rank: "" if it is the expected one up to rounding."""
+    if job.rank:
+        return ""
+    if ours.shape != expected.shape:
+        return f"shape {list(ours.shape)}, not {list(expected.shape)}"
+    largest = max(1e-3, float(expected.detach().abs().max())) if expected.numel() else 1.0
+    error = float((ours.double() - expected.double()).detach().abs().max()) if ours.numel() else 0.0
+    return "" if error <= tolerance * largest else f"off by {error:.1e} of {largest:.1e}"
+
+
+def assert_none(problems):
+    """On all ranks, so that none goes on alone."""
+    found = [together(problem)[0] for problem in problems]
+    assert not any(found), found
+
+
+def step(model, x, gather=lambda y: y):
+    """What a model returns, and the loss of it."""
+    leaves = [one for one in tree_leaves(gather(model(x))) if isinstance(one, torch.Tensor)]
+    loss = sum((one * noise(one.shape, seed=i)).sum() for i, one in enumerate(leaves))
+    return leaves, loss
+
+
+def assert_equal_models(model, shape, split, training=True, plan=None):
+    """Results and gradients, and what training leaves in buffers. Returns the model over partitions."""
+    sequential = copy.deepcopy(model).train(training)
+    P_x = grid(P_world, split)
+    ours = distdl.distribute(model, P_x, plan=plan).train(training)
+    whole = noise(shape, seed=1).requires_grad_()
+    x = distdl.scatter(whole.detach(), P_x).detach().requires_grad_()
+    leaves, loss = step(ours, x, lambda y: distdl.gather(y, ours.output_partition))
+    loss.backward()
+    expected, loss = step(sequential, whole)
+    loss.backward()
+    gradients, state = distdl.sequential_gradients(ours), distdl.sequential_state_dict(ours)
+    gradient_of_x = distdl.gather(x.grad, P_x)
+    problems = []
+    if job.rank == 0:
+        problems += [off(one, other) for one, other in zip(leaves, expected, strict=True)]
+        problems.append(off(gradient_of_x, whole.grad, 1e-9))
+        for name, parameter in sequential.named_parameters():
+            wrong = off(gradients[name], parameter.grad, 1e-9)
+            problems.append(wrong and f"gradient of {name} {wrong}")
+        problems += [off(state[name], buffer) for name, buffer in sequential.named_buffers()]
+    assert_none([" ".join(filter(None, [str(split), *problems])) if any(problems) else ""])
+    return ours
