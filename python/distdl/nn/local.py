@@ -199,10 +199,9 @@ class Local(Layer):
         return args  # the call, of which only the module knows the signature
 
     def _distdl_look_at(self, input: tuple[object, ...]) -> bool:
-        assert self._distdl_agreement is not None
         if self._modules is not getattr(self.__dict__.get("module"), "_modules", None):
             replaced = TypeError("meets another module than it was made of; make another Local for that one")
-            return self._distdl_agreement.agree([replaced], [])
+            return self._agree([replaced], [])
         args, kwargs = cast(Call, input[0])
         own = self._modes()
         given: list[object] = [*args]
@@ -217,7 +216,7 @@ class Local(Layer):
         problem = self._misfit(args, kwargs)
         if problem is not None:
             given = [TypeError(f"cannot be passed to {type(self.module).__name__}: {problem}")]
-        return self._distdl_agreement.agree(given, self._declared_parameters(), own)
+        return self._agree(given, self._declared_parameters(), own)
 
     def _modes(self) -> str:
         """Which modules are in training, for messages."""
