@@ -264,6 +264,14 @@ class Layer(FromSequential):
         agreement = self._distdl_agreement
         return agreement is not None and agreement.requires_grad and torch.is_grad_enabled()
 
+    @property
+    def has_tangent(self) -> bool:
+        """Whether tensors or parameters of any rank have forward derivatives, as agreed on.
+
+        Autograd functions without a rule for them raise, on these ranks alone.
+        """
+        return self._distdl_agreement is not None and self._distdl_agreement.has_tangent
+
     def parameters_in_use(self) -> Sequence[torch.Tensor]:
         """The blocks of the declared parameters that this worker uses, in order, from where they live."""
         return self._transport(self._declared_parameters())

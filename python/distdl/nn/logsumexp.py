@@ -70,13 +70,13 @@ class LogSumExp:
             x: this worker's block.
             agreement: of the layer that calls.
         """
-        if has_tangent(agreement):
+        if _has_tangent(agreement):
             return self._log_softmax(x).exp()
         return _Softmax.apply(joining(x, agreement), self)
 
     def log_softmax(self, x: torch.Tensor, agreement: _core.LayerAgreement | None) -> torch.Tensor:
         """The logarithm of the softmax."""
-        if has_tangent(agreement):
+        if _has_tangent(agreement):
             return self._log_softmax(x)
         return _LogSoftmax.apply(joining(x, agreement), self)
 
@@ -85,7 +85,7 @@ class LogSumExp:
         return x - shift - log_sum
 
 
-def has_tangent(agreement: _core.LayerAgreement | None) -> bool:
+def _has_tangent(agreement: _core.LayerAgreement | None) -> bool:
     """Whether any rank's tensors have forward derivatives, which autograd functions without a rule for them refuse."""
     return agreement is not None and agreement.has_tangent
 

@@ -183,6 +183,6 @@ class DistributedScaledDotProductAttention(Dropping):
         if attn_mask is not None:
             masks = [attn_mask.reshape(*(1,) * (dims - attn_mask.dim()), *attn_mask.shape)]
         q, k, v = (x.reshape(*(1,) * (dims - x.dim()), *x.shape) for x in (query, key, value))
-        kept, differentiated = self.kept(self.dropout_p, 0, q), self.is_differentiated
-        result = self._plan(Call(q, k, v, masks, self.scale, kept, differentiated=differentiated))
+        kept = self.kept(self.dropout_p, 0, q)
+        result = self._plan(Call(q, k, v, masks, self.scale, kept, None, self.is_differentiated, self.has_tangent))
         return result.reshape(*query.shape[:-1], value.shape[-1])

@@ -77,7 +77,8 @@ class Heads:
             rows, keys = sum(g.query[-2]), k.shape[-2]
             whole = [*(sum(sizes) for sizes in g.query[:-2]), rows, keys]
             weights = call.kept(whole, [*batch, (start, stop), (0, rows), (0, keys)])
-        return self._back.recorded(attend(Operands(q, k, v, masks, self._rule(call.factor)), weights))
+        operands = Operands(q, k, v, masks, self._rule(call.factor))
+        return self._back.recorded(attend(operands, weights, call.has_tangent))
 
     def forward(self, own: Operands) -> Found:
         """The results of this worker's queries, and what is known of all queries of its heads."""

@@ -14,9 +14,9 @@ from distdl.nn.attention.scores import composed
 Context: TypeAlias = torch.autograd.function.FunctionCtx
 
 
-def attend(x: Operands, kept: torch.Tensor | None = None) -> torch.Tensor:
+def attend(x: Operands, kept: torch.Tensor | None, has_tangent: bool) -> torch.Tensor:
     """The output of attention, of the kernel where it can compute it."""
-    if kept is not None or x.q.device.type != "cpu":
+    if kept is not None or has_tangent or x.q.device.type != "cpu":
         return composed(x, kept)[0]
     output: torch.Tensor = _Flash.apply(x.q, x.k, x.v, x.rule, *x.masks)
     return output

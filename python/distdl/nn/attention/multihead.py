@@ -185,6 +185,7 @@ class DistributedMultiheadAttention(Dropping):
             self.kept(self.dropout, 0, query),
             need_weights,
             self.is_differentiated,
+            self.has_tangent,
         )
         if weights is not None:
             weights = weights.mean(1) if average_attn_weights else weights

@@ -56,6 +56,7 @@ class Call:
         further: a key and a value for each head that all queries look at as well, behind all other keys: of shape
             (H, n, E). The masks have a column for each of them.
         differentiated: whether tensors of any worker require gradients.
+        has_tangent: whether tensors of any worker have forward derivatives.
     """
 
     q: torch.Tensor
@@ -66,6 +67,7 @@ class Call:
     kept: Kept | None = None
     further: tuple[torch.Tensor, torch.Tensor] | None = None
     differentiated: bool = False
+    has_tangent: bool = False
 
     @property
     def factor(self) -> float:

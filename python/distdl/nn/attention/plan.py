@@ -100,7 +100,7 @@ class Plan:
     def _gathered(self, call: Call, masks: Masks) -> torch.Tensor:
         """The results of operations that autograd records."""
         x = self._all_keys(call, masks)
-        return attend(x, self._kept(call.kept, x.k.shape[-2]))
+        return attend(x, self._kept(call.kept, x.k.shape[-2]), call.has_tangent)
 
     def weights(self, call: Call) -> tuple[torch.Tensor, torch.Tensor]:
         """The results and the weights of this worker's queries, which are nan for a query that looks at no key."""
@@ -125,7 +125,10 @@ class Plan:
 
 
 def _is_plain(call: Call) -> bool:
-    """Whether a function with derivatives of its own can compute a call. Compilers do not see its exchanges."""
-    if torch.compiler.is_compiling():
+    """Whether a function with derivatives of its own, backward ones, can compute a call.
+
+    Compilers do not see its exchanges.
+    """
+    if torch.compiler.is_compiling() or call.has_tangent:
         return False
     return call.kept is None and call.further is None and call.q.device.type == "cpu"

@@ -207,12 +207,13 @@ class Projected:
         kept: Kept | None = None,
         need_weights: bool = False,
         differentiated: bool = False,
+        has_tangent: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The results of this worker's queries, and the weights (N, H, L, S) where they are wanted."""
         q, k, v = self._projections(parameters, query, key, value)
         further = self._further(parameters, q) if self.further else None
         masks = self._masks(key_padding, None if self._leaves_out_mask else mask)
-        call = Call(q, k, v, masks, None, kept, further, differentiated)
+        call = Call(q, k, v, masks, None, kept, further, differentiated, has_tangent)
         y, weights = self.plan.weights(call) if need_weights else (self.plan(call), None)
         y = y.transpose(1, 2).reshape(y.shape[0], y.shape[2], self.embed_dim)
         y = F.linear(y, parameters[f"{self.prefix}out_proj.weight"], parameters.get(f"{self.prefix}out_proj.bias"))

@@ -190,10 +190,10 @@ class TransformerLayer(Dropping):
     ) -> torch.Tensor:
         """Let tokens attend to a memory."""
         kept = self.kept(self.dropout, 2 * number, x)
-        differentiated = self.is_differentiated
         y, _ = self._projected[number](
-            parameters, x, memory, memory, padding, mask, kept, differentiated=differentiated
-        )
+            parameters, x, memory, memory, padding, mask, kept,
+            differentiated=self.is_differentiated, has_tangent=self.has_tangent,
+        )  # fmt: skip
         return self.drop(y, self.dropout, 2 * number + 1)
 
     def feed_forward(self, x: torch.Tensor, parameters: Parameters) -> torch.Tensor:

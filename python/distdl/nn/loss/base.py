@@ -35,6 +35,7 @@ class Loss(CheckedLayer):
         reductions: the values of ``reduction``.
         integral: the arguments that need not be of floating point.
         shapes: the section of the docstring on shapes.
+        has_forward_mode: whether torch has forward derivatives of ``function``.
     """
 
     error = ValueError
@@ -45,6 +46,7 @@ class Loss(CheckedLayer):
     reductions: ClassVar[tuple[str, ...]] = ("mean", "sum", "none")
     integral: ClassVar[tuple[str, ...]] = ()
     shapes: ClassVar[str] = ""
+    has_forward_mode: ClassVar[bool] = True
     reduction: str
     axis: int | None = None  # of P_x, along which elements share a loss
 
@@ -189,6 +191,8 @@ class Loss(CheckedLayer):
 
     def compute(self, *tensors: torch.Tensor) -> torch.Tensor:
         """The loss of this rank's blocks and of all others."""
+        if self.has_tangent and not self.has_forward_mode:  # torch would raise on some ranks alone
+            raise NotImplementedError(f"{type(self).__name__}: torch has no forward-mode derivatives of this loss")
         if not self.grid.active:
             others = [zero_of(one).to(tensors[0].dtype) for one in tensors[1:] if one.requires_grad]
             mine = sum(others, tensors[0].clone())

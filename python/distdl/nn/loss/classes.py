@@ -112,6 +112,7 @@ class DistributedMultiMarginLoss(_ClassLoss):
     """By how much a class is not above all others by a margin: ``torch.nn.MultiMarginLoss`` in blocks."""
 
     function = staticmethod(F.multi_margin_loss)
+    has_forward_mode = False
     most = 2
     needs_classes = True
     p: int

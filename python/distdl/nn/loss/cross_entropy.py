@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from distdl.collective.construction import PartitionLike
 from distdl.nn.layer import Described
-from distdl.nn.logsumexp import LogSumExp, has_tangent
+from distdl.nn.logsumexp import LogSumExp
 from distdl.nn.loss.classes import Likelihood, at
 from distdl.nn.tie import joining
 
@@ -81,7 +81,7 @@ class DistributedCrossEntropyLoss(Likelihood):
         x, target = tensors
         if not target.is_floating_point():
             picked = self.picked(x, target)
-            if has_tangent(self._distdl_agreement):
+            if self.has_tangent:
                 return _of_classes(x, self, *picked)[0].squeeze(self.axis)
             return _OfClasses.apply(joining(x, self._distdl_agreement), self, *picked).squeeze(self.axis)
         wanted = target * (1 - self.label_smoothing) + self.label_smoothing / sum(self._sizes)

@@ -23,6 +23,7 @@ class DistributedCTCLoss(Loss):
 
     tensors = ("log_probs", "targets", "input_lengths", "target_lengths")
     function = staticmethod(F.ctc_loss)
+    has_forward_mode = False
     integral = ("targets", "input_lengths", "target_lengths")
     shapes = (
         "Log-probabilities ``(T, N, C)`` over P_x ``[1, p, 1]``, or ``(T, C)`` over ``[1, 1]``. Targets ``(N, S)``, or "

@@ -121,6 +121,7 @@ class DistributedMultiLabelMarginLoss(FeatureLoss):
     """By how much labels that apply are not above all others by 1: ``torch.nn.MultiLabelMarginLoss`` in blocks."""
 
     function = staticmethod(F.multilabel_margin_loss)
+    has_forward_mode = False
     integral = ("target",)
     features = "labels"
     most = 2
