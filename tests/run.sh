@@ -18,6 +18,7 @@ export MALLOC_PERTURB_=165  # glibc fills what is allocated and what is freed: w
 # Open MPI starts jobs of root, and more ranks than there are cores, only where it is told to; ranks share the cores.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_hwloc_default_binding_policy=none
+export I_MPI_PIN=off  # Intel MPI gives each rank a core of its own, and torch warns of processes that read ahead there
 export PYTHONNOUSERSITE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 
 stage() {  # stage NAME COMMAND...
