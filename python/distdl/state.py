@@ -10,7 +10,7 @@ import torch
 from distdl import operators
 from distdl.collective.construction import constructing
 from distdl.collective.grid import Grid
-from distdl.nn.declared import check_undeclared, layouts_of, ranks_of, sources_of_gradients
+from distdl.nn.declared import check_undeclared, layouts_of, name_in_state, ranks_of, sources_of_gradients
 from distdl.parameters.layout import Layout
 from distdl.structure import zero_volume_tensor
 
@@ -117,14 +117,16 @@ def sequential_gradients(model: torch.nn.Module, root: int = 0) -> dict[str, tor
         own = {name: gradient.to_dense() for name, gradient in given.items()}
         _check_root("sequential_gradients", root, everyone, layouts)
     check_undeclared("sequential_gradients", model, everyone, layouts)
-    undeclared = [name for name in parameters if name not in layouts]
+    undeclared = [name for name in parameters if name_in_state(name) not in layouts]
     sources = sources_of_gradients(own, undeclared, everyone)
     gradients = {}
     for name, parameter in parameters.items():
         if name not in sources:
             continue
         block = own.get(name, torch.zeros_like(parameter))
-        layout = layouts.get(name) or Layout(everyone.line((sources[name],)), tuple(block.shape), (None,) * block.dim())
+        layout = layouts.get(name_in_state(name)) or Layout(
+            everyone.line((sources[name],)), tuple(block.shape), (None,) * block.dim()
+        )
         if layout.grid.known:
             gradients[name] = _to_root(layout, block, root)
     return gradients if everyone.me == root else {}
@@ -191,7 +193,7 @@ def parameter_count(model: torch.nn.Module) -> int:
     """
     layouts = layouts_of(model)
     return sum(
-        math.prod(layouts[name].shape) if name in layouts else parameter.numel()
+        math.prod(layouts[name_in_state(name)].shape) if name_in_state(name) in layouts else parameter.numel()
         for name, parameter in model.named_parameters()
     )
 

@@ -20,9 +20,11 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
 )
+from torch.autograd.function import _SingleLevelFunction
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils.checkpoint import CheckpointFunction, _checkpoint_hook
 
 Function = Callable[..., object]
 Arguments = tuple[Any, ...]
@@ -64,8 +66,9 @@ class Node:
         results: the same of what it returns.
         path: the name of the module in which the call stands.
         source: the line of the program in which the call stands.
-        parameters: those of a layer, by their names in it.
         records_gradients: whether the call does not stand in ``torch.no_grad()``.
+        checkpoint: the number of the activation checkpoint in which the call stands; 0 for none.
+        parameters: those of a layer, by their names in it.
     """
 
     target: Target
@@ -76,6 +79,7 @@ class Node:
     path: str
     source: str
     records_gradients: bool
+    checkpoint: int = 0
     parameters: Mapping[str, Value] = field(default_factory=dict)
 
     @property
@@ -139,6 +143,8 @@ class Recorder(TorchFunctionMode):
         self._parts: dict[int, Arguments] = {}
         self._stale: set[int] = set()
         self._within = False
+        self._checkpoints: dict[object, int] = {}
+        self._checkpoint = 0
         self.recording = Recording([self._new(one) for one in inputs])
 
     def _new(self, tensor: torch.Tensor, name: str = "", constant: torch.Tensor | None = None) -> Value:
@@ -222,6 +228,10 @@ class Recorder(TorchFunctionMode):
         written = [one for one in tensors if id(one) in versions and versions[id(one)] != _version_of(one)]
         if not written and all(id(one) in versions for one in tensors):
             return result  # an argument as it is
+        if key in _TAKES_APART:
+            for take, (part, *one) in _parts_of(key, args, kwargs, tensors):
+                self._note(take, take.__name__, self._given(tuple(one), {}), self._new(part))
+            return result
         before = self._given(args, kwargs)
         after = tree_map_only(torch.Tensor, self._new, results)
         self._note(target, key, before, after)
@@ -235,7 +245,9 @@ class Recorder(TorchFunctionMode):
         path = self._path[-1] if self._path else ""
         own = dict(target.named_parameters()) if isinstance(target, torch.nn.Module) else {}
         parameters = {name: self._value(one) for name, one in own.items()}
-        node = Node(target, key, *given, after, path, _line(), torch.is_grad_enabled(), parameters)
+        node = Node(
+            target, key, *given, after, path, _line(), torch.is_grad_enabled(), self._current_checkpoint(), parameters
+        )
         self.recording.nodes.append(node)
 
     def _write_through(self, tensor: torch.Tensor) -> None:
@@ -252,9 +264,16 @@ class Recorder(TorchFunctionMode):
             else:
                 self._stale.add(id(one))
 
+    def _current_checkpoint(self) -> int:
+        """The number of the checkpoint around this call. One that is not reentrant is known by its hooks."""
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        if hooks is None or not hooks[0].__qualname__.startswith(_checkpoint_hook.__name__):
+            return self._checkpoint
+        return self._checkpoints.setdefault(hooks[0], len(self._checkpoints) + 1)
+
     @contextlib.contextmanager
     def around_modules(self) -> Iterator[None]:
-        """Let the modules that are layers be written down as a whole."""
+        """Let layers and functions with a derivative of their own be written down as a whole."""
         call = torch.nn.Module.__call__
 
         def recorded(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
@@ -267,16 +286,54 @@ class Recorder(TorchFunctionMode):
             finally:
                 self._path.pop()
 
+        def applied(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> object:
+            own = super(_SingleLevelFunction, function).apply
+            if self._within:
+                return own(*args, **kwargs)
+            if function is CheckpointFunction:
+                run, _, *given = args
+                return self._reentrant(run, given)
+            return self._call(own, function.__name__, function.apply, args, kwargs)
+
         torch.nn.Module.__call__ = recorded
+        # Where Function.apply ends, so that functions are seen which the model has kept as `Function.apply`.
+        _SingleLevelFunction.apply = classmethod(applied)
         try:
             yield
         finally:
             torch.nn.Module.__call__ = call
+            del _SingleLevelFunction.apply
+
+    def _reentrant(self, run: Function, args: Sequence[object]) -> object:
+        """What a reentrant checkpoint calls, with derivatives."""
+        before, self._checkpoint = self._checkpoint, self._checkpoints.setdefault(object(), len(self._checkpoints) + 1)
+        try:
+            return run(*args)
+        finally:
+            self._checkpoint = before
 
 
 _ASKS = {"requires_grad", "is_leaf", "grad_fn", "grad"}
 """What asks something of a tensor and gives none."""
 _WRITES = {"setitem"}
+_TAKES_APART = {"chunk", "split", "split_with_sizes", "tensor_split", "unbind"}
+"""What becomes a node for each part, so that each of them has its own blocks."""
+
+
+def _parts_of(
+    key: str, args: Arguments, kwargs: Mapping[str, Any], parts: Sequence[torch.Tensor]
+) -> Iterator[tuple[Function, Arguments]]:
+    """What takes each part by itself; its arguments are behind the part."""
+    x, *rest = args
+    position = 0 if key == "unbind" else 1
+    dim = (rest[position] if len(rest) > position else kwargs.get("dim", 0)) % x.dim()
+    start = 0
+    for i, one in enumerate(parts):
+        if key == "unbind":
+            yield torch.select, (one, x, dim, i)
+        else:
+            yield torch.narrow, (one, x, dim, start, one.shape[dim])
+            start += one.shape[dim]
 
 
 def key_of(function: Function) -> str:

@@ -37,6 +37,9 @@ def applied(node: Node, workers: Workers | None) -> Run:
     with parameter_layout("replicated"):
         layer = make(workers.grid, **options)
     layer.train(module.training)
+    for one in layer.modules():
+        if isinstance(one, Layer):
+            one.first_values = None  # habits are noticed in calls of the whole model
     return Applied(layer, node)
 
 

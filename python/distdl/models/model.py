@@ -165,7 +165,7 @@ class DistributedModel(Local):
         made: dict[str, object] = {
             "_programs": {},
             "program": None,
-            "_parameters_in_program": [],
+            "_held": [],
             "_distdl_is_setup": False,
         }
         return self.__dict__ | made
@@ -204,7 +204,10 @@ class DistributedModel(Local):
             if len(self._programs) > _MOST_PROGRAMS:
                 del self._programs[next(iter(self._programs))]
         self.program = self._programs[key]
-        self._parameters_in_program = [self.module.get_parameter(name) for name in self.program.parameters]
+        self._held = []
+        for name in self.program.parameters:
+            path, _, leaf = name.rpartition(".")
+            self._held.append((torch.nn.Module.get_submodule(self, path)._parameters, leaf))
         self._transport = ParameterTransport([self.layouts[name] for name in self.program.parameters])
 
     @staticmethod
@@ -238,7 +241,8 @@ class DistributedModel(Local):
         assert self.program is not None
         tensors = [one for one in tree_flatten(call)[0] if isinstance(one, torch.Tensor)]
         key = self._drawn_key() if self.program.is_random and not self.as_sequential else None
-        return self.program(tensors, self._transport(self._parameters_in_program), key)
+        parameters = [held[leaf] for held, leaf in self._held]  # compiled programs put others in their places
+        return self.program(tensors, self._transport(parameters), key)
 
     def _drawn_key(self) -> int:
         """A number from torch's default generator on every rank, of which that of worker 0 counts."""

@@ -14,10 +14,8 @@ from distdl.models.moving import Move, Need
 from distdl.models.operation import Run
 from distdl.models.placement import Blocks, Placement
 from distdl.models.planning import Plan, Planned
+from distdl.models.steps import Step, checkpointed, forgetting, run_through
 from distdl.nn.masks import key_of_part
-
-Step = tuple[Run, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-"""What runs, the numbers of its inputs, of its outputs, and of what nobody uses any more afterwards."""
 
 
 class Program:
@@ -35,7 +33,8 @@ class Program:
         self.plan = plan
         self._like, recording = plan.base, plan.recording
         self._moves: dict[tuple[Value, Need], int] = {}
-        self._steps: list[Step] = []
+        self.steps: list[Step] = []
+        self._checkpoint = 0
         self._count = 0
         self._slots: dict[Value, int] = {}
         self.inputs = [self._slot(one) for one in recording.inputs]
@@ -55,11 +54,14 @@ class Program:
                 self._provide(one, buffers)
         self._keys: list[int] = []
         for step in plan.steps:
+            self._checkpoint = step.node.checkpoint
             self._append(step, buffers)
+        self._checkpoint = 0
         self._written = [(self._everywhere(one), buffers[name]) for name, one in recording.written.items()]
         self.places = {one: self._owned(one) for one in results if isinstance(one, Value)}
         self._results = [(self._slots[one], None) if isinstance(one, Value) else (None, one) for one in results]
-        self._forget_early()
+        kept = {slot for slot, _ in self._results if slot is not None} | {slot for slot, _ in self._written}
+        self.steps = forgetting(checkpointed(self.steps, kept), kept)
 
     def _slot(self, value: Value) -> int:
         if value not in self._slots:
@@ -81,11 +83,14 @@ class Program:
             self.parameters.append(value.name)
             self._given.append(slot)
 
+    def _step(self, run: Run, reads: tuple[int, ...], writes: tuple[int, ...]) -> None:
+        self.steps.append(Step(run, reads, writes, checkpoint=self._checkpoint))
+
     def _bring(self, value: Value, source: Placement, wanted: Blocks) -> None:
         """Bring a value from where it is to other blocks."""
         slot = self._slots[value]
         need = Need(wanted.ranks, tuple(range(len(value.shape))), wanted.intervals)
-        self._steps.append((Move("distribute", source, need, value.shape, self._like), (slot,), (slot,), ()))
+        self._step(Move("distribute", source, need, value.shape, self._like), (slot,), (slot,))
 
     def _owned(self, value: Value) -> Blocks:
         """Where a result is. Of copies the first worker's counts, so that each element is in one block."""
@@ -103,7 +108,7 @@ class Program:
         if isinstance(place, Blocks):
             need = Need(like.ranks, (None,), (((0, 1),) * like.size,))
             bring = Move("distribute", place, need, value.shape, like)
-        self._steps.append((bring, (self._slots[value],), (slot,), ()))
+        self._step(bring, (self._slots[value],), (slot,))
         return slot
 
     def _append(self, step: Planned, buffers: Mapping[str, torch.Tensor]) -> None:
@@ -116,7 +121,7 @@ class Program:
                 if key not in self._moves:
                     self._moves[key] = self._new()
                     move = Move(f"distribute({node.key})", source, need, value.shape, self._like)
-                    self._steps.append((move, (slot,), (self._moves[key],), ()))
+                    self._step(move, (slot,), (self._moves[key],))
                 slot = self._moves[key]
             inputs.append(slot)
         if step.operation.draw is not None:
@@ -124,18 +129,7 @@ class Program:
             inputs.insert(0, self._keys[-1])
         outputs = tuple(self._slot(one) for one in node.outputs)
         places = [self.plan.placement(one) for one in node.outputs]
-        self._steps.append((computing(step, places, self._like, buffers), tuple(inputs), outputs, ()))
-
-    def _forget_early(self) -> None:
-        """Note behind which step each value is used no more."""
-        kept = {slot for slot, _ in self._results if slot is not None} | {slot for slot, _ in self._written}
-        steps, seen = [], set(kept)
-        for run, inputs, outputs, _ in reversed(self._steps):
-            last = tuple(slot for slot in dict.fromkeys((*inputs, *outputs)) if slot not in seen)
-            seen.update(last)
-            seen.difference_update(set(outputs) - set(inputs) - kept)
-            steps.append((run, inputs, outputs, last))
-        self._steps = steps[::-1]
+        self._step(computing(step, places, self._like, buffers), tuple(inputs), outputs)
 
     @property
     def is_random(self) -> bool:
@@ -160,15 +154,7 @@ class Program:
             values[slot] = one
         for number, slot in enumerate(self._keys):
             values[slot] = None if key is None else key_of_part(key, number)
-        for run, reads, writes, last in self._steps:
-            result = run(*[values[slot] for slot in reads])
-            if len(writes) == 1:
-                values[writes[0]] = result
-            else:
-                for slot, one in zip(writes, cast(list[object], result), strict=True):
-                    values[slot] = one
-            for slot in last:
-                values[slot] = None
+        run_through(self.steps, values)
         for slot, buffer in self._written:
             if values[slot] is not buffer and self._like.active:
                 buffer.copy_(cast(torch.Tensor, values[slot]))

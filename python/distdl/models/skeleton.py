@@ -9,8 +9,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils.flop_counter import FlopCounterMode
 
-from distdl.models.capture import Recorder, Recording, Value
+from distdl.models.capture import Node, Recorder, Recording, Value
+from distdl.models.table import calling
+from distdl.nn.compiled.dispatched import autograd_again
 
 
 class Skeleton:
@@ -91,6 +94,18 @@ class Skeleton:
                 vars(module)["_buffers"].update(buffers)
         return recording
 
+    def operations_of(self, node: Node) -> float:
+        """How many floating-point operations a node takes, forward, as torch counts them."""
+        call = node.target
+        if isinstance(call, torch.nn.Module):
+            module = call
+            call = lambda *args, **more: torch.func.functional_call(module, given, args, more)  # noqa: E731
+        with self._mode, torch.no_grad(), FlopCounterMode(display=False) as counter:
+            tensors = [torch.empty(one.shape, dtype=one.dtype, device=self.device) for one in node.inputs]
+            given = dict(zip(node.parameters, tensors[len(node.arguments) :], strict=True))
+            calling(node, call)(*tensors[: len(node.arguments)])
+        return float(counter.get_total_flops())
+
     def _recorded(
         self, call: object, inputs: Sequence[torch.Tensor], key_of_layer: Callable[[torch.nn.Module], str]
     ) -> Recording:
@@ -102,8 +117,8 @@ class Skeleton:
         recorder = Recorder(self.model, inputs, self._names, key_of_layer)
         # Layers are set up without functions that look at calls, as this recorder does.
         with (
-            torch._C._EnableTorchFunction(), torch.inference_mode(False), torch.enable_grad(), self._mode,
-            recorder.around_modules(),
+            torch._C._EnableTorchFunction(), torch.inference_mode(False), autograd_again(), torch.enable_grad(),
+            self._mode, recorder.around_modules(),
         ):  # fmt: skip
             with recorder:
                 results = self.model(*args, **kwargs)

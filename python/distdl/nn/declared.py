@@ -17,11 +17,19 @@ from distdl.parameters.layout import Layout
 def layouts_of(model: torch.nn.Module) -> dict[str, Layout]:
     """The layouts of all parameters and buffers that live in blocks, by their names in the model's state_dict."""
     return {
-        f"{prefix}.{name}" if prefix else name: layout
+        name_in_state(f"{prefix}.{name}" if prefix else name): layout
         for prefix, module in model.named_modules(remove_duplicate=False)
         if isinstance(module, Module)
         for name, layout in module.layouts.items()
     }
+
+
+def name_in_state(name: str) -> str:
+    """The name in a state_dict of what has a name in ``named_parameters()``.
+
+    Wrappers of ``torch.distributed.algorithms`` for activation checkpoints leave their own name out of the state.
+    """
+    return name.replace("_checkpoint_wrapped_module.", "")
 
 
 def ranks_of(layouts: Iterable[Layout]) -> Grid:
@@ -40,7 +48,8 @@ def check_undeclared(what: str, model: torch.nn.Module, everyone: Grid, layouts:
     A tensor of one of torch's modules counts as whole if its shape is the same on all ranks. A tensor of a module over
     partitions must have the same values, too: if it is a block, the module has to declare it.
     """
-    ours = [prefix for prefix, module in model.named_modules(remove_duplicate=False) if isinstance(module, Module)]
+    named = model.named_modules(remove_duplicate=False)
+    ours = [name_in_state(f"{prefix}.")[:-1] for prefix, module in named if isinstance(module, Module)]
 
     def seen() -> bytes:
         found = {}
