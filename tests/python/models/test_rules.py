@@ -66,6 +66,10 @@ SHAPES = {
     "chunk": (lambda x: torch.chunk(x, 3, 2), IMAGE),
     "split": (lambda x: x.split([1, 5], -2), IMAGE),
     "unbind": (lambda x: x.unbind(1), IMAGE),
+    "chunk of rows in uneven parts": (lambda x: [one * 2 for one in x.chunk(4, dim=2)], IMAGE),
+    "split of columns by name": (lambda x: torch.split(x, split_size_or_sections=2, dim=-1), IMAGE),
+    "tensor_split": (lambda x: torch.tensor_split(x, (1, 1, 4), 2), IMAGE),
+    "unbind of the last": (lambda x: x.unbind(dim=-1)[1:4], IMAGE),
     "reshape": (lambda x: x.reshape(2, 2, 2, 3, 10), IMAGE),
     "flatten": (lambda x: x.flatten(1), IMAGE),
     "permute": (lambda x: x.permute(0, 2, 3, 1), IMAGE),
@@ -246,7 +250,21 @@ LAYERS = {
     "embedding": (lambda x: F.embedding(x.argmax(-1), numbers(5, 3)), IMAGE),
 }  # fmt: skip
 
-CASES = SHAPES | PARTS | SUMS | PRODUCTS | ATTENTION | LAYERS
+RECURRENT = {
+    "LSTM": (layer(lambda: torch.nn.LSTM(8, 3, num_layers=2, batch_first=True)), TOKENS),
+    "LSTM in both directions": (layer(lambda: torch.nn.LSTM(8, 3, bidirectional=True, proj_size=2)), TOKENS),
+    "LSTM of one sequence": (layer(lambda: torch.nn.LSTM(8, 3)), (5, 8)),
+    "GRU with a state": (
+        layer(lambda: torch.nn.GRU(8, 3), lambda gru, x: gru(x, x[:1, :, :3].contiguous())), TOKENS),
+    "RNN": (layer(lambda: torch.nn.RNN(8, 3, nonlinearity="relu", bias=False)), TOKENS),
+    "RNN of one sequence in a batch": (layer(lambda: torch.nn.RNN(8, 3, batch_first=True)), (1, 5, 8)),
+    "LSTMCell": (
+        layer(lambda: torch.nn.LSTMCell(8, 3), lambda cell, x: cell(x[:, 1], cell(x[:, 0]))), TOKENS),
+    "GRUCell": (layer(lambda: torch.nn.GRUCell(8, 3), lambda cell, x: cell(x[:, 1], cell(x[:, 0]))), TOKENS),
+    "RNNCell": (layer(lambda: torch.nn.RNNCell(8, 3), lambda cell, x: cell(x[0], cell(x[1]))), TOKENS),
+}  # fmt: skip
+
+CASES = SHAPES | PARTS | SUMS | PRODUCTS | ATTENTION | LAYERS | RECURRENT
 
 
 def splits(dims):

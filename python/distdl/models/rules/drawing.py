@@ -96,8 +96,8 @@ def bernoulli(node: Node) -> Operation:
 
 
 @rule("binomial", "cauchy", "fractional_max_pool2d", "fractional_max_pool2d_with_indices", "fractional_max_pool3d",
-      "fractional_max_pool3d_with_indices", "geometric", "gru", "gumbel_softmax", "log_normal", "lstm",
-      "multi_head_attention_forward", "multinomial", "poisson", "random", "rnn_relu", "rnn_tanh")  # fmt: skip
+      "fractional_max_pool3d_with_indices", "geometric", "gumbel_softmax", "log_normal",
+      "multi_head_attention_forward", "multinomial", "poisson", "random")  # fmt: skip
 def refused(node: Node) -> Operation:
     """What draws random numbers, or may draw them, in another way."""
     raise NoRuleError(f"no rule for the random numbers of {node.key}")

@@ -216,17 +216,6 @@ def channel_shuffle(node: Node) -> Operation:
     return local(node, [same(n, but=[1])], [1])
 
 
-@rule("chunk", "split", "tensor_split", "unbind", "split_with_sizes")
-def split(node: Node) -> Operation:
-    """Any dimension but that along which it is taken apart."""
-    shape = node.inputs[0].shape
-    dim = (node.args[2 if node.key != "unbind" else 1 :] or (node.kwargs.get("dim", 0),))[0] % len(shape)
-    out = node.outputs[0].shape
-    if node.key == "unbind":
-        return local(node, [tuple(None if d == dim else Along(d if d < dim else d - 1) for d in range(len(shape)))])
-    return local(node, [same(len(shape), but=[dim])], [dim] if out else ())
-
-
 @rule("repeat", "tile", "repeat_interleave")
 def repeat(node: Node) -> Operation:
     """The dimensions that are not repeated may be split."""
