@@ -8,7 +8,7 @@ from distdl import _core, data, fft, functional, memory, nn, progress, watchdog
 from distdl.checkpoint import load, save
 from distdl.collective.comparison import HabitWarning
 from distdl.habits import Finding, check
-from distdl.models import DistributedModel, distribute, gather, report, scatter
+from distdl.models import DistributedModel, distribute, gather, plans, report, scatter
 from distdl.parameters import parameter_layout
 from distdl.partition import Partition
 from distdl.process import ending, environment, further_paths
@@ -52,6 +52,7 @@ __all__ = [
     "nn",
     "parameter_count",
     "parameter_layout",
+    "plans",
     "progress",
     "report",
     "reset_comm_stats",

@@ -1,8 +1,20 @@
 """Any PyTorch model in one call: recorded, split by rules for each operation, and run on blocks."""
 
 from distdl.models.model import DistributedModel, distribute
+from distdl.models.proposals import Proposal, Proposals, plans
 from distdl.models.report import Report, report
 from distdl.models.scattering import gather, scatter
 from distdl.models.table import rule
 
-__all__ = ["DistributedModel", "Report", "distribute", "gather", "report", "rule", "scatter"]
+__all__ = [
+    "DistributedModel",
+    "Proposal",
+    "Proposals",
+    "Report",
+    "distribute",
+    "gather",
+    "plans",
+    "report",
+    "rule",
+    "scatter",
+]

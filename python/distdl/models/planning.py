@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -17,6 +17,8 @@ from distdl.models.rules import RULES
 from distdl.models.table import calling, whole
 
 _MOST_CANDIDATES = 64
+Moved = list[tuple[Value, dict[int, int]]]
+"""Values that are brought to workers, and how many elements each rank receives of them from others."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,17 @@ class Plan:
         self.steps.append(Planned(node, operation, workers, tuple(needs), sources))
         for value, place in zip(node.outputs, self._results(node, operation, workers), strict=True):
             self.placements[value] = place
+
+    def moved(self) -> Iterator[Moved]:
+        """For each step what is brought to its workers: values, and how many elements each rank receives of them."""
+        brought: set[tuple[Value, Need]] = set()
+        for step in self.steps:
+            found: Moved = []
+            for value, need, source in zip(step.node.inputs, step.needs, step.sources, strict=True):
+                if need is not None and (value, need) not in brought:
+                    brought.add((value, need))
+                    found.append((value, received(source, need, value.shape)))
+            yield found
 
     def placement(self, value: Value) -> Placement:
         """Where a value is; parameters, buffers and constants are on each worker."""

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from distdl.models.capture import Value
 from distdl.models.model import DistributedModel
-from distdl.models.moving import received
 from distdl.models.placement import Blocks, Placement
-from distdl.models.planning import Plan, Planned
+from distdl.models.planning import Moved, Plan, Planned
 
 __all__ = ["Report", "report"]
 
@@ -113,16 +112,13 @@ def report(model: DistributedModel) -> Report:
     named = dict(model.layouts)
     sizes = {name: model.module.get_parameter(name).element_size() for name in model.program.parameters}
     parameters = sum(math.prod(named[name].shape) * size for name, size in sizes.items())
-    brought: set[object] = set()
-    return Report([_row(plan, step, brought) for step in plan.steps], parameters, plan.base.size)
+    rows = [_row(plan, step, moved) for step, moved in zip(plan.steps, plan.moved(), strict=True)]
+    return Report(rows, parameters, plan.base.size)
 
 
-def _row(plan: Plan, step: Planned, brought: set[object]) -> Row:
-    node, sent = step.node, 0
-    for value, need, source in zip(node.inputs, step.needs, step.sources, strict=True):
-        if need is not None and (value, need) not in brought:
-            brought.add((value, need))
-            sent += sum(received(source, need, value.shape).values()) * value.dtype.itemsize
+def _row(plan: Plan, step: Planned, moved: Moved) -> Row:
+    node = step.node
+    sent = sum(sum(counts.values()) * value.dtype.itemsize for value, counts in moved)
     first = plan.placement(node.outputs[0])
     return Row(
         path=node.path,

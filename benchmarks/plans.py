@@ -1,0 +1,79 @@
+"""Compares the time that distdl.plans estimates for ways to split three models with the time that they take.
+
+mpiexec -n 2 python -m mpi4py benchmarks/plans.py
+
+Of the proposals for each model ten are timed, from the fastest to the slowest in equal steps; the agreement of both
+orders is Spearman's rank correlation. Needs torchvision and MONAI, as benchmarks/models.py says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from scipy.stats import spearmanr
+from torch.utils._pytree import tree_leaves
+from tqdm import tqdm
+from zoo import nets, vision
+
+import distdl
+
+COUNT = 10  # of the proposals that are timed
+
+MODELS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
+    "ResNet-18": (vision.resnet18, (4, 3, 128, 128)),
+    "3-d UNet": (lambda: nets.BasicUNet(3, 1, 2, (8, 8, 16, 32, 64, 8)), (2, 1, 32, 32, 32)),
+    "transformer": (
+        lambda: torch.nn.TransformerEncoder(
+            torch.nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0, batch_first=True), 4, enable_nested_tensor=False
+        ),
+        (4, 128, 128),
+    ),
+}
+
+
+def measured(model: torch.nn.Module, proposal: distdl.models.Proposal, shape: tuple[int, ...], repeats: int) -> float:
+    """The median time of a step of training, of the slowest rank."""
+    ours = distdl.distribute(model, proposal.P_x, plan=proposal.plan)
+    inside = proposal.P_x.active
+    x = torch.randn([one.stop - one.start for one in proposal.P_x.slices(shape)]) if inside else torch.zeros(0)
+    taken = []
+    world = distdl.Partition()
+    for _ in range(repeats + 1):
+        world.allreduce_data([0.0])
+        start = time.perf_counter()
+        leaves = [one for one in tree_leaves(ours(x)) if isinstance(one, torch.Tensor)]
+        torch.stack([one.sum() for one in leaves]).sum().backward()
+        taken.append(max(world.allgather_data([time.perf_counter() - start]))[0])
+    return float(statistics.median(taken[1:]))
+
+
+def main() -> None:
+    """Print a table for each model."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", default="", help="a part of the model's name")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    world = distdl.Partition()
+    for name, (make, shape) in MODELS.items():
+        if given.only not in name:
+            continue
+        torch.manual_seed(0)
+        model = make()
+        found = distdl.plans(model, world, shape, most=1000)
+        picked = [found[i * (len(found) - 1) // (COUNT - 1)] for i in range(COUNT)] if len(found) > COUNT else found
+        shown = tqdm(picked, desc=name, disable=world.rank != 0, leave=False)
+        rows = [(one.seconds, measured(model, one, shape, given.repeats), str(one)) for one in shown]
+        if world.rank == 0:
+            correlation = spearmanr([row[0] for row in rows], [row[1] for row in rows]).statistic
+            print(f"{name}, {list(shape)}, {world.size} ranks: rank correlation {correlation:.2f}")
+            for estimate, taken, text in rows:
+                print(f"  estimated {estimate * 1e3:8.1f} ms, measured {taken * 1e3:8.1f} ms  {text}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""What a plan costs, estimated: memory, bytes that travel, and time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from distdl.models.capture import Node, Value
+from distdl.models.machine import Figures
+from distdl.models.placement import Blocks, Placement
+from distdl.models.planning import Plan, Planned
+
+VIEWS = frozenset(
+    ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "t", "T", "mT",
+     "expand", "getitem", "select", "narrow", "detach", "contiguous", "Flatten", "movedim")
+)  # fmt: skip
+"""Operations that show memory which is there."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of a step of training, forward and backward.
+
+    Attributes:
+        memory: bytes of the rank that holds most: blocks of all results, parameters and their gradients.
+        sent: bytes that travel, of all ranks.
+        seconds: of the step.
+    """
+
+    memory: int
+    sent: int
+    seconds: float
+
+
+def cost(plan: Plan, figures: Figures, work: Mapping[Node, float]) -> Cost:
+    """What a step of training costs by this plan.
+
+    Args:
+        figures: of the machine, for the workers of the plan.
+        work: the floating-point operations of each node, forward.
+    """
+    ranks = plan.base.size
+    parameters = sum(_bytes(one) for one in _parameters(plan))
+    held = dict.fromkeys(plan.base.ranks, 2 * parameters)  # and as many of gradients
+    away = parameters * (ranks - 1) // ranks
+    sent = 2 * away * ranks
+    seconds = 2 * figures.transfer(away)
+    for step, moved in zip(plan.steps, plan.moved(), strict=True):
+        for value, counts in moved:
+            size = value.dtype.itemsize
+            sent += 2 * sum(counts.values()) * size
+            seconds += 2 * figures.transfer(max(counts.values(), default=0) * size)
+            _hold(held, {rank: count * size for rank, count in counts.items()})
+        halo, exchanges = _within(step)
+        sent += 2 * halo * len(_workers(step, plan))
+        seconds += 2 * exchanges * figures.latency + 2 * halo / figures.bandwidth
+        seconds += _computing(step, plan, figures, work[step.node])
+        if step.node.key not in VIEWS:
+            for one in step.node.outputs:
+                _hold(held, _of_ranks(one, plan.placement(one), plan))
+    return Cost(max(held.values()), sent, seconds)
+
+
+def _computing(step: Planned, plan: Plan, figures: Figures, work: float) -> float:
+    workers, node = step.workers, step.node
+    if isinstance(workers, Blocks):
+        share = workers.largest() / max(1, math.prod(workers.shape))
+        busy = sum(1 for rank in workers.ranks if 0 not in workers.local_shape(rank))
+    else:
+        share, busy = 1.0, plan.base.size
+    touched = sum(_bytes(one) for one in (*node.arguments, *node.outputs)) if node.key not in VIEWS else 0
+    seconds = figures.call + figures.speeds["bytes"].seconds(touched * share, busy, figures.ranks)
+    return seconds + figures.speeds[_kind(node)].seconds(work * share, busy, figures.ranks)
+
+
+def _kind(node: Node) -> str:
+    """The kind of speed that counts for a node's floating-point operations."""
+    key = node.key.lower().replace("_", "").replace("transpose", "")
+    if not key.startswith("conv"):
+        return "product"
+    weight = next((one for one in node.inputs[1:]), None)
+    return key if weight is None or weight.shape[1] > 1 else key.replace("conv", "depthwise")
+
+
+def _within(step: Planned) -> tuple[int, int]:
+    """What a worker receives within a layer, in bytes, and in how many exchanges: halos, and sums of moments."""
+    node, workers = step.node, step.workers
+    if not isinstance(workers, Blocks) or not isinstance(node.target, torch.nn.Module):
+        return 0, 0
+    split = [d for d, p in enumerate(workers.splits) if p > 1]
+    kernel = getattr(node.module, "kernel_size", None)
+    if kernel is None:
+        return 0, bool(split) if "Norm" in node.key and "Layer" not in node.key else 0
+    x = node.arguments[0]
+    first = len(x.shape) - int(node.key[-2])
+    of_block = [max(sizes) for sizes in workers.cuts]
+    halo = 0
+    for d in split:
+        if d >= first:
+            size = kernel if isinstance(kernel, int) else kernel[d - first]
+            halo += (size - 1) * math.prod(n for e, n in enumerate(of_block) if e != d)
+    return halo * x.dtype.itemsize, sum(d >= first for d in split)
+
+
+def _parameters(plan: Plan) -> Iterable[Value]:
+    given = dict.fromkeys(one for step in plan.steps for one in step.node.inputs)
+    return [one for one in given if one.name and one.is_differentiable]
+
+
+def _workers(step: Planned, plan: Plan) -> tuple[int, ...]:
+    return step.workers.ranks if isinstance(step.workers, Blocks) else plan.base.ranks
+
+
+def _of_ranks(value: Value, place: Placement, plan: Plan) -> dict[int, int]:
+    if isinstance(place, Blocks):
+        return {rank: math.prod(place.local_shape(rank)) * value.dtype.itemsize for rank in place.ranks}
+    return dict.fromkeys(plan.base.ranks, _bytes(value))
+
+
+def _hold(held: dict[int, int], more: Mapping[int, int]) -> None:
+    for rank, count in more.items():
+        held[rank] = held.get(rank, 0) + count
+
+
+def _bytes(value: Value) -> int:
+    return math.prod(value.shape) * value.dtype.itemsize

@@ -1,0 +1,156 @@
+"""What the machine that a job runs on can do: how fast its ranks compute, and how fast data travels between them."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from distdl import operators
+from distdl.collective.grid import Grid
+
+_CALLS = 3  # of each trial, of which the median counts
+
+Ones = Callable[..., torch.Tensor]
+"""Makes a tensor of ones, of the dtype and on the device that count."""
+Trial = tuple[float, Callable[[], None]]
+"""How many units it computes forward, and a step forward and backward."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast a rank computes, in units a second, in a forward and a backward pass.
+
+    Attributes:
+        alone: while the other ranks wait.
+        together: while all ranks compute.
+    """
+
+    alone: float
+    together: float
+
+    def seconds(self, units: float, busy: int, ranks: int) -> float:
+        """What so many units take, while so many of the ranks compute."""
+        if ranks == 1:
+            return units / self.alone
+        share = (busy - 1) / (ranks - 1)
+        return units * ((1 - share) / self.alone + share / self.together)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the ranks of a job can do, measured.
+
+    Attributes:
+        speeds: of floating-point operations by kind of layer, and of bytes ("bytes").
+        call: seconds of a call that computes nearly nothing, forward and backward.
+        latency: seconds of an exchange of nearly nothing.
+        bandwidth: bytes a second that each rank receives while all do.
+    """
+
+    ranks: int
+    speeds: Mapping[str, Speed] = field(default_factory=dict)
+    call: float = 0.0
+    latency: float = 0.0
+    bandwidth: float = 1.0
+
+    def transfer(self, received: float) -> float:
+        """The seconds of an exchange in which no rank receives more than so many bytes."""
+        return self.latency + received / self.bandwidth if self.ranks > 1 else 0.0
+
+
+def measured(grid: Grid, dtype: torch.dtype, device: torch.device) -> Figures:
+    """The figures of the workers of a grid, all of them equal to those of worker 0. It takes about two seconds once.
+
+    Collective over the workers.
+    """
+    key = ("figures", dtype, device)
+    if key not in grid.made:
+        with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.inference_mode(False):
+            grid.made[key] = _measured(grid.line(grid.ranks), partial(torch.ones, dtype=dtype, device=device))
+    found = grid.made[key]
+    assert isinstance(found, Figures)
+    return found
+
+
+def _measured(grid: Grid, ones: Ones) -> Figures:
+    trials = {kind: make(ones) for kind, make in _TRIALS.items()}
+    speeds = {}
+    for kind, (units, run) in trials.items():
+        together = units / _median(grid, run)
+        alone = units / _median(grid, run if grid.rank == 0 else lambda: None)
+        speeds[kind] = Speed(alone, together)
+    small = ones(16, requires_grad=True)
+    call = _median(grid, lambda: _backward(F.relu(small)), repeats=20) / 20
+    latency, bandwidth = 0.0, 1.0
+    if grid.size > 1:
+        line = grid.reshaped((grid.size, 1))
+        exchange = operators.repartition(line, grid.reshaped((1, grid.size)), preserve_batch=False)
+        latency = _median(grid, lambda: exchange(ones(1, grid.size)), repeats=20) / 20
+        large = ones(1024, 128 * grid.size)
+        sent = large.numel() * large.element_size() * (grid.size - 1) / grid.size
+        bandwidth = sent / max(_median(grid, lambda: exchange(large)) - latency, 1e-9)
+    mine = {"speeds": {kind: asdict(one) for kind, one in speeds.items()}, "call": call, "latency": latency,
+            "bandwidth": bandwidth}  # fmt: skip
+    first = json.loads(grid.gather(json.dumps(mine).encode())[0])
+    return Figures(grid.size, {kind: Speed(**one) for kind, one in first.pop("speeds").items()}, **first)
+
+
+def _median(grid: Grid, run: Callable[[], object], repeats: int = 1) -> float:
+    """The time that the slowest rank takes, after a first call."""
+    run()
+    taken = []
+    for _ in range(_CALLS):
+        grid.gather(b"")  # all begin together
+        start = time.perf_counter()
+        for _ in range(repeats):
+            run()
+        own = time.perf_counter() - start
+        taken.append(max(map(float, grid.gather(repr(own).encode()))))
+    return statistics.median(taken)
+
+
+def _backward(y: torch.Tensor) -> None:
+    y.sum().backward()
+    if y.is_cuda:
+        torch.cuda.synchronize(y.device)
+
+
+def _convolution(dims: int, groups: bool) -> Callable[[Ones], Trial]:
+    size = {1: 16384, 2: 96, 3: 24}[dims]
+    channels = 32
+
+    def make(ones: Ones) -> Trial:
+        x = ones(1, channels, *[size] * dims, requires_grad=True)
+        weight = ones(channels, 1 if groups else channels, *[3] * dims, requires_grad=True)
+        function = getattr(F, f"conv{dims}d")
+        count = channels if groups else 1
+        run = lambda: _backward(function(x, weight, padding=1, groups=count))  # noqa: E731
+        return 2.0 * x.numel() * weight[0].numel(), run
+
+    return make
+
+
+def _product(ones: Ones) -> Trial:
+    x, weight = ones(512, 512, requires_grad=True), ones(512, 512, requires_grad=True)
+    return 2.0 * 512**3, lambda: _backward(F.linear(x, weight))
+
+
+def _elements(ones: Ones) -> Trial:
+    x = ones(1 << 20, requires_grad=True)
+    return 2.0 * x.numel() * x.element_size(), lambda: _backward(F.relu(x))
+
+
+_TRIALS = {
+    "bytes": _elements,
+    "product": _product,
+    **{f"conv{dims}d": _convolution(dims, groups=False) for dims in (1, 2, 3)},
+    **{f"depthwise{dims}d": _convolution(dims, groups=True) for dims in (1, 2, 3)},
+}
+"""What is tried of each kind."""

@@ -1,0 +1,191 @@
+"""Partitions of a number of ranks for a model, by what they are estimated to cost."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from distdl.collective.comparison import gather_or_raise
+from distdl.collective.construction import PartitionLike, constructing, constructor
+from distdl.collective.grid import Grid
+from distdl.models.capture import Recording
+from distdl.models.costs import cost
+from distdl.models.machine import Figures, measured
+from distdl.models.model import key_of_layer
+from distdl.models.placement import Blocks, ways_to_split
+from distdl.models.planning import Plan
+from distdl.models.skeleton import Skeleton
+from distdl.partition import Partition
+
+__all__ = ["Proposal", "Proposals", "plans"]
+
+_MIB = 1 << 20
+_TAILS = 4  # so many places in the model are tried from which on it is split in another way
+_FIRST = 3  # so many of the best partitions are tried with them
+_DEEPEST = 3  # modules within modules
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A way to distribute a model: ``distdl.distribute(model, proposal.P_x, plan=proposal.plan)``.
+
+    Attributes:
+        P_x: how the inputs are split.
+        plan: the partitions of modules that are split in another way.
+        memory: estimated bytes of the rank that holds most in a step of training: results, parameters, gradients.
+        sent: estimated bytes that travel in a step, of all ranks.
+        seconds: estimated time of a step.
+    """
+
+    P_x: Partition
+    plan: Mapping[str, Partition]
+    memory: int
+    sent: int
+    seconds: float
+
+    def __str__(self) -> str:
+        text = str([*map(int, self.P_x.shape)])
+        for name, P in [*self.plan.items()][:1]:
+            text += f", from {name} on {[*map(int, P.shape)]}"
+        return text
+
+
+class Proposals(tuple[Proposal, ...]):
+    """Proposals, the fastest first. Printed, they are a table."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        table = [("ms a step", "MiB a rank", "MiB sent", "partition")]
+        for one in self:
+            sizes = (f"{one.memory / _MIB:.1f}", f"{one.sent / _MIB:.1f}")
+            table.append((f"{one.seconds * 1e3:.1f}", *sizes, str(one)))
+        widths = [max(len(line[i]) for line in table) for i in range(3)]
+        rows = ("  ".join([*(cell.rjust(w) for cell, w in zip(line, widths, strict=False)), line[3]]) for line in table)
+        return "\n".join(rows)
+
+
+@constructor
+def plans(
+    model: torch.nn.Module, P_world: PartitionLike, input_shape: Sequence[int] | Sequence[Sequence[int]], most: int = 10
+) -> Proposals:
+    """Ways to split a model over ranks, with what a step of training is estimated to cost, the fastest first.
+
+    All ways to split the input are tried with all ranks of P_world and with divisors of their number; the best of them
+    also with the later modules split along the batch, or on one worker. Time is estimated from figures of this machine,
+    which are measured once for P_world, in about two seconds; memory is that of all results, parameters and gradients,
+    as if a backward pass needed all of them, without what the optimizer keeps.
+
+    Args:
+        model: as for :func:`distdl.distribute`; also on the meta device, since values do not count.
+        P_world: the ranks.
+        input_shape: the shape of the whole input, or a list of those of several inputs.
+        most: so many proposals are returned at most.
+
+    Raises:
+        TypeError, ValueError: on all ranks, if an argument is not as described.
+        NotImplementedError: on all ranks, if the model cannot be distributed; the message says why.
+
+    Collective over the communicator that P_world comes from.
+    """
+    with constructing("plans", {"P_world": P_world}, {"input_shape": input_shape, "most": most}) as (grid,):
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(f"plans: the model is of type {type(model).__name__}; it has to be a torch.nn.Module")
+        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+            raise ValueError(f"plans: most={most!r}; it has to be a positive number")
+        shapes = _shapes(input_shape)
+    device = Partition.of_grid(grid, like=P_world).device
+    figures = measured(grid, _dtype_of(model), device) if grid.active else None
+    everyone = grid.constructing_ranks()
+
+    def make() -> bytes:  # by one rank, so that all have the same
+        if figures is None or grid.rank:
+            return b""
+        return json.dumps(_proposed(model, grid, shapes, figures)[:most]).encode()
+
+    found = gather_or_raise("plans", everyone, make)[everyone.ranks.index(grid.ranks[0])]
+    proposals = []
+    for splits, ways, memory, sent, seconds in json.loads(found):
+        P_x, *others = (
+            Partition.of_grid(grid.related(grid.ranks[: math.prod(one)], one), like=P_world)
+            for one in (splits, *ways.values())
+        )
+        proposals.append(Proposal(P_x, dict(zip(ways, others, strict=True)), memory, sent, seconds))
+    return Proposals(proposals)
+
+
+Ways = dict[str, list[int]]
+"""Names of modules, and into how many blocks each dimension is split there, on the first ranks."""
+
+
+def _proposed(
+    model: torch.nn.Module, grid: Grid, shapes: Sequence[Shape], figures: Figures
+) -> list[tuple[list[int], Ways, int, int, float]]:
+    """The splits of the input, those of modules, and what they cost, the fastest first."""
+    skeleton = Skeleton(model, torch.device("cpu"))
+    inputs = [(shape, _dtype_of(model)) for shape in shapes]
+    call: object = tuple(torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in inputs), {}
+    recording = skeleton.record(call, inputs, key_of_layer)
+    work = {node: skeleton.operations_of(node) for node in recording.nodes}
+
+    def costs(splits: list[int], ways: Ways) -> tuple[list[int], Ways, int, int, float]:
+        base = grid.related(grid.ranks[: math.prod(splits)], splits)
+        arrived = [Blocks.balanced(base.ranks, splits, shape) for shape in shapes]
+        asked = {name: grid.related(grid.ranks[: math.prod(one)], one) for name, one in ways.items()}
+        found = cost(Plan(recording, base, arrived, asked=asked), figures, work)
+        return splits, ways, found.memory, found.sent, found.seconds
+
+    whole = [costs(splits, {}) for splits in _splits(grid.size, shapes[0])]
+    fastest = sorted(whole, key=lambda one: one[-1])[:_FIRST]
+    changed = [costs(splits, ways) for splits, *_ in fastest for ways in _tails(splits, recording, shapes[0])]
+    return sorted(whole + changed, key=lambda one: one[-1])
+
+
+def _splits(workers: int, shape: Shape) -> Iterator[list[int]]:
+    """All ways to split an input among all ranks, and among divisors of their number."""
+    seen = set()
+    for count in range(workers, 0, -1):
+        if workers % count == 0:
+            for splits in ways_to_split(count, shape):
+                if splits not in seen:
+                    seen.add(splits)
+                    yield [*splits]
+
+
+def _tails(splits: list[int], recording: Recording, shape: Shape) -> Iterator[Ways]:
+    """The later modules along the batch, or on one worker."""
+    depth = 1
+    while depth < _DEEPEST and len(names := _names(recording, depth)) < _TAILS:
+        depth += 1
+    workers = math.prod(splits)
+    batch = [min(workers, shape[0])] + [1] * (len(shape) - 1)
+    others = [one for one in (batch, [1] * len(shape)) if one != splits]
+    for i in range(1, _TAILS):
+        for other in others:
+            yield dict.fromkeys(names[len(names) * i // _TAILS :], other)
+
+
+def _names(recording: Recording, depth: int) -> list[str]:
+    """The names of the modules so deep within the model that compute something, in the order of their calls."""
+    return list(dict.fromkeys(".".join(node.path.split(".")[:depth]) for node in recording.nodes if node.path))
+
+
+def _dtype_of(model: torch.nn.Module) -> torch.dtype:
+    return next((one.dtype for one in model.parameters()), torch.get_default_dtype())
+
+
+def _shapes(given: object) -> list[Shape]:
+    """One shape or several."""
+    several = given if isinstance(given, list | tuple) and given and not isinstance(given[0], int) else [given]
+    found = []
+    for one in several:
+        if not isinstance(one, list | tuple) or not one or not all(type(n) is int and n >= 0 for n in one):
+            raise ValueError(f"plans: input_shape={given!r}; it has to be a shape, or a list of shapes")
+        found.append(tuple(one))
+    return found

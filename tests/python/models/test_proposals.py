@@ -1,0 +1,61 @@
+"""Ways to split a model that distdl.plans proposes."""
+
+import pytest
+import torch
+
+import distdl
+from support.distributed import assert_equal_models
+from support.models import Line, Residual, Volume
+from support.ranks import job, raises_everywhere, together
+
+P_world = distdl.Partition(job)
+
+
+def of(model, shape):
+    """All proposals."""
+    return distdl.plans(model, P_world, shape, most=1000)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [(Residual, (3, 2, 8, 8)), (Line, (2, 2, 11)), (Volume, (2, 1, 6, 5, 4))],
+    ids=lambda one: str(one),
+)
+def test_every_proposal_gives_the_numbers_of_the_model(make, shape):
+    torch.manual_seed(0)
+    model = make().double()
+    found = of(model, shape)
+    kinds = {(tuple(one.P_x.shape), tuple(one.plan)): one for one in found}
+    for one in [*kinds.values()][:: max(1, len(kinds) // 8)]:
+        assert_equal_models(model, shape, [*map(int, one.P_x.shape)], plan=one.plan)
+
+
+def test_proposals_are_ordered_and_the_same_on_all_ranks():
+    with torch.device("meta"):
+        model = Residual()
+    found = of(model, (4, 2, 64, 64))
+    assert len(set(together(str([(str(one), one.memory, one.sent, one.seconds) for one in found])))) == 1
+    assert [one.seconds for one in found] == sorted(one.seconds for one in found)
+    assert len({str(one) for one in found}) == len(found)
+    assert len(str(found).splitlines()) == len(found) + 1
+    assert len(distdl.plans(model, P_world, (4, 2, 64, 64), most=2)) == min(2, len(found))
+    alone = next(one for one in found if one.P_x.size == 1 and not one.plan)
+    assert alone.sent == 0
+    results = 4 * (6 * 4 * 4 * 32 * 32 + 4 * 4 + 4 * 3)  # six of the size of the stem's, the mean, the scores
+    assert alone.memory == results + 2 * 4 * sum(one.numel() for one in model.parameters())
+    for one in found:
+        if one.P_x.size == P_world.size > 1 and not one.plan:
+            assert one.sent > 0
+            assert one.memory < alone.memory
+
+
+def test_mistakes_raise_on_all_ranks():
+    raises_everywhere(TypeError, "torch.nn.Module", lambda: distdl.plans(torch.relu, P_world, (1, 2)))
+    raises_everywhere(ValueError, "input_shape", lambda: distdl.plans(Residual(), P_world, "2x2"))
+    raises_everywhere(ValueError, "most", lambda: distdl.plans(Residual(), P_world, (1, 2, 4, 4), most=0))
+    raises_everywhere(Exception, "channels", lambda: of(Residual(), (1, 5, 4, 4)), seconds=20.0)
+    if P_world.size > 1:
+        shape = (1, 2, 4, 4 + job.rank)
+        raises_everywhere(ValueError, "different things", lambda: of(Residual(), shape))
+        model = torch.relu if job.rank else Residual()
+        raises_everywhere(TypeError, "torch.nn.Module", lambda: distdl.plans(model, P_world, (1, 2, 4, 4)))
