@@ -19,7 +19,7 @@ def of(model, shape):
 @pytest.mark.parametrize(
     ("make", "shape"),
     [(Residual, (3, 2, 8, 8)), (Line, (2, 2, 11)), (Volume, (2, 1, 6, 5, 4))],
-    ids=lambda one: str(one),
+    ids=["2d", "1d", "3d"],
 )
 def test_every_proposal_gives_the_numbers_of_the_model(make, shape):
     torch.manual_seed(0)
