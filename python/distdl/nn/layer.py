@@ -23,6 +23,7 @@ from distdl.nn.module import agreement_among
 from distdl.nn.noticed import FirstValues, notice, random_state, versions
 from distdl.nn.options import NOT_ATTRIBUTES, comparable, kind_of, split_arguments
 from distdl.nn.parametrized import problem_of_parametrizations
+from distdl.nn.subclasses import may_override, overridden
 from distdl.nn.tie import ask_for_gradients, nothing_of, recomputed, tied
 from distdl.operators.dispatch import problem_without_memory
 from distdl.parameters.layout import current_kind, cut
@@ -292,7 +293,11 @@ class Layer(FromSequential):
 
     def forward(self, *args: object, **kwargs: object) -> object:
         """Agree on the call, set up where something changed, and compute. Collective over the layer's ranks."""
-        return call_in_graph(self, args, kwargs) if _is_compiling() else self.call(*args, **kwargs)
+        if _is_compiling():
+            return call_in_graph(self, args, kwargs)
+        if kwargs or may_override(args):
+            return overridden(self.call, self._distdl_refuse, args, kwargs)
+        return self.call(*args)
 
     def call(self, *args: object, **kwargs: object) -> object:
         """As :meth:`forward`, also where a compiler traces."""
