@@ -132,6 +132,32 @@ def test_an_empty_batch_with_output_padding(P_world, dims, bias):
     assert not any(one.grad.any() for one in layer.parameters())
 
 
+@every_dimension
+@pytest.mark.parametrize("options", [(1, 1, 2), (3, 2, 2), (2, 1, 1)], ids=str)
+def test_an_empty_batch_without_outputs(P_world, dims, options):
+    """Which torch takes in every dtype; of other batches it depends on the dtype, and all are refused."""
+    kernel_size, padding, size = options
+    twin = getattr(torch.nn, f"ConvTranspose{dims}d")(2, 3, kernel_size, padding=padding)
+    P_x = grid(P_world, [1, 1, min(size, job.size), *[1] * (dims - 1)])
+    layer = getattr(dnn, f"DistributedConvTranspose{dims}d")(P_x, 2, 3, kernel_size, padding=padding)
+    x = torch.empty(0, 2, *[size] * dims)
+    y = layer(block_of(x, P_x).requires_grad_())
+    y.sum().backward()
+    assert all(together(not P_x.active or y.shape == twin(x).shape))
+    assert not any(one.grad.any() for one in layer.parameters())
+    full = torch.ones(2, 2, *[size] * dims)
+    outcomes = together(_raised(lambda: layer(block_of(full, P_x))) if P_x.active else None)
+    assert all("leave 0 outputs" in one for one in outcomes if one is not None)
+    outcomes = together(_raised(lambda: layer(block_of(x[:, :, :0], P_x))) if P_x.active else None)
+    assert all("only the batch may be" in one for one in outcomes if one is not None)
+
+
+def _raised(action):
+    with pytest.raises(RuntimeError) as raised:
+        action()
+    return str(raised.value)
+
+
 @pytest.mark.parametrize("kind", ["Conv1d", "ConvTranspose1d"])
 def test_a_copy_goes_its_own_way(P_world, kind):
     """After a call too, and with inputs of other shapes than the original's."""
