@@ -8,6 +8,7 @@ from typing import cast
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from distdl.models.buffers import Spread
 from distdl.models.capture import Value
 from distdl.models.computing import computing
 from distdl.models.moving import Move, Need
@@ -130,6 +131,8 @@ class Program:
         outputs = tuple(self._slot(one) for one in node.outputs)
         places = [self.plan.placement(one) for one in node.outputs]
         self._step(computing(step, places, self._like, buffers), tuple(inputs), outputs)
+        if Spread.is_needed(step, buffers, self._like):
+            self._step(Spread(step, buffers, self._like), (), ())
 
     @property
     def is_random(self) -> bool:

@@ -1,12 +1,14 @@
 """Which workers compute which modules, where a plan says it."""
 
+import pytest
 import torch
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
 
 import distdl
 from support.blocks import grid
 from support.distributed import assert_equal_models
 from support.models import Dense, Residual, Volume
-from support.ranks import job, raises_everywhere
+from support.ranks import job, raises_everywhere, together
 
 P_world = distdl.Partition(job)
 
@@ -36,6 +38,19 @@ def test_plans_say_which_workers_compute_a_module():
     assert_equal_models(Dense().double(), (2, 2, 8, 6), [1, 1, n, 1], plan={"": alone})
     channels = grid(P_world, [1, n, 1, 1, 1])  # in which nothing with parameters can be split
     assert_equal_models(Volume().double(), (2, 1, 6, 5, 4), [n, 1, 1, 1, 1], plan={"*": channels})
+
+
+@pytest.mark.parametrize("at", [0, -1], ids=["first", "last"])
+def test_buffers_are_those_of_all_workers_where_one_computes(at):
+    torch.manual_seed(0)
+    plan = {"norm": grid(P_world, [1, 1, 1, 1], [at % P_world.size])}
+    model = Residual().double()
+    for wrapped in (False, True):
+        if wrapped:  # norms are computed twice
+            apply_activation_checkpointing(model)
+        ours = assert_equal_models(model, (3, 2, 9, 7), [1, 1, P_world.size, 1], plan=plan)
+        found = together({name: one.tolist() for name, one in ours.module.named_buffers()})
+        assert all(one == found[0] for one in found)
 
 
 def test_plans_are_checked_on_all_ranks():

@@ -1,0 +1,57 @@
+"""Buffers that layers write, which are the same on all workers of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from distdl.collective.grid import Grid
+from distdl.models.moving import Move, Need
+from distdl.models.placement import Blocks
+from distdl.models.planning import Planned
+
+
+class Spread:
+    """Brings what the workers of a layer have written into its buffers to the other workers of the model.
+
+    Args:
+        step: a layer that fewer workers compute.
+        buffers: those of the model, by name.
+        like: a grid of the workers of the model. Constructing and calling are collective over them.
+    """
+
+    def __init__(self, step: Planned, buffers: Mapping[str, torch.Tensor], like: Grid) -> None:
+        assert isinstance(step.workers, Blocks)
+        source = step.workers.ranks[0]
+        self._is_source, self._receives = like.me == source, like.active
+        self._moves = []
+        for name in _written(step, buffers):
+            shape = buffers[name].shape
+            place = Blocks((source,), tuple((n,) for n in shape))
+            need = Need(like.ranks, (None,), (((0, 1),) * like.size,))
+            self._moves.append((buffers[name], Move("distribute", place, need, shape, like)))
+
+    @staticmethod
+    def is_needed(step: Planned, buffers: Mapping[str, torch.Tensor], like: Grid) -> bool:
+        """Whether a layer writes buffers that other workers have as well."""
+        if not isinstance(step.workers, Blocks) or set(step.workers.ranks) == set(like.ranks):
+            return False
+        return bool(_written(step, buffers))
+
+    def __call__(self) -> list[torch.Tensor]:
+        """Nothing, behind the layer."""
+        with torch.no_grad():
+            for buffer, move in self._moves:
+                found = move(buffer if self._is_source else buffer.new_zeros(0))
+                if self._receives and not self._is_source:
+                    buffer.copy_(found)
+        return []
+
+
+def _written(step: Planned, buffers: Mapping[str, torch.Tensor]) -> list[str]:
+    node = step.node
+    if not isinstance(node.target, torch.nn.Module) or not node.module.training:
+        return []
+    names = (f"{node.path}.{name}".removeprefix(".") for name, _ in node.module.named_buffers())
+    return [name for name in names if name in buffers]
