@@ -71,6 +71,6 @@ def assert_equal_models(model, shape, split, training=True, plan=None):
         for name, parameter in sequential.named_parameters():
             wrong = off(gradients[name], parameter.grad, 1e-9)
             problems.append(wrong and f"gradient of {name} {wrong}")
-        problems += [off(state[name], buffer) for name, buffer in sequential.named_buffers()]
+        problems += [off(state[name], one) for name, one in sequential.state_dict().items()]
     assert_none([" ".join(filter(None, [str(split), *problems])) if any(problems) else ""])
     return ours
