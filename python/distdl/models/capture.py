@@ -26,6 +26,9 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_flatten, tree_map_only
 from torch.utils.checkpoint import CheckpointFunction, _checkpoint_hook
 
+from distdl.models import unseen
+from distdl.models.unseen import version_of
+
 Function = Callable[..., object]
 Arguments = tuple[Any, ...]
 Options = Mapping[str, Any]
@@ -142,6 +145,9 @@ class Recorder(TorchFunctionMode):
         self._path: list[str] = []
         self._parts: dict[int, Arguments] = {}
         self._stale: set[int] = set()
+        self._versions = {id(one): version_of(one) for one in (*model.parameters(), *model.buffers())}
+        self._before: Mapping[int, int] = {}  # the versions that tensors had before a call that is being noted
+        self._around, self._autocast = unseen.saved_tensors_hook(), unseen.autocast()
         self._within = False
         self._checkpoints: dict[object, int] = {}
         self._checkpoint = 0
@@ -150,6 +156,7 @@ class Recorder(TorchFunctionMode):
     def _new(self, tensor: torch.Tensor, name: str = "", constant: torch.Tensor | None = None) -> Value:
         value = Value(len(self._alive), tuple(tensor.shape), tensor.dtype, tensor.requires_grad, name, constant)
         self._values[id(tensor)] = value
+        self._versions[id(tensor)] = version_of(tensor)
         self._alive.append(tensor)
         return value
 
@@ -159,6 +166,11 @@ class Recorder(TorchFunctionMode):
             raise NotImplementedError(
                 f"a tensor of shape {list(tensor.shape)} is used at {_line()} after another one with the same memory "
                 "was written into; write into the tensor itself"
+            )
+        if self._was_written_unseen(tensor):
+            raise NotImplementedError(
+                f"a tensor of shape {list(tensor.shape)} is used at {_line()} after a function wrote into it that "
+                "cannot be recorded"
             )
         if known is not None:
             return known
@@ -176,8 +188,14 @@ class Recorder(TorchFunctionMode):
         described: tuple[Arguments, dict[str, object]] = tree_map_only(torch.Tensor, self._value, (args, kwargs))
         return described
 
+    def _was_written_unseen(self, tensor: torch.Tensor) -> bool:
+        now = self._before.get(id(tensor), version_of(tensor))
+        return self._versions.get(id(tensor), now) != now
+
     def known(self, tensor: torch.Tensor, name: str) -> Value | None:
         """The value of a tensor of the model; None for what it was from the beginning, under this name."""
+        if id(tensor) in self._stale or self._was_written_unseen(tensor):
+            raise NotImplementedError(f"the model writes into {name} in a way that cannot be recorded; use copy_()")
         value = self._values.get(id(tensor))
         return None if value is None or (name and value.name == name) else value
 
@@ -196,8 +214,11 @@ class Recorder(TorchFunctionMode):
     def _call(self, run: Function, key: str, target: Target, args: Arguments, kwargs: dict[str, object]) -> object:
         self._within = True
         try:
+            unseen.refuse_call(key, target, args, kwargs, _line)
+            if unseen.autocast() != self._autocast:
+                raise NotImplementedError(f"{key} is called in another torch.autocast() than the model, at {_line()}")
             given = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, torch.Tensor)]
-            versions = {id(one): _version_of(one) for one in given}
+            versions = {id(one): version_of(one) for one in given}
             result = run(*args, **kwargs)
             return self._noted(key, target, args, kwargs, versions, result)
         except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
@@ -223,16 +244,20 @@ class Recorder(TorchFunctionMode):
         """
         results = args[0] if key in _WRITES else result
         tensors = [one for one in tree_flatten(results)[0] if isinstance(one, torch.Tensor)]
+        if isinstance(target, torch.nn.Module):  # a layer writes into its own buffers, and rules know it
+            self._versions.update({id(one): version_of(one) for one in target.buffers()})
         if not tensors or key in _ASKS:
             return result
-        written = [one for one in tensors if id(one) in versions and versions[id(one)] != _version_of(one)]
+        written = [one for one in tensors if id(one) in versions and versions[id(one)] != version_of(one)]
         if not written and all(id(one) in versions for one in tensors):
             return result  # an argument as it is
         if key in _TAKES_APART:
             for take, (part, *one) in _parts_of(key, args, kwargs, tensors):
                 self._note(take, take.__name__, self._given(tuple(one), {}), self._new(part))
             return result
+        self._before = versions
         before = self._given(args, kwargs)
+        self._before = {}
         after = tree_map_only(torch.Tensor, self._new, results)
         self._note(target, key, before, after)
         if key == "getitem" and torch.Tensor._is_view(result):
@@ -252,8 +277,9 @@ class Recorder(TorchFunctionMode):
 
     def _write_through(self, tensor: torch.Tensor) -> None:
         """Tensors that share memory with one that was written into have to show it, or must not be used any more."""
-        base = _base_of(tensor)
-        others = [one for one in self._alive if one is not tensor and _base_of(one) is base]
+        memory = unseen.memory_of(tensor)
+        others = [one for one in self._alive if one is not tensor and unseen.memory_of(one) == memory]
+        self._versions.update({id(one): version_of(one) for one in others})
         part = self._parts.get(id(tensor))
         for one in {id(one): one for one in others}.values():
             if part is not None and one is part[0]:
@@ -261,15 +287,23 @@ class Recorder(TorchFunctionMode):
                 self._note(torch.Tensor.__setitem__, "setitem", before, self._new(one))
                 self._write_through(one)
                 self._stale.discard(id(tensor))
+            elif unseen.is_the_same(tensor, one) and not tensor.requires_grad and not one.requires_grad:
+                before = self._given((tensor,), {})  # what detach() or data gives of it
+                self._note(torch.clone, "clone", before, self._new(one))
             else:
                 self._stale.add(id(one))
 
     def _current_checkpoint(self) -> int:
         """The number of the checkpoint around this call. One that is not reentrant is known by its hooks."""
-        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-        if hooks is None or not hooks[0].__qualname__.startswith(_checkpoint_hook.__name__):
-            return self._checkpoint
-        return self._checkpoints.setdefault(hooks[0], len(self._checkpoints) + 1)
+        hook = unseen.saved_tensors_hook()
+        name = getattr(hook, "__qualname__", "")
+        if name.startswith(_checkpoint_hook.__name__):
+            return self._checkpoints.setdefault(hook, len(self._checkpoints) + 1)
+        if hook not in (None, self._around) and not name.startswith("save_on_cpu"):
+            raise NotImplementedError(
+                f"the model changes what backward passes keep, by saved_tensors_hooks, at {_line()}"
+            )
+        return self._checkpoint
 
     @contextlib.contextmanager
     def around_modules(self) -> Iterator[None]:
@@ -313,7 +347,7 @@ class Recorder(TorchFunctionMode):
             self._checkpoint = before
 
 
-_ASKS = {"requires_grad", "is_leaf", "grad_fn", "grad"}
+_ASKS = {"requires_grad", "is_leaf", "grad"}
 """What asks something of a tensor and gives none."""
 _WRITES = {"setitem"}
 _TAKES_APART = {"chunk", "split", "split_with_sizes", "tensor_split", "unbind"}
@@ -356,16 +390,6 @@ def key_of(function: Function) -> str:
 
 _OPERATORS = {"add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "and", "or", "xor", "matmul", "div", "lshift",
               "rshift"}  # fmt: skip
-
-
-def _base_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor whose memory this one shows."""
-    return torch.Tensor._base.__get__(tensor) if torch.Tensor._is_view(tensor) else tensor
-
-
-def _version_of(tensor: torch.Tensor) -> int:
-    """How often something was written into a tensor."""
-    return torch.Tensor._version.__get__(tensor)
 
 
 def _line() -> str:

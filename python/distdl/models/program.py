@@ -46,6 +46,7 @@ class Program:
                 self._bring(one, source, wanted)
         self.parameters: list[str] = []
         self._fixed: list[tuple[int, torch.Tensor]] = []
+        self._copied: set[int] = set()
         self._given: list[int] = []
         used = dict.fromkeys(one for step in plan.steps for one in step.node.inputs)
         results, self._structure = tree_flatten(recording.results)
@@ -80,9 +81,16 @@ class Program:
             self._fixed.append((slot, value.constant))
         elif value.name in buffers:
             self._fixed.append((slot, buffers[value.name]))
+            if value.name in self.plan.recording.written and value.name not in self._of_layers():
+                self._copied.add(slot)  # backward passes look at what was there before
         else:
             self.parameters.append(value.name)
             self._given.append(slot)
+
+    def _of_layers(self) -> set[str]:
+        """The buffers into which layers write while they compute."""
+        layers = [step.node for step in self.plan.steps if isinstance(step.node.target, torch.nn.Module)]
+        return {f"{node.path}.{name}".removeprefix(".") for node in layers for name, _ in node.module.named_buffers()}
 
     def _step(self, run: Run, reads: tuple[int, ...], writes: tuple[int, ...]) -> None:
         self.steps.append(Step(run, reads, writes, checkpoint=self._checkpoint))
@@ -154,7 +162,7 @@ class Program:
         for slot, one in zip(self._given, parameters, strict=True):
             values[slot] = one
         for slot, one in self._fixed:
-            values[slot] = one
+            values[slot] = one.clone() if slot in self._copied else one
         for number, slot in enumerate(self._keys):
             values[slot] = None if key is None else key_of_part(key, number)
         run_through(self.steps, values)

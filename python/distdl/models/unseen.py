@@ -1,0 +1,88 @@
+"""What a model does to tensors that its recording would not show, and memory that tensors share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+_HOOKS = {"register_hook", "register_post_accumulate_grad_hook"}
+_ASSIGNED = {"data", "grad"}
+
+
+def refuse_call(
+    key: str, target: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any], line: Callable[[], str]
+) -> None:
+    """Refuse a call whose effect no later call of what is recorded would have.
+
+    Args:
+        key: the name of the function.
+        target: the function.
+        line: tells where the call stands.
+
+    Raises:
+        NotImplementedError: that says what to write instead.
+    """
+    name = getattr(target, "__name__", "")
+    attribute = getattr(getattr(target, "__self__", None), "__name__", "") if name in ("__get__", "__set__") else ""
+    reason = ""
+    if torch.is_inference_mode_enabled():
+        reason = f"{key} is called in torch.inference_mode(); use torch.no_grad()"
+    elif key in _HOOKS:
+        reason = f"{key} gives a tensor a hook, which would see blocks; use a torch.autograd.Function"
+    elif name == "__set__" and attribute in _ASSIGNED:
+        reason = f"the {attribute} of a tensor is replaced; use copy_()"
+    elif name == "__get__" and attribute == "grad_fn" and args[0].grad_fn is not None:
+        reason = "the model looks at the grad_fn of a tensor"
+    elif key == "backward" or (key == "grad" and attribute != "grad"):
+        reason = f"{key} computes derivatives within the model"
+    elif name.startswith("_foreach_") and name.endswith("_"):
+        reason = f"{name} writes into tensors; use _foreach functions that return others"
+    elif isinstance(into := _written(key, name, args, kwargs), torch.Tensor) and not isinstance(into, FakeTensor):
+        reason = f"{key} writes into a tensor of the model that is neither parameter nor buffer; use register_buffer()"
+    if reason:
+        raise NotImplementedError(f"{reason}, at {line()}")
+
+
+def _written(key: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
+    """The tensor into which a function of such a name writes; None for others."""
+    if kwargs.get("out") is not None:
+        return kwargs["out"]
+    in_place = name.endswith("_") and not name.endswith("__") and name != "requires_grad_"
+    augmented = name.startswith("__i") and name == f"__i{key}__"
+    return args[0] if args and (in_place or augmented or name == "__setitem__") else None
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """How often something was written into a tensor."""
+    return 0 if tensor.is_inference() else torch.Tensor._version.__get__(tensor)
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """The same for tensors that share memory."""
+    try:
+        return torch.Tensor.untyped_storage(tensor)._cdata
+    except (NotImplementedError, RuntimeError):  # of a layout without
+        return id(tensor)
+
+
+def is_the_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors that share memory show the same elements of it in the same shape."""
+
+    def place(x: torch.Tensor) -> tuple[object, ...]:
+        return x.storage_offset(), x.shape, x.stride(), x.dtype
+
+    return place(one) == place(other)
+
+
+def saved_tensors_hook() -> Callable[..., object] | None:
+    """What packs the tensors that are kept for backward passes."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return None if hooks is None else hooks[0]
+
+
+def autocast() -> list[torch.dtype | None]:
+    """The dtypes of autocast on kinds of devices; None where it is off."""
+    return [torch.get_autocast_dtype(one) if torch.is_autocast_enabled(one) else None for one in ("cpu", "cuda")]
