@@ -18,8 +18,16 @@ def twin_of(module: torch.nn.Module) -> type[Layer] | None:
     """The layer of ours that does the same as a layer of torch.nn; None for what computes something else."""
     for kind in type(module).__mro__:
         if kind in distdl.nn.SEQUENTIAL:
-            return distdl.nn.SEQUENTIAL[kind] if type(module).forward is kind.forward else None
+            return distdl.nn.SEQUENTIAL[kind] if _computes_as(type(module), kind) else None
     return None
+
+
+def _computes_as(kind: type[torch.nn.Module], known: type[torch.nn.Module]) -> bool:
+    """Whether a class has the methods of another one, but for those that run before a call."""
+    before = ("__init__", "reset_parameters", "extra_repr", "__repr__", "__setstate__")
+    own = [name for one in kind.__mro__ if one not in known.__mro__ for name in vars(one)]
+    changed = [name for name in own if callable(getattr(known, name, None)) and name not in before]
+    return all(getattr(kind, name) is getattr(known, name) for name in changed)
 
 
 def applied(node: Node, workers: Workers | None) -> Run:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import zip_longest
 from typing import Self
 
 import torch
+from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+from distdl.collective.comparison import gather_or_raise
 from distdl.collective.construction import PartitionLike, constructor, grid_of
 from distdl.collective.grid import Grid
-from distdl.models.capture import Value
+from distdl.models.capture import Recording, Value
 from distdl.models.layer import twin_of
+from distdl.models.listing import listing
 from distdl.models.placement import Blocks
 from distdl.models.planning import Plan
 from distdl.models.program import Program
@@ -232,9 +236,30 @@ class DistributedModel(Local):
         balanced = [Blocks.balanced(self.grid.ranks, self.grid.shape, shape) for shape, _ in inputs]
         among = self.grid.among(self.grid.constructors)
         with torch.random.fork_rng(devices=[]):  # the layers draw first values, which are never used
-            recording = self._skeleton.record(call, inputs, key_of_layer)
+            recording = self._recorded(call, inputs)
             plan = Plan(recording, among, balanced, self.fallback, self.as_sequential, self._asked)
             return Program(plan, arrived, dict(self.module.named_buffers(remove_duplicate=False)))
+
+    def _recorded(self, call: object, inputs: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> Recording:
+        """What the model computes, the same on all ranks: another program on one of them would not fit the others'."""
+        made: list[Recording] = []
+
+        def listed() -> bytes:
+            made.append(self._skeleton.record(call, inputs, key_of_layer))
+            return "\n".join(listing(made[0])).encode()
+
+        everyone = self.grid.constructing_ranks()
+        texts = [text.decode().split("\n") for text in gather_or_raise("distribute", everyone, listed)]
+        for rank, lines in zip(everyone.ranks, texts, strict=True):
+            if lines != texts[0]:
+                one, other = next(
+                    pair for pair in zip_longest(texts[0], lines, fillvalue="nothing") if len({*pair}) > 1
+                )
+                raise ValueError(
+                    f"distribute: the model has to be the same on all ranks; rank {everyone.ranks[0]} computes {one}, "
+                    f"and rank {rank} {other}"
+                )
+        return made[0]
 
     def compute(self, call: object) -> object:
         """Run the program of these tensors."""
@@ -257,8 +282,12 @@ class DistributedModel(Local):
 
 def key_of_layer(module: torch.nn.Module) -> str:
     """The name by which rules know a module as one operation, whatever it calls; "" if they do not."""
-    if vars(module)["_forward_hooks"] or vars(module)["_forward_pre_hooks"] or hasattr(module, "parametrizations"):
+    own = vars(module)
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    if any(own[name] for name in hooks) or hasattr(module, "parametrizations") or _has_any_global_hook():
         return ""  # there is more in the call than the layer
+    if any(callable(getattr(type(module), name, None)) for name in own):
+        return ""  # such as a forward() of its own
     if twin_of(module) is None:
         return ""
     return next((kind.__name__ for kind in type(module).__mro__ if kind.__name__ in RULES), "")

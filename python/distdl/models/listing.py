@@ -1,0 +1,42 @@
+"""A recorded computation in lines of text, which are equal for equal computations on all ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from distdl.models.capture import Node, Recording, Value
+
+_OF_A_RANK = re.compile(r" at 0x[0-9a-f]+|(?<=cuda):\d+|(?<='cuda'), index=\d+")  # addresses and devices
+
+
+def listing(recording: Recording) -> list[str]:
+    """A line for each constant and call, and for what the model returns and writes."""
+    values = {one for node in recording.nodes for one in node.inputs}
+    values |= {one for one in tree_leaves(recording.results) if isinstance(one, Value)}
+    lines = [_of_constant(one) for one in sorted(values, key=lambda one: one.number) if one.constant is not None]
+    lines += [_of_node(one) for one in recording.nodes]
+    lines += [f"the results {recording.results!r}", f"for its buffers {recording.written!r}"]
+    return [_OF_A_RANK.sub("", line).replace("\n", " ") for line in lines]
+
+
+def _of_constant(value: Value) -> str:
+    x = value.constant
+    assert x is not None
+    try:
+        values = x.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+        digest = hashlib.sha256(values.numpy().tobytes()).hexdigest()[:16]
+    except (NotImplementedError, RuntimeError, TypeError):  # no values, or not in a row
+        digest = ""
+    return f"with a tensor {value!r} of {value.dtype} that is no parameter or buffer, of digest {digest}"
+
+
+def _of_node(node: Node) -> str:
+    names = [f"{one!r}={one.name}" for one in node.inputs if one.name]
+    gradients = "" if node.records_gradients else " without gradients"
+    given = f"{node.args!r} {dict(node.kwargs)!r} {names} -> {node.results!r}"
+    options = f" of {node.module!r}" if isinstance(node.target, torch.nn.Module) else ""
+    return f"{node.key}{given}{options}{gradients} in checkpoint {node.checkpoint} in {node.path or 'the model'}"

@@ -1,0 +1,176 @@
+"""Models that do what a recording would not show: refused on all ranks, never lost."""
+
+import pytest
+import torch
+
+import distdl
+from support.blocks import grid
+from support.distributed import assert_equal_models, assert_none, noise, off
+from support.ranks import job, raises_everywhere
+
+P_world = distdl.Partition(job)
+
+
+class Model(torch.nn.Module):
+    """A layer, a parameter, a buffer and a tensor that is neither, with which a function computes."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.layer, self.weight = torch.nn.Linear(3, 3), torch.nn.Parameter(torch.ones(3))
+        self.register_buffer("mean", torch.ones(3))
+        self.plain, self.function = torch.ones(3), function
+
+    def forward(self, x):
+        return self.function(self, self.layer(x) * self.weight)
+
+
+def hooked(model, y):
+    y.register_hook(lambda gradient: 2 * gradient)
+    return y
+
+
+def shown_again(model, y):
+    y.detach().mul_(2.0)
+    return y
+
+
+def replaced(model, y):
+    y.data = 2 * y.detach()
+    return y
+
+
+def weight_written(model, y):
+    model.weight.data.mul_(0.5)
+    return y
+
+
+def buffer_written(model, y):
+    model.mean.view(3, 1)[0].add_(1.0)
+    return y
+
+
+def plain_written(model, y):
+    model.plain.add_(1.0)
+    return y * model.plain
+
+
+def several_written(model, y):
+    z = y.clone()
+    torch._foreach_mul_([z], 2.0)
+    return z
+
+
+def written_unseen(model, y):
+    z = y.clone()
+    with torch._C.DisableTorchFunction():  # as what torch.jit.script makes
+        z.mul_(2.0)
+    return z
+
+
+def kept_otherwise(model, y):
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: 2 * x):
+        return y.sin()
+
+
+def inferred(model, y):
+    with torch.inference_mode():
+        z = 2 * y
+    return y + z
+
+
+def cast(model, y):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return y @ model.layer.weight
+
+
+def derived(model, y):
+    return torch.autograd.grad(y.sin().sum(), y, create_graph=True)[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (hooked, "hook"),
+        (shown_again, "same memory"),
+        (replaced, "data of a tensor is replaced"),
+        (weight_written, "writes into weight"),
+        (buffer_written, "writes into mean"),
+        (plain_written, "neither parameter nor buffer"),
+        (several_written, "_foreach_mul_ writes"),
+        (written_unseen, "cannot be recorded"),
+        (kept_otherwise, "saved_tensors_hooks"),
+        (inferred, "inference_mode"),
+        (cast, "torch.autocast"),
+        (derived, "derivatives within"),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_what_a_recording_would_not_show_is_refused(function, words):
+    ours = distdl.distribute(Model(function), grid(P_world, [P_world.size, 1]))
+    x = torch.ones(1, 3, requires_grad=True)
+    raises_everywhere(NotImplementedError, words, lambda: ours(x), seconds=20.0)
+
+
+def hooked_layer():
+    layer = torch.nn.Linear(3, 3)
+    layer.register_full_backward_pre_hook(lambda layer, gradients: tuple(2 * one for one in gradients))
+    return torch.nn.Sequential(torch.nn.Linear(3, 3), layer)
+
+
+def test_hooks_of_layers_on_gradients_are_refused():
+    ours = distdl.distribute(hooked_layer(), grid(P_world, [P_world.size, 1]))
+    raises_everywhere(NotImplementedError, "grad_fn|Backward", lambda: ours(torch.ones(1, 3)), seconds=20.0)
+
+
+class Scaled(torch.nn.Conv1d):
+    """Changes a method behind forward()."""
+
+    def _conv_forward(self, input, weight, bias):
+        return super()._conv_forward(input, 3 * weight, bias)
+
+
+def test_layers_with_other_methods_compute_as_these_say():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(Scaled(2, 2, 1), torch.nn.Conv1d(2, 2, 1)).double()
+    model[1].forward = torch.sin
+    for size in (P_world.size, 1):
+        assert_equal_models(model[:1], (2, 2, 4), [1, 1, size])
+        ours = distdl.distribute(model, grid(P_world, [1, 1, size]))
+        x = distdl.scatter(noise((2, 2, 4)), ours.P_x)
+        y = distdl.gather(ours(x), ours.output_partition)
+        assert_none([off(y, model[0](noise((2, 2, 4))).sin())])
+
+
+class Differing(torch.nn.Module):
+    """Another model on the last rank."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind if job.rank == P_world.size - 1 else ""
+        self.plain = torch.full((3,), float(self.kind == "constant"))
+
+    def forward(self, x):
+        if self.kind == "error":
+            raise KeyError("only here")
+        return {"steps": x.cumsum(0), "number": 3.0 * x}.get(self.kind, 2.0 * x) * self.plain
+
+
+@pytest.mark.parametrize("kind", ["steps", "number", "constant", "error"])
+def test_a_model_that_differs_on_one_rank_raises_on_all(kind):
+    ours = distdl.distribute(Differing(kind), grid(P_world, [P_world.size, 1]))
+    call = lambda: ours(torch.ones(1, 3))  # noqa: E731
+    if kind == "error":
+        raises_everywhere(RuntimeError, "only here", call, seconds=20.0)
+    elif P_world.size > 1:
+        raises_everywhere(ValueError, "same on all ranks", call, seconds=20.0)
+
+
+def averaged(model, y):
+    model.mean.data.mul_(0.9).add_(0.1 * y.detach().mean(0))
+    return y * model.mean
+
+
+def test_buffers_are_written_through_their_data():
+    torch.manual_seed(0)
+    for split in ([P_world.size, 1], [1, P_world.size]):
+        assert_equal_models(Model(averaged).double(), (4, 3), split)
