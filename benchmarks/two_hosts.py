@@ -28,6 +28,7 @@ TUN = Path("/dev/net/tun")
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000  # linux/if_tun.h
 LARGEST_PACKET = 65000  # as network cards take them that cut them up by themselves
 DEVICE = "wire"
+ROUND_TRIPS = Path(__file__).with_name("round_trips.py")
 MPI_OVER_TCP = {
     "MPIR_CVAR_CH4_NETMOD": "ofi",
     "FI_PROVIDER": "tcp",
@@ -151,7 +152,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--delay", type=float, default=1.0, metavar="MS", help="one way (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=1.0, metavar="GBIT/S", help="each way (default: %(default)s)")
-    parser.add_argument("program", help="a Python program for two ranks")
+    parser.add_argument("program", nargs="?", default=str(ROUND_TRIPS), help="for two ranks (default: round_trips.py)")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
     return parser.parse_args()
 
