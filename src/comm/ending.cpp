@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "comm/departing.hpp"
 #include "comm/error.hpp"
 #include "comm/progress.hpp"
 #include "comm/vote.hpp"
@@ -26,6 +27,7 @@ void end_of_program() noexcept {
   try {
     finish_all();
     agree_on_end();
+    finish_departures();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "distdl: at the end of the program: %s\n", error.what());
   }

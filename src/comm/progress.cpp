@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/departing.hpp"
 #include "comm/error.hpp"
 #include "comm/waiting.hpp"
 
@@ -199,6 +200,7 @@ void finish_all() {
     }
   }
   for (const auto& progress : members) progress->wait_for_all();
+  finish_departures();
 }
 
 bool thread_multiple() {

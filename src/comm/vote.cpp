@@ -7,6 +7,7 @@
 #include <memory>
 #include <stdexcept>
 
+#include "comm/departing.hpp"
 #include "comm/error.hpp"
 #include "comm/requests.hpp"
 #include "comm/waiting.hpp"
@@ -21,27 +22,40 @@ constexpr std::int64_t kEnd = -2;
 
 using Votes = std::array<std::int64_t, 10>;
 
-void largest(Votes& votes, const Communicator& communicator) {
-  const auto handle = communicator.handle();
-  const Waiting waiting;
+/// What another rank brings to this round of a vote.
+Votes received_from(int rank, const Communicator& communicator) {
   if (!debugging()) {
-    check(MPI_Allreduce(MPI_IN_PLACE, votes.data(), static_cast<int>(votes.size()), MPI_INT64_T, MPI_MAX, handle),
-          "MPI_Allreduce");
-    return;
+    Votes theirs{};
+    check(MPI_Recv(theirs.data(), static_cast<int>(theirs.size()), MPI_INT64_T, rank, kVoteTag, communicator.handle(),
+                   MPI_STATUS_IGNORE),
+          "MPI_Recv");
+    return theirs;
   }
-  const auto result = std::make_shared<Votes>(votes);
+  const auto theirs = std::make_shared<Votes>();
   Requests requests;  // which can be given up
-  requests.keep(result);
-  check(MPI_Iallreduce(MPI_IN_PLACE, result->data(), static_cast<int>(votes.size()), MPI_INT64_T, MPI_MAX, handle,
-                       requests.next()),
-        "MPI_Iallreduce");
+  requests.keep(theirs);
+  check(DISTDL_MPI_LARGE(MPI_Irecv)(theirs->data(), static_cast<Count>(theirs->size()), MPI_INT64_T, rank, kVoteTag,
+                                    communicator.handle(), requests.next()),
+        "MPI_Irecv");
   try {
     requests.wait_all();
   } catch (...) {
     communicator.abandon();
     throw;
   }
-  votes = *result;
+  return *theirs;
+}
+
+/// The maxima over all ranks. After each round a rank knows those of twice as many ranks before it, so that one message
+/// in each round is enough, and so are the rounds in which one rank could tell all others.
+void largest(Votes& votes, const Communicator& communicator) {
+  const Waiting waiting;
+  const int ranks = communicator.size(), mine = communicator.rank();
+  for (int distance = 1; distance < ranks; distance *= 2) {
+    depart(votes.data(), sizeof(Votes), (mine + distance) % ranks, kVoteTag, communicator);
+    const auto theirs = received_from((mine + ranks - distance) % ranks, communicator);
+    for (std::size_t i = 0; i < votes.size(); ++i) votes[i] = std::max(votes[i], theirs[i]);
+  }
 }
 
 std::atomic<bool> ended{false};  // whether this rank has told all others that it makes no further call

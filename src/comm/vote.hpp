@@ -1,5 +1,5 @@
 // The few bytes that all ranks of an operator exchange before they exchange data: does everybody make the same call,
-// and has anything changed anywhere? One MPI_Allreduce.
+// and has anything changed anywhere? One small message from each rank in each of log2(ranks) rounds.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,9 @@
 #include "comm/communicator.hpp"
 
 namespace distdl::comm {
+
+/// The tag of a vote's messages, which no operator uses.
+inline constexpr int kVoteTag = 4245;
 
 /// How much is different from the last call, on this rank or on any.
 enum class Change : std::int64_t { none, derivatives, structure };

@@ -6,8 +6,10 @@
 
 #include "comm/requests.hpp"
 #include "operators/box_view.hpp"
+#include "operators/direct_sum.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
+#include "operators/messages.hpp"
 #include "operators/reduce_scatter.hpp"
 #include "operators/region_copy.hpp"
 #include "operators/staging.hpp"
@@ -28,7 +30,42 @@ bool in_memory_order(const at::Tensor& whole, const std::vector<geometry::Box>& 
   });
 }
 
+/// Starts to send this rank's block to all others, and to receive theirs, one after the other.
+void gather_directly(const at::Tensor& mine, const at::Tensor& arrived, const BlocksPlan& plan,
+                     comm::Requests& requests) {
+  const auto blocks = arrived.view(-1);
+  std::int64_t start = 0;
+  for (int rank = 0; rank < plan.group->size(); ++rank) {
+    const auto size = geometry::volume(plan.blocks[static_cast<std::size_t>(rank)]);
+    const auto block = blocks.narrow(0, start, size);
+    start += size;
+    if (rank == plan.group->rank()) {
+      block.copy_(mine.view(-1));
+    } else {
+      receive(block, rank, kInOrder, *plan.group, requests);
+      send(mine, rank, kInOrder, *plan.group, requests);
+    }
+  }
+}
+
+/// Blocks that arrived one after the other, each where it belongs.
+at::Tensor in_place(const at::Tensor& arrived, const at::Tensor& result, const BlocksPlan& plan) {
+  std::int64_t start = 0;
+  for (const auto& box : plan.blocks) {
+    const auto size = geometry::volume(box);
+    copy_region(arrived.narrow(0, start, size).view(geometry::shape_of(box)), view_of(result, box));
+    start += size;
+  }
+  return result;
+}
+
 }  // namespace
+
+std::size_t largest_part(const BlocksPlan& plan) {
+  std::int64_t largest = 0;
+  for (const auto& box : plan.blocks) largest = std::max(largest, geometry::volume(box));
+  return static_cast<std::size_t>(largest) * c10::elementSize(accumulate_type(plan.part.dtype));
+}
 
 at::Tensor AllGather::apply(const at::Tensor& x) const {
   if (!plan_->group) return copy_of(x);
@@ -37,6 +74,14 @@ at::Tensor AllGather::apply(const at::Tensor& x) const {
   const bool direct = in_memory_order(result, plan_->blocks) && !is_staged(x.device());
   auto arrived = direct ? result : for_receiving({result.numel()}, x.options());
 
+  comm::Requests requests;
+  requests.keep(mine);
+  requests.keep(arrived);
+  if (goes_directly(largest_part(*plan_), plan_->group->size())) {
+    gather_directly(mine, arrived, *plan_, requests);
+    requests.wait_all();
+    return direct ? result : in_place(arrived, result, *plan_);
+  }
   std::vector<comm::Count> bytes;
   std::vector<comm::Displacement> offsets;
   std::int64_t offset = 0;
@@ -46,22 +91,12 @@ at::Tensor AllGather::apply(const at::Tensor& x) const {
     offsets.push_back(comm::displacement_of(offset, "MPI_Iallgatherv"));
     offset += size;
   }
-  comm::Requests requests;
-  requests.keep(mine);
-  requests.keep(arrived);
   comm::check(DISTDL_MPI_LARGE(MPI_Iallgatherv)(mine.data_ptr(), bytes_of(mine, "MPI_Iallgatherv"), MPI_BYTE,
                                                 arrived.data_ptr(), bytes.data(), offsets.data(), MPI_BYTE,
                                                 plan_->group->handle(), requests.next()),
               "MPI_Iallgatherv");
   requests.wait_all();
-  if (direct) return result;
-  std::int64_t start = 0;
-  for (const auto& box : plan_->blocks) {
-    const auto size = geometry::volume(box);
-    copy_region(arrived.narrow(0, start, size).view(geometry::shape_of(box)), view_of(result, box));
-    start += size;
-  }
-  return result;
+  return direct ? result : in_place(arrived, result, *plan_);
 }
 
 OperatorPtr AllGather::adjoint() const { return c10::make_intrusive<ReduceScatter>(id_, !is_adjoint_, plan_); }

@@ -17,6 +17,9 @@ struct BlocksPlan {
 };
 using BlocksPlanPtr = std::shared_ptr<const BlocksPlan>;
 
+/// The bytes of the largest block, in the dtype in which it may be summed.
+std::size_t largest_part(const BlocksPlan& plan);
+
 /// The traffic of gathering blocks, or of scattering a sum.
 Traffic traffic_of(const BlocksPlan& plan, bool gathers);
 

@@ -5,6 +5,7 @@
 #include "comm/requests.hpp"
 #include "geometry/blocks.hpp"
 #include "operators/block_sum.hpp"
+#include "operators/direct_sum.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
 #include "operators/staging.hpp"
@@ -23,7 +24,18 @@ at::Tensor AllSumReduce::apply(const at::Tensor& x) const {
     add_twice(group, mine, result);
     return converted(delivered(result, x.device()), x.scalar_type());
   }
-  if (const auto everyone = all_ranks(group); BlockSum::pays(bytes, everyone.size())) {
+  const auto everyone = all_ranks(group);
+  if (goes_directly(mine.nbytes(), group.size())) {
+    comm::Requests sending;
+    DirectSum sum_of_few(group, everyone, mine, result);
+    for (const auto rank : everyone) {
+      if (rank != group.rank()) send_addend(mine, rank, group, sending);
+    }
+    sum_of_few.finish();
+    sending.wait_all();
+    return converted(delivered(result, x.device()), x.scalar_type());
+  }
+  if (BlockSum::pays(bytes, everyone.size())) {
     const auto layout = balanced_layout(mine.numel(), everyone, everyone);
     BlockSum sum_of_all(group, layout, parts_of(mine, layout), result);
     sum_of_all.add();

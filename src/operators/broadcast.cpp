@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/requests.hpp"
+#include "operators/direct_sum.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
 #include "operators/messages.hpp"
@@ -46,6 +47,17 @@ at::Tensor Broadcast::apply(const at::Tensor& x) const {
   // Nonblocking, because the groups of different roots may form a ring in which each waits for the next.
   for (const auto& group : plan_->groups) {
     if (!group.communicator) continue;
+    const auto& buffer = group.is_root ? source : arrived;
+    if (goes_directly(buffer.nbytes(), group.communicator->size()) && group.is_root) {
+      for (int rank = 0; rank < group.communicator->size(); ++rank) {
+        if (rank != group.root) send(source, rank, kInOrder, *group.communicator, requests);
+      }
+      continue;
+    }
+    if (goes_directly(buffer.nbytes(), group.communicator->size())) {
+      receive(arrived, group.root, kInOrder, *group.communicator, requests);
+      continue;
+    }
     if (group.communicator->size() == 2) {  // a message takes less time than a collective
       const int peer = 1 - group.communicator->rank();
       if (!group.is_root) {
@@ -66,7 +78,6 @@ at::Tensor Broadcast::apply(const at::Tensor& x) const {
       is_filled |= fills;
       continue;
     }
-    const auto& buffer = group.is_root ? source : arrived;
     comm::check(DISTDL_MPI_LARGE(MPI_Ibcast)(buffer.data_ptr(), bytes_of(buffer, "MPI_Ibcast"), MPI_BYTE, group.root,
                                              group.communicator->handle(), requests.next()),
                 "MPI_Ibcast");

@@ -1,10 +1,17 @@
 #include "operators/messages.hpp"
 
+#include "comm/departing.hpp"
 #include "operators/elements.hpp"
 
 namespace distdl::operators {
 
+bool departs(const at::Tensor& x) { return x.is_cpu() && x.nbytes() <= comm::kLargestDeparting; }
+
 void send(const at::Tensor& x, int rank, int tag, const comm::Communicator& communicator, comm::Requests& requests) {
+  if (departs(x)) {
+    comm::depart(x.const_data_ptr(), x.nbytes(), rank, tag, communicator);
+    return;
+  }
   requests.keep(x);
   comm::check(DISTDL_MPI_LARGE(MPI_Isend)(x.data_ptr(), bytes_of(x, "MPI_Isend"), MPI_BYTE, rank, tag,
                                           communicator.handle(), requests.next()),

@@ -5,6 +5,7 @@
 #include "comm/requests.hpp"
 #include "operators/block_sum.hpp"
 #include "operators/box_view.hpp"
+#include "operators/direct_sum.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
 #include "operators/region_copy.hpp"
@@ -28,6 +29,22 @@ at::Tensor ReduceScatter::apply(const at::Tensor& x) const {
     BlockSum in_blocks(*plan_->group, std::move(layout), parts, result);
     in_blocks.add();
     in_blocks.finish();
+    return converted(delivered(result, x.device()), x.scalar_type());
+  }
+  if (goes_directly(largest_part(*plan_), plan_->group->size())) {
+    comm::Requests sending;
+    at::Tensor own;
+    for (int rank = 0; rank < plan_->group->size(); ++rank) {
+      const auto part = for_sending(view_of(mine, plan_->blocks[static_cast<std::size_t>(rank)]));
+      if (rank == plan_->group->rank()) {
+        own = part;
+      } else {
+        send_addend(part, rank, *plan_->group, sending);
+      }
+    }
+    DirectSum sum_of_few(*plan_->group, all_ranks(*plan_->group), own, result);
+    sum_of_few.finish();
+    sending.wait_all();
     return converted(delivered(result, x.device()), x.scalar_type());
   }
   // One block after the other, as MPI scatters them.

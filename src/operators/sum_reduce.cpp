@@ -4,6 +4,7 @@
 
 #include "comm/requests.hpp"
 #include "operators/block_sum.hpp"
+#include "operators/direct_sum.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
 #include "operators/staging.hpp"
@@ -19,10 +20,19 @@ at::Tensor SumReduce::apply(const at::Tensor& x) const {
   requests.keep(mine);
   requests.keep(result);
   std::vector<std::unique_ptr<BlockSum>> in_blocks;
+  std::vector<std::unique_ptr<DirectSum>> directly;
   for (const auto& group : plan_->groups) {
     if (!group.communicator) continue;
     const auto& vector = group.is_root ? result : mine;
     const auto bytes = static_cast<std::int64_t>(vector.nbytes());
+    if (goes_directly(vector.nbytes(), group.communicator->size())) {
+      if (group.is_root) {
+        directly.push_back(std::make_unique<DirectSum>(*group.communicator, group.members, mine, result));
+      } else {
+        send_addend(mine, group.root, *group.communicator, requests);
+      }
+      continue;
+    }
     if (BlockSum::pays(bytes, group.members.size())) {
       auto layout = rooted_layout(vector.numel(), bytes, group.members, group.root);
       const auto parts = group.is_member ? parts_of(mine, layout) : std::vector<at::Tensor>{};
@@ -41,6 +51,7 @@ at::Tensor SumReduce::apply(const at::Tensor& x) const {
   }
   for (const auto& sums : in_blocks) sums->add();
   for (const auto& sums : in_blocks) sums->finish();
+  for (const auto& sum_of_few : directly) sum_of_few->finish();
   for (const auto& group : plan_->groups) {
     if (!group.communicator) result.copy_(mine);
   }

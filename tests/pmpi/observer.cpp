@@ -19,6 +19,7 @@
 #include <string_view>
 
 #include "comm/error.hpp"  // for what MPI calls a count
+#include "comm/vote.hpp"   // for the tag of votes
 
 namespace {
 
@@ -80,10 +81,14 @@ class Call {
   bool fails_before() const { return fails_before_; }
   int result(int code) const { return fails_after_ ? MPI_ERR_OTHER : code; }
 
-  /// Votes are the only maxima of the extension (src/comm/vote.cpp).
-  void count_vote(MPI_Datatype type, MPI_Op op) const {
+  /// Of a vote each rank sends the first message to the next rank (src/comm/vote.cpp).
+  void count_vote(int to, int tag, MPI_Comm comm) const {
+    if (!from_extension_ || tag != distdl::comm::kVoteTag) return;
+    int rank = 0, size = 0;
+    PMPI_Comm_rank(comm, &rank);
+    PMPI_Comm_size(comm, &size);
     const std::scoped_lock lock(mutex);
-    if (from_extension_ && type == MPI_INT64_T && op == MPI_MAX) ++votes;
+    if (to == (rank + 1) % size) ++votes;
   }
 
  private:
@@ -205,7 +210,7 @@ OBSERVE(MPI_Info_get_string, (MPI_Info info, const char* key, int* length, char*
 
 // Operations that return when they are done.
 OBSERVE(MPI_Allreduce, (const void* x, void* y, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),
-        (x, y, count, type, op, comm), call.count_vote(type, op))
+        (x, y, count, type, op, comm), )
 OBSERVE(MPI_Bcast, (void* x, int count, MPI_Datatype type, int root, MPI_Comm comm), (x, count, type, root, comm), )
 OBSERVE(MPI_Allgather,
         (const void* x, int count, MPI_Datatype type, void* y, int y_count, MPI_Datatype y_type, MPI_Comm comm),
@@ -215,24 +220,25 @@ OBSERVE(MPI_Allgatherv,
          MPI_Datatype y_type, MPI_Comm comm),
         (x, count, type, y, counts, offsets, y_type, comm), )
 
-// Questions between watchdogs, and the votes of a program that is debugged: these are small.
+// Questions between watchdogs, and votes: these are small.
 OBSERVE(MPI_Iprobe, (int from, int tag, MPI_Comm comm, int* found, MPI_Status* status),
         (from, tag, comm, found, status), )
 OBSERVE(MPI_Recv, (void* x, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Status* status),
         (x, count, type, from, tag, comm, status), )
 #if MPI_VERSION >= 4  // before, the others are these
 OBSERVE(MPI_Isend, (const void* x, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request),
-        (x, count, type, to, tag, comm, request), COUNTS(made("requests", MPI_REQUEST_NULL, request)))
+        (x, count, type, to, tag, comm, request), call.count_vote(to, tag, comm);
+        COUNTS(made("requests", MPI_REQUEST_NULL, request)))
 OBSERVE(MPI_Iallreduce,
         (const void* x, void* y, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm, MPI_Request* request),
-        (x, y, count, type, op, comm, request), call.count_vote(type, op);
-        COUNTS(made("requests", MPI_REQUEST_NULL, request)))
+        (x, y, count, type, op, comm, request), COUNTS(made("requests", MPI_REQUEST_NULL, request)))
 #endif
 
 // Operations that are started, and what completes them.
 OBSERVE(DISTDL_MPI_LARGE(MPI_Isend),
         (const void* x, Count count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request),
-        (x, count, type, to, tag, comm, request), COUNTS(made("requests", MPI_REQUEST_NULL, request)))
+        (x, count, type, to, tag, comm, request), call.count_vote(to, tag, comm);
+        COUNTS(made("requests", MPI_REQUEST_NULL, request)))
 OBSERVE(DISTDL_MPI_LARGE(MPI_Irecv),
         (void* x, Count count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request* request),
         (x, count, type, from, tag, comm, request), COUNTS(made("requests", MPI_REQUEST_NULL, request)))
@@ -245,8 +251,7 @@ OBSERVE(DISTDL_MPI_LARGE(MPI_Ireduce),
         (x, y, count, type, op, root, comm, request), COUNTS(made("requests", MPI_REQUEST_NULL, request)))
 OBSERVE(DISTDL_MPI_LARGE(MPI_Iallreduce),
         (const void* x, void* y, Count count, MPI_Datatype type, MPI_Op op, MPI_Comm comm, MPI_Request* request),
-        (x, y, count, type, op, comm, request), call.count_vote(type, op);
-        COUNTS(made("requests", MPI_REQUEST_NULL, request)))
+        (x, y, count, type, op, comm, request), COUNTS(made("requests", MPI_REQUEST_NULL, request)))
 OBSERVE(DISTDL_MPI_LARGE(MPI_Ireduce_scatter),
         (const void* x, void* y, const Count counts[], MPI_Datatype type, MPI_Op op, MPI_Comm comm,
          MPI_Request* request),

@@ -32,7 +32,7 @@ def work():
     P = distdl.Partition(comm)
     P_0 = P.create_partition_inclusive([0])
     P_grid = P.create_cartesian_topology_partition([P.size, 1])
-    for n in (8, 1 << 17):  # sums of many elements go another way
+    for n in (8, 1 << 12, 1 << 17):  # sums of few and of many elements go other ways
         for layer, shape in primitives(P, P_0, P_grid, n):
             x = torch.ones(shape, requires_grad=True)
             layer(x).sum().backward()
@@ -41,6 +41,7 @@ def work():
             layer.wait(started).sum().backward()
     dnn.AllSumReduce(P, [0])(torch.ones(8, dtype=torch.int8))  # by an operation of our own
     P.print_sequential(f"data {P.allgather_data(P.rank)} {P.allreduce_data(1)} {P_grid.comm.size}")
+    print(f"rank {P.rank} frees its communicator", flush=True)
     comm.Free()
 
 

@@ -213,9 +213,9 @@ CALLS = [*LAYERS, *transforms()]
 
 
 def counted():
-    """Votes, and collectives beside votes, that this process has called."""
+    """Votes, which are messages of their own, and collectives that this process has called."""
     votes = process.observer_votes()
-    return votes, sum(process.observer_calls(name.encode()) for name in COLLECTIVES) - votes
+    return votes, sum(process.observer_calls(name.encode()) for name in COLLECTIVES)
 
 
 def votes_of(layer, inputs):
