@@ -71,6 +71,8 @@ class Node:
         source: the line of the program in which the call stands.
         records_gradients: whether the call does not stand in ``torch.no_grad()``.
         checkpoint: the number of the activation checkpoint in which the call stands; 0 for none.
+        autocast: that of the kinds of devices for which the model has changed it around the call.
+        written: the tensors of the call into which it writes.
         parameters: those of a layer, by their names in it.
     """
 
@@ -83,6 +85,8 @@ class Node:
     source: str
     records_gradients: bool
     checkpoint: int = 0
+    autocast: unseen.Autocast = field(default_factory=dict)
+    written: tuple[Value, ...] = ()
     parameters: Mapping[str, Value] = field(default_factory=dict)
 
     @property
@@ -215,8 +219,6 @@ class Recorder(TorchFunctionMode):
         self._within = True
         try:
             unseen.refuse_call(key, target, args, kwargs, _line)
-            if unseen.autocast() != self._autocast:
-                raise NotImplementedError(f"{key} is called in another torch.autocast() than the model, at {_line()}")
             given = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, torch.Tensor)]
             versions = {id(one): version_of(one) for one in given}
             result = run(*args, **kwargs)
@@ -257,22 +259,30 @@ class Recorder(TorchFunctionMode):
             return result
         self._before = versions
         before = self._given(args, kwargs)
+        into = tuple(map(self._value, written))
         self._before = {}
         after = tree_map_only(torch.Tensor, self._new, results)
-        self._note(target, key, before, after)
+        self._note(target, key, before, after, into)
         if key == "getitem" and torch.Tensor._is_view(result):
             self._parts[id(result)] = args
         for one in written:
             self._write_through(one)
         return result
 
-    def _note(self, target: Target, key: str, given: tuple[Arguments, dict[str, object]], after: object) -> None:
+    def _note(
+        self,
+        target: Target,
+        key: str,
+        given: tuple[Arguments, dict[str, object]],
+        after: object,
+        written: tuple[Value, ...] = (),
+    ) -> None:
         path = self._path[-1] if self._path else ""
         own = dict(target.named_parameters()) if isinstance(target, torch.nn.Module) else {}
         parameters = {name: self._value(one) for name, one in own.items()}
-        node = Node(
-            target, key, *given, after, path, _line(), torch.is_grad_enabled(), self._current_checkpoint(), parameters
-        )
+        changed = {kind: dtype for kind, dtype in unseen.autocast().items() if self._autocast[kind] != dtype}
+        records, checkpoint = torch.is_grad_enabled(), self._current_checkpoint()
+        node = Node(target, key, *given, after, path, _line(), records, checkpoint, changed, written, parameters)
         self.recording.nodes.append(node)
 
     def _write_through(self, tensor: torch.Tensor) -> None:

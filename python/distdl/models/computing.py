@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from distdl.collective.grid import Grid
-from distdl.models.capture import Value
+from distdl.models.capture import Node, Value
 from distdl.models.layer import Applied
 from distdl.models.moving import nothing
 from distdl.models.operation import Run, Workers
@@ -43,12 +43,7 @@ def computing(step: Planned, places: Sequence[Placement], like: Grid, buffers: M
         run = _drawing(step, run if member else _without_part(node.outputs), like)
     elif not member:
         return _without_part(node.outputs)
-    call = run
-    if not node.records_gradients:
-
-        def call(*x: torch.Tensor) -> object:
-            with torch.no_grad():
-                return run(*x)
+    call = _in_modes(node, run)
 
     if several == 1 and isinstance(node.results, Value):
         return call
@@ -58,6 +53,33 @@ def computing(step: Planned, places: Sequence[Placement], like: Grid, buffers: M
         return found if several > 1 else found[0]
 
     return flat
+
+
+def _in_modes(node: Node, run: Run) -> Run:
+    """A call without gradients, or in another autocast than that of the model, if it was recorded so."""
+    if node.records_gradients and not node.autocast:
+        return run
+
+    def call(*x: torch.Tensor) -> object:
+        with contextlib.ExitStack() as modes:
+            if not node.records_gradients:
+                modes.enter_context(torch.no_grad())
+            for kind, dtype in node.autocast.items():
+                modes.enter_context(torch.autocast(kind, dtype, enabled=dtype is not None))
+            return run(*x)
+
+    return call
+
+
+def on_a_copy(run: Run, position: int) -> Run:
+    """A call that writes into an input, which shares memory with others here though perhaps not in one process."""
+
+    def call(*x: torch.Tensor) -> object:
+        given = list(x)
+        given[position] = given[position].clone()
+        return run(*given)
+
+    return call
 
 
 def _or_nothing(run: Run, outputs: Sequence[Value], places: Sequence[Placement], rank: int) -> Run:

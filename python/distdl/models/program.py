@@ -10,13 +10,16 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from distdl.models.buffers import Spread
 from distdl.models.capture import Value
-from distdl.models.computing import computing
+from distdl.models.computing import computing, on_a_copy
 from distdl.models.moving import Move, Need
 from distdl.models.operation import Run
 from distdl.models.placement import Blocks, Placement
 from distdl.models.planning import Plan, Planned
 from distdl.models.steps import Step, checkpointed, forgetting, run_through
 from distdl.nn.masks import key_of_part
+
+_FRESH = ("conv", "batchnorm", "batch_norm", "linear", "add", "sub", "mul", "truediv", "matmul")
+"""How the names of operations begin whose results are in memory of their own, whatever is in a block."""
 
 
 class Program:
@@ -55,6 +58,7 @@ class Program:
             if one not in self._slots and one not in plan.placements:
                 self._provide(one, buffers)
         self._keys: list[int] = []
+        self._fresh: set[Value] = set()  # that share their memory with nothing
         for step in plan.steps:
             self._checkpoint = step.node.checkpoint
             self._append(step, buffers)
@@ -138,7 +142,13 @@ class Program:
             inputs.insert(0, self._keys[-1])
         outputs = tuple(self._slot(one) for one in node.outputs)
         places = [self.plan.placement(one) for one in node.outputs]
-        self._step(computing(step, places, self._like, buffers), tuple(inputs), outputs)
+        run = computing(step, places, self._like, buffers)
+        for i, value in enumerate(node.inputs):
+            if value in node.written and (step.needs[i] is not None or value not in self._fresh):
+                run = on_a_copy(run, i + len(inputs) - len(node.inputs))
+        if node.written or node.key.lower().startswith(_FRESH):
+            self._fresh.update(node.outputs)
+        self._step(run, tuple(inputs), outputs)
         if Spread.is_needed(step, buffers, self._like):
             self._step(Spread(step, buffers, self._like), (), ())
 

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.flop_counter import FlopCounterMode
 
+from distdl.models import unseen
 from distdl.models.capture import Node, Recorder, Recording, Value
 from distdl.models.table import calling
 from distdl.nn.compiled.dispatched import autograd_again
@@ -73,9 +74,13 @@ class Skeleton:
         with self._mode, torch.inference_mode(False):
             fakes = [_input(shape, dtype, self.device) for shape, dtype in inputs]
         before = [(module, dict(vars(module)), dict(vars(module)["_buffers"])) for module in self.model.modules()]
-        numbers = self._numbers()
+        numbers, drawn = self._numbers(), unseen.drawn_outside_of_torch()
         try:
             recording = self._recorded(call, fakes, key_of_layer)
+            if unseen.drawn_outside_of_torch() != drawn:
+                raise NotImplementedError(
+                    "the model draws random numbers of Python or NumPy, and a call is recorded once; draw them by torch"
+                )
             noted = self._numbers()
             if noted != numbers:  # such as the size of the last image, which does no harm
                 for module, _, buffers in before:

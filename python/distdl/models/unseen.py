@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -83,6 +86,15 @@ def saved_tensors_hook() -> Callable[..., object] | None:
     return None if hooks is None else hooks[0]
 
 
-def autocast() -> list[torch.dtype | None]:
-    """The dtypes of autocast on kinds of devices; None where it is off."""
-    return [torch.get_autocast_dtype(one) if torch.is_autocast_enabled(one) else None for one in ("cpu", "cuda")]
+Autocast = dict[str, torch.dtype | None]
+"""The dtype of autocast by the kind of device; None where it is off."""
+
+
+def autocast() -> Autocast:
+    """That of now."""
+    return {one: torch.get_autocast_dtype(one) if torch.is_autocast_enabled(one) else None for one in ("cpu", "cuda")}
+
+
+def drawn_outside_of_torch() -> bytes:
+    """What is another one after Python or NumPy has drawn random numbers."""
+    return pickle.dumps((random.getstate(), np.random.get_state()))  # noqa: NPY002  (models that draw so)

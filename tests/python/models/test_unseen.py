@@ -1,5 +1,7 @@
 """Models that do what a recording would not show: refused on all ranks, never lost."""
 
+import random
+
 import pytest
 import torch
 
@@ -78,9 +80,8 @@ def inferred(model, y):
     return y + z
 
 
-def cast(model, y):
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        return y @ model.layer.weight
+def drawn_by_python(model, y):
+    return y if random.random() < 0.5 else 2 * y
 
 
 def derived(model, y):
@@ -100,7 +101,7 @@ def derived(model, y):
         (written_unseen, "cannot be recorded"),
         (kept_otherwise, "saved_tensors_hooks"),
         (inferred, "inference_mode"),
-        (cast, "torch.autocast"),
+        (drawn_by_python, "Python or NumPy"),
         (derived, "derivatives within"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
@@ -139,6 +140,57 @@ def test_layers_with_other_methods_compute_as_these_say():
         x = distdl.scatter(noise((2, 2, 4)), ours.P_x)
         y = distdl.gather(ours(x), ours.output_partition)
         assert_none([off(y, model[0](noise((2, 2, 4))).sin())])
+
+
+class Aliases(torch.nn.Module):
+    """Writes into copies, which are no copies of some blocks."""
+
+    def forward(self, x):
+        x = x.sin()
+        moved = x.transpose(0, 1).contiguous()
+        moved += 1.0
+        flat = x.transpose(0, 2).reshape(-1)
+        flat.mul_(2.0)
+        rolled = torch.roll(x, 1, 0)
+        torch.nn.functional.relu(rolled, inplace=True)
+        return x, moved, flat, rolled
+
+
+def test_copies_that_are_written_into_are_copies_of_blocks_too():
+    for shape in ((max(2, P_world.size), 3, 4), (2, 3, 2), (2, 2, 2)):
+        for d in range(3):
+            assert_equal_models(Aliases(), shape, [P_world.size if e == d else 1 for e in range(3)])
+
+
+def in_another_autocast(model, y):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = torch.nn.functional.linear(y, model.layer.weight)
+    with torch.autocast("cpu", enabled=False):
+        exact = y.float() @ model.layer.weight
+        return half, exact, model.layer(y.float())
+
+
+@pytest.mark.parametrize("outer", [False, True])
+def test_autocast_changed_within_a_model(outer):
+    torch.manual_seed(0)
+    model, P_x = Model(in_another_autocast), grid(P_world, [P_world.size, 1])
+    whole = noise((5, 3)).float()
+    ours = distdl.distribute(model, P_x)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=outer):
+        found = distdl.gather(ours(distdl.scatter(whole, P_x)), ours.output_partition)
+        expected = model(whole)
+    sum(one.float().sum() for one in found).backward()
+    sum(one.float().sum() for one in expected).backward()
+    gradients = distdl.sequential_gradients(ours)
+    eps = 4 * torch.finfo(torch.bfloat16).eps
+    wrong = [off(*pair, eps) for pair in zip(found, expected, strict=True)]
+    if job.rank == 0:
+        wrong += [
+            "" if one.dtype == other.dtype else f"{one.dtype}" for one, other in zip(found, expected, strict=True)
+        ]
+        named = model.named_parameters()
+        wrong += [off(gradients[name], one.grad, eps) for name, one in named if one.grad is not None]
+    assert_none([" ".join(filter(None, wrong))])
 
 
 class Differing(torch.nn.Module):
