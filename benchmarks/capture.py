@@ -2,8 +2,8 @@
 
 python benchmarks/capture.py
 
-For ten models of torchvision and MONAI, in training: the seconds of processor time that the capture takes and the number of its operations, or
-why it fails. Needs torchvision and MONAI, as benchmarks/models.py says.
+For ten models of torchvision and MONAI, in training: the seconds of processor time that the capture takes and the
+number of its operations, or why it fails. Needs torchvision and MONAI, as benchmarks/models.py says.
 """
 
 from __future__ import annotations
