@@ -184,7 +184,8 @@ class Recorder(TorchFunctionMode):
             if tensor.constant is not None:
                 return self._new(tensor, constant=tensor.constant)
             raise NotImplementedError(
-                f"a tensor of shape {list(tensor.shape)} comes from a function that cannot be recorded, at {_line()}"
+                f"a tensor of shape {list(tensor.shape)} comes from a function that cannot be recorded, or from "
+                f"an earlier call, at {_line()}; let the model return it, or keep it in a buffer"
             )
         return self._new(tensor, constant=tensor)
 
@@ -259,7 +260,7 @@ class Recorder(TorchFunctionMode):
             return result
         self._before = versions
         before = self._given(args, kwargs)
-        into = tuple(map(self._value, written))
+        into = tuple(self._values[id(one)] for one in written)
         self._before = {}
         after = tree_map_only(torch.Tensor, self._new, results)
         self._note(target, key, before, after, into)

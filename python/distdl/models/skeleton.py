@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -15,6 +15,9 @@ from distdl.models import unseen
 from distdl.models.capture import Node, Recorder, Recording, Value
 from distdl.models.table import calling
 from distdl.nn.compiled.dispatched import autograd_again
+
+_OF_TORCH = frozenset(vars(torch.nn.Module()))
+"""The attributes of every module."""
 
 
 class Skeleton:
@@ -71,21 +74,20 @@ class Skeleton:
             NotImplementedError: if what it computes depends on the values of a tensor, or it changes itself in a way
                 that cannot be recorded.
         """
-        with self._mode, torch.inference_mode(False):
-            fakes = [_input(shape, dtype, self.device) for shape, dtype in inputs]
         before = [(module, dict(vars(module)), dict(vars(module)["_buffers"])) for module in self.model.modules()]
-        numbers, drawn = self._numbers(), unseen.drawn_outside_of_torch()
+        numbers, tensors, drawn = self._numbers(), self._tensors(), unseen.drawn_outside_of_torch()
         try:
-            recording = self._recorded(call, fakes, key_of_layer)
+            recording = self._recorded(call, inputs, key_of_layer)
             if unseen.drawn_outside_of_torch() != drawn:
                 raise NotImplementedError(
                     "the model draws random numbers of Python or NumPy, and a call is recorded once; draw them by torch"
                 )
             noted = self._numbers()
-            if noted != numbers:  # such as the size of the last image, which does no harm
+            # Such as the size or the features of the last image, which does no harm unless the next call looks at it.
+            if noted != numbers or not self._tensors() <= tensors:
                 for module, _, buffers in before:
                     vars(module)["_buffers"].update(buffers)
-                recording = self._recorded(call, fakes, key_of_layer)
+                recording = self._recorded(call, inputs, key_of_layer)
                 for (path, name), value in self._numbers().items():
                     if noted.get((path, name)) != value:
                         raise NotImplementedError(
@@ -112,14 +114,19 @@ class Skeleton:
         return float(counter.get_total_flops())
 
     def _recorded(
-        self, call: object, inputs: Sequence[torch.Tensor], key_of_layer: Callable[[torch.nn.Module], str]
+        self,
+        call: object,
+        inputs: Sequence[tuple[Sequence[int], torch.dtype]],
+        key_of_layer: Callable[[torch.nn.Module], str],
     ) -> Recording:
         leaves, structure = tree_flatten(call)
-        rest = iter(inputs)
+        with self._mode, torch.inference_mode(False):
+            fakes = [_input(shape, dtype, self.device) for shape, dtype in inputs]
+        rest = iter(fakes)
         args, kwargs = tree_unflatten(
             [next(rest) if isinstance(one, torch.Tensor) else one for one in leaves], structure
         )
-        recorder = Recorder(self.model, inputs, self._names, key_of_layer)
+        recorder = Recorder(self.model, fakes, self._names, key_of_layer)
         # Layers are set up without functions that look at calls, as this recorder does.
         with (
             torch._C._EnableTorchFunction(), torch.inference_mode(False), autograd_again(), torch.enable_grad(),
@@ -132,13 +139,20 @@ class Skeleton:
         return recorder.recording
 
     def _numbers(self) -> dict[tuple[str, str], object]:
-        """The numbers and texts that modules hold."""
-        return {
-            (path, name): value
-            for path, module in self.model.named_modules()
-            for name, value in vars(module).items()
-            if isinstance(value, int | float | str)
-        }
+        """The numbers and texts that modules hold, also in lists and dicts."""
+        return {key: value for key, value in self._held() if isinstance(value, int | float | str)}
+
+    def _tensors(self) -> set[int]:
+        """The tensors that modules hold and that are neither parameters nor buffers, by id."""
+        return {id(value) for _, value in self._held() if isinstance(value, torch.Tensor)}
+
+    def _held(self) -> Iterator[tuple[tuple[str, str], object]]:
+        """What modules hold, with the path of the module and the name of the attribute."""
+        for path, module in self.model.named_modules():
+            for name, value in vars(module).items():
+                if name not in _OF_TORCH:
+                    for i, one in enumerate(tree_flatten(value)[0]):
+                        yield (path, f"{name}[{i}]" if isinstance(value, list | tuple | dict) else name), one
 
     def _written(self, recorder: Recorder) -> dict[str, Value]:
         """The values of parameters and buffers that are others than before."""

@@ -51,6 +51,28 @@ class Counting(torch.nn.Module):
         return x * self.count
 
 
+class CountingInADict(torch.nn.Module):
+    """Counts its calls in a dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = {"calls": 0}
+
+    def forward(self, x):
+        self.seen["calls"] += 1
+        return x * self.seen["calls"]
+
+
+class Remembered(torch.nn.Module):
+    """Adds what the last call gave."""
+
+    last = None
+
+    def forward(self, x):
+        self.last = x if self.last is None else x + self.last
+        return self.last
+
+
 class Graph(torch.nn.Module):
     """Keeps something with its graph."""
 
@@ -78,7 +100,13 @@ class Clamping(torch.nn.Module):
 
 @pytest.mark.parametrize(
     ("model", "words"),
-    [(Counting, "count=2"), (Graph, "derivative into its buffer last"), (Clamping, "parameter weight")],
+    [
+        (Counting, "count=2"),
+        (CountingInADict, r"seen\[0\]="),
+        (Remembered, "an earlier call"),
+        (Graph, "derivative into its buffer last"),
+        (Clamping, "parameter weight"),
+    ],
 )
 def test_models_that_change_themselves_are_refused(model, words):
     ours = distdl.distribute(model(), grid(P_world, [P_world.size, 1]))
