@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,113 +21,14 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.autograd.function import _SingleLevelFunction
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from torch.overrides import TorchFunctionMode, resolve_name
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 from torch.utils.checkpoint import CheckpointFunction, _checkpoint_hook
 
 from distdl.models import unseen
+from distdl.models.functions import TAKES_APART, key_of, parts_of
+from distdl.models.recording import Arguments, Function, Node, Recording, Target, Value
 from distdl.models.unseen import version_of
-
-Function = Callable[..., object]
-Arguments = tuple[Any, ...]
-Options = Mapping[str, Any]
-Target = Callable[..., object]  # a module, too
-
-
-@dataclass(frozen=True, eq=False)
-class Value:
-    """A tensor of the recorded computation: an input, a parameter, a buffer, a constant, or the result of a node.
-
-    Attributes:
-        number: in the order in which values came to be.
-        shape, dtype: of the whole tensor.
-        is_differentiable: whether it has a derivative by anything, if all inputs ask for gradients.
-        name: of a parameter or buffer in the model.
-        constant: the values, of a tensor that the model has made elsewhere.
-    """
-
-    number: int
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    is_differentiable: bool = True
-    name: str = ""
-    constant: torch.Tensor | None = None
-
-    def __repr__(self) -> str:
-        return f"%{self.number}{list(self.shape)}"
-
-
-@dataclass(frozen=True, eq=False)
-class Node:
-    """A call of a function or of a layer of torch.nn.
-
-    Attributes:
-        target: the function, or the layer without values.
-        key: the name under which rules know it, the same for ``torch.add``, ``Tensor.add_`` and ``+=``.
-        args, kwargs: with values in place of tensors.
-        results: the same of what it returns.
-        path: the name of the module in which the call stands.
-        source: the line of the program in which the call stands.
-        records_gradients: whether the call does not stand in ``torch.no_grad()``.
-        checkpoint: the number of the activation checkpoint in which the call stands; 0 for none.
-        autocast: that of the kinds of devices for which the model has changed it around the call.
-        written: the tensors of the call into which it writes.
-        parameters: those of a layer, by their names in it.
-    """
-
-    target: Target
-    key: str
-    args: Arguments
-    kwargs: Options
-    results: object
-    path: str
-    source: str
-    records_gradients: bool
-    checkpoint: int = 0
-    autocast: unseen.Autocast = field(default_factory=dict)
-    written: tuple[Value, ...] = ()
-    parameters: Mapping[str, Value] = field(default_factory=dict)
-
-    @property
-    def module(self) -> torch.nn.Module:
-        """The layer of torch.nn that is called."""
-        assert isinstance(self.target, torch.nn.Module)
-        return self.target
-
-    @property
-    def inputs(self) -> list[Value]:
-        """The tensors of the call, in order, and the parameters behind them."""
-        return [*self.arguments, *self.parameters.values()]
-
-    @property
-    def arguments(self) -> list[Value]:
-        """The tensors of the call, in order."""
-        return [one for one in tree_flatten((self.args, dict(self.kwargs)))[0] if isinstance(one, Value)]
-
-    @property
-    def outputs(self) -> list[Value]:
-        """The tensors that it returns, in order."""
-        return [one for one in tree_flatten(self.results)[0] if isinstance(one, Value)]
-
-    def __str__(self) -> str:
-        return f"{self.key} {', '.join(map(repr, self.inputs))} in {self.path or 'the model'} ({self.source})"
-
-
-@dataclass
-class Recording:
-    """What a model computes for inputs of certain shapes.
-
-    Attributes:
-        inputs: the tensors of the call, in order.
-        nodes: the calls, in order.
-        results: what the model returns, with values in place of tensors.
-        written: what the buffers hold afterwards that the model writes into, by name.
-    """
-
-    inputs: list[Value]
-    nodes: list[Node] = field(default_factory=list)
-    results: object = None
-    written: dict[str, Value] = field(default_factory=dict)
 
 
 class Recorder(TorchFunctionMode):
@@ -254,8 +154,8 @@ class Recorder(TorchFunctionMode):
         written = [one for one in tensors if id(one) in versions and versions[id(one)] != version_of(one)]
         if not written and all(id(one) in versions for one in tensors):
             return result  # an argument as it is
-        if key in _TAKES_APART:
-            for take, (part, *one) in _parts_of(key, args, kwargs, tensors):
+        if key in TAKES_APART:
+            for take, (part, *one) in parts_of(key, args, kwargs, tensors):
                 self._note(take, take.__name__, self._given(tuple(one), {}), self._new(part))
             return result
         self._before = versions
@@ -361,46 +261,6 @@ class Recorder(TorchFunctionMode):
 _ASKS = {"requires_grad", "is_leaf", "grad"}
 """What asks something of a tensor and gives none."""
 _WRITES = {"setitem"}
-_TAKES_APART = {"chunk", "split", "split_with_sizes", "tensor_split", "unbind"}
-"""What becomes a node for each part, so that each of them has its own blocks."""
-
-
-def _parts_of(
-    key: str, args: Arguments, kwargs: Mapping[str, Any], parts: Sequence[torch.Tensor]
-) -> Iterator[tuple[Function, Arguments]]:
-    """What takes each part by itself; its arguments are behind the part."""
-    x, *rest = args
-    position = 0 if key == "unbind" else 1
-    dim = (rest[position] if len(rest) > position else kwargs.get("dim", 0)) % x.dim()
-    start = 0
-    for i, one in enumerate(parts):
-        if key == "unbind":
-            yield torch.select, (one, x, dim, i)
-        else:
-            yield torch.narrow, (one, x, dim, start, one.shape[dim])
-            start += one.shape[dim]
-
-
-def key_of(function: Function) -> str:
-    """The name under which rules know a function: that of ``torch.add`` for ``Tensor.add_``, ``+`` and ``+=`` too."""
-    name = getattr(function, "__name__", "")
-    if name == "__get__":
-        return str(function.__self__.__name__)  # type: ignore[attr-defined]
-    if name.startswith("__") and name.endswith("__"):
-        plain = name.strip("_")
-        if plain in ("rsub", "rdiv", "rtruediv", "rfloordiv", "rpow", "rmatmul", "rmod"):
-            return plain
-        for prefix in ("i", "r"):
-            if plain.startswith(prefix) and plain[1:] in _OPERATORS:
-                return plain[1:]
-        return plain
-    if name.endswith("_") and not name.startswith("_"):
-        name = name.rstrip("_") if name != "requires_grad_" else name
-    return name or str(resolve_name(function))
-
-
-_OPERATORS = {"add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "and", "or", "xor", "matmul", "div", "lshift",
-              "rshift"}  # fmt: skip
 
 
 def _line() -> str:

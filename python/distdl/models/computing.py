@@ -10,12 +10,12 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from distdl.collective.grid import Grid
-from distdl.models.capture import Node, Value
 from distdl.models.layer import Applied
 from distdl.models.moving import nothing
 from distdl.models.operation import Run, Workers
 from distdl.models.placement import COPIES, Blocks, Placement
 from distdl.models.planning import Planned
+from distdl.models.recording import Node, Value
 
 
 def computing(step: Planned, places: Sequence[Placement], like: Grid, buffers: Mapping[str, torch.Tensor]) -> Run:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
-from distdl.models.capture import Node, Value
 from distdl.models.machine import Figures
 from distdl.models.placement import Blocks, Placement
 from distdl.models.planning import Plan, Planned
+from distdl.models.recording import Node, Value
 
 VIEWS = frozenset(
     ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "t", "T", "mT",

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 import distdl.nn
-from distdl.models.capture import Node
 from distdl.models.operation import NoRuleError, Run, Workers
+from distdl.models.recording import Node
 from distdl.models.table import calling, cut_out
 from distdl.nn.layer import Layer
 from distdl.parameters.layout import Interval, parameter_layout

@@ -8,7 +8,7 @@ import re
 import torch
 from torch.utils._pytree import tree_leaves
 
-from distdl.models.capture import Node, Recording, Value
+from distdl.models.recording import Node, Recording, Value
 
 _OF_A_RANK = re.compile(r" at 0x[0-9a-f]+|(?<=cuda):\d+|(?<='cuda'), index=\d+")  # addresses and devices
 

@@ -15,12 +15,12 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 from distdl.collective.comparison import gather_or_raise
 from distdl.collective.construction import PartitionLike, constructor, grid_of
 from distdl.collective.grid import Grid
-from distdl.models.capture import Recording, Value
 from distdl.models.layer import twin_of
 from distdl.models.listing import listing
 from distdl.models.placement import Blocks
 from distdl.models.planning import Plan
 from distdl.models.program import Program
+from distdl.models.recording import Recording, Value
 from distdl.models.rules import RULES
 from distdl.models.skeleton import Skeleton
 from distdl.nn.layer import Layer

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from distdl.collective.grid import Grid
-from distdl.models.capture import Node, Recording, Value
 from distdl.models.moving import Move, Need, received
 from distdl.models.operation import Along, NoRuleError, Operation, Reads, Workers
 from distdl.models.placement import COPIES, Blocks, Placement, sizes_of, ways_to_split
+from distdl.models.recording import Node, Recording, Value
 from distdl.models.rules import RULES
 from distdl.models.table import calling, whole
 

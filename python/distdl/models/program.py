@@ -9,12 +9,12 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from distdl.models.buffers import Spread
-from distdl.models.capture import Value
 from distdl.models.computing import computing, on_a_copy
 from distdl.models.moving import Move, Need
 from distdl.models.operation import Run
 from distdl.models.placement import Blocks, Placement
 from distdl.models.planning import Plan, Planned
+from distdl.models.recording import Value
 from distdl.models.steps import Step, checkpointed, forgetting, run_through
 from distdl.nn.masks import key_of_part
 

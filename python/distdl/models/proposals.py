@@ -12,12 +12,12 @@ import torch
 from distdl.collective.comparison import gather_or_raise
 from distdl.collective.construction import PartitionLike, constructing, constructor
 from distdl.collective.grid import Grid
-from distdl.models.capture import Recording
 from distdl.models.costs import cost
 from distdl.models.machine import Figures, measured
 from distdl.models.model import key_of_layer
 from distdl.models.placement import Blocks, ways_to_split
 from distdl.models.planning import Plan
+from distdl.models.recording import Recording
 from distdl.models.skeleton import Skeleton
 from distdl.partition import Partition
 

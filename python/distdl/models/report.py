@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from distdl.models.capture import Value
 from distdl.models.model import DistributedModel
 from distdl.models.placement import Blocks, Placement
 from distdl.models.planning import Moved, Plan, Planned
+from distdl.models.recording import Value
 
 __all__ = ["Report", "report"]
 

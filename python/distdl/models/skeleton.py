@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.flop_counter import FlopCounterMode
 
 from distdl.models import unseen
-from distdl.models.capture import Node, Recorder, Recording, Value
+from distdl.models.capture import Recorder
+from distdl.models.recording import Node, Recording, Value
 from distdl.models.table import calling
 from distdl.nn.compiled.dispatched import autograd_again
 

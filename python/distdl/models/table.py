@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from distdl.models.capture import Node, Value
 from distdl.models.operation import Along, NoRuleError, Operation, Reads, Run, Workers
+from distdl.models.recording import Node, Value
 from distdl.parameters.layout import Interval
 
 Rule = Callable[[Node], Operation]

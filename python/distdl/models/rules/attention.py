@@ -11,8 +11,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from distdl.models.capture import Node
 from distdl.models.operation import Along, Draw, NoRuleError, Operation, Reads, Run, Workers
+from distdl.models.recording import Node
 from distdl.models.rules.drawing import mask_of
 from distdl.models.table import argument, batches, calling, in_blocks, rule
 from distdl.parameters.layout import Interval

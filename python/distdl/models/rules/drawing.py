@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from distdl.models.capture import Node
 from distdl.models.operation import Draw, NoRuleError, Operation, Run
+from distdl.models.recording import Node
 from distdl.models.table import argument, calling, cut_out, local, rule, same
 from distdl.nn.masks import random_choice, random_uniform
 from distdl.parameters.layout import Interval

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from distdl.models.capture import Node, Value
 from distdl.models.operation import Along, NoRuleError, Operation, Part, Reads
+from distdl.models.recording import Node, Value
 from distdl.models.table import argument, calling, in_blocks, local, rule, same, whole
 from distdl.parameters.layout import Interval
 

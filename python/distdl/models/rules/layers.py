@@ -10,10 +10,10 @@ from fractions import Fraction
 import torch
 import torch.nn.functional as F
 
-from distdl.models.capture import Node, Value
 from distdl.models.layer import applied
 from distdl.models.operation import Along, NoRuleError, Operation, Reads, Run, Workers
 from distdl.models.placement import Blocks
+from distdl.models.recording import Node, Value
 from distdl.models.table import argument, bound, local, options_of, rule, same, through, whole
 from distdl.parameters.layout import Interval
 

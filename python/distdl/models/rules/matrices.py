@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch.nn.functional as F
 
-from distdl.models.capture import Node, Value
 from distdl.models.operation import Along, NoRuleError, Operation, Reads
+from distdl.models.recording import Node, Value
 from distdl.models.table import batches, broadcast, local, rule, same, whole
 
 

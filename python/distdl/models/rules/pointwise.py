@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from distdl.models.capture import Node
 from distdl.models.operation import Along, NoRuleError, Operation, Reads
+from distdl.models.recording import Node
 from distdl.models.table import argument, broadcast, local, rule, same
 
 _UNARY = (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from distdl.models.capture import Node
 from distdl.models.operation import Along, NoRuleError, Operation, Workers
 from distdl.models.placement import Blocks
+from distdl.models.recording import Node
 from distdl.models.table import calling, local, rule, whole
 
 _NAMES = ("input", "hx", "params", "has_biases", "num_layers", "dropout", "train", "bidirectional", "batch_first")

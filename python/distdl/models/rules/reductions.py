@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from distdl import operators
-from distdl.models.capture import Node, Value
 from distdl.models.operation import Along, NoRuleError, Operation, Reads, Run, Workers
 from distdl.models.placement import Blocks
+from distdl.models.recording import Node, Value
 from distdl.models.rules.pointwise import elementwise
 from distdl.models.table import argument, bound, calling, in_blocks, local, rule, same, whole
 

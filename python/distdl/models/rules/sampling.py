@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 
-from distdl.models.capture import Node
 from distdl.models.operation import Along, Operation, Reads, Run, Workers
+from distdl.models.recording import Node
 from distdl.models.table import argument, calling, in_blocks, local, rule
 
 

@@ -11,8 +11,8 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from distdl.models.capture import Node
 from distdl.models.operation import Along, Operation, Reads, Run, Workers
+from distdl.models.recording import Node
 from distdl.models.table import argument, broadcast, calling, in_blocks, local, rule, same, through, whole
 from distdl.parameters.layout import Interval
 

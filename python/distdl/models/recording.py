@@ -1,0 +1,113 @@
+"""What a model computes: values and the calls between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten
+
+from distdl.models import unseen
+
+Function = Callable[..., object]
+Arguments = tuple[Any, ...]
+Options = Mapping[str, Any]
+Target = Callable[..., object]  # a module, too
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor of the recorded computation: an input, a parameter, a buffer, a constant, or the result of a node.
+
+    Attributes:
+        number: in the order in which values came to be.
+        shape, dtype: of the whole tensor.
+        is_differentiable: whether it has a derivative by anything, if all inputs ask for gradients.
+        name: of a parameter or buffer in the model.
+        constant: the values, of a tensor that the model has made elsewhere.
+    """
+
+    number: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    is_differentiable: bool = True
+    name: str = ""
+    constant: torch.Tensor | None = None
+
+    def __repr__(self) -> str:
+        return f"%{self.number}{list(self.shape)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A call of a function or of a layer of torch.nn.
+
+    Attributes:
+        target: the function, or the layer without values.
+        key: the name under which rules know it, the same for ``torch.add``, ``Tensor.add_`` and ``+=``.
+        args, kwargs: with values in place of tensors.
+        results: the same of what it returns.
+        path: the name of the module in which the call stands.
+        source: the line of the program in which the call stands.
+        records_gradients: whether the call does not stand in ``torch.no_grad()``.
+        checkpoint: the number of the activation checkpoint in which the call stands; 0 for none.
+        autocast: that of the kinds of devices for which the model has changed it around the call.
+        written: the tensors of the call into which it writes.
+        parameters: those of a layer, by their names in it.
+    """
+
+    target: Target
+    key: str
+    args: Arguments
+    kwargs: Options
+    results: object
+    path: str
+    source: str
+    records_gradients: bool
+    checkpoint: int = 0
+    autocast: unseen.Autocast = field(default_factory=dict)
+    written: tuple[Value, ...] = ()
+    parameters: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """The layer of torch.nn that is called."""
+        assert isinstance(self.target, torch.nn.Module)
+        return self.target
+
+    @property
+    def inputs(self) -> list[Value]:
+        """The tensors of the call, in order, and the parameters behind them."""
+        return [*self.arguments, *self.parameters.values()]
+
+    @property
+    def arguments(self) -> list[Value]:
+        """The tensors of the call, in order."""
+        return [one for one in tree_flatten((self.args, dict(self.kwargs)))[0] if isinstance(one, Value)]
+
+    @property
+    def outputs(self) -> list[Value]:
+        """The tensors that it returns, in order."""
+        return [one for one in tree_flatten(self.results)[0] if isinstance(one, Value)]
+
+    def __str__(self) -> str:
+        return f"{self.key} {', '.join(map(repr, self.inputs))} in {self.path or 'the model'} ({self.source})"
+
+
+@dataclass
+class Recording:
+    """What a model computes for inputs of certain shapes.
+
+    Attributes:
+        inputs: the tensors of the call, in order.
+        nodes: the calls, in order.
+        results: what the model returns, with values in place of tensors.
+        written: what the buffers hold afterwards that the model writes into, by name.
+    """
+
+    inputs: list[Value]
+    nodes: list[Node] = field(default_factory=list)
+    results: object = None
+    written: dict[str, Value] = field(default_factory=dict)
