@@ -53,9 +53,14 @@ def applied(node: Node, workers: Workers | None) -> Run:
 
 def _applied_to_copies(node: Node) -> Run:
     """What applies a layer of torch.nn to parameters and constants alone, of which each worker has all."""
-    module, count, given = node.module, len(node.arguments), dict[str, torch.Tensor]()
-    if any(True for _ in module.buffers()):
+    if any(True for _ in node.module.buffers()):
         raise NoRuleError(f"{node.key} of parameters and constants alone")
+    return with_parameters(node, node.module)
+
+
+def with_parameters(node: Node, module: torch.nn.Module) -> Run:
+    """What calls a layer of torch.nn with the parameters behind the arguments."""
+    count, given = len(node.arguments), dict[str, torch.Tensor]()
     call = calling(node, lambda *args, **more: torch.func.functional_call(module, given, args, more))
 
     def run(*tensors: torch.Tensor) -> object:

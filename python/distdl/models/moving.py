@@ -117,7 +117,7 @@ class Move:
     def is_needed(source: Placement, need: Need, shape: Sequence[int]) -> bool:
         """Whether any rank reads anything but exactly what it has."""
         if isinstance(source, Copies):
-            return True
+            return any(need.box(rank, shape) != tuple((0, n) for n in shape) for rank in need.ranks)
         return set(source.ranks) != set(need.ranks) or any(
             source.block(rank) != need.box(rank, shape) for rank in need.ranks
         )

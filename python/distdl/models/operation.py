@@ -94,6 +94,7 @@ class Operation:
         make: constructs, on all workers together, what computes a block. Its argument is None where every worker has
             copies of all inputs; then it computes copies of the result.
         splittable: the dimensions that may be split.
+        if_asked: those that a plan may split instead, with the batch or without.
         units: blocks along a dimension are multiples of this.
         places: where the results are, if not in the blocks of the workers. An operation without them and without a
             layer is computed by each worker by itself, and by none whose blocks have no elements.
@@ -109,6 +110,7 @@ class Operation:
     places: Callable[[Workers], Blocks | list[Blocks]] | None = None
     draw: Draw | None = None
     own_numbers: bool = False
+    if_asked: frozenset[int] = frozenset()
 
     def blocks(self, ranks: Sequence[int], splits: Sequence[int]) -> Blocks:
         """Blocks of workers, as many along each dimension, as balanced as the units allow."""

@@ -241,8 +241,13 @@ def staying(operation: Operation, reads: Reads, source: Blocks) -> Blocks | None
 
 def split_as(operation: Operation, asked: Grid) -> Blocks | None:
     """The operation split as a grid is; None if it cannot be."""
+    if asked.dim != len(operation.shape):
+        return None
     split = {d for d, p in enumerate(asked.shape) if p > 1}
-    if asked.dim != len(operation.shape) or not split <= operation.splittable:
+    further = split & operation.if_asked
+    if not split <= (operation.if_asked | {0} if further else operation.splittable):
+        return None
+    if any(asked.shape[d] > operation.shape[d] // operation.units.get(d, 1) for d in further):
         return None
     return operation.blocks(asked.ranks, asked.shape)
 

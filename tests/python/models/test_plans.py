@@ -36,8 +36,47 @@ def test_plans_say_which_workers_compute_a_module():
         if "head" in plan:
             assert workers_of(ours, "head") == {((1, 1), (last,))}
     assert_equal_models(Dense().double(), (2, 2, 8, 6), [1, 1, n, 1], plan={"": alone})
-    channels = grid(P_world, [1, n, 1, 1, 1])  # in which nothing with parameters can be split
+    channels = grid(P_world, [1, n, 1, 1, 1])  # in which convolutions and what has no parameters can be split
     assert_equal_models(Volume().double(), (2, 1, 6, 5, 4), [n, 1, 1, 1, 1], plan={"*": channels})
+
+
+class Channels(torch.nn.Module):
+    """Convolutions one behind the other."""
+
+    def __init__(self, *convolutions):
+        super().__init__()
+        self.stem, self.deep = torch.nn.Conv2d(2, 8, 3, padding=1), torch.nn.Sequential(*convolutions)
+
+    def forward(self, x):
+        return self.deep(self.stem(x).relu()).sin()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: (
+            torch.nn.Conv2d(8, 6, 3, padding=1, padding_mode="circular"),
+            torch.nn.ReLU(),
+            torch.nn.Conv2d(6, 9, 1),
+        ),
+        lambda: (torch.nn.Conv2d(8, 12, 3, groups=4, bias=False), torch.nn.ConvTranspose2d(12, 6, 2, 2)),
+        lambda: (
+            torch.nn.Conv2d(8, 8, 3, groups=8),
+            torch.nn.ConvTranspose2d(8, 16, 3, groups=4, output_padding=1, stride=2),
+        ),
+    ],
+    ids=["plain", "groups", "depthwise"],
+)
+def test_convolutions_are_split_in_channels_where_asked(make):
+    torch.manual_seed(0)
+    n = P_world.size
+    splits = [[1, n, 1, 1], [2, n // 2, 1, 1]] if n % 2 == 0 else [[1, n, 1, 1]]
+    for split in splits:
+        model = Channels(*make()).double()
+        ours = assert_equal_models(model, (2, 2, 7, 6), [1, 1, n, 1], plan={"deep": grid(P_world, split)})
+        assert workers_of(ours, "deep.0") == {(tuple(split), tuple(range(n)))}
+    mixed = grid(P_world, [1, n, 1, 1]), [1, 1, 1, n]
+    assert_equal_models(Channels(*make()).double(), (1, 2, 7, 6), mixed[1], plan={"stem": mixed[0], "deep": mixed[0]})
 
 
 @pytest.mark.parametrize("at", [0, -1], ids=["first", "last"])

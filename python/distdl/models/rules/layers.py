@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from fractions import Fraction
 import torch
 import torch.nn.functional as F
 
-from distdl.models.layer import applied
+from distdl.models.layer import applied, with_parameters
 from distdl.models.operation import Along, NoRuleError, Operation, Reads, Run, Workers
 from distdl.models.placement import Blocks
 from distdl.models.recording import Node, Value
@@ -28,19 +29,50 @@ def _named(*kinds: str) -> list[str]:
               "ConstantPad", "ZeroPad", "ReflectionPad", "ReplicationPad", "CircularPad"),
       "Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d")  # fmt: skip
 def window(node: Node) -> Operation:
-    """Batch and space, whose blocks are balanced in the result; channels too without parameters."""
+    """Batch and space, whose blocks are balanced in the result; channels too without parameters.
+
+    A plan may ask for channels of the result, which need other channels of the input, and a part of the parameters.
+    """
     x, out = node.arguments[0], node.outputs[0]
     n = len(x.shape)
     channels = n - _space_of(node) - 1
-    reads = [same(n), *map(whole, node.parameters.values())]
+    if node.parameters:
+        return _convolution(node, channels)
 
-    def places(workers: Workers) -> Blocks | list[Blocks]:
-        blocks = workers.blocks
-        cuts = list(Blocks.balanced(blocks.ranks, blocks.splits, out.shape).cuts)
-        cuts[: channels + (not node.parameters)] = blocks.cuts[: channels + (not node.parameters)]
-        return Blocks(blocks.ranks, tuple(cuts))
+    return _layer(node, x.shape, [same(n)], [], functools.partial(_of_result, out.shape, channels))
 
-    return _layer(node, x.shape, reads, [channels] if node.parameters else [], places)
+
+def _of_result(shape: Sequence[int], channels: int, workers: Workers) -> Blocks:
+    """Where a result is: batch and channels as the workers are, balanced blocks in space."""
+    blocks = workers.blocks
+    cuts = Blocks.balanced(blocks.ranks, blocks.splits, shape).cuts
+    return Blocks(blocks.ranks, blocks.cuts[: channels + 1] + cuts[channels + 1 :])
+
+
+def _convolution(node: Node, channels: int) -> Operation:
+    x, out, groups = node.arguments[0], node.outputs[0], node.module.groups
+    n = len(x.shape)
+    shape = (*x.shape[:channels], out.shape[channels], *x.shape[channels + 1 :])
+    mine, own = Along(channels), Along(channels, Fraction(x.shape[channels], out.shape[channels]))
+    of_input = own if groups > 1 else None
+    space: Reads = (None,) * (n - channels - 1)
+    if "Transpose" in node.key:
+        of_weight: Reads = (own, None, *space) if groups > 1 else (None, mine, *space)
+    else:
+        of_weight = (mine, None, *space)
+    reads = [tuple(of_input if d == channels else Along(d) for d in range(n)), of_weight, (mine,)]
+
+    def make(workers: Workers | None) -> Run:
+        if workers is None or workers.grid.shape[channels] == 1:
+            return applied(node, workers)
+        module = copy.copy(node.module)
+        if groups > 1:
+            module.groups = groups * workers.local_shape[channels] // shape[channels]
+        return with_parameters(node, module)
+
+    kept, units = frozenset(range(n)) - {channels}, {channels: shape[channels] // groups} if groups > 1 else {}
+    count, places = 1 + len(node.parameters), functools.partial(_of_result, out.shape, channels)
+    return Operation(shape, tuple(reads[:count]), make, kept, units, places, if_asked=frozenset([channels]))
 
 
 def _space_of(node: Node) -> int:
