@@ -65,18 +65,19 @@ class Figures:
         return self.latency + received / self.bandwidth if self.ranks > 1 else 0.0
 
 
+_known: dict[tuple[tuple[int, ...], torch.dtype, torch.device], Figures] = {}
+
+
 def measured(grid: Grid, dtype: torch.dtype, device: torch.device) -> Figures:
     """The figures of the workers of a grid, all of them equal to those of worker 0. It takes about two seconds once.
 
     Collective over the workers.
     """
-    key = ("figures", dtype, device)
-    if key not in grid.made:
+    key = grid.world_ranks(), dtype, device
+    if key not in _known:
         with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.inference_mode(False):
-            grid.made[key] = _measured(grid.line(grid.ranks), partial(torch.ones, dtype=dtype, device=device))
-    found = grid.made[key]
-    assert isinstance(found, Figures)
-    return found
+            _known[key] = _measured(grid.line(grid.ranks), partial(torch.ones, dtype=dtype, device=device))
+    return _known[key]
 
 
 def _measured(grid: Grid, ones: Ones) -> Figures:

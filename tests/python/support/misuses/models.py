@@ -42,6 +42,17 @@ def rows() -> dict[str, Row]:
             wrong | {"module": no_module},
             {"fallback": "gather", "as_sequential": True},
         ),
+        "plans": Row(
+            distdl.plans,
+            lambda P: {"model": torch.nn.Linear(2, 2), "P_world": P, "input_shape": (4, 2)},
+            {
+                "model": [Wrong(3, TypeError, "torch.nn.Module")],
+                "P_world": not_a_partition(),
+                "input_shape": [Wrong("2x2", ValueError, "input_shape"), Wrong((4, -2), ValueError, "-2")],
+                "most": [Wrong(0, ValueError, "most=0"), Wrong("a", ValueError, "most='a'")],
+            },
+            {"input_shape": (2, 2), "most": 3},
+        ),
         "scatter": Row(
             distdl.scatter,
             lambda P: {"x": torch.ones(4, 2), "P_x": split(P)},
