@@ -74,7 +74,7 @@ def of_torchvision(name: str) -> Entry:
     if ".segmentation." in kind or ".detection." in kind:
         options["weights_backbone"] = None
     if ".video." in kind:
-        shape = (1, 3, 16, 224, 224) if "mvit" in name else (2, 3, 16 if name == "s3d" else 4, 64, 64)
+        shape = (1, 3, 16, 224, 224) if "mvit" in name or name == "s3d" else (2, 3, 4, 64, 64)
     if ".optical_flow." in kind:
         shape, inputs = (1, 3, 128, 128), 2
     if name in ("googlenet", "inception_v3"):

@@ -8,6 +8,7 @@ branch on them. What depends on the values of a tensor cannot be recorded.
 from __future__ import annotations
 
 import contextlib
+import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -266,7 +267,7 @@ _WRITES = {"setitem"}
 def _line() -> str:
     """The innermost line of the program that belongs neither to torch nor to this package."""
     own = Path(__file__).parent.parent
-    libraries = (str(Path(torch.__file__).parent), str(own), "<")
+    libraries = (f"{Path(torch.__file__).parent}{os.sep}", f"{own}{os.sep}", "<")  # not torchvision
     for frame in reversed(traceback.extract_stack()):
         if not frame.filename.startswith(libraries):
             return f"{Path(frame.filename).name}:{frame.lineno}: {frame.line}"
