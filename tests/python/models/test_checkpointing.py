@@ -16,6 +16,7 @@ from support.models import Residual, Tokens
 from support.ranks import job, raises_everywhere, together
 
 P_world = distdl.Partition(job)
+pytestmark = pytest.mark.shared
 
 
 class Counted(torch.autograd.Function):

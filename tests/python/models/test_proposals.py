@@ -9,6 +9,7 @@ from support.models import Line, Residual, Volume
 from support.ranks import job, raises_everywhere, together
 
 P_world = distdl.Partition(job)
+pytestmark = pytest.mark.shared
 
 
 def of(model, shape):

@@ -11,6 +11,7 @@ from support.distributed import assert_equal_models, assert_none, noise, off
 from support.ranks import job, raises_everywhere
 
 P_world = distdl.Partition(job)
+pytestmark = pytest.mark.shared
 
 
 class Model(torch.nn.Module):
