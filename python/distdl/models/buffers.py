@@ -29,8 +29,7 @@ class Spread:
         for name in _written(step, buffers):
             shape = buffers[name].shape
             place = Blocks((source,), tuple((n,) for n in shape))
-            need = Need(like.ranks, (None,), (((0, 1),) * like.size,))
-            self._moves.append((buffers[name], Move("distribute", place, need, shape, like)))
+            self._moves.append((buffers[name], Move("distribute", place, Need.of_all(like.ranks), shape, like)))
 
     @staticmethod
     def is_needed(step: Planned, buffers: Mapping[str, torch.Tensor], like: Grid) -> bool:
@@ -50,8 +49,5 @@ class Spread:
 
 
 def _written(step: Planned, buffers: Mapping[str, torch.Tensor]) -> list[str]:
-    node = step.node
-    if not isinstance(node.target, torch.nn.Module) or not node.module.training:
-        return []
-    names = (f"{node.path}.{name}".removeprefix(".") for name, _ in node.module.named_buffers())
-    return [name for name in names if name in buffers]
+    names = [name for name in step.node.buffers if name in buffers]
+    return names if names and step.node.module.training else []

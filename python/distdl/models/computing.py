@@ -44,7 +44,6 @@ def computing(step: Planned, places: Sequence[Placement], like: Grid, buffers: M
     elif not member:
         return _without_part(node.outputs)
     call = _in_modes(node, run)
-
     if several == 1 and isinstance(node.results, Value):
         return call
 

@@ -43,7 +43,7 @@ def cost(plan: Plan, figures: Figures, work: Mapping[Node, float]) -> Cost:
         work: the floating-point operations of each node, forward.
     """
     ranks = plan.base.size
-    parameters = sum(_bytes(one) for one in _parameters(plan))
+    parameters = sum(one.nbytes for one in _parameters(plan))
     held = dict.fromkeys(plan.base.ranks, 2 * parameters)  # and as many of gradients
     away = parameters * (ranks - 1) // ranks
     sent = 2 * away * ranks
@@ -71,7 +71,7 @@ def _computing(step: Planned, plan: Plan, figures: Figures, work: float) -> floa
         busy = sum(1 for rank in workers.ranks if 0 not in workers.local_shape(rank))
     else:
         share, busy = 1.0, plan.base.size
-    touched = sum(_bytes(one) for one in (*node.arguments, *node.outputs)) if node.key not in VIEWS else 0
+    touched = sum(one.nbytes for one in (*node.arguments, *node.outputs)) if node.key not in VIEWS else 0
     seconds = figures.call + figures.speeds["bytes"].seconds(touched * share, busy, figures.ranks)
     return seconds + figures.speeds[_kind(node)].seconds(work * share, busy, figures.ranks)
 
@@ -117,13 +117,9 @@ def _workers(step: Planned, plan: Plan) -> tuple[int, ...]:
 def _of_ranks(value: Value, place: Placement, plan: Plan) -> dict[int, int]:
     if isinstance(place, Blocks):
         return {rank: math.prod(place.local_shape(rank)) * value.dtype.itemsize for rank in place.ranks}
-    return dict.fromkeys(plan.base.ranks, _bytes(value))
+    return dict.fromkeys(plan.base.ranks, value.nbytes)
 
 
 def _hold(held: dict[int, int], more: Mapping[int, int]) -> None:
     for rank, count in more.items():
         held[rank] = held.get(rank, 0) + count
-
-
-def _bytes(value: Value) -> int:
-    return math.prod(value.shape) * value.dtype.itemsize

@@ -50,6 +50,11 @@ class Need:
         wraps = tuple(d for d, one in enumerate(reads) if isinstance(one, Along) and one.wraps)
         return cls(workers.ranks, tuple(axes), tuple(wanted), parts, wraps)
 
+    @classmethod
+    def of_all(cls, ranks: tuple[int, ...]) -> Need:
+        """Each of these ranks reads all of it."""
+        return cls(ranks, (None,), (((0, 1),) * len(ranks),))
+
     def box(self, rank: int, shape: Sequence[int]) -> tuple[Interval, ...] | None:
         """The box that a rank reads of a tensor of this shape."""
         if rank not in self.ranks:

@@ -51,6 +51,7 @@ class Program:
         self._fixed: list[tuple[int, torch.Tensor]] = []
         self._copied: set[int] = set()
         self._given: list[int] = []
+        self._of_layers = {name for step in plan.steps for name in step.node.buffers}  # which these write themselves
         used = dict.fromkeys(one for step in plan.steps for one in step.node.inputs)
         results, self._structure = tree_flatten(recording.results)
         used.update(dict.fromkeys(one for one in results if isinstance(one, Value)))
@@ -85,16 +86,11 @@ class Program:
             self._fixed.append((slot, value.constant))
         elif value.name in buffers:
             self._fixed.append((slot, buffers[value.name]))
-            if value.name in self.plan.recording.written and value.name not in self._of_layers():
+            if value.name in self.plan.recording.written and value.name not in self._of_layers:
                 self._copied.add(slot)  # backward passes look at what was there before
         else:
             self.parameters.append(value.name)
             self._given.append(slot)
-
-    def _of_layers(self) -> set[str]:
-        """The buffers into which layers write while they compute."""
-        layers = [step.node for step in self.plan.steps if isinstance(step.node.target, torch.nn.Module)]
-        return {f"{node.path}.{name}".removeprefix(".") for node in layers for name, _ in node.module.named_buffers()}
 
     def _step(self, run: Run, reads: tuple[int, ...], writes: tuple[int, ...]) -> None:
         self.steps.append(Step(run, reads, writes, checkpoint=self._checkpoint))
@@ -119,8 +115,7 @@ class Program:
         place, like, slot = self.plan.placement(value), self._like, self._new()
         bring: Run = lambda x: x  # noqa: E731
         if isinstance(place, Blocks):
-            need = Need(like.ranks, (None,), (((0, 1),) * like.size,))
-            bring = Move("distribute", place, need, value.shape, like)
+            bring = Move("distribute", place, Need.of_all(like.ranks), value.shape, like)
         self._step(bring, (self._slots[value],), (slot,))
         return slot
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,11 @@ class Value:
     is_differentiable: bool = True
     name: str = ""
     constant: torch.Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the whole tensor."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def __repr__(self) -> str:
         return f"%{self.number}{list(self.shape)}"
@@ -76,6 +82,13 @@ class Node:
         """The layer of torch.nn that is called."""
         assert isinstance(self.target, torch.nn.Module)
         return self.target
+
+    @property
+    def buffers(self) -> list[str]:
+        """The names in the model of the buffers of a layer."""
+        if not isinstance(self.target, torch.nn.Module):
+            return []
+        return [f"{self.path}.{name}".removeprefix(".") for name, _ in self.target.named_buffers()]
 
     @property
     def inputs(self) -> list[Value]:

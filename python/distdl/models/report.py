@@ -133,8 +133,7 @@ def _row(plan: Plan, step: Planned, moved: Moved) -> Row:
 
 
 def _largest(place: Placement, value: Value) -> int:
-    elements = place.largest() if isinstance(place, Blocks) else math.prod(value.shape)
-    return elements * value.dtype.itemsize
+    return place.largest() * value.dtype.itemsize if isinstance(place, Blocks) else value.nbytes
 
 
 def _mib(count: int) -> str:

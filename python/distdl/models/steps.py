@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
+from torch.autograd.function import FunctionCtx
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from distdl.models.operation import Run
@@ -117,11 +118,11 @@ def _saving(value: object) -> object:
 
 class _Saving(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: FunctionCtx, x: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(x)
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: FunctionCtx, gradient: torch.Tensor) -> torch.Tensor:
         assert len(ctx.saved_tensors) == 1
         return gradient
