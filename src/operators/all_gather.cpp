@@ -91,8 +91,8 @@ at::Tensor AllGather::apply(const at::Tensor& x) const {
     offsets.push_back(comm::displacement_of(offset, "MPI_Iallgatherv"));
     offset += size;
   }
-  comm::check(DISTDL_MPI_LARGE(MPI_Iallgatherv)(mine.data_ptr(), bytes_of(mine, "MPI_Iallgatherv"), MPI_BYTE,
-                                                arrived.data_ptr(), bytes.data(), offsets.data(), MPI_BYTE,
+  comm::check(DISTDL_MPI_LARGE(MPI_Iallgatherv)(mine.data_ptr(), bytes[static_cast<std::size_t>(plan_->group->rank())],
+                                                MPI_BYTE, arrived.data_ptr(), bytes.data(), offsets.data(), MPI_BYTE,
                                                 plan_->group->handle(), requests.next()),
               "MPI_Iallgatherv");
   requests.wait_all();

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "comm/bytes.hpp"
 #include "comm/requests.hpp"
 #include "operators/direct_sum.hpp"
-#include "operators/elements.hpp"
 #include "operators/memory.hpp"
 #include "operators/messages.hpp"
 #include "operators/staging.hpp"
@@ -78,7 +78,8 @@ at::Tensor Broadcast::apply(const at::Tensor& x) const {
       is_filled |= fills;
       continue;
     }
-    comm::check(DISTDL_MPI_LARGE(MPI_Ibcast)(buffer.data_ptr(), bytes_of(buffer, "MPI_Ibcast"), MPI_BYTE, group.root,
+    const comm::Bytes bytes(static_cast<std::int64_t>(buffer.nbytes()));
+    comm::check(DISTDL_MPI_LARGE(MPI_Ibcast)(buffer.data_ptr(), bytes.count(), bytes.type(), group.root,
                                              group.communicator->handle(), requests.next()),
                 "MPI_Ibcast");
   }

@@ -48,10 +48,6 @@ MPI_Op wrapping_sum() {
 
 }  // namespace
 
-comm::Count bytes_of(const at::Tensor& x, const char* call) {
-  return comm::count_of(x.numel() * static_cast<std::int64_t>(x.element_size()), call);
-}
-
 comm::Count SumType::count_of(std::int64_t numel, const char* call) const {
   return comm::count_of(numel * components, call);
 }

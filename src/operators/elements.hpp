@@ -8,9 +8,6 @@
 
 namespace distdl::operators {
 
-/// The number of bytes of a tensor's elements, as MPI counts.
-comm::Count bytes_of(const at::Tensor& x, const char* call);
-
 /// How the values of a dtype are added up: converted to `accumulate`, as `components` numbers of MPI type `type`
 /// each, by `op`. Half, bfloat16 and 8-bit floats accumulate in float32. Integers wrap around. The sum of bools is
 /// their logical or.

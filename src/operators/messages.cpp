@@ -1,7 +1,7 @@
 #include "operators/messages.hpp"
 
+#include "comm/bytes.hpp"
 #include "comm/departing.hpp"
-#include "operators/elements.hpp"
 
 namespace distdl::operators {
 
@@ -13,15 +13,17 @@ void send(const at::Tensor& x, int rank, int tag, const comm::Communicator& comm
     return;
   }
   requests.keep(x);
-  comm::check(DISTDL_MPI_LARGE(MPI_Isend)(x.data_ptr(), bytes_of(x, "MPI_Isend"), MPI_BYTE, rank, tag,
-                                          communicator.handle(), requests.next()),
+  const comm::Bytes bytes(static_cast<std::int64_t>(x.nbytes()));
+  comm::check(DISTDL_MPI_LARGE(MPI_Isend)(x.data_ptr(), bytes.count(), bytes.type(), rank, tag, communicator.handle(),
+                                          requests.next()),
               "MPI_Isend");
 }
 
 void receive(const at::Tensor& x, int rank, int tag, const comm::Communicator& communicator, comm::Requests& requests) {
   requests.keep(x);
-  comm::check(DISTDL_MPI_LARGE(MPI_Irecv)(x.data_ptr(), bytes_of(x, "MPI_Irecv"), MPI_BYTE, rank, tag,
-                                          communicator.handle(), requests.next()),
+  const comm::Bytes bytes(static_cast<std::int64_t>(x.nbytes()));
+  comm::check(DISTDL_MPI_LARGE(MPI_Irecv)(x.data_ptr(), bytes.count(), bytes.type(), rank, tag, communicator.handle(),
+                                          requests.next()),
               "MPI_Irecv");
 }
 
