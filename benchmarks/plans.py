@@ -64,6 +64,7 @@ def main() -> None:
             continue
         torch.manual_seed(0)
         model = make()
+        torch.manual_seed(1 + world.rank)  # each rank has a block of its own
         found = distdl.plans(model, world, shape, most=1000)
         picked = [found[i * (len(found) - 1) // (COUNT - 1)] for i in range(COUNT)] if len(found) > COUNT else found
         shown = tqdm(picked, desc=name, disable=world.rank != 0, leave=False)
