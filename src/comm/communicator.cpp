@@ -93,26 +93,12 @@ MPI_Comm create(MPI_Comm parent, std::span<const int> ranks) {
   return created;
 }
 
-/// The number of communicators that its first rank has made, and where that is the same for two of them, this rank.
-/// Collective.
-std::int64_t place_of(MPI_Comm handle, int size) {
-  static std::atomic<std::int64_t> made{0};
-  int world_rank = 0;
-  check(MPI_Comm_rank(MPI_COMM_WORLD, &world_rank), "MPI_Comm_rank");
-  constexpr std::int64_t kMostRanks = std::int64_t{1} << 24;
-  std::int64_t place = ++made * kMostRanks + world_rank;
-  const Waiting waiting;
-  if (size > 1) check(MPI_Bcast(&place, 1, MPI_INT64_T, 0, handle), "MPI_Bcast");
-  return place;
-}
-
 }  // namespace
 
 Communicator::Communicator(MPI_Comm handle) : handle_(handle) {
   check(MPI_Comm_set_errhandler(handle_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check(MPI_Comm_rank(handle_, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(handle_, &size_), "MPI_Comm_size");
-  place_ = place_of(handle_, size_);
   ++live;
   const std::lock_guard lock(all_communicators().mutex);
   all_communicators().in_order.push_back(this);

@@ -28,17 +28,12 @@ class Communicator {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  /// Its place in an order of all communicators that is the same on all of their ranks. The order of creation is not:
-  /// threads make theirs in any order.
-  std::int64_t place() const { return place_; }
-
   /// Numbers the operators made on this communicator. All ranks make them in the same order, so the number names the
   /// same operator everywhere.
   std::int64_t next_operator() { return ++operators_; }
 
-  /// Counts the votes of its ranks. The communicator of a group within an operator sees none.
+  /// Counts the votes of its ranks.
   void count_vote() const;
-  bool holds_votes() const { return votes_ > 0; }
   std::int64_t votes() const { return votes_; }
 
   /// A vote on it was given up: its ranks are out of step for ever.
@@ -59,7 +54,6 @@ class Communicator {
   MPI_Comm handle_;
   int rank_ = 0;
   int size_ = 0;
-  std::int64_t place_ = 0;
   std::int64_t operators_ = 0;
   mutable std::int64_t votes_ = 0;
   mutable bool abandoned_ = false;

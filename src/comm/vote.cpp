@@ -4,11 +4,15 @@
 #include <array>
 #include <atomic>
 #include <functional>
+#include <list>
 #include <memory>
+#include <optional>
 #include <stdexcept>
+#include <utility>
 
 #include "comm/departing.hpp"
 #include "comm/error.hpp"
+#include "comm/progress.hpp"
 #include "comm/requests.hpp"
 #include "comm/waiting.hpp"
 #include "comm/watchdog.hpp"
@@ -48,28 +52,173 @@ Votes received_from(int rank, const Communicator& communicator) {
 
 /// The maxima over all ranks. After each round a rank knows those of twice as many ranks before it, so that one message
 /// in each round is enough, and so are the rounds in which one rank could tell all others.
-void largest(Votes& votes, const Communicator& communicator) {
-  const Waiting waiting;
-  const int ranks = communicator.size(), mine = communicator.rank();
-  for (int distance = 1; distance < ranks; distance *= 2) {
-    depart(votes.data(), sizeof(Votes), (mine + distance) % ranks, kVoteTag, communicator);
-    const auto theirs = received_from((mine + ranks - distance) % ranks, communicator);
-    for (std::size_t i = 0; i < votes.size(); ++i) votes[i] = std::max(votes[i], theirs[i]);
+class Largest {
+ public:
+  Largest(const Votes& mine, const Communicator& communicator) : votes_(mine), communicator_(communicator) { send(); }
+
+  bool known() const { return distance_ >= communicator_.size(); }
+
+  /// The rank whose message ends this round.
+  int awaited() const { return (communicator_.rank() + communicator_.size() - distance_) % communicator_.size(); }
+
+  void take(const Votes& theirs) {
+    for (std::size_t i = 0; i < votes_.size(); ++i) votes_[i] = std::max(votes_[i], theirs[i]);
+    distance_ *= 2;
+    send();
   }
+
+  const Votes& votes() const { return votes_; }
+
+ private:
+  void send() const {
+    const int to = (communicator_.rank() + distance_) % communicator_.size();
+    if (!known()) depart(votes_.data(), sizeof(Votes), to, kVoteTag, communicator_);
+  }
+
+  Votes votes_;
+  const Communicator& communicator_;
+  int distance_ = 1;
+};
+
+Votes largest(const Votes& mine, const Communicator& communicator) {
+  const Waiting waiting;
+  Largest found(mine, communicator);
+  while (!found.known()) found.take(received_from(found.awaited(), communicator));
+  return found.votes();
 }
+
+/// The maximum of a value and of its negative tells whether all ranks have the same one.
+Votes votes_of(const Ballot& ballot) {
+  return {ballot.call,
+          -ballot.call,
+          ballot.value,
+          -ballot.value,
+          static_cast<std::int64_t>(ballot.change),
+          ballot.requires_grad,
+          ballot.grad_disabled,
+          ballot.has_tangent,
+          ballot.compiled,
+          ballot.told};
+}
+
+bool same_call(const Votes& votes) { return votes[0] == -votes[1]; }
+
+/// Every rank's text: first their lengths, then all of them as one.
+class Texts {
+ public:
+  Texts(std::string mine, const Communicator& communicator)
+      : mine_(std::move(mine)), length_(static_cast<int>(mine_.size())), handle_(communicator.handle()) {
+    const auto ranks = static_cast<std::size_t>(communicator.size());
+    lengths_.resize(ranks);
+    offsets_.resize(ranks);
+    check(MPI_Iallgather(&length_, 1, MPI_INT, lengths_.data(), 1, MPI_INT, handle_, &request_), "MPI_Iallgather");
+  }
+  Texts(const Texts&) = delete;
+  Texts& operator=(const Texts&) = delete;
+  ~Texts() = default;
+
+  /// Goes on if nothing has to be waited for; whether all texts are here.
+  bool arrive() {
+    for (int done = 0; !here_;) {
+      check(MPI_Test(&request_, &done, MPI_STATUS_IGNORE), "MPI_Test");
+      if (done == 0) return false;
+      go_on();
+    }
+    return true;
+  }
+
+  std::vector<std::string> wait() {
+    const Waiting waiting;
+    while (!here_) {
+      check(MPI_Wait(&request_, MPI_STATUS_IGNORE), "MPI_Wait");
+      go_on();
+    }
+    std::vector<std::string> texts;
+    for (std::size_t r = 0; r < lengths_.size(); ++r) {
+      texts.push_back(all_.substr(static_cast<std::size_t>(offsets_[r]), static_cast<std::size_t>(lengths_[r])));
+    }
+    return texts;
+  }
+
+ private:
+  void go_on() {
+    here_ = lengths_known_;
+    if (here_) return;
+    lengths_known_ = true;
+    int total = 0;
+    for (std::size_t r = 0; r < lengths_.size(); ++r) {
+      offsets_[r] = total;
+      total += lengths_[r];
+    }
+    all_.resize(static_cast<std::size_t>(total));
+    check(MPI_Iallgatherv(mine_.data(), length_, MPI_CHAR, all_.data(), lengths_.data(), offsets_.data(), MPI_CHAR,
+                          handle_, &request_),
+          "MPI_Iallgatherv");
+  }
+
+  const std::string mine_;
+  const int length_;
+  const MPI_Comm handle_;
+  std::vector<int> lengths_, offsets_;
+  std::string all_;
+  MPI_Request request_ = MPI_REQUEST_NULL;
+  bool lengths_known_ = false, here_ = false;
+};
+
+/// A vote that this rank makes no further call on a communicator, held again until all of its ranks say so. Ranks that
+/// make a call instead throw, with this rank's text in their message.
+class LastVote {
+ public:
+  LastVote(const Communicator& communicator, const char* what) : communicator_(communicator), what_(what) { begin(); }
+
+  const Communicator& communicator() const { return communicator_; }
+
+  /// Goes on if nothing has to be waited for; whether all ranks have come to their last call.
+  bool arrive() {
+    while (true) {
+      if (texts_ && !texts_->arrive()) return false;
+      if (texts_) begin();
+      while (!votes_->known()) {
+        int there = 0;
+        check(MPI_Iprobe(votes_->awaited(), kVoteTag, communicator_.handle(), &there, MPI_STATUS_IGNORE), "MPI_Iprobe");
+        if (there == 0) return false;
+        votes_->take(received_from(votes_->awaited(), communicator_));
+      }
+      if (same_call(votes_->votes())) return true;
+      texts_.emplace(what_ + at_line(this_thread().id), communicator_);
+    }
+  }
+
+ private:
+  void begin() {
+    texts_.reset();
+    communicator_.count_vote();
+    votes_.emplace(votes_of({.call = kEnd}), communicator_);
+  }
+
+  const Communicator& communicator_;
+  const char* what_;
+  std::optional<Largest> votes_;
+  std::optional<Texts> texts_;
+};
 
 std::atomic<bool> ended{false};  // whether this rank has told all others that it makes no further call
 
-/// Votes that this rank makes no further call on these communicators.
+/// Votes that this rank makes no further call on these communicators: on all of them at once, since a rank may wait for
+/// this one on any of them, and come to the others only when it has thrown there.
 void agree_on_last_call(std::vector<const Communicator*> voters, const char* what) {
-  std::erase_if(voters, [](const auto* one) { return !one->holds_votes() || one->abandoned(); });
-  // In any other order, two ranks could wait for each other on two communicators.
-  std::sort(voters.begin(), voters.end(), [](const auto* a, const auto* b) { return a->place() < b->place(); });
-  for (const auto* communicator : voters) {
-    const Operation operation(what, 0, "", communicator);
-    // Ranks that make a call instead throw, with this text in their message.
-    while (!vote(*communicator, {.call = kEnd}).same_call)
-      gather_texts(*communicator, what + at_line(this_thread().id));
+  std::erase_if(voters, [](const auto* one) { return one->size() < 2 || one->abandoned(); });
+  const Waiting waiting;
+  std::list<LastVote> open;
+  for (const auto* communicator : voters) open.emplace_back(*communicator, what);
+  while (!open.empty()) {
+    const Operation operation(what, 0, "", &open.front().communicator());
+    const auto before = open.size();
+    for (int looks = 0; open.size() == before; ++looks) {
+      std::erase_if(open, [](auto& one) { return one.arrive(); });
+      if (debugging()) throw_if_given_up();
+      if (open.size() == before) pause(looks);
+    }
   }
 }
 
@@ -86,24 +235,14 @@ void refuse_abandoned(const Communicator& communicator) {
 }
 
 Outcome vote(const Communicator& communicator, const Ballot& ballot) {
-  // The maximum of a value and of its negative tells whether all ranks have the same one.
-  Votes votes{ballot.call,
-              -ballot.call,
-              ballot.value,
-              -ballot.value,
-              static_cast<std::int64_t>(ballot.change),
-              ballot.requires_grad,
-              ballot.grad_disabled,
-              ballot.has_tangent,
-              ballot.compiled,
-              ballot.told};
+  auto votes = votes_of(ballot);
   refuse_abandoned(communicator);
   communicator.handle();  // throws if it was freed, also where nobody has to be asked
   if (communicator.size() > 1) {
     communicator.count_vote();
-    largest(votes, communicator);
+    votes = largest(votes, communicator);
   }
-  return {votes[0] == -votes[1],
+  return {same_call(votes),
           votes[2] == -votes[3],
           static_cast<Change>(votes[4]),
           votes[5] != 0,
@@ -115,31 +254,11 @@ Outcome vote(const Communicator& communicator, const Ballot& ballot) {
 
 std::int64_t tell(const Communicator& communicator, std::int64_t mine) {
   refuse_abandoned(communicator);
-  Votes numbers{mine};
-  if (communicator.size() > 1) largest(numbers, communicator);
-  return numbers[0];
+  return communicator.size() > 1 ? largest(Votes{mine}, communicator)[0] : mine;
 }
 
 std::vector<std::string> gather_texts(const Communicator& communicator, const std::string& mine) {
-  const auto ranks = static_cast<std::size_t>(communicator.size());
-  const auto handle = communicator.handle();
-  std::vector<int> lengths(ranks), offsets(ranks);
-  const Waiting waiting;
-  const int length = static_cast<int>(mine.size());
-  check(MPI_Allgather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, handle), "MPI_Allgather");
-  int total = 0;
-  for (std::size_t r = 0; r < ranks; ++r) {
-    offsets[r] = total;
-    total += lengths[r];
-  }
-  std::string all(static_cast<std::size_t>(total), '\0');
-  check(MPI_Allgatherv(mine.data(), length, MPI_CHAR, all.data(), lengths.data(), offsets.data(), MPI_CHAR, handle),
-        "MPI_Allgatherv");
-  std::vector<std::string> texts;
-  for (std::size_t r = 0; r < ranks; ++r) {
-    texts.push_back(all.substr(static_cast<std::size_t>(offsets[r]), static_cast<std::size_t>(lengths[r])));
-  }
-  return texts;
+  return Texts(mine, communicator).wait();
 }
 
 void agree_on_freeing(std::vector<CommunicatorPtr> communicators) noexcept {

@@ -60,7 +60,7 @@ std::vector<std::string> gather_texts(const Communicator& communicator, const st
 void agree_on_freeing(std::vector<CommunicatorPtr> communicators) noexcept;
 
 /// Tells the other ranks that this one makes no further call: ranks that wait for it in a vote throw. Returns when all
-/// ranks have come to their end. Collective, over the ranks of every communicator on which a vote was held.
+/// ranks have come to their end. Collective, over the ranks of every communicator.
 void agree_on_end();
 
 }  // namespace distdl::comm

@@ -67,6 +67,28 @@ def test_who_makes_another_call_or_none(program, message):
     assert re.search(message, said), said
 
 
+@pytest.mark.parametrize("mistake", ["", "try: distdl.save('no/file', None)\n    except TypeError: pass"])
+@pytest.mark.parametrize("waiting", [(0,), (0, 2)], ids=str)
+def test_the_end_is_told_to_whomever_waits(waiting, mistake):
+    """Rank 1 is at its end, also after an exception that nobody else could know of; others wait on any communicator."""
+    program = f"""
+import torch, distdl
+P = distdl.Partition()
+layers = [distdl.nn.AllSumReduce(one, [0]) for one in (P, P.create_partition_inclusive([0, 1]))]
+x = torch.ones(3)
+layers[0](x)
+if P.rank == 1:
+    {mistake or "pass"}
+elif P.rank in {waiting}:
+    try: layers[{int(waiting == (0,))}](x)
+    except RuntimeError as error: print("raised:", error)
+"""
+    status, said = ends(program, ranks=3, DISTDL_WATCHDOG="0")
+    assert status == 0, said
+    told = re.findall(r"raised: the ranks do not make the same call; .*rank 1: the end of the program", said)
+    assert len(told) == len(waiting), said
+
+
 @pytest.mark.parametrize("leave", ["sys.exit(3)", "raise SystemExit(3)"])
 def test_an_exit_of_one_rank(leave):
     program = f"{BEGINNING.format(seconds=0)}if rank == 1: {leave}\nstep()"

@@ -254,6 +254,43 @@ def test_a_replica_that_ends_earlier_hangs_nobody():
     assert "raised: the ranks do not make the same call; rank 0: the end of the program" in said, said
 
 
+@pytest.mark.ranks(1)
+def test_a_rank_that_fails_in_a_backward_pass_and_ends_hangs_nobody():
+    """Of two replicas of two ranks: the others wait for it in layers, in sums, and at the end of the pass."""
+    program = """
+        import torch, distdl, distdl.nn as dnn
+        P = distdl.Partition()
+        P_replicas = P.create_cartesian_topology_partition([2, 2])
+        P_own = P_replicas.create_cartesian_subtopology_partition([False, True])
+        P_x = P_own.create_cartesian_topology_partition([1, 1, 2])
+        class Fails(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.clone()
+            @staticmethod
+            def backward(ctx, gradient):
+                if P.rank == 1:
+                    raise KeyError
+                return gradient.clone()
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers = torch.nn.ModuleList(dnn.DistributedConv1d(P_x, 1, 1, 3, padding=1) for _ in range(2))
+            def forward(self, x):
+                return self.layers[1](Fails.apply(self.layers[0](x)))
+        model = distdl.DataParallel(Net(), P_replicas, bucket_cap_mb=1e-6)
+        try:
+            dnn.DistributedMSELoss(P_x)(model(torch.ones(1, 1, 4)), torch.zeros(1, 1, 4)).backward()
+        except (KeyError, RuntimeError) as error:
+            print(P.rank, type(error).__name__, error)
+    """
+    status, said = ends(program, ranks=4, DISTDL_WATCHDOG="0")
+    assert status == 0, said
+    assert "1 KeyError" in said, said
+    for rank in (0, 2, 3):
+        assert f"{rank} RuntimeError" in said, said
+
+
 @pytest.mark.ranks(2, 3)
 def test_mistakes_are_raised_everywhere(P_world):
     def make(net=None, **options):
