@@ -144,13 +144,18 @@ class DistributedModel(Local):
 
     @classmethod
     def from_sequential(
-        cls, module: torch.nn.Module, P_x: PartitionLike, *partitions: PartitionLike, root: int = 0, **more: object
+        cls,
+        module: torch.nn.Module,
+        P_x: PartitionLike,
+        *partitions: PartitionLike,
+        root: int | None = None,
+        **more: object,
     ) -> Self:
-        """The model over partitions, with the weights of one rank."""
+        """The model over partitions, with the weights of one rank: of worker 0 of P_x, which need not be rank 0."""
         make: Callable[..., Self] = cls
         layer = make(P_x, module, **more)
         if isinstance(module, torch.nn.Module):
-            layer.take_weights(module, root)
+            layer.take_weights(module, next(iter(layer.grid.ranks), 0) if root is None else root)
         return layer
 
     def agreeing(self) -> list[Grid]:

@@ -42,15 +42,18 @@ def test_images_of_any_size(shape):
         assert_equal_models(model, shape, split, training=False)
 
 
-def test_weights_come_from_the_first_worker():
+@pytest.mark.parametrize("step", [1, -1])
+def test_weights_come_from_the_first_worker(step):
+    """Which need not be rank 0, and is not where each replica has ranks of its own."""
     torch.manual_seed(job.rank)
     model = Residual().double()
-    ours = distdl.distribute(model, grid(P_world, [1, 1, P_world.size, 1]))
-    state = distdl.sequential_state_dict(ours)
-    equal = (
-        all(torch.equal(state[name], value) for name, value in model.state_dict().items()) if job.rank == 0 else True
-    )
-    assert all(together(equal))
+    P = grid(P_world, [1, 1, P_world.size, 1], range(job.size)[::step])
+    state = distdl.sequential_state_dict(distdl.distribute(model, P), P.ranks[0])
+    assert all(together(all(torch.equal(value, model.state_dict()[name]) for name, value in state.items())))
+    P_own = P_world.create_cartesian_topology_partition([job.size, 1, 1, 1, 1])
+    own = distdl.distribute(model, P_own.create_cartesian_subtopology_partition([False, *[True] * 4]))
+    state = distdl.sequential_state_dict(own, job.rank)
+    assert all(together(all(torch.equal(state[name], value) for name, value in model.state_dict().items())))
 
 
 def test_a_model_on_the_meta_device_takes_weights_afterwards():
