@@ -10,7 +10,14 @@ import torch
 from distdl import operators
 from distdl.collective.construction import constructing
 from distdl.collective.grid import Grid
-from distdl.nn.declared import check_undeclared, layouts_of, name_in_state, ranks_of, sources_of_gradients
+from distdl.nn.declared import (
+    check_module,
+    check_undeclared,
+    layouts_of,
+    name_in_state,
+    ranks_of,
+    sources_of_gradients,
+)
 from distdl.parameters.layout import Layout
 from distdl.structure import zero_volume_tensor
 
@@ -66,6 +73,7 @@ def sequential_state_dict(model: torch.nn.Module, root: int = 0) -> dict[str, to
     Collective over the communicator that the partitions come from. If no parameter of the model is distributed, there
     is no such communicator: each calling rank receives the model's state.
     """
+    check_module("sequential_state_dict", model)
     layouts = layouts_of(model)
     if not layouts:
         return {name: value.clone() for name, value in model.state_dict().items()}
@@ -106,6 +114,7 @@ def sequential_gradients(model: torch.nn.Module, root: int = 0) -> dict[str, tor
     Collective over the communicator that the partitions come from. If no parameter of the model is distributed, there
     is no such communicator: each calling rank receives the model's gradients.
     """
+    check_module("sequential_gradients", model)
     layouts, parameters = layouts_of(model), dict(model.named_parameters())
     given = {name: parameter.grad for name, parameter in parameters.items() if parameter.grad is not None}
     if not layouts:
@@ -152,6 +161,7 @@ def load_sequential(
     Collective over the communicator that the partitions come from. If no parameter of the model is distributed, there
     is no such communicator: each rank has to call it with the state.
     """
+    check_module("load_sequential", model)
     layouts = layouts_of(model)
     if not layouts:
         _check(_shapes(model.state_dict(), layouts), state_dict or {})
@@ -191,6 +201,7 @@ def parameter_count(model: torch.nn.Module) -> int:
     Each parameter counts once, also where several layers use it. It takes no communication. A parameter that no layer
     declared (:meth:`distdl.nn.Module.declare_parameter`) counts as whole.
     """
+    check_module("parameter_count", model)
     layouts = layouts_of(model)
     return sum(
         math.prod(layouts[name_in_state(name)].shape) if name_in_state(name) in layouts else parameter.numel()

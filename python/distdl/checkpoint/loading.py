@@ -13,14 +13,14 @@ from safetensors import SafetensorError, safe_open
 
 from distdl.checkpoint.chunks import ChunkExchange, chunks_of, chunks_of_each
 from distdl.checkpoint.file import checksum
-from distdl.checkpoint.saving import CHECKSUMS, HEADER_SUM, MARK, MORE, check_module, ranks_that_save, summary_of
+from distdl.checkpoint.saving import CHECKSUMS, HEADER_SUM, MARK, MORE, ranks_that_save, summary_of
 from distdl.checkpoint.states import PREFIX, load_states, names_in, unfit_groups
 from distdl.checkpoint.stored import DTYPES, Stored, as_stored, check_strided, header_sum, in_blocks, whole_on
 from distdl.checkpoint.values import JSON, decoded, items_of, members_of
 from distdl.collective.comparison import agreed
 from distdl.collective.construction import constructing
 from distdl.collective.grid import Grid
-from distdl.nn.declared import check_undeclared, layouts_of
+from distdl.nn.declared import check_module, check_undeclared, layouts_of
 from distdl.parameters.layout import Layout
 
 _PIECE = 1 << 20  # bytes; what was read is still in a cache when it is added up
@@ -63,13 +63,13 @@ def load(
     calling rank loads its own model. The file is read once, and nothing in it is ever executed. A rank needs its blocks
     and less than 64 MiB.
     """
-    check_module("load", model)
-    layouts = layouts_of(model)
-    everyone = ranks_that_save(layouts)
+    layouts = layouts_of(model) if isinstance(model, torch.nn.Module) else {}
+    everyone = ranks_that_save(layouts, optimizer)
     if not everyone.known:
         return {}
     compared: dict[str, object] = {"path": path, "strict": strict, "optimizer": type(optimizer).__name__}
     with constructing("load", {"ranks": everyone}, compared):
+        check_module("load", model)
         compared["model"] = summary_of(model, layouts)
         file_path = Path(os.fsdecode(path))
         groups = [] if optimizer is None else names_in(optimizer, model)

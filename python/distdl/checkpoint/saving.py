@@ -29,7 +29,8 @@ from distdl.checkpoint.stored import (
 from distdl.checkpoint.values import JSON, encoded
 from distdl.collective.construction import constructing
 from distdl.collective.grid import Grid
-from distdl.nn.declared import check_undeclared, layouts_of, ranks_of
+from distdl.nn.declared import check_module, check_undeclared, layouts_of, ranks_of
+from distdl.nn.owners import layouts_of_parameters
 from distdl.parameters.layout import Layout
 
 MORE = "more/"
@@ -39,9 +40,15 @@ HEADER_SUM = f"{MARK}.header"  # the checksum of the header
 _LARGEST_HEADER = 100_000_000  # bytes; safetensors refuses larger ones
 
 
-def ranks_that_save(layouts: Mapping[str, Layout]) -> Grid:
-    """The ranks that write or read a model's file together; a model without blocks belongs to its rank alone."""
-    return ranks_of(layouts.values()) if layouts else Grid.of(MPI.COMM_SELF)
+def ranks_that_save(layouts: Mapping[str, Layout], optimizer: object) -> Grid:
+    """The ranks that write or read a file together; what has no blocks belongs to its rank alone.
+
+    The parameters of the optimizer say which ranks these are, too: also where a rank passes another model by mistake.
+    """
+    groups: list[dict[str, list[torch.Tensor]]] = getattr(optimizer, "param_groups", [])
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    known = [*layouts.values(), *(one for one in layouts_of_parameters(parameters) if one is not None)]
+    return ranks_of(known) if known else Grid.of(MPI.COMM_SELF)
 
 
 @torch.no_grad()
@@ -82,9 +89,8 @@ def save(
 
     Source: https://huggingface.co/docs/safetensors.
     """
-    check_module("save", model)
-    layouts = layouts_of(model)
-    everyone = ranks_that_save(layouts)
+    layouts = layouts_of(model) if isinstance(model, torch.nn.Module) else {}
+    everyone = ranks_that_save(layouts, optimizer)
     if not everyone.known:
         return None
     extra: dict[str, torch.Tensor] = {}
@@ -92,6 +98,7 @@ def save(
     compared: dict[str, object] = {"path": path, "asynchronous": asynchronous, "more": list(more)}
     compared |= {"optimizer": type(optimizer).__name__}
     with constructing("save", {"ranks": everyone}, compared):
+        check_module("save", model)
         compared["model"] = summary_of(model, layouts)
         real_path = Path(os.path.realpath(os.fsdecode(path)))
         os.fsencode(real_path).decode("utf-8")  # safetensors opens no path that is not UTF-8
@@ -112,12 +119,6 @@ def save(
         return saving
     saving.wait()
     return None
-
-
-def check_module(what: str, model: object) -> None:
-    """Raise TypeError on this rank for something else than a module, which does not say who else is there."""
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"{what}: model is a {type(model).__name__}; it has to be a torch.nn.Module")
 
 
 def summary_of(model: torch.nn.Module, layouts: Mapping[str, Layout]) -> str:

@@ -14,6 +14,12 @@ from distdl.nn.module import Module
 from distdl.parameters.layout import Layout
 
 
+def check_module(what: str, model: object) -> None:
+    """Raise TypeError for something else than a module."""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"{what}: model is a {type(model).__name__}; it has to be a torch.nn.Module")
+
+
 def layouts_of(model: torch.nn.Module) -> dict[str, Layout]:
     """The layouts of all parameters and buffers that live in blocks, by their names in the model's state_dict."""
     return {

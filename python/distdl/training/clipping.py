@@ -80,7 +80,11 @@ def clip_grad_norm_(
 def _parameters_of(model: torch.nn.Module | torch.Tensor | Iterable[torch.Tensor]) -> list[torch.Tensor]:
     if isinstance(model, torch.Tensor):
         return [model]
-    return list(model.parameters() if isinstance(model, torch.nn.Module) else model)
+    given = model.parameters() if isinstance(model, torch.nn.Module) else model
+    parameters = list(given) if isinstance(given, Iterable) else [given]
+    if wrong := [type(one).__name__ for one in parameters if not isinstance(one, torch.Tensor)]:
+        raise TypeError(f"clip_grad_norm_: model is, or has, a {wrong[0]}; it has to be a model, or its parameters")
+    return parameters
 
 
 def _norm(parameters: Sequence[torch.Tensor], layouts: Sequence[Layout | None], p: float, everyone: Grid) -> float:

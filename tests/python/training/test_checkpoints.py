@@ -248,6 +248,17 @@ def test_what_no_file_has_or_takes(P_world, folder):
     raises_everywhere(ValueError, "be __metadata__", save("__metadata__"))
     raises_everywhere(TypeError, "model is a int", lambda: distdl.save(folder / "run", 3))
     raises_everywhere(TypeError, "model is a int", lambda: distdl.load(folder / "run", 3))
+    good = model()
+    optimizer = torch.optim.SGD(good.parameters())  # which says who the other ranks are
+    wrong = 3 if job.rank == 0 else good
+    raises_everywhere(TypeError, "model is a int", lambda: distdl.save(folder / "run", wrong, optimizer))
+    raises_everywhere(TypeError, "model is a int", lambda: distdl.load(folder / "run", wrong, optimizer))
+    other = torch.nn.Linear(2, 2) if job.rank == 0 else good
+    raises_everywhere(ValueError, "different things", lambda: distdl.save(folder / "run", other, optimizer))
+    for function in (distdl.sequential_state_dict, distdl.load_sequential, distdl.parameter_count):
+        raises_everywhere(TypeError, "model is a NoneType", lambda function=function: function(None))
+    raises_everywhere(TypeError, "has to be a model, or its parameters", lambda: distdl.clip_grad_norm_(["a"], 1.0))
+    raises_everywhere(TypeError, "model is, or has, a NoneType", lambda: distdl.clip_grad_norm_(None, 1.0))
     raises_everywhere(RuntimeError, "UnicodeDecodeError", lambda: distdl.save(str(folder) + "/\udcff", model()))
     assert list(folder.iterdir()) == []
     distdl.save(os.fsencode(folder / "run"), model())
