@@ -2,11 +2,14 @@
 
 #include <array>
 #include <limits>
+#include <type_traits>
 
 namespace distdl::comm {
 
 namespace {
 
+/// Since MPI 4 it counts whatever there is.
+constexpr bool kMayBeTooMany = std::is_same_v<Count, int>;
 constexpr std::int64_t kUnit = std::int64_t{1} << 30;
 
 /// A type of more bytes than MPI counts: units of 2^30 bytes, and the rest.
@@ -25,16 +28,18 @@ MPI_Datatype type_of(std::int64_t size) {
 
 }  // namespace
 
-Bytes::Bytes(std::int64_t size) : count_(1) {
-  if (size <= static_cast<std::int64_t>(std::numeric_limits<Count>::max())) {
-    count_ = static_cast<Count>(size);
-  } else {
+Bytes::Bytes(std::int64_t size) : count_(static_cast<Count>(size)) {
+  if constexpr (kMayBeTooMany) {
+    if (size <= std::numeric_limits<int>::max()) return;
+    count_ = 1;
     type_ = type_of(size);
   }
 }
 
 Bytes::~Bytes() {
-  if (type_ != MPI_BYTE) MPI_Type_free(&type_);  // messages under way keep what they need of it
+  if constexpr (kMayBeTooMany) {
+    if (type_ != MPI_BYTE) MPI_Type_free(&type_);  // messages under way keep what they need of it
+  }
 }
 
 }  // namespace distdl::comm

@@ -4,7 +4,7 @@
 // DISTDL_FAIL=MPI_Ibcast_c,1,3,before makes the third MPI_Ibcast_c on rank 1 of the job do nothing and say that it
 // failed; with "after" it does what it should, and says so all the same. DISTDL_CALLS=FILE writes at the end to FILE.0,
 // FILE.1, ... what each rank called how often. Every function that the extension calls has to be here, which
-// tests/python/process/leaks.py checks; so there are none that make datatypes or windows. Votes of the ranks are
+// tests/python/process/leaks.py checks; so there are none that make windows. Votes of the ranks are
 // counted by themselves, for tests/python/nn/votes.py.
 #include <dlfcn.h>
 #include <mpi.h>
@@ -207,6 +207,15 @@ OBSERVE(MPI_Comm_get_info, (MPI_Comm comm, MPI_Info* info), (comm, info), COUNTS
 OBSERVE(MPI_Info_free, (MPI_Info * info), (info), COUNTS(ended("infos", MPI_INFO_NULL, info)))
 OBSERVE(MPI_Info_get_string, (MPI_Info info, const char* key, int* length, char* value, int* found),
         (info, key, length, value, found), )
+
+// Types of messages that are longer than MPI counts, before MPI 4.
+OBSERVE(MPI_Type_contiguous, (int count, MPI_Datatype part, MPI_Datatype* created), (count, part, created),
+        COUNTS(made("types", MPI_DATATYPE_NULL, created)))
+OBSERVE(MPI_Type_create_struct,
+        (int count, const int counts[], const MPI_Aint places[], const MPI_Datatype parts[], MPI_Datatype* created),
+        (count, counts, places, parts, created), COUNTS(made("types", MPI_DATATYPE_NULL, created)))
+OBSERVE(MPI_Type_commit, (MPI_Datatype * type), (type), )
+OBSERVE(MPI_Type_free, (MPI_Datatype * type), (type), COUNTS(ended("types", MPI_DATATYPE_NULL, type)))
 
 // Operations that return when they are done.
 OBSERVE(MPI_Allreduce, (const void* x, void* y, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm),

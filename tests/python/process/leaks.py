@@ -26,7 +26,7 @@ from support.cases import CASES
 from support.ranks import job
 
 PART = float(os.environ.get("DISTDL_LEAKS", "0.03"))
-KINDS = ("communicators", "groups", "infos", "requests")
+KINDS = ("communicators", "groups", "infos", "requests", "types")
 # What may come and go by itself, in bytes and, for Python, objects. One leak in each of a thousand repetitions is more.
 LIMITS = {"small": 1 << 16, "large": 4 << 20, "resident": 4 << 20, "Python": 300}
 
