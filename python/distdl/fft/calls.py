@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -10,6 +10,8 @@ import torch
 from distdl.collective.comparison import raise_together
 from distdl.collective.construction import PartitionLike, grid_of, is_partition, tell
 from distdl.collective.grid import Grid
+from distdl.nn.compiled.dispatched import call_in_graph
+from distdl.nn.compiled.registry import records
 from distdl.nn.layer import Layer
 
 Given = ParamSpec("Given")
@@ -40,6 +42,28 @@ def among_workers(grids: list[Grid]) -> list[Grid]:
     return [grid.among(ranks) if grid.known else grid for grid in grids]
 
 
+def call_layer(
+    kind: Callable[..., Layer],
+    partitions: Mapping[str, PartitionLike | None],
+    options: Mapping[str, object],
+    input: torch.Tensor,
+) -> torch.Tensor:
+    """The result of the layer of these options on these partitions. Collective over their workers."""
+    if torch.compiler.is_compiling():
+        key = _key_told(kind, tuple(partitions), *partitions.values(), **options)
+        return call_in_graph(key, [], (input,), {})
+    result: torch.Tensor = layer_for(kind, partitions, options)(input)
+    return result
+
+
+@torch.compiler.assume_constant_result
+def _key_told(
+    kind: Callable[..., Layer], names: Sequence[str], *values: PartitionLike | None, **options: object
+) -> int:
+    """By which a compiled program knows the layer: a compiler cannot trace how it is constructed."""
+    return layer_for(kind, dict(zip(names, values, strict=True)), options).key_in_graphs
+
+
 def layer_for(
     kind: Callable[..., Made], partitions: Mapping[str, PartitionLike | None], options: Mapping[str, object]
 ) -> Made:
@@ -58,10 +82,18 @@ def layer_for(
     if key not in kept:
         made = kind(**dict(zip(given, among_workers(grids), strict=True)), **options)
         if len(kept) >= _MOST_KEPT:
-            kept.pop(next(iter(kept)))
+            _forget_one(kept)
         kept[key] = made, grids  # an id belongs to a grid as long as it is kept
     found: tuple[Made, object] = kept[key]  # type: ignore[assignment]
     return found[0]
+
+
+def _forget_one(kept: dict[object, object]) -> None:
+    """The oldest layer that no compiled program calls."""
+    made: dict[object, tuple[Layer, object]] = kept  # type: ignore[assignment]
+    oldest = next((key for key, (layer, _) in made.items() if layer not in records), None)
+    if oldest is not None:
+        del kept[oldest]
 
 
 def _given(partitions: Mapping[str, Value]) -> dict[str, Value]:

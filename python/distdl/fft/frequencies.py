@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from distdl.collective.construction import PartitionLike, grid_of, is_partition
-from distdl.fft.calls import check_tensor, function, layer_for, takes_part
+from distdl.fft.calls import call_layer, check_tensor, function, takes_part
 from distdl.nn.fourier.kinds import Dims
 from distdl.nn.fourier.shift import SHIFTS
 from distdl.parameters.layout import cut
@@ -81,8 +81,7 @@ def _shift(name: str, input: torch.Tensor, P_x: PartitionLike, dim: Dims) -> tor
     if not takes_part({"P_x": P_x}):
         check_tensor(input)
         return input.clone()
-    result: torch.Tensor = layer_for(SHIFTS[name], {"P_x": P_x}, {"dim": dim})(input)
-    return result
+    return call_layer(SHIFTS[name], {"P_x": P_x}, {"dim": dim}, input)
 
 
 @function

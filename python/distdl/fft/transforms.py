@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Literal, Protocol, overload
 
 import torch
 
 from distdl.collective.construction import PartitionLike
 from distdl.collective.grid import Grid
-from distdl.fft.calls import check_tensor, function, layer_for, takes_part
+from distdl.fft.calls import call_layer, check_tensor, function, layer_for, takes_part
 from distdl.nn.fourier.kinds import Dims, Sizes, result_dtype, without_elements
-from distdl.nn.fourier.transform import TRANSFORMS
+from distdl.nn.fourier.transform import TRANSFORMS, FourierTransform
 from distdl.partition import Partition
 
 __all__ = [
@@ -130,9 +131,25 @@ def _transformed(
         result = without_elements(input, (0,), result_dtype(name, input.dtype))
         return (result, Partition.of_grid(Grid.unknown(), like=P_x)) if stays else result
     options = {"size": size, "dim": dim, "norm": norm, "parts": parts, "pencil": stays}
-    layer = layer_for(TRANSFORMS[name], partitions, options)  # type: ignore[arg-type]
-    result = layer(input)
-    return (result, layer.P_result) if stays else result
+    result = call_layer(TRANSFORMS[name], partitions, options, input)  # type: ignore[arg-type]
+    if not stays:
+        return result
+    if torch.compiler.is_compiling():
+        pencil: Partition = getattr(_pencils, _pencil_told(TRANSFORMS[name], P_x, **options))
+        return result, pencil
+    return result, layer_for(TRANSFORMS[name], {"P_x": P_x}, options).P_result
+
+
+_pencils = SimpleNamespace()  # a compiler takes an object from here, and guards it; none that a function returned
+
+
+@torch.compiler.assume_constant_result
+def _pencil_told(kind: type[FourierTransform], P_x: PartitionLike, **options: object) -> str:
+    """The name in `_pencils` of the partition in which a layer left its result."""
+    layer = layer_for(kind, {"P_x": P_x}, options)
+    name = f"of_{layer.key_in_graphs}"
+    setattr(_pencils, name, layer.P_result)
+    return name
 
 
 def _in_one_dimension(name: str) -> InOneDimension:

@@ -294,7 +294,7 @@ class Layer(FromSequential):
     def forward(self, *args: object, **kwargs: object) -> object:
         """Agree on the call, set up where something changed, and compute. Collective over the layer's ranks."""
         if _is_compiling():
-            return call_in_graph(self, args, kwargs)
+            return call_in_graph(self.key_in_graphs, list(self.parameters()), args, kwargs)
         if kwargs or may_override(args):
             return overridden(self.call, self._distdl_refuse, args, kwargs)
         return self.call(*args)

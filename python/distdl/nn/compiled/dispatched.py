@@ -23,22 +23,24 @@ if TYPE_CHECKING:
 Context: TypeAlias = torch.autograd.function.FunctionCtx
 
 
-def call_in_graph(layer: Layer, args: Sequence[object], kwargs: dict[str, object]) -> object:
-    """A layer's call, as a compiler traces it. Not collective; the call of the compiled program is."""
+def call_in_graph(
+    key: int, parameters: list[torch.Tensor], args: Sequence[object], kwargs: dict[str, object]
+) -> object:
+    """The call of the layer of this key, as a compiler traces it. Not collective; that of the compiled program is."""
     tensors: list[torch.Tensor] = []
     template = template_of([list(args), kwargs], tensors)
     device = tensors[0].device.type if tensors else "cpu"
     autocast = str(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else ""
     call = repr((template, device, autocast))
-    results = torch.ops.distdl.layer(tensors, list(layer.parameters()), layer.key_in_graphs, call)
-    form = _form_told(layer.key_in_graphs, call)
+    results = torch.ops.distdl.layer(tensors, parameters, key, call)
+    form = _form_told(key, call)
     if form == "t":
         return results[0]
     left = iter(results)
     filled = [next(left) if one == "t" else None for one in form[1:]]
     if form[0] == "[":
         return filled
-    named = _named_tuple_told(layer.key_in_graphs, call)
+    named = _named_tuple_told(key, call)
     return tuple.__new__(named or tuple, filled)  # dynamo does not follow the constructor of a named tuple it was told
 
 
