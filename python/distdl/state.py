@@ -18,6 +18,7 @@ from distdl.nn.declared import (
     ranks_of,
     sources_of_gradients,
 )
+from distdl.nn.owners import model_call
 from distdl.parameters.layout import Layout
 from distdl.structure import zero_volume_tensor
 
@@ -54,6 +55,7 @@ def _from_root(layout: Layout, whole: torch.Tensor, root: int) -> torch.Tensor:
 
 
 @torch.no_grad()
+@model_call
 def sequential_state_dict(model: torch.nn.Module, root: int = 0) -> dict[str, torch.Tensor]:
     """The state of the sequential twin of a model: whole parameters, under the same names.
 
@@ -96,6 +98,7 @@ def sequential_state_dict(model: torch.nn.Module, root: int = 0) -> dict[str, to
 
 
 @torch.no_grad()
+@model_call
 def sequential_gradients(model: torch.nn.Module, root: int = 0) -> dict[str, torch.Tensor]:
     """The gradients of the sequential twin of a model: those of whole parameters, under the same names.
 
@@ -142,6 +145,7 @@ def sequential_gradients(model: torch.nn.Module, root: int = 0) -> dict[str, tor
 
 
 @torch.no_grad()
+@model_call
 def load_sequential(
     model: torch.nn.Module, state_dict: Mapping[str, torch.Tensor] | None = None, root: int = 0
 ) -> None:

@@ -27,10 +27,11 @@ from distdl.checkpoint.stored import (
     whole_on,
 )
 from distdl.checkpoint.values import JSON, encoded
+from distdl.collective.comparison import agreed
 from distdl.collective.construction import constructing
 from distdl.collective.grid import Grid
 from distdl.nn.declared import check_module, check_undeclared, layouts_of, ranks_of
-from distdl.nn.owners import layouts_of_parameters
+from distdl.nn.owners import layouts_behind, model_call
 from distdl.parameters.layout import Layout
 
 MORE = "more/"
@@ -40,18 +41,17 @@ HEADER_SUM = f"{MARK}.header"  # the checksum of the header
 _LARGEST_HEADER = 100_000_000  # bytes; safetensors refuses larger ones
 
 
-def ranks_that_save(layouts: Mapping[str, Layout], optimizer: object) -> Grid:
+def ranks_that_save(model: object, optimizer: object) -> Grid:
     """The ranks that write or read a file together; what has no blocks belongs to its rank alone.
 
     The parameters of the optimizer say which ranks these are, too: also where a rank passes another model by mistake.
     """
-    groups: list[dict[str, list[torch.Tensor]]] = getattr(optimizer, "param_groups", [])
-    parameters = [parameter for group in groups for parameter in group["params"]]
-    known = [*layouts.values(), *(one for one in layouts_of_parameters(parameters) if one is not None)]
-    return ranks_of(known) if known else Grid.of(MPI.COMM_SELF)
+    layouts = layouts_behind([model, optimizer])
+    return ranks_of(layouts) if layouts else Grid.of(MPI.COMM_SELF)
 
 
 @torch.no_grad()
+@model_call
 def save(
     path: str | os.PathLike[str],
     model: torch.nn.Module,
@@ -90,7 +90,7 @@ def save(
     Source: https://huggingface.co/docs/safetensors.
     """
     layouts = layouts_of(model) if isinstance(model, torch.nn.Module) else {}
-    everyone = ranks_that_save(layouts, optimizer)
+    everyone = ranks_that_save(model, optimizer)
     if not everyone.known:
         return None
     extra: dict[str, torch.Tensor] = {}
@@ -170,7 +170,7 @@ class Saving:
         metadata: dict[str, JSON],
         in_thread: bool,
     ) -> None:
-        self._tensors, self._metadata = placed(tensors), metadata
+        self._tensors, self._metadata, self._everyone = placed(tensors), metadata, everyone
         self._chunks = chunks_of(sum(one.nbytes for one in tensors))
         size = len(self._header({}))
         with constructing("save", {"ranks": everyone}, {"header": size}):
@@ -215,7 +215,8 @@ class Saving:
         Collective over the ranks that save; the second call does nothing. Without it there is no file.
         """
         if self._thread is not None:
-            self._thread.join()
+            with agreed("Saving.wait", self._everyone, lambda: ""):  # some ranks may be in another call
+                self._thread.join()
             self._thread = None
         if self._file.is_open:
             self._file.complete(self._header(self._file.checksums()))

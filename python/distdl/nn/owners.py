@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
+from distdl.collective.comparison import compare, raise_together
+from distdl.nn.declared import layouts_of, ranks_of
 from distdl.nn.module import Module, alive
 from distdl.parameters.layout import Layout
 
@@ -46,6 +48,28 @@ def layouts_of_parameters(parameters: Sequence[torch.Tensor]) -> list[Layout | N
         if id(tensor) in wanted
     }
     return [found.get(id(parameter)) for parameter in parameters]
+
+
+def layouts_behind(given: Iterable[object]) -> list[Layout]:
+    """The layouts of the models, optimizers and parameters among some arguments."""
+    layouts: list[Layout | None] = []
+    for one in given:
+        if isinstance(one, torch.nn.Module):
+            layouts += layouts_of(one).values()
+        elif isinstance(one, torch.optim.Optimizer):
+            layouts += layouts_of_parameters([parameter for group in one.param_groups for parameter in group["params"]])
+        elif isinstance(one, torch.Tensor | list | tuple):
+            parameters = [one] if isinstance(one, torch.Tensor) else one
+            layouts += layouts_of_parameters([two for two in parameters if isinstance(two, torch.Tensor)])
+    return [layout for layout in layouts if layout is not None]
+
+
+def _tell(what: str, error: Exception, given: Iterable[object]) -> None:
+    compare(what, f"construction of {what}", ranks_of(layouts_behind(given)), error, {}, {})
+
+
+model_call = raise_together(_tell)
+"""A decorator for functions of a model that its ranks call together."""
 
 
 def _declared(module: Module) -> Iterator[tuple[str, torch.Tensor]]:

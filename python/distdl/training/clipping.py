@@ -13,7 +13,7 @@ from distdl.collective.comparison import gather_or_raise
 from distdl.collective.construction import constructing
 from distdl.collective.grid import Grid
 from distdl.nn.declared import ranks_of
-from distdl.nn.owners import layouts_of_parameters
+from distdl.nn.owners import layouts_of_parameters, model_call
 from distdl.nn.precision import wide
 from distdl.parameters.layout import Layout
 
@@ -21,6 +21,7 @@ Norms = NDArray[np.float64]
 
 
 @torch.no_grad()
+@model_call
 def clip_grad_norm_(
     model: torch.nn.Module | torch.Tensor | Iterable[torch.Tensor],
     max_norm: float,

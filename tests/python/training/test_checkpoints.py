@@ -255,6 +255,16 @@ def test_what_no_file_has_or_takes(P_world, folder):
     raises_everywhere(TypeError, "model is a int", lambda: distdl.load(folder / "run", wrong, optimizer))
     other = torch.nn.Linear(2, 2) if job.rank == 0 else good
     raises_everywhere(ValueError, "different things", lambda: distdl.save(folder / "run", other, optimizer))
+    calls = [distdl.save, distdl.load, distdl.clip_grad_norm_, distdl.sequential_state_dict]
+    calls += [distdl.load_sequential, distdl.sequential_gradients]
+    for function in calls:  # the model says who the other ranks are
+        path = [folder / "run"] if function in calls[:2] else []
+        more = [None] * 9 if job.rank == 0 else []
+        raises_everywhere(
+            TypeError,
+            "too many positional arguments",
+            lambda function=function, given=(*path, good, *more): function(*given),
+        )
     for function in (distdl.sequential_state_dict, distdl.load_sequential, distdl.parameter_count):
         raises_everywhere(TypeError, "model is a NoneType", lambda function=function: function(None))
     raises_everywhere(TypeError, "has to be a model, or its parameters", lambda: distdl.clip_grad_norm_(["a"], 1.0))
@@ -319,6 +329,21 @@ def test_a_file_that_is_written_meanwhile(P_world, folder):
     saving.wait()
     distdl.load(folder / "run", twins.model, optimizer)
     assert_same_states(distdl.sequential_state_dict(twins.model), expected)
+
+
+@pytest.mark.ranks(2, 3)
+def test_a_rank_that_does_not_wait(P_world, folder):
+    """It is in another call, as after an exception that it caught; the file can be completed afterwards."""
+    twins = Twins(P_world)
+    saving = distdl.save(folder / "run", twins.model, asynchronous=True)
+    layer = dnn.AllSumReduce(P_world, [0])
+    raises_everywhere(
+        RuntimeError,
+        "do not make the same call.*Saving.wait",
+        lambda: layer(torch.ones(1)) if job.rank == 0 else saving.wait(),
+    )
+    saving.wait()
+    assert distdl.load(folder / "run", twins.model) == {}
 
 
 @pytest.mark.ranks(1, 2)
