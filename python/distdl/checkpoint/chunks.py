@@ -79,6 +79,7 @@ class ChunkExchange:
         self.chunks = chunks
         largest = max((stop - start for start, stop in chunks), default=0)
         self._memory = torch.empty(largest, dtype=torch.uint8, device="cpu")
+        self._parts_of: dict[int, list[Part]] = {}  # of this round's chunks
         self._number = {rank: number for number, rank in enumerate(everyone.ranks)}
         self._chunks_of: dict[int, list[int]] = {rank: [] for rank in everyone.ranks}
         for number in range(len(chunks)):
@@ -111,7 +112,12 @@ class ChunkExchange:
             return self._everyone.ranks[number % self._everyone.size]
         return keeper
 
-    def _parts(self, number: int) -> Iterator[Part]:
+    def _parts(self, number: int) -> list[Part]:
+        if number not in self._parts_of:
+            self._parts_of[number] = list(self._found_parts(number))
+        return self._parts_of[number]
+
+    def _found_parts(self, number: int) -> Iterator[Part]:
         start, stop = self.chunks[number]
         for index in range(max(0, bisect.bisect_right(self._offsets, start) - 1), len(self._tensors)):
             offset, tensor = self._tensors[index]
@@ -144,16 +150,16 @@ class ChunkExchange:
         The memory of the chunk is that of the blocks, or is used again in the next round.
         """
         me, everyone = self._everyone.me, self._everyone.ranks
+        self._parts_of.clear()
         result, arriving = None, []
         if turn < len(self.own):
             result = self.own[turn], self.memory_of(self.own[turn])
             for rank in everyone:
                 pieces = self._pieces(self.own[turn], rank, copies=False)
-                if pieces and rank == me:
-                    for part, box in pieces:
-                        place, block = _in_chunk(result[1], part, box), self._block(part, box)
-                        if place.data_ptr() != block.data_ptr():
-                            place.copy_(block)
+                if rank == me:
+                    if result[1].data_ptr() == self._memory.data_ptr():  # otherwise it is the memory of the block
+                        for part, box in pieces:
+                            _in_chunk(result[1], part, box).copy_(self._block(part, box))
                 elif pieces:
                     message = torch.empty(_nbytes(pieces), dtype=torch.uint8, device="cpu")
                     arriving.append((self._comm.Irecv(message.numpy(), self._number[rank]), message, pieces))
@@ -198,14 +204,13 @@ class ChunkExchange:
                 pieces = self._pieces(self.own[turn], rank, copies=True)
                 if rank != me:
                     sending.send(self._number[rank], pieces, lambda part, box: _in_chunk(chunk, part, box))
-                    continue
-                for part, box in pieces:
-                    place, block = _in_chunk(chunk, part, box), self._block(part, box)
-                    if place.data_ptr() != block.data_ptr():
-                        block.copy_(place)
+                elif chunk.data_ptr() == self._memory.data_ptr():  # otherwise it stands in its block already
+                    for part, box in pieces:
+                        self._block(part, box).copy_(_in_chunk(chunk, part, box))
         self._place(arriving)
         with _core.Waiting("load"):
             sending.wait()
+        self._parts_of.clear()
 
     def _place(self, arriving: list[tuple[MPI.Request, torch.Tensor, list[tuple[Part, Box]]]]) -> None:
         for request, message, pieces in arriving:

@@ -11,15 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from distdl.collective.comparison import agreed
 from distdl.collective.grid import Grid
 
+Bytes = NDArray[np.uint8]
 
-def checksum(chunk: torch.Tensor) -> int:
-    """The sum of the 64-bit words of a chunk, modulo 2**64: a CRC would take longer than most disks."""
-    words = len(chunk) // 8 * 8
-    data = chunk.numpy()
+
+def checksum(data: Bytes) -> int:
+    """The sum of the 64-bit words of these bytes, modulo 2**64: a CRC would take longer than most disks."""
+    words = len(data) // 8 * 8
     total = int(data[:words].view(np.uint64).sum(dtype=np.uint64))
     return (total + int.from_bytes(data[words:].tobytes(), "little")) % 2**64
 
@@ -73,7 +75,7 @@ class SharedFile:
     def write(self, at: int, chunk: torch.Tensor, number: int) -> None:
         """Write a chunk at an offset. An error is kept for :meth:`complete`, where all ranks raise it."""
         with self._keeping_errors():
-            self._sums.append((number, checksum(chunk)))
+            self._sums.append((number, checksum(chunk.numpy())))
             self._write(at, memoryview(chunk.numpy()))
 
     def _write(self, at: int, rest: memoryview) -> None:

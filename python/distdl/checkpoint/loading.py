@@ -21,14 +21,16 @@ from distdl.collective.comparison import agreed
 from distdl.collective.construction import constructing
 from distdl.collective.grid import Grid
 from distdl.nn.declared import check_module, check_undeclared, layouts_of
+from distdl.nn.owners import model_call
 from distdl.parameters.layout import Layout
 
-_PIECE = 1 << 20  # bytes; what was read is still in a cache when it is added up
+_PIECE = 1 << 18  # bytes; what was read is still in a near cache when it is added up
 
 Rename = Mapping[str, str] | Callable[[str], str | None]
 
 
 @torch.no_grad()
+@model_call
 def load(
     path: str | os.PathLike[str],
     model: torch.nn.Module,
@@ -64,7 +66,7 @@ def load(
     and less than 64 MiB.
     """
     layouts = layouts_of(model) if isinstance(model, torch.nn.Module) else {}
-    everyone = ranks_that_save(layouts, optimizer)
+    everyone = ranks_that_save(model, optimizer)
     if not everyone.known:
         return {}
     compared: dict[str, object] = {"path": path, "strict": strict, "optimizer": type(optimizer).__name__}
@@ -284,19 +286,25 @@ def _read(file: _File, wanted: _Wanted, everyone: Grid) -> None:
 
 def _filled(chunk: torch.Tensor, descriptor: int, at: int, expected: int | None) -> str | None:
     """Read a chunk; what is wrong with it, if anything is."""
-    total = 0
-    for start in range(0, len(chunk), _PIECE):
-        piece = chunk[start : start + _PIECE]
-        rest, position = memoryview(piece.numpy()), at + start
-        while rest:
-            try:
-                count = os.preadv(descriptor, [rest], position)
-            except OSError as error:
-                return str(error.strerror)
-            if count == 0:
-                return f"it ends at byte {position}"
-            rest, position = rest[count:], position + count
+    data, total = chunk.numpy(), 0
+    for start in range(0, len(data), _PIECE):
+        piece = data[start : start + _PIECE]
+        problem = _read_piece(piece.data, descriptor, at + start)
+        if problem is not None:
+            return problem
         total += 0 if expected is None else checksum(piece)
     if expected is not None and total % 2**64 != expected:
         return f"the {len(chunk)} bytes at {at} are not those that were written"
+    return None
+
+
+def _read_piece(rest: memoryview, descriptor: int, at: int) -> str | None:
+    while rest:
+        try:
+            count = os.preadv(descriptor, [rest], at)
+        except OSError as error:
+            return str(error.strerror)
+        if count == 0:
+            return f"it ends at byte {at}"
+        rest, at = rest[count:], at + count
     return None

@@ -172,5 +172,10 @@ def boxes_between(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
 
 def overlap(a: Box, b: Box) -> Box | None:
     """The common elements of two boxes; None if there are none."""
-    common = tuple((max(x[0], y[0]), min(x[1], y[1])) for x, y in zip(a, b, strict=True))
-    return common if all(start < stop for start, stop in common) else None
+    common = []
+    for (start, stop), (first, last) in zip(a, b, strict=True):
+        start, stop = first if first > start else start, last if last < stop else stop  # max() and min() take long
+        if start >= stop:
+            return None
+        common.append((start, stop))
+    return tuple(common)
