@@ -24,7 +24,13 @@ def as_under_autocast(input: torch.Tensor, function: Callable[[torch.Tensor], to
     if input.dtype not in HALF or not torch.is_autocast_enabled(input.device.type):
         return input
     with torch.no_grad():
-        return input.to(function(input.new_zeros([1] * dims)).dtype)
+        dtype = function(input.new_zeros([1] * dims)).dtype
+    return input.to(dtype)
+
+
+def lowered(input: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    """An input in the dtype in which autocast computes; None where it is off. It leaves double precision as it is."""
+    return input if dtype is None or input.dtype == torch.double else input.to(dtype)
 
 
 def loss_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:

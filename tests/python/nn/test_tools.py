@@ -357,20 +357,28 @@ def test_other_defaults_on_one_rank(P_world, example, context):
 
 @pytest.mark.drawn(30)
 @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # torch's own, of its RMSNorm
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
 @every_example
 def test_autocast(P_world, example, dtype):
-    """The dtypes that torch.nn gives under autocast, of inputs in single and in half precision."""
+    """The dtypes that torch.nn gives under autocast, of inputs in any precision; gradients where it has gradients."""
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
 
     def cast(tensors):
-        return [x.to(dtype) if x.is_floating_point() else x for x in tensors]
+        return [x.detach().to(dtype) if x.is_floating_point() else x for x in tensors]
 
     case = Case(P_world, example)
-    kind = torch.bfloat16 if dtype == torch.float32 else dtype
+    kind = dtype if dtype in (torch.float16, torch.bfloat16) else torch.bfloat16
+    wholes, own = case.leaves(cast(example.inputs())), case.leaves(cast(case.inputs))
     with torch.autocast("cpu", kind):
         try:
-            expected = as_tuple(example.twin().float()(*cast(example.inputs()), **example.call))
+            expected = as_tuple(example.twin().to(wide)(*wholes, **example.call))
         except (RuntimeError, NotImplementedError):  # torch has no kernel
             return
-        results = case.called(example.make(example.twin().float(), case.P), cast(case.inputs))
+        results = case.called(example.make(example.twin().to(wide), case.P), own)
     assert [y.dtype for y in results] == [y.dtype for y in expected]
+    for found in (expected, results):
+        graph = [y for y in found if y.requires_grad]
+        torch.autograd.backward(graph, [torch.linspace(1, 9, y.numel()).square().reshape(y.shape).to(y) for y in graph])
+    for whole, mine in zip(wholes, own, strict=True):
+        has_gradient = mine.grad is not None and bool(mine.grad.any())
+        assert any(together(has_gradient)) == (whole.grad is not None and bool(whole.grad.any()))

@@ -15,7 +15,7 @@ from distdl.nn.attention.operands import Call
 from distdl.nn.attention.plan import Plan
 from distdl.nn.layer import Described
 from distdl.nn.options import check_choice
-from distdl.nn.precision import FLOATING
+from distdl.nn.precision import FLOATING, lowered
 
 __all__ = ["DistributedScaledDotProductAttention"]
 
@@ -135,7 +135,7 @@ class DistributedScaledDotProductAttention(Dropping):
                     why = f"it must have the {self.grid.dim} dimensions of P_x"
                 elif dtype not in FLOATING:
                     why = "it must be of floating point"
-                elif dtype != first[1] and self.autocast is None:
+                elif dtype != first[1] and (self.autocast is None or torch.double in (dtype, first[1])):
                     why = f"the query of worker 0 is of {first[1]}; all must be of the same dtype"
                 if why:
                     raise ValueError(
@@ -176,8 +176,7 @@ class DistributedScaledDotProductAttention(Dropping):
         """The results of this rank's queries."""
         if not self.grid.active:
             return query.clone()
-        if self.autocast is not None:
-            query, key, value = (x.to(self.autocast) for x in (query, key, value))
+        query, key, value = (lowered(x, self.autocast) for x in (query, key, value))
         masks = []
         dims = max(3, query.dim())
         if attn_mask is not None:

@@ -15,6 +15,7 @@ from distdl.nn.fourier.modes import NORMS, Modes
 from distdl.nn.fourier.slices import joined
 from distdl.nn.layer import Layer
 from distdl.nn.options import integer, per_dimension
+from distdl.nn.precision import lowered
 from distdl.nn.windows.blocks import intervals_of
 from distdl.operators.dispatch import CompletedCall, Operator, Started
 from distdl.parameters.layout import cut
@@ -141,11 +142,12 @@ class _SpectralConv(Layer):
         if sum(sizes[1]) != self.in_channels:
             raise ValueError(f"{name}: the input has {sum(sizes[1])} channels; in_channels={self.in_channels}")
         dtype = self.structure(self.grid)[0][1]
-        if not dtype.is_floating_point or (dtype != self.weight.dtype and self.autocast is None):
+        lowers = self.autocast is not None and dtype != torch.float64
+        if not dtype.is_floating_point or (dtype != self.weight.dtype and not lowers):
             raise RuntimeError(
                 f"{name}: the input is of {dtype}, the weight of {self.weight.dtype}; they must be equal"
             )
-        if self.weight.dtype not in (torch.float32, torch.float64):
+        if self.weight.dtype not in ((torch.float32,) if lowers else (torch.float32, torch.float64)):
             raise RuntimeError(
                 f"{name}: the weight is of {self.weight.dtype}; torch multiplies complex numbers of single and double "
                 "precision (autocast computes in torch.float32)"
@@ -164,7 +166,7 @@ class _SpectralConv(Layer):
             return self.without_part(input)
         arriving = self.start_parameters()
         with torch.autocast(input.device.type, enabled=False):
-            x = input if self.autocast is None else input.to(torch.float32)
+            x = lowered(input, None if self.autocast is None else torch.float32)
             x = joined([started.wait() for started in self._summed(x)], 1)
             weight, *bias = arriving()
             y = sequential.mixed(x, weight)
