@@ -156,9 +156,14 @@ def _four(x: torch.Tensor) -> torch.Tensor:
 
 
 def _padded(x: torch.Tensor, features: int) -> torch.Tensor:
-    """The kernel takes as many features in keys as in values; further zeros in either change nothing."""
+    """The kernel takes as many features in keys as in values, and does not look at the stride between them.
+
+    Further zeros in either change nothing.
+    """
     x = _four(x)
-    return x if x.shape[-1] == features else torch.nn.functional.pad(x, (0, features - x.shape[-1]))
+    if x.shape[-1] != features:
+        return torch.nn.functional.pad(x, (0, features - x.shape[-1]))
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _mask_for(x: Operands) -> tuple[torch.Tensor | None, bool]:
