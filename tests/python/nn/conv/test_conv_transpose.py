@@ -48,7 +48,9 @@ def test_equals_conv_transpose(P_world, dims, data):
     checked = values([1, *shape[-dims - 1 :]])
     try:
         getattr(torch.nn, f"ConvTranspose{dims}d")(*channels, dtype=checked.dtype, **options)(checked)
-    except RuntimeError:
+    except RuntimeError as error:
+        if x.numel() == 0 and "output padding" in str(error):
+            return  # test_an_empty_batch_with_output_padding
         P_x, P_y, P_w = split.of(P_world)
         layer = getattr(dnn, f"DistributedConvTranspose{dims}d")(P_x, P_y, P_w, *channels, dtype=dtype, **options)
         if P_x.active or P_y.active or P_w.active:
@@ -117,10 +119,10 @@ def test_output_size(P_world, dims):
 
 
 @every_dimension
-@pytest.mark.parametrize("bias", [False, True])
-def test_an_empty_batch_with_output_padding(P_world, dims, bias):
-    """Which torch takes, with gradients of zero."""
-    options = {"stride": 3, "padding": 1, "output_padding": 2, "bias": bias}
+@pytest.mark.parametrize(("bias", "stride"), [(False, 3), (True, 3), (True, 1)])
+def test_an_empty_batch_with_output_padding(P_world, dims, bias, stride):
+    """Which torch takes, even of more than the stride, with gradients of zero."""
+    options = {"stride": stride, "padding": 1, "output_padding": 2, "bias": bias}
     P_x = grid(P_world, [1, 1, job.size, *[1] * (dims - 1)])
     twin = getattr(torch.nn, f"ConvTranspose{dims}d")(2, 3, 3, **options)
     layer = getattr(dnn, f"DistributedConvTranspose{dims}d")(P_x, 2, 3, 3, **options)
