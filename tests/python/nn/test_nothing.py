@@ -1,5 +1,7 @@
 """What ranks return that have no part of a result: zero volume, in as many dimensions as the blocks of the others."""
 
+import inspect
+
 import pytest
 import torch
 
@@ -22,12 +24,27 @@ def test_dimensions_outside_of_the_partition(P_world, example):
     if job.rank == 1:
         inputs = [distdl.zero_volume_tensor(dtype=x.dtype) for x in inputs]
     results = as_tuple(layer(*inputs, **example.call))
+    inspect.getmembers(layer)  # torch.jit.trace looks at all attributes before it calls the layer
     if example is EXAMPLES["MultiheadAttention, weights of each head"]:
         results = results[:1]  # the weights have the dimensions of their mean
     for there, here in zip(*together([list(y.shape) for y in results]), strict=True):
         assert here == [0] * len(there) or (there == [] and here == [0]), (there, here)
 
 
+@pytest.mark.ranks(2, 4)
+@pytest.mark.parametrize("name", [name for name, one in EXAMPLES.items() if one.first_of and None not in one.results])
+def test_dimensions_of_workers_without_a_part(P_world, name):
+    """Where the workers along an axis share results, which the first of them has."""
+    example = EXAMPLES[name]
+    P_x = grid(P_world, [job.size if axis in example.first_of else 1 for axis in range(example.dims)])
+    y = example.make(example.twin(), P_x)(
+        *[block(x, P_x, cut) for x, cut in zip(example.inputs(), example.cuts, strict=True)], **example.call
+    )
+    first, *others = together(list(y.shape))
+    assert all(len(one) == max(len(first), 1) and 0 in one for one in others), (first, others)
+
+
+@pytest.mark.ranks(2, 4)
 @pytest.mark.parametrize("batch", [None, 3])
 def test_flatten_of_torch_on_all_ranks(P_world, batch):
     """Behind a layer on rank 0 alone, with gradients on all ranks, and the size of the batch where it was there."""

@@ -7,7 +7,7 @@ import inspect
 import math
 import zlib
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 
@@ -18,6 +18,7 @@ from distdl.nn.layer import Described
 from distdl.nn.loss.documentation import documented
 from distdl.nn.options import check_choice, flag, integer, number
 from distdl.nn.precision import wide
+from distdl.nn.tie import nothing_of
 from distdl.parameters.transport import zero_of
 
 
@@ -201,7 +202,9 @@ class Loss(CheckedLayer):
             return self.losses("none", *tensors)
         blocks = [wide(one) for one in tensors]
         if self.reduction == "none":
-            return self.on_split(*blocks).to(self._dtype)
+            return cast(
+                torch.Tensor, nothing_of(self.on_split(*blocks).to(self._dtype), self.result_dims(self.grid.dim))
+            )
         total = self.split_sum(*blocks) if self._splits else self.losses("sum", *blocks)
         return self._reduced(total, self.count(*blocks))
 

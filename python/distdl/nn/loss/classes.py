@@ -86,8 +86,8 @@ class _ClassLoss(PartialSums):
 
     @property
     def start(self) -> int:
-        """The first of this worker's classes."""
-        return sum(self._sizes[: self.grid.place[self.axis]])
+        """The first of this worker's classes; 0 on ranks without any, where some tools look at all attributes."""
+        return sum(self._sizes[: self.grid.place[self.axis]]) if self.grid.active else 0
 
     def picked(self, x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The targets' places among this worker's classes, with the dimension of the classes.
