@@ -35,16 +35,26 @@ _compiled: set[Operator] = set()
 _keys = itertools.count(random.SystemRandom().getrandbits(52) << 10)
 
 
+_PLAIN = torch.Tensor.__torch_dispatch__
 _WITH_MEMORY = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def problem_without_memory(x: object) -> TypeError | None:
-    """The error for a tensor of a class that wraps other tensors, or none: there are no bytes that MPI could send."""
-    if type(x) in _WITH_MEMORY or not (hasattr(x, "fake_mode") or hasattr(x, "__tensor_flatten__")):
+    """The error for a tensor of a class that wraps other tensors, or none: there are no bytes that MPI could send.
+
+    Likewise for one of a class that carries out torch's operators itself: what it raises in the midst of a call, it
+    would raise on this rank alone.
+    """
+    kind = type(x)
+    if kind in _WITH_MEMORY:
         return None
-    if getattr(x, "layout", None) is not torch.strided or torch._C._get_dispatch_mode(_PROXY) is not None:
+    wraps = hasattr(x, "fake_mode") or hasattr(x, "__tensor_flatten__")
+    if not wraps and getattr(kind, "__torch_dispatch__", _PLAIN) is _PLAIN:
+        return None
+    if (wraps and getattr(x, "layout", None) is not torch.strided) or torch._C._get_dispatch_mode(_PROXY) is not None:
         return None  # nested tensors and recorders are refused in the call
-    return TypeError(f"is a {type(x).__name__}, which has no memory of its own; it has to be a plain torch.Tensor")
+    why = "no memory of its own" if wraps else "a __torch_dispatch__ of its own"
+    return TypeError(f"is a {kind.__name__}, which has {why}; it has to be a plain torch.Tensor")
 
 
 class Started(Protocol):

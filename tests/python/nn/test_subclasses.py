@@ -53,6 +53,14 @@ class Silent(torch.Tensor):
         return 3
 
 
+class Dispatching(torch.Tensor):
+    """Carries out torch's operators itself, in the midst of a call."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        raise RuntimeError("not this one")
+
+
 def softmax(P):
     return dnn.DistributedSoftmax(grid(P, [1, job.size]), 1), values((2, 3), seed=job.rank)
 
@@ -97,4 +105,14 @@ def test_what_it_raises_is_raised_on_all_ranks(P_world, kind, words):
     before = layer(x)
     raises_everywhere(TypeError, words, lambda: layer(x.as_subclass(kind) if last else x))
     raises_everywhere(TypeError, words, lambda: layer(input=x.as_subclass(kind) if last else x))
+    assert torch.equal(layer(x), before)
+
+
+@pytest.mark.parametrize("make", [softmax, lambda P: (dnn.AllSumReduce(grid(P, [job.size]), [0]), values((2,)))])
+def test_operators_of_its_own_are_refused(P_world, make):
+    """By layers and primitives. What it raised in the midst of a call, others would not hear of."""
+    layer, x = make(P_world)
+    before = layer(x)
+    mine = torch.Tensor._make_subclass(Dispatching, x) if last else x
+    raises_everywhere(TypeError, "__torch_dispatch__ of its own", lambda: layer(mine))
     assert torch.equal(layer(x), before)
