@@ -1,12 +1,14 @@
-"""Copies of a layer: ranks that call a copy where others call the layer itself, or another copy, all raise."""
+"""Copies of a module: ranks that call a copy where others call the layer itself, or another copy, all raise."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from distdl.collective.grid import Grid
+
 if TYPE_CHECKING:
-    from distdl.nn.layer import Layer
+    from distdl.nn.module import Module
 
 
 class CopyNumber:
@@ -32,15 +34,16 @@ class CopyNumber:
     def __deepcopy__(self, memo: dict[int, object]) -> CopyNumber:
         return self  # the copied layer asks for another one
 
-    def first_call(self, layer: Layer, agree: Callable[[str], bool]) -> bool:
+    def first_call(self, layer: Module, everyone: Grid, agree: Callable[[str], bool]) -> bool:
         """Begin the first call of a copy. Collective over the layer's ranks, which raise if others call anything else.
 
         Args:
             layer: the copy.
+            everyone: the layer's ranks.
             agree: begins the call, with this text for the ranks to compare.
         """
         what = f"the first call of a copy of {type(layer).__name__}"
-        copied_alike, _ = layer.everyone.host_exchange().compare(what, str(layer.first_values is None))
+        copied_alike, _ = everyone.host_exchange().compare(what, str(layer.first_values is None))
         text = f"copy {self._called[0] + 1}"
         changed = agree(text)
         self._called[0] += 1

@@ -16,7 +16,6 @@ from distdl.collective.comparison import misfit, shown
 from distdl.collective.construction import PartitionLike, constructing, constructor, grid_of
 from distdl.collective.grid import Grid
 from distdl.nn.compiled import call_in_graph, check_sizes, new_key
-from distdl.nn.copies import CopyNumber
 from distdl.nn.from_sequential import FromSequential
 from distdl.nn.masks import draw_key
 from distdl.nn.module import agreement_among
@@ -75,7 +74,6 @@ class Layer(FromSequential):
 
     Attributes:
         key_in_graphs: the number by which compiled programs know the layer.
-        first_values: what the first call may notice about the parameters; None after it.
         tensors: names of the arguments of :meth:`compute` that are tensors; they come first.
         optional: those of them that may be None.
         options: the names of the options, in order.
@@ -123,7 +121,7 @@ class Layer(FromSequential):
         self._transport = ParameterTransport([self.layouts[one] for one in self._parameter_names])
         before = random_state(self)
         self.reset_parameters()
-        self.first_values: FirstValues | None = FirstValues(before, versions(self))
+        self.first_values = FirstValues(before, versions(self))
         self.prepare()
         self._first_options = {option: vars(self)[option] for option in self.options if option in vars(self)}
         self._distdl_agreement = agreement_among(name, self.agreeing(), self.tensors)
@@ -131,10 +129,10 @@ class Layer(FromSequential):
             for one in self._parameter_names:
                 layout = self.layouts[one]
                 self._distdl_agreement.expect(one, list(layout.local_shape), not layout.grid.active)
+        self._distdl_everyone = self.everyone
         result = getattr(self, "P_y", None) or self.P_x
         self._dims_of_nothing = 0 if result.active else self.result_dims(result.dim)
         self.key_in_graphs = new_key(self)
-        self._copy_number = CopyNumber()
 
     # For the layer's author
 
@@ -326,7 +324,6 @@ class Layer(FromSequential):
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)
         self.key_in_graphs = new_key(self)  # a copy is another layer
-        self._copy_number = self._copy_number.of_copy()
 
     def _bound(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
         problem = misfit(self.compute, args, kwargs)
@@ -363,25 +360,12 @@ class Layer(FromSequential):
             problem = f"cannot be passed on: {shown(error, str)}"
             own, tensors, parameters, is_random = "", [ValueError(problem)], [], False
         if not is_random:
-            return self._agree(tensors, parameters, own)
+            return self._distdl_agree(tensors, parameters, own)
         key = draw_key()
-        changed = self._agree(tensors, parameters, own, key if self.grid.rank == 0 else 0)
+        changed = self._distdl_agree(tensors, parameters, own, key if self.grid.rank == 0 else 0)
         assert self._distdl_agreement is not None
         self.random_key = self._distdl_agreement.told
         return changed
-
-    def _agree(
-        self, tensors: Sequence[object], parameters: Sequence[torch.Tensor], own: str = "", told: int | None = None
-    ) -> bool:
-        """The vote of a call: as that of the agreement, and on which copy of the layer is called."""
-        agreement, which = self._distdl_agreement, self._copy_number.text
-        assert agreement is not None
-        if which is None and agreement.active:
-            agreement.forget()  # what the ranks know of the tensors of the layer that was copied
-            return self._copy_number.first_call(
-                self, lambda which: agreement.agree(tensors, parameters, f"{which} {own}", told)
-            )
-        return agreement.agree(tensors, parameters, f"{which} {own}" if which else own, told)
 
     def _dtypes_of_buffers(self) -> str:
         """For the ranks to compare: one of them may have converted the layer."""
@@ -413,7 +397,7 @@ class Layer(FromSequential):
 
     def _distdl_refuse(self, problem: Exception) -> None:
         if self._distdl_agreement is not None:
-            self._agree([problem], self._agreed_parameters())
+            self._distdl_agree([problem], self._agreed_parameters())
 
     def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
         self.others = input[len(self.tensors) :]

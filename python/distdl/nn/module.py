@@ -7,7 +7,7 @@ import inspect
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -16,9 +16,13 @@ from distdl import _core
 from distdl.collective.comparison import misfit
 from distdl.collective.construction import PartitionLike, grid_of
 from distdl.collective.grid import Grid
+from distdl.nn.copies import CopyNumber
 from distdl.parameters.initial import Initializer, fill
 from distdl.parameters.layout import Layout, current_kind
 from distdl.structure import TensorStructure
+
+if TYPE_CHECKING:
+    from distdl.nn.noticed import FirstValues
 
 
 def agreement_among(name: str, grids: Sequence[Grid], tensors: Sequence[str]) -> _core.LayerAgreement | None:
@@ -42,8 +46,10 @@ class Module(torch.nn.Module):
 
     Attributes:
         layouts: the layouts of the parameters and buffers that live in blocks, by name.
+        first_values: what the first call of a layer may notice about the parameters; None after it.
     """
 
+    first_values: FirstValues | None = None
     # Whether torch calls the hooks before forward(). They cost some microseconds a call.
     _distdl_sets_up = True
 
@@ -53,6 +59,8 @@ class Module(torch.nn.Module):
         self._distdl_is_setup = False
         self._distdl_input_structure: TensorStructure | None = None
         self._distdl_agreement: _core.LayerAgreement | None = None
+        self._distdl_everyone: Grid | None = None  # the ranks of the agreement, in a row
+        self._copy_number = CopyNumber()
         self.layouts: dict[str, Layout] = {}
         self._initializers: dict[str, Initializer] = {}
         if self._distdl_sets_up:
@@ -60,6 +68,7 @@ class Module(torch.nn.Module):
 
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)
+        self._copy_number = self._copy_number.of_copy()
         alive.add(self)
 
     def __copy__(self) -> Self:
@@ -73,7 +82,9 @@ class Module(torch.nn.Module):
 
     def _distdl_agree_among(self, *partitions: PartitionLike) -> None:
         """Let the ranks of these partitions agree on the structure of the input before each call."""
-        self._distdl_agreement = agreement_among(type(self).__name__, [grid_of(P) for P in partitions], ["input"])
+        grids = [grid_of(P) for P in partitions]
+        self._distdl_agreement = agreement_among(type(self).__name__, grids, ["input"])
+        self._distdl_everyone = grids[0].line(tuple(dict.fromkeys(rank for grid in grids for rank in grid.ranks)))
 
     def _distdl_global_structure(self, P: PartitionLike) -> list[tuple[list[int], torch.dtype]]:
         """(shape, dtype) of the input on each worker of a partition, as agreed on; empty on ranks outside."""
@@ -95,7 +106,7 @@ class Module(torch.nn.Module):
     def _distdl_look_at(self, input: tuple[object, ...]) -> bool:
         """Note the structure of the input; whether it changed, on any rank, since the last call. The vote."""
         if self._distdl_agreement is not None:
-            changed = self._distdl_agreement.agree(input[:1], list(self.parameters()))
+            changed = self._distdl_agree(input[:1], list(self.parameters()))
             self._distdl_agreement.leave()  # what is called in forward() agrees by itself
             return changed
         structure = TensorStructure(input[0])
@@ -120,7 +131,20 @@ class Module(torch.nn.Module):
     def _distdl_refuse(self, problem: Exception) -> None:
         """Raise on all ranks of the module what is wrong with the input of this rank, in place of agreeing on it."""
         if self._distdl_agreement is not None:
-            self._distdl_agreement.agree([problem], list(self.parameters()))
+            self._distdl_agree([problem], list(self.parameters()))
+
+    def _distdl_agree(
+        self, tensors: Sequence[object], parameters: Sequence[torch.Tensor], own: str = "", told: int | None = None
+    ) -> bool:
+        """The vote of a call: as that of the agreement, and on which copy of the module is called."""
+        agreement, everyone, which = self._distdl_agreement, self._distdl_everyone, self._copy_number.text
+        assert agreement is not None
+        if which is None and agreement.active and everyone is not None:
+            agreement.forget()  # what the ranks know of the tensors of the module that was copied
+            return self._copy_number.first_call(
+                self, everyone, lambda which: agreement.agree(tensors, parameters, f"{which} {own}", told)
+            )
+        return agreement.agree(tensors, parameters, f"{which} {own}" if which else own, told)
 
     def _distdl_forward_pre_hook(self, module: torch.nn.Module, input: tuple[object, ...]) -> None:
         """Set the module up where it is not, or not for this input. Runs before each call."""

@@ -11,9 +11,23 @@ from support.blocks import grid
 from support.ranks import job, raises_everywhere
 from support.tensors import values
 
+
+class Scaled(dnn.Module):
+    """A module of a user's own."""
+
+    def __init__(self, P):
+        super().__init__()
+        self.sum = dnn.AllSumReduce(P, [0])
+        self._distdl_agree_among(P)
+
+    def forward(self, x):
+        return self.sum(x)
+
+
 LAYERS = {
     "softmax": lambda P: dnn.DistributedSoftmax(grid(P, [1, job.size]), 1),
     "norm": lambda P: dnn.DistributedLayerNorm(grid(P, [1, job.size]), 3 * job.size, dtype=torch.float64),
+    "module": lambda P: Scaled(grid(P, [job.size, 1])),
     "local": lambda P: dnn.Local(grid(P, [job.size, 1]), torch.nn.Linear(3, 3, dtype=torch.float64)),
 }
 every_layer = pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
