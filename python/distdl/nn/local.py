@@ -201,8 +201,13 @@ class Local(Layer):
     def _distdl_look_at(self, input: tuple[object, ...]) -> bool:
         if self._modules is not getattr(self.__dict__.get("module"), "_modules", None):
             replaced = TypeError("meets another module than it was made of; make another Local for that one")
-            return self._agree([replaced], [])
+            return self._distdl_agree([replaced], [])
         args, kwargs = cast(Call, input[0])
+        try:
+            parameters = self._declared_parameters()
+        except Exception as error:  # of a parametrization, or of a parameter that was deleted
+            absent = ValueError(f"meets a parameter that is not there: {shown(error, str)}")
+            return self._distdl_agree([absent], [])
         own = self._modes()
         given: list[object] = [*args]
         if kwargs or not args or not all(isinstance(one, torch.Tensor) for one in args):
@@ -216,7 +221,7 @@ class Local(Layer):
         problem = self._misfit(args, kwargs)
         if problem is not None:
             given = [TypeError(f"cannot be passed to {type(self.module).__name__}: {problem}")]
-        return self._agree(given, self._declared_parameters(), own)
+        return self._distdl_agree(given, parameters, own)
 
     def _modes(self) -> str:
         """Which modules are in training, for messages."""

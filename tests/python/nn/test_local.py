@@ -410,3 +410,12 @@ def test_a_module_that_is_replaced_on_one_rank(P_world, other, called):
         layer.module = other
     raises_everywhere(TypeError, "another module than it was made of", lambda: layer(torch.ones(2, 3)))
     copied(torch.ones(2, 3))
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_parameter_that_is_not_there(P_world):
+    """A parametrization of the layer on one rank takes a parameter away from the module: all ranks raise."""
+    layer, x = dnn.Local(grid(P_world, [job.size, 1]), torch.nn.Linear(3, 3)), torch.ones(2, 3)
+    if job.rank == job.size - 1:
+        torch.nn.utils.parametrize.register_parametrization(layer, "weight", torch.nn.Tanh())
+    raises_everywhere(ValueError, "parameter that is not there", lambda: layer(x))
