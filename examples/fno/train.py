@@ -48,19 +48,18 @@ def train(network, criterion, batches, epochs, label, shown):
 
 
 def draw(path, first, truth, predictions):
-    """First field, truth, prediction and error of a few flows."""
+    """First field, truth, prediction and ten times the error of a few flows, in one scale for each flow."""
     import matplotlib as mpl
 
     mpl.use("agg")
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(3, 4, figsize=(10, 7.6), layout="constrained")
-    titles = ("vorticity at the start", "truth", "prediction", "prediction - truth")
+    titles = ("vorticity at the start", "truth", "prediction", "10 x (prediction - truth)")
     for row, fields in zip(axes, zip(first, truth, predictions, strict=True), strict=True):
-        shown = (*(field[0] for field in fields), (fields[2] - fields[1])[0])
-        limit = float(fields[1].abs().max())
-        for i, (axis, field, title) in enumerate(zip(row, shown, titles, strict=True)):
-            bound = limit if i else float(fields[0].abs().max())
+        shown = (*(field[0] for field in fields), 10 * (fields[2] - fields[1])[0])
+        bound = float(torch.cat(fields[:2]).abs().max())
+        for axis, field, title in zip(row, shown, titles, strict=True):
             image = axis.imshow(field.T, origin="lower", cmap="RdBu_r", vmin=-bound, vmax=bound)
             axis.set(xticks=[], yticks=[], title=title)
         figure.colorbar(image, ax=row.tolist())

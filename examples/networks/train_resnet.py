@@ -99,6 +99,7 @@ def picture(chosen, run, images, labels, guesses):
         right = "" if guesses[i] == labels[i] else f", not {guesses[i]}"
         one.set_title(f"{labels[i]}{right}", color="black" if not right else "crimson")
         one.axis("off")
+    figure.suptitle("unseen digits, first those that the network takes for others", x=0.32, fontsize="medium")
     save(figure, chosen.output, "resnet.png")
 
 
