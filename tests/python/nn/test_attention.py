@@ -20,7 +20,7 @@ from support.families import Example
 from support.families.attention import scores
 from support.ranks import draws, job, on_all_ranks, raises_everywhere
 from support.sequential import assert_equals_sequential, block, joined_blocks
-from support.strides import every_other, everyday, transposed
+from support.strides import channels_last, every_other, everyday, transposed
 from support.tensors import values
 
 
@@ -481,14 +481,14 @@ def test_backward_pass_votes_once(P_world, method, large, monkeypatch):
 
 @pytest.mark.ranks(1, 2)
 @pytest.mark.parametrize("method", ["heads", "ring"])
-@pytest.mark.parametrize("features", [(4, 4), (4, 3)], ids=str)
+@pytest.mark.parametrize("features", [(4, 4), (4, 3), (3, 4)], ids=str)
 def test_strides(P_world, method, features):
     """Features that do not lie side by side in memory: the kernel does not look at their stride."""
     P = grid(P_world, [1, 1, job.size, 1])
     layer, (e, f) = dnn.DistributedScaledDotProductAttention(P, method=method), features
     wholes = [values((2, 3, 4, n), seed=seed) - 1.5 for seed, n in enumerate((e, e, f))]
     found = []
-    for of in (everyday, transposed, every_other):
+    for of in (everyday, transposed, every_other, channels_last):
         own = [of(block(x, P, (0, 1, 2, 3))).requires_grad_() for x in wholes]
         y = layer(*own)
         found.append([y, *torch.autograd.grad(y, own, of(torch.ones_like(y).cumsum(-1)))])

@@ -161,8 +161,8 @@ def _padded(x: torch.Tensor, features: int) -> torch.Tensor:
     Further zeros in either change nothing.
     """
     x = _four(x)
-    if x.shape[-1] != features:
-        return torch.nn.functional.pad(x, (0, features - x.shape[-1]))
+    if x.shape[-1] != features:  # the result is in the memory format of x
+        x = torch.nn.functional.pad(x, (0, features - x.shape[-1]))
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
