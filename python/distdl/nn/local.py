@@ -208,6 +208,9 @@ class Local(Layer):
         except Exception as error:  # of a parametrization, or of a parameter that was deleted
             absent = ValueError(f"meets a parameter that is not there: {shown(error, str)}")
             return self._distdl_agree([absent], [])
+        if any(one.is_meta or one.layout is not torch.strided for one in [*parameters, *self.buffers()]):
+            empty = TypeError("meets a parameter or buffer that has no values: sparse, or on the meta device")
+            return self._distdl_agree([empty], [])
         own = self._modes()
         given: list[object] = [*args]
         if kwargs or not args or not all(isinstance(one, torch.Tensor) for one in args):

@@ -419,3 +419,12 @@ def test_a_parameter_that_is_not_there(P_world):
     if job.rank == job.size - 1:
         torch.nn.utils.parametrize.register_parametrization(layer, "weight", torch.nn.Tanh())
     raises_everywhere(ValueError, "parameter that is not there", lambda: layer(x))
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_parameter_without_values(P_world):
+    layer, x = dnn.Local(grid(P_world, [job.size, 1]), torch.nn.Linear(3, 3)), torch.ones(2, 3)
+    layer(x)
+    if job.rank == job.size - 1:
+        layer._parameters["weight"] = torch.nn.Parameter(layer.weight.to("meta"))
+    raises_everywhere(TypeError, "has no values", lambda: layer(x))
