@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Literal, Protocol, overload
 
@@ -126,18 +126,27 @@ def _transformed(
 ) -> torch.Tensor | tuple[torch.Tensor, Partition]:
     stays = isinstance(out, str) and out == _PENCIL
     partitions = {"P_x": P_x, "P_out": None if stays else out}
-    if not takes_part(partitions):
+    options = {"size": size, "dim": dim, "norm": norm, "parts": parts, "pencil": stays}
+    if takes_part(partitions):
+        result = call_layer(TRANSFORMS[name], partitions, options, input)  # type: ignore[arg-type]
+    else:
         check_tensor(input)
         result = without_elements(input, (0,), result_dtype(name, input.dtype))
-        return (result, Partition.of_grid(Grid.unknown(), like=P_x)) if stays else result
-    options = {"size": size, "dim": dim, "norm": norm, "parts": parts, "pencil": stays}
-    result = call_layer(TRANSFORMS[name], partitions, options, input)  # type: ignore[arg-type]
-    if not stays:
-        return result
-    if torch.compiler.is_compiling():
-        pencil: Partition = getattr(_pencils, _pencil_told(TRANSFORMS[name], P_x, **options))
-        return result, pencil
-    return result, layer_for(TRANSFORMS[name], {"P_x": P_x}, options).P_result
+    return (result, _pencil_of(TRANSFORMS[name], P_x, options)) if stays else result
+
+
+def _pencil_of(kind: type[FourierTransform], P_x: PartitionLike, options: Mapping[str, object]) -> Partition:
+    """The partition in which a layer that was called left its result."""
+    if not torch.compiler.is_compiling():
+        return _found_pencil(kind, P_x, options)
+    pencil: Partition = getattr(_pencils, _pencil_told(kind, P_x, **options))
+    return pencil
+
+
+def _found_pencil(kind: type[FourierTransform], P_x: PartitionLike, options: Mapping[str, object]) -> Partition:
+    if takes_part({"P_x": P_x}):
+        return layer_for(kind, {"P_x": P_x}, options).P_result
+    return Partition.of_grid(Grid.unknown(), like=P_x)
 
 
 _pencils = SimpleNamespace()  # a compiler takes an object from here, and guards it; none that a function returned
@@ -145,10 +154,10 @@ _pencils = SimpleNamespace()  # a compiler takes an object from here, and guards
 
 @torch.compiler.assume_constant_result
 def _pencil_told(kind: type[FourierTransform], P_x: PartitionLike, **options: object) -> str:
-    """The name in `_pencils` of the partition in which a layer left its result."""
-    layer = layer_for(kind, {"P_x": P_x}, options)
-    name = f"of_{layer.key_in_graphs}"
-    setattr(_pencils, name, layer.P_result)
+    """The name of the pencil in `_pencils`."""
+    name, pencil = f"pencil_{len(vars(_pencils))}", _found_pencil(kind, P_x, options)
+    takes_part({"P_x": pencil})  # what is cached at its first use takes a lock, which compilers do not
+    setattr(_pencils, name, pencil)
     return name
 
 

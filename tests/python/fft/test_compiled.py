@@ -29,12 +29,14 @@ def by_a_pencil(x, P_x):
 def test_one_graph(P_world, call):
     """Values and gradients are those of calls, up to rounding: compiled, tensors may lie otherwise in memory."""
     torch.compiler.reset()
-    P_x = grid(P_world, [P_world.size, 1])
+    P_x = grid(P_world, [min(P_world.size, 2), 1])  # on three ranks one is outside
     x = block_of(values((7, 6)), P_x)
 
     def trained(function):
         leaf = x.clone().requires_grad_()
         y = function(leaf, P_x)
+        if not P_x.active:
+            return [y]
         y.square().sum().backward()
         return [y.detach(), leaf.grad]
 
