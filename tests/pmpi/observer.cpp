@@ -270,6 +270,18 @@ OBSERVE(DISTDL_MPI_LARGE(MPI_Iallgatherv),
          MPI_Datatype y_type, MPI_Comm comm, MPI_Request* request),
         (x, count, type, y, counts, offsets, y_type, comm, request),
         COUNTS(made("requests", MPI_REQUEST_NULL, request)))
+// Of texts, whose lengths an int holds. Before MPI 4 the second is the call above.
+OBSERVE(MPI_Iallgather,
+        (const void* x, int count, MPI_Datatype type, void* y, int y_count, MPI_Datatype y_type, MPI_Comm comm,
+         MPI_Request* request),
+        (x, count, type, y, y_count, y_type, comm, request), COUNTS(made("requests", MPI_REQUEST_NULL, request)))
+#if MPI_VERSION >= 4
+OBSERVE(MPI_Iallgatherv,
+        (const void* x, int count, MPI_Datatype type, void* y, const int counts[], const int offsets[],
+         MPI_Datatype y_type, MPI_Comm comm, MPI_Request* request),
+        (x, count, type, y, counts, offsets, y_type, comm, request),
+        COUNTS(made("requests", MPI_REQUEST_NULL, request)))
+#endif
 OBSERVE(MPI_Wait, (MPI_Request * request, MPI_Status* status), (request, status),
         COUNTS(ended("requests", MPI_REQUEST_NULL, request)))
 OBSERVE(MPI_Test, (MPI_Request * request, int* done, MPI_Status* status), (request, done, status),
