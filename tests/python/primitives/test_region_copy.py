@@ -61,6 +61,7 @@ def test_any_region(P_world, region):
     check(P_world, strides(x)[start::step], halo)
 
 
+@pytest.mark.shared
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.complex128], ids=str)
 @pytest.mark.parametrize(
     "cut", [(...,), (..., slice(1, None, 2)), (..., slice(3, 603))], ids=["all", "every other", "columns"]
