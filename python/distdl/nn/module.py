@@ -24,6 +24,8 @@ from distdl.structure import TensorStructure
 if TYPE_CHECKING:
     from distdl.nn.noticed import FirstValues
 
+_PROXY = torch._C._TorchDispatchModeKey.PROXY
+
 
 def agreement_among(name: str, grids: Sequence[Grid], tensors: Sequence[str]) -> _core.LayerAgreement | None:
     """How the ranks of these grids agree on the tensors of a call; None on a rank that knows none of the grids."""
@@ -148,8 +150,8 @@ class Module(torch.nn.Module):
 
     def _distdl_forward_pre_hook(self, module: torch.nn.Module, input: tuple[object, ...]) -> None:
         """Set the module up where it is not, or not for this input. Runs before each call."""
-        if torch._C._len_torch_dispatch_stack() == 0:
-            self._distdl_prepare(input)
+        if torch._C._len_torch_dispatch_stack() == 0 or torch._C._get_dispatch_mode(_PROXY) is not None:
+            self._distdl_prepare(input)  # a recorder is refused in the vote
             return
         # Modes see the operators of each call alike: selective checkpointing counts them.
         with _disable_current_modes():

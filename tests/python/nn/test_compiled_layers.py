@@ -157,9 +157,14 @@ def test_recorders_that_see_no_communication(P_world, tool):
 
     x = images(2, 2, 4, 6)
     P_x = grid(P_world, [1, 1, job.size, 1])
-    calls = [dnn.AllSumReduce(P_x, [2])]
-    if tool == "trace" or job.size > 1:  # make_fx records a layer that communicates with nobody
-        calls.append(dnn.DistributedConv2d(P_x, 2, 3, 3, dtype=torch.float64))
+    P_one = grid(P_world, [1, 1, 1, 1])
+    loss = dnn.DistributedMSELoss(P_one)  # one rank computes it, and all of them have it
+    calls = [
+        dnn.AllSumReduce(P_x, [2]),
+        dnn.DistributedConv2d(P_x, 2, 3, 3, dtype=torch.float64),
+        dnn.DistributedAvgPool2d(P_x, 1),  # communicates nothing
+        lambda x: loss(*[x if P_one.active else x[:0]] * 2),
+    ]
     for call in calls:
         raises_everywhere(RuntimeError, "use torch.export", lambda call=call: record(call), seconds=20)
 
