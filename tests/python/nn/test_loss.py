@@ -313,6 +313,26 @@ def test_special_values(P_world, change, kind):
     torch.testing.assert_close(assemble(mine.grad, P_x, x.shape), whole.grad, **close)
 
 
+@pytest.mark.parametrize("kind", ["CrossEntropyLoss", "NLLLoss"])
+def test_images_in_another_order_of_memory(P_world, kind):
+    """On one rank alone, where torch's backward pass would refuse them."""
+    P_x = grid(P_world, [job.size, 1, 1, 1])
+    x = torch.randn(2 * job.size, 3, 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    target = torch.arange(2 * job.size).view(-1, 1, 1).expand(-1, 2, 4) % 3
+    twin = getattr(torch.nn, kind)()
+    mine, whole = block_of(x, P_x), x.clone().requires_grad_()
+    if job.rank == 0:
+        mine = mine.contiguous(memory_format=torch.channels_last)
+    mine.requires_grad_()
+    loss = dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x)(
+        mine, block_of(target, grid(P_world, [job.size, 1, 1]))
+    )
+    torch.testing.assert_close(loss, twin(whole, target))
+    loss.backward()
+    twin(whole, target).backward()
+    torch.testing.assert_close(mine.grad, block_of(whole.grad, P_x))
+
+
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("kind", ["CrossEntropyLoss", "NLLLoss"])
 @pytest.mark.parametrize("weight", [None, torch.zeros(6, dtype=torch.float64)], ids=["", "no weight"])
@@ -508,6 +528,11 @@ def test_probabilities_and_predictions_of_clusters(P_world, layout):
     torch.testing.assert_close(output, twin(x, target).output[own])
     wrong = target[own] + 9 if job.rank == 0 else target[own]
     raises_everywhere(ValueError, "there are 9 classes", lambda: layer(block_of(x, P_x), wrong))
+    layer.float()
+    with torch.autocast("cpu", torch.bfloat16):  # torch.nn raises, but for targets before the first cutoff
+        output, loss = layer(block_of(x.float(), P_x), target[own])
+    assert output.dtype == loss.dtype == torch.float32
+    torch.testing.assert_close(loss, twin(x, target).loss.float(), rtol=2e-2, atol=0)
 
 
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")

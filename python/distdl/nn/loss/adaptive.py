@@ -155,7 +155,8 @@ class DistributedAdaptiveLogSoftmaxWithLoss(Loss):
             places = places.index_fill(0, chosen, first + i)
             # Also for no row: all workers have the same graph.
             log_p = self._cluster(rows.index_select(0, chosen), weights)
-            output = output.index_add(0, chosen, log_p.gather(1, (indices[chosen] - low).unsqueeze(1)).squeeze(1))
+            found = log_p.gather(1, (indices[chosen] - low).unsqueeze(1)).squeeze(1)
+            output = output.index_add(0, chosen, found.to(output.dtype))  # under autocast it may be of half precision
         log_p = F.log_softmax(F.linear(rows, head, bias), 1)
         output = (output + log_p.gather(1, places.unsqueeze(1)).squeeze(1)).reshape(target.shape)
         return AdaptiveResult(output, self._reduced(-output.sum(), float(output.numel())))

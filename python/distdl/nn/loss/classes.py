@@ -186,6 +186,11 @@ class DistributedNLLLoss(Likelihood):
     ) -> None:
         super().__init__(locals())
 
+    def losses(self, reduction: str, *tensors: torch.Tensor) -> torch.Tensor:
+        """torch's backward pass refuses images in another order of memory, which would be on this worker alone."""
+        input, target = tensors
+        return super().losses(reduction, input.contiguous(), target)
+
     def parts(self, *tensors: torch.Tensor) -> torch.Tensor:
         x, target = tensors
         place, here, _, weights = self.picked(x, target)
