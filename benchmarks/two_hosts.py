@@ -34,6 +34,7 @@ MPI_OVER_TCP = {
     "FI_PROVIDER": "tcp",
     "FI_TCP_IFACE": DEVICE,
     "MPIR_CVAR_NOLOCAL": "1",  # no shared memory
+    "DISTDL_HOSTS": "several",  # the names of which are the same
     "OMP_NUM_THREADS": "1",
 }
 

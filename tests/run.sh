@@ -162,6 +162,8 @@ for n in ${DISTDL_TEST_RANKS-1 2 3 4 20}; do
     stage "pytest on $n ranks" ranks "$n" "${files[@]}"
   fi
 done
+several_hosts=(misuse/test_{disagreements,misuse}.py primitives/test_{start_wait,sums}.py)
+DISTDL_HOSTS=several stage "small data beside votes, on 3 ranks" ranks 3 "${several_hosts[@]/#/tests/python/}"
 stage "nothing leaks, and a layer votes once, on 2 ranks" observed
 stage "MPI calls that fail, on 2 ranks" python tests/pmpi/faults.py "$venv/observer.so" 37
 stage "messages of more than 2^31 bytes, on 2 ranks" huge_messages

@@ -59,6 +59,15 @@ def take_complaint() -> str:
 def set_watchdog(seconds: float, end: bool) -> None: ...
 def watchdog() -> tuple[float, bool]: ...
 def set_debugging(on: bool) -> None: ...
+
+class Hosts:
+    names: Hosts
+    one: Hosts
+    several: Hosts
+
+def set_hosts(hosts: Hosts) -> None:
+    """Say whether communicators that are made from now on are on one host: by their processors' names, or always."""
+
 def set_locator(locate: Callable[[int], str] | None) -> None:
     """Set the function that returns the line of the user's program that a thread, given by its id, is on."""
 

@@ -22,14 +22,15 @@
 
 namespace distdl::autograd {
 
+using operators::Ahead;
 using operators::OperatorPtr;
 using torch::autograd::edge_list;
 using torch::autograd::variable_list;
 
 namespace {
 
-at::Tensor record(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges);
-at::Tensor record_start(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges);
+at::Tensor record(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges, Ahead ahead = {});
+at::Tensor record_start(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges, Ahead ahead);
 at::Tensor record_wait(const at::Tensor& token);
 
 /// Gives y = A x the forward-mode derivative that follows from that of x, which is 0 where x has none.
@@ -65,8 +66,10 @@ class Adjoint : public torch::autograd::Node {
     const auto structure = gradient.defined() ? operators::Input{gradient, ""}.structure() : operators::Structure{};
     const bool has_tangent = gradient.defined() && gradient._fw_grad(0).defined();
     const auto lock = adjoint->id().rank_set.lock();
+    comm::SendAhead send;
+    if (gradient.defined() && !freed_ && structure.error.empty()) send = operators::sending_ahead(*adjoint, gradient);
     const auto agreed = operators::agree_on_backward(adjoint->id(), adjoint->is_adjoint(), gradient.defined(),
-                                                     {differentiated, has_tangent}, structure);
+                                                     {differentiated, has_tangent}, structure, std::move(send));
     if (!agreed.any) return results;
     if (freed_) unpack();
     if (!structure.error.empty()) {
@@ -78,11 +81,13 @@ class Adjoint : public torch::autograd::Node {
     auto edges = differentiated ? torch::autograd::collect_next_edges(gradient) : edge_list();
     if (differentiated) edges.emplace_back(getptr(), 0);
     if (agreed.has_tangent) {  // the result is computed at once
-      auto y = differentiated ? record(gradient, adjoint, std::move(edges)) : autograd::apply(adjoint, gradient);
+      auto y = differentiated ? record(gradient, adjoint, std::move(edges), agreed.ahead)
+                              : autograd::apply(adjoint, gradient, agreed.ahead);
       push_forward(gradient, y, adjoint, differentiated);
       results[0] = pass_on(y);
     } else {
-      results[0] = differentiated ? do_record(adjoint, gradient, std::move(edges)) : do_apply(adjoint, gradient);
+      results[0] = differentiated ? do_record(adjoint, gradient, std::move(edges), agreed.ahead)
+                                  : do_apply(adjoint, gradient, agreed.ahead);
     }
     return results;
   }
@@ -95,8 +100,9 @@ class Adjoint : public torch::autograd::Node {
 
  private:
   virtual const char* kind() const = 0;
-  virtual at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient) const = 0;
-  virtual at::Tensor do_record(const OperatorPtr& adjoint, const at::Tensor& gradient, edge_list edges) const = 0;
+  virtual at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient, Ahead ahead) const = 0;
+  virtual at::Tensor do_record(const OperatorPtr& adjoint, const at::Tensor& gradient, edge_list edges,
+                               Ahead ahead) const = 0;
   /// What the backward pass returns for A* y once that is computed.
   virtual at::Tensor pass_on(const at::Tensor& y) const = 0;
 
@@ -121,11 +127,12 @@ class Backward final : public Adjoint {
 
  private:
   const char* kind() const override { return ""; }
-  at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient) const override {
-    return autograd::apply(adjoint, gradient);
+  at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient, Ahead ahead) const override {
+    return autograd::apply(adjoint, gradient, ahead);
   }
-  at::Tensor do_record(const OperatorPtr& adjoint, const at::Tensor& gradient, edge_list edges) const override {
-    return record(gradient, adjoint, std::move(edges));
+  at::Tensor do_record(const OperatorPtr& adjoint, const at::Tensor& gradient, edge_list edges,
+                       Ahead ahead) const override {
+    return record(gradient, adjoint, std::move(edges), ahead);
   }
   at::Tensor pass_on(const at::Tensor& y) const override { return y; }
 };
@@ -138,11 +145,12 @@ class WaitBackward final : public Adjoint {
 
  private:
   const char* kind() const override { return " wait"; }
-  at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient) const override {
-    return autograd::start(adjoint, gradient, false);
+  at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient, Ahead ahead) const override {
+    return autograd::start(adjoint, gradient, false, ahead);
   }
-  at::Tensor do_record(const OperatorPtr& adjoint, const at::Tensor& gradient, edge_list edges) const override {
-    return record_start(gradient, adjoint, std::move(edges));
+  at::Tensor do_record(const OperatorPtr& adjoint, const at::Tensor& gradient, edge_list edges,
+                       Ahead ahead) const override {
+    return record_start(gradient, adjoint, std::move(edges), ahead);
   }
   at::Tensor pass_on(const at::Tensor& y) const override { return completed(y); }
 };
@@ -169,14 +177,14 @@ class StartBackward final : public torch::autograd::Node {
 
 /// A x, with A* in the backward pass, also if the gradient of this rank's x is not asked for: other ranks need this
 /// rank's part.
-at::Tensor record(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges) {
-  auto y = autograd::apply(linear_operator, x);
+at::Tensor record(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges, Ahead ahead) {
+  auto y = autograd::apply(linear_operator, x, ahead);
   torch::autograd::set_history(y, c10::make_intrusive<Backward>(linear_operator, std::move(edges)));
   return y;
 }
 
-at::Tensor record_start(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges) {
-  auto token = start(linear_operator, x, true);
+at::Tensor record_start(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges, Ahead ahead) {
+  auto token = start(linear_operator, x, true, ahead);
   torch::autograd::set_history(token, c10::make_intrusive<StartBackward>(linear_operator, std::move(edges)));
   return token;
 }
@@ -194,6 +202,7 @@ struct Agreed {
   OperatorPtr linear_operator;
   at::Tensor x;
   operators::Derivatives derivatives;
+  Ahead ahead = {};
 };
 
 Agreed outside(const at::Tensor& x) {
@@ -208,14 +217,15 @@ Agreed agree(operators::Primitive& primitive, const operators::Input& x) {
     if (!x.tensor.defined()) throw operators::TypeError(primitive.name() + ": the input " + x.error);
     return outside(x.tensor);
   }
-  auto prepared = primitive.prepare(x);
-  return {std::move(prepared.linear_operator), in_dtype(x.tensor, prepared.dtype), prepared.derivatives};
+  auto prepared = primitive.prepare(x, true);
+  return {std::move(prepared.linear_operator), in_dtype(x.tensor, prepared.dtype), prepared.derivatives,
+          prepared.ahead};
 }
 
 at::Tensor carry_out(const Agreed& call) {
-  const auto& [linear_operator, x, derivatives] = call;
-  const auto y = derivatives.requires_grad ? record(x, linear_operator, torch::autograd::collect_next_edges(x))
-                                           : autograd::apply(linear_operator, x);
+  const auto& [linear_operator, x, derivatives, ahead] = call;
+  const auto y = derivatives.requires_grad ? record(x, linear_operator, torch::autograd::collect_next_edges(x), ahead)
+                                           : autograd::apply(linear_operator, x, ahead);
   if (derivatives.has_tangent) push_forward(x, y, linear_operator, derivatives.requires_grad);
   return y;
 }
@@ -234,14 +244,15 @@ at::Tensor call(const OperatorPtr& linear_operator, const at::Tensor& x, operato
 at::Tensor call_adjoint(operators::Primitive& primitive, const operators::Input& x, const at::Tensor& y) {
   if (!primitive.active()) return carry_out(outside(y.detach()));
   const auto lock = primitive.lock();
-  return autograd::apply(primitive.prepare(x).linear_operator->adjoint(), y.detach());
+  return autograd::apply(primitive.prepare(x, false).linear_operator->adjoint(), y.detach());
 }
 
 at::Tensor call_traced(operators::Primitive& primitive, const operators::Input& x, bool linear, bool differentiated) {
   if (!primitive.active()) return autograd::apply(outside(x.tensor).linear_operator, x.tensor);
   const auto lock = primitive.lock();
-  const auto [linear_operator, dtype, _] = primitive.prepare_traced(x, differentiated);
-  return autograd::apply(linear ? linear_operator->adjoint()->adjoint() : linear_operator, in_dtype(x.tensor, dtype));
+  const auto prepared = primitive.prepare_traced(x, differentiated);
+  const auto& applied = prepared.linear_operator;
+  return autograd::apply(linear ? applied->adjoint()->adjoint() : applied, in_dtype(x.tensor, prepared.dtype));
 }
 
 std::unique_ptr<Started> start(operators::Primitive& primitive, const operators::Input& x) {
@@ -249,8 +260,8 @@ std::unique_ptr<Started> start(operators::Primitive& primitive, const operators:
   const auto call = agree(primitive, x);
   auto token = call.derivatives.has_tangent ? completed(carry_out(call))
                : call.derivatives.requires_grad
-                   ? record_start(call.x, call.linear_operator, torch::autograd::collect_next_edges(call.x))
-                   : start(call.linear_operator, call.x, false);
+                   ? record_start(call.x, call.linear_operator, torch::autograd::collect_next_edges(call.x), call.ahead)
+                   : start(call.linear_operator, call.x, false, call.ahead);
   // The second forward pass of checkpointing, which runs within a backward pass, ends as soon as it has what it needs.
   const bool may_be_dropped = torch::autograd::get_current_graph_task_id() != -1;
   return std::make_unique<Started>(primitive.name(), std::move(token), may_be_dropped);

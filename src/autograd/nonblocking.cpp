@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/ThreadLocalState.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/record_function.h>
 
 #include <optional>
@@ -15,6 +14,7 @@
 
 namespace distdl::autograd {
 
+using operators::Ahead;
 using operators::OperatorPtr;
 
 namespace {
@@ -37,18 +37,14 @@ class ProfilerRecord {
   at::RecordFunction record_;
 };
 
-at::Tensor run(const OperatorPtr& linear_operator, const at::Tensor& x) {
+at::Tensor run(const OperatorPtr& linear_operator, const at::Tensor& x, Ahead ahead) {
   const auto operation = operators::operation_of(linear_operator->id(), linear_operator->pass());
   const auto traffic = linear_operator->traffic(x);
   linear_operator->counter().count(traffic);
   const ProfilerRecord record(linear_operator->name(), x, traffic);
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  // Modes see operators, but not torch's functions within: selective checkpointing would leave out functions that write
-  // to a tensor.
-  const c10::impl::ExcludeDispatchKeyGuard below_modes(
-      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
+  const operators::BelowAutograd guard;
   // Zeros that torch makes for derivatives have no memory.
-  return linear_operator->apply(x._is_zerotensor() ? at::zeros(x.sizes(), x.options()) : x);
+  return linear_operator->apply(x._is_zerotensor() ? at::zeros(x.sizes(), x.options()) : x, ahead);
 }
 
 std::uint32_t version_of(const at::Tensor& x) {
@@ -67,12 +63,12 @@ struct UnderWay {
 };
 using UnderWayPtr = std::shared_ptr<UnderWay>;
 
-UnderWayPtr hand_over(const OperatorPtr& linear_operator, const at::Tensor& x, bool recorded) {
+UnderWayPtr hand_over(const OperatorPtr& linear_operator, const at::Tensor& x, bool recorded, Ahead ahead) {
   auto under_way = std::make_shared<UnderWay>();
   under_way->linear_operator = linear_operator;
   under_way->recorded = recorded;
   if (!linear_operator->communicates()) {
-    under_way->result = run(linear_operator, x);
+    under_way->result = run(linear_operator, x, ahead);
     return under_way;
   }
   under_way->x = x;
@@ -81,9 +77,9 @@ UnderWayPtr hand_over(const OperatorPtr& linear_operator, const at::Tensor& x, b
   const operators::CountedWaits waits(
       linear_operator->counter());  // if there is no progress thread, comm::start() waits
   // The progress thread takes over this thread's state, such as the profiler's.
-  under_way->task = comm::start([under_way, state = at::ThreadLocalState()] {
+  under_way->task = comm::start([under_way, ahead, state = at::ThreadLocalState()] {
     const at::ThreadLocalStateGuard same_state(state);
-    under_way->result = under_way->order->run([&] { return run(under_way->linear_operator, under_way->x); });
+    under_way->result = under_way->order->run([&] { return run(under_way->linear_operator, under_way->x, ahead); });
   });
   return under_way;
 }
@@ -128,14 +124,16 @@ UnderWay& of(const at::Tensor& token) {
 
 }  // namespace
 
-at::Tensor apply(const OperatorPtr& linear_operator, const at::Tensor& x) {
-  if (comm::under_way() && linear_operator->communicates()) return result_of(*hand_over(linear_operator, x, false));
+at::Tensor apply(const OperatorPtr& linear_operator, const at::Tensor& x, Ahead ahead) {
+  if (comm::under_way() && linear_operator->communicates()) {
+    return result_of(*hand_over(linear_operator, x, false, ahead));
+  }
   const operators::CountedWaits waits(linear_operator->counter());
-  return run(linear_operator, x);
+  return run(linear_operator, x, ahead);
 }
 
-at::Tensor start(const OperatorPtr& linear_operator, const at::Tensor& x, bool recorded) {
-  return token_of(hand_over(linear_operator, x, recorded), x.dtype());
+at::Tensor start(const OperatorPtr& linear_operator, const at::Tensor& x, bool recorded, Ahead ahead) {
+  return token_of(hand_over(linear_operator, x, recorded, ahead), x.dtype());
 }
 
 at::Tensor completed(const at::Tensor& result) {

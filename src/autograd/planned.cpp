@@ -13,7 +13,7 @@ namespace distdl::autograd {
 PlannedOperator PlannedOperator::of(operators::Primitive& primitive, const operators::Input& x) {
   if (!primitive.active()) throw std::invalid_argument(primitive.name() + ": this rank is in none of the partitions");
   const auto lock = primitive.lock();
-  auto prepared = primitive.prepare(x);
+  auto prepared = primitive.prepare(x, false);
   return {std::move(prepared.linear_operator), x.tensor.sizes().vec(), prepared.dtype};
 }
 

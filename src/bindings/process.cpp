@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "bindings/bindings.hpp"
+#include "comm/communicator.hpp"
 #include "comm/ending.hpp"
 #include "comm/failure.hpp"
 #include "comm/progress.hpp"
@@ -66,6 +67,11 @@ void bind_process(py::module_& m) {
       py::arg("end"));
   m.def("watchdog", [] { return std::make_pair(comm::watchdog().seconds, comm::watchdog().end); });
   m.def("set_debugging", &comm::set_debugging, py::arg("on"));
+  py::enum_<comm::Hosts>(m, "Hosts")
+      .value("names", comm::Hosts::names)
+      .value("one", comm::Hosts::one)
+      .value("several", comm::Hosts::several);
+  m.def("set_hosts", &comm::set_hosts, py::arg("hosts"), "For communicators that are made from now on.");
   m.def(
       "set_locator",
       [](const py::object& locate) {

@@ -1,5 +1,6 @@
 #include "comm/communicator.hpp"
 
+#include <array>
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -20,7 +21,25 @@ namespace {
 // MPI_Comm_create_group asks for a tag to keep apart creations that run at the same time in several threads.
 constexpr int kCreationTag = 4242;
 
+// Operators and votes use smaller tags. Every MPI library has tags up to 32767.
+constexpr int kFirstTag = 8192;
+
 std::atomic<std::int64_t> live{0}, all_votes{0};
+std::atomic<Hosts> hosts{Hosts::names};
+
+/// Whether these ranks are on more than one host. Collective.
+bool on_several_hosts(MPI_Comm handle) {
+  std::array<char, MPI_MAX_PROCESSOR_NAME + 1> name{};
+  int length = 0;
+  check(MPI_Get_processor_name(name.data(), &length), "MPI_Get_processor_name");
+  const auto mine = value_of(name.data());
+  const Hosts given = hosts;
+  std::array<std::int64_t, 4> largest{mine, -mine, given == Hosts::several, given == Hosts::one};
+  check(MPI_Allreduce(MPI_IN_PLACE, largest.data(), static_cast<int>(largest.size()), MPI_INT64_T, MPI_MAX, handle),
+        "MPI_Allreduce");
+  const bool several = largest[0] != -largest[1];
+  return largest[2] != 0 || (largest[3] == 0 && several);
+}
 
 /// Throws where MPI would end the process: a communicator is used after its end, or after MPI's own.
 void refuse_freed(MPI_Comm handle) {
@@ -28,6 +47,17 @@ void refuse_freed(MPI_Comm handle) {
   throw std::runtime_error(
       "the communicator of this operator was freed (or MPI was finalized); "
       "keep a partition's communicator alive for as long as its layers are used");
+}
+
+/// How many tags there are for messages that belong to votes.
+int tags_of_votes() {
+  static const int count = [] {
+    int* largest = nullptr;
+    int found = 0;
+    check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&largest), &found), "MPI_Comm_get_attr");
+    return (found != 0 ? *largest : 32767) - kFirstTag;
+  }();
+  return count;
 }
 
 struct Register {
@@ -99,6 +129,7 @@ Communicator::Communicator(MPI_Comm handle) : handle_(handle) {
   check(MPI_Comm_set_errhandler(handle_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check(MPI_Comm_rank(handle_, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(handle_, &size_), "MPI_Comm_size");
+  spans_hosts_ = size_ > 1 && on_several_hosts(handle_);
   ++live;
   const std::lock_guard lock(all_communicators().mutex);
   all_communicators().in_order.push_back(this);
@@ -121,10 +152,14 @@ Lock Communicator::lock() {
   return Lock(in_use_);
 }
 
+void set_hosts(Hosts where) { hosts = where; }
+
 void Communicator::count_vote() const {
   ++votes_;
   ++all_votes;
 }
+
+int Communicator::next_tag() const { return kFirstTag + static_cast<int>(tags_++ % tags_of_votes()); }
 
 MPI_Comm Communicator::view(const std::vector<int>& shape) {
   const auto known = views_.find(shape);

@@ -20,13 +20,16 @@ using Lock = std::unique_lock<std::recursive_mutex>;
 /// garbage collection is not. It is freed together with its parent; using it afterwards throws.
 class Communicator {
  public:
-  explicit Communicator(MPI_Comm handle);
+  explicit Communicator(MPI_Comm handle);  // collective
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
   MPI_Comm handle() const;  // throws std::runtime_error once the parent was freed
   int rank() const { return rank_; }
   int size() const { return size_; }
+
+  /// Whether messages between its ranks may travel between hosts; the same on all of them.
+  bool spans_hosts() const { return spans_hosts_; }
 
   /// Numbers the operators made on this communicator. All ranks make them in the same order, so the number names the
   /// same operator everywhere.
@@ -35,6 +38,9 @@ class Communicator {
   /// Counts the votes of its ranks.
   void count_vote() const;
   std::int64_t votes() const { return votes_; }
+
+  /// The tag of messages that belong to the next vote of its ranks, the same on all of them. Each vote takes one.
+  int next_tag() const;
 
   /// A vote on it was given up: its ranks are out of step for ever.
   void abandon() const { abandoned_ = true; }
@@ -54,12 +60,22 @@ class Communicator {
   MPI_Comm handle_;
   int rank_ = 0;
   int size_ = 0;
+  bool spans_hosts_ = false;
   std::int64_t operators_ = 0;
   mutable std::int64_t votes_ = 0;
+  mutable std::int64_t tags_ = 0;
   mutable bool abandoned_ = false;
   std::map<std::vector<int>, MPI_Comm> views_;
   std::recursive_mutex in_use_;
 };
+
+/// Where the ranks of communicators are: `names`, as MPI names the processors, or one or several hosts whatever the
+/// names.
+enum class Hosts { names, one, several };
+
+/// For communicators that are made from now on. If the ranks say different things, then `several` and `one` count
+/// before `names`, in this order.
+void set_hosts(Hosts hosts);
 
 using CommunicatorPtr = std::shared_ptr<Communicator>;
 

@@ -1,7 +1,6 @@
 #include "comm/vote.hpp"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <functional>
 #include <list>
@@ -24,22 +23,51 @@ namespace {
 // No operator's call has this number.
 constexpr std::int64_t kEnd = -2;
 
-using Votes = std::array<std::int64_t, 10>;
+/// In each round a rank sends to one rank less than this. On one host, where a message costs more than it waits, two
+/// ranks at a time are the fastest; between hosts eight ranks need one round.
+int radix_of(const Communicator& communicator) { return communicator.spans_hosts() ? 8 : 2; }
+
+/// What any rank has, as bits.
+enum Flag : std::int64_t {
+  kRequiresGrad = 1,
+  kGradDisabled = 2,
+  kHasTangent = 4,
+  kCompiled = 8,
+  kCannotSend = 16,
+  kSent = 32,     // a message at least
+  kNotSent = 64,  // all of them
+};
+
+/// What travels. The maximum of a number and of its negative tells whether all ranks have the same one.
+struct Votes {
+  std::int64_t call = 0, minus_call = 0, value = 0, minus_value = 0, change = 0, told = 0, flags = 0;
+
+  void add(const Votes& other) {
+    for (const auto member :
+         {&Votes::call, &Votes::minus_call, &Votes::value, &Votes::minus_value, &Votes::change, &Votes::told}) {
+      this->*member = std::max(this->*member, other.*member);
+    }
+    flags |= other.flags;
+  }
+
+  bool any(Flag flag) const { return (flags & flag) != 0; }
+  bool same_call() const { return call == -minus_call; }
+  bool same_value() const { return value == -minus_value; }
+};
 
 /// What another rank brings to this round of a vote.
 Votes received_from(int rank, const Communicator& communicator) {
   if (!debugging()) {
-    Votes theirs{};
-    check(MPI_Recv(theirs.data(), static_cast<int>(theirs.size()), MPI_INT64_T, rank, kVoteTag, communicator.handle(),
-                   MPI_STATUS_IGNORE),
+    Votes theirs;
+    check(MPI_Recv(&theirs, sizeof(Votes), MPI_BYTE, rank, kVoteTag, communicator.handle(), MPI_STATUS_IGNORE),
           "MPI_Recv");
     return theirs;
   }
   const auto theirs = std::make_shared<Votes>();
   Requests requests;  // which can be given up
   requests.keep(theirs);
-  check(DISTDL_MPI_LARGE(MPI_Irecv)(theirs->data(), static_cast<Count>(theirs->size()), MPI_INT64_T, rank, kVoteTag,
-                                    communicator.handle(), requests.next()),
+  check(DISTDL_MPI_LARGE(MPI_Irecv)(theirs.get(), sizeof(Votes), MPI_BYTE, rank, kVoteTag, communicator.handle(),
+                                    requests.next()),
         "MPI_Irecv");
   try {
     requests.wait_all();
@@ -50,58 +78,129 @@ Votes received_from(int rank, const Communicator& communicator) {
   return *theirs;
 }
 
-/// The maxima over all ranks. After each round a rank knows those of twice as many ranks before it, so that one message
-/// in each round is enough, and so are the rounds in which one rank could tell all others.
-class Largest {
+/// Adds up the votes of all ranks. After each round a rank knows those of `radix` times as many ranks before it, some
+/// of them twice, which does not matter.
+class Sum {
  public:
-  Largest(const Votes& mine, const Communicator& communicator) : votes_(mine), communicator_(communicator) { send(); }
+  Sum(const Votes& mine, const Communicator& communicator)
+      : votes_(mine), communicator_(communicator), radix_(radix_of(communicator)) {
+    send();
+  }
 
   bool known() const { return distance_ >= communicator_.size(); }
 
-  /// The rank whose message ends this round.
-  int awaited() const { return (communicator_.rank() + communicator_.size() - distance_) % communicator_.size(); }
+  /// The rank whose message comes next in this round.
+  int awaited() const {
+    return (communicator_.rank() + communicator_.size() - awaited_ * distance_) % communicator_.size();
+  }
 
   void take(const Votes& theirs) {
-    for (std::size_t i = 0; i < votes_.size(); ++i) votes_[i] = std::max(votes_[i], theirs[i]);
-    distance_ *= 2;
+    votes_.add(theirs);
+    if (++awaited_ <= peers()) return;
+    awaited_ = 1;
+    distance_ *= radix_;
     send();
   }
 
   const Votes& votes() const { return votes_; }
 
  private:
+  int peers() const { return std::min(radix_ - 1, (communicator_.size() - 1) / distance_); }
+
   void send() const {
-    const int to = (communicator_.rank() + distance_) % communicator_.size();
-    if (!known()) depart(votes_.data(), sizeof(Votes), to, kVoteTag, communicator_);
+    for (int i = 1; i <= peers(); ++i) {
+      const int to = (communicator_.rank() + i * distance_) % communicator_.size();
+      depart(&votes_, sizeof(Votes), to, kVoteTag, communicator_);
+    }
   }
 
   Votes votes_;
   const Communicator& communicator_;
-  int distance_ = 1;
+  const int radix_;
+  int distance_ = 1, awaited_ = 1;
 };
 
-Votes largest(const Votes& mine, const Communicator& communicator) {
+Votes sum_of(const Votes& mine, const Communicator& communicator) {
   const Waiting waiting;
-  Largest found(mine, communicator);
-  while (!found.known()) found.take(received_from(found.awaited(), communicator));
-  return found.votes();
+  Sum sum(mine, communicator);
+  while (!sum.known()) sum.take(received_from(sum.awaited(), communicator));
+  return sum.votes();
 }
 
-/// The maximum of a value and of its negative tells whether all ranks have the same one.
 Votes votes_of(const Ballot& ballot) {
-  return {ballot.call,
-          -ballot.call,
-          ballot.value,
-          -ballot.value,
-          static_cast<std::int64_t>(ballot.change),
-          ballot.requires_grad,
-          ballot.grad_disabled,
-          ballot.has_tangent,
-          ballot.compiled,
-          ballot.told};
+  Votes votes{
+      ballot.call, -ballot.call, ballot.value, -ballot.value, static_cast<std::int64_t>(ballot.change), ballot.told, 0};
+  const auto flag = [&](Flag one, bool mine) {
+    if (mine) votes.flags |= one;
+  };
+  flag(kRequiresGrad, ballot.requires_grad);
+  flag(kGradDisabled, ballot.grad_disabled);
+  flag(kHasTangent, ballot.has_tangent);
+  flag(kCompiled, ballot.compiled);
+  flag(kCannotSend, !ballot.could_send);
+  return votes;
 }
 
-bool same_call(const Votes& votes) { return votes[0] == -votes[1]; }
+/// Sends this rank's messages ahead of the vote. Returns whether all of them were sent; where not, the call itself
+/// meets the reason, after a vote that the other ranks wait for. `receivers` are those of the messages that were sent.
+bool sent_ahead(const Ballot& ballot, int tag, std::vector<int>& receivers) {
+  if (!ballot.send) return false;
+  try {
+    ballot.send(tag, receivers);
+  } catch (const std::exception&) {
+    return false;
+  }
+  return true;
+}
+
+/// What ranks have sent ahead of a vote, and nobody wants any more. They tell each other how many messages there are,
+/// and receive them.
+class Drop {
+ public:
+  Drop(int tag, const std::vector<int>& receivers, const Communicator& communicator)
+      : tag_(tag),
+        communicator_(communicator),
+        sent_(static_cast<std::size_t>(communicator.size())),
+        arriving_(sent_.size()),
+        nowhere_(kLargestDeparting) {
+    for (const auto rank : receivers) ++sent_[static_cast<std::size_t>(rank)];
+    check(MPI_Ialltoall(sent_.data(), 1, MPI_INT, arriving_.data(), 1, MPI_INT, communicator.handle(), &request_),
+          "MPI_Ialltoall");
+  }
+  Drop(const Drop&) = delete;
+  Drop& operator=(const Drop&) = delete;
+  ~Drop() = default;
+
+  /// Goes on if nothing has to be waited for; whether all messages are here.
+  bool arrive() {
+    int there = 0;
+    check(MPI_Test(&request_, &there, MPI_STATUS_IGNORE), "MPI_Test");
+    if (there == 0) return false;
+    for (; from_ < communicator_.size(); ++from_) {
+      for (auto& left = arriving_[static_cast<std::size_t>(from_)]; left > 0; --left) {
+        check(MPI_Iprobe(from_, tag_, communicator_.handle(), &there, MPI_STATUS_IGNORE), "MPI_Iprobe");
+        if (there == 0) return false;
+        check(MPI_Recv(nowhere_.data(), static_cast<int>(nowhere_.size()), MPI_BYTE, from_, tag_,
+                       communicator_.handle(), MPI_STATUS_IGNORE),
+              "MPI_Recv");
+      }
+    }
+    return true;
+  }
+
+  void wait() {
+    const Waiting waiting;
+    for (int looks = 0; !arrive(); ++looks) pause(looks);
+  }
+
+ private:
+  const int tag_;
+  const Communicator& communicator_;
+  std::vector<int> sent_, arriving_;
+  std::vector<char> nowhere_;
+  MPI_Request request_ = MPI_REQUEST_NULL;
+  int from_ = 0;
+};
 
 /// Every rank's text: first their lengths, then all of them as one.
 class Texts {
@@ -184,7 +283,9 @@ class LastVote {
         if (there == 0) return false;
         votes_->take(received_from(votes_->awaited(), communicator_));
       }
-      if (same_call(votes_->votes())) return true;
+      if (votes_->votes().any(kSent) && !drop_) drop_.emplace(tag_, std::vector<int>(), communicator_);
+      if (drop_ && !drop_->arrive()) return false;
+      if (votes_->votes().same_call()) return true;
       texts_.emplace(what_ + at_line(this_thread().id), communicator_);
     }
   }
@@ -192,13 +293,17 @@ class LastVote {
  private:
   void begin() {
     texts_.reset();
+    drop_.reset();
     communicator_.count_vote();
+    tag_ = communicator_.next_tag();
     votes_.emplace(votes_of({.call = kEnd}), communicator_);
   }
 
   const Communicator& communicator_;
   const char* what_;
-  std::optional<Largest> votes_;
+  int tag_ = 0;
+  std::optional<Sum> votes_;
+  std::optional<Drop> drop_;
   std::optional<Texts> texts_;
 };
 
@@ -235,26 +340,46 @@ void refuse_abandoned(const Communicator& communicator) {
 }
 
 Outcome vote(const Communicator& communicator, const Ballot& ballot) {
-  auto votes = votes_of(ballot);
   refuse_abandoned(communicator);
   communicator.handle();  // throws if it was freed, also where nobody has to be asked
+  auto votes = votes_of(ballot);
+  int tag = 0;
+  std::vector<int> receivers;
   if (communicator.size() > 1) {
     communicator.count_vote();
-    votes = largest(votes, communicator);
+    tag = communicator.next_tag();
+    const bool sent = sent_ahead(ballot, tag, receivers);
+    if (sent || !receivers.empty()) votes.flags |= kSent;
+    if (!sent) votes.flags |= kNotSent;
+    votes = sum_of(votes, communicator);
   }
-  return {same_call(votes),
-          votes[2] == -votes[3],
-          static_cast<Change>(votes[4]),
-          votes[5] != 0,
-          votes[6] != 0,
-          votes[7] != 0,
-          votes[8] != 0,
-          votes[9]};
+  Outcome outcome{votes.same_call(),
+                  votes.same_value(),
+                  static_cast<Change>(votes.change),
+                  votes.any(kRequiresGrad),
+                  votes.any(kGradDisabled),
+                  votes.any(kHasTangent),
+                  votes.any(kCompiled),
+                  votes.told,
+                  !votes.any(kCannotSend)};
+  if (!votes.any(kSent)) return outcome;
+  const bool raises =
+      !outcome.same_call || !outcome.same_value || (outcome.any_requires_grad && outcome.any_grad_disabled);
+  outcome.dropped = raises || votes.any(kNotSent);
+  if (outcome.dropped) {
+    Drop(tag, receivers, communicator).wait();
+  } else {
+    outcome.ahead = tag;
+  }
+  return outcome;
 }
 
 std::int64_t tell(const Communicator& communicator, std::int64_t mine) {
   refuse_abandoned(communicator);
-  return communicator.size() > 1 ? largest(Votes{mine}, communicator)[0] : mine;
+  if (communicator.size() == 1) return mine;
+  Votes votes;
+  votes.told = mine;
+  return sum_of(votes, communicator).told;
 }
 
 std::vector<std::string> gather_texts(const Communicator& communicator, const std::string& mine) {

@@ -1,8 +1,16 @@
 // The few bytes that all ranks of an operator exchange before they exchange data: does everybody make the same call,
-// and has anything changed anywhere? One small message from each rank in each of log2(ranks) rounds.
+// and has anything changed anywhere? Small messages, in each of log2(ranks) rounds one from each rank,
+// or in log8(ranks) rounds up to seven where they travel between hosts.
+//
+// Messages of the call itself may be sent ahead of the vote. If all ranks have sent theirs, and nothing changed, they
+// are received afterwards as they are. Otherwise all ranks know from the vote that they are to be dropped: see
+// docs/round_trips.rst.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +24,13 @@ inline constexpr int kVoteTag = 4245;
 /// How much is different from the last call, on this rank or on any.
 enum class Change : std::int64_t { none, derivatives, structure };
 
+/// Sends this rank's messages of a call ahead of the vote on it, over the communicator of the vote, with this tag. All
+/// of them depart (see departing.hpp). Appends the rank that each goes to.
+using SendAhead = std::function<void(int tag, std::vector<int>& receivers)>;
+
+/// A rank sends no more messages than this ahead of a vote, so that it waits for none of them: see departing.cpp.
+inline constexpr std::size_t kMostAhead = 128;
+
 /// What one rank brings to a vote.
 struct Ballot {
   std::int64_t call = 0;         // which operation this is: must be the same on all ranks
@@ -26,6 +41,8 @@ struct Ballot {
   bool has_tangent = false;      // this rank's input has a forward-mode derivative
   bool compiled = false;         // this rank calls from a compiled program
   std::int64_t told = 0;         // a number that one rank tells the others, which bring 0
+  bool could_send = false;       // this rank's messages of the call ahead of the vote
+  SendAhead send = {};           // sends them; empty where they are not sent ahead
 };
 
 /// A number that stands for a text as the value of a ballot.
@@ -41,6 +58,9 @@ struct Outcome {
   bool any_has_tangent;
   bool any_compiled;
   std::int64_t told;
+  bool all_could_send = false;
+  bool dropped = false;           // what some ranks had sent ahead
+  std::optional<int> ahead = {};  // the tag of messages that all ranks sent ahead, and that are to be received now
 };
 
 /// Collective.

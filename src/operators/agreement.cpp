@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "operators/complaints.hpp"
 
@@ -32,8 +33,9 @@ Agreement::Result Agreement::agree(const Brought& mine, LazyText own, Pass pass)
   if (!structure_check() && agreed()) return agree_unchecked(mine);
   const auto operation = operation_of(*id_, pass);
   const auto change = std::max(change_of(mine.tensors), mine.change);
-  const auto outcome =
-      vote_on_call(*id_, pass, {change, mine.value, mine.derivatives, mine.told, mine.compiled}, mine.tensors.front());
+  const OwnBallot ballot{change,    mine.value,    mine.derivatives,
+                         mine.told, mine.compiled, change == Change::structure ? comm::SendAhead() : mine.send};
+  const auto outcome = vote_on_call(*id_, pass, ballot, mine.tensors.front());
   Gathered gathered;
   if (outcome.change == Change::structure) {
     structures_.clear();  // so that after an error the next call agrees anew
@@ -43,7 +45,7 @@ Agreement::Result Agreement::agree(const Brought& mine, LazyText own, Pass pass)
   require_same_value(*id_, outcome, own);
   if (outcome.change == Change::structure) structures_ = std::move(gathered.tensors);
   derivatives_ = {outcome.any_requires_grad, outcome.any_has_tangent};
-  return {outcome.change, derivatives_, outcome.told, outcome.any_compiled};
+  return {outcome.change, derivatives_, outcome.told, outcome.any_compiled, outcome.ahead};
 }
 
 Agreement::Result Agreement::agree_unchecked(const Brought& mine) const {
@@ -59,11 +61,12 @@ Agreement::Result Agreement::agree_unchecked(const Brought& mine) const {
   return {Change::none, derivatives_};
 }
 
-Agreement::Result Agreement::agree_or_follow(Structure mine, Derivatives derivatives) {
+Agreement::Result Agreement::agree_or_follow(Structure mine, Derivatives derivatives, comm::SendAhead send) {
   const auto* const layer = memory_.enclosing(id_->rank_set);
   if (layer != nullptr) return follow(*layer, mine, derivatives);
   take_complaint_to(mine);
-  return agree({.tensors = {&mine, 1}, .derivatives = derivatives}, [] { return std::string(); });
+  return agree({.tensors = {&mine, 1}, .derivatives = derivatives, .send = std::move(send)},
+               [] { return std::string(); });
 }
 
 void Agreement::take_complaint_to(Structure& tensor) {

@@ -26,12 +26,14 @@ class Agreement {
     std::int64_t value = 0;                    // of what has to be equal on all ranks
     std::int64_t told = 0;                     // a number that one rank tells the others, which bring 0
     bool compiled = false;                     // whether the call is that of a compiled program
+    comm::SendAhead send = {};  // what this rank sends if nothing changed; empty if it waits for the vote
   };
   struct Result {
     comm::Change change;                              // on any rank
     Derivatives derivatives;                          // of any rank's tensors
     std::optional<std::int64_t> told = std::nullopt;  // none where nobody was asked
     bool any_compiled = false;
+    std::optional<int> ahead = std::nullopt;  // the tag of what all ranks sent ahead
   };
 
   /// A vote. An error on any rank is thrown on all, and so is a difference of values, with every rank's `own`. While
@@ -40,7 +42,7 @@ class Agreement {
 
   /// agree() for the one tensor of an operator. It does not vote within the call of a layer whose ranks agreed already:
   /// in a new epoch the ranks tell each other their structures, in the same epoch nothing is sent. Collective.
-  Result agree_or_follow(Structure mine, Derivatives derivatives);
+  Result agree_or_follow(Structure mine, Derivatives derivatives, comm::SendAhead send);
 
   /// Makes what was complained about on this rank a problem of this tensor, unless it has one, or no vote would follow
   /// in which the others hear of it.

@@ -6,7 +6,6 @@
 
 #include "comm/requests.hpp"
 #include "operators/box_view.hpp"
-#include "operators/direct_sum.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
 #include "operators/messages.hpp"
@@ -30,9 +29,8 @@ bool in_memory_order(const at::Tensor& whole, const std::vector<geometry::Box>& 
   });
 }
 
-/// Starts to send this rank's block to all others, and to receive theirs, one after the other.
-void gather_directly(const at::Tensor& mine, const at::Tensor& arrived, const BlocksPlan& plan,
-                     comm::Requests& requests) {
+/// Receives the blocks of all others, one after the other.
+void gather_directly(const at::Tensor& mine, const at::Tensor& arrived, const BlocksPlan& plan, Messages& messages) {
   const auto blocks = arrived.view(-1);
   std::int64_t start = 0;
   for (int rank = 0; rank < plan.group->size(); ++rank) {
@@ -42,10 +40,10 @@ void gather_directly(const at::Tensor& mine, const at::Tensor& arrived, const Bl
     if (rank == plan.group->rank()) {
       block.copy_(mine.view(-1));
     } else {
-      receive(block, rank, kInOrder, *plan.group, requests);
-      send(mine, rank, kInOrder, *plan.group, requests);
+      messages.receive(block, plan.ranks[static_cast<std::size_t>(rank)]);
     }
   }
+  messages.wait_all();
 }
 
 /// Blocks that arrived one after the other, each where it belongs.
@@ -67,21 +65,30 @@ std::size_t largest_part(const BlocksPlan& plan) {
   return static_cast<std::size_t>(largest) * c10::elementSize(accumulate_type(plan.part.dtype));
 }
 
-at::Tensor AllGather::apply(const at::Tensor& x) const {
+bool AllGather::departs(const at::Tensor& /*x*/) const {
+  return !plan_->group || goes_directly(largest_part(*plan_), plan_->group->size());
+}
+
+void AllGather::send(const at::Tensor& x, Messages& messages) const {
+  if (plan_->group) messages.send_to_others(for_sending(x), plan_->ranks);
+}
+
+at::Tensor AllGather::apply(const at::Tensor& x, Ahead ahead) const {
   if (!plan_->group) return copy_of(x);
   const auto mine = for_sending(x);
   auto result = empty(plan_->whole.sizes, x.options());
   const bool direct = in_memory_order(result, plan_->blocks) && !is_staged(x.device());
   auto arrived = direct ? result : for_receiving({result.numel()}, x.options());
 
+  if (departs(x)) {
+    Messages messages(id_->rank_set, ahead.value_or(kInOrder));
+    if (!ahead) send(mine, messages);
+    gather_directly(mine, arrived, *plan_, messages);
+    return direct ? result : in_place(arrived, result, *plan_);
+  }
   comm::Requests requests;
   requests.keep(mine);
   requests.keep(arrived);
-  if (goes_directly(largest_part(*plan_), plan_->group->size())) {
-    gather_directly(mine, arrived, *plan_, requests);
-    requests.wait_all();
-    return direct ? result : in_place(arrived, result, *plan_);
-  }
   std::vector<comm::Count> bytes;
   std::vector<comm::Displacement> offsets;
   std::int64_t offset = 0;

@@ -13,28 +13,36 @@
 
 namespace distdl::operators {
 
-at::Tensor AllSumReduce::apply(const at::Tensor& x) const {
+bool AllSumReduce::departs(const at::Tensor& x) const {
+  const auto bytes = static_cast<std::size_t>(x.numel()) * c10::elementSize(accumulate_type(x.scalar_type()));
+  return !group_->communicator || goes_directly(bytes, group_->communicator->size());
+}
+
+void AllSumReduce::send(const at::Tensor& x, Messages& messages) const {
+  if (!group_->communicator) return;
+  messages.send_to_others(for_sending(converted(x, accumulate_type(x.scalar_type()))), group_->ranks);
+}
+
+at::Tensor AllSumReduce::apply(const at::Tensor& x, Ahead ahead) const {
   if (!group_->communicator) return copy_of(x);
   const auto& group = *group_->communicator;
   const auto sum = sum_type(x.scalar_type());
   const auto mine = for_sending(converted(x, sum.accumulate));
   auto result = for_receiving(mine.sizes(), mine.options());
   const auto bytes = static_cast<std::int64_t>(mine.nbytes());
+  if (departs(x)) {
+    Messages messages(id_->rank_set, ahead.value_or(kInOrder));
+    if (!ahead) send(mine, messages);
+    DirectSum sum_of_few(messages, group_->ranks, mine, result);
+    messages.wait_all();
+    sum_of_few.add_up();
+    return converted(delivered(result, x.device()), x.scalar_type());
+  }
   if (pays_to_add_twice(bytes, group)) {
     add_twice(group, mine, result);
     return converted(delivered(result, x.device()), x.scalar_type());
   }
   const auto everyone = all_ranks(group);
-  if (goes_directly(mine.nbytes(), group.size())) {
-    comm::Requests sending;
-    DirectSum sum_of_few(group, everyone, mine, result);
-    for (const auto rank : everyone) {
-      if (rank != group.rank()) send_addend(mine, rank, group, sending);
-    }
-    sum_of_few.finish();
-    sending.wait_all();
-    return converted(delivered(result, x.device()), x.scalar_type());
-  }
   if (BlockSum::pays(bytes, everyone.size())) {
     const auto layout = balanced_layout(mine.numel(), everyone, everyone);
     BlockSum sum_of_all(group, layout, parts_of(mine, layout), result);

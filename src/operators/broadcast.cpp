@@ -7,7 +7,6 @@
 
 #include "comm/bytes.hpp"
 #include "comm/requests.hpp"
-#include "operators/direct_sum.hpp"
 #include "operators/memory.hpp"
 #include "operators/messages.hpp"
 #include "operators/staging.hpp"
@@ -29,9 +28,27 @@ std::vector<at::Tensor> blocks_of(const at::Tensor& x) {
   return x.view(-1).split(kBlockBytes / x.element_size());
 }
 
+bool is_direct(const RootedGroup& group, const RootedPlan& plan) {
+  const auto bytes = (group.is_root ? plan.at_root : plan.at_member).nbytes();
+  return goes_directly(static_cast<std::size_t>(bytes), group.communicator->size());
+}
+
 }  // namespace
 
-at::Tensor Broadcast::apply(const at::Tensor& x) const {
+bool Broadcast::departs(const at::Tensor& /*x*/) const {
+  return std::all_of(plan_->groups.begin(), plan_->groups.end(),
+                     [&](const RootedGroup& group) { return !group.communicator || is_direct(group, *plan_); });
+}
+
+void Broadcast::send(const at::Tensor& x, Messages& messages) const {
+  for (const auto& group : plan_->groups) {
+    if (group.communicator && group.is_root && is_direct(group, *plan_)) {
+      messages.send_to_others(for_sending(x), group.ranks);
+    }
+  }
+}
+
+at::Tensor Broadcast::apply(const at::Tensor& x, Ahead ahead) const {
   const bool keeps_own = std::any_of(plan_->groups.begin(), plan_->groups.end(),
                                      [](const RootedGroup& group) { return group.is_root && group.is_member; });
   const bool staged = is_staged(x.device());
@@ -40,6 +57,8 @@ at::Tensor Broadcast::apply(const at::Tensor& x) const {
       keeps_own ? at::Tensor() : for_receiving(plan_->at_member.sizes, x.options().dtype(plan_->at_member.dtype));
   bool is_filled = !staged && !source.is_alias_of(x);  // with a copy of x, which was not contiguous
   const auto own = !keeps_own ? at::Tensor() : is_filled ? source : empty(x.sizes(), x.options());
+  Messages messages(id_->rank_set, ahead.value_or(kInOrder));
+  if (!ahead) send(source, messages);
   comm::Requests requests;
   requests.keep(source);
   requests.keep(arrived);
@@ -48,14 +67,8 @@ at::Tensor Broadcast::apply(const at::Tensor& x) const {
   for (const auto& group : plan_->groups) {
     if (!group.communicator) continue;
     const auto& buffer = group.is_root ? source : arrived;
-    if (goes_directly(buffer.nbytes(), group.communicator->size()) && group.is_root) {
-      for (int rank = 0; rank < group.communicator->size(); ++rank) {
-        if (rank != group.root) send(source, rank, kInOrder, *group.communicator, requests);
-      }
-      continue;
-    }
-    if (goes_directly(buffer.nbytes(), group.communicator->size())) {
-      receive(arrived, group.root, kInOrder, *group.communicator, requests);
+    if (is_direct(group, *plan_)) {
+      if (!group.is_root) messages.receive(arrived, group.ranks.front());
       continue;
     }
     if (group.communicator->size() == 2) {  // a message takes less time than a collective
@@ -73,7 +86,7 @@ at::Tensor Broadcast::apply(const at::Tensor& x) const {
       const auto copies = fills ? blocks_of(own) : blocks;
       for (std::size_t i = 0; i < blocks.size(); ++i) {
         if (fills) copies[i].copy_(blocks[i]);
-        send(copies[i], peer, kInOrder, *group.communicator, requests);
+        operators::send(copies[i], peer, kInOrder, *group.communicator, requests);
       }
       is_filled |= fills;
       continue;
@@ -84,6 +97,7 @@ at::Tensor Broadcast::apply(const at::Tensor& x) const {
                 "MPI_Ibcast");
   }
   if (keeps_own && !is_filled) own.copy_(resolved(x));
+  messages.wait_all();
   requests.wait_all();
   return keeps_own ? own : delivered(arrived, x.device());
 }

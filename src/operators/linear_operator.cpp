@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include "comm/watchdog.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
 
@@ -10,23 +11,41 @@ namespace distdl::operators {
 
 Clone::Clone() : LinearOperator(std::make_shared<OperatorId>("Clone", RankSet{}), false) {}
 
-at::Tensor Clone::apply(const at::Tensor& x) const {
+at::Tensor Clone::apply(const at::Tensor& x, Ahead /*ahead*/) const {
   // Any kind of tensor is right, for nothing is sent.
   return x.layout() == at::kStrided && !x.is_quantized() && !x.is_meta() ? copy_of(x) : x.clone();
 }
 
 OperatorPtr Clone::adjoint() const { return c10::make_intrusive<Clone>(); }
 
-Primitive::Prepared Primitive::prepare(const Input& x) {
-  const auto agreed = agreement_.agree_or_follow(x.structure(), x.derivatives());
+comm::SendAhead sending_ahead(const LinearOperator& linear_operator, const at::Tensor& x) {
+  const auto& communicator = linear_operator.id().rank_set.communicator;
+  if (!communicator || !communicator->spans_hosts() || comm::debugging()) return {};
+  if (!x.is_cpu() || x._is_zerotensor() || !linear_operator.departs(x)) return {};
+  return [&linear_operator, &x](int tag, std::vector<int>& receivers) {
+    const BelowAutograd guard;
+    Messages messages(linear_operator.id().rank_set, tag, &receivers);
+    linear_operator.send(x, messages);
+  };
+}
+
+Primitive::Prepared Primitive::prepare(const Input& x, bool applied_next) {
+  const auto mine = x.structure();
+  comm::SendAhead send;
+  // A rank that has no part of the input may pass another dtype, of no elements.
+  if (applied_next && operator_ && mine.present && mine.error_kind == Structure::Error::none) {
+    send = sending_ahead(*operator_, x.tensor);
+  }
+  const auto agreed = agreement_.agree_or_follow(mine, x.derivatives(), std::move(send));
   plan_if(agreed.change == comm::Change::structure);
   const bool differentiable = c10::isFloatingType(dtype()) || c10::isComplexType(dtype());
-  return {operator_, dtype(), differentiable ? agreed.derivatives : Derivatives{}};
+  return {operator_, dtype(), differentiable ? agreed.derivatives : Derivatives{}, agreed.ahead};
 }
 
 void Primitive::plan_if(bool changed) {
   if (!changed && operator_) return;
   operator_.reset();
+  for (auto& pass : id_->ahead) pass.begin();
   try {
     operator_ = plan(agreement_.structure());
   } catch (...) {
@@ -64,7 +83,7 @@ Primitive::Prepared Primitive::prepare_traced(const Input& x, bool differentiate
     check_sizes();
     throw_errors(*id_, agreement_.name(0), gather(id_->rank_set, {&mine, 1}).tensors.front());
   }
-  return {operator_, dtype(), {}};
+  return {operator_, dtype(), {}, {}};
 }
 
 }  // namespace distdl::operators

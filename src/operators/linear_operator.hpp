@@ -1,15 +1,18 @@
 // The one abstraction of this package: a linear map between distributed tensors, with its adjoint.
 #pragma once
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "operators/agreement.hpp"
 #include "operators/errors.hpp"
 #include "operators/input.hpp"
+#include "operators/messages.hpp"
 #include "operators/placement.hpp"
 #include "operators/traffic.hpp"
 
@@ -17,6 +20,17 @@ namespace distdl::operators {
 
 class LinearOperator;
 using OperatorPtr = c10::intrusive_ptr<LinearOperator>;
+
+/// While it lives, neither autograd nor modes see torch's functions, such as those within operators: selective
+/// checkpointing would leave out functions that write to a tensor.
+struct BelowAutograd {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  c10::impl::ExcludeDispatchKeyGuard below_modes{
+      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot})};
+};
+
+/// Where the messages of a call were sent ahead of the vote on it: their tag. See docs/round_trips.rst.
+using Ahead = std::optional<int>;
 
 /// A map A between the spaces of distributed tensors, for one global structure: everything is known but the values.
 ///
@@ -28,8 +42,12 @@ class LinearOperator : public torch::CustomClassHolder {
   explicit LinearOperator(std::shared_ptr<const OperatorId> id, bool is_adjoint)
       : id_(std::move(id)), is_adjoint_(is_adjoint) {}
 
-  /// x has this rank's input sizes. The result never shares memory with x, and x is not written.
-  virtual at::Tensor apply(const at::Tensor& x) const = 0;
+  /// x has this rank's input sizes. The result never shares memory with x, and x is not written. If the ranks have
+  /// called send() already, all of them, this receives what they sent.
+  virtual at::Tensor apply(const at::Tensor& x, Ahead ahead) const = 0;
+  /// Whether send() sends all that A x takes from this rank: a few messages that depart.
+  virtual bool departs(const at::Tensor& /*x*/) const { return false; }
+  virtual void send(const at::Tensor& /*x*/, Messages& /*messages*/) const {}
   virtual OperatorPtr adjoint() const = 0;
   /// What apply(x) sends and receives.
   virtual Traffic traffic(const at::Tensor& x) const = 0;
@@ -53,11 +71,15 @@ class LinearOperator : public torch::CustomClassHolder {
 class Clone final : public LinearOperator {
  public:
   Clone();
-  at::Tensor apply(const at::Tensor& x) const override;
+  at::Tensor apply(const at::Tensor& x, Ahead ahead) const override;
   OperatorPtr adjoint() const override;
   Traffic traffic(const at::Tensor& /*x*/) const override { return {}; }
   Shape result_sizes(at::IntArrayRef sizes) const override { return sizes.vec(); }
 };
+
+/// Sends what A x takes from this rank, in a vote on the call. Empty if it cannot be sent ahead. Both arguments have to
+/// outlive it.
+comm::SendAhead sending_ahead(const LinearOperator& linear_operator, const at::Tensor& x);
 
 /// An operator before the structure of its input is known: partitions and options. It makes the LinearOperator at the
 /// first call, and again when the structure changes on any rank.
@@ -71,10 +93,12 @@ class Primitive {
     OperatorPtr linear_operator;
     c10::ScalarType dtype;    // of the tensor: a rank that has no part of it may have passed another one
     Derivatives derivatives;  // of any rank's tensor; none if the dtype has none
+    Ahead ahead = {};         // of x
   };
   /// Agrees on the structure of x, by a vote or by that of the layer around this call. Collective over the ranks of the
-  /// partitions; what is wrong on one rank is thrown on all of them.
-  Prepared prepare(const Input& x);
+  /// partitions; what is wrong on one rank is thrown on all of them. If the operator is applied to x next, x may be
+  /// sent beside the vote.
+  Prepared prepare(const Input& x, bool applied_next);
 
   /// For compilers, which have to know the sizes of a result before there is one. trace() agrees on the structure if
   /// this rank's is not the one last agreed on, and returns the result's sizes. prepare_traced() is the call of what

@@ -5,6 +5,12 @@
 
 namespace distdl::operators {
 
+namespace {
+
+constexpr int kMostRanks = 8;  // that exchange messages directly
+
+}  // namespace
+
 bool departs(const at::Tensor& x) { return x.is_cpu() && x.nbytes() <= comm::kLargestDeparting; }
 
 void send(const at::Tensor& x, int rank, int tag, const comm::Communicator& communicator, comm::Requests& requests) {
@@ -25,6 +31,29 @@ void receive(const at::Tensor& x, int rank, int tag, const comm::Communicator& c
   comm::check(DISTDL_MPI_LARGE(MPI_Irecv)(x.data_ptr(), bytes.count(), bytes.type(), rank, tag, communicator.handle(),
                                           requests.next()),
               "MPI_Irecv");
+}
+
+bool goes_directly(std::size_t bytes, int ranks) { return bytes <= comm::kLargestDeparting && ranks <= kMostRanks; }
+
+void Messages::send(const at::Tensor& x, int rank) {
+  const auto receiver = rank_set_.rank_of(rank);
+  operators::send(x, receiver, tag_, *rank_set_.communicator, sending_);
+  if (receivers_ != nullptr) receivers_->push_back(receiver);
+}
+
+void Messages::send_to_others(const at::Tensor& x, const std::vector<int>& ranks) {
+  for (const auto rank : ranks) {
+    if (rank != my_rank()) send(x, rank);
+  }
+}
+
+void Messages::receive(const at::Tensor& x, int rank) {
+  operators::receive(x, rank_set_.rank_of(rank), tag_, *rank_set_.communicator, receiving_);
+}
+
+void Messages::wait_all() {
+  receiving_.wait_all();
+  sending_.wait_all();
 }
 
 }  // namespace distdl::operators

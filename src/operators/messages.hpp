@@ -5,6 +5,7 @@
 
 #include "comm/communicator.hpp"
 #include "comm/requests.hpp"
+#include "operators/rank_set.hpp"
 
 namespace distdl::operators {
 
@@ -19,5 +20,35 @@ void send(const at::Tensor& x, int rank, int tag, const comm::Communicator& comm
 
 /// Starts to receive into a contiguous tensor, which `requests` keeps until it has arrived.
 void receive(const at::Tensor& x, int rank, int tag, const comm::Communicator& communicator, comm::Requests& requests);
+
+/// Whether messages of so many bytes between each two of so many ranks, one of them to all others or all to all, are
+/// faster than MPI's collectives: they take half a round trip, and nobody waits until they are confirmed.
+bool goes_directly(std::size_t bytes, int ranks);
+
+/// The messages of one call between ranks of a set, as the user counts them, over the communicator of the set.
+class Messages {
+ public:
+  /// `receivers`, if given, gets the rank of the communicator that each message goes to.
+  explicit Messages(const RankSet& rank_set, int tag = kInOrder, std::vector<int>* receivers = nullptr)
+      : rank_set_(rank_set), tag_(tag), receivers_(receivers) {}
+
+  /// Starts to send a contiguous tensor.
+  void send(const at::Tensor& x, int rank);
+  void send_to_others(const at::Tensor& x, const std::vector<int>& ranks);
+  /// Starts to receive into a contiguous tensor.
+  void receive(const at::Tensor& x, int rank);
+
+  /// Waits for one that is received, by its position, and for all, also those that are sent.
+  void wait(std::size_t position) { receiving_.wait(position); }
+  void wait_all();
+
+  int my_rank() const { return rank_set_.user_rank(rank_set_.communicator->rank()); }
+
+ private:
+  const RankSet& rank_set_;
+  int tag_;
+  std::vector<int>* receivers_;
+  comm::Requests receiving_, sending_;
+};
 
 }  // namespace distdl::operators

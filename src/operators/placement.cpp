@@ -1,6 +1,5 @@
 #include "operators/placement.hpp"
 
-#include <algorithm>
 #include <stdexcept>
 
 #include "geometry/text.hpp"
@@ -23,8 +22,7 @@ Placement place(const RankSet& rank_set, const Partition& partition) {
                                 std::to_string(placement.grid.size()));
   }
   for (const auto rank : partition.ranks) {
-    const auto found = std::lower_bound(rank_set.ranks.begin(), rank_set.ranks.end(), rank);
-    const auto here = static_cast<int>(found - rank_set.ranks.begin());
+    const auto here = rank_set.rank_of(rank);
     if (rank_set.communicator && here == rank_set.communicator->rank()) {
       placement.mine = static_cast<std::int64_t>(placement.ranks.size());
     }

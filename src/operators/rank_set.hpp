@@ -18,6 +18,10 @@ struct RankSet {
   MPI_Comm root = MPI_COMM_NULL;
 
   int user_rank(int rank) const { return ranks.at(static_cast<std::size_t>(rank)); }
+  /// The rank of the communicator that the user counts as this.
+  int rank_of(int user_rank) const {
+    return static_cast<int>(std::lower_bound(ranks.begin(), ranks.end(), user_rank) - ranks.begin());
+  }
 
   /// Whether all ranks of the other set are in this one. Of two sets that this rank is in.
   bool covers(const RankSet& other) const {
@@ -37,10 +41,7 @@ RankSet rank_set_of(MPI_Comm root, const std::vector<int>& ranks);
 template <class T>
 std::vector<T> in_order_of(const std::vector<int>& ranks, const RankSet& rank_set, const std::vector<T>& by_rank) {
   std::vector<T> result;
-  for (const auto rank : ranks) {
-    const auto found = std::lower_bound(rank_set.ranks.begin(), rank_set.ranks.end(), rank);
-    result.push_back(by_rank.at(static_cast<std::size_t>(found - rank_set.ranks.begin())));
-  }
+  for (const auto rank : ranks) result.push_back(by_rank.at(static_cast<std::size_t>(rank_set.rank_of(rank))));
   return result;
 }
 

@@ -14,7 +14,20 @@
 
 namespace distdl::operators {
 
-at::Tensor ReduceScatter::apply(const at::Tensor& x) const {
+bool ReduceScatter::departs(const at::Tensor& /*x*/) const {
+  return !plan_->group || goes_directly(largest_part(*plan_), plan_->group->size());
+}
+
+void ReduceScatter::send(const at::Tensor& x, Messages& messages) const {
+  if (!plan_->group) return;
+  const auto terms = converted(x, accumulate_type(x.scalar_type()));
+  for (std::size_t r = 0; r < plan_->blocks.size(); ++r) {
+    if (static_cast<int>(r) == plan_->group->rank()) continue;
+    messages.send(for_sending(view_of(terms, plan_->blocks[r])), plan_->ranks[r]);
+  }
+}
+
+at::Tensor ReduceScatter::apply(const at::Tensor& x, Ahead ahead) const {
   if (!plan_->group) return copy_of(x);
   const auto sum = sum_type(x.scalar_type());
   const auto mine = converted(x, sum.accumulate);
@@ -31,20 +44,13 @@ at::Tensor ReduceScatter::apply(const at::Tensor& x) const {
     in_blocks.finish();
     return converted(delivered(result, x.device()), x.scalar_type());
   }
-  if (goes_directly(largest_part(*plan_), plan_->group->size())) {
-    comm::Requests sending;
-    at::Tensor own;
-    for (int rank = 0; rank < plan_->group->size(); ++rank) {
-      const auto part = for_sending(view_of(mine, plan_->blocks[static_cast<std::size_t>(rank)]));
-      if (rank == plan_->group->rank()) {
-        own = part;
-      } else {
-        send_addend(part, rank, *plan_->group, sending);
-      }
-    }
-    DirectSum sum_of_few(*plan_->group, all_ranks(*plan_->group), own, result);
-    sum_of_few.finish();
-    sending.wait_all();
+  if (departs(x)) {
+    Messages messages(id_->rank_set, ahead.value_or(kInOrder));
+    if (!ahead) send(mine, messages);
+    const auto own = for_sending(view_of(mine, plan_->blocks[static_cast<std::size_t>(plan_->group->rank())]));
+    DirectSum sum_of_few(messages, plan_->ranks, own, result);
+    messages.wait_all();
+    sum_of_few.add_up();
     return converted(delivered(result, x.device()), x.scalar_type());
   }
   // One block after the other, as MPI scatters them.

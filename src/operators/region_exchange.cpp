@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "comm/requests.hpp"
+#include "comm/departing.hpp"
 #include "operators/box_view.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
@@ -59,7 +59,22 @@ const RegionExchange::Message* whole_from(const RegionExchange::Side& side, int 
 
 }  // namespace
 
-at::Tensor RegionExchange::apply(const at::Tensor& x) const {
+bool RegionExchange::departs(const at::Tensor& x) const {
+  const auto largest = static_cast<std::int64_t>(comm::kLargestDeparting) / static_cast<std::int64_t>(x.element_size());
+  return from_->messages.size() <= comm::kMostAhead &&
+         std::all_of(from_->messages.begin(), from_->messages.end(), [&](const Message& message) {
+           return message.rank == id_->rank_set.communicator->rank() || geometry::volume(message.region) <= largest;
+         });
+}
+
+void RegionExchange::send(const at::Tensor& x, Messages& messages) const {
+  for (const auto& [rank, region] : from_->messages) {
+    if (rank == id_->rank_set.communicator->rank()) continue;
+    messages.send(for_sending(view_of(x, region)), id_->rank_set.user_rank(rank));
+  }
+}
+
+at::Tensor RegionExchange::apply(const at::Tensor& x, Ahead ahead) const {
   const auto& comm = *id_->rank_set.communicator;
   const auto dtype = to_->local.dtype;
   const bool sums = to_->overlapping;
@@ -70,7 +85,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
       basis ? empty(to_->local.sizes, options) : filled_around(covered(*to_), to_->local.sizes, fill_, options);
 
   // Boxes that are contiguous in memory travel from and to where they are; others through a buffer.
-  comm::Requests receiving, sending;
+  Messages messages(id_->rank_set, ahead.value_or(kInOrder));
   std::vector<at::Tensor> regions, arrivals, to_myself;
   for (const auto& message : to_->messages) {
     if (message.rank == comm.rank()) continue;
@@ -78,15 +93,11 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
     const bool direct = !sums && regions.back().is_contiguous() && !is_staged(x.device());
     arrivals.push_back(direct ? regions.back()
                               : for_receiving(geometry::shape_of(message.region), options.dtype(dtype)));
-    receive(arrivals.back(), message.rank, kInOrder, comm, receiving);
+    messages.receive(arrivals.back(), id_->rank_set.user_rank(message.rank));
   }
+  if (!ahead) send(x, messages);
   for (const auto& message : from_->messages) {
-    const auto region = view_of(x, message.region);
-    if (message.rank == comm.rank()) {
-      to_myself.push_back(resolved(region));
-      continue;
-    }
-    send(for_sending(region), message.rank, kInOrder, comm, sending);
+    if (message.rank == comm.rank()) to_myself.push_back(resolved(view_of(x, message.region)));
   }
   const auto from_myself = [&](bool of_basis) {
     std::size_t own = 0;
@@ -102,14 +113,14 @@ at::Tensor RegionExchange::apply(const at::Tensor& x) const {
   from_myself(false);
   // In the order of the plan, so that a sum is the same from run to run.
   for (std::size_t i = 0; i < regions.size(); ++i) {
-    receiving.wait(i);
+    messages.wait(i);
     if (sums) {
       add(regions[i], delivered(arrivals[i], x.device()), regions[i]);
     } else if (!arrivals[i].is_same(regions[i])) {
       copy_region(arrivals[i], regions[i]);
     }
   }
-  sending.wait_all();
+  messages.wait_all();
   return converted(result, dtype);
 }
 

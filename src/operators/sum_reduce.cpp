@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <optional>
+
 #include "comm/requests.hpp"
 #include "operators/block_sum.hpp"
 #include "operators/direct_sum.hpp"
@@ -12,25 +15,48 @@
 
 namespace distdl::operators {
 
-at::Tensor SumReduce::apply(const at::Tensor& x) const {
+namespace {
+
+bool is_direct(const RootedGroup& group, const RootedPlan& plan) {
+  auto vector = group.is_root ? plan.at_root : plan.at_member;
+  vector.dtype = accumulate_type(plan.at_root.dtype);
+  return goes_directly(static_cast<std::size_t>(vector.nbytes()), group.communicator->size());
+}
+
+}  // namespace
+
+bool SumReduce::departs(const at::Tensor& /*x*/) const {
+  return std::all_of(plan_->groups.begin(), plan_->groups.end(),
+                     [&](const RootedGroup& group) { return !group.communicator || is_direct(group, *plan_); });
+}
+
+void SumReduce::send(const at::Tensor& x, Messages& messages) const {
+  for (const auto& group : plan_->groups) {
+    if (!group.communicator || group.is_root || !is_direct(group, *plan_)) continue;
+    messages.send(for_sending(converted(x, accumulate_type(plan_->at_root.dtype))), group.ranks.front());
+  }
+}
+
+at::Tensor SumReduce::apply(const at::Tensor& x, Ahead ahead) const {
   const auto sum = sum_type(plan_->at_root.dtype);
   const auto mine = for_sending(converted(x, sum.accumulate));
   auto result = for_receiving(plan_->at_root.sizes, mine.options());
+  Messages messages(id_->rank_set, ahead.value_or(kInOrder));
+  if (!ahead) send(mine, messages);
   comm::Requests requests;
   requests.keep(mine);
   requests.keep(result);
   std::vector<std::unique_ptr<BlockSum>> in_blocks;
-  std::vector<std::unique_ptr<DirectSum>> directly;
+  std::optional<DirectSum> directly;  // a rank is the root of one group at most
   for (const auto& group : plan_->groups) {
     if (!group.communicator) continue;
     const auto& vector = group.is_root ? result : mine;
     const auto bytes = static_cast<std::int64_t>(vector.nbytes());
-    if (goes_directly(vector.nbytes(), group.communicator->size())) {
-      if (group.is_root) {
-        directly.push_back(std::make_unique<DirectSum>(*group.communicator, group.members, mine, result));
-      } else {
-        send_addend(mine, group.root, *group.communicator, requests);
-      }
+    if (is_direct(group, *plan_)) {
+      if (!group.is_root) continue;
+      std::vector<int> contributors;
+      for (const auto member : group.members) contributors.push_back(group.ranks[static_cast<std::size_t>(member)]);
+      directly.emplace(messages, contributors, mine, result);
       continue;
     }
     if (BlockSum::pays(bytes, group.members.size())) {
@@ -51,7 +77,8 @@ at::Tensor SumReduce::apply(const at::Tensor& x) const {
   }
   for (const auto& sums : in_blocks) sums->add();
   for (const auto& sums : in_blocks) sums->finish();
-  for (const auto& sum_of_few : directly) sum_of_few->finish();
+  messages.wait_all();
+  if (directly) directly->add_up();
   for (const auto& group : plan_->groups) {
     if (!group.communicator) result.copy_(mine);
   }

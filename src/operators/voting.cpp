@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <stdexcept>
+#include <utility>
 
 #include "comm/watchdog.hpp"
 #include "geometry/text.hpp"
@@ -54,8 +55,12 @@ comm::Outcome vote_on_call(const OperatorId& id, Pass pass, const OwnBallot& min
   ballot.grad_disabled = !records_gradients();
   ballot.told = mine.told;
   ballot.compiled = mine.compiled;
+  auto& ahead = id.ahead.at(static_cast<std::size_t>(pass));
+  ballot.could_send = static_cast<bool>(mine.send);
+  if (ballot.could_send && ahead.sends()) ballot.send = mine.send;
   const CountedWaits waits(id.counter(pass == Pass::backward));
   const auto outcome = vote(id.rank_set, ballot, [&] { return id.text(pass) + fingerprint(id.rank_set, tensor); });
+  ahead.learn(outcome);
   require_same_mode(id, outcome.any_requires_grad, outcome.any_grad_disabled);
   return outcome;
 }
@@ -93,15 +98,16 @@ void throw_error(const OperatorId& id, const std::string& tensor, std::size_t ra
 }
 
 BackwardAgreement agree_on_backward(const OperatorId& id, bool adjoint, bool has_gradient, Derivatives derivatives,
-                                    const Structure& gradient) {
-  if (!id.rank_set.communicator) return {has_gradient, derivatives.has_tangent};
-  if (!structure_check()) return {true, derivatives.has_tangent};
+                                    const Structure& gradient, comm::SendAhead send) {
+  if (!id.rank_set.communicator) return {has_gradient, derivatives.has_tangent, {}};
+  if (!structure_check()) return {true, derivatives.has_tangent, {}};
   const auto pass = adjoint ? Pass::backward : Pass::forward;
   const auto operation = operation_of(id, pass);
   const auto change = has_gradient ? comm::Change::structure : comm::Change::none;
-  const auto outcome = vote_on_call(id, pass, {change, comm::value_of(gradient.error), derivatives}, gradient);
+  const OwnBallot mine{change, comm::value_of(gradient.error), derivatives, 0, false, std::move(send)};
+  const auto outcome = vote_on_call(id, pass, mine, gradient);
   require_same_value(id, outcome, [&] { return gradient.error; });
-  return {outcome.change != comm::Change::none, outcome.any_has_tangent};
+  return {outcome.change != comm::Change::none, outcome.any_has_tangent, outcome.ahead};
 }
 
 }  // namespace distdl::operators

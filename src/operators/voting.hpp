@@ -3,6 +3,7 @@
 
 #include <c10/util/FunctionRef.h>
 
+#include <optional>
 #include <string>
 
 #include "comm/vote.hpp"
@@ -30,6 +31,7 @@ struct OwnBallot {
   Derivatives derivatives;
   std::int64_t told = 0;  // to the others, by one rank
   bool compiled = false;
+  comm::SendAhead send = {};  // ahead of the vote; empty where this rank cannot
 };
 
 /// vote() for a call of an operator with this tensor. It throws on all ranks too if some ask for gradients and others
@@ -52,10 +54,11 @@ void throw_errors(const OperatorId& id, const std::string& tensor, const GlobalS
 /// differentiated again. Otherwise throws on all of them, and so it does if some ranks have a problem with theirs that
 /// others do not have. Collective.
 struct BackwardAgreement {
-  bool any;          // whether any rank has a gradient
-  bool has_tangent;  // whether any rank's gradient has a forward-mode derivative
+  bool any;                  // whether any rank has a gradient
+  bool has_tangent;          // whether any rank's gradient has a forward-mode derivative
+  std::optional<int> ahead;  // the tag of what all ranks sent ahead
 };
 BackwardAgreement agree_on_backward(const OperatorId& id, bool adjoint, bool has_gradient, Derivatives derivatives,
-                                    const Structure& gradient);
+                                    const Structure& gradient, comm::SendAhead send);
 
 }  // namespace distdl::operators

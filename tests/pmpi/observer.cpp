@@ -270,6 +270,11 @@ OBSERVE(DISTDL_MPI_LARGE(MPI_Iallgatherv),
          MPI_Datatype y_type, MPI_Comm comm, MPI_Request* request),
         (x, count, type, y, counts, offsets, y_type, comm, request),
         COUNTS(made("requests", MPI_REQUEST_NULL, request)))
+// Of numbers of messages that are dropped.
+OBSERVE(MPI_Ialltoall,
+        (const void* x, int count, MPI_Datatype type, void* y, int y_count, MPI_Datatype y_type, MPI_Comm comm,
+         MPI_Request* request),
+        (x, count, type, y, y_count, y_type, comm, request), COUNTS(made("requests", MPI_REQUEST_NULL, request)))
 // Of texts, whose lengths an int holds. Before MPI 4 the second is the call above.
 OBSERVE(MPI_Iallgather,
         (const void* x, int count, MPI_Datatype type, void* y, int y_count, MPI_Datatype y_type, MPI_Comm comm,

@@ -6,6 +6,8 @@ import os
 
 from distdl import _core, memory, progress, watchdog
 
+HOSTS = {name: getattr(_core.Hosts, name) for name in ("names", "one", "several")}
+
 
 def apply() -> None:
     """Apply the settings in the environment variables.
@@ -21,6 +23,10 @@ def apply() -> None:
     except ValueError:
         raise ValueError(f"DISTDL_WATCHDOG={seconds!r}; it has to be a number of seconds, at least 0") from None
     progress.set_progress_thread(os.environ.get("DISTDL_PROGRESS_THREAD", "1") != "0")
+    hosts = os.environ.get("DISTDL_HOSTS") or "names"
+    if hosts not in HOSTS:
+        raise ValueError(f"DISTDL_HOSTS={hosts!r}; it must be one of {', '.join(map(repr, HOSTS))}")
+    _core.set_hosts(HOSTS[hosts])
     memory.set_staging(os.environ.get("DISTDL_STAGING", "where needed"))
 
 

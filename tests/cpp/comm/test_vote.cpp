@@ -1,5 +1,8 @@
 // What ranks learn from a vote. tests/run.sh runs it on several ranks.
+#include <stdexcept>
+
 #include "../mpi_job.hpp"
+#include "comm/departing.hpp"
 #include "comm/vote.hpp"
 
 using namespace distdl::comm;
@@ -51,6 +54,95 @@ TEST(votes_are_counted_where_others_are_asked) {
   const auto before = votes();
   vote(*everyone(), {.call = 7});
   CHECK_EQ(votes() - before, size() > 1 ? 1 : 0);
+}
+
+/// Sends this rank's number to all ranks.
+SendAhead to_all_ranks() {
+  return [](int tag, std::vector<int>& receivers) {
+    const int number = rank();
+    for (int other = 0; other < size(); ++other) {
+      depart(&number, sizeof(number), other, tag, *everyone());
+      receivers.push_back(other);
+    }
+  };
+}
+
+/// What is under way to this rank, from any other, on the communicator of the votes.
+bool anything_there() {
+  MPI_Barrier(everyone()->handle());
+  int there = 0;
+  MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, everyone()->handle(), &there, MPI_STATUS_IGNORE);
+  MPI_Barrier(everyone()->handle());
+  return there != 0;
+}
+
+TEST(what_all_ranks_sent_ahead_is_received) {
+  const auto outcome = vote(*everyone(), {.call = 7, .could_send = true, .send = to_all_ranks()});
+  CHECK(outcome.all_could_send && !outcome.dropped);
+  CHECK_EQ(outcome.ahead.has_value(), size() > 1);
+  for (int other = 0; outcome.ahead && other < size(); ++other) {
+    int number = -1;
+    MPI_Recv(&number, 1, MPI_INT, other, *outcome.ahead, everyone()->handle(), MPI_STATUS_IGNORE);
+    CHECK_EQ(number, other);
+  }
+  CHECK(!anything_there());
+}
+
+TEST(what_some_ranks_sent_ahead_is_dropped) {
+  const bool first = rank() == 0;
+  const auto fails = [](int tag, std::vector<int>& receivers) {
+    depart(&tag, sizeof(tag), 0, tag, *everyone());
+    receivers.push_back(0);
+    throw std::runtime_error("no memory");
+  };
+  const std::vector<Ballot> ballots{
+      {.call = 7, .could_send = !first, .send = first ? SendAhead() : to_all_ranks()},
+      {.call = 7, .could_send = true, .send = first ? SendAhead(fails) : to_all_ranks()},
+      {.call = first ? 7 : 10, .could_send = true, .send = to_all_ranks()},
+      {.call = 7, .value = rank(), .could_send = true, .send = to_all_ranks()},
+      {.call = 7, .requires_grad = first, .grad_disabled = !first, .could_send = true, .send = to_all_ranks()},
+  };
+  for (const auto& ballot : ballots) {
+    const auto outcome = vote(*everyone(), ballot);
+    CHECK_EQ(outcome.dropped, size() > 1);
+    CHECK(!outcome.ahead);
+    CHECK(!anything_there());
+  }
+}
+
+TEST(a_rank_that_makes_no_further_call_takes_part_in_dropping) {
+  std::vector<int> reversed;
+  for (int one = size() - 1; one >= 0; --one) reversed.push_back(one);
+  const auto others = communicator(MPI_COMM_WORLD, reversed);
+  if (rank() != 0) {
+    const auto send = [&](int tag, std::vector<int>& receivers) {
+      for (int to = 0; to < size(); ++to) {
+        depart(&tag, sizeof(tag), to, tag, *others);
+        receivers.push_back(to);
+      }
+    };
+    const auto outcome = vote(*others, {.call = 7, .could_send = true, .send = send});
+    CHECK(!outcome.same_call && outcome.dropped && !outcome.ahead);
+    CHECK(gather_texts(*others, "a call").back().find("freeing") != std::string::npos);
+  }
+  agree_on_freeing({others});
+  MPI_Barrier(others->handle());
+  int there = 0;
+  MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, others->handle(), &there, MPI_STATUS_IGNORE);
+  CHECK(there == 0);
+}
+
+TEST(hosts_are_chosen_for_communicators_that_are_made_later) {
+  const std::vector<int> all_but_last = [] {
+    std::vector<int> ranks;
+    for (int one = 0; one < size() - 1; ++one) ranks.push_back(one);
+    return ranks;
+  }();
+  if (rank() == size() - 1) return;
+  set_hosts(rank() == 0 ? Hosts::several : Hosts::names);
+  CHECK_EQ(communicator(MPI_COMM_WORLD, all_but_last)->spans_hosts(), size() > 2);
+  set_hosts(Hosts::names);
+  CHECK(!everyone()->spans_hosts());
 }
 
 TEST(no_vote_after_one_was_given_up) {

@@ -16,7 +16,7 @@ import distdl.nn as dnn
 from support.ranks import job
 from support.tensors import values
 
-STEPS = 6
+STEPS = 8
 SIZES = (1, 3, 40, 2000)  # the last one too large to depart: see src/comm/departing.hpp
 MISTAKES = ("no tensor", "dimensions", "no_grad", "another call", "no backward")
 SEED = os.environ.get("DISTDL_SEED", "")
@@ -80,9 +80,9 @@ class Calls:
         return gradient
 
 
-def step(draw, calls):
+def step(draw, calls, names, sizes):
     """A call that some ranks may get wrong: what it is, with gradients or without, and each rank's mistake."""
-    name, size, recorded = draw.choice([*calls.layers]), draw.choice(SIZES), draw.random() < 0.5
+    name, size, recorded = draw.choice(names), draw.choice(sizes), draw.random() < 0.5
     mistakes = [None] * calls.ranks
     if draw.random() < 0.3:
         for rank in draw.sample(range(calls.ranks), draw.randint(1, calls.ranks)):
@@ -126,8 +126,11 @@ def outcome_of(calls, *drawn):
 def check(calls, seed):
     """One draw. What ranks had to say is compared at its end, so that nothing but the calls keeps them in step."""
     draw, said = random.Random(seed), []
+    # Calls that are repeated send their data ahead of the votes.
+    names = draw.choices([*calls.layers], k=draw.choice([1, 2, 8]))
+    sizes = draw.choices(SIZES, k=draw.choice([1, 1, 4]))
     for _ in range(STEPS):
-        name, size, recorded, mistakes, other = step(draw, calls)
+        name, size, recorded, mistakes, other = step(draw, calls, names, sizes)
         mine = outcome_of(calls, name, size, recorded, mistakes[calls.rank], other)
         said.append((mine, (name, size, recorded, mistakes, other)))
     for everyone in zip(*job.allgather(said), strict=True):
