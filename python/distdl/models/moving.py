@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from distdl import operators
@@ -105,17 +106,20 @@ class Move:
     def __init__(self, name: str, source: Placement, need: Need, shape: Sequence[int], like: Grid) -> None:
         self._box = need.box(like.me, shape)
         self._narrow = isinstance(source, Copies)
-        whole = [d for d in range(len(shape)) if d not in need.axes]
-        self._order = [d for d in need.axes if d is not None] + whole
-        self._inserted = [axis for axis, dim in enumerate(need.axes) if dim is None]
-        self._back = [self._order.index(d) for d in range(len(shape))]
+        axes = {d: axis for axis, d in enumerate(need.axes) if d is not None}
+        inserted = [axis for axis, d in enumerate(need.axes) if d is None]
+        self._dim, self._inserted = len(shape), len(inserted)
         if isinstance(source, Blocks):
-            x = self._as_seen(source, need, whole, like)
-            splits = [len(along) for along in need.wanted] + [1] * len(whole)
-            y = like.related(need.ranks, splits)
+            # Grids whose axes are those of which nothing is split, then the dimensions as they are in memory.
+            splits = [1] * len(inserted) + [*source.splits]
+            x = like.related(source.ranks, splits)
             common = need.common(shape)
-            wanted = [[*along] for along in need.wanted] + [[common[d]] for d in whole]
-            periodic = [d in need.wraps for d in need.axes] + [False] * len(whole)
+            wanted = [[*need.wanted[axis]] for axis in inserted]
+            wanted += [[*need.wanted[axes[d]]] if d in axes else [common[d]] for d in range(len(shape))]
+            places = np.array(need.ranks).reshape([len(along) for along in need.wanted])
+            ranks = places.transpose(inserted + [axes[d] for d in sorted(axes)]).ravel()
+            y = like.related(tuple(ranks.tolist()), [len(along) for along in wanted])
+            periodic = [False] * len(inserted) + [d in need.wraps for d in range(len(shape))]
             self._operator = operators.interval_exchange(name, x, y, wanted, periodic)
 
     @staticmethod
@@ -127,27 +131,18 @@ class Move:
             source.block(rank) != need.box(rank, shape) for rank in need.ranks
         )
 
-    @staticmethod
-    def _as_seen(source: Blocks, need: Need, whole: list[int], like: Grid) -> Grid:
-        """The grid of the source with dimensions in the order of the workers' axes."""
-        dims = [*need.axes, *whole]
-        splits = [1 if d is None else source.splits[d] for d in dims]
-        return like.related(source.ranks_along(dims, splits), splits)
-
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """This worker's box; a tensor without elements on ranks that read nothing."""
         if self._narrow:
             return self._cut_out(x)
-        if x.dim() == len(self._order):
-            x = x.permute(self._order)
-            for axis in self._inserted:
-                x = x.unsqueeze(axis)
+        if x.dim() == self._dim:
+            for _ in range(self._inserted):
+                x = x.unsqueeze(0)
         y = self._operator(x)
-        if self._box is None:
-            return y
-        for axis in reversed(self._inserted):
-            y = y.squeeze(axis)
-        return y.permute(self._back)
+        if self._box is not None:
+            for _ in range(self._inserted):
+                y = y.squeeze(0)
+        return y
 
     def _cut_out(self, x: torch.Tensor) -> torch.Tensor:
         if self._box is None:

@@ -104,9 +104,14 @@ class Layout:
 
     @functools.cached_property
     def shard_dim(self) -> int | None:
-        """The longest dimension, along which a block is cut into shards; None if blocks are not sharded."""
+        """The dimension along which a block is cut into shards; None if blocks are not sharded.
+
+        The first one if all shards are equal so, since they follow each other in memory then; otherwise the longest.
+        """
         if self.kind != "sharded" or self.users == 1 or not self.shape:
             return None
+        if self.shape[0] % (self.parts_along(0) * self.users) == 0:
+            return 0
         extents = [n // self.parts_along(d) for d, n in enumerate(self.shape)]
         return extents.index(max(extents))
 

@@ -19,6 +19,8 @@ from distdl.parameters.layout import Layout, cut
 
 Tensors = Sequence[torch.Tensor]
 
+_LARGE = 1 << 14  # elements: in a message of its own, a parameter needs no copy
+
 
 def zero_of(tensor: torch.Tensor) -> torch.Tensor:
     """0, as the sum of none of the elements: where nothing is computed, it connects a result with a tensor.
@@ -30,7 +32,7 @@ def zero_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Transport:
-    """Brings parameters to their use, all that the same workers use as one message.
+    """Brings parameters to their use, as one message.
 
     Args:
         layouts: of the parameters, of the same kind, on the same grid and with the same copies.
@@ -117,6 +119,8 @@ class FromShards(Transport):
         return self._parts(self._gather(joined(parameters)))
 
     def _parts(self, flat: torch.Tensor) -> Tensors:
+        if len(self.layouts) == 1 and self.layouts[0].shard_dim == 0:  # the shards are in order
+            return parted(flat, self._shapes)
         by_worker = [shapes for worker in zip(*self._pieces, strict=True) for shapes in worker]
         pieces = parted(flat, by_worker)
         count = len(self.layouts)
@@ -176,7 +180,7 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class ParameterTransport:
-    """Brings all parameters of a layer to their use.
+    """Brings all parameters of a layer to their use: what the same workers use as one message, but large ones alone.
 
     Args:
         layouts: of the parameters, in order.
@@ -187,7 +191,8 @@ class ParameterTransport:
     def __init__(self, layouts: Sequence[Layout]) -> None:
         together: dict[tuple[object, ...], list[int]] = {}
         for i, layout in enumerate(layouts):
-            together.setdefault((layout.grid.ranks, layout.grid.shape, layout.copies, layout.kind), []).append(i)
+            alone = i if math.prod(layout.shape) > _LARGE else None
+            together.setdefault((layout.grid.ranks, layout.grid.shape, layout.copies, layout.kind, alone), []).append(i)
         self._transports = [(members, Transport.of([layouts[i] for i in members])) for members in together.values()]
         self.is_identity = all(type(transport) is Transport for _, transport in self._transports)
 
