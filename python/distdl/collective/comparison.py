@@ -124,7 +124,7 @@ def compare(
     Args:
         what: the operation, as messages call it.
         call: the operation, as the message calls it where ranks are in different calls.
-        voters: the ranks that take part. A rank that does not know them raises its own error alone.
+        voters: the ranks that take part. A rank that is none of them raises its own error alone.
         error: the error of this rank, or None.
         grids: the partitions by name.
         options: everything else that has to be equal.
@@ -133,7 +133,7 @@ def compare(
     """
     if error is not None:
         error = naming(what, options, error)
-    if voters.root is None:  # nobody to compare with
+    if not voters.active:  # nobody to compare with
         if error is not None:
             raise error
         return

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeAlias
 
+import torch
 from mpi4py import MPI
 
 from distdl.collective.comparison import compare, misfit, raise_together
@@ -29,7 +30,8 @@ def constructing(
     """Check a construction on all ranks before anything is made.
 
     The body checks this rank's arguments. An exception in it is raised on all ranks; so is a ValueError if ranks that
-    share a partition have different partitions or options. Collective over the ranks that construct together.
+    share a partition have different partitions or options. Collective over the ranks that construct together; within a
+    backward pass, where a checkpoint computes again, over the workers: others have nothing to compute again.
 
     Args:
         what: the name of what is constructed.
@@ -40,6 +42,8 @@ def constructing(
         The grids of the partitions, in order, all with the same root communicator.
     """
     grids = _resolve_or_tell(what, partitions)
+    if torch._C._current_graph_task_id() != -1:
+        grids = dict(zip(grids, among_workers([*grids.values()]), strict=True))
     error: Exception | None = None
     try:
         yield list(grids.values())
@@ -96,6 +100,16 @@ def partitions_behind_first(
         return wrapped
 
     return decorate
+
+
+def among_workers(grids: list[Grid]) -> list[Grid]:
+    """The same grids, on which their workers alone construct layers together.
+
+    So one communicator serves for constructing and for calling. Where some ranks know a layer already and others
+    construct it, all of them learn of the difference.
+    """
+    ranks = tuple(dict.fromkeys(rank for grid in grids for rank in grid.ranks))
+    return [grid.among(ranks) if grid.known else grid for grid in grids]
 
 
 def is_partition(given: object) -> bool:

@@ -8,8 +8,7 @@ from typing import ParamSpec, TypeVar
 import torch
 
 from distdl.collective.comparison import raise_together
-from distdl.collective.construction import PartitionLike, grid_of, is_partition, tell
-from distdl.collective.grid import Grid
+from distdl.collective.construction import PartitionLike, among_workers, grid_of, is_partition, tell
 from distdl.nn.compiled.dispatched import call_in_graph
 from distdl.nn.compiled.registry import records
 from distdl.nn.layer import Layer
@@ -30,16 +29,6 @@ def _tell(what: str, error: Exception, given: tuple[object, ...]) -> None:
 
 function: Callable[[Callable[Given, Result]], Callable[Given, Result]] = raise_together(_tell)
 """A decorator for functions that the workers of their partitions call together."""
-
-
-def among_workers(grids: list[Grid]) -> list[Grid]:
-    """The same grids, on which their workers alone construct layers together.
-
-    So one communicator serves for constructing and for calling. Where some ranks know a layer already and others
-    construct it, all of them learn of the difference.
-    """
-    ranks = tuple(dict.fromkeys(rank for grid in grids for rank in grid.ranks))
-    return [grid.among(ranks) if grid.known else grid for grid in grids]
 
 
 def call_layer(

@@ -178,3 +178,26 @@ def test_a_linear_operator_asks_for_no_graph_that_was_freed(P_world):
     w.grad = None
     gradient.square().sum().backward()
     assert torch.equal(w.grad, 2 * job.size**2 * w.detach())
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("name", ["repartition", "halo_exchange", "started", "interpolate", "attention"])
+def test_functions_that_a_checkpoint_computes_again(P_world, name, use_reentrant):
+    """They construct in the backward pass, too, where ranks outside of the partition compute nothing again."""
+    workers = max(1, job.size - 1)
+    P_x = grid(P_world, [1, workers, 1], [*range(workers)])
+    function = distdl.functional
+    call = {
+        "repartition": lambda x: function.repartition(x, P_x, grid(P_world, [1, 1, 1])),
+        "halo_exchange": lambda x: function.halo_exchange(x, P_x, [0, 1, 0]),
+        "started": lambda x: function.wait(function.start(function.all_sum_reduce, x, P_x, [1])),
+        "interpolate": lambda x: function.interpolate(x, P_x, scale_factor=2.0),
+        "attention": lambda x: function.scaled_dot_product_attention(x, x, x, P_x),
+    }[name]
+    x = block_of(values((2, 2 * workers, 4)), P_x).requires_grad_()
+    gradients = []
+    for again in (lambda x: checkpoint(call, x, use_reentrant=use_reentrant), call):
+        x.grad = None
+        again(x * 1.0).square().sum().backward()
+        gradients.append(x.grad)
+    assert torch.equal(*gradients)
