@@ -23,6 +23,7 @@ from distdl.models.program import Program
 from distdl.models.recording import Recording, Value
 from distdl.models.rules import RULES
 from distdl.models.skeleton import Skeleton
+from distdl.nn.compiled.calls import child_at
 from distdl.nn.layer import Layer
 from distdl.nn.local import Local
 from distdl.nn.masks import draw_key
@@ -92,6 +93,7 @@ class DistributedModel(Local):
     fallback: str
     as_sequential: bool
     outputs = 1
+    needs_one_name = False
     program: Program | None
 
     def __init__(
@@ -216,7 +218,7 @@ class DistributedModel(Local):
         self._held = []
         for name in self.program.parameters:
             path, _, leaf = name.rpartition(".")
-            self._held.append((torch.nn.Module.get_submodule(self, path)._parameters, leaf))
+            self._held.append((child_at(self, path)._parameters, leaf))
         self._transport = ParameterTransport([self.layouts[name] for name in self.program.parameters])
 
     @staticmethod

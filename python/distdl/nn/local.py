@@ -63,6 +63,7 @@ class Local(Layer):
     """
 
     tensors: ClassVar[tuple[str, ...]] = ("first tensor", *(f"tensor {i}" for i in range(1, 16)))
+    needs_one_name: ClassVar[bool] = True  # that no module within is there under two
     module: torch.nn.Module
     outputs: Any
 
@@ -82,7 +83,7 @@ class Local(Layer):
         if ours:
             raise TypeError(f"Local: {kind} holds a {ours[0]}, a layer over partitions; Local is for layers of torch")
         modules = [one for _, one in module.named_modules(remove_duplicate=False) if one.state_dict()]
-        if len(modules) > len(set(modules)):
+        if self.needs_one_name and len(modules) > len(set(modules)):
             twice = next(one for i, one in enumerate(modules) if one in modules[:i])
             raise ValueError(
                 f"Local: {kind} holds the same {type(twice).__name__} under two names; let two modules share the "

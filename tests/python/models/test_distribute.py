@@ -203,3 +203,24 @@ def test_checkpoints_go_to_the_sequential_model_and_back(tmp_path):
         all(torch.equal(state[name], value) for name, value in model.state_dict().items()) if job.rank == 0 else True
     )
     assert all(together(equal))
+
+
+class Named(torch.nn.Module):
+    """Children by the names of what layers have themselves, one of them under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([torch.nn.Conv2d(2, 2, 3, padding=1), torch.nn.BatchNorm2d(2)])
+        self.compute = self.blocks[0]
+
+    def forward(self, x):
+        return self.compute(self.blocks[1](self.blocks[0](x)))
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_names_that_layers_have_too_and_modules_under_two_names(training):
+    torch.manual_seed(0)
+    model = Named().double()
+    assert_equal_models(model, (2, 2, 5, 4), [1, 1, P_world.size, 1], training)
+    state = distdl.sequential_state_dict(distdl.distribute(model, grid(P_world, [1, 1, P_world.size, 1])))
+    assert job.rank or state.keys() == model.state_dict().keys()

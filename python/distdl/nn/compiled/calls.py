@@ -34,7 +34,7 @@ def in_place_of(layer: Layer, kind: Literal["parameters", "buffers"], tensors: T
     places: list[tuple[dict[str, torch.Tensor | None], str]] = []
     for name, _ in getattr(layer, f"named_{kind}")():
         owner, _, own = name.rpartition(".")
-        places.append((getattr(torch.nn.Module.get_submodule(layer, owner), f"_{kind}"), own))
+        places.append((getattr(child_at(layer, owner), f"_{kind}"), own))
     before = [held[name] for held, name in places]
     try:
         for (held, name), one in zip(places, tensors, strict=True):
@@ -43,6 +43,13 @@ def in_place_of(layer: Layer, kind: Literal["parameters", "buffers"], tensors: T
     finally:
         for (held, name), one in zip(places, before, strict=True):
             held[name] = one
+
+
+def child_at(module: torch.nn.Module, path: str) -> torch.nn.Module:
+    """The module of this name within a module, also of a name such as ``blocks``, which a layer has something else by."""
+    for name in filter(None, path.split(".")):
+        module = cast(torch.nn.Module, module._modules[name])
+    return module
 
 
 @contextlib.contextmanager
