@@ -28,9 +28,9 @@ MODELS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
     "3-d UNet": (lambda: nets.BasicUNet(3, 1, 2, (8, 8, 16, 32, 64, 8)), (2, 1, 32, 32, 32)),
     "transformer": (
         lambda: torch.nn.TransformerEncoder(
-            torch.nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0, batch_first=True), 4, enable_nested_tensor=False
+            torch.nn.TransformerEncoderLayer(256, 8, 1024, dropout=0.0, batch_first=True), 4, enable_nested_tensor=False
         ),
-        (4, 128, 128),
+        (4, 256, 256),
     ),
 }
 

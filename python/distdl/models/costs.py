@@ -54,9 +54,9 @@ def cost(plan: Plan, figures: Figures, work: Mapping[Node, float]) -> Cost:
             sent += 2 * sum(counts.values()) * size
             seconds += 2 * figures.transfer(max(counts.values(), default=0) * size)
             _hold(held, {rank: count * size for rank, count in counts.items()})
-        halo, exchanges = _within(step)
-        sent += 2 * halo * len(_workers(step, plan))
-        seconds += 2 * exchanges * figures.latency + 2 * halo / figures.bandwidth
+        within, exchanges = received_within(step)
+        sent += 2 * within * len(_workers(step, plan))
+        seconds += 2 * exchanges * figures.latency + 2 * within / figures.bandwidth
         seconds += _computing(step, plan, figures, work[step.node])
         if step.node.key not in VIEWS:
             for one in step.node.outputs:
@@ -85,18 +85,25 @@ def _kind(node: Node) -> str:
     return key if weight is None or weight.shape[1] > 1 else key.replace("conv", "depthwise")
 
 
-def _within(step: Planned) -> tuple[int, int]:
-    """What a worker receives within a layer, in bytes, and in how many exchanges: halos, and sums of moments."""
+def received_within(step: Planned) -> tuple[int, int]:
+    """What a worker receives within a layer, forward, in bytes, and in how many exchanges.
+
+    These are halos, sums of moments, and keys and values.
+    """
     node, workers = step.node, step.workers
     if not isinstance(workers, Blocks) or not isinstance(node.target, torch.nn.Module):
         return 0, 0
     split = [d for d, p in enumerate(workers.splits) if p > 1]
+    if node.key == "MultiheadAttention":
+        rows = len(workers.splits) - (2 if node.module.batch_first else 3)
+        p = workers.splits[rows] if rows >= 0 else 1
+        return 2 * (p - 1) * workers.largest() * node.arguments[0].dtype.itemsize, p > 1
     kernel = getattr(node.module, "kernel_size", None)
     if kernel is None:
         return 0, bool(split) if "Norm" in node.key and "Layer" not in node.key else 0
     x = node.arguments[0]
     first = len(x.shape) - int(node.key[-2])
-    of_block = [max(sizes) for sizes in workers.cuts]
+    of_block = [-(-n // p) for n, p in zip(x.shape, workers.splits, strict=True)]
     halo = 0
     for d in split:
         if d >= first:

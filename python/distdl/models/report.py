@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from distdl.models.costs import received_within
 from distdl.models.model import DistributedModel
 from distdl.models.placement import Blocks, Placement
 from distdl.models.planning import Moved, Plan, Planned
@@ -28,7 +29,8 @@ class Row:
         shape: of its first result, as a whole.
         splits: into how many blocks each dimension of it is cut; None for copies on each worker.
         workers: how many ranks compute it.
-        sent: bytes that travel to them, in all, in a forward pass. As many travel back in a backward pass.
+        sent: bytes that travel to them and within layers, in all, in a forward pass; halos are estimated by the
+            kernel. As many travel back in a backward pass.
         memory: bytes of the largest block of its results.
         gathered: whether it is computed on one worker for lack of a rule.
     """
@@ -61,7 +63,7 @@ class Report:
 
     @property
     def sent(self) -> int:
-        """Bytes that travel in a forward pass, without parameters and the halos of windows."""
+        """Bytes that travel in a forward pass, without parameters."""
         return sum(row.sent for row in self.rows)
 
     @property
@@ -119,13 +121,15 @@ def report(model: DistributedModel) -> Report:
 def _row(plan: Plan, step: Planned, moved: Moved) -> Row:
     node = step.node
     sent = sum(sum(counts.values()) * value.dtype.itemsize for value, counts in moved)
+    workers = len(step.workers.ranks) if isinstance(step.workers, Blocks) else plan.base.size
+    sent += received_within(step)[0] * workers
     first = plan.placement(node.outputs[0])
     return Row(
         path=node.path,
         operation=node.key,
         shape=node.outputs[0].shape,
         splits=first.splits if isinstance(first, Blocks) else None,
-        workers=len(step.workers.ranks) if isinstance(step.workers, Blocks) else plan.base.size,
+        workers=workers,
         sent=sent,
         memory=sum(_largest(plan.placement(one), one) for one in node.outputs),
         gathered=node in plan.gathered,

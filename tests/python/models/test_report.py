@@ -26,6 +26,8 @@ def test_report():
     assert found.rows[0].splits == (1, 1, P_world.size, 1)
     rows = math.ceil(4 / P_world.size)
     assert found.rows[0].memory == 2 * 4 * rows * 4 * 4
+    halo = 2 * (2 * 2 * 8) * 4  # of a kernel of 3: two rows of the input, in bytes
+    assert found.rows[0].sent == (halo * P_world.size if P_world.size > 1 else 0)
     assert found.parameters == 4 * sum(one.numel() for one in Residual().parameters())
     assert len(set(together(str(found)))) == 1
     assert "Conv2d" in str(found)
