@@ -98,7 +98,10 @@ def of_monai() -> Iterator[Entry]:
         "SegResNet": (partial(nets.SegResNet, 3, 8, 1, 2), volume),
         "VNet": (partial(nets.VNet, 3, 1, 2), (1, 1, 32, 32, 32)),
         "DynUNet": (partial(nets.DynUNet, 3, 1, 2, [3, 3, 3], [1, 2, 2], [2, 2], filters=[4, 8, 16]), volume),
-        "AHNet": (partial(nets.AHNet, spatial_dims=3, in_channels=1, out_channels=2, psp_block_num=3), (1, 1, 64, 64, 32)),
+        "AHNet": (
+            partial(nets.AHNet, spatial_dims=3, in_channels=1, out_channels=2, psp_block_num=3),
+            (1, 1, 64, 64, 32),
+        ),
         "HighResNet": (partial(nets.HighResNet, 3, 1, 2), volume),
         "DenseNet": (
             partial(nets.DenseNet, 3, 1, 2, init_features=8, growth_rate=4, block_config=(2, 2, 2)),

@@ -1,5 +1,6 @@
 #include "operators/input.hpp"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/TracerMode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
@@ -21,6 +22,14 @@ std::string why_not(const at::Tensor& tensor) {
   if (!tensor.has_storage()) {
     return "has no memory of its own, as within the transforms of torch.func; these go through primitives, but not "
            "through other layers, nor through a backward pass (is_grads_batched, vectorize)";
+  }
+  const auto shown = tensor.numel() == 0 || tensor.is_meta() || tensor._is_zerotensor()
+                         ? 0
+                         : at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size(),
+                                                            static_cast<std::size_t>(tensor.storage_offset()));
+  if (tensor.storage().nbytes() < shown) {
+    return "shows " + std::to_string(shown) + " bytes of a storage that was resized to " +
+           std::to_string(tensor.storage().nbytes());
   }
   return {};
 }

@@ -218,7 +218,7 @@ class DistributedModel(Local):
         self._held = []
         for name in self.program.parameters:
             path, _, leaf = name.rpartition(".")
-            self._held.append((child_at(self, path)._parameters, leaf))
+            self._held.append((vars(child_at(self, path))["_parameters"], leaf))
         self._transport = ParameterTransport([self.layouts[name] for name in self.program.parameters])
 
     @staticmethod

@@ -120,6 +120,14 @@ for _name, _example in EXAMPLES.items():
     if _word.startswith(("Channel", "Linear", "Spectral")) and _example.dims < 4:
         _prefix = "" if _word.startswith("Spectral") else "Distributed"
         LAYERS.setdefault(f"{_prefix}{_word}", of_example(_example))
+
+
+def emptied(x):
+    """A tensor whose memory was taken away, as programs do that shard parameters by themselves."""
+    x.untyped_storage().resize_(0)
+    return x
+
+
 WRONG = {
     "None": (lambda x: None, TypeError, "has to be a torch.Tensor"),
     "a text": (lambda x: "x", TypeError, "has to be a torch.Tensor"),
@@ -137,6 +145,7 @@ WRONG = {
     "nested": (lambda x: torch.nested.nested_tensor([x]), TypeError, "only strided"),
     "jagged": (lambda x: torch.nested.nested_tensor([x], layout=torch.jagged), TypeError, "only strided"),
     "meta": (lambda x: x.to("meta"), TypeError, "meta device"),
+    "without its memory": (lambda x: emptied(x.clone()), TypeError, "a storage that was resized to 0"),
     "without a dtype to copy": (
         lambda x: torch.empty(2, dtype=torch.uint4),
         (TypeError, ValueError),

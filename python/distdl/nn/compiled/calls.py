@@ -46,9 +46,9 @@ def in_place_of(layer: Layer, kind: Literal["parameters", "buffers"], tensors: T
 
 
 def child_at(module: torch.nn.Module, path: str) -> torch.nn.Module:
-    """The module of this name within a module, also of a name such as ``blocks``, which a layer has something else by."""
+    """The module of this name within a module, also of ``blocks`` and other names of what layers have themselves."""
     for name in filter(None, path.split(".")):
-        module = cast(torch.nn.Module, module._modules[name])
+        module = vars(module)["_modules"][name]
     return module
 
 
