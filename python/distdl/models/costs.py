@@ -72,8 +72,8 @@ def _computing(step: Planned, plan: Plan, figures: Figures, work: float) -> floa
     else:
         share, busy = 1.0, plan.base.size
     touched = sum(one.nbytes for one in (*node.arguments, *node.outputs)) if node.key not in VIEWS else 0
-    seconds = figures.call + figures.speeds["bytes"].seconds(touched * share, busy, figures.ranks)
-    return seconds + figures.speeds[_kind(node)].seconds(work * share, busy, figures.ranks)
+    seconds = figures.call + figures.speeds["bytes"].seconds(touched * share, busy)
+    return seconds + figures.speeds[_kind(node)].seconds(work * share, busy)
 
 
 def _kind(node: Node) -> str:

@@ -6,7 +6,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -28,19 +28,18 @@ class Speed:
     """How fast a rank computes, in units a second, in a forward and a backward pass.
 
     Attributes:
-        alone: while the other ranks wait.
-        together: while all ranks compute.
+        known: by how many ranks compute at the same time, while the others wait: ranks share memory, and some cores.
     """
 
-    alone: float
-    together: float
+    known: Mapping[int, float]
 
-    def seconds(self, units: float, busy: int, ranks: int) -> float:
-        """What so many units take, while so many of the ranks compute."""
-        if ranks == 1:
-            return units / self.alone
-        share = (busy - 1) / (ranks - 1)
-        return units * ((1 - share) / self.alone + share / self.together)
+    def seconds(self, units: float, busy: int) -> float:
+        """What so many units take on each of so many ranks."""
+        counts = sorted(self.known)
+        above = next((count for count in counts if count >= busy), counts[-1])
+        below = max((count for count in counts if count <= busy), default=above)
+        share = (busy - below) / (above - below) if above > below else 0.0
+        return units * ((1 - share) / self.known[below] + share / self.known[above])
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,9 @@ def _measured(grid: Grid, ones: Ones) -> Figures:
     trials = {kind: make(ones) for kind, make in _TRIALS.items()}
     speeds = {}
     for kind, (units, run) in trials.items():
-        together = units / _median(grid, run)
-        alone = units / _median(grid, run if grid.rank == 0 else lambda: None)
-        speeds[kind] = Speed(alone, together)
+        busy = [count for count in range(1, grid.size + 1) if grid.size % count == 0]
+        taken = {count: _median(grid, run if grid.rank < count else lambda: None) for count in busy}
+        speeds[kind] = Speed({count: units / seconds for count, seconds in taken.items()})
     small = ones(16, requires_grad=True)
     call = _median(grid, lambda: _backward(F.relu(small)), repeats=20) / 20
     latency, bandwidth = 0.0, 1.0
@@ -97,10 +96,10 @@ def _measured(grid: Grid, ones: Ones) -> Figures:
         large = ones(1024, 128 * grid.size)
         sent = large.numel() * large.element_size() * (grid.size - 1) / grid.size
         bandwidth = sent / max(_median(grid, lambda: exchange(large)) - latency, 1e-9)
-    mine = {"speeds": {kind: asdict(one) for kind, one in speeds.items()}, "call": call, "latency": latency,
+    mine = {"speeds": {kind: [*one.known.items()] for kind, one in speeds.items()}, "call": call, "latency": latency,
             "bandwidth": bandwidth}  # fmt: skip
     first = json.loads(grid.gather(json.dumps(mine).encode())[0])
-    return Figures(grid.size, {kind: Speed(**one) for kind, one in first.pop("speeds").items()}, **first)
+    return Figures(grid.size, {kind: Speed(dict(one)) for kind, one in first.pop("speeds").items()}, **first)
 
 
 def _median(grid: Grid, run: Callable[[], object], repeats: int = 1) -> float:
