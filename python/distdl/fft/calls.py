@@ -7,7 +7,7 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from distdl.collective.comparison import raise_together
+from distdl.collective.comparison import raise_together, shown
 from distdl.collective.construction import PartitionLike, among_workers, grid_of, is_partition, tell
 from distdl.nn.compiled.dispatched import call_in_graph
 from distdl.nn.compiled.registry import records
@@ -67,7 +67,7 @@ def layer_for(
         return kind(**{name: next(alone) if is_partition(P) else P for name, P in given.items()}, **options)
     grids = [grid_of(P) for P in given.values()]
     kept = grids[0].made
-    key = (kind, tuple(given), *map(id, grids[1:]), repr(options))
+    key = (kind, tuple(given), *map(id, grids[1:]), str({name: shown(value) for name, value in options.items()}))
     if key not in kept:
         made = kind(**dict(zip(given, among_workers(grids), strict=True)), **options)
         if len(kept) >= _MOST_KEPT:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from distdl.collective.grid import Grid
+from distdl.collective.grid import Grid, refuse_ended
 
 if TYPE_CHECKING:
     from distdl.nn.module import Module
@@ -43,6 +43,7 @@ class CopyNumber:
             agree: begins the call, with this text for the ranks to compare.
         """
         what = f"the first call of a copy of {type(layer).__name__}"
+        refuse_ended(what, everyone.root)
         copied_alike, _ = everyone.host_exchange().compare(what, str(layer.first_values is None))
         text = f"copy {self._called[0] + 1}"
         changed = agree(text)

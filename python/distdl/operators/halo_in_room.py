@@ -74,16 +74,17 @@ class HaloInRoom:
         """A copy of x in which the received part of the room is filled."""
         if not self._active:
             return self._exchange(x)
-        block, grown, target = self._views(x)
-        target.copy_(self._exchange(block))
+        arrived = self._exchange(self._block(x))  # which refuses what cannot be read, before it is copied here
+        grown, target = self._copy(x)
+        target.copy_(arrived)
         return grown
 
     def start(self, x: torch.Tensor) -> Started:
         """Begin to fill the received part of the room of a copy of x."""
         if not self._active:
             return self._exchange.start(x)
-        block, grown, target = self._views(x)
-        return _RoomBeingFilled(grown, target, self._exchange.start(block))
+        started = self._exchange.start(self._block(x))
+        return _RoomBeingFilled(*self._copy(x), started)
 
     def refuse(self, problem: object) -> None:
         """Raise an error in this worker's input on all workers. This worker calls it in place of a call."""
@@ -98,18 +99,28 @@ class HaloInRoom:
             return x if x.is_meta else None
         return ValueError(f"is of shape {list(x.shape)}; it must have room for halos of {self._room}")
 
-    def _views(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """This worker's own block of x, a copy of x, and the part of the copy that the exchange fills."""
+    def _block(self, x: torch.Tensor) -> torch.Tensor:
+        """This worker's own block of x."""
         refused = self._refused(x)
         if refused is not None or not isinstance(x, torch.Tensor):
             self._exchange.refuse(refused)
-        block, grown = x, x.clone()
+        block = x
+        try:
+            for d, (left, right) in enumerate(self._room):
+                block = block.narrow(d, left, x.shape[d] - left - right)
+        except RuntimeError:  # its memory was taken away
+            self._exchange.refuse(x)
+            raise
+        return block
+
+    def _copy(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """A copy of x, and the part of it that the exchange fills."""
+        grown = x.clone()
         target = grown
         for d, ((left, right), (from_left, from_right)) in enumerate(zip(self._room, self._received, strict=True)):
             own = x.shape[d] - left - right
-            block = block.narrow(d, left, own)
             target = target.narrow(d, left - from_left, own + from_left + from_right)
-        return block, grown, target
+        return grown, target
 
 
 @dataclass(frozen=True)

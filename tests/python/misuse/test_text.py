@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import distdl
 import distdl.nn as dnn
 from support.blocks import grid
 from support.ranks import job, raises_everywhere
@@ -42,3 +43,11 @@ def test_in_calls(P_world):
     local = dnn.Local(P_x, Passes())
     raises_everywhere(ValueError, "whose repr raises OSError", lambda: local(x, given([1], [Mute()])))
     assert torch.equal(local(x, [1]), x)
+
+
+def test_in_functions(P_world):
+    """Which keep a layer by its options."""
+    P_x, x = grid(P_world, [2, 1]), torch.ones(2, 3)
+    expected = distdl.fft.fft(x, P_x)
+    raises_everywhere(Exception, "FourierTransform|fft", lambda: distdl.fft.fft(x, P_x, norm=given(None, Mute())))
+    assert torch.equal(distdl.fft.fft(x, P_x), expected)

@@ -83,3 +83,12 @@ def test_copies_without_votes(P_world, make):
     with distdl.structure_check(False):
         copied = copy.deepcopy(layer)
         assert all(torch.equal(copied(x), expected) for _ in range(2))
+
+
+def test_a_copy_whose_communicator_was_freed():
+    """It is first called then, which ended the process."""
+    comm = job.Dup()
+    layer = dnn.DistributedLinear(distdl.Partition(comm).create_cartesian_topology_partition([job.size, 1]), 3, 3)
+    layer(torch.ones(2, 3))
+    comm.Free()
+    raises_everywhere(RuntimeError, "was freed", lambda: copy.deepcopy(layer)(torch.ones(2, 3)))

@@ -17,7 +17,7 @@ from support.blocks import assemble, block_of, blocks_of, grid, grid_shapes
 from support.families.norms import described, of_batch
 from support.ranks import draws, job, on_all_ranks, raises_everywhere, together
 from support.sequential import assert_equals_sequential
-from support.tensors import same_bits
+from support.tensors import same_bits, values
 
 
 def numbers(shape, seed=0, dtype=torch.float64):
@@ -296,6 +296,15 @@ def test_settings(P_world):
     layer.reset_running_stats()
     assert layer.num_batches_tracked.sum() == 0
     assert torch.equal(layer.running_var, torch.ones(3, dtype=torch.float64))
+
+
+def test_volumes_in_another_order_of_memory(P_world):
+    """torch refuses them: a block must not be refused on the ranks where it is in such an order."""
+    x = values((3, 2, 4, 2, 2))
+    expected = torch.nn.LocalResponseNorm(3)(x)
+    layer = dnn.DistributedLocalResponseNorm(grid(P_world, (1, 1, 1, 1, 1)), 3)
+    y = layer(x.permute(0, 4, 3, 2, 1).contiguous().permute(0, 4, 3, 2, 1) if job.rank == 0 else x[:0])
+    assert job.rank or torch.equal(y, expected)
 
 
 def test_partitions_that_do_not_fit(P_world):

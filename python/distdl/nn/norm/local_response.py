@@ -67,7 +67,8 @@ class DistributedLocalResponseNorm(Layer):
         self._read = Reader(name, self.grid, self.grid, list(map(sum, sizes)), wanted) if split else None
 
     def _function(self, x: torch.Tensor) -> torch.Tensor:
-        return F.local_response_norm(x, self.size, self.alpha, self.beta, self.k)
+        # torch views its dimensions as fewer ones, which not every block of a tensor in another order of memory allows.
+        return F.local_response_norm(x.contiguous(), self.size, self.alpha, self.beta, self.k)
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the layer to this rank's block of the input."""
