@@ -170,6 +170,7 @@ OBSERVE(MPI_Query_thread, (int* level), (level), )
 OBSERVE(MPI_Is_thread_main, (int* flag), (flag), )
 OBSERVE(MPI_Abort, (MPI_Comm comm, int code), (comm, code), )
 OBSERVE(MPI_Get_library_version, (char* text, int* length), (text, length), )
+OBSERVE(MPI_Get_processor_name, (char* name, int* length), (name, length), )
 OBSERVE(MPI_Error_string, (int code, char* text, int* length), (code, text, length), )
 
 // Communicators.
