@@ -55,7 +55,7 @@ def cost(plan: Plan, figures: Figures, work: Mapping[Node, float]) -> Cost:
             seconds += 2 * figures.transfer(max(counts.values(), default=0) * size)
             _hold(held, {rank: count * size for rank, count in counts.items()})
         within, exchanges = received_within(step)
-        sent += 2 * within * len(_workers(step, plan))
+        sent += 2 * within * len(workers_of(step, plan))
         seconds += 2 * exchanges * figures.latency + 2 * within / figures.bandwidth
         seconds += _computing(step, plan, figures, work[step.node])
         if step.node.key not in VIEWS:
@@ -117,7 +117,8 @@ def _parameters(plan: Plan) -> Iterable[Value]:
     return [one for one in given if one.name and one.is_differentiable]
 
 
-def _workers(step: Planned, plan: Plan) -> tuple[int, ...]:
+def workers_of(step: Planned, plan: Plan) -> tuple[int, ...]:
+    """The ranks that compute a step."""
     return step.workers.ranks if isinstance(step.workers, Blocks) else plan.base.ranks
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from distdl.models.costs import received_within
+from distdl.models.costs import received_within, workers_of
 from distdl.models.model import DistributedModel
 from distdl.models.placement import Blocks, Placement
 from distdl.models.planning import Moved, Plan, Planned
@@ -121,7 +121,7 @@ def report(model: DistributedModel) -> Report:
 def _row(plan: Plan, step: Planned, moved: Moved) -> Row:
     node = step.node
     sent = sum(sum(counts.values()) * value.dtype.itemsize for value, counts in moved)
-    workers = len(step.workers.ranks) if isinstance(step.workers, Blocks) else plan.base.size
+    workers = len(workers_of(step, plan))
     sent += received_within(step)[0] * workers
     first = plan.placement(node.outputs[0])
     return Row(
