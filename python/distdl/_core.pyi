@@ -279,6 +279,10 @@ class LayerAgreement:
     def active(self) -> bool:
         """Whether this rank is one of the ranks. On any other rank agree() returns False and leave() does nothing."""
 
+    @property
+    def spans_hosts(self) -> bool:
+        """Whether messages between these ranks may travel between hosts."""
+
     def expect(self, name: str, shape: Sequence[int], may_be_empty: bool) -> None:
         """Register the next parameter, and the shape that it must have on this rank.
 

@@ -74,6 +74,14 @@ UnderWayPtr hand_over(const OperatorPtr& linear_operator, const at::Tensor& x, b
   under_way->x = x;
   under_way->version = version_of(x);
   under_way->order.emplace(x);
+  if (ahead.tag != operators::kInOrder && !ahead.sent) {
+    // What is started earlier may still wait for others: small messages leave now all the same, by a tag of their own.
+    if (const auto send = operators::sending_ahead(*linear_operator, x)) {
+      std::vector<int> receivers;
+      send(ahead.tag, receivers);
+      ahead.sent = true;
+    }
+  }
   const operators::CountedWaits waits(
       linear_operator->counter());  // if there is no progress thread, comm::start() waits
   // The progress thread takes over this thread's state, such as the profiler's.

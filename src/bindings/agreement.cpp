@@ -138,6 +138,7 @@ void bind_agreement(py::module_& m) {
                              [](const LayerAgreement& self) { return self.derivatives().requires_grad; })
       .def_property_readonly("has_tangent", [](const LayerAgreement& self) { return self.derivatives().has_tangent; })
       .def_property_readonly("autocast", &LayerAgreement::autocast)
+      .def_property_readonly("spans_hosts", &LayerAgreement::spans_hosts)
       .def("structure", &structure, py::arg("tensor"), py::arg("ranks"))
       .def("blocks", &LayerAgreement::blocks, py::arg("tensor"), py::arg("name"), py::arg("shape"), py::arg("ranks"))
       .def(

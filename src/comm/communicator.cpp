@@ -49,13 +49,13 @@ void refuse_freed(MPI_Comm handle) {
       "keep a partition's communicator alive for as long as its layers are used");
 }
 
-/// How many tags there are for messages that belong to votes.
-int tags_of_votes() {
+/// How many tags there are for messages that belong to votes, and as many for those within layers.
+int tags() {
   static const int count = [] {
     int* largest = nullptr;
     int found = 0;
     check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&largest), &found), "MPI_Comm_get_attr");
-    return (found != 0 ? *largest : 32767) - kFirstTag;
+    return ((found != 0 ? *largest : 32767) - kFirstTag) / 2;
   }();
   return count;
 }
@@ -159,7 +159,11 @@ void Communicator::count_vote() const {
   ++all_votes;
 }
 
-int Communicator::next_tag() const { return kFirstTag + static_cast<int>(tags_++ % tags_of_votes()); }
+int Communicator::next_tag() const { return kFirstTag + static_cast<int>(tags_++ % tags()); }
+
+int Communicator::next_tag_within_layers() const {
+  return kFirstTag + tags() + static_cast<int>(tags_within_layers_++ % tags());
+}
 
 MPI_Comm Communicator::view(const std::vector<int>& shape) {
   const auto known = views_.find(shape);

@@ -41,6 +41,8 @@ class Communicator {
 
   /// The tag of messages that belong to the next vote of its ranks, the same on all of them. Each vote takes one.
   int next_tag() const;
+  /// The tag of messages of the next call of an operator within a layer, where no vote is held. No vote has it.
+  int next_tag_within_layers() const;
 
   /// A vote on it was given up: its ranks are out of step for ever.
   void abandon() const { abandoned_ = true; }
@@ -63,7 +65,7 @@ class Communicator {
   bool spans_hosts_ = false;
   std::int64_t operators_ = 0;
   mutable std::int64_t votes_ = 0;
-  mutable std::int64_t tags_ = 0;
+  mutable std::int64_t tags_ = 0, tags_within_layers_ = 0;
   mutable bool abandoned_ = false;
   std::map<std::vector<int>, MPI_Comm> views_;
   std::recursive_mutex in_use_;

@@ -45,7 +45,7 @@ Agreement::Result Agreement::agree(const Brought& mine, LazyText own, Pass pass)
   require_same_value(*id_, outcome, own);
   if (outcome.change == Change::structure) structures_ = std::move(gathered.tensors);
   derivatives_ = {outcome.any_requires_grad, outcome.any_has_tangent};
-  return {outcome.change, derivatives_, outcome.told, outcome.any_compiled, outcome.ahead};
+  return {outcome.change, derivatives_, outcome.told, outcome.any_compiled, ahead_of(outcome)};
 }
 
 Agreement::Result Agreement::agree_unchecked(const Brought& mine) const {
@@ -76,9 +76,11 @@ void Agreement::take_complaint_to(Structure& tensor) {
 
 Agreement::Result Agreement::follow(const LayerCall& layer, const Structure& mine, Derivatives derivatives) {
   comm::refuse_abandoned(*id_->rank_set.communicator);
+  // All of its ranks make this call, so the tag is the same on them.
+  const Ahead ahead{.tag = id_->rank_set.communicator->next_tag_within_layers()};
   if (memory_.remembers(layer.epoch)) {
     require_unchanged(mine, derivatives);
-    return {Change::none, derivatives_};
+    return {.change = Change::none, .derivatives = derivatives_, .ahead = ahead};
   }
   const auto operation = operation_of(*id_, Pass::forward);
   const CountedWaits waits(id_->counter(false));
@@ -92,7 +94,7 @@ Agreement::Result Agreement::follow(const LayerCall& layer, const Structure& min
   structures_ = std::move(gathered.tensors);
   derivatives_ = gathered.derivatives;
   memory_.remember(layer.epoch);
-  return {change, derivatives_};
+  return {.change = change, .derivatives = derivatives_, .ahead = ahead};
 }
 
 void Agreement::require_unchanged(const Structure& mine, Derivatives derivatives) const {

@@ -33,7 +33,7 @@ class Agreement {
     Derivatives derivatives;                          // of any rank's tensors
     std::optional<std::int64_t> told = std::nullopt;  // none where nobody was asked
     bool any_compiled = false;
-    std::optional<int> ahead = std::nullopt;  // the tag of what all ranks sent ahead
+    Ahead ahead = {};  // of the call's messages
   };
 
   /// A vote. An error on any rank is thrown on all, and so is a difference of values, with every rank's `own`. While

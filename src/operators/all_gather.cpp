@@ -81,8 +81,8 @@ at::Tensor AllGather::apply(const at::Tensor& x, Ahead ahead) const {
   auto arrived = direct ? result : for_receiving({result.numel()}, x.options());
 
   if (departs(x)) {
-    Messages messages(id_->rank_set, ahead.value_or(kInOrder));
-    if (!ahead) send(mine, messages);
+    Messages messages(id_->rank_set, ahead.tag);
+    if (!ahead.sent) send(mine, messages);
     gather_directly(mine, arrived, *plan_, messages);
     return direct ? result : in_place(arrived, result, *plan_);
   }

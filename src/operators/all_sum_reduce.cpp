@@ -31,8 +31,8 @@ at::Tensor AllSumReduce::apply(const at::Tensor& x, Ahead ahead) const {
   auto result = for_receiving(mine.sizes(), mine.options());
   const auto bytes = static_cast<std::int64_t>(mine.nbytes());
   if (departs(x)) {
-    Messages messages(id_->rank_set, ahead.value_or(kInOrder));
-    if (!ahead) send(mine, messages);
+    Messages messages(id_->rank_set, ahead.tag);
+    if (!ahead.sent) send(mine, messages);
     DirectSum sum_of_few(messages, group_->ranks, mine, result);
     messages.wait_all();
     sum_of_few.add_up();

@@ -57,8 +57,8 @@ at::Tensor Broadcast::apply(const at::Tensor& x, Ahead ahead) const {
       keeps_own ? at::Tensor() : for_receiving(plan_->at_member.sizes, x.options().dtype(plan_->at_member.dtype));
   bool is_filled = !staged && !source.is_alias_of(x);  // with a copy of x, which was not contiguous
   const auto own = !keeps_own ? at::Tensor() : is_filled ? source : empty(x.sizes(), x.options());
-  Messages messages(id_->rank_set, ahead.value_or(kInOrder));
-  if (!ahead) send(source, messages);
+  Messages messages(id_->rank_set, ahead.tag);
+  if (!ahead.sent) send(source, messages);
   comm::Requests requests;
   requests.keep(source);
   requests.keep(arrived);

@@ -24,6 +24,8 @@ class LayerAgreement {
 
   /// Whether this rank is one of them. agree() and leave() do nothing on a rank that is not.
   bool active() const { return id().rank_set.communicator != nullptr; }
+  /// Whether messages between them may travel between hosts.
+  bool spans_hosts() const { return active() && id().rank_set.communicator->spans_hosts(); }
 
   /// The shape that the next parameter must have on this rank; the parameters of a call begin with those expected here,
   /// in the same order.

@@ -29,9 +29,6 @@ struct BelowAutograd {
       c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot})};
 };
 
-/// Where the messages of a call were sent ahead of the vote on it: their tag. See docs/round_trips.rst.
-using Ahead = std::optional<int>;
-
 /// A map A between the spaces of distributed tensors, for one global structure: everything is known but the values.
 ///
 ///     sum over ranks <A x, y> == sum over ranks <x, A* y>       A.adjoint() is A*, A.adjoint().adjoint() is A
@@ -42,8 +39,8 @@ class LinearOperator : public torch::CustomClassHolder {
   explicit LinearOperator(std::shared_ptr<const OperatorId> id, bool is_adjoint)
       : id_(std::move(id)), is_adjoint_(is_adjoint) {}
 
-  /// x has this rank's input sizes. The result never shares memory with x, and x is not written. If the ranks have
-  /// called send() already, all of them, this receives what they sent.
+  /// x has this rank's input sizes. The result never shares memory with x, and x is not written. Where
+  /// this rank has called send() already, `ahead` says so.
   virtual at::Tensor apply(const at::Tensor& x, Ahead ahead) const = 0;
   /// Whether send() sends all that A x takes from this rank: a few messages that depart.
   virtual bool departs(const at::Tensor& /*x*/) const { return false; }

@@ -5,12 +5,10 @@
 
 #include "comm/communicator.hpp"
 #include "comm/requests.hpp"
+#include "operators/ahead.hpp"
 #include "operators/rank_set.hpp"
 
 namespace distdl::operators {
-
-/// The tag where messages between two ranks are matched by their order alone.
-inline constexpr int kInOrder = 0;
 
 /// Whether a tensor is small enough for a message that nobody waits for: see comm/departing.hpp.
 bool departs(const at::Tensor& x);

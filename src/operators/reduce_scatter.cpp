@@ -45,8 +45,8 @@ at::Tensor ReduceScatter::apply(const at::Tensor& x, Ahead ahead) const {
     return converted(delivered(result, x.device()), x.scalar_type());
   }
   if (departs(x)) {
-    Messages messages(id_->rank_set, ahead.value_or(kInOrder));
-    if (!ahead) send(mine, messages);
+    Messages messages(id_->rank_set, ahead.tag);
+    if (!ahead.sent) send(mine, messages);
     const auto own = for_sending(view_of(mine, plan_->blocks[static_cast<std::size_t>(plan_->group->rank())]));
     DirectSum sum_of_few(messages, plan_->ranks, own, result);
     messages.wait_all();

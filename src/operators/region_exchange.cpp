@@ -85,7 +85,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x, Ahead ahead) const {
       basis ? empty(to_->local.sizes, options) : filled_around(covered(*to_), to_->local.sizes, fill_, options);
 
   // Boxes that are contiguous in memory travel from and to where they are; others through a buffer.
-  Messages messages(id_->rank_set, ahead.value_or(kInOrder));
+  Messages messages(id_->rank_set, ahead.tag);
   std::vector<at::Tensor> regions, arrivals, to_myself;
   for (const auto& message : to_->messages) {
     if (message.rank == comm.rank()) continue;
@@ -95,7 +95,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x, Ahead ahead) const {
                               : for_receiving(geometry::shape_of(message.region), options.dtype(dtype)));
     messages.receive(arrivals.back(), id_->rank_set.user_rank(message.rank));
   }
-  if (!ahead) send(x, messages);
+  if (!ahead.sent) send(x, messages);
   for (const auto& message : from_->messages) {
     if (message.rank == comm.rank()) to_myself.push_back(resolved(view_of(x, message.region)));
   }

@@ -41,8 +41,8 @@ at::Tensor SumReduce::apply(const at::Tensor& x, Ahead ahead) const {
   const auto sum = sum_type(plan_->at_root.dtype);
   const auto mine = for_sending(converted(x, sum.accumulate));
   auto result = for_receiving(plan_->at_root.sizes, mine.options());
-  Messages messages(id_->rank_set, ahead.value_or(kInOrder));
-  if (!ahead) send(mine, messages);
+  Messages messages(id_->rank_set, ahead.tag);
+  if (!ahead.sent) send(mine, messages);
   comm::Requests requests;
   requests.keep(mine);
   requests.keep(result);

@@ -97,6 +97,8 @@ void throw_error(const OperatorId& id, const std::string& tensor, std::size_t ra
   }
 }
 
+Ahead ahead_of(const comm::Outcome& outcome) { return outcome.ahead ? Ahead{*outcome.ahead, true} : Ahead{}; }
+
 BackwardAgreement agree_on_backward(const OperatorId& id, bool adjoint, bool has_gradient, Derivatives derivatives,
                                     const Structure& gradient, comm::SendAhead send) {
   if (!id.rank_set.communicator) return {has_gradient, derivatives.has_tangent, {}};
@@ -107,7 +109,7 @@ BackwardAgreement agree_on_backward(const OperatorId& id, bool adjoint, bool has
   const OwnBallot mine{change, comm::value_of(gradient.error), derivatives, 0, false, std::move(send)};
   const auto outcome = vote_on_call(id, pass, mine, gradient);
   require_same_value(id, outcome, [&] { return gradient.error; });
-  return {outcome.change != comm::Change::none, outcome.any_has_tangent, outcome.ahead};
+  return {outcome.change != comm::Change::none, outcome.any_has_tangent, ahead_of(outcome)};
 }
 
 }  // namespace distdl::operators

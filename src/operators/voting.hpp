@@ -53,10 +53,13 @@ void throw_errors(const OperatorId& id, const std::string& tensor, const GlobalS
 /// Makes sure that all ranks of the id are in the same backward pass, and are asked alike for a gradient that can be
 /// differentiated again. Otherwise throws on all of them, and so it does if some ranks have a problem with theirs that
 /// others do not have. Collective.
+/// How the messages of a call travel after the vote on it.
+Ahead ahead_of(const comm::Outcome& outcome);
+
 struct BackwardAgreement {
-  bool any;                  // whether any rank has a gradient
-  bool has_tangent;          // whether any rank's gradient has a forward-mode derivative
-  std::optional<int> ahead;  // the tag of what all ranks sent ahead
+  bool any;          // whether any rank has a gradient
+  bool has_tangent;  // whether any rank's gradient has a forward-mode derivative
+  Ahead ahead;       // of the call's messages
 };
 BackwardAgreement agree_on_backward(const OperatorId& id, bool adjoint, bool has_gradient, Derivatives derivatives,
                                     const Structure& gradient, comm::SendAhead send);

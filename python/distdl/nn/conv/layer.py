@@ -16,6 +16,7 @@ from distdl.nn.layer import Layer
 from distdl.nn.options import check_choice, integer, per_dimension
 from distdl.nn.overwritten import unless_overwritten
 from distdl.nn.precision import HALF
+from distdl.nn.tie import tied
 from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Interval, Resizing, as_of, blocks_of_outputs, intervals_of
 from distdl.nn.windows.reader import Reader
 from distdl.parameters.initial import like_linear
@@ -244,14 +245,17 @@ class ConvLayer(Layer):
     def _convolved(self, input: torch.Tensor) -> torch.Tensor:
         grid = self._grid
         if self._halo_convolution is not None:
-            parameters = self.start_parameters()
-            return self._halo_convolution(input, lambda: (*parameters(), None)[:2], self.convolve)
-        read = input
+            travelling = self.start_parameters()
+            return self._halo_convolution(input, lambda: (*travelling(), None)[:2], self.convolve)
+        read, agreement = input, self._distdl_agreement
+        # Between hosts it pays to have the parameters on the way beside what is read.
+        arrive = self.start_parameters() if agreement is not None and agreement.spans_hosts else self.parameters_in_use
         if self._read is not None:
             read = self._read(input.unsqueeze(grid.copied) if grid.copies and grid.P_x.active else input)
             read = read.squeeze(grid.copied) if grid.copies and grid.workers.active else read
         on_block = grid.workers.active
-        result = self._on_block(read, *self.parameters_in_use()) if on_block else self.without_part(read)
+        parameters = arrive()
+        result = self._on_block(read, *parameters) if on_block else tied(read, *parameters)
         return result if self._sum_reduce is None else self._sum_reduce(result)
 
     def _on_block(self, read: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
