@@ -25,7 +25,7 @@ from distdl.parameters.transport import zero_of
 class Loss(CheckedLayer):
     """A loss of partitioned tensors: a quotient of two sums over all workers.
 
-    The workers' sums meet on worker 0, whose loss carries the gradient. All other ranks receive its value, and take
+    All ranks receive the workers' sums, and so the loss. That of worker 0 carries the gradient, and the others take
     part in its backward pass: all ranks call ``backward()``, and the loss counts once.
 
     Attributes:
@@ -122,9 +122,7 @@ class Loss(CheckedLayer):
 
     def prepare(self) -> None:
         grid = self.grid
-        workers, first = grid.line(grid.ranks), grid.line(grid.ranks[:1])
-        self._to_first = operators.sum_reduce(workers, first)
-        self._to_everyone = operators.broadcast(first, grid.constructing_ranks())
+        self._sum_of_all = operators.all_sum_reduce(grid.constructing_ranks(), [0])
         self._splits = self.axis is not None and grid.known and grid.shape[self.axis] > 1
         self._dtype = torch.float32
         if self.axis is not None and self._splits:
@@ -239,21 +237,19 @@ class Loss(CheckedLayer):
 
         Collective over all ranks that hold the loss.
         """
+        dtype = torch.promote_types(self._dtype, torch.float32)  # the same on all ranks, and not of half precision
         if self.grid.active:
-            mine = torch.stack(
-                [numerator, torch.as_tensor(denominator, dtype=numerator.dtype, device=numerator.device)]
-            )
+            parts = [numerator, torch.as_tensor(denominator, device=numerator.device)]
+            mine = torch.stack([part.to(dtype) for part in parts])
         else:
-            mine = numerator  # zero volume
-        sums = self._to_first(mine)
+            mine = numerator.new_zeros(2, dtype=dtype) + zero_of(numerator).to(dtype)
+        sums = self._sum_of_all(mine)
+        # The denominator does not depend on the input; detached, it does not appear in second derivatives either.
+        loss = sums[0] if self.reduction == "sum" else sums[0] / sums[1].detach()
+        loss = (loss + 0.0).to(self._dtype)  # -0.0 becomes 0.0
         if self.grid.active and self.grid.rank == 0:
-            # The denominator does not depend on the input; detached, it does not appear in second derivatives either.
-            loss = sums[0] if self.reduction == "sum" else sums[0] / sums[1].detach()
-            loss = (loss + 0.0).to(self._dtype)  # -0.0 becomes 0.0, as it does in the sums below
-            self._to_everyone(loss.detach())
             return loss
-        value = self._to_everyone(sums.detach()).sum()
-        loss = value + sums.sum().to(value.dtype)  # a sum of no elements connects this rank with the backward pass
+        loss = loss.detach() + zero_of(sums).to(self._dtype)  # which connects this rank with the backward pass
         if not self.grid.active and torch.is_grad_enabled() and not loss.requires_grad:
             loss.requires_grad_(True)  # so that backward() can be called here, as on the workers
         return loss
