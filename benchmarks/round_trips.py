@@ -1,11 +1,14 @@
 """How many round trips of the wire a call takes, for small tensors on two ranks: see README.md.
 
+Then the time of a message is fitted to these calls, and what follows from it for many ranks.
+
 python benchmarks/two_hosts.py --delay 5
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from statistics import median
 from time import perf_counter
@@ -17,11 +20,46 @@ from ping_pong import ping_pong
 import distdl.nn as dnn
 from distdl import Partition
 
+MANY = (8, 1_000, 100_000)  # ranks
 REPEATS = 15
 WARM_UP = 4
 HEAD_START = 0.03  # seconds, longer than a message takes
 
 Layer = Callable[..., torch.Tensor]
+
+
+def vote(n: int) -> int:
+    """The messages that follow one upon another in a vote of n ranks: see src/comm/vote.cpp."""
+    return next(rounds for rounds in range(1, n) if 8**rounds >= n)
+
+
+def within(n: int) -> int:
+    """Those of a sum or a broadcast among n ranks that have voted: direct ones, or those of MPI's trees."""
+    return 1 if n <= 8 else math.ceil(math.log2(n))
+
+
+def beside(n: int) -> int:
+    """Those of a vote and of a sum or a broadcast: beside it among a few ranks, after it among many."""
+    return vote(n) if n <= 8 else vote(n) + within(n)
+
+
+Messages = Callable[[int], int]
+PRIMITIVE = (beside, beside)
+NEIGHBOURS = (vote, vote)
+SUM_IN_LAYER = (lambda n: vote(n) + within(n), beside)
+MESSAGES: dict[str, tuple[Messages, Messages]] = {  # of the forward and of the backward pass
+    "Broadcast": PRIMITIVE,
+    "SumReduce": PRIMITIVE,
+    "AllSumReduce": PRIMITIVE,
+    "AllGather": PRIMITIVE,
+    "Repartition": NEIGHBOURS,
+    "HaloExchange": NEIGHBOURS,
+    "MaxPool2d": (lambda n: vote(n) + 1, vote),
+    "Conv2d": (lambda n: vote(n) + within(n), lambda n: vote(n) + beside(n)),
+    "Linear": SUM_IN_LAYER,
+    "MSELoss": SUM_IN_LAYER,
+    "CrossEntropyLoss": SUM_IN_LAYER,
+}
 
 
 def calls() -> dict[str, tuple[Layer, list[torch.Tensor]]]:
@@ -34,7 +72,7 @@ def calls() -> dict[str, tuple[Layer, list[torch.Tensor]]]:
     torch.manual_seed(0)  # the same weights on both ranks
     image = torch.randn(1, 2, 16, 8).chunk(2, 2)[P.rank]
     return {
-        "Broadcast": (dnn.Broadcast(P_0, P), [torch.randn(64) if P_0.active else torch.empty(0)]),
+        "Broadcast": (dnn.Broadcast(P_0, P), [torch.randn(64)[: 64 * P_0.active]]),
         "SumReduce": (dnn.SumReduce(P, P_0), [torch.randn(64)]),
         "AllSumReduce": (dnn.AllSumReduce(P, [0]), [torch.randn(64)]),
         "AllGather": (dnn.AllGather(P, [0]), [torch.randn(64)]),
@@ -77,8 +115,17 @@ def timed(call: Callable[[], object]) -> tuple[float, object]:
     return comm.allreduce(perf_counter() - start, MPI.MAX), result
 
 
+def fitted(table: dict[str, list[float]]) -> tuple[float, float, float]:
+    """A message's time, a call's own, and the largest error: the times of a table as those of messages, and a rest."""
+    counts = [count for name in table for count in (MESSAGES[name][0](2), *(way(2) for way in MESSAGES[name]))]
+    times = torch.tensor([time for row in table.values() for time in row], dtype=torch.float64)
+    terms = torch.tensor([[count, 1.0] for count in counts], dtype=torch.float64)
+    message, rest = torch.linalg.lstsq(terms, times).solution.tolist()
+    return message, rest, float((terms @ torch.tensor([message, rest], dtype=torch.float64) - times).abs().max())
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     comm = MPI.COMM_WORLD
     if comm.size != 2:
         raise SystemExit(f"two ranks are needed, these are {comm.size}")
@@ -87,10 +134,18 @@ def main() -> None:
     unit = 2 * ping_pong(comm, 64, 20)
     if comm.rank == 0:
         print(f"round trip: {1e3 * unit:.3f} ms\n\n{'':16} {'no grad':>8} {'forward':>8} {'backward':>8}")
+    table = {}
     for name, (layer, inputs) in calls().items():
-        row = round_trips(layer, inputs, unit)
+        table[name] = round_trips(layer, inputs, unit)
         if comm.rank == 0:
-            print(f"{name:16}", *(f"{one:8.2f}" for one in row), flush=True)
+            print(f"{name:16}", *(f"{one:8.2f}" for one in table[name]), flush=True)
+    if comm.rank == 0:
+        message, rest, error = fitted(table)
+        print(f"\nfitted: {message:.3f} round trips a message and {rest:.3f} a call, at most {error:.3f} off")
+        print("expected, forward and backward:\n\n" + " " * 16, *(f"{f'{n:,} ranks':>15}" for n in MANY))
+        for name, ways in MESSAGES.items():
+            expected = ([f"{message * way(n) + rest:.1f}" for way in ways] for n in MANY)
+            print(f"{name:16}", *(f"{' / '.join(one):>15}" for one in expected))
 
 
 if __name__ == "__main__":
