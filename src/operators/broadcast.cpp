@@ -28,21 +28,13 @@ std::vector<at::Tensor> blocks_of(const at::Tensor& x) {
   return x.view(-1).split(kBlockBytes / x.element_size());
 }
 
-bool is_direct(const RootedGroup& group, const RootedPlan& plan) {
-  const auto bytes = (group.is_root ? plan.at_root : plan.at_member).nbytes();
-  return goes_directly(static_cast<std::size_t>(bytes), group.communicator->size());
-}
-
 }  // namespace
 
-bool Broadcast::departs(const at::Tensor& /*x*/) const {
-  return std::all_of(plan_->groups.begin(), plan_->groups.end(),
-                     [&](const RootedGroup& group) { return !group.communicator || is_direct(group, *plan_); });
-}
+bool Broadcast::departs(const at::Tensor& /*x*/) const { return all_go_directly(*plan_, plan_->at_root.dtype); }
 
 void Broadcast::send(const at::Tensor& x, Messages& messages) const {
   for (const auto& group : plan_->groups) {
-    if (group.communicator && group.is_root && is_direct(group, *plan_)) {
+    if (group.communicator && group.is_root && goes_directly(group, *plan_, plan_->at_root.dtype)) {
       messages.send_to_others(for_sending(x), group.ranks);
     }
   }
@@ -67,7 +59,7 @@ at::Tensor Broadcast::apply(const at::Tensor& x, Ahead ahead) const {
   for (const auto& group : plan_->groups) {
     if (!group.communicator) continue;
     const auto& buffer = group.is_root ? source : arrived;
-    if (is_direct(group, *plan_)) {
+    if (goes_directly(group, *plan_, plan_->at_root.dtype)) {
       if (!group.is_root) messages.receive(arrived, group.ranks.front());
       continue;
     }

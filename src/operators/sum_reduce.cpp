@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <optional>
 
 #include "comm/requests.hpp"
@@ -15,25 +14,15 @@
 
 namespace distdl::operators {
 
-namespace {
-
-bool is_direct(const RootedGroup& group, const RootedPlan& plan) {
-  auto vector = group.is_root ? plan.at_root : plan.at_member;
-  vector.dtype = accumulate_type(plan.at_root.dtype);
-  return goes_directly(static_cast<std::size_t>(vector.nbytes()), group.communicator->size());
-}
-
-}  // namespace
-
 bool SumReduce::departs(const at::Tensor& /*x*/) const {
-  return std::all_of(plan_->groups.begin(), plan_->groups.end(),
-                     [&](const RootedGroup& group) { return !group.communicator || is_direct(group, *plan_); });
+  return all_go_directly(*plan_, accumulate_type(plan_->at_root.dtype));
 }
 
 void SumReduce::send(const at::Tensor& x, Messages& messages) const {
+  const auto dtype = accumulate_type(plan_->at_root.dtype);
   for (const auto& group : plan_->groups) {
-    if (!group.communicator || group.is_root || !is_direct(group, *plan_)) continue;
-    messages.send(for_sending(converted(x, accumulate_type(plan_->at_root.dtype))), group.ranks.front());
+    if (!group.communicator || group.is_root || !goes_directly(group, *plan_, dtype)) continue;
+    messages.send(for_sending(converted(x, dtype)), group.ranks.front());
   }
 }
 
@@ -52,7 +41,7 @@ at::Tensor SumReduce::apply(const at::Tensor& x, Ahead ahead) const {
     if (!group.communicator) continue;
     const auto& vector = group.is_root ? result : mine;
     const auto bytes = static_cast<std::int64_t>(vector.nbytes());
-    if (is_direct(group, *plan_)) {
+    if (goes_directly(group, *plan_, sum.accumulate)) {
       if (!group.is_root) continue;
       std::vector<int> contributors;
       for (const auto member : group.members) contributors.push_back(group.ranks[static_cast<std::size_t>(member)]);
