@@ -333,6 +333,9 @@ class LayerAgreement:
     def forget(self) -> None:
         """Make the next call agree anew; to be called on all ranks or on none."""
 
+    def vote_within(self) -> None:
+        """Make the next call vote within the call of a layer around this one, too; on all ranks or on none."""
+
     @property
     def told(self) -> int:
         """The number that one rank told the others at the last agree() that was given one."""

@@ -134,6 +134,8 @@ void bind_agreement(py::module_& m) {
                              "Whether the structure changed in the last agree(), and any rank runs a compiled program.")
       .def("leave", &LayerAgreement::leave, "Ends the call.")
       .def("forget", &LayerAgreement::forget, "Makes the next call agree anew; on all ranks or on none.")
+      .def("vote_within", &LayerAgreement::vote_within,
+           "Makes the next call vote within the call of a layer around this one, too; on all ranks or on none.")
       .def_property_readonly("requires_grad",
                              [](const LayerAgreement& self) { return self.derivatives().requires_grad; })
       .def_property_readonly("has_tangent", [](const LayerAgreement& self) { return self.derivatives().has_tangent; })

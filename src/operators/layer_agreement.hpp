@@ -61,6 +61,9 @@ class LayerAgreement {
 
   /// Makes the next call agree anew; on all ranks or on none.
   void forget();
+  /// Makes the next agree() vote within the call of a layer around this one, too: ranks may have more to tell each
+  /// other than what that layer agreed on, such as what is wrong with values. On all ranks or on none.
+  void vote_within() { agreement_.memory().forget(); }
 
   /// Of any rank's tensors and parameters, as of the last vote.
   Derivatives derivatives() const { return agreement_.derivatives(); }

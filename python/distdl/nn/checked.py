@@ -13,7 +13,8 @@ class CheckedLayer(Layer):
     """A layer whose workers check values before each call.
 
     Values are checked without communication. Where they seem wrong on a worker, all of them set up again, in which they
-    tell each other. With the structure check off each raises for itself alone.
+    tell each other. With the structure check off each raises for itself alone. Within the call of another layer they
+    vote, too.
 
     Attributes:
         error: what is raised.
@@ -32,6 +33,8 @@ class CheckedLayer(Layer):
         Without the structure check the others would not hear of it: this worker raises alone.
         """
         agreement = self._distdl_agreement
+        if agreement is not None:
+            agreement.vote_within()  # what a layer around this one agreed on says nothing of values
         if self._distdl_is_setup and self.grid.active and agreement is not None and (why := self._found_here(inputs)):
             if not _core.structure_check():
                 raise self._error_of(self.grid.rank, why)

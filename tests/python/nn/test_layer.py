@@ -223,3 +223,31 @@ def test_what_has_no_values_on_one_rank(P_world, called):
     if job.rank == 0:
         table.weight = torch.nn.Parameter(table.weight.detach().to_sparse())
     raises_everywhere(TypeError, "buffer that has no values", lambda: table(torch.zeros(2, 1).long()))
+
+
+class Around(dnn.Layer):
+    """A layer that looks at values, within another one."""
+
+    tensors = ("input", "target")
+
+    def __init__(self, P_x):
+        super().__init__(locals())
+
+    def prepare(self):
+        self.loss = dnn.DistributedNLLLoss(self.P_x)
+
+    def compute(self, input, target):
+        return self.loss(input, target)
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("called", [False, True])
+def test_values_within_another_layer(P_world, called):
+    """What this layer's ranks agreed on does not say that all values are right."""
+    layer, x, target = Around(grid(P_world, [job.size, 1])), torch.ones(2, 3), torch.tensor([0, 2])
+    for rank in (job.size - 1, 0):
+        for _ in range(2 * called):
+            layer(x, target)
+        wrong = target + (job.rank == rank)
+        raises_everywhere(ValueError, "has classes from 1 to 3", lambda wrong=wrong: layer(x, wrong))
+    layer(x, target)

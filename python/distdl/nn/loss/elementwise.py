@@ -101,8 +101,11 @@ class DistributedBCELoss(_ElementwiseLoss):
         super().__init__(locals())
 
     def problem_of(self, *tensors: torch.Tensor) -> str:
-        """As torch says, of the input alone."""
-        return "" if ((tensors[0] >= 0) & (tensors[0] <= 1)).all() else "has an input that is not between 0 and 1"
+        """As torch says: what is not a number is not between 0 and 1, either."""
+        for name, one in zip(self.tensors, tensors, strict=True):
+            if not ((one >= 0) & (one <= 1)).all():
+                return f"has {name} values that are not between 0 and 1"
+        return ""
 
 
 class DistributedBCEWithLogitsLoss(_ElementwiseLoss):
