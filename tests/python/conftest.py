@@ -8,11 +8,12 @@ in which it can find something new:
 - marked ``ranks(2, 4)``: in the jobs of 2 and of 4 ranks alone;
 - marked ``mpi(min_size=N)``: not in smaller jobs. The job of 20 ranks runs what needs more than 4, and nothing else;
 - marked ``drawn(N)``: of the cases of a table N, drawn and always the same, in each job. With ``--whole`` all of them;
-- marked ``shared``, which is for long tables: all cases on one rank, and each case on 2, 3 or 4. Which it is is drawn,
-  and always the same. With ``--whole`` each case runs on all of them.
+- marked ``shared``, which is for long tables: each case in one of these jobs, which is drawn and always the same. With
+  ``--whole`` each case runs in all of them.
 
 A test that draws N examples (hypothesis) draws a quarter of them in each of the four small jobs, each job others.
-DISTDL_DRAWS is the number of examples in a job, and lets jobs of any size draw. DISTDL_SEED, any text, draws others.
+DISTDL_DRAWS is the number of examples in a job, and lets jobs of any size draw, also tests that draw without hypothesis
+and are marked ``draws``. DISTDL_SEED, any text, draws others.
 """
 
 import atexit
@@ -89,9 +90,9 @@ def jobs_of(item, number, whole):
         return [job.size] if job.size >= needed else []
     sizes = [size for size in (marks["ranks"].args if "ranks" in marks else SMALL_JOBS) if size >= needed]
     if "shared" in marks and not whole:
-        shared = [size for size in sizes if size > 1]
-        sizes = {1}.intersection(sizes) | {random.Random(f"{item.originalname} {number}").choice(shared)}
-    return [*sizes, job.size] if "DISTDL_DRAWS" in os.environ and "hypothesis" in marks else sizes
+        sizes = [random.Random(f"{item.originalname} {number}").choice(sizes)]
+    draws = {"hypothesis", "draws"} & set(marks)
+    return [*sizes, job.size] if "DISTDL_DRAWS" in os.environ and draws else sizes
 
 
 def drawn_cases(items):

@@ -141,6 +141,7 @@ def check(calls, seed):
         assert outcome is None or any(drawn[3]), (seed, drawn, outcome)
 
 
+@pytest.mark.draws
 @pytest.mark.mpi(min_size=2)
 def test_disagreements_end_alike(P_world):
     calls = Calls(P_world)
