@@ -72,6 +72,8 @@ class Overlaps:
 
 def fastest_copy(source: Tensor, target: Tensor) -> Callable[[], object]:
     """A copy by torch or by NumPy, which copies rows as bytes: whichever takes less for these two."""
+    if not source.numel():  # zero volume, perhaps in other dimensions
+        return lambda: target
     source = source.detach()
     ways = partial(target.copy_, source), partial(np.copyto, target.numpy(), source.numpy())
 
