@@ -232,6 +232,16 @@ class DistributedModel(Local):
         """Found once: programs belong to them, and looking for them takes longer than many of their calls."""
         return [*self.modules()]
 
+    def _changed_options(self) -> str:
+        return ", ".join(self._own_changed_options())
+
+    def _changed_within(self) -> list[str]:
+        return []  # what the modules within do was recorded
+
+    def _buffers_in_use(self) -> list[torch.Tensor]:
+        held = (vars(module)["_buffers"].values() for module in self._all_modules)
+        return [one for buffers in held for one in buffers if one is not None]
+
     def _modes(self) -> str:
         modes = {module.training for module in self._all_modules}
         return super()._modes() if len(modes) > 1 else "in training" if modes == {True} else "in evaluation"

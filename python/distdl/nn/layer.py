@@ -23,7 +23,7 @@ from distdl.nn.noticed import FirstValues, notice, random_state, versions
 from distdl.nn.options import NOT_ATTRIBUTES, comparable, kind_of, split_arguments
 from distdl.nn.parametrized import problem_of_parametrizations
 from distdl.nn.subclasses import may_override, overridden
-from distdl.nn.tie import ask_for_gradients, nothing_of, recomputed, tied
+from distdl.nn.tie import ask_for_gradients, differentiable, nothing_of, recomputed, tied
 from distdl.operators.dispatch import problem_without_memory
 from distdl.parameters.layout import current_kind, cut
 from distdl.parameters.transport import ParameterTransport
@@ -310,6 +310,8 @@ class Layer(FromSequential):
             self._distdl_forward_pre_hook(self, args)
             if self.first_values is not None:
                 notice(self, args)
+            if self.is_differentiated:
+                args = differentiable(args)
             result = self.compute(*args)
             if self._dims_of_nothing:
                 result = nothing_of(result, self._dims_of_nothing)
@@ -337,7 +339,7 @@ class Layer(FromSequential):
 
     def _distdl_look_at(self, input: tuple[object, ...]) -> bool:
         """Whether the structure of any tensor of the call changed, on any rank, since the last call. The vote."""
-        count = len(self.tensors)
+        count, tensors = len(self.tensors), list[object]()
         try:  # whatever raises here on one rank is raised on all of them
             own = self._shown_others(input[count:]) if len(input) > count else ""
             tensors = [
@@ -351,14 +353,14 @@ class Layer(FromSequential):
             parameters, is_random = self._agreed_parameters(), self.is_random()
             if _is_transformed() is not None and _meets_transform(parameters, tensors):
                 own, tensors, parameters, is_random = "", [_TRANSFORMED], [], False
-            elif any(map(_is_without_values, [*parameters, *self._buffers.values()])):
+            elif any(map(_is_without_values, [*parameters, *self._buffers_in_use()])):
                 own, tensors, parameters, is_random = "", [_WITHOUT_VALUES], [], False
-        except AttributeError as error:  # of a parametrization, or of a parameter that was deleted
-            problem = f"meets a parameter that is not there: {shown(error, str)}"
-            own, tensors, parameters, is_random = "", [ValueError(problem)], [], False
-        except Exception as error:  # of an option with a value that it cannot have, or of an argument
-            problem = f"cannot be passed on: {shown(error, str)}"
-            own, tensors, parameters, is_random = "", [ValueError(problem)], [], False
+        except Exception as error:  # of an argument, or of an option with a value that it cannot have
+            if not any(isinstance(one, Exception) for one in tensors):  # which is what is wrong in the first place
+                deleted = isinstance(error, AttributeError)  # a parameter, perhaps by a parametrization
+                problem = "meets a parameter that is not there" if deleted else "cannot be passed on"
+                tensors = [ValueError(f"{problem}: {shown(error, str)}")]
+            own, parameters, is_random = "", [], False
         if not is_random:
             return self._distdl_agree(tensors, parameters, own)
         key = draw_key()
@@ -369,8 +371,11 @@ class Layer(FromSequential):
 
     def _dtypes_of_buffers(self) -> str:
         """For the ranks to compare: one of them may have converted the layer."""
-        dtypes = [str(one.dtype) for one in self._buffers.values() if one is not None and one.is_floating_point()]
+        dtypes = [str(one.dtype) for one in self._buffers_in_use() if one.is_floating_point()]
         return f"buffers of {', '.join(dtypes)}" if dtypes else ""
+
+    def _buffers_in_use(self) -> list[torch.Tensor]:
+        return [one for one in self._buffers.values() if one is not None]
 
     def _changed_options(self) -> str:
         """The options with other values than after construction, here and in the layers within; usually none."""

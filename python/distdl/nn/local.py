@@ -16,6 +16,7 @@ from distdl.collective.construction import PartitionLike
 from distdl.nn.coverage import problem_of, through
 from distdl.nn.layer import Layer
 from distdl.nn.module import Module
+from distdl.nn.options import comparable
 from distdl.nn.tie import connected
 from distdl.parameters.layout import Layout, current_kind
 
@@ -199,33 +200,51 @@ class Local(Layer):
     def _bound(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
         return args  # the call, of which only the module knows the signature
 
-    def _distdl_look_at(self, input: tuple[object, ...]) -> bool:
+    def looked_at(self, inputs: Sequence[object]) -> Sequence[object]:
+        """The tensors of the call; what else is said in it is noted."""
+        self._said = ""
         if self._modules is not getattr(self.__dict__.get("module"), "_modules", None):
-            replaced = TypeError("meets another module than it was made of; make another Local for that one")
-            return self._distdl_agree([replaced], [])
-        args, kwargs = cast(Call, input[0])
-        try:
-            parameters = self._declared_parameters()
-        except Exception as error:  # of a parametrization, or of a parameter that was deleted
-            absent = ValueError(f"meets a parameter that is not there: {shown(error, str)}")
-            return self._distdl_agree([absent], [])
-        if any(one.is_meta or one.layout is not torch.strided for one in [*parameters, *self.buffers()]):
-            empty = TypeError("meets a parameter or buffer that has no values: sparse, or on the meta device")
-            return self._distdl_agree([empty], [])
-        own = self._modes()
+            return [TypeError("meets another module than it was made of; make another Local for that one")]
+        args, kwargs = cast(Call, inputs[0])
         given: list[object] = [*args]
         if kwargs or not args or not all(isinstance(one, torch.Tensor) for one in args):
             leaves, structure = tree_flatten((args, kwargs))
             given = [one for one in leaves if isinstance(one, torch.Tensor)]
             others = [shown(one) for one in leaves if not isinstance(one, torch.Tensor)]
-            own = f"{own} {shown(structure)} [{', '.join(others)}]"
+            self._said = f" {shown(structure)} [{', '.join(others)}]"
             first = leaves[0] if leaves else None
             if not isinstance(first, torch.Tensor):
-                given = [TypeError("is of type NoneType; it has to be a torch.Tensor") if first is None else first]
+                given = [first]
         problem = self._misfit(args, kwargs)
         if problem is not None:
-            given = [TypeError(f"cannot be passed to {type(self.module).__name__}: {problem}")]
-        return self._distdl_agree(given, parameters, own)
+            return [TypeError(f"cannot be passed to {type(self.module).__name__}: {problem}")]
+        if len(given) > len(self.tensors):
+            return [ValueError(f"is one of {len(given)}; at most {len(self.tensors)} are expected")]
+        return given
+
+    def compared_each_call(self) -> str:
+        """Modes, and what is no tensor in the call."""
+        return self._modes() + self._said
+
+    def _own_changed_options(self) -> list[str]:
+        return [*super()._own_changed_options(), *self._changed_within()]
+
+    def _changed_within(self) -> list[str]:
+        """The options of the layers of torch in the module, and which modules and buffers these are."""
+        found: list[str] = []
+        if [*self.module.modules()] != self._first_modules:
+            return [f"module={' '.join(repr(self.module).split())}"]
+        shapes = [one.shape for one in self.module.buffers()]
+        if shapes != self._first_shapes:
+            found.append(f"buffers of shapes {[list(shape) for shape in shapes]}")
+        for one, name, value in [each for each in self._first_within if vars(each[0]).get(each[1]) is not each[2]]:
+            was, now = repr(comparable(value)), repr(comparable(vars(one).get(name)))
+            if was != now:
+                found.append(f"{type(one).__name__}.{name}={now} (it was constructed with {was})")
+        return found
+
+    def _buffers_in_use(self) -> list[torch.Tensor]:
+        return [*self.module.buffers()]
 
     def _modes(self) -> str:
         """Which modules are in training, for messages."""
@@ -246,6 +265,18 @@ class Local(Layer):
 
     def _declared_parameters(self) -> list[torch.Tensor]:
         return [attrgetter(name)(self.module) for name in self._parameter_names]
+
+    def prepare(self) -> None:
+        """Note what may be assigned on one rank between calls: modules, and the options of those of torch."""
+        self._first_modules = [*self.module.modules()]
+        self._first_shapes = [one.shape for one in self.module.buffers()]
+        self._first_within = [
+            (one, name, value)
+            for one in self._first_modules
+            if type(one).__module__.startswith("torch.nn.modules.")
+            for name, value in vars(one).items()
+            if name[0] != "_" and name != "training"
+        ]
 
     def set_up(self) -> None:
         self.blocks(self.grid)  # raises where the blocks do not fit together

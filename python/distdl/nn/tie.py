@@ -66,6 +66,18 @@ def nothing_of(results: object, dims: int) -> object:
     return tree_map(reshaped, results)
 
 
+def differentiable(args: tuple[object, ...]) -> tuple[object, ...]:
+    """The arguments of a call, with copies of tensors that were made in inference mode.
+
+    Autograd saves no such tensor, and lets neither it nor its views ask for gradients: this rank alone would raise.
+    """
+
+    def copied(one: object) -> object:
+        return one.clone() if isinstance(one, torch.Tensor) and one.is_inference() else one
+
+    return tuple(copied(one) if isinstance(one, torch.Tensor) else tree_map(copied, one) for one in args)
+
+
 def ask_for_gradients(results: object) -> None:
     """Let the results require gradients where those of other ranks do, because of what these ranks passed.
 

@@ -265,6 +265,26 @@ def test_gradients_disabled_on_one_rank(P_world, make):
     check(P_world, make_with_gradients, RuntimeError, "disabled on others", call)
 
 
+@pytest.mark.shared
+@more_than_one_rank
+@every_layer
+def test_inference_tensors_on_one_rank(P_world, make):
+    """Which autograd does not save; the others ask for gradients."""
+    layer, arguments = make(P_world)
+    for rank in {job.size - 1, 0}:
+        mine = [one.clone().requires_grad_(one.is_floating_point()) for one in arguments]
+        torch.manual_seed(0)
+        expected = as_tuple(layer(*mine))
+        if job.rank == rank:
+            with torch.inference_mode():
+                mine = [one.clone() for one in arguments]
+        for _ in range(2):
+            torch.manual_seed(0)
+            results = as_tuple(layer(*mine))
+            assert all(same_bits(one.detach(), other.detach()) for one, other in zip(results, expected, strict=True))
+            torch.autograd.backward([one.abs().sum() for one in results if one.requires_grad])
+
+
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
 def test_parameters_without_values_on_one_rank(P_world, split):
@@ -282,25 +302,27 @@ def test_parameters_without_values_on_one_rank(P_world, split):
 
 
 def options_of(layer):
-    """The names of the options that are attributes."""
-    return [name for name in layer.options if name in vars(layer)] if isinstance(layer, dnn.Layer) else []
+    """The names of the options that are attributes, without modules, which torch keeps elsewhere once assigned."""
+    if not isinstance(layer, dnn.Layer):
+        return []
+    return [name for name in layer.options if not isinstance(vars(layer).get(name, layer), torch.nn.Module)]
 
 
 @pytest.mark.shared
 @more_than_one_rank
 @every_layer
 def test_options_assigned_on_one_rank(P_world, make):
-    def call(layer, *arguments):
-        option = options_of(layer)[-1]
+    layer, arguments = make(P_world)
+    layer(*arguments)
+    for option in options_of(layer):
         value = getattr(layer, option)
-        setattr(layer, option, "another")
-        try:
-            return layer(*arguments)
-        finally:
+        for rank, other in ((job.size - 1, "another"), (0, -77)):
+            if job.rank == rank:
+                setattr(layer, option, other)
+            text = raises_everywhere((ValueError, TypeError), f"{option}=|cannot be", lambda: layer(*arguments))
+            assert type(layer).__name__ in text, text
             setattr(layer, option, value)
-
-    if options_of(make(P_world)[0]) and make is not LAYERS["Local"]:  # which compares modes and the call alone
-        check(P_world, make, ValueError, "='another'|cannot be called", call)
+        layer(*arguments)
 
 
 @pytest.mark.shared

@@ -428,3 +428,66 @@ def test_a_parameter_without_values(P_world):
     if job.rank == job.size - 1:
         layer._parameters["weight"] = torch.nn.Parameter(layer.weight.to("meta"))
     raises_everywhere(TypeError, "has no values", lambda: layer(x))
+
+
+def assigned(name, value):
+    """A change of an attribute of the module within."""
+    return lambda layer: setattr(layer.module[0], name, value)
+
+
+CHANGES = {
+    "no parameter": assigned("bias", None),
+    "a parameter that was deleted": lambda layer: delattr(layer.module[0], "bias"),
+    "another parameter": assigned("weight", torch.nn.Parameter(torch.ones(3, 3))),
+    "a parameter of another shape": assigned("weight", torch.nn.Parameter(torch.ones(2, 3))),
+    "a parameter of another dtype": assigned("weight", torch.nn.Parameter(torch.ones(3, 3, dtype=double))),
+    "a parameter more": lambda layer: layer.module[0].register_parameter("more", torch.nn.Parameter(torch.ones(2))),
+    "a parameter that is no leaf": lambda layer: layer.module[0].weight.requires_grad_(False).mul_(2.0),
+    "a frozen parameter": lambda layer: layer.module[0].weight.requires_grad_(False),
+    "frozen": lambda layer: layer.requires_grad_(False),
+    "parametrized": lambda layer: torch.nn.utils.parametrize.register_parametrization(
+        layer.module[0], "weight", torch.nn.Tanh()
+    ),
+    "dtype": lambda layer: layer.double(),
+    "dtype of a part": lambda layer: layer.module[2].double(),
+    "dtype of a buffer": lambda layer: setattr(layer.module[2], "running_mean", torch.zeros(3, dtype=double)),
+    "no buffer": lambda layer: setattr(layer.module[2], "running_mean", None),
+    "a buffer of another shape": lambda layer: setattr(layer.module[2], "running_mean", torch.zeros(2)),
+    "meta": lambda layer: layer.to("meta"),
+    "meta within": lambda layer: layer.module[2].to("meta"),
+    "in training": lambda layer: layer.train(),
+    "a part in training": lambda layer: layer.module[2].train(),
+    "the module in training": lambda layer: layer.module.train(),
+    "another submodule": lambda layer: layer.module.__setitem__(1, torch.nn.Tanh()),
+    "no submodule": lambda layer: layer.module.__delitem__(1),
+    "a submodule more": lambda layer: layer.module.append(torch.nn.Linear(3, 3)),
+    "an option": lambda layer: setattr(layer.module[1], "negative_slope", 0.5),
+    "an option of no use": lambda layer: setattr(layer.module[1], "negative_slope", "a"),
+    "outputs": lambda layer: setattr(layer, "outputs", 2),
+    "no outputs": lambda layer: setattr(layer, "outputs", None),
+    "no module": lambda layer: setattr(layer, "module", None),
+    "a deleted module": lambda layer: vars(layer).pop("module"),
+}
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("called", [False, True])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_changed_on_one_rank(P_world, change, called):
+    """It raises on all ranks, or is right on all of them."""
+    P, x = grid(P_world, [job.size, 1]), torch.ones(2, 3)
+    for rank in (job.size - 1, 0):
+        module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.LeakyReLU(), torch.nn.BatchNorm1d(3))
+        layer = Local(P, module.eval())
+        if called:
+            layer(x).sum().backward()
+        if job.rank == rank:
+            change(layer)
+        mine = None
+        for _ in range(2):
+            try:
+                layer(x).sum().backward()
+            except Exception as error:
+                mine = type(error).__name__, str(error).split(" (raised on rank")[0]
+            outcomes = job.allgather(mine)
+            assert len(set(outcomes)) == 1, outcomes
