@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 from torch.utils.checkpoint import CheckpointFunction, _checkpoint_hook
 
 from distdl.models import unseen
-from distdl.models.functions import TAKES_APART, key_of, parts_of
+from distdl.models.functions import OPENED, TAKES_APART, key_of, layer_of, opened, parts_of
 from distdl.models.recording import Arguments, Function, Node, Recording, Target, Value
 from distdl.models.unseen import version_of
 
@@ -59,7 +59,9 @@ class Recorder(TorchFunctionMode):
         self.recording = Recording([self._new(one) for one in inputs])
 
     def _new(self, tensor: torch.Tensor, name: str = "", constant: torch.Tensor | None = None) -> Value:
-        value = Value(len(self._alive), tuple(tensor.shape), tensor.dtype, tensor.requires_grad, name, constant)
+        strides = tensor.stride() if tensor.layout == torch.strided else ()
+        described = tuple(tensor.shape), tensor.dtype, tensor.requires_grad, name, constant, strides
+        value = Value(len(self._alive), *described)
         self._values[id(tensor)] = value
         self._versions[id(tensor)] = version_of(tensor)
         self._alive.append(tensor)
@@ -115,7 +117,14 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if self._within:
             return func(*args, **kwargs)
-        return self._call(func, key_of(func), func, args, kwargs)
+        key = key_of(func)
+        if key in OPENED:
+            found = layer_of(func, args, kwargs)
+            with self:  # torch has switched it off during this method
+                if found is not None and self._key_of_layer(found[0]):
+                    return found[0](*found[1])
+                return opened(func)(*args, **kwargs)
+        return self._call(func, key, func, args, kwargs)
 
     def _call(self, run: Function, key: str, target: Target, args: Arguments, kwargs: dict[str, object]) -> object:
         self._within = True

@@ -262,7 +262,7 @@ class DistributedModel(Local):
         made: list[Recording] = []
 
         def listed() -> bytes:
-            made.append(self._skeleton.record(call, inputs, key_of_layer))
+            made.append(self._skeleton.record(call, inputs, self._key_of_layer))
             return "\n".join(listing(made[0])).encode()
 
         everyone = self.grid.constructing_ranks()
@@ -277,6 +277,11 @@ class DistributedModel(Local):
                     f"and rank {rank} {other}"
                 )
         return made[0]
+
+    def _key_of_layer(self, module: torch.nn.Module) -> str:
+        """Attention with dropout draws numbers of its own; those of one process, what it calls."""
+        draws = isinstance(module, torch.nn.MultiheadAttention) and module.training and module.dropout
+        return "" if draws and self.as_sequential else key_of_layer(module)
 
     def compute(self, call: object) -> object:
         """Run the program of these tensors."""

@@ -99,7 +99,6 @@ class Operation:
         places: where the results are, if not in the blocks of the workers. An operation without them and without a
             layer is computed by each worker by itself, and by none whose blocks have no elements.
         draw: random numbers for the block of a worker; what computes it takes them in front of the inputs.
-        own_numbers: whether what computes a block draws random numbers itself, by keys of its own.
     """
 
     shape: tuple[int, ...]
@@ -109,7 +108,6 @@ class Operation:
     units: dict[int, int] = field(default_factory=dict)
     places: Callable[[Workers], Blocks | list[Blocks]] | None = None
     draw: Draw | None = None
-    own_numbers: bool = False
     if_asked: frozenset[int] = frozenset()
 
     def blocks(self, ranks: Sequence[int], splits: Sequence[int]) -> Blocks:
@@ -120,3 +118,7 @@ class Operation:
 
 class NoRuleError(NotImplementedError):
     """An operation, or a use of it, for which there is no rule. The message says why."""
+
+
+class RandomError(NoRuleError):
+    """One that draws random numbers in another way, with which one worker alone would leave the others' generators."""

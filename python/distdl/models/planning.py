@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from distdl.collective.grid import Grid
 from distdl.models.moving import Move, Need, received
-from distdl.models.operation import Along, NoRuleError, Operation, Reads, Workers
+from distdl.models.operation import Along, NoRuleError, Operation, RandomError, Reads, Workers
 from distdl.models.placement import COPIES, Blocks, Placement, sizes_of, ways_to_split
 from distdl.models.recording import Node, Recording, Value
 from distdl.models.rules import RULES
@@ -89,11 +89,10 @@ class Plan:
                     raise NoRuleError("no rule")
                 if len(found.reads) != len(node.inputs):
                     raise NoRuleError(f"{len(node.inputs)} tensors, where its rule knows {len(found.reads)}")
-                if found.own_numbers and as_sequential:
-                    raise NoRuleError("it draws other random numbers than torch")
                 operations.append(found)
             except NoRuleError as reason:
-                if fallback == "gather" and not is_constant:
+                alone = fallback == "gather" and not (as_sequential and isinstance(reason, RandomError))
+                if alone and not is_constant:
                     self.gathered.append(node)
                     operations.append(on_one_worker(node))
                 else:

@@ -28,6 +28,7 @@ class Value:
         is_differentiable: whether it has a derivative by anything, if all inputs ask for gradients.
         name: of a parameter or buffer in the model.
         constant: the values, of a tensor that the model has made elsewhere.
+        strides: of the whole tensor in one process; random numbers fill it in the order of its memory.
     """
 
     number: int
@@ -36,6 +37,11 @@ class Value:
     is_differentiable: bool = True
     name: str = ""
     constant: torch.Tensor | None = None
+    strides: tuple[int, ...] = ()
+
+    def empty(self, device: torch.device) -> torch.Tensor:
+        """A whole tensor as it is in one process, without values."""
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=device)
 
     @property
     def nbytes(self) -> int:

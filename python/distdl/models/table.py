@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from distdl.models.operation import Along, NoRuleError, Operation, Reads, Run, Workers
-from distdl.models.recording import Node, Value
+from distdl.models.operation import Along, Draw, NoRuleError, Operation, Reads, Run, Workers
+from distdl.models.recording import Arguments, Node, Value
 from distdl.parameters.layout import Interval
 
 Rule = Callable[[Node], Operation]
@@ -90,12 +90,14 @@ def batches(value: Value, shape: Sequence[int]) -> Reads:
     return broadcast(value, shape)[:-2]
 
 
-def local(node: Node, reads: Sequence[Reads], but: Iterable[int] = (), run: Run | None = None) -> Operation:
+def local(
+    node: Node, reads: Sequence[Reads], but: Iterable[int] = (), run: Run | None = None, draw: Draw | None = None
+) -> Operation:
     """An operation that works on each block by itself, split in any dimension of the result but some."""
     shape = node.outputs[0].shape
     call = run or calling(node)
     kept = frozenset(range(len(shape))) - {d % len(shape) for d in but}
-    return Operation(shape, tuple(reads), lambda workers: call, kept)
+    return Operation(shape, tuple(reads), lambda workers: call, kept, draw=draw)
 
 
 def argument(node: Node, position: int, name: str, default: object = None) -> Any:

@@ -30,6 +30,8 @@ FUNCTIONS = {
     "dropout3d": lambda x: F.dropout3d(x, 0.4),
     "alpha_dropout": lambda x: F.alpha_dropout(x, 0.2, True),
     "feature_alpha_dropout": lambda x: F.feature_alpha_dropout(x, 0.2, True),
+    "alpha_dropout by names": lambda x: torch.alpha_dropout(x, p=0.2, train=True),
+    "feature_dropout": lambda x: torch.feature_dropout(x, 0.4, True),
     "stochastic depth": stochastic_depth,
     "rand_like": lambda x: x + torch.rand_like(x),
     "rand": lambda x: x * torch.rand(x.shape[-1], dtype=torch.float64),
@@ -40,9 +42,31 @@ FUNCTIONS = {
     "normal": lambda x: x * torch.normal(1.0, 2.0, x.shape[-2:]),
     "exponential_": lambda x: x * torch.empty_like(x).exponential_(2.0),
     "bernoulli_": lambda x: x * torch.empty_like(x).bernoulli_(),
+    "bernoulli": lambda x: x * torch.bernoulli(x.sigmoid()),
+    "bernoulli of one probability": lambda x: x * torch.bernoulli(x.detach(), p=0.3),
+    "bernoulli_ of probabilities": lambda x: x * torch.empty_like(x).bernoulli_(x[:, :1].sigmoid()),
+    "normal of means": lambda x: x * torch.normal(x, 2.0),
+    "normal of deviations": lambda x: x * torch.normal(std=x.exp(), mean=1.5),
+    "normal of both": lambda x: x * torch.normal(x[..., :1], x[:, :1].exp()),
+    "log_normal_": lambda x: x * torch.empty_like(x).log_normal_(0.5, std=0.3),
+    "cauchy_": lambda x: x * torch.empty_like(x).cauchy_(1.0, 0.1),
+    "geometric_": lambda x: x * torch.empty_like(x).geometric_(0.3),
+    "random_": lambda x: x * torch.empty_like(x).random_(3, 20),
+    "random_ up to": lambda x: x * torch.empty_like(x).random_(to=5),
+    "multinomial": lambda x: x[0, 0] * torch.multinomial(x[:, 0, :, 0].exp(), 3)[:, :1, None],
+    "multinomial of one": lambda x: torch.multinomial(x[0, 0].exp(), num_samples=1, replacement=True) * x[1, 1],
+    "multinomial of a row": lambda x: x[..., torch.multinomial(torch.arange(4.0), 2)],
+    "multinomial with replacement": lambda x: torch.multinomial(x[0, 0].exp(), 9, True)[:, :4] * x[1, 1],
+    "gumbel_softmax": lambda x: F.gumbel_softmax(x, tau=0.7, dim=1),
+    "gumbel_softmax hard": lambda x: x * F.gumbel_softmax(x, hard=True, dim=-2),
     "randint": lambda x: x * torch.randint(2, 9, x.shape),
     "randint_like": lambda x: x * torch.randint_like(x, 7),
     "randperm": lambda x: x[:, :, torch.randperm(x.shape[2])],
+    "dropout of a transposed tensor": lambda x: F.dropout(x.transpose(1, 2), 0.3),
+    "rand_like of a transposed tensor": lambda x: x.mT + torch.rand_like(x.mT),
+    "bernoulli of a transposed tensor": lambda x: x.mT * torch.bernoulli(x.mT.sigmoid()),
+    "normal_ in a part": lambda x: x * torch.zeros(5, 40, dtype=torch.float64)[:, ::10].normal_(),
+    "multinomial of a transposed tensor": lambda x: torch.multinomial(x[0, 0].exp().t(), 4) * x[1, 1, :4],
     "two in a row": lambda x: F.dropout(F.dropout(x, 0.5) + torch.rand_like(x), 0.5),
     "noise before attention": lambda x: (torch.rand_like(x) @ x.mT).softmax(-1),
 }
@@ -144,14 +168,55 @@ def test_what_cannot_be_drawn_is_refused_by_name():
     P_x = grid(P_world, [P_world.size, 1])
     x = torch.full((1, 3), 0.5)
     refused = {
-        "generator": lambda x: torch.rand(3, generator=torch.Generator()) * x,
-        "bernoulli": torch.bernoulli,
-        "tensors of means": lambda x: torch.normal(x, 1.0),
+        "generator of its own": lambda x: torch.rand(3, generator=torch.Generator()) * x,
+        "bernoulli with a generator": lambda x: torch.bernoulli(x, generator=torch.Generator()),
+        "random numbers of poisson": lambda x: 2 * torch.poisson(x),
+        "sign of the input": lambda x: F.rrelu(x, training=True),
+        "largest number": lambda x: x * torch.empty_like(x).random_(),
     }
     for words, function in refused.items():
-        raises_everywhere(NotImplementedError, words, lambda f=function: distdl.distribute(Function(f), P_x)(x))
-    attention = torch.nn.MultiheadAttention(4, 2, dropout=0.5, batch_first=True)
-    model = Function(lambda layer, x: layer(x, x, x, need_weights=False)[0], attention)
-    x = torch.ones(1, 3, 4)
-    ours = distdl.distribute(model, grid(P_world, [P_world.size, 1, 1]), as_sequential=True)
-    raises_everywhere(NotImplementedError, "other random numbers", lambda: ours(x))
+        ours = distdl.distribute(Function(function), P_x)
+        error = raises_everywhere(NotImplementedError, words, lambda ours=ours: ours(x), seconds=20.0)
+        assert "test_drawing.py" in error
+        ours = distdl.distribute(Function(function), P_x, fallback="gather", as_sequential=True)
+        raises_everywhere(NotImplementedError, words, lambda ours=ours: ours(x), seconds=20.0)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("need_weights", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_dropout_of_attention_as_in_one_process(need_weights, training):
+    def attend(layer, x):
+        y, weights = layer(x, x.sin(), x.sin(), need_weights=need_weights, attn_mask=mask)
+        return y if weights is None else y * weights.sum(-1, keepdim=True).detach()
+
+    mask = torch.ones(5, 5).triu(1).bool()
+    for batch_first in (False, True):
+        torch.manual_seed(1)
+        layer = torch.nn.MultiheadAttention(4, 2, dropout=0.5, batch_first=batch_first, dtype=torch.float64)
+        shape = (3, 5, 4) if batch_first else (5, 3, 4)
+        if not batch_first and need_weights:
+            continue  # their shapes do not broadcast
+        for split in ([P_world.size, 1, 1], [1, P_world.size, 1], [1, 1, P_world.size]):
+            model = Function(attend, layer).train(training)
+            P_x = grid(P_world, split)
+            ours = distdl.distribute(model, P_x, as_sequential=True)
+            whole = torch.linspace(-1.0, 2.0, 60, dtype=torch.float64).reshape(shape)
+            results = []
+            for one in (model, ours):
+                x = whole.clone() if one is model else distdl.scatter(whole, P_x).detach()
+                x.requires_grad_()
+                torch.manual_seed(5)
+                y = one(x)
+                y = y if one is model else distdl.gather(y, ours.output_partition)
+                (y * y.detach()).sum().backward()
+                after = torch.rand(())
+                gradient = x.grad if one is model else distdl.gather(x.grad, P_x)
+                results.append([y.detach(), gradient, after])
+            gradients = distdl.sequential_gradients(ours)
+            assert results[0][2] == results[1][2]
+            if job.rank == 0:
+                results[0] += [parameter.grad for parameter in layer.parameters()]
+                results[1] += [gradients[name] for name, _ in model.named_parameters()]
+                torch.testing.assert_close(results[1], results[0], rtol=1e-10, atol=1e-12)
+            layer.zero_grad()

@@ -13,9 +13,8 @@ import torch.nn.functional as F
 
 from distdl.models.operation import Along, Draw, NoRuleError, Operation, Reads, Run, Workers
 from distdl.models.recording import Node
-from distdl.models.rules.drawing import mask_of
+from distdl.models.rules.drawing import mask_of, whole_rows
 from distdl.models.table import argument, batches, calling, in_blocks, rule
-from distdl.parameters.layout import Interval
 
 
 @rule("scaled_dot_product_attention")
@@ -63,12 +62,7 @@ def _lower(rows: int, columns: int, device: torch.device) -> torch.Tensor:
 
 
 def _dropped_weights(out: Sequence[int], length: int, dtype: torch.dtype, p: float) -> Draw:
-    draw = mask_of((*out[:-1], length), dtype, p, is_whole=True)
-
-    def drawn(key: int | None, intervals: Sequence[Interval], device: torch.device) -> torch.Tensor:
-        return draw(key, [*intervals[:-1], (0, length)], device)
-
-    return drawn
+    return whole_rows(mask_of((*out[:-1], length), dtype, p, is_whole=True), length)
 
 
 def _attend(*given: torch.Tensor, p: float, options: dict[str, Any]) -> torch.Tensor:

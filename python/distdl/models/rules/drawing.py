@@ -4,40 +4,73 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 
-from distdl.models.operation import Draw, NoRuleError, Operation, Run
-from distdl.models.recording import Node
-from distdl.models.table import argument, calling, cut_out, local, rule, same
+from distdl.models.operation import Draw, Operation, RandomError, Run
+from distdl.models.recording import Node, Value
+from distdl.models.table import argument, broadcast, calling, cut_out, local, rule, same
 from distdl.nn.masks import random_choice, random_uniform
 from distdl.parameters.layout import Interval
+from distdl.parameters.transport import zero_of
 
 Uniform = Callable[[torch.Tensor], torch.Tensor]
 """From numbers that are uniform in (0, 1), of float64, to others."""
+Whole = Callable[[torch.device], torch.Tensor]
+"""The numbers of torch for a whole tensor on a device."""
 
 
 def _drawn(node: Node, of_uniform: Uniform) -> Operation:
     """Numbers that depend on nothing but their distribution."""
-    if node.kwargs.get("generator") is not None:
-        raise NoRuleError(f"{node.key} with a generator of its own; the numbers come from the default generator")
+    out, call = node.outputs[0], calling(node)
     if len(node.inputs) > 1:
-        raise NoRuleError(f"{node.key} with a tensor of parameters")
-    out = node.outputs[0]
-    shape, dtype, call = out.shape, out.dtype, calling(node)
+        raise RandomError(f"{node.key} with a tensor of parameters")
+
+    def whole(device: torch.device) -> torch.Tensor:
+        found = call(*(one.empty(device) for one in node.inputs))
+        assert isinstance(found, torch.Tensor)
+        return found
+
+    return _computed(node, _numbers(node, out.shape, out.dtype, whole, of_uniform), lambda numbers, *_: numbers)
+
+
+def _numbers(node: Node, shape: Sequence[int], dtype: torch.dtype, whole: Whole, of_uniform: Uniform) -> Draw:
+    """Random numbers of a shape.
+
+    Args:
+        whole: those of one process.
+        of_uniform: those that follow from a key.
+    """
+    if node.kwargs.get("generator") is not None:
+        raise RandomError(f"{node.key} with a generator of its own; the numbers come from the default generator")
 
     def draw(key: int | None, intervals: Sequence[Interval], device: torch.device) -> torch.Tensor:
         if key is None:
-            whole = call(*(torch.empty(one.shape, dtype=one.dtype, device=device) for one in node.inputs))
-            assert isinstance(whole, torch.Tensor)
-            return cut_out(whole, intervals)
+            return cut_out(whole(device), intervals)
         half = 2.0**-33  # of the distance of two numbers
         numbers = random_uniform(key, shape, intervals, half, 1.0 + half, dtype=torch.float64, device=device)
         return of_uniform(numbers).to(dtype)
 
-    run: Run = lambda numbers, *_: numbers  # noqa: E731
-    reads = [same(len(shape))] * len(node.inputs)
+    return draw
+
+
+def _computed(node: Node, draw: Draw, run: Run) -> Operation:
+    """What is computed of each number by itself, and of tensors that broadcast to them."""
+    shape = node.outputs[0].shape
+    reads = [broadcast(one, shape) for one in node.inputs]
     return Operation(shape, tuple(reads), lambda workers: run, frozenset(range(len(shape))), draw=draw)
+
+
+def _without_derivative(result: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
+    """A result whose gradients are 0, as those of torch are by the parameters of a distribution."""
+    return sum((zero_of(one) for one in given if one.requires_grad), start=result)
+
+
+def whole_rows(draw: Draw, length: int) -> Draw:
+    """All numbers of the last dimension, whatever part of it is in a block."""
+    return lambda key, intervals, device: draw(key, [*intervals[:-1], (0, length)], device)
 
 
 @rule("rand", "rand_like", "uniform")
@@ -56,8 +89,47 @@ def normal(node: Node) -> Operation:
         first = int(_fills(node))
         mean, deviation = argument(node, first, "mean", 0.0), argument(node, first + 1, "std", 1.0)
         if not _fills(node) and node.inputs:
-            raise NoRuleError("normal with tensors of means or deviations; scale what randn_like gives")
+            return _scaled(node)
     return _drawn(node, lambda u: mean + deviation * torch.special.ndtri(u))
+
+
+def _scaled(node: Node) -> Operation:
+    """Normal numbers of which tensors are the means or the deviations."""
+    out = node.outputs[0]
+
+    def whole(device: torch.device) -> torch.Tensor:
+        if len(node.inputs) > 1:  # for two tensors torch draws in the order of rows
+            return torch.randn(out.shape, dtype=out.dtype, device=device)
+        return torch.randn_like(out.empty(device))
+
+    parameters: Any = calling(node, lambda mean=0.0, std=1.0, **_: (mean, std))
+
+    def run(numbers: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+        mean, deviation = parameters(*(one.detach() for one in given))
+        return _without_derivative(numbers * deviation + mean, given)
+
+    return _computed(node, _numbers(node, out.shape, out.dtype, whole, torch.special.ndtri), run)
+
+
+@rule("log_normal")
+def log_normal(node: Node) -> Operation:
+    """Any dimension."""
+    mean, deviation = argument(node, 1, "mean", 1.0), argument(node, 2, "std", 2.0)
+    return _drawn(node, lambda u: torch.exp(mean + deviation * torch.special.ndtri(u)))
+
+
+@rule("cauchy")
+def cauchy(node: Node) -> Operation:
+    """Any dimension."""
+    median, scale = argument(node, 1, "median", 0.0), argument(node, 2, "sigma", 1.0)
+    return _drawn(node, lambda u: median + scale * torch.tan(math.pi * (u - 0.5)))
+
+
+@rule("geometric")
+def geometric(node: Node) -> Operation:
+    """Any dimension."""
+    p = argument(node, 1, "p")
+    return _drawn(node, lambda u: (torch.log(u) / math.log1p(-p)).ceil())
 
 
 @rule("exponential")
@@ -67,15 +139,16 @@ def exponential(node: Node) -> Operation:
     return _drawn(node, lambda u: -torch.log(u) / rate)
 
 
-@rule("randint", "randint_like")
+@rule("randint", "randint_like", "random")
 def integers(node: Node) -> Operation:
     """Any dimension."""
     first = 0 if node.key == "randint" else 1
     numbers = [one for one in node.args[first:] if isinstance(one, int) and not isinstance(one, bool)][:2]
-    low = node.kwargs.get("low", numbers[0] if len(numbers) == 2 else 0)
-    high = node.kwargs.get("high", numbers[-1] if numbers else None)
+    lowest, largest = ("from", "to") if node.key == "random" else ("low", "high")
+    low = node.kwargs.get(lowest, numbers[0] if len(numbers) == 2 else 0)
+    high = node.kwargs.get(largest, numbers[-1] if numbers else None)
     if high is None:
-        raise NoRuleError(f"{node.key} without a largest number")
+        raise RandomError(f"{node.key} without a largest number")
     return _drawn(node, lambda u: (low + (high - low) * u).floor())
 
 
@@ -88,19 +161,44 @@ def permutation(node: Node) -> Operation:
 
 @rule("bernoulli")
 def bernoulli(node: Node) -> Operation:
-    """Any dimension; of one probability for all elements."""
-    if not _fills(node):
-        raise NoRuleError("bernoulli with a tensor of probabilities; compare it with rand_like")
-    p = argument(node, 1, "p", 0.5)
-    return _drawn(node, lambda u: u < p)
+    """Any dimension."""
+    p = argument(node, 1, "p", 0.5 if _fills(node) else node.inputs[0])
+    if not isinstance(p, Value):
+        return _drawn(node, lambda u: u < p)
+    out, dtype = node.outputs[0], p.dtype
+    whole = lambda device: torch.rand_like(out.empty(device), dtype=dtype)  # noqa: E731
+    run: Run = lambda u, *given: _without_derivative((u < given[-1]).to(out.dtype), given)  # noqa: E731
+    return _computed(node, _numbers(node, out.shape, torch.float64, whole, lambda u: u), run)
 
 
-@rule("binomial", "cauchy", "fractional_max_pool2d", "fractional_max_pool2d_with_indices", "fractional_max_pool3d",
-      "fractional_max_pool3d_with_indices", "geometric", "gumbel_softmax", "log_normal",
-      "multi_head_attention_forward", "multinomial", "poisson", "random")  # fmt: skip
+@rule("multinomial")
+def multinomial(node: Node) -> Operation:
+    """Rows. With replacement, any dimension of the result."""
+    weights, out = node.inputs[0], node.outputs[0].shape
+    count = out[-1]
+    rows = (*same(len(out) - 1), None)
+    if argument(node, 2, "replacement", False) and count > 1:
+        whole = lambda device: torch.rand(out, dtype=torch.float64, device=device)  # noqa: E731
+        found = _computed(node, _numbers(node, out, torch.float64, whole, lambda u: u), _of_rows)
+        return replace(found, reads=(rows,))
+    shape, dtype = weights.shape, weights.dtype
+    whole = lambda device: torch.empty_like(weights.empty(device)).exponential_()  # noqa: E731
+    draw = whole_rows(_numbers(node, shape, dtype, whole, lambda u: -torch.log(u)), shape[-1])
+    run: Run = lambda numbers, p: (p.detach() / numbers).topk(count)[1]  # noqa: E731
+    return local(node, [rows], [len(out) - 1], run, draw)
+
+
+def _of_rows(u: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The numbers of the classes to which uniform numbers belong, as torch finds them on a CPU."""
+    below = weights.detach().cumsum(-1)
+    return torch.searchsorted((below / below[..., -1:]).double(), u)
+
+
+@rule("binomial", "fractional_max_pool2d", "fractional_max_pool2d_with_indices", "fractional_max_pool3d",
+      "fractional_max_pool3d_with_indices", "poisson")  # fmt: skip
 def refused(node: Node) -> Operation:
-    """What draws random numbers, or may draw them, in another way."""
-    raise NoRuleError(f"no rule for the random numbers of {node.key}")
+    """What draws random numbers in another way."""
+    raise RandomError(f"no rule for the random numbers of {node.key}")
 
 
 def _fills(node: Node) -> bool:
@@ -112,7 +210,8 @@ def _fills(node: Node) -> bool:
 
 
 @rule("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout",
-      "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")  # fmt: skip
+      "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
+      "feature_dropout")  # fmt: skip
 def dropout(node: Node) -> Operation:
     """Any dimension: the mask is that of the whole tensor."""
     x = node.arguments[0]
@@ -122,14 +221,15 @@ def dropout(node: Node) -> Operation:
     if isinstance(node.target, torch.nn.Module):
         p, training = node.module.p, node.module.training
     else:
-        p, training = argument(node, 1, "p", 0.5), argument(node, 2, "training", not is_alpha)
+        p, training = argument(node, 1, "p", 0.5), argument(node, 2, "training", node.kwargs.get("train", not is_alpha))
     reads = [same(n)]
     if not training or p == 0.0 or 0 in x.shape:
         return local(node, reads, run=lambda x: x)
     if p == 1.0:
         return local(node, reads, run=lambda x: x * 0.0)
     dims = _drawn_dims(name, n)
-    mask = mask_of([m if d < dims else 1 for d, m in enumerate(x.shape)], x.dtype, p, dims == n, is_alpha)
+    drawn = [m if d < dims else 1 for d, m in enumerate(x.shape)]
+    mask = mask_of(drawn, x.dtype, p, dims == n, is_alpha, x if dims == n else None)
     run = _alpha(p) if is_alpha else torch.mul
     return Operation(
         x.shape, tuple(reads), lambda workers: lambda mask, x: run(x, mask), frozenset(range(n)), draw=mask
@@ -145,17 +245,30 @@ def _drawn_dims(name: str, n: int) -> int:
     return 2
 
 
-def mask_of(shape: Sequence[int], dtype: torch.dtype, p: float, is_whole: bool, is_alpha: bool = False) -> Draw:
-    """0 with probability p, and otherwise 1/(1-p), or 1 for alpha dropout."""
+def mask_of(
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    p: float,
+    is_whole: bool,
+    is_alpha: bool = False,
+    like: Value | None = None,
+) -> Draw:
+    """0 with probability p, and otherwise 1/(1-p), or 1 for alpha dropout.
+
+    Args:
+        like: a tensor in whose order in memory torch draws the whole mask; by default row-major.
+    """
     kept = 1.0 if is_alpha else float(torch.ones((), dtype=dtype, device="cpu").div_(1 - p))
 
     def draw(key: int | None, intervals: Sequence[Interval], device: torch.device) -> torch.Tensor:
         intervals = [(0, 1) if n == 1 else one for n, one in zip(shape, intervals, strict=True)]
         if key is not None:
             return random_choice(key, shape, intervals, p, (0.0, kept), dtype=dtype, device=device)
-        if is_whole and not is_alpha:  # on a GPU torch draws it in another way
-            return cut_out(torch.nn.functional.dropout(torch.ones(shape, dtype=dtype, device=device), p), intervals)
         whole = torch.empty(shape, dtype=dtype, device=device)
+        if like is not None:
+            whole = torch.empty_like(like.empty(device))
+        if is_whole and not is_alpha:  # on a GPU torch draws it in another way
+            return cut_out(torch.nn.functional.dropout(whole.fill_(1.0), p), intervals)
         return cut_out(whole.bernoulli_(1 - p).mul_(kept), intervals)
 
     return draw

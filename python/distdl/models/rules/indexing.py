@@ -169,6 +169,18 @@ def along_one(node: Node) -> Operation:
     return local(node, reads, [dim])
 
 
+@rule("scatter", "scatter_add", "scatter_reduce")
+def scatter(node: Node) -> Operation:
+    """All dimensions but one may be split, if indices are as large in them."""
+    x, *others = node.inputs
+    n = len(x.shape)
+    dim = argument(node, 1, "dim") % n
+    rest = [one.shape[:dim] + one.shape[dim + 1 :] for one in node.inputs]
+    if any(one != rest[0] for one in rest):
+        return local(node, [whole(one) for one in node.inputs], range(n))
+    return local(node, [same(n, but=[dim])] * (1 + len(others)), [dim])
+
+
 @rule("unfold", "Unfold")
 def unfold(node: Node) -> Operation:
     """Tensor.unfold: all dimensions but that of the windows. Of torch.nn.functional: batch and channels."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from fractions import Fraction
 
 import torch
@@ -143,8 +142,7 @@ def multihead(node: Node) -> Operation:
         return [workers.blocks, _of_weights(workers.blocks, node.outputs[1].shape, sequence, batch)]
 
     parameters = map(whole, node.parameters.values())
-    found = _layer(node, query.shape, [*(reads[name] for name in order), *parameters], [features], places)
-    return replace(found, own_numbers=node.module.training and bool(node.module.dropout))
+    return _layer(node, query.shape, [*(reads[name] for name in order), *parameters], [features], places)
 
 
 def _in_proportion(queries: int, keys: int, start: int, stop: int) -> Interval:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distdl.models.operation import Along, NoRuleError, Operation, Reads
+from distdl.models.operation import Along, NoRuleError, Operation, RandomError, Reads
 from distdl.models.recording import Node
 from distdl.models.table import argument, broadcast, local, rule, same
 
@@ -40,7 +40,7 @@ def prelu(node: Node) -> Operation:
 def rrelu(node: Node) -> Operation:
     """In evaluation any dimension."""
     if argument(node, 3, "training", False):
-        raise NoRuleError("rrelu in training draws slopes by the sign of the input; use leaky_relu or prelu")
+        raise RandomError("rrelu in training draws slopes by the sign of the input; use leaky_relu or prelu")
     return elementwise(node)
 
 

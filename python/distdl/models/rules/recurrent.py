@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distdl.models.operation import Along, NoRuleError, Operation, Workers
+from distdl.models.operation import Along, NoRuleError, Operation, RandomError, Workers
 from distdl.models.placement import Blocks
 from distdl.models.recording import Node
 from distdl.models.table import calling, local, rule, whole
@@ -17,7 +17,7 @@ def recurrent(node: Node) -> Operation:
     if not isinstance(given["has_biases"], bool) or "batch_first" not in given:
         raise NoRuleError(f"{node.key} of a packed sequence")
     if given["train"] and given["dropout"] and given["num_layers"] > 1:
-        raise NoRuleError(f"{node.key} with dropout between its layers; put torch.nn.Dropout between layers of one")
+        raise RandomError(f"{node.key} with dropout between its layers; put torch.nn.Dropout between layers of one")
     batch = 0 if given["batch_first"] else 1
     states = len(given["hx"]) if isinstance(given["hx"], list | tuple) else 1
     of_input = tuple(Along(batch) if d == batch else None for d in range(3))
