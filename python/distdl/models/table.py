@@ -116,11 +116,13 @@ def options_of(node: Node, names: Sequence[str], but: Container[str] = ()) -> di
     return {name: one for name, one in given.items() if name not in but}
 
 
-def through(node: Node, module: torch.nn.Module, parameters: Mapping[str, Value] | None = None) -> Operation:
-    """The operation of a function, by that of the layer that does the same with its first argument."""
+def through(
+    node: Node, module: torch.nn.Module, parameters: Mapping[str, Value] | None = None, args: Arguments | None = None
+) -> Operation:
+    """The operation of a function, by that of the layer that does the same with its first argument, or with others."""
     key = type(module).__name__
-    first = tuple(node.arguments[:1])
-    call = replace(node, target=module, key=key, args=first, kwargs={}, parameters=parameters or {})
+    args = tuple(node.arguments[:1]) if args is None else args
+    call = replace(node, target=module, key=key, args=args, kwargs={}, parameters=parameters or {})
     if call.inputs != node.inputs:
         raise NoRuleError(f"{node.key} with arguments by name in another order, or with other tensors")
     return RULES[key](call)

@@ -249,6 +249,12 @@ ATTENTION = {
     "functional with masks of heads": functional(attn_mask=numbers(4, 7, 7), key_padding_mask=PADDING.double()),
 }
 
+
+def pooled(pool, x, *window):
+    """What max pooling gives, and the arguments that put it back."""
+    return *pool(x, *window, return_indices=True), *window
+
+
 LAYERS = {
     "conv2d": (lambda x: F.conv2d(x, numbers(6, 2, 3, 3), numbers(6), padding=1, groups=2), IMAGE),
     "conv_transpose1d": (lambda x: F.conv_transpose1d(x, numbers(8, 3, 3), stride=2), (2, 8, 7)),
@@ -266,6 +272,20 @@ LAYERS = {
     "lp_pool2d": (lambda x: F.lp_pool2d(x.abs(), 2, 2), IMAGE),
     "max_pool2d with indices": (lambda x: F.max_pool2d(x, 2, return_indices=True), IMAGE),
     "adaptive_max_pool2d with indices": (lambda x: F.adaptive_max_pool2d(x, 2, return_indices=True), IMAGE),
+    "max_unpool1d": (lambda x: F.max_unpool1d(*pooled(F.max_pool1d, x, 3, 2)), (2, 4, 7)),
+    "max_unpool2d": (lambda x: F.max_unpool2d(*pooled(F.max_pool2d, x, 2, 2), 0, (6, 5)), IMAGE),
+    "max_unpool2d of windows that overlap": (
+        lambda x: F.max_unpool2d(*pooled(F.max_pool2d, x, 3, (2, 1), 1), output_size=x.shape[-2:]), IMAGE),
+    "max_unpool2d of other values": (
+        lambda x: F.max_unpool2d(
+            indices=pooled(F.max_pool2d, x, 2)[1], kernel_size=2, input=x[:, :, ::2, 1::2], output_size=(6, 5)), IMAGE),
+    "max_unpool3d": (lambda x: F.max_unpool3d(*pooled(F.max_pool3d, x, (2, 1, 2))), (1, 2, 4, 3, 6)),
+    "max_unpool3d without a batch": (lambda x: F.max_unpool3d(*pooled(F.max_pool3d, x, (2, 1, 2))), (2, 4, 3, 6)),
+    "MaxUnpool2d": (
+        layer(lambda: torch.nn.Sequential(torch.nn.MaxPool2d(2, 2, return_indices=True), torch.nn.MaxUnpool2d(2, 2)),
+              lambda layers, x: layers[1](*layers[0](x), output_size=[2, 4, 6, 5])), IMAGE),
+    "adaptive_max_pool2d and back": (
+        lambda x: F.max_unpool2d(*F.adaptive_max_pool2d(x, (3, 2), return_indices=True), 2, output_size=(6, 5)), IMAGE),
     "rrelu": (lambda x: F.rrelu(x), IMAGE),
     "one_hot": (lambda x: F.one_hot(x.argmax(1), 4), IMAGE),
     "adaptive_avg_pool2d": (lambda x: F.adaptive_avg_pool2d(x, (3, 2)), IMAGE),
@@ -356,7 +376,7 @@ def test_rule(name):
 
 WITHOUT_A_RULE = {
     "cosine_embedding_loss", "ctc_loss", "embedding_bag", "gaussian_nll_loss", "grouped_mm", "hinge_embedding_loss",
-    "linear_cross_entropy", "margin_ranking_loss", "max_unpool1d", "max_unpool2d", "max_unpool3d", "multi_margin_loss",
+    "linear_cross_entropy", "margin_ranking_loss", "multi_margin_loss",
     "multilabel_margin_loss", "multilabel_soft_margin_loss", "scaled_grouped_mm", "scaled_mm", "triplet_margin_loss",
     "triplet_margin_with_distance_loss",
 }  # fmt: skip
@@ -370,4 +390,4 @@ def test_functions_of_torch_have_a_rule_or_are_known_to_have_none():
     modules = ("torch.nn.functional", "torch._jit_internal", "torch._C._nn", None)
     functions = {name for name in dir(F) if callable(getattr(F, name)) and name[0].islower()}
     functions = {name for name in functions if getattr(getattr(F, name), "__module__", None) in modules}
-    assert {name for name in functions if name.rstrip("_") not in RULES} - OF_OTHERS == WITHOUT_A_RULE
+    assert {name for name in functions if name.rstrip("_") not in RULES.keys() | OPENED} - OF_OTHERS == WITHOUT_A_RULE

@@ -24,8 +24,8 @@ def _named(*kinds: str) -> list[str]:
     return [f"{kind}{dims}d" for kind in kinds for dims in _SPACES]
 
 
-@rule(*_named("Conv", "ConvTranspose", "MaxPool", "AvgPool", "LPPool", "AdaptiveMaxPool", "AdaptiveAvgPool",
-              "ConstantPad", "ZeroPad", "ReflectionPad", "ReplicationPad", "CircularPad"),
+@rule(*_named("Conv", "ConvTranspose", "MaxPool", "MaxUnpool", "AvgPool", "LPPool", "AdaptiveMaxPool",
+              "AdaptiveAvgPool", "ConstantPad", "ZeroPad", "ReflectionPad", "ReplicationPad", "CircularPad"),
       "Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d")  # fmt: skip
 def window(node: Node) -> Operation:
     """Batch and space, whose blocks are balanced in the result; channels too without parameters.
@@ -38,7 +38,8 @@ def window(node: Node) -> Operation:
     if node.parameters:
         return _convolution(node, channels)
 
-    return _layer(node, x.shape, [same(n)], [], functools.partial(_of_result, out.shape, channels))
+    reads = [same(n)] * len(node.arguments)  # unpooling reads indices, too
+    return _layer(node, x.shape, reads, [], functools.partial(_of_result, out.shape, channels))
 
 
 def _of_result(shape: Sequence[int], channels: int, workers: Workers) -> Blocks:
@@ -196,6 +197,14 @@ def pool(node: Node) -> Operation:
         options["return_indices"] = bool(indices)
     kind = {"avg": "AvgPool", "max": "MaxPool", "lp_": "LPPool"}[name[:3]] + name[-2:]
     return through(node, getattr(torch.nn, kind)(**options))
+
+
+@rule(*_named("max_unpool"))
+def unpool(node: Node) -> Operation:
+    """As the layer of the same name."""
+    options = bound(node)
+    args = tuple(options.pop(name) for name in ("input", "indices", "output_size"))
+    return through(node, getattr(torch.nn, f"MaxUnpool{node.key[-2:]}")(**options), args=args)
 
 
 @rule("interpolate")
