@@ -33,7 +33,14 @@ from distdl.models.unseen import version_of
 
 
 class Recorder(TorchFunctionMode):
-    """Writes down the functions of torch that are called within."""
+    """Writes down the functions of torch that are called within.
+
+    Args:
+        inputs: the tensors of the call.
+        names: those of parameters and buffers, by id.
+        key_of_layer: the key of a module that becomes one node; "" if what it calls does.
+        held: the names of attributes, by the id of what they hold.
+    """
 
     def __init__(
         self,
@@ -41,8 +48,10 @@ class Recorder(TorchFunctionMode):
         inputs: Sequence[torch.Tensor],
         names: Mapping[int, str],
         key_of_layer: Callable[[torch.nn.Module], str],
+        held: Mapping[int, str],
     ) -> None:
         super().__init__()
+        self._held = held
         self._values: dict[int, Value] = {}
         self._alive: list[torch.Tensor] = []  # so that no number of a tensor comes twice
         self._names, self._key_of_layer = names, key_of_layer
@@ -107,9 +116,21 @@ class Recorder(TorchFunctionMode):
         value = self._values.get(id(tensor))
         return None if value is None or (name and value.name == name) else value
 
-    def described(self, structure: object) -> object:
-        """A structure with values in place of its tensors."""
-        return tree_map_only(torch.Tensor, self._value, structure)
+    def described(self, results: object) -> object:
+        """What the model returns, with values in place of its tensors."""
+        found = tree_map_only(torch.Tensor, self._value, results)
+        self._refuse_lost_gradients(found, "where the model returns it")
+        return found
+
+    def _refuse_lost_gradients(self, given: object, where: str) -> None:
+        """Refuse tensors that ask for gradients, which no rank would give to the model's own."""
+        for one in tree_flatten(given)[0]:
+            if isinstance(one, Value) and one.constant is not None and one.constant.requires_grad:
+                name = self._held.get(id(one.constant), f"a tensor of shape {list(one.shape)}")
+                raise NotImplementedError(
+                    f"{name} asks for gradients and is no parameter of the model, {where}; make it a "
+                    "torch.nn.Parameter of a module of the model, or use what detach() gives"
+                )
 
     def __torch_function__(
         self, func: Function, types: object, args: Arguments = (), kwargs: dict[str, object] | None = None
@@ -193,6 +214,8 @@ class Recorder(TorchFunctionMode):
         parameters = {name: self._value(one) for name, one in own.items()}
         changed = {kind: dtype for kind, dtype in unseen.autocast().items() if self._autocast[kind] != dtype}
         records, checkpoint = torch.is_grad_enabled(), self._current_checkpoint()
+        if records and any(one.is_differentiable for one in tree_flatten(after)[0] if isinstance(one, Value)):
+            self._refuse_lost_gradients((given, parameters), f"at {_line()}")
         node = Node(target, key, *given, after, path, _line(), records, checkpoint, changed, written, parameters)
         self.recording.nodes.append(node)
 
@@ -229,9 +252,10 @@ class Recorder(TorchFunctionMode):
     @contextlib.contextmanager
     def around_modules(self) -> Iterator[None]:
         """Let layers and functions with a derivative of their own be written down as a whole."""
-        call = torch.nn.Module.__call__
+        call, call_script = torch.nn.Module.__call__, torch.jit.ScriptFunction.__call__
 
         def recorded(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
+            unseen.refuse_scripted(module, f"a module called at {_line()}")
             self._path.append(self._paths.get(id(module), self._path[-1] if self._path else ""))
             try:
                 if not self._within and (key := self._key_of_layer(module)):
@@ -250,13 +274,21 @@ class Recorder(TorchFunctionMode):
                 return self._reentrant(run, given)
             return self._call(own, function.__name__, function.apply, args, kwargs)
 
+        def unscripted(function: torch.jit.ScriptFunction, *args: object, **kwargs: object) -> object:
+            original = getattr(function, "_torchdynamo_inline", None)  # which torch.compile calls as well
+            if self._within or original is None:
+                return call_script(function, *args, **kwargs)
+            return original(*args, **kwargs)
+
         torch.nn.Module.__call__ = recorded
+        torch.jit.ScriptFunction.__call__ = unscripted
         # Where Function.apply ends, so that functions are seen which the model has kept as `Function.apply`.
         _SingleLevelFunction.apply = classmethod(applied)
         try:
             yield
         finally:
             torch.nn.Module.__call__ = call
+            torch.jit.ScriptFunction.__call__ = call_script
             del _SingleLevelFunction.apply
 
     def _reentrant(self, run: Function, args: Sequence[object]) -> object:

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 from distdl.collective.comparison import gather_or_raise
 from distdl.collective.construction import PartitionLike, constructor, grid_of
 from distdl.collective.grid import Grid
+from distdl.models import unseen
 from distdl.models.layer import twin_of
 from distdl.models.listing import listing
 from distdl.models.placement import Blocks
@@ -113,6 +114,8 @@ class DistributedModel(Local):
             raise ValueError(f"distribute: fallback={self.fallback!r}; it must be one of {list(_FALLBACKS)}")
         if not isinstance(self.as_sequential, bool):
             raise TypeError(f"distribute: as_sequential={self.as_sequential!r}; it has to be a bool")
+        if isinstance(self.module, torch.nn.Module):
+            unseen.refuse_model(self.module)
         super().check_options()
         self._asked = self._grids_of_plan()
         self._skeleton = Skeleton(self.__dict__["_given"], self.P_x.device)

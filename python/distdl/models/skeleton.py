@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -16,9 +16,6 @@ from distdl.models.capture import Recorder
 from distdl.models.recording import Node, Recording, Value
 from distdl.models.table import calling
 from distdl.nn.compiled.dispatched import autograd_again
-
-_OF_TORCH = frozenset(vars(torch.nn.Module()))
-"""The attributes of every module."""
 
 
 class Skeleton:
@@ -127,11 +124,12 @@ class Skeleton:
         args, kwargs = tree_unflatten(
             [next(rest) if isinstance(one, torch.Tensor) else one for one in leaves], structure
         )
-        recorder = Recorder(self.model, fakes, self._names, key_of_layer)
+        plain = {id(one): f"{path}.{name}".removeprefix(".") for (path, name), one in unseen.held_by(self.model)}
+        recorder = Recorder(self.model, fakes, self._names, key_of_layer, plain)
         # Layers are set up without functions that look at calls, as this recorder does.
         with (
             torch._C._EnableTorchFunction(), torch.inference_mode(False), autograd_again(), torch.enable_grad(),
-            self._mode, recorder.around_modules(),
+            torch.compiler.set_stance("force_eager"), self._mode, recorder.around_modules(),
         ):  # fmt: skip
             with recorder:
                 results = self.model(*args, **kwargs)
@@ -141,19 +139,11 @@ class Skeleton:
 
     def _numbers(self) -> dict[tuple[str, str], object]:
         """The numbers and texts that modules hold, also in lists and dicts."""
-        return {key: value for key, value in self._held() if isinstance(value, int | float | str)}
+        return {key: value for key, value in unseen.held_by(self.model) if isinstance(value, int | float | str)}
 
     def _tensors(self) -> set[int]:
         """The tensors that modules hold and that are neither parameters nor buffers, by id."""
-        return {id(value) for _, value in self._held() if isinstance(value, torch.Tensor)}
-
-    def _held(self) -> Iterator[tuple[tuple[str, str], object]]:
-        """What modules hold, with the path of the module and the name of the attribute."""
-        for path, module in self.model.named_modules():
-            for name, value in vars(module).items():
-                if name not in _OF_TORCH:
-                    for i, one in enumerate(tree_flatten(value)[0]):
-                        yield (path, f"{name}[{i}]" if isinstance(value, list | tuple | dict) else name), one
+        return {id(value) for _, value in unseen.held_by(self.model) if isinstance(value, torch.Tensor)}
 
     def _written(self, recorder: Recorder) -> dict[str, Value]:
         """The values of parameters and buffers that are others than before."""

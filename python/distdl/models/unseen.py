@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_flatten
 
+_OF_TORCH = frozenset(vars(torch.nn.Module()))
+"""The attributes of every module."""
 _HOOKS = {"register_hook", "register_post_accumulate_grad_hook"}
 _ASSIGNED = {"data", "grad"}
 
@@ -47,6 +50,40 @@ def refuse_call(
         reason = f"{key} writes into a tensor of the model that is neither parameter nor buffer; use register_buffer()"
     if reason:
         raise NotImplementedError(f"{reason}, at {line()}")
+
+
+def refuse_model(model: torch.nn.Module) -> None:
+    """Refuse a model that cannot be copied, or be recorded in any call.
+
+    Raises:
+        NotImplementedError: that names the module or the attribute.
+    """
+    for path, module in model.named_modules():
+        refuse_scripted(module, path)
+    for (path, name), one in held_by(model):
+        if isinstance(one, torch.Tensor) and one.grad_fn is not None:
+            raise NotImplementedError(
+                f"distribute: {name} of {path or 'the model'} is computed from what requires gradients, and is not "
+                "computed again in a call; compute it in forward(), or keep what detach() gives"
+            )
+
+
+def refuse_scripted(module: torch.nn.Module, path: str) -> None:
+    """Refuse a module that torch has compiled to a program of its own."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise NotImplementedError(
+            f"distribute: {path or 'the model'} is a module that torch.jit has scripted or traced, which does not show "
+            "what it computes; distribute the model with the module from which it was made"
+        )
+
+
+def held_by(model: torch.nn.Module) -> Iterator[tuple[tuple[str, str], object]]:
+    """What modules hold beside parameters, buffers and modules, with the module's path and the attribute's name."""
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if name not in _OF_TORCH:
+                for i, one in enumerate(tree_flatten(value)[0]):
+                    yield (path, f"{name}[{i}]" if isinstance(value, list | tuple | dict) else name), one
 
 
 def _written(key: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:

@@ -22,6 +22,7 @@ class Model(torch.nn.Module):
         self.layer, self.weight = torch.nn.Linear(3, 3), torch.nn.Parameter(torch.ones(3))
         self.register_buffer("mean", torch.ones(3))
         self.plain, self.function = torch.ones(3), function
+        self.trained = {"scales": [torch.ones(3, requires_grad=True)]}
 
     def forward(self, x):
         return self.function(self, self.layer(x) * self.weight)
@@ -55,6 +56,14 @@ def buffer_written(model, y):
 def plain_written(model, y):
     model.plain.add_(1.0)
     return y * model.plain
+
+
+def trained_plain(model, y):
+    return y + model.trained["scales"][0].exp()
+
+
+def trained_returned(model, y):
+    return y, model.trained["scales"][0]
 
 
 def several_written(model, y):
@@ -98,6 +107,8 @@ def derived(model, y):
         (weight_written, "writes into weight"),
         (buffer_written, "writes into mean"),
         (plain_written, "neither parameter nor buffer"),
+        (trained_plain, r"trained\[0\] asks for gradients.*torch.nn.Parameter"),
+        (trained_returned, r"trained\[0\] asks for gradients.*returns it"),
         (several_written, "_foreach_mul_ writes"),
         (written_unseen, "cannot be recorded"),
         (kept_otherwise, "saved_tensors_hooks"),
@@ -111,6 +122,62 @@ def test_what_a_recording_would_not_show_is_refused(function, words):
     ours = distdl.distribute(Model(function), grid(P_world, [P_world.size, 1]))
     x = torch.ones(1, 3, requires_grad=True)
     raises_everywhere(NotImplementedError, words, lambda: ours(x), seconds=20.0)
+
+
+def trained_detached(model, y):
+    with torch.no_grad():
+        scale = model.trained["scales"][0].exp()
+    return y * scale + model.trained["scales"][0].detach()
+
+
+def test_plain_tensors_may_ask_for_gradients_that_nobody_takes():
+    assert_equal_models(Model(trained_detached).double(), (4, 3), [P_world.size, 1])
+
+
+def test_attributes_computed_from_parameters_are_refused():
+    model = Model(plain_written)
+    model.layer.scale = 2 * model.weight
+    P_x = grid(P_world, [P_world.size, 1])
+    raises_everywhere(NotImplementedError, "scale of layer is computed from", lambda: distdl.distribute(model, P_x))
+
+
+class Gated(torch.nn.Module):
+    """To be scripted or compiled."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        return x * self.layer(x).sigmoid()
+
+
+def doubled(x):
+    return x * 2.0
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated")
+def test_scripted_modules_are_refused_by_name():
+    P_x = grid(P_world, [P_world.size, 1])
+    for made in (torch.jit.script(Gated()), torch.jit.trace(Gated(), torch.ones(1, 3))):
+        model = torch.nn.Sequential(torch.nn.Linear(3, 3), made)
+        words = r"1 is a module that torch\.jit has scripted or traced"
+        raises_everywhere(NotImplementedError, words, lambda model=model: distdl.distribute(model, P_x))
+        ours = distdl.distribute(Model(lambda model, y, made=made: made(y)), P_x)  # it is no module of the model
+        raises_everywhere(
+            NotImplementedError, r"torch\.jit has", lambda ours=ours: ours(torch.ones(1, 3)), seconds=20.0
+        )
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated")
+def test_scripted_functions_and_compiled_modules_compute_as_written():
+    torch.manual_seed(0)
+    scripted = torch.jit.script(doubled)
+    model = Model(lambda model, y: scripted(y) + 1.0).double()
+    assert_equal_models(model, (4, 3), [P_world.size, 1])
+    assert_equal_models(
+        torch.nn.Sequential(torch.compile(Gated(), backend="eager")).double(), (4, 3), [P_world.size, 1]
+    )
 
 
 def hooked_layer():
