@@ -74,11 +74,16 @@ class Skeleton:
         """
         before = [(module, dict(vars(module)), dict(vars(module)["_buffers"])) for module in self.model.modules()]
         numbers, tensors, drawn = self._numbers(), self._tensors(), unseen.drawn_outside_of_torch()
+        generator = torch.get_rng_state()
         try:
             recording = self._recorded(call, inputs, key_of_layer)
             if unseen.drawn_outside_of_torch() != drawn:
                 raise NotImplementedError(
                     "the model draws random numbers of Python or NumPy, and a call is recorded once; draw them by torch"
+                )
+            if not torch.equal(torch.get_rng_state(), generator):
+                raise NotImplementedError(
+                    "the model seeds torch's random numbers, and a call is recorded once; seed them before the call"
                 )
             noted = self._numbers()
             # Such as the size or the features of the last image, which does no harm unless the next call looks at it.

@@ -94,6 +94,11 @@ def drawn_by_python(model, y):
     return y if random.random() < 0.5 else 2 * y
 
 
+def seeded(model, y):
+    torch.manual_seed(0)
+    return y + torch.rand_like(y)
+
+
 def derived(model, y):
     return torch.autograd.grad(y.sin().sum(), y, create_graph=True)[0]
 
@@ -114,6 +119,7 @@ def derived(model, y):
         (kept_otherwise, "saved_tensors_hooks"),
         (inferred, "inference_mode"),
         (drawn_by_python, "Python or NumPy"),
+        (seeded, "seeds torch's random numbers"),
         (derived, "derivatives within"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
