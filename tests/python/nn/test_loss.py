@@ -388,6 +388,23 @@ def test_linear_cross_entropy_over_split_features_and_classes(P_world, out_featu
         assert job.rank or torch.allclose(gradients[name], parameter.grad, rtol=1e-12, atol=1e-14), name
 
 
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("called", [False, True])
+def test_classes_of_linear_cross_entropy_that_do_not_exist(P_world, called):
+    """Where the workers of the features have no targets, those of the logits look at them."""
+    P_x, P_y = grid(P_world, [1, 1]), P_world.create_partition_inclusive([job.size - 1])
+    P_y = P_y.create_cartesian_topology_partition([1, 1])
+    layer = dnn.DistributedLinearCrossEntropyLoss(P_x, 3, 5, P_y=P_y, P_W=P_y)
+    x = torch.ones(2, 3) if P_x.active else distdl.zero_volume_tensor(dtype=torch.float32)
+    right, wrong = (
+        torch.tensor(one) if P_y.active else distdl.zero_volume_tensor(dtype=torch.int64) for one in ([0, 4], [0, 5])
+    )
+    for _ in range(2 * called):
+        layer(x, right)
+    raises_everywhere(ValueError, "worker 0 of P_y has classes from 0 to 5; the logits are", lambda: layer(x, wrong))
+    assert layer(x, right).isfinite()
+
+
 def test_ctc_of_sequences_and_of_targets_put_together(P_world):
     """Lengths may be lists; each worker has the targets of its part of the batch."""
     n = job.size + 1

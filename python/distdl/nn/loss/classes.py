@@ -47,10 +47,13 @@ class _ClassLoss(PartialSums):
 
     def problem_of(self, *tensors: torch.Tensor) -> str:
         """Check class indices in each call: an index out of range would raise on this worker alone."""
-        target = tensors[1]
+        return self.problem_of_classes(tensors[1], sum(self._sizes))
+
+    def problem_of_classes(self, target: torch.Tensor, classes: int) -> str:
+        """The error in a target for logits of so many classes, or ""."""
         if target.dtype not in (torch.int64, torch.uint8) or not target.numel():
             return ""
-        kept, classes = self.kept(target), sum(self._sizes)
+        kept = self.kept(target)
         if not kept.numel() or (kept.min() >= 0 and kept.max() < classes):
             return ""
         return f"has classes from {kept.min()} to {kept.max()}; the logits are of {classes} classes"

@@ -10,7 +10,7 @@ import torch
 
 from distdl.collective.construction import PartitionLike
 from distdl.collective.grid import Grid
-from distdl.nn.layer import Layer
+from distdl.nn.checked import CheckedLayer
 from distdl.nn.linear import DistributedLinear
 from distdl.nn.loss.cross_entropy import DistributedCrossEntropyLoss
 from distdl.nn.options import integer, number
@@ -19,7 +19,7 @@ from distdl.partition import Partition
 __all__ = ["DistributedLinearCrossEntropyLoss"]
 
 
-class DistributedLinearCrossEntropyLoss(Layer):
+class DistributedLinearCrossEntropyLoss(CheckedLayer):
     """The cross entropy of linearly transformed features: ``torch.nn.LinearCrossEntropyLoss`` in blocks.
 
     It is :class:`DistributedLinear`, whose parameters are those of ``linear``, and
@@ -52,6 +52,7 @@ class DistributedLinearCrossEntropyLoss(Layer):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.LinearCrossEntropyLoss.html.
     """
 
+    error = ValueError
     tensors: ClassVar[tuple[str, ...]] = ("input", "target")
     P_y: Partition | None
     P_W: Partition | None
@@ -117,6 +118,7 @@ class DistributedLinearCrossEntropyLoss(Layer):
         logits = grid.reshaped((*grid.shape, *(1,) * len(self.out_features))) if grid.known else grid
         ignored = -100 if self.ignore_index is None else self.ignore_index
         loss = DistributedCrossEntropyLoss(logits, given["weight"], ignored, self.reduction, self.label_smoothing)
+        loss.is_checked_around = True
         self.register_buffer("weight", loss.weight)
         self.__dict__["_loss"] = loss  # no submodule: in the state the weight is this layer's
 
@@ -129,6 +131,15 @@ class DistributedLinearCrossEntropyLoss(Layer):
     def agreeing(self) -> list[Grid]:
         """All ranks that hold the loss: each of them receives the number."""
         return [self.grid.constructing_ranks(), *super().agreeing()]
+
+    def holders(self) -> tuple[str, Grid]:
+        """Those of the targets."""
+        return "P_x" if self.P_y is None else "P_y", self._logits
+
+    def problem_here(self, inputs: Sequence[object]) -> str:
+        """The error in the class indices of this rank."""
+        target = inputs[1] if len(inputs) > 1 else None
+        return self._loss.problem_of_classes(target, self.num_classes) if isinstance(target, torch.Tensor) else ""
 
     def _declared_parameters(self) -> list[torch.Tensor]:
         return self.linear._declared_parameters()
