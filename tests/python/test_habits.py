@@ -1,13 +1,17 @@
 """distdl.check finds what gives other numbers on blocks than in one process."""
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.utils import parametrizations
 
 import distdl
 import distdl.nn as dnn
+from distdl.called import _PARAMETRIZATIONS, _RESHAPING
+from distdl.habits import _OPTIMIZERS
 from support.blocks import grid
 from support.ranks import job, raises_everywhere, together
 
@@ -25,10 +29,11 @@ class Ends(torch.nn.Module):
     def initialize(self, layer):
         if isinstance(layer, torch.nn.Conv1d):
             torch.nn.init.xavier_normal_(layer.weight)
+            torch.nn.utils.weight_norm(layer)
 
     def forward(self, x, target):
         y = F.dropout(self.conv(x)).flatten(1)
-        return F.mse_loss(y, target)
+        return F.mse_loss(y.view(-1).reshape(2, -1), target)
 
 
 def a_step(model):
@@ -73,16 +78,27 @@ def test_modules_of_torch(P_world, module, instead):
 def test_code(P_world):
     """Of the model's classes, and of the module that calls check."""
     findings = distdl.check(Ends(conv(P_world)))
-    where = {(one.where, one.what.split()[0]) for one in findings}
+    instead = {(one.where, one.what.split()[0]): one.instead for one in findings}
     expected = {
-        ("Ends.initialize", "isinstance(layer,"),
-        ("Ends.initialize", "torch.nn.init.xavier_normal_"),
-        ("Ends.forward", "dropout"),
-        ("Ends.forward", "flatten"),
-        ("Ends.forward", "mse_loss"),
-        ("a_step", "clip_grad_norm_"),
+        ("Ends.initialize", "isinstance(layer,"): "distdl.nn.DistributedConv1d",
+        ("Ends.initialize", "torch.nn.init.xavier_normal_"): "distdl.nn.init.xavier_normal_",
+        ("Ends.initialize", "weight_norm"): "on layers of torch alone",
+        ("Ends.forward", "dropout"): "the layer of distdl.nn",
+        ("Ends.forward", "flatten"): "DistributedFlatten",
+        ("Ends.forward", "view"): "DistributedFlatten",
+        ("Ends.forward", "reshape"): "DistributedFlatten",
+        ("Ends.forward", "mse_loss"): "a loss of distdl.nn",
+        ("a_step", "clip_grad_norm_"): "distdl.clip_grad_norm_",
     }
-    assert expected <= where
+    assert all(use in instead.get(where, "") for where, use in expected.items()), instead
+
+
+def test_the_page_has_all_habits():
+    """The functions and classes that check knows are on the page for readers, with what to use instead."""
+    page = (Path(__file__).parents[2] / "docs" / "habits.rst").read_text()
+    names = [*_OPTIMIZERS, *(one.__name__ for one in _PARAMETRIZATIONS), *_RESHAPING, "mse_loss", "clip_grad_norm_"]
+    names += ["BatchNorm2d", "nn.init", "isinstance", "seeds", "The whole tensor on every rank", "autograd.grad"]
+    assert [name for name in names if name not in page] == []
 
 
 def test_values_and_ranks(P_world):
@@ -101,17 +117,43 @@ def test_values_and_ranks(P_world):
     assert [one.where for one in found(layer, optimizer)] == ["torch.optim.LBFGS"]
 
 
-@pytest.mark.parametrize("name", ["spectral_norm", "orthogonal", "weight_norm"])
-def test_parametrizations_of_blocks_are_refused(P_world, name):
+OF_WHOLE = {
+    "spectral_norm": parametrizations.spectral_norm,
+    "orthogonal": parametrizations.orthogonal,
+    "weight_norm": parametrizations.weight_norm,
+    "the older spectral_norm": torch.nn.utils.spectral_norm,
+    "the older weight_norm": torch.nn.utils.weight_norm,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("parametrize", OF_WHOLE.values(), ids=OF_WHOLE)
+def test_parametrizations_of_blocks_are_refused(P_world, parametrize):
     """On all ranks, in the first call; those that treat each number by itself work."""
     layer = dnn.DistributedLinear(grid(P_world, [1, 1]), grid(P_world, [1, 2]), grid(P_world, [2, 1]), 3, 4)
     plain = copy.deepcopy(layer)
-    getattr(torch.nn.utils.parametrizations, name)(layer)
+    parametrize(layer)
     x = torch.ones(2, 3) if job.rank == 0 else torch.empty(0)
     raises_everywhere(ValueError, "computes weight from the whole of it", lambda: layer(x))
     assert [one.where for one in found(torch.nn.Sequential(layer))] == ["0"]
     torch.nn.utils.parametrize.register_parametrization(plain, "weight", torch.nn.Softplus())
     assert plain(x).shape[-1] == 2
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("parametrize", OF_WHOLE.values(), ids=OF_WHOLE)
+def test_parametrizations_within_layers_are_refused(P_world, parametrize):
+    """Of a part of a layer, and of a layer of a stack, which the stack calls."""
+    P_x, x = grid(P_world, [2, 1, 1]), torch.ones(1, 3, 4)
+    one = torch.nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True)
+    with distdl.parameter_layout("sharded"):  # torch computes no norm of a block without elements
+        layer = dnn.DistributedTransformerEncoderLayer.from_sequential(one, P_x)
+        stack = torch.nn.TransformerEncoder(one, 2, enable_nested_tensor=False)
+        stack = dnn.DistributedTransformerEncoder.from_sequential(stack, P_x)
+    for whole, part, name in ((layer, layer, "linear1"), (stack, stack.layers[1], "layers.1.linear1")):
+        parametrize(part.linear1)
+        raises_everywhere(ValueError, f"computes {name}.weight from the whole", lambda whole=whole: whole(x))
+        assert [one.where for one in found(torch.nn.Sequential(whole))] == ["0"]
 
 
 def test_no_model():

@@ -47,7 +47,7 @@ def in_modules(model: torch.nn.Module) -> Iterator[Finding]:
         if isinstance(one, Module):
             found = _workers_of(one)
             shape = shape if found is None else found[1]
-            for problem in problem_of_parametrizations(one):
+            for problem in () if name.startswith(inside) and name else problem_of_parametrizations(one):
                 yield Finding(name, problem, "parametrize the weight of the whole, on one process, and load it")
         elif shape is not None and not name.startswith(inside) and not _contains(one):
             if math.prod(shape) > 1:

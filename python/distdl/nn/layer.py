@@ -348,7 +348,7 @@ class Layer(FromSequential):
             ]
             for more in (self._changed_options(), self._dtypes_of_buffers(), self.compared_each_call()):
                 own = f"{own}, {more}" if own and more else own or more
-            if self._modules and (problem := next(problem_of_parametrizations(self), "")):
+            if (self._modules or self._forward_pre_hooks) and (problem := next(problem_of_parametrizations(self), "")):
                 raise ValueError(problem)
             parameters, is_random = self._agreed_parameters(), self.is_random()
             if _is_transformed() is not None and _meets_transform(parameters, tensors):

@@ -5,27 +5,43 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
-from distdl.nn.module import Module
+from distdl.nn.declared import layouts_of
 
 _OF_WHOLE = ("_SpectralNorm", "_Orthogonal", "_WeightNorm")
+_HOOKS_OF_WHOLE = (SpectralNorm, WeightNorm)  # of torch.nn.utils, which are older than parametrizations
 
 
-def problem_of_parametrizations(module: Module) -> Iterator[str]:
-    """Why the parametrizations of a layer give other weights than those of its sequential twin, one by one.
+def problem_of_parametrizations(module: torch.nn.Module) -> Iterator[str]:
+    """Why parametrizations of a layer, and of what is in it, give other weights than those of its twin, one by one.
 
     A parametrization that treats each number by itself works on blocks as it is.
     """
-    lists = module.named_children()
-    found = next((one for name, one in lists if name == "parametrizations"), None)
-    for name, several in found.named_children() if found is not None else ():
-        layout = module.layouts.get(name)
-        if layout is None or (layout.grid.known and layout.grid.constructing_ranks().size == 1):
-            continue
+    if not any(one._forward_pre_hooks or "parametrizations" in one._modules for one in module.modules()):
+        return
+    layouts = layouts_of(module)
+    for prefix, one in module.named_modules():
+        for name, kind in _computed_from_whole(one):
+            full = f"{prefix}.{name}" if prefix else name
+            layout = layouts.get(full)
+            if layout is None or (layout.grid.known and layout.grid.constructing_ranks().size == 1):
+                continue
+            yield (
+                f"{kind} computes {full} from the whole of it; here it would compute each block from itself, and there "
+                f"are {layout.grid.constructing_ranks().size} ranks"
+            )
+
+
+def _computed_from_whole(module: torch.nn.Module) -> Iterator[tuple[str, str]]:
+    """The weights of one module that are computed from whole ones, and by what."""
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, _HOOKS_OF_WHOLE):
+            yield hook.name, type(hook).__name__
+    parametrizations = module._modules.get("parametrizations")
+    for name, several in parametrizations.named_children() if parametrizations is not None else ():
         for one in several.children():
             kind = type(one).__name__
             if kind in _OF_WHOLE and type(one).__module__.startswith(torch.__name__):
-                yield (
-                    f"{kind.removeprefix('_')} computes {name} from the whole of it; here it would compute each block "
-                    f"from itself, and there are {layout.grid.constructing_ranks().size} ranks"
-                )
+                yield name, kind.removeprefix("_")

@@ -72,7 +72,7 @@ def test_who_makes_another_call_or_none(program, message):
 def test_the_end_is_told_to_whomever_waits(waiting, mistake):
     """Rank 1 is at its end, also after an exception that nobody else could know of; others wait on any communicator."""
     program = f"""
-import torch, distdl
+import sys, torch, distdl
 P = distdl.Partition()
 layers = [distdl.nn.AllSumReduce(one, [0]) for one in (P, P.create_partition_inclusive([0, 1]))]
 x = torch.ones(3)
@@ -81,7 +81,7 @@ if P.rank == 1:
     {mistake or "pass"}
 elif P.rank in {waiting}:
     try: layers[{int(waiting == (0,))}](x)
-    except RuntimeError as error: print("raised:", error)
+    except RuntimeError as error: sys.stdout.write(f"raised: {{error}}\\n")  # a line at once, whole between others
 """
     status, said = ends(program, ranks=3, DISTDL_WATCHDOG="0")
     assert status == 0, said
