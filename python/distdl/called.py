@@ -20,8 +20,8 @@ _LOSSES = [one for name, one in vars(F).items() if name.endswith(_LOSS_NAMES)]
 _LOSSES += [F.kl_div]
 _ACROSS = [F.batch_norm, F.instance_norm, F.group_norm, F.local_response_norm, F.dropout, F.alpha_dropout]
 _INITIALIZERS = [one for name, one in vars(torch.nn.init).items() if name.endswith("_") and inspect.isfunction(one)]
-_PARAMETRIZATIONS = [parametrizations.spectral_norm, parametrizations.orthogonal, parametrizations.weight_norm]
-_PARAMETRIZATIONS += [torch.nn.utils.spectral_norm, torch.nn.utils.weight_norm]
+_PARAMETRIZATIONS: list[Callable[..., object]] = [torch.nn.utils.spectral_norm, torch.nn.utils.weight_norm]
+_PARAMETRIZATIONS += [parametrizations.spectral_norm, parametrizations.orthogonal, parametrizations.weight_norm]
 
 Text = tuple[str, str]  # what goes wrong, and what to use instead
 
