@@ -17,6 +17,7 @@ from distdl.collective.comparison import misfit
 from distdl.collective.construction import PartitionLike, grid_of
 from distdl.collective.grid import Grid
 from distdl.nn.copies import CopyNumber
+from distdl.nn.tie import unseen_by_hooks
 from distdl.parameters.initial import Initializer, fill
 from distdl.parameters.layout import Layout, current_kind
 from distdl.structure import TensorStructure
@@ -168,7 +169,7 @@ class Module(torch.nn.Module):
         try:
             # What is made here serves later calls, which may be differentiated, and is made without torch.device() as
             # a context: on one rank, this rank would raise alone.
-            with torch.inference_mode(False), torch._C.DisableTorchFunction():
+            with torch.inference_mode(False), torch._C.DisableTorchFunction(), unseen_by_hooks():
                 self._distdl_module_setup(input)
         except Exception:
             if self._distdl_agreement is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Iterable
@@ -86,6 +87,16 @@ def ask_for_gradients(results: object) -> None:
     for one in results if isinstance(results, tuple) else (results,):
         if isinstance(one, torch.Tensor) and not one.requires_grad and (one.is_floating_point() or one.is_complex()):
             one.requires_grad_(True)
+
+
+def unseen_by_hooks() -> contextlib.AbstractContextManager[object]:
+    """A context in which hooks from around do not see the tensors that autograd saves.
+
+    Non-reentrant activation checkpointing counts what a call saves. A set-up happens in the first call alone.
+    """
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+        return contextlib.nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved)
 
 
 def recomputed(result: object) -> object:

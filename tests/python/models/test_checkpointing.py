@@ -1,10 +1,12 @@
 """Activation checkpoints within a model, functions with derivatives of their own, and compiled models."""
 
+import functools
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import distdl
 from distdl.models import rule
@@ -53,6 +55,35 @@ class Checkpointed(torch.nn.Module):
 
     def block(self, x):
         return self.function(self.norm(self.second(x)))
+
+
+def kept(ctx, function, *args, **kwargs):
+    """A policy: keep what convolutions give."""
+    return CheckpointPolicy.PREFER_RECOMPUTE if "conv" not in str(function) else CheckpointPolicy.MUST_SAVE
+
+
+SELECTIVE = functools.partial(create_selective_checkpoint_contexts, kept)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"use_reentrant": True}, {"use_reentrant": False}, {"use_reentrant": False, "context_fn": SELECTIVE}],
+    ids=["reentrant", "not reentrant", "selective"],
+)
+def test_a_first_call_within_a_checkpoint(options):
+    """It records and plans, which the call that is computed again does not."""
+    P_x = grid(P_world, [1, 1, job.size, 1])
+    model = Residual().double().eval()
+    x = distdl.scatter(noise((3, 2, 8, 8)), P_x)
+    found = []
+    for within in (True, False):
+        ours, block = distdl.distribute(model, P_x), x.clone().requires_grad_()
+        y = checkpoint(ours, block, **options) if within else ours(block)
+        y.square().sum().backward()
+        found.append((y.detach(), block.grad, distdl.sequential_gradients(ours)))
+    (y, slope, gradients), (expected, wanted, of_parameters) = found
+    assert all(together(torch.equal(y, expected) and torch.equal(slope, wanted)))
+    assert all(together(all(torch.equal(gradients[name], one) for name, one in of_parameters.items())))
 
 
 @pytest.fixture
