@@ -6,6 +6,7 @@ import torch
 
 import distdl
 from support.blocks import block_of, grid
+from support.ranks import raises_everywhere
 
 pytestmark = pytest.mark.ranks(1, 2)
 
@@ -29,3 +30,16 @@ def test_booleans_are_refused(P_world, options):
     P_x = grid(P_world, [P_world.size, 1])
     with pytest.raises(TypeError, match="not bool"):
         distdl.fft.fft(torch.ones(2, 3), P_x, **options)
+
+
+@pytest.mark.parametrize("size", [2**40, 2**62])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_sizes_that_no_worker_has_the_memory_for(P_world, size, dim):
+    """Refused at once on all ranks, as torch refuses them, though one worker alone would have the long dimension."""
+    P_x, x = grid(P_world, [P_world.size, 1]), torch.ones(2, 3)
+    with pytest.raises(RuntimeError):
+        torch.fft.fft(x, size, dim)
+    raises_everywhere(
+        RuntimeError, "fft: a block of the result has the shape", lambda: distdl.fft.fft(x, P_x, size, dim)
+    )
+    assert torch.equal(distdl.fft.ifft(distdl.fft.fft(x, P_x, dim=dim), P_x, dim=dim).real, x)

@@ -101,6 +101,14 @@ def plan(task: Task, shape: Shape, result: Shape | None, same_workers: bool = Tr
     return _with_neighbors(task, cheapest(shape, frozenset(task.dims), True).stages)
 
 
+def largest_blocks(task: Task, stages: Sequence[Stage]) -> Iterator[Shape]:
+    """The largest block of a worker behind each stage."""
+    left = frozenset(task.dims)
+    for stage in stages:
+        left -= set(stage.dims)
+        yield tuple(-(-n // p) for n, p in zip(task.extents(left), stage.shape, strict=True))
+
+
 def _with_neighbors(task: Task, stages: Sequence[Stage]) -> list[Stage]:
     """The same stages, of which each later one also transforms the dimensions behind its own if it can.
 

@@ -9,11 +9,12 @@ import torch
 from distdl.collective.construction import PartitionLike
 from distdl.collective.grid import Grid
 from distdl.nn.fourier.kinds import FUNCTIONS, Dims, Sizes, resolve
-from distdl.nn.fourier.pencils import Stage, Task, plan
+from distdl.nn.fourier.pencils import Stage, Task, largest_blocks, plan
 from distdl.nn.fourier.pipeline import Pipeline
 from distdl.nn.layer import Layer
 from distdl.nn.options import integer
 from distdl.nn.windows.blocks import as_of
+from distdl.nn.windows.memory import check_memory
 from distdl.partition import Partition
 
 __all__ = ["TRANSFORMS", "FourierTransform"]
@@ -93,6 +94,8 @@ class FourierTransform(Layer):
         same = target is None or target.ranks == self.grid.ranks
         stages = plan(task, self.grid.shape, None if target is None else target.shape, same)
         grids = [self.grid, *(self._grid_of(stage) for stage in stages[1:])]
+        for largest in largest_blocks(task, stages):
+            check_memory(name, self.everyone, largest, transform.complex_dtype)
         if target is not None:
             grids[-1] = target
         else:
