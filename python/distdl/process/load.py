@@ -75,8 +75,8 @@ def _load_mpi() -> ModuleType:
     except (ImportError, RuntimeError) as error:
         raise ImportError(
             "distdl: mpi4py.MPI does not load. If no MPI library is found: load your cluster's MPI module, or name its "
-            "libmpi.so in the environment variable MPI4PY_LIBMPI, or run: pip install 'mpich==5.0.*'. mpi4py says: "
-            f"{error}"
+            "library in the environment variable MPI4PY_LIBMPI (that of the mpich wheel is lib/libmpi.so.12), or run: "
+            f"pip install 'mpich==5.0.*'. mpi4py says: {error}"
         ) from error
 
 

@@ -42,7 +42,7 @@ def conv3d(
         not torch.compiler.is_compiling()  # compiled programs call torch's operators only
         and torch.backends.mkldnn.is_available()
         and torch.backends.mkldnn.enabled
-        and not torch.is_autocast_enabled("cpu")
+        and not torch.is_autocast_enabled(input.device.type)
         and all(t.dtype == torch.float32 and t.is_cpu and t.layout == torch.strided for t in tensors)
         and _takes_slow_kernel(shape, weight.shape, groups)
         and _multiplications(shape, weight.shape, stride, padding, dilation) >= ONEDNN_PAYS
