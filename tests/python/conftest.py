@@ -7,7 +7,8 @@ in which it can find something new:
 - in the jobs of 1 to 4 ranks, unless something else is said;
 - marked ``ranks(2, 4)``: in the jobs of 2 and of 4 ranks alone;
 - marked ``mpi(min_size=N)``: not in smaller jobs. The job of 20 ranks runs what needs more than 4, and nothing else;
-- marked ``drawn(N)``: of the cases of a table N, drawn and always the same, in each job. With ``--whole`` all of them;
+- marked ``drawn(N)``: of the cases of a table N, drawn and always the same, in each job, and those that the mark names
+  behind N. With ``--whole`` all of them;
 - marked ``shared``, which is for long tables: each case in one of these jobs, which is drawn and always the same. With
   ``--whole`` each case runs in all of them.
 
@@ -104,9 +105,10 @@ def drawn_cases(items):
     for table, cases in tables.items():
         mark = cases[0].get_closest_marker("drawn")
         names = [item.nodeid for item in cases]
-        chosen.update(
-            random.Random(f"{table} {job.size}").sample(names, min(mark.args[0], len(names))) if mark else names
-        )
+        if mark:
+            named = [f"{table}[{case}]" for case in mark.args[1:]]
+            names = named + random.Random(f"{table} {job.size}").sample(names, min(mark.args[0], len(names)))
+        chosen.update(names)
     return chosen
 
 

@@ -118,7 +118,6 @@ def test_gradients_on_some_ranks_only(P_world):
     raises_everywhere(RuntimeError, "gradients are asked for on some ranks", lambda: compiled(x), seconds=60)
 
 
-@pytest.mark.ranks(1)
 def test_export(P_world):
     model = Network(grid(P_world, [1, 1, job.size, 1])).eval()
     x = images(2, 2, 4, 6)

@@ -244,6 +244,19 @@ def test_class_indices_of_eight_bits(P_world, split):
         assert torch.allclose(value, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["CrossEntropyLoss", "NLLLoss"])
+@pytest.mark.parametrize("shape", [(4, 3, 4), (4, 3, 4, 2)], ids=str)
+def test_class_indices_of_eight_bits_of_positions(P_world, shape, kind):
+    """Which torch refuses of inputs in more than two dimensions."""
+    P_x, P_t = (grid(P_world, [job.size, *[1] * count]) for count in (len(shape) - 1, len(shape) - 2))
+    logits, target = torch.zeros(shape), torch.zeros(shape[0], *shape[2:], dtype=torch.uint8)
+    match = "expected scalar type Long but found Byte"
+    with pytest.raises(RuntimeError, match=match):
+        getattr(torch.nn, kind)()(logits, target)
+    layer = dnn.SEQUENTIAL[getattr(torch.nn, kind)](P_x)
+    raises_everywhere(RuntimeError, match, lambda: layer(block_of(logits, P_x), block_of(target, P_t)))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast_keeps_single_precision(P_world, dtype):
     P_x = grid(P_world, [job.size, 1])

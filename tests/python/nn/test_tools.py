@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+import distdl.nn as dnn
 from support.blocks import grid
 from support.families import EXAMPLES, splits, windows
 from support.ranks import job, together
@@ -29,6 +30,8 @@ pytestmark = [
     pytest.mark.ranks(1, 2),
 ]
 every_example = pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
+OF_SET_UP = ["ConstantPad2d", "Conv2d around", "Upsample"]  # they compute with tensors that their set-up makes
+assert {*OF_SET_UP} <= {*EXAMPLES}
 
 
 class Case:
@@ -138,13 +141,15 @@ def test_export(P_world, example):
 @pytest.mark.drawn(15)
 @every_example
 def test_func_is_refused(P_world, example):
-    """torch.func.grad of inputs and of parameters, and vmap: a TypeError on all ranks. A plain call works after it."""
+    """torch.func.grad of inputs and of parameters, jvp, vmap: a TypeError on all ranks. A plain call works after it."""
     case = Case(P_world, example)
     call = functools.partial(case.layer, **example.call)
     words = "transforms of torch.func"
     if case.inputs[0].is_floating_point():
         of_first = torch.func.grad(lambda x: sum(y.sum() for y in as_tuple(call(x, *case.inputs[1:]))))
         refused(TypeError, words, case, lambda: of_first(case.inputs[0]))
+        of_all = functools.partial(torch.func.jvp, lambda x: call(x, *case.inputs[1:]))
+        refused(TypeError, words, case, lambda: of_all((case.inputs[0],), (torch.ones_like(case.inputs[0]),)))
     if parameters := {name: p.detach() for name, p in case.layer.named_parameters()}:
         of_parameters = torch.func.grad(
             lambda them: sum(
@@ -232,7 +237,7 @@ CHECKPOINTS = {
 }
 
 
-@pytest.mark.drawn(40)
+@pytest.mark.drawn(40, *(f"{name}-some kept" for name in OF_SET_UP))
 @pytest.mark.parametrize("options", CHECKPOINTS.values(), ids=CHECKPOINTS)
 @every_example
 def test_checkpoint(P_world, example, options):
@@ -271,7 +276,7 @@ def test_views_that_are_kept(P_world, name):
         )
 
 
-@pytest.mark.drawn(15)
+@pytest.mark.drawn(15, *OF_SET_UP)
 @every_example
 def test_inference_then_training(P_world, example):
     case = Case(P_world, example)
@@ -382,3 +387,24 @@ def test_autocast(P_world, example, dtype):
     for whole, mine in zip(wholes, own, strict=True):
         has_gradient = mine.grad is not None and bool(mine.grad.any())
         assert any(together(has_gradient)) == (whole.grad is not None and bool(whole.grad.any()))
+
+
+SINGLE_OF_HALF = {
+    "reflect": (torch.nn.ReflectionPad2d((1, 2, 1, 0)), 4),
+    "replicate": (torch.nn.ReplicationPad2d((1, 2, 1, 0)), 4),
+    "MaxPool3d": (torch.nn.MaxPool3d(2, 1), 5),
+    "AvgPool3d": (torch.nn.AvgPool3d(2, 1), 5),
+    "LPPool3d": (torch.nn.LPPool3d(2, 2, 1), 5),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("twin", "dims"), SINGLE_OF_HALF.values(), ids=SINGLE_OF_HALF)
+def test_single_precision_of_half_under_autocast(P_world, twin, dims, dtype):
+    """Of these functions torch's autocast gives float32."""
+    P_x, x = grid(P_world, [1, 1, job.size, *[1] * (dims - 3)]), values([1, 2, *[4] * (dims - 2)], dtype)
+    layer = dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected, y = twin(x), layer(block(x, P_x, range(dims)))
+    assert y.dtype == expected.dtype == torch.float32
+    assert torch.allclose(torch.cat(together(y), 2), expected, rtol=1e-6, atol=0)

@@ -12,7 +12,7 @@ from support import jobs
 pytestmark = pytest.mark.ranks(1)  # the programs are jobs of their own
 
 BEGINNING = """
-import os, sys, torch
+import copy, os, sys, torch
 from mpi4py import MPI
 import distdl
 
@@ -80,9 +80,9 @@ SILENT = {
         """,
     "MPI.Finalize, and what is used afterwards": """
         y = layer(torch.ones(3))
-        same = distdl.Partition(MPI.COMM_WORLD)
+        same, model = distdl.Partition(MPI.COMM_WORLD), distdl.nn.DistributedPReLU(P)
         MPI.Finalize()
-        raise_after_the_end(MPI.COMM_WORLD, layer, P)
+        raise_after_the_end(MPI.COMM_WORLD, layer, P, model)
         assert P == same and hash(P) == hash(same) and "shape=[2]" in repr(P)
         distdl.set_watchdog(5)
         """,
@@ -91,8 +91,9 @@ SILENT = {
         P, same = distdl.Partition(comm), distdl.Partition(comm)
         layer = distdl.nn.AllSumReduce(P, [0])
         layer(torch.ones(3))
+        model = distdl.nn.DistributedPReLU(P)
         comm.Free()
-        raise_after_the_end(MPI.COMM_WORLD, layer, P, freed=True)
+        raise_after_the_end(MPI.COMM_WORLD, layer, P, model, freed=True)
         assert P == same and hash(P) == hash(same) and "shape=[2]" in repr(P)
         """,
     "os._exit": "layer(torch.ones(3)); MPI.COMM_WORLD.Barrier(); MPI.Finalize(); os._exit(0)",
@@ -110,13 +111,19 @@ def test_what_is_under_way_is_finished(program):
 
 
 AFTER_THE_END = """
-def raise_after_the_end(bare, layer, P, freed=False):
+def raise_after_the_end(bare, layer, P, model, freed=False):
     uses = [
         lambda: layer(torch.ones(3)), lambda: layer.start(torch.ones(3)), lambda: P.allgather_data(1),
         lambda: distdl.nn.Broadcast(P, P), lambda: distdl.nn.DistributedMSELoss(P), lambda: distdl.nn.DistributedPad(P),
         lambda: P.create_partition_union(P), lambda: P.create_partition_inclusive([0]),
         lambda: distdl.functional.broadcast(torch.ones(3), P, P), lambda: distdl.nn.Broadcast(P, bare),
-        lambda: distdl.nn.HaloExchange(P, [[1, 1]]),
+        lambda: distdl.nn.HaloExchange(P, [[1, 1]]), lambda: distdl.fft.fft(torch.ones(3), P),
+        lambda: distdl.sequential_state_dict(model), lambda: distdl.load_sequential(model, {}),
+        lambda: distdl.sequential_gradients(model), lambda: distdl.clip_grad_norm_(model, 1.0),
+        lambda: distdl.check(model), lambda: distdl.save("nowhere", model), lambda: distdl.load("nowhere", model),
+        lambda: distdl.scatter(torch.ones(4), P), lambda: distdl.gather(torch.ones(2), P),
+        lambda: distdl.distribute(torch.nn.ReLU(), P)(torch.ones(2)), lambda: model(torch.ones(1)),
+        lambda: copy.deepcopy(model)(torch.ones(1)),
     ]
     if not freed:
         uses += [lambda: distdl.Partition(bare), lambda: distdl.nn.DistributedMSELoss(bare)]
