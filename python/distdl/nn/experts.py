@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import _disable_current_modes
 
 from distdl import _core, operators
 from distdl.collective.comparison import compare
@@ -246,9 +247,12 @@ class DistributedMixtureOfExperts(Layer):
         return answers
 
     def _try_experts(self, like: torch.Tensor) -> None:
-        """Pass each of this worker's experts a token of zeros: some may receive tokens in later calls alone."""
+        """Pass each of this worker's experts a token of zeros: some may receive tokens in later calls alone.
+
+        Selective checkpointing does not see it, since the call that is computed again does not do it.
+        """
         generator = generator_state(like.device)
-        with torch.no_grad():
+        with torch.no_grad(), _disable_current_modes():
             for number in range(*self._blocks[self.grid.rank]):
                 self._answer(number, like.new_zeros(1, self.features))
         if self.grid.size > 1 and generator != generator_state(like.device):

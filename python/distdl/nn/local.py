@@ -9,6 +9,7 @@ from typing import Any, ClassVar, cast
 
 import torch
 from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_structure, tree_unflatten
 
 from distdl.collective.comparison import compare, misfit, shown
@@ -303,12 +304,14 @@ class Local(Layer):
         if not first:
             return self._apply_module(parameters, args, kwargs, {})
         error: Exception | None = None
-        buffers = {name: one.clone() for name, one in self.named_buffers()} if self.grid.size > 1 else {}
+        with _disable_current_modes():  # selective checkpointing sees what every call does
+            buffers = {name: one.clone() for name, one in self.named_buffers()} if self.grid.size > 1 else {}
         state = dict(buffers)
         try:
             result = self._apply_module(parameters, args, kwargs, state)
             self._check(result)
-            self._check_written({name: state[name] for name in buffers})
+            with _disable_current_modes():
+                self._check_written({name: state[name] for name in buffers})
         except Exception as raised:
             error = raised
         try:

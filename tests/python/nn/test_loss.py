@@ -143,6 +143,15 @@ def test_backward_counts_once_and_goes_through_ranks_outside(P_world):
     torch.testing.assert_close(gradient, twin.weight.grad, rtol=1e-13, atol=1e-15)
 
 
+@pytest.mark.parametrize("asks", [False, True])
+def test_gradients_on_ranks_outside(P_world, asks):
+    """They are asked for where they are by the workers, and nowhere else."""
+    P_x = grid(P_world, [1], [job.size - 1])
+    x = torch.ones(3, requires_grad=asks) if P_x.active else distdl.zero_volume_tensor()
+    loss = DistributedMSELoss(P_x)(x, torch.zeros(3) if P_x.active else distdl.zero_volume_tensor())
+    assert loss.requires_grad == asks
+
+
 def test_without_gradients(P_world):
     P_x = grid(P_world, [1])
     with torch.no_grad():

@@ -13,11 +13,15 @@ from distdl.nn.fourier.pencils import Stage, Task, largest_blocks, plan
 from distdl.nn.fourier.pipeline import Pipeline
 from distdl.nn.layer import Layer
 from distdl.nn.options import integer
+from distdl.nn.overwritten import unless_overwritten
 from distdl.nn.windows.blocks import as_of
 from distdl.nn.windows.memory import check_memory
 from distdl.partition import Partition
 
 __all__ = ["TRANSFORMS", "FourierTransform"]
+
+_SAVE_REAL_INPUT = ("fft", "ifft", "rfft", "rfft2", "rfftn", "ihfft")
+"""The functions of torch whose backward pass raises where their input, if it is real, was written in between."""
 
 
 class FourierTransform(Layer):
@@ -115,6 +119,8 @@ class FourierTransform(Layer):
         if self._pipeline is None:
             return input.clone()
         result = self._pipeline(input)
+        if self.function in _SAVE_REAL_INPUT and not input.is_complex():
+            unless_overwritten(type(self).__name__, input, result)
         return result if result.dtype == self._dtype else result.to(self._dtype)  # where no dimension is transformed
 
 

@@ -250,8 +250,9 @@ class Loss(CheckedLayer):
         if self.grid.active and self.grid.rank == 0:
             return loss
         loss = loss.detach() + zero_of(sums).to(self._dtype)  # which connects this rank with the backward pass
-        if not self.grid.active and torch.is_grad_enabled() and not loss.requires_grad:
-            loss.requires_grad_(True)  # so that backward() can be called here, as on the workers
+        knows = self.agreement is not None and self.agreement.active
+        if not knows and torch.is_grad_enabled() and not loss.requires_grad:
+            loss.requires_grad_(True)  # so that backward() can be called here, as perhaps on the workers
         return loss
 
 

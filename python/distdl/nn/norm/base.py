@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from distdl.nn.layer import Layer
 from distdl.nn.options import integer
+from distdl.nn.overwritten import unless_overwritten
 from distdl.nn.tie import tied
 from distdl.nn.windows.blocks import as_of
 
@@ -67,12 +68,15 @@ class Norm(Layer):
             sample(torch.zeros((), dtype=dtypes[0], device="cpu"))
 
     def as_result(self, y: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
-        """The result in the dtype that torch.nn gives for this input, under autocast too."""
+        """The result in the dtype that torch.nn gives for this input, under autocast too.
+
+        torch.nn's layers save their input, so that its backward pass raises where the input is written in between.
+        """
         kind = input.device.type
         if kind not in self._result_dtypes:
             with torch.no_grad():
                 self._result_dtypes[kind] = self._sample(input.new_zeros(())).dtype
-        return y.to(self._result_dtypes[kind])
+        return unless_overwritten(type(self).__name__, input, y.to(self._result_dtypes[kind]))
 
     def with_samples(
         self, function: Callable[..., torch.Tensor], x: torch.Tensor, names: Sequence[str], **options: object

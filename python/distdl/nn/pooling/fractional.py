@@ -93,7 +93,7 @@ class _DistributedFractionalMaxPool(WindowLayer):
             raise TypeError(f"{name}: _random_samples={samples!r}; it has to be a tensor")
         if samples is not None and not samples.is_meta and not bool(samples.isfinite().all()):
             raise ValueError(f"{name}: _random_samples={samples!r}; they have to be finite")
-        self.register_buffer("_random_samples", samples, persistent=False)
+        self.register_buffer("_random_samples", samples)
         self.kernel_size = per_dimension(name, self.kernel_size, self.dims, "kernel_size")
         if (self.output_size is None) == (self.output_ratio is None):
             raise ValueError(

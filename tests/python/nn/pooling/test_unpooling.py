@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+import distdl
 import distdl.nn as dnn
 from support.blocks import OUTPUT_BLOCKS, assemble, block_of, grid, spatial_sizes
 from support.poolings import CONTENTS, one_or_each, split_tensors
@@ -160,13 +161,22 @@ def test_generators_stay_in_step(P_world):
     assert not torch.equal(*ys)
 
 
+def test_samples_are_in_the_state(P_world):
+    """As those of torch.nn are."""
+    samples = torch.rand(2, 3, 2, generator=torch.Generator().manual_seed(0))
+    twin = torch.nn.FractionalMaxPool2d(2, 5, _random_samples=samples)
+    layer = dnn.DistributedFractionalMaxPool2d.from_sequential(twin, grid(P_world, [1, 1, job.size, 1]))
+    state = distdl.sequential_state_dict(layer)
+    assert job.rank or (list(state) == list(twin.state_dict()) and torch.equal(state["_random_samples"], samples))
+    distdl.load_sequential(layer, twin.state_dict())
+
+
 def test_copies_and_samples(P_world):
-    """A copy pools as the layer does; samples are no part of its state."""
+    """A copy pools as the layer does."""
     P_x, samples = grid(P_world, [1, 1, job.size, 1]), torch.full((1, 1, 2), 0.3)
     layer = dnn.DistributedFractionalMaxPool2d(P_x, 2, 5, _random_samples=samples)
     x = block_of(values([1, 1, 12, 12], torch.float32), P_x)
     assert torch.equal(copy.deepcopy(layer)(x), layer(x))
-    assert layer.state_dict() == {}
     assert "_random_samples=tensor" in repr(layer)
     bad = dnn.DistributedFractionalMaxPool2d(P_x, 2, 5, _random_samples=samples.double())
     raises_everywhere(RuntimeError, "FractionalMaxPool2d: ", lambda: bad(x))
