@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
-
 import torch
 
 _version_of = torch.Tensor._version.__get__
@@ -13,21 +11,22 @@ def unless_overwritten(layer: str, input: torch.Tensor, result: torch.Tensor) ->
     """The result of a layer whose twin in torch.nn saves its input. Its backward pass raises if the input was written.
 
     Some workers compute from a copy of the input, in which nobody would notice, and others from parts of it, of which
-    torch's message would speak. The input is not kept alive.
+    torch's message would speak. The input is not kept alive, and may be dropped after it was written.
 
     Raises:
         RuntimeError: in the backward pass, on every rank that has written its input.
     """
     if not result.requires_grad or input.is_inference() or _is_traced():
         return result
-    kept, version = weakref.ref(input), _version_of(input)
+    counter, shape = input.detach(), list(input.shape)
+    counter.data = input.new_empty(0)  # it counts the writes to the input, without its memory
+    version = _version_of(counter)
 
     def check(gradient: torch.Tensor) -> None:
-        x = kept()
-        if x is not None and _version_of(x) != version:
+        if _version_of(counter) != version:
             raise RuntimeError(
                 f"{layer}: one of the variables needed for gradient computation has been modified by an inplace "
-                f"operation: the input, of shape {list(x.shape)}, is at version {_version_of(x)}; expected version "
+                f"operation: the input, of shape {shape}, is at version {_version_of(counter)}; expected version "
                 f"{version} instead"
             )
 

@@ -55,6 +55,18 @@ def test_raises_on_ranks_with_empty_blocks(P_world, name):
         y.abs().sum().backward()
 
 
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+def test_an_input_that_is_dropped(P_world, make):
+    """Also a worker that computed from a copy raises, when nobody has the input any more."""
+    layer, leaf = make(grid(P_world, [1, 1, 2])), torch.rand(1, 2, 8, requires_grad=True)
+    x = leaf * 1
+    y = layer(x)
+    x.add_(1)
+    del x
+    raises_everywhere(RuntimeError, "modified by an inplace operation: the input, of shape", y.abs().sum().backward)
+
+
 @pytest.mark.ranks(1, 2)
 def test_what_saves_nothing(P_world):
     """torch.nn.Upsample does not look at its input again."""

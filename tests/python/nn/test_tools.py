@@ -285,6 +285,31 @@ def test_inference_then_training(P_world, example):
     assert_same(case.trained(case.layer, case.layer), case.expected())
 
 
+@pytest.mark.drawn(20)
+@every_example
+def test_inputs_written_after_a_call(P_world, example):
+    """The backward pass raises, as torch's may, or gives the gradients of what was passed; never others."""
+    case = Case(P_world, example)
+    expected = case.expected()
+
+    def written(i, *inputs, **more):
+        inputs = [x * 1 if k in case.chosen else x.clone() for k, x in enumerate(inputs)]
+        results = case.layer(*inputs, **more)
+        with torch.no_grad():
+            inputs[i].copy_(inputs[i].flatten().flip(0).view_as(inputs[i]))
+        return results
+
+    for i in range(len(case.inputs)):
+        raised, found = "", expected
+        try:
+            found = case.trained(functools.partial(written, i), case.layer)
+        except RuntimeError as error:
+            raised = str(error)
+            case.layer.zero_grad()
+        assert not raised or "modified by an inplace operation" in raised
+        assert_same(found[1:], expected[1:])  # not the results, which may be views of what is written
+
+
 @pytest.mark.drawn(15)
 @every_example
 def test_deepcopy(P_world, example):
