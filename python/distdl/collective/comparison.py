@@ -171,7 +171,9 @@ def _raise_first(views: Mapping[int, View], error: Exception | None) -> None:
     for rank, view in views.items():
         if view.raised:
             text = view.text if error is not None else f"{view.text} (raised on rank {rank})"
-            raise _RAISED.get(view.raised, RuntimeError)(text) from error
+            told = _RAISED.get(view.raised, RuntimeError)(text)
+            told.__dict__["is_told"] = True
+            raise told from error
 
 
 def refuse_difference(views: Mapping[int, View]) -> NoReturn:
@@ -256,8 +258,9 @@ def raise_together(
         def wrapped(*args: Given.args, **kwargs: Given.kwargs) -> Result:
             try:
                 return function(*args, **kwargs)
-            except TypeError:
-                problem = misfit(function, args, kwargs)
+            except TypeError as error:
+                # Arguments may fit in another order than that of the signature, and another rank's not.
+                problem = None if hasattr(error, "is_told") else misfit(function, args, kwargs)
                 if problem is None:
                     raise
             is_constructor = bool(args) and function.__name__ == "__init__"

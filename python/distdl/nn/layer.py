@@ -346,7 +346,7 @@ class Layer(FromSequential):
                 _MISSING if tensor is None and name not in self.optional else (problem_without_memory(tensor) or tensor)
                 for name, tensor in zip(self.tensors, self.looked_at(input[:count]), strict=False)
             ]
-            for more in (self._changed_options(), self._dtypes_of_buffers(), self.compared_each_call()):
+            for more in (self._changed_options(), self._described_buffers(), self.compared_each_call()):
                 own = f"{own}, {more}" if own and more else own or more
             if (self._modules or self._forward_pre_hooks) and (problem := next(problem_of_parametrizations(self), "")):
                 raise ValueError(problem)
@@ -369,10 +369,10 @@ class Layer(FromSequential):
         self.random_key = self._distdl_agreement.told
         return changed
 
-    def _dtypes_of_buffers(self) -> str:
-        """For the ranks to compare: one of them may have converted the layer."""
+    def _described_buffers(self) -> str:
+        """For the ranks to compare: one of them may have converted the layer, or deleted a buffer, also one of None."""
         dtypes = [str(one.dtype) for one in self._buffers_in_use() if one.is_floating_point()]
-        return f"buffers of {', '.join(dtypes)}" if dtypes else ""
+        return f"{len(self._buffers)} buffers of [{', '.join(dtypes)}]" if self._buffers else ""
 
     def _buffers_in_use(self) -> list[torch.Tensor]:
         return [one for one in self._buffers.values() if one is not None]

@@ -251,3 +251,22 @@ def test_values_within_another_layer(P_world, called):
         wrong = target + (job.rank == rank)
         raises_everywhere(ValueError, "has classes from 1 to 3", lambda wrong=wrong: layer(x, wrong))
     layer(x, target)
+
+
+@pytest.mark.ranks(2, 3)
+def test_a_buffer_of_none_that_one_rank_deletes(P_world):
+    loss, x = dnn.DistributedBCEWithLogitsLoss(grid(P_world, [job.size])), torch.ones(2)
+    loss(x, x)
+    if job.rank == 0:
+        del loss.pos_weight
+    raises_everywhere(ValueError, "the ranks differ", lambda: loss(x, x))
+
+
+@pytest.mark.ranks(2, 3)
+def test_an_argument_too_many_behind_partitions_on_one_rank(P_world):
+    """The others' arguments fit, though not in the order of the signature."""
+    P_x, P_w = grid(P_world, [1, job.size, 1]), grid(P_world, [1, job.size, 1, 1])
+    n, more = 2 * job.size, [1] * (job.rank == 0)
+    raises_everywhere(
+        TypeError, "multiple values", lambda: dnn.DistributedConv1d(P_x, P_x, P_w, n, n, *more, kernel_size=1, groups=2)
+    )
