@@ -372,7 +372,7 @@ class Layer(FromSequential):
     def _described_buffers(self) -> str:
         """For the ranks to compare: one of them may have converted the layer, or deleted a buffer, also one of None."""
         dtypes = [str(one.dtype) for one in self._buffers_in_use() if one.is_floating_point()]
-        return f"{len(self._buffers)} buffers of [{', '.join(dtypes)}]" if self._buffers else ""
+        return f"{len(self._buffers)} own buffers, of [{', '.join(dtypes)}]" if self._buffers or dtypes else ""
 
     def _buffers_in_use(self) -> list[torch.Tensor]:
         return [one for one in self._buffers.values() if one is not None]

@@ -18,6 +18,7 @@ from distdl.nn.coverage import problem_of, through
 from distdl.nn.layer import Layer
 from distdl.nn.module import Module
 from distdl.nn.options import comparable
+from distdl.nn.subclasses import may_override, overridden
 from distdl.nn.tie import connected
 from distdl.parameters.layout import Layout, current_kind
 
@@ -196,6 +197,11 @@ class Local(Layer):
 
     def forward(self, *args: object, **kwargs: object) -> object:
         """Agree on the call, and let the module compute. Collective over the layer's ranks."""
+        if not torch.compiler.is_compiling() and (kwargs or may_override(args)):
+            return overridden(self._called, self._distdl_refuse, args, kwargs)
+        return self._called(*args, **kwargs)
+
+    def _called(self, *args: object, **kwargs: object) -> object:
         return super().forward((args, kwargs))
 
     def _bound(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:

@@ -99,9 +99,15 @@ def test_it_is_not_asked_within_the_call(P_world):
     assert torch.equal(layer(x.as_subclass(Unwilling) if last else x), layer(x))
 
 
+def local(P):
+    torch.manual_seed(0)
+    return dnn.Local(grid(P, [job.size, 1]), torch.nn.Linear(3, 2, dtype=torch.float64)), values((2, 3), seed=job.rank)
+
+
+@pytest.mark.parametrize("make", [softmax, local])
 @pytest.mark.parametrize(("kind", "words"), [(Refusing, "not at all"), (Silent, "does not make the call")])
-def test_what_it_raises_is_raised_on_all_ranks(P_world, kind, words):
-    layer, x = softmax(P_world)
+def test_what_it_raises_is_raised_on_all_ranks(P_world, kind, words, make):
+    layer, x = make(P_world)
     before = layer(x)
     raises_everywhere(TypeError, words, lambda: layer(x.as_subclass(kind) if last else x))
     raises_everywhere(TypeError, words, lambda: layer(input=x.as_subclass(kind) if last else x))
