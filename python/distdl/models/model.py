@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import zip_longest
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch.nn.modules.module import _has_any_global_hook
@@ -77,6 +77,13 @@ def distribute(
     Collective over the communicator that P_x comes from, like each call of the result.
     """
     return DistributedModel.from_sequential(model, P_x, plan=plan, fallback=fallback, as_sequential=as_sequential)
+
+
+class _NotCalledError(RuntimeError, AttributeError):
+    """Also an AttributeError, so that tools which look through all attributes pass over it: torch.jit.trace does."""
+
+    def __init__(self) -> None:
+        super().__init__("distribute: the output_partition is known after the first call of the model")
 
 
 class DistributedModel(Local):
@@ -192,13 +199,19 @@ class DistributedModel(Local):
             RuntimeError: before the first call.
         """
         if self.program is None:
-            raise RuntimeError("distribute: the output_partition is known after the first call of the model")
+            raise _NotCalledError
         places = self.program.places
         return tree_map_only(
             Value,
             lambda one: Partition.of_grid(places[one].grid(self.grid), like=self.P_x),
             self.program.plan.recording.results,
         )
+
+    def __getattr__(self, name: str) -> Any:
+        """What torch knows, after a property has raised an AttributeError, too."""
+        if name == "output_partition":
+            raise _NotCalledError
+        return super().__getattr__(name)
 
     # Call
 
@@ -234,6 +247,9 @@ class DistributedModel(Local):
     def _all_modules(self) -> list[torch.nn.Module]:
         """Found once: programs belong to them, and looking for them takes longer than many of their calls."""
         return [*self.modules()]
+
+    def _known_modules(self) -> list[torch.nn.Module]:
+        return self._all_modules
 
     def _changed_options(self) -> str:
         return ", ".join(self._own_changed_options())

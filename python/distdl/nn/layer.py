@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import ClassVar
 
@@ -348,8 +348,9 @@ class Layer(FromSequential):
             ]
             for more in (self._changed_options(), self._described_buffers(), self.compared_each_call()):
                 own = f"{own}, {more}" if own and more else own or more
-            if (self._modules or self._forward_pre_hooks) and (problem := next(problem_of_parametrizations(self), "")):
-                raise ValueError(problem)
+            if self._modules or self._forward_pre_hooks:
+                for problem in problem_of_parametrizations(self, self._known_modules()):
+                    raise ValueError(problem)
             parameters, is_random = self._agreed_parameters(), self.is_random()
             if _is_transformed() is not None and _meets_transform(parameters, tensors):
                 own, tensors, parameters, is_random = "", [_TRANSFORMED], [], False
@@ -368,6 +369,10 @@ class Layer(FromSequential):
         assert self._distdl_agreement is not None
         self.random_key = self._distdl_agreement.told
         return changed
+
+    def _known_modules(self) -> Iterable[torch.nn.Module] | None:
+        """This module and those within, where they were looked for once; None if they may change."""
+        return None
 
     def _described_buffers(self) -> str:
         """For the ranks to compare: one of them may have converted the layer, or deleted a buffer, also one of None."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch.nn.utils.spectral_norm import SpectralNorm
@@ -14,12 +14,17 @@ _OF_WHOLE = ("_SpectralNorm", "_Orthogonal", "_WeightNorm")
 _HOOKS_OF_WHOLE = (SpectralNorm, WeightNorm)  # of torch.nn.utils, which are older than parametrizations
 
 
-def problem_of_parametrizations(module: torch.nn.Module) -> Iterator[str]:
+def problem_of_parametrizations(
+    module: torch.nn.Module, known: Iterable[torch.nn.Module] | None = None
+) -> Iterator[str]:
     """Why parametrizations of a layer, and of what is in it, give other weights than those of its twin, one by one.
 
     A parametrization that treats each number by itself works on blocks as it is.
+
+    Args:
+        known: the layer's modules, where they need not be looked for.
     """
-    if not any(one._forward_pre_hooks or "parametrizations" in one._modules for one in module.modules()):
+    if not any(map(_may_compute_weights, module.modules() if known is None else known)):
         return
     layouts = layouts_of(module)
     for prefix, one in module.named_modules():
@@ -34,12 +39,18 @@ def problem_of_parametrizations(module: torch.nn.Module) -> Iterator[str]:
             )
 
 
+def _may_compute_weights(module: torch.nn.Module) -> bool:
+    own = vars(module)
+    return bool(own["_forward_pre_hooks"]) or "parametrizations" in own["_modules"]
+
+
 def _computed_from_whole(module: torch.nn.Module) -> Iterator[tuple[str, str]]:
     """The weights of one module that are computed from whole ones, and by what."""
-    for hook in module._forward_pre_hooks.values():
+    own = vars(module)
+    for hook in own["_forward_pre_hooks"].values():
         if isinstance(hook, _HOOKS_OF_WHOLE):
             yield hook.name, type(hook).__name__
-    parametrizations = module._modules.get("parametrizations")
+    parametrizations = own["_modules"].get("parametrizations")
     for name, several in parametrizations.named_children() if parametrizations is not None else ():
         for one in several.children():
             kind = type(one).__name__

@@ -143,3 +143,14 @@ def test_mistakes_raise_on_all_ranks():
     raises_everywhere(ValueError, "root", lambda: distdl.scatter(None, P_x, root=99))
     raises_everywhere(TypeError, "1 tensors and 0 partitions", lambda: distdl.gather(torch.ones(1), []))
     raises_everywhere(RuntimeError, "first call", lambda: distdl.distribute(Residual(), P_x).output_partition)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace")
+@pytest.mark.parametrize("called", [False, True])
+def test_a_recorder_of_torch_around_a_model(called):
+    """Also before its first call, when there is no output_partition to look at."""
+    P_x = grid(P_world, [job.size, 1])
+    ours, x = distdl.distribute(torch.nn.Linear(3, 2), P_x), torch.ones(2, 3)
+    if called:
+        ours(x)
+    raises_everywhere(RuntimeError, "torch.export", lambda: torch.jit.trace(ours, x))
