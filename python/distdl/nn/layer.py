@@ -36,6 +36,7 @@ _is_compiling = torch.compiler.is_compiling
 _is_transformed = torch._C._functorch.peek_interpreter_stack
 _WITHOUT_VALUES = TypeError("meets a parameter or buffer that has no values: sparse, fake, or on the meta device")
 _TRANSFORMED = TypeError("meets parameters within the transforms of torch.func; these go through primitives only")
+_FUNCTIONAL = TypeError("is wrapped for functionalization; it has to be a plain torch.Tensor")
 _MISSING = TypeError("is of type NoneType; it has to be a torch.Tensor")
 
 
@@ -50,10 +51,13 @@ def _is_without_values(one: torch.Tensor | None) -> bool:
     return one.is_meta or one.layout is not torch.strided or problem_without_memory(one) is not None
 
 
+def _is_functional(one: object) -> bool:
+    return isinstance(one, torch.Tensor) and torch._is_functional_tensor(one)
+
+
 def _meets_transform(parameters: Sequence[torch.Tensor], tensors: Sequence[object]) -> bool:
     """Whether parameters are wrapped, or tensors by functionalize. Other wrapped tensors are refused in the vote."""
-    functional = [one for one in tensors if isinstance(one, torch.Tensor) and torch._is_functional_tensor(one)]
-    return bool(functional) or any(map(is_functorch_wrapped_tensor, parameters))
+    return any(map(_is_functional, tensors)) or any(map(is_functorch_wrapped_tensor, parameters))
 
 
 def _not_defined(self: Layer, *args: object) -> object:
@@ -354,6 +358,8 @@ class Layer(FromSequential):
             parameters, is_random = self._agreed_parameters(), self.is_random()
             if _is_transformed() is not None and _meets_transform(parameters, tensors):
                 own, tensors, parameters, is_random = "", [_TRANSFORMED], [], False
+            elif any(map(_is_functional, tensors)):
+                own, tensors, parameters, is_random = "", [_FUNCTIONAL], [], False
             elif any(map(_is_without_values, [*parameters, *self._buffers_in_use()])):
                 own, tensors, parameters, is_random = "", [_WITHOUT_VALUES], [], False
         except Exception as error:  # of an argument, or of an option with a value that it cannot have

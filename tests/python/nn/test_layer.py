@@ -270,3 +270,11 @@ def test_an_argument_too_many_behind_partitions_on_one_rank(P_world):
     raises_everywhere(
         TypeError, "multiple values", lambda: dnn.DistributedConv1d(P_x, P_x, P_w, n, n, *more, kernel_size=1, groups=2)
     )
+
+
+@pytest.mark.ranks(2, 3)
+def test_a_tensor_that_one_rank_wraps_for_functionalization(P_world):
+    layer, x = dnn.DistributedLinear(grid(P_world, [job.size, 1]), 3, 2), torch.ones(2, 3)
+    layer(x).sum().backward()
+    wrapped = torch._to_functional_tensor(x) if job.rank == 0 else x
+    raises_everywhere(TypeError, "is wrapped for functionalization", lambda: layer(wrapped))
