@@ -1,18 +1,17 @@
 """Activation checkpoints within a model, functions with derivatives of their own, and compiled models."""
 
-import functools
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint
 
 import distdl
 from distdl.models import rule
 from distdl.models.rules import RULES
 from distdl.models.table import local, same
 from support.blocks import grid
+from support.checkpoints import keep_some, selective
 from support.distributed import assert_equal_models, assert_none, noise, off, partitions
 from support.models import Residual, Tokens
 from support.ranks import job, raises_everywhere, together
@@ -57,17 +56,9 @@ class Checkpointed(torch.nn.Module):
         return self.function(self.norm(self.second(x)))
 
 
-def kept(ctx, function, *args, **kwargs):
-    """A policy: keep what convolutions give."""
-    return CheckpointPolicy.PREFER_RECOMPUTE if "conv" not in str(function) else CheckpointPolicy.MUST_SAVE
-
-
-SELECTIVE = functools.partial(create_selective_checkpoint_contexts, kept)
-
-
 @pytest.mark.parametrize(
     "options",
-    [{"use_reentrant": True}, {"use_reentrant": False}, {"use_reentrant": False, "context_fn": SELECTIVE}],
+    [{"use_reentrant": True}, {"use_reentrant": False}, selective(keep_some)],
     ids=["reentrant", "not reentrant", "selective"],
 )
 def test_a_first_call_within_a_checkpoint(options):

@@ -1,6 +1,5 @@
 """A mixture of experts on many ranks beside all experts on one."""
 
-import functools
 import math
 
 import pytest
@@ -8,11 +7,12 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint
 
 import distdl
 import distdl.nn as dnn
 from support.blocks import block_of, blocks_of, grid, grid_shapes
+from support.checkpoints import keep_some, selective
 from support.families import Example
 from support.ranks import draws, job, on_all_ranks, raises_everywhere, together
 from support.sequential import assert_equals_sequential
@@ -235,12 +235,6 @@ def test_experts_that_draw_random_numbers(P_world):
     raises_everywhere(ValueError, "DistributedDropout", lambda: layer(torch.ones(2, 3)))
 
 
-def keep_products(context, function, *args, **kwargs):
-    """A policy of selective checkpointing."""
-    is_product = function in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
-    return CheckpointPolicy.MUST_SAVE if is_product else CheckpointPolicy.PREFER_RECOMPUTE
-
-
 @pytest.mark.ranks(1, 2)
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_a_first_call_within_a_selective_checkpoint(P_world, tokens):
@@ -248,10 +242,9 @@ def test_a_first_call_within_a_selective_checkpoint(P_world, tokens):
     P_x = grid(P_world, [job.size, 1])
     torch.manual_seed(0)
     layer = dnn.DistributedMixtureOfExperts(P_x, FEATURES, 2 * job.size, make_expert, top_k=1, dtype=torch.float64)
-    kept = functools.partial(create_selective_checkpoint_contexts, keep_products)
     x = values([tokens, FEATURES], seed=job.rank)
     gradients = []
-    for options in ({"use_reentrant": False, "context_fn": kept}, None):
+    for options in (selective(keep_some), None):
         block = x.clone().requires_grad_()
         y = layer(block) if options is None else checkpoint(layer, block, **options)
         gradients.append(torch.autograd.grad(y.sin().sum(), [block, *layer.parameters()], allow_unused=True))

@@ -14,10 +14,11 @@ from torch.autograd import forward_ad
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint
 
 import distdl.nn as dnn
 from support.blocks import grid
+from support.checkpoints import keep_all, keep_some, selective
 from support.families import EXAMPLES, splits, windows
 from support.ranks import job, together
 from support.sequential import as_tuple, block, close, joined_blocks
@@ -212,21 +213,6 @@ def test_forward_mode_on_one_rank(P_world, example):
             outcome = str(error)
     assert len({*together(outcome)}) == 1, outcome
     case.called(case.layer, case.inputs)
-
-
-def keep_all(context, operator, *arguments, **options):
-    """Whatever is computed in the first call alone shifts what this policy keeps."""
-    return CheckpointPolicy.MUST_SAVE
-
-
-def keep_some(context, operator, *arguments, **options):
-    """A policy that keeps what takes long, and computes the rest again."""
-    keeps = operator.overloadpacket.__name__ in ("mm", "addmm", "bmm", "convolution", "exp", "select", "index_select")
-    return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
-
-
-def selective(policy):
-    return {"use_reentrant": False, "context_fn": functools.partial(create_selective_checkpoint_contexts, policy)}
 
 
 CHECKPOINTS = {

@@ -177,6 +177,7 @@ def test_copies_and_samples(P_world):
     layer = dnn.DistributedFractionalMaxPool2d(P_x, 2, 5, _random_samples=samples)
     x = block_of(values([1, 1, 12, 12], torch.float32), P_x)
     assert torch.equal(copy.deepcopy(layer)(x), layer(x))
+    assert list(layer.state_dict()) == ["_random_samples"]
     assert "_random_samples=tensor" in repr(layer)
     bad = dnn.DistributedFractionalMaxPool2d(P_x, 2, 5, _random_samples=samples.double())
     raises_everywhere(RuntimeError, "FractionalMaxPool2d: ", lambda: bad(x))
