@@ -224,7 +224,7 @@ class DistributedModel(Local):
             sizes = self.blocks(self.grid, i)
             arrived.append(Blocks(self.grid.ranks, tuple(map(tuple, sizes))))
             inputs.append((arrived[i].shape, self.structure(self.grid, i)[0][1]))
-        modes = tuple(module.training for module in self._all_modules)
+        modes = tuple(module.training for module in self._known_modules())
         key = (tuple(arrived), tuple(inputs), modes, self.autocast, self._shown_call(input[0]))
         if key not in self._programs:
             self._programs[key] = self._planned(input[0], inputs, arrived)
@@ -244,12 +244,12 @@ class DistributedModel(Local):
         return f"{structure} {[one for one in leaves if not isinstance(one, torch.Tensor)]}"
 
     @functools.cached_property
-    def _all_modules(self) -> list[torch.nn.Module]:
+    def _modules_within(self) -> list[torch.nn.Module]:
         """Found once: programs belong to them, and looking for them takes longer than many of their calls."""
-        return [*self.modules()]
+        return [*self.modules()][1:]  # not this one, which would keep itself alive
 
     def _known_modules(self) -> list[torch.nn.Module]:
-        return self._all_modules
+        return [self, *self._modules_within]
 
     def _changed_options(self) -> str:
         return ", ".join(self._own_changed_options())
@@ -258,11 +258,11 @@ class DistributedModel(Local):
         return []  # what the modules within do was recorded
 
     def _buffers_in_use(self) -> list[torch.Tensor]:
-        held = (vars(module)["_buffers"].values() for module in self._all_modules)
+        held = (vars(module)["_buffers"].values() for module in self._known_modules())
         return [one for buffers in held for one in buffers if one is not None]
 
     def _modes(self) -> str:
-        modes = {module.training for module in self._all_modules}
+        modes = {module.training for module in self._known_modules()}
         return super()._modes() if len(modes) > 1 else "in training" if modes == {True} else "in evaluation"
 
     def _planned(

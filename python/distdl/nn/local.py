@@ -135,7 +135,7 @@ class Local(Layer):
                 parts.setdefault(
                     id(tensor), torch.empty(layout.local_shape, dtype=tensor.dtype, device=_device_of(tensor))
                 )
-        self.__dict__["module"] = copy.deepcopy(module, parts)
+        self.__dict__["module"] = self.given["module"] = copy.deepcopy(module, parts)  # the whole one need not stay
         self.__dict__["_given"] = module
 
     def _whole_on_each(self, tensor: torch.Tensor, kind: str) -> Layout:

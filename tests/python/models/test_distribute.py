@@ -1,6 +1,8 @@
 """Models that distdl.distribute has split, beside themselves in one process."""
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
@@ -40,6 +42,29 @@ def test_images_of_any_size(shape):
     model = Residual().double().eval()
     for split in partitions(4):
         assert_equal_models(model, shape, split, training=False)
+
+
+@pytest.fixture
+def _without_collections():
+    """Memory of a model is scarce: what is dropped goes at once, not when Python looks for cycles."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("_without_collections")
+def test_neither_the_whole_model_nor_a_dropped_one_is_kept():
+    model = Residual().double()
+    P = grid(P_world, [1, 1, P_world.size, 1])
+    ours = distdl.distribute(model, P)
+    whole, split = weakref.ref(model), weakref.ref(ours)
+    del model
+    assert whole() is None
+    y = ours(distdl.scatter(noise((2, 2, 9, 7)), P))
+    distdl.gather(y, ours.output_partition).sum().backward()
+    del y, ours
+    assert split() is None
 
 
 @pytest.mark.parametrize("step", [1, -1])

@@ -1,6 +1,8 @@
 """Local beside the module on the whole: values, derivatives, parameters; and what it refuses."""
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
@@ -63,6 +65,16 @@ def filled(make):
         return make()
 
     return made
+
+
+def test_the_whole_module_is_not_kept(P_world):
+    module = torch.nn.Linear(3, 2)
+    layer = Local(grid(P_world, [job.size, 1]), module)
+    whole = weakref.ref(module)
+    del module
+    gc.collect()
+    assert whole() is None
+    assert layer.given["module"] is layer.module
 
 
 def local(outputs=1):
