@@ -11,12 +11,12 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from scipy.stats import spearmanr
 from torch.utils._pytree import tree_leaves
-from tqdm import tqdm
+from tqdm import trange
 from zoo import nets, vision
 
 import distdl
@@ -35,26 +35,36 @@ MODELS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
 }
 
 
-def measured(model: torch.nn.Module, proposal: distdl.models.Proposal, shape: tuple[int, ...], repeats: int) -> float:
-    """The median time of a step of training, of the slowest rank."""
+def step_of(model: torch.nn.Module, proposal: distdl.models.Proposal, shape: tuple[int, ...]) -> Callable[[], None]:
+    """A step of training of the model as it is proposed."""
     ours = distdl.distribute(model, proposal.P_x, plan=proposal.plan)
     inside = proposal.P_x.active
     x = torch.randn([one.stop - one.start for one in proposal.P_x.slices(shape)]) if inside else torch.zeros(0)
-    taken = []
-    world = distdl.Partition()
-    for _ in range(repeats + 1):
-        world.allreduce_data([0.0])
-        start = time.perf_counter()
+
+    def step() -> None:
         leaves = [one for one in tree_leaves(ours(x)) if isinstance(one, torch.Tensor)]
         torch.stack([one.sum() for one in leaves]).sum().backward()
-        taken.append(max(world.allgather_data([time.perf_counter() - start]))[0])
-    return float(statistics.median(taken[1:]))
+
+    return step
+
+
+def measured(steps: Sequence[Callable[[], None]], repeats: int, description: str) -> list[float]:
+    """The median times of the slowest rank, in rounds of all steps: what slows the machine for a while slows all."""
+    world = distdl.Partition()
+    taken: list[list[float]] = [[] for _ in steps]
+    for _ in trange(repeats + 1, desc=description, disable=world.rank != 0, leave=False):
+        for step, own in zip(steps, taken, strict=True):
+            world.allreduce_data([0.0])
+            start = time.perf_counter()
+            step()
+            own.append(max(world.allgather_data([time.perf_counter() - start]))[0])
+    return [float(statistics.median(own[1:])) for own in taken]
 
 
 def main() -> None:
     """Print a table for each model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--only", default="", help="a part of the model's name")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -67,13 +77,13 @@ def main() -> None:
         torch.manual_seed(1 + world.rank)  # each rank has a block of its own
         found = distdl.plans(model, world, shape, most=1000)
         picked = [found[i * (len(found) - 1) // (COUNT - 1)] for i in range(COUNT)] if len(found) > COUNT else found
-        shown = tqdm(picked, desc=name, disable=world.rank != 0, leave=False)
-        rows = [(one.seconds, measured(model, one, shape, given.repeats), str(one)) for one in shown]
+        taken = measured([step_of(model, one, shape) for one in picked], given.repeats, name)
+        rows = [(one.seconds, seconds, str(one)) for one, seconds in zip(picked, taken, strict=True)]
         if world.rank == 0:
             correlation = spearmanr([row[0] for row in rows], [row[1] for row in rows]).statistic
             print(f"{name}, {list(shape)}, {world.size} ranks: rank correlation {correlation:.2f}")
-            for estimate, taken, text in rows:
-                print(f"  estimated {estimate * 1e3:8.1f} ms, measured {taken * 1e3:8.1f} ms  {text}", flush=True)
+            for estimate, seconds, text in rows:
+                print(f"  estimated {estimate * 1e3:8.1f} ms, measured {seconds * 1e3:8.1f} ms  {text}", flush=True)
 
 
 if __name__ == "__main__":
