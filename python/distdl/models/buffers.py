@@ -1,8 +1,8 @@
-"""Buffers that layers write, which are the same on all workers of a model."""
+"""Buffers of a model, which are the same on all of its workers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 
@@ -10,6 +10,30 @@ from distdl.collective.grid import Grid
 from distdl.models.moving import Move, Need
 from distdl.models.placement import Blocks
 from distdl.models.planning import Planned
+from distdl.nn.compiled.calls import child_at
+
+
+class Buffers(Mapping[str, torch.Tensor]):
+    """A model's buffers by name, each as it is when it is asked for.
+
+    Compilers put others in their places, for a call of which nothing stays, and so does who assigns a buffer.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._places: dict[str, tuple[dict[str, torch.Tensor], str]] = {}
+        for name, _ in model.named_buffers(remove_duplicate=False):
+            path, _, leaf = name.rpartition(".")
+            self._places[name] = vars(child_at(model, path))["_buffers"], leaf
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        held, leaf = self._places[name]
+        return held[leaf]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 class Spread:
@@ -25,11 +49,12 @@ class Spread:
         assert isinstance(step.workers, Blocks)
         source = step.workers.ranks[0]
         self._is_source, self._receives = like.me == source, like.active
-        self._moves = []
+        self._buffers = buffers
+        self._moves: dict[str, Move] = {}
         for name in _written(step, buffers):
             shape = buffers[name].shape
             place = Blocks((source,), tuple((n,) for n in shape))
-            self._moves.append((buffers[name], Move("distribute", place, Need.of_all(like.ranks), shape, like)))
+            self._moves[name] = Move("distribute", place, Need.of_all(like.ranks), shape, like)
 
     @staticmethod
     def is_needed(step: Planned, buffers: Mapping[str, torch.Tensor], like: Grid) -> bool:
@@ -41,7 +66,8 @@ class Spread:
     def __call__(self) -> list[torch.Tensor]:
         """Nothing, behind the layer."""
         with torch.no_grad():
-            for buffer, move in self._moves:
+            for name, move in self._moves.items():
+                buffer = self._buffers[name]
                 found = move(buffer if self._is_source else buffer.new_zeros(0))
                 if self._receives and not self._is_source:
                     buffer.copy_(found)

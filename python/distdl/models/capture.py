@@ -27,7 +27,16 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 from torch.utils.checkpoint import CheckpointFunction, _checkpoint_hook
 
 from distdl.models import unseen
-from distdl.models.functions import OPENED, TAKES_APART, key_of, layer_of, opened, parts_of
+from distdl.models.functions import (
+    IN_PLACE_OF,
+    OPENED,
+    TAKES_APART,
+    key_of,
+    layer_of,
+    opened,
+    parts_of,
+    without_likeness,
+)
 from distdl.models.recording import Arguments, Function, Node, Recording, Target, Value
 from distdl.models.unseen import version_of
 
@@ -145,6 +154,13 @@ class Recorder(TorchFunctionMode):
                 if found is not None and self._key_of_layer(found[0]):
                     return found[0](*found[1])
                 return opened(func)(*args, **kwargs)
+        if key in IN_PLACE_OF:
+            with self:
+                return IN_PLACE_OF[key](*args, **kwargs)
+        found = without_likeness(key, args, kwargs)
+        if found is not None:
+            func, args, kwargs = found[0], found[1], dict(found[2])
+            key = key_of(func)
         return self._call(func, key, func, args, kwargs)
 
     def _call(self, run: Function, key: str, target: Target, args: Arguments, kwargs: dict[str, object]) -> object:

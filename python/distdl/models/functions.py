@@ -16,6 +16,10 @@ from distdl.models.recording import Arguments, Function, Options
 TAKES_APART = {"chunk", "split", "split_with_sizes", "tensor_split", "unbind"}
 """What becomes a node for each part, so that each of them has its own blocks."""
 
+SHAPED_AS = {"expand_as": torch.Tensor.expand, "view_as": torch.Tensor.view, "reshape_as": torch.Tensor.reshape}
+TYPED_AS = {"to", "type_as"}
+"""What looks at the shape, or at the dtype and the device, of a tensor that no element comes from."""
+
 OPENED = {"gumbel_softmax", "multi_head_attention_forward"}
 """What becomes a call of a layer that does the same, or the nodes of the functions that it calls."""
 
@@ -26,6 +30,45 @@ def opened(function: Function) -> Function:
     checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     names = function.__globals__ | dict.fromkeys(checks, lambda *args: False)
     return FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+
+
+def without_likeness(key: str, args: Arguments, kwargs: Options) -> tuple[Function, Arguments, Options] | None:
+    """The same call without the tensor that only says how the result looks, which nothing needs to travel for."""
+    position = 1 if len(args) > 1 else "other"
+    other = args[1] if position == 1 else kwargs.get("other")
+    if not isinstance(other, torch.Tensor) or key not in SHAPED_AS.keys() | TYPED_AS:
+        return None
+    x, rest = args[0], args[2:]
+    kwargs = {name: one for name, one in kwargs.items() if name != "other"}
+    if key in SHAPED_AS:
+        return SHAPED_AS[key], (x, other.shape), {}
+    where = () if other.device == x.device else (other.device,)
+    return torch.Tensor.to, (x, *where, other.dtype, *rest), kwargs
+
+
+def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[torch.Tensor, ...]:
+    """As ``torch.meshgrid``, by functions of which each has one result."""
+    given = list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else list(tensors)
+    swapped = indexing == "xy" and len(given) > 1
+    if swapped:
+        given[:2] = given[1::-1]
+    shape = [one.numel() for one in given]
+    found = [one.reshape([-1 if d == i else 1 for d in range(len(given))]).expand(shape) for i, one in enumerate(given)]
+    if swapped:
+        found = [one.transpose(0, 1) for one in found]
+        found[:2] = found[1::-1]
+    return tuple(found)
+
+
+def broadcast_tensors(*tensors: Any) -> tuple[torch.Tensor, ...]:
+    """As ``torch.broadcast_tensors``, by functions of which each has one result."""
+    given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
+    shape = torch.broadcast_shapes(*(one.shape for one in given))
+    return tuple(one.expand(shape) for one in given)
+
+
+IN_PLACE_OF: dict[str, Function] = {"meshgrid": meshgrid, "broadcast_tensors": broadcast_tensors}
+"""What is recorded for functions with several results that depend on different tensors."""
 
 
 def layer_of(function: Function, args: Arguments, kwargs: Options) -> tuple[torch.nn.Module, Arguments] | None:

@@ -92,19 +92,24 @@ class Applied:
             held = vars(layer.get_submodule(path))["_parameters"]  # assigning an attribute would take a Parameter
             self._slots.append((held, leaf, layer.layouts[name].intervals or ()))
         self._own = [held[leaf] for held, leaf, _ in self._slots]
+        self._buffers: Mapping[str, torch.Tensor] = {}
+        self._places: list[tuple[dict[str, object], str, str]] = []
 
     def use_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:
-        """Use the model's buffers in place of the layer's own."""
-        for name, _ in [*self.layer.named_buffers()]:
+        """Use the model's buffers in place of the layer's own, as they are in each call."""
+        self._buffers = buffers
+        for name, _ in self.layer.named_buffers():
             path, _, leaf = name.rpartition(".")
-            given = buffers.get(f"{self.prefix}.{name}".removeprefix("."))
-            if given is not None:
-                self.layer.get_submodule(path).register_buffer(leaf, given)
+            of_model = f"{self.prefix}.{name}".removeprefix(".")
+            if of_model in buffers:
+                self._places.append((vars(self.layer.get_submodule(path))["_buffers"], leaf, of_model))
 
     def __call__(self, *tensors: torch.Tensor) -> object:
         """What the layer returns for its inputs, and for the whole parameters behind them."""
         for (held, leaf, intervals), value in zip(self._slots, tensors[self._count :], strict=True):
             held[leaf] = cut_out(value, intervals)
+        for place, leaf, name in self._places:
+            place[leaf] = self._buffers[name]
         try:
             return self._call(*tensors[: self._count])
         finally:

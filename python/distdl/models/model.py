@@ -16,9 +16,10 @@ from distdl.collective.comparison import gather_or_raise
 from distdl.collective.construction import PartitionLike, constructor, grid_of
 from distdl.collective.grid import Grid
 from distdl.models import unseen
+from distdl.models.buffers import Buffers
 from distdl.models.layer import twin_of
 from distdl.models.listing import listing
-from distdl.models.placement import Blocks
+from distdl.models.placement import Blocks, of_input
 from distdl.models.planning import Plan
 from distdl.models.program import Program
 from distdl.models.recording import Recording, Value
@@ -90,7 +91,9 @@ class DistributedModel(Local):
     """A model over partitions, which :func:`distdl.distribute` makes.
 
     Shape:
-        Tensors with as many dimensions as P_x, in any blocks. What the model returns, in its own structure.
+        Tensors with as many dimensions as P_x, in any blocks; and tensors with fewer dimensions, such as labels or
+        times of diffusion, which each worker passes whole: the values of worker 0 count, and it receives the gradients.
+        What the model returns, in its own structure.
 
     Attributes:
         module: a copy of the model, whose parameters and buffers are this module's own.
@@ -221,8 +224,7 @@ class DistributedModel(Local):
         leaves = [one for one in tree_flatten(input[0])[0] if isinstance(one, torch.Tensor)]
         arrived, inputs = [], []
         for i in range(len(leaves)):
-            sizes = self.blocks(self.grid, i)
-            arrived.append(Blocks(self.grid.ranks, tuple(map(tuple, sizes))))
+            arrived.append(self._arrived(i))
             inputs.append((arrived[i].shape, self.structure(self.grid, i)[0][1]))
         modes = tuple(module.training for module in self._known_modules())
         key = (tuple(arrived), tuple(inputs), modes, self.autocast, self._shown_call(input[0]))
@@ -236,6 +238,18 @@ class DistributedModel(Local):
             path, _, leaf = name.rpartition(".")
             self._held.append((vars(child_at(self, path))["_parameters"], leaf))
         self._transport = ParameterTransport([self.layouts[name] for name in self.program.parameters])
+
+    def _arrived(self, i: int) -> Blocks:
+        """Where a tensor of the call is: on worker 0 if it has fewer dimensions than P_x."""
+        shapes = [tuple(shape) for shape, _ in self.structure(self.grid, i)]
+        if any(len(shape) >= self.grid.dim for shape in shapes):
+            return Blocks(self.grid.ranks, tuple(map(tuple, self.blocks(self.grid, i))))
+        if len(set(shapes)) > 1:
+            raise ValueError(
+                f"distribute: tensor {i} of the call has fewer dimensions than P_x, so that each worker passes the "
+                f"whole of it; its shapes are {[list(shape) for shape in shapes]}"
+            )
+        return Blocks(self.grid.ranks[:1], tuple((n,) for n in shapes[0]))
 
     @staticmethod
     def _shown_call(call: object) -> str:
@@ -269,12 +283,12 @@ class DistributedModel(Local):
         self, call: object, inputs: Sequence[tuple[tuple[int, ...], torch.dtype]], arrived: Sequence[Blocks]
     ) -> Program:
         self._skeleton.follow(self.module)
-        balanced = [Blocks.balanced(self.grid.ranks, self.grid.shape, shape) for shape, _ in inputs]
+        placed = [of_input(self.grid.ranks, self.grid.shape, shape) for shape, _ in inputs]
         among = self.grid.among(self.grid.constructors)
         with torch.random.fork_rng(devices=[]):  # the layers draw first values, which are never used
             recording = self._recorded(call, inputs)
-            plan = Plan(recording, among, balanced, self.fallback, self.as_sequential, self._asked)
-            return Program(plan, arrived, dict(self.module.named_buffers(remove_duplicate=False)))
+            plan = Plan(recording, among, placed, self.fallback, self.as_sequential, self._asked)
+            return Program(plan, arrived, Buffers(self.module))
 
     def _recorded(self, call: object, inputs: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> Recording:
         """What the model computes, the same on all ranks: another program on one of them would not fit the others'."""

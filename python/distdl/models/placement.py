@@ -107,6 +107,11 @@ Placement = Blocks | Copies
 COPIES = Copies()
 
 
+def of_input(ranks: Sequence[int], splits: Sequence[int], shape: Sequence[int]) -> Placement:
+    """Where an input is while a model computes: in balanced blocks, or with fewer dimensions on each worker."""
+    return COPIES if len(shape) < len(splits) else Blocks.balanced(ranks, splits, shape)
+
+
 @functools.cache
 def sizes_of(n: int, parts: int, unit: int = 1) -> tuple[int, ...]:
     """The sizes of balanced blocks of n elements, each a multiple of a unit, which divides n."""

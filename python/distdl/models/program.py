@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from distdl.models.buffers import Spread
 from distdl.models.computing import computing, on_a_copy
-from distdl.models.moving import Move, Need
+from distdl.models.moving import Move, Need, nothing
 from distdl.models.operation import Run
 from distdl.models.placement import Blocks, Placement
 from distdl.models.planning import Plan, Planned
@@ -28,7 +28,7 @@ class Program:
     Args:
         plan: what is computed where.
         arrived: where the inputs of a call are, if not where the plan has them.
-        buffers: those of the model, by name.
+        buffers: those of the model, by name; each is asked for in each call.
 
     Constructing and calling are collective over the workers of the plan.
     """
@@ -44,11 +44,14 @@ class Program:
         self.inputs = [self._slot(one) for one in recording.inputs]
         for one, source in zip(recording.inputs, arrived, strict=True):
             wanted = plan.placement(one)
-            if source != wanted:
-                assert isinstance(wanted, Blocks)
+            if isinstance(wanted, Blocks) and source != wanted:
                 self._bring(one, source, wanted)
+            elif isinstance(source, Blocks) and not isinstance(wanted, Blocks):
+                self._spread(one, source)
         self.parameters: list[str] = []
-        self._fixed: list[tuple[int, torch.Tensor]] = []
+        self._constants: list[tuple[int, torch.Tensor]] = []
+        self._buffers = buffers
+        self._read: list[tuple[int, str]] = []  # buffers that operations use
         self._copied: set[int] = set()
         self._given: list[int] = []
         self._of_layers = {name for step in plan.steps for name in step.node.buffers}  # which these write themselves
@@ -57,14 +60,14 @@ class Program:
         used.update(dict.fromkeys(one for one in results if isinstance(one, Value)))
         for one in used:
             if one not in self._slots and one not in plan.placements:
-                self._provide(one, buffers)
+                self._provide(one)
         self._keys: list[int] = []
         self._fresh: set[Value] = set()  # that share their memory with nothing
         for step in plan.steps:
             self._checkpoint = step.node.checkpoint
-            self._append(step, buffers)
+            self._append(step)
         self._checkpoint = 0
-        self._written = [(self._everywhere(one), buffers[name]) for name, one in recording.written.items()]
+        self._written = [(self._everywhere(one), name) for name, one in recording.written.items()]
         self.places = {one: self._owned(one) for one in results if isinstance(one, Value)}
         self._results = [(self._slots[one], None) if isinstance(one, Value) else (None, one) for one in results]
         kept = {slot for slot, _ in self._results if slot is not None} | {slot for slot, _ in self._written}
@@ -79,13 +82,13 @@ class Program:
         self._count += 1
         return self._count - 1
 
-    def _provide(self, value: Value, buffers: Mapping[str, torch.Tensor]) -> None:
+    def _provide(self, value: Value) -> None:
         """A parameter, a buffer or a constant."""
         slot = self._slot(value)
         if value.constant is not None:
-            self._fixed.append((slot, value.constant))
-        elif value.name in buffers:
-            self._fixed.append((slot, buffers[value.name]))
+            self._constants.append((slot, value.constant))
+        elif value.name in self._buffers:
+            self._read.append((slot, value.name))
             if value.name in self.plan.recording.written and value.name not in self._of_layers:
                 self._copied.add(slot)  # backward passes look at what was there before
         else:
@@ -100,6 +103,12 @@ class Program:
         slot = self._slots[value]
         need = Need(wanted.ranks, tuple(range(len(value.shape))), wanted.intervals)
         self._step(Move("distribute", source, need, value.shape, self._like), (slot,), (slot,))
+
+    def _spread(self, value: Value, source: Blocks) -> None:
+        """Bring a value that one worker has to all of them; what the others have in its place does not count."""
+        slot, like, (root,) = self._slots[value], self._like, source.ranks
+        move = Move("distribute", source, Need.of_all(like.ranks), value.shape, like)
+        self._step(lambda x: move(x if like.me == root else nothing([x])), (slot,), (slot,))
 
     def _owned(self, value: Value) -> Blocks:
         """Where a result is. Of copies the first worker's counts, so that each element is in one block."""
@@ -119,8 +128,8 @@ class Program:
         self._step(bring, (self._slots[value],), (slot,))
         return slot
 
-    def _append(self, step: Planned, buffers: Mapping[str, torch.Tensor]) -> None:
-        node = step.node
+    def _append(self, step: Planned) -> None:
+        node, buffers = step.node, self._buffers
         inputs = []
         for value, need, source in zip(node.inputs, step.needs, step.sources, strict=True):
             slot = self._slots[value]
@@ -166,12 +175,16 @@ class Program:
             values[slot] = one
         for slot, one in zip(self._given, parameters, strict=True):
             values[slot] = one
-        for slot, one in self._fixed:
-            values[slot] = one.clone() if slot in self._copied else one
+        for slot, one in self._constants:
+            values[slot] = one
+        for slot, name in self._read:
+            buffer = self._buffers[name]
+            values[slot] = buffer.clone() if slot in self._copied else buffer
         for number, slot in enumerate(self._keys):
             values[slot] = None if key is None else key_of_part(key, number)
         run_through(self.steps, values)
-        for slot, buffer in self._written:
+        for slot, name in self._written:
+            buffer = self._buffers[name]
             if values[slot] is not buffer and self._like.active:
                 buffer.copy_(cast(torch.Tensor, values[slot]))
         return tree_unflatten(

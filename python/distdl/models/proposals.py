@@ -15,7 +15,7 @@ from distdl.collective.grid import Grid
 from distdl.models.costs import cost
 from distdl.models.machine import Figures, measured
 from distdl.models.model import key_of_layer
-from distdl.models.placement import Blocks, ways_to_split
+from distdl.models.placement import of_input, ways_to_split
 from distdl.models.planning import Plan
 from distdl.models.recording import Recording
 from distdl.models.skeleton import Skeleton
@@ -136,7 +136,7 @@ def _proposed(
 
     def costs(splits: list[int], ways: Ways) -> tuple[list[int], Ways, int, int, float]:
         base = grid.related(grid.ranks[: math.prod(splits)], splits)
-        arrived = [Blocks.balanced(base.ranks, splits, shape) for shape in shapes]
+        arrived = [of_input(base.ranks, splits, shape) for shape in shapes]
         asked = {name: grid.related(grid.ranks[: math.prod(one)], one) for name, one in ways.items()}
         found = cost(Plan(recording, base, arrived, asked=asked), figures, work)
         return splits, ways, found.memory, found.sent, found.seconds

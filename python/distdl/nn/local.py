@@ -12,8 +12,9 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_structure, tree_unflatten
 
+from distdl import operators
 from distdl.collective.comparison import compare, misfit, shown
-from distdl.collective.construction import PartitionLike
+from distdl.collective.construction import PartitionLike, constructing
 from distdl.nn.coverage import problem_of, through
 from distdl.nn.layer import Layer
 from distdl.nn.module import Module
@@ -21,6 +22,7 @@ from distdl.nn.options import comparable
 from distdl.nn.subclasses import may_override, overridden
 from distdl.nn.tie import connected
 from distdl.parameters.layout import Layout, current_kind
+from distdl.structure import zero_volume_tensor
 
 __all__ = ["Local"]
 
@@ -95,7 +97,7 @@ class Local(Layer):
         self._check_outputs()
         self._declare_all(module)
         # Parameters, buffers and children of the copy are those of this layer, under the same names.
-        for held in ("_parameters", "_buffers", "_modules"):
+        for held in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
             self.__dict__[held] = self.module.__dict__[held]
         own_classes = {type(one).__module__.startswith("torch.nn.modules.") for one in module.modules()}
         self._may_leave_out = own_classes != {True} and self.grid.size > 1
@@ -188,6 +190,28 @@ class Local(Layer):
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
         """The module."""
         return {"module": module}
+
+    @torch.no_grad()
+    def take_weights(self, module: torch.nn.Module, root: int) -> None:
+        """Take parameters and buffers of the module of one rank, also the buffers that are in no state."""
+        super().take_weights(module, root)
+        everyone, in_state = self.grid.constructing_ranks(), self.state_dict()
+        given = {name: one for name, one in module.named_buffers() if name not in in_state}
+        if not everyone.known or not given:
+            return
+        name = f"{type(self).__name__}.from_sequential"
+        with constructing(name, {"ranks": everyone}, {"buffers": {key: list(one.shape) for key, one in given.items()}}):
+            has_values = bytes(not one.is_meta for one in given.values())
+        of_root = everyone.gather(has_values)[everyone.ranks.index(root)]
+        spread = operators.broadcast(everyone.line((root,)), everyone)
+        for (key, one), is_there in zip(given.items(), of_root, strict=True):
+            if is_there:
+                own = self.get_buffer(key)
+                if own.is_meta:
+                    own = torch.empty_like(own, device=self.P_x.device)
+                    path, _, leaf = key.rpartition(".")
+                    vars(self.get_submodule(path))["_buffers"][leaf] = own
+                own.copy_(spread(one.to(own.device) if everyone.me == root else zero_volume_tensor(dtype=own.dtype)))
 
     def get_submodule(self, target: str) -> torch.nn.Module:
         """As in torch: also of a name such as ``blocks``, by which this layer has something of its own."""

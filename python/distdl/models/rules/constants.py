@@ -10,7 +10,7 @@ from distdl.models.table import calling, rule, whole
 @rule(
     "arange", "empty", "eye", "full", "linspace", "logspace", "ones", "tensor", "zeros", "as_tensor", "scalar_tensor",
     "new_empty", "new_full", "new_ones", "new_tensor", "new_zeros", "tril_indices", "triu_indices",
-    "hann_window", "meshgrid",
+    "hann_window",
 )  # fmt: skip
 def made(node: Node) -> Operation:
     """Made on each worker; of a tensor that is given, only dtype and device count."""
@@ -20,4 +20,4 @@ def made(node: Node) -> Operation:
     return Operation(shape, reads, lambda workers: call, frozenset())
 
 
-_OF_VALUES = ("as_tensor", "meshgrid", "new_tensor", "tensor")
+_OF_VALUES = ("as_tensor", "new_tensor", "tensor")

@@ -23,7 +23,7 @@ _BROADCASTING = (
     "fmin", "fmod", "ge", "greater", "greater_equal", "gt", "hypot", "ldexp", "le", "lerp", "less", "less_equal",
     "logaddexp", "logical_and", "logical_or", "logical_xor", "lt", "masked_fill", "maximum", "minimum", "mod", "mul",
     "multiply", "ne", "not_equal", "or", "pow", "rdiv", "remainder", "rfloordiv", "rpow", "rsub", "rtruediv", "sub",
-    "subtract", "true_divide", "truediv", "type_as", "where", "xor",
+    "subtract", "true_divide", "truediv", "where", "xor",
 )  # fmt: skip
 
 

@@ -17,8 +17,7 @@ from distdl.models.table import argument, broadcast, calling, in_blocks, local, 
 from distdl.parameters.layout import Interval
 
 
-@rule("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "ravel", "view_as", "reshape_as", "Flatten",
-      "Unflatten")  # fmt: skip
+@rule("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "ravel", "Flatten", "Unflatten")
 def reshape(node: Node) -> Operation:
     """Groups of dimensions that have as many elements before and after; of each the first one may be split."""
     given, shape = node.inputs[0].shape, node.outputs[0].shape
@@ -40,12 +39,11 @@ def reshape(node: Node) -> Operation:
 
     def make(workers: Workers) -> Run:
         size = workers.local_shape
-        return lambda x, *_: x.reshape(size)
+        return lambda x: x.reshape(size)
 
-    rest: tuple[Reads, ...] = tuple((None,) * len(one.shape) for one in node.inputs[1:])
     kept = {d: unit for d, unit in units.items() if unit > 1}
-    make_either = in_blocks(make, lambda x, *_: x.reshape(shape))
-    return Operation(shape, (tuple(reads), *rest), make_either, frozenset(splittable), kept)
+    make_either = in_blocks(make, lambda x: x.reshape(shape))
+    return Operation(shape, (tuple(reads),), make_either, frozenset(splittable), kept)
 
 
 def groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
@@ -85,17 +83,17 @@ def permute(node: Node) -> Operation:
     return local(node, [tuple(reads)])
 
 
-@rule("expand", "expand_as", "broadcast_to")
+@rule("expand", "broadcast_to")
 def expand(node: Node) -> Operation:
     """A block of what is expanded, of the block's size."""
     shape = node.outputs[0].shape
-    reads = [broadcast(node.inputs[0], shape), *((None,) * len(one.shape) for one in node.inputs[1:])]
 
     def make(workers: Workers) -> Run:
         size = workers.local_shape
-        return lambda x, *_: x.expand(size)
+        return lambda x: x.expand(size)
 
-    return Operation(shape, tuple(reads), in_blocks(make, lambda x, *_: x.expand(shape)), frozenset(range(len(shape))))
+    reads = broadcast(node.inputs[0], shape)
+    return Operation(shape, (reads,), in_blocks(make, lambda x: x.expand(shape)), frozenset(range(len(shape))))
 
 
 @rule("cat", "concat", "concatenate", "hstack", "vstack", "dstack", "column_stack", "row_stack")

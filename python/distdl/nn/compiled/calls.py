@@ -30,19 +30,20 @@ def called(layer: Layer, tensors: Tensors, parameters: Tensors, call: str) -> li
 
 @contextlib.contextmanager
 def in_place_of(layer: Layer, kind: Literal["parameters", "buffers"], tensors: Tensors) -> Iterator[None]:
-    """Let a layer use these tensors in place of its parameters or buffers."""
-    places: list[tuple[dict[str, torch.Tensor | None], str]] = []
-    for name, _ in getattr(layer, f"named_{kind}")():
+    """Let a layer use these tensors in place of its parameters or buffers, of which one may have several names."""
+    places: list[tuple[dict[str, torch.Tensor | None], str, torch.Tensor]] = []
+    for name, before in getattr(layer, f"named_{kind}")(remove_duplicate=False):
         owner, _, own = name.rpartition(".")
-        places.append((getattr(child_at(layer, owner), f"_{kind}"), own))
-    before = [held[name] for held, name in places]
+        places.append((getattr(child_at(layer, owner), f"_{kind}"), own, before))
+    distinct = dict.fromkeys(id(before) for *_, before in places)
+    instead = dict(zip(distinct, tensors, strict=True))
     try:
-        for (held, name), one in zip(places, tensors, strict=True):
-            held[name] = one
+        for held, name, before in places:
+            held[name] = instead[id(before)]
         yield
     finally:
-        for (held, name), one in zip(places, before, strict=True):
-            held[name] = one
+        for held, name, before in places:
+            held[name] = before
 
 
 def child_at(module: torch.nn.Module, path: str) -> torch.nn.Module:
