@@ -8,6 +8,8 @@ branch on them. What depends on the values of a tensor cannot be recorded.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import enum
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +25,7 @@ from torch._subclasses.fake_tensor import (
 from torch.autograd.function import _SingleLevelFunction
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils._pytree import register_dataclass, tree_flatten, tree_map_only
 from torch.utils.checkpoint import CheckpointFunction, _checkpoint_hook
 
 from distdl.models import unseen
@@ -126,7 +128,20 @@ class Recorder(TorchFunctionMode):
         return None if value is None or (name and value.name == name) else value
 
     def described(self, results: object) -> object:
-        """What the model returns, with values in place of its tensors."""
+        """What the model returns, with values in place of its tensors.
+
+        Raises:
+            NotImplementedError: if it returns objects in which tensors cannot be found.
+        """
+        for one in tree_flatten(results)[0]:
+            if dataclasses.is_dataclass(one) and not isinstance(one, type):
+                register_dataclass(type(one))  # from here on its tensors are found, also by gather()
+                return self.described(results)
+            if not isinstance(one, _RETURNED):
+                raise NotImplementedError(
+                    f"the model returns a {type(one).__name__}, in which tensors cannot be found; return tensors in a "
+                    "tuple, a list, a dict or a dataclass, or make it known by torch.utils._pytree"
+                )
         found = tree_map_only(torch.Tensor, self._value, results)
         self._refuse_lost_gradients(found, "where the model returns it")
         return found
@@ -157,9 +172,9 @@ class Recorder(TorchFunctionMode):
         if key in IN_PLACE_OF:
             with self:
                 return IN_PLACE_OF[key](*args, **kwargs)
-        found = without_likeness(key, args, kwargs)
-        if found is not None:
-            func, args, kwargs = found[0], found[1], dict(found[2])
+        plain = without_likeness(key, args, kwargs)
+        if plain is not None:
+            func, args, kwargs = plain[0], plain[1], dict(plain[2])
             key = key_of(func)
         return self._call(func, key, func, args, kwargs)
 
@@ -316,6 +331,8 @@ class Recorder(TorchFunctionMode):
             self._checkpoint = before
 
 
+_RETURNED = (torch.Tensor, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, enum.Enum, type)
+"""What a model may return as it is."""
 _ASKS = {"requires_grad", "is_leaf", "grad"}
 """What asks something of a tensor and gives none."""
 _WRITES = {"setitem"}

@@ -55,7 +55,6 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[torch.Tensor, 
     shape = [one.numel() for one in given]
     found = [one.reshape([-1 if d == i else 1 for d in range(len(given))]).expand(shape) for i, one in enumerate(given)]
     if swapped:
-        found = [one.transpose(0, 1) for one in found]
         found[:2] = found[1::-1]
     return tuple(found)
 

@@ -16,6 +16,7 @@ from distdl.collective.comparison import gather_or_raise
 from distdl.collective.construction import PartitionLike, constructor, grid_of
 from distdl.collective.grid import Grid
 from distdl.models import unseen
+from distdl.models.assigned import HOOKS, Assigned
 from distdl.models.buffers import Buffers
 from distdl.models.layer import twin_of
 from distdl.models.listing import listing
@@ -29,6 +30,7 @@ from distdl.nn.compiled.calls import child_at
 from distdl.nn.layer import Layer
 from distdl.nn.local import Local
 from distdl.nn.masks import draw_key
+from distdl.nn.tie import ask_for_gradients
 from distdl.parameters.transport import ParameterTransport
 from distdl.partition import Partition
 
@@ -130,6 +132,7 @@ class DistributedModel(Local):
         self._asked = self._grids_of_plan()
         self._skeleton = Skeleton(self.__dict__["_given"], self.P_x.device)
         self._programs: dict[tuple[object, ...], Program] = {}
+        self._assigned: Assigned | None = Assigned(self.module)
         self.program = None
 
     def further_compared(self) -> dict[str, object]:
@@ -189,6 +192,7 @@ class DistributedModel(Local):
         made: dict[str, object] = {
             "_programs": {},
             "program": None,
+            "_assigned": None,
             "_held": [],
             "_distdl_is_setup": False,
         }
@@ -211,10 +215,19 @@ class DistributedModel(Local):
         )
 
     def __getattr__(self, name: str) -> Any:
-        """What torch knows, after a property has raised an AttributeError, too."""
+        """What torch knows, after a property has raised an AttributeError, too, and the model's own attributes."""
         if name == "output_partition":
             raise _NotCalledError
-        return super().__getattr__(name)
+        own = vars(self.__dict__["module"]) if "module" in self.__dict__ else {}
+        return own[name] if name in own else super().__getattr__(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Assign the model's own attributes, such as a temperature, to the model, which is recorded with them again."""
+        module = self.__dict__.get("module")
+        if module is not None and name in vars(module) and name not in vars(self):
+            setattr(module, name, value)
+        else:
+            super().__setattr__(name, value)
 
     # Call
 
@@ -227,7 +240,7 @@ class DistributedModel(Local):
             arrived.append(self._arrived(i))
             inputs.append((arrived[i].shape, self.structure(self.grid, i)[0][1]))
         modes = tuple(module.training for module in self._known_modules())
-        key = (tuple(arrived), tuple(inputs), modes, self.autocast, self._shown_call(input[0]))
+        key = (tuple(arrived), tuple(inputs), modes, self.autocast, self._shown_call(input[0]), self._changes)
         if key not in self._programs:
             self._programs[key] = self._planned(input[0], inputs, arrived)
             if len(self._programs) > _MOST_PROGRAMS:
@@ -270,6 +283,13 @@ class DistributedModel(Local):
 
     def _changed_within(self) -> list[str]:
         return []  # what the modules within do was recorded
+
+    def compared_each_call(self) -> str:
+        """Modes, what is no tensor in the call, and what was assigned to modules since the first call was recorded."""
+        if self._assigned is None:
+            self._assigned = Assigned(self.module)
+        self._changes = self._assigned.changes()
+        return super().compared_each_call() + (f", {self._changes}" if self._changes else "")
 
     def _buffers_in_use(self) -> list[torch.Tensor]:
         held = (vars(module)["_buffers"].values() for module in self._known_modules())
@@ -324,6 +344,14 @@ class DistributedModel(Local):
         parameters = [held[leaf] for held, leaf in self._held]  # compiled programs put others in their places
         return self.program(tensors, self._transport(parameters), key)
 
+    def ask_for_gradients(self, result: object) -> None:
+        """Of the results that have a derivative."""
+        assert self.program is not None
+        recorded = tree_flatten(self.program.plan.recording.results)[0]
+        for one, value in zip(tree_flatten(result)[0], recorded, strict=True):
+            if isinstance(value, Value) and value.is_differentiable:
+                ask_for_gradients(one)
+
     def _drawn_key(self) -> int:
         """A number from torch's default generator on every rank, of which that of worker 0 counts."""
         everyone = self.grid.constructing_ranks()
@@ -338,8 +366,7 @@ class DistributedModel(Local):
 def key_of_layer(module: torch.nn.Module) -> str:
     """The name by which rules know a module as one operation, whatever it calls; "" if they do not."""
     own = vars(module)
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    if any(own[name] for name in hooks) or hasattr(module, "parametrizations") or _has_any_global_hook():
+    if any(own[name] for name in HOOKS) or hasattr(module, "parametrizations") or _has_any_global_hook():
         return ""  # there is more in the call than the layer
     if any(callable(getattr(type(module), name, None)) for name in own):
         return ""  # such as a forward() of its own

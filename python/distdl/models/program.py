@@ -69,8 +69,8 @@ class Program:
         self._checkpoint = 0
         self._written = [(self._everywhere(one), name) for name, one in recording.written.items()]
         self.places = {one: self._owned(one) for one in results if isinstance(one, Value)}
-        self._results = [(self._slots[one], None) if isinstance(one, Value) else (None, one) for one in results]
-        kept = {slot for slot, _ in self._results if slot is not None} | {slot for slot, _ in self._written}
+        self._results = [(one, self._slots[one]) if isinstance(one, Value) else (one, -1) for one in results]
+        kept = {slot for _, slot in self._results if slot >= 0} | {slot for slot, _ in self._written}
         self.steps = forgetting(checkpointed(self.steps, kept), kept)
 
     def _slot(self, value: Value) -> int:
@@ -187,6 +187,8 @@ class Program:
             buffer = self._buffers[name]
             if values[slot] is not buffer and self._like.active:
                 buffer.copy_(cast(torch.Tensor, values[slot]))
-        return tree_unflatten(
-            [fixed if slot is None else values[slot] for slot, fixed in self._results], self._structure
-        )
+        found = []
+        for one, slot in self._results:
+            y = values[slot] if slot >= 0 else one
+            found.append(y.detach() if isinstance(y, torch.Tensor) and not one.is_differentiable else y)
+        return tree_unflatten(found, self._structure)

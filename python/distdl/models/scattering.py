@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import index
 
 import torch
@@ -32,7 +33,7 @@ def scatter(x: torch.Tensor | None, P_x: PartitionLike, root: int = 0) -> torch.
 
     Collective over the communicator that P_x comes from.
     """
-    grid, at = _with_root("scatter", P_x, root, _problem_of_input(x))
+    grid, at = _with_root("scatter", P_x, root, lambda grid: _problem_of_input(x, grid, root))
     given = x if at.active and x is not None else zero_volume_tensor()
     return operators.repartition(at, grid, preserve_batch=False)(given)
 
@@ -65,24 +66,32 @@ def gather(y: object, P_y: object, root: int = 0) -> object:
         raise problem
     wholes = []
     for tensor, P in zip(tensors, found, strict=True):
-        grid, at = _with_root("gather", P, root, None)
+        grid, at = _with_root("gather", P, root, lambda grid: None)
         wholes.append(operators.repartition(grid, at, preserve_batch=False)(tensor))
     rest = iter(wholes)
     return tree_unflatten([next(rest) if isinstance(one, torch.Tensor) else one for one in leaves], structure)
 
 
-def _problem_of_input(x: object) -> Exception | None:
-    if x is not None and not isinstance(x, torch.Tensor):
+def _problem_of_input(x: object, grid: Grid, root: int) -> Exception | None:
+    is_root = grid.known and grid.me == root
+    if not isinstance(x, torch.Tensor) and (x is not None or is_root):
         return TypeError(f"scatter: x is of type {type(x).__name__}; it has to be a torch.Tensor")
+    if isinstance(x, torch.Tensor) and is_root and x.dim() != grid.dim:
+        return ValueError(
+            f"scatter: x has shape {list(x.shape)} and P_x has shape {list(grid.shape)}; they need as many dimensions"
+        )
     return None
 
 
-def _with_root(name: str, P: PartitionLike, root: int, problem: Exception | None) -> tuple[Grid, Grid]:
+def _with_root(
+    name: str, P: PartitionLike, root: int, problem_of: Callable[[Grid], Exception | None]
+) -> tuple[Grid, Grid]:
     """The grid of a partition, and that of the root alone with as many dimensions."""
     with constructing(name, {"P": P}, {"root": root}) as (grid,):
+        at = index(root)
+        problem = problem_of(grid)
         if problem is not None:
             raise problem
-        at = index(root)
         if grid.known and at not in grid.constructors:
             raise ValueError(f"{name}: root={at} is none of the ranks {list(grid.constructors)}")
     return grid, grid.related([at], (1,) * grid.dim)

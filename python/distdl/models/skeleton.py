@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.flop_counter import FlopCounterMode
 
 from distdl.models import unseen
+from distdl.models.assigned import take_over
 from distdl.models.capture import Recorder
 from distdl.models.recording import Node, Recording, Value
 from distdl.models.table import calling
@@ -45,9 +46,10 @@ class Skeleton:
         return self  # it has no values
 
     def follow(self, model: torch.nn.Module) -> None:
-        """Take over the modes of a model's modules, and the dtypes to which it was converted."""
+        """Take over modes, numbers, texts and hooks of a model's modules, and dtypes to which it was converted."""
         for own, module in zip(self.model.modules(), model.modules(), strict=True):
             own.training = module.training
+            take_over(own, module)
             for held in ("_parameters", "_buffers"):
                 for name, tensor in vars(own)[held].items():
                     given = vars(module)[held][name]

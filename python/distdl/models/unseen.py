@@ -12,10 +12,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_flatten
 
-_OF_TORCH = frozenset(vars(torch.nn.Module()))
+OF_TORCH = frozenset(vars(torch.nn.Module()))
 """The attributes of every module."""
 _HOOKS = {"register_hook", "register_post_accumulate_grad_hook"}
 _ASSIGNED = {"data", "grad"}
+_LOOKS = {"numpy", "tolist", "__array__", "array"}
 
 
 def refuse_call(
@@ -42,6 +43,8 @@ def refuse_call(
         reason = f"the {attribute} of a tensor is replaced; use copy_()"
     elif name == "__get__" and attribute == "grad_fn" and args[0].grad_fn is not None:
         reason = "the model looks at the grad_fn of a tensor"
+    elif key in _LOOKS and isinstance(args[0], FakeTensor) and args[0].constant is None:
+        reason = f"{key} looks at the values of a tensor, which are not known before the model runs"
     elif key == "backward" or (key == "grad" and attribute != "grad"):
         reason = f"{key} computes derivatives within the model"
     elif name.startswith("_foreach_") and name.endswith("_"):
@@ -81,7 +84,7 @@ def held_by(model: torch.nn.Module) -> Iterator[tuple[tuple[str, str], object]]:
     """What modules hold beside parameters, buffers and modules, with the module's path and the attribute's name."""
     for path, module in model.named_modules():
         for name, value in vars(module).items():
-            if name not in _OF_TORCH:
+            if name not in OF_TORCH:
                 for i, one in enumerate(tree_flatten(value)[0]):
                     yield (path, f"{name}[{i}]" if isinstance(value, list | tuple | dict) else name), one
 

@@ -206,6 +206,10 @@ class Layer(FromSequential):
         """
         return dims
 
+    def ask_for_gradients(self, result: object) -> None:
+        """Let results require gradients on ranks on which nothing that they passed does."""
+        ask_for_gradients(result)
+
     def without_part(self, input: torch.Tensor) -> torch.Tensor:
         """The result on a rank that computes nothing: its input, connected with the parameters.
 
@@ -322,7 +326,7 @@ class Layer(FromSequential):
             if agreement.sizes_are_in_question:
                 check_sizes(self, result)
             if self.is_differentiated:
-                ask_for_gradients(result)
+                self.ask_for_gradients(result)
             return recomputed(result)
         finally:
             agreement.leave()

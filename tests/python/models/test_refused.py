@@ -5,12 +5,19 @@ import torch
 import torch.nn.functional as F
 
 import distdl
+from distdl.models.table import RULES
 from support.blocks import grid
 from support.distributed import assert_none, noise, off
 from support.models import Residual
 from support.ranks import job, raises_everywhere
 
 P_world = distdl.Partition(job)
+
+
+@pytest.fixture
+def _without_rules(monkeypatch):
+    for name in ("qr", "inv"):
+        monkeypatch.delitem(RULES, name, raising=False)
 
 
 class Several(torch.nn.Module):
@@ -21,6 +28,7 @@ class Several(torch.nn.Module):
         return torch.linalg.inv(y @ y.mT + torch.eye(3))
 
 
+@pytest.mark.usefixtures("_without_rules")
 def test_all_calls_without_a_rule_are_in_one_error():
     P_x = grid(P_world, [P_world.size, 1, 1])
     ours = distdl.distribute(Several(), P_x)
@@ -31,6 +39,7 @@ def test_all_calls_without_a_rule_are_in_one_error():
     assert "fallback='gather'" in error
 
 
+@pytest.mark.usefixtures("_without_rules")
 def test_fallback_computes_on_one_worker():
     P_x = grid(P_world, [P_world.size, 1, 1])
     model = Several().double()

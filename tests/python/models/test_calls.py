@@ -1,0 +1,250 @@
+"""Calls of distributed models as programs make them: further inputs, changed attributes, results of any kind."""
+
+import dataclasses
+import types
+
+import pytest
+import torch
+
+import distdl
+from support.blocks import grid
+from support.distributed import assert_none, noise, off, partitions
+from support.ranks import job, raises_everywhere, together
+
+P_world = distdl.Partition(job)
+
+
+def over_rows(model):
+    """The model over blocks of rows, and their partition."""
+    P_x = grid(P_world, [1, 1, job.size, 1])
+    return distdl.distribute(model, P_x), P_x
+
+
+def whole(ours, *inputs, **more):
+    """What a distributed model returns, on rank 0."""
+    return distdl.gather(ours(*inputs, **more), ours.output_partition)
+
+
+# Inputs with fewer dimensions
+
+
+class Conditioned(torch.nn.Module):
+    """A convolution that is told times, classes and a scale, as in diffusion."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.classes = torch.nn.Conv2d(2, 4, 3, padding=1), torch.nn.Embedding(5, 6)
+        self.embed = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.SiLU(), torch.nn.Linear(8, 4))
+
+    def forward(self, x, times, classes, scale):
+        phases = times[:, None] * torch.linspace(0.0, 1.0, 3, dtype=times.dtype)
+        said = self.embed(torch.cat([phases.sin(), phases.cos()], 1) + self.classes(classes))
+        return torch.relu(self.conv(x) + said[:, :, None, None]) * scale, said
+
+
+def test_inputs_with_fewer_dimensions_are_whole_on_each_worker():
+    torch.manual_seed(0)
+    model = Conditioned().double()
+    classes, image = torch.tensor([1, 4, 1]), noise((3, 2, 5, 7))
+    for split in partitions(4):
+        P_x = grid(P_world, split)
+        ours = distdl.distribute(model, P_x)
+        times, scale = noise((3,)).requires_grad_(), torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+        with torch.no_grad():
+            times.add_(job.rank)  # those of the first worker count
+        found = whole(ours, distdl.scatter(image, P_x), times, classes, scale=scale)
+        sum(one.square().sum() for one in found).backward()
+        gradients, problems = distdl.sequential_gradients(ours), []
+        own = [times.grad, scale.grad]
+        if job.rank == 0:
+            inputs = [one.detach().clone().requires_grad_() for one in (times, scale)]
+            model.zero_grad()
+            expected = model(image, inputs[0], classes, inputs[1])
+            sum(one.square().sum() for one in expected).backward()
+            problems += [off(*both) for both in zip(found, expected, strict=True)]
+            problems += [off(one, other.grad, 1e-9) for one, other in zip(own, inputs, strict=True)]
+            problems += [off(gradients[name], one.grad, 1e-9) for name, one in model.named_parameters()]
+        assert_none([" ".join(filter(None, problems))])
+
+
+@pytest.mark.mpi(min_size=2)
+def test_whole_inputs_are_as_large_on_each_worker():
+    ours, P_x = over_rows(Conditioned())
+    x, times = distdl.scatter(torch.rand(3, 2, 5, 7), P_x), torch.rand(3 + (job.rank == 1))
+    call = lambda: ours(x, times, torch.tensor([1, 2, 3]), torch.tensor(1.0))  # noqa: E731
+    raises_everywhere(ValueError, r"tensor 1 of the call has fewer dimensions than P_x", call, seconds=20.0)
+
+
+# Tensors that say a shape or a dtype alone
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * torch.linspace(0, 1, 11).to(x).sum(),
+        lambda x: x.mean((2, 3)).type_as(x.to(torch.float32)),
+        lambda x: x.mean((2, 3), keepdim=True).expand_as(x) * x,
+        lambda x: x.flatten(2).softmax(-1).view_as(x),
+        lambda x: x[:, :1].reshape_as(x[:, 1:2]),
+        lambda x: torch.meshgrid(x[0, 0, :, 0], x[0, 0, 0], indexing="xy")[0],
+        lambda x: torch.stack(torch.meshgrid(x[0, 0, :, 0], x[0, 0, 0], indexing="ij")),
+        lambda x: torch.broadcast_tensors(x[:, :1], x[:1])[0],
+    ],
+    ids=["to", "type_as", "expand_as", "view_as", "reshape_as", "meshgrid", "both of meshgrid", "broadcast_tensors"],
+)
+def test_tensors_that_say_a_shape_or_a_dtype(function):
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return function(x)
+
+    image = noise((2, 3, 5, 7))
+    for split in partitions(4):
+        P_x = grid(P_world, split)
+        ours = distdl.distribute(Model(), P_x)
+        x = distdl.scatter(image, P_x).detach().requires_grad_()
+        found = whole(ours, x)
+        found.square().sum().backward()
+        expected, gradient = image.clone().requires_grad_(), distdl.gather(x.grad, P_x)
+        result = function(expected)
+        result.square().sum().backward()
+        tolerance = 1e-6 if result.dtype == torch.float32 else 1e-10
+        problems = [off(found, result, tolerance), off(gradient, expected.grad, tolerance)] if job.rank == 0 else []
+        assert_none([" ".join(filter(None, [str(split), *problems])) if any(problems) else ""])
+
+
+# Buffers
+
+
+class Frequencies(torch.nn.Module):
+    """A buffer that is in no state, as rotary embeddings have."""
+
+    def __init__(self, by):
+        super().__init__()
+        self.register_buffer("frequencies", torch.arange(7.0) * by, persistent=False)
+
+    def forward(self, x):
+        return x * self.frequencies
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("within", [False, True])
+def test_buffers_that_are_in_no_state_come_from_the_first_worker(within, device):
+    with torch.device("cpu" if job.rank == 0 else device):
+        model = Frequencies(1.0 + job.rank)
+        model = torch.nn.Sequential(model) if within else model
+    ours, P_x = over_rows(model)
+    assert not ours.state_dict()
+    x = torch.rand(1, 2, 5, 7)
+    found = whole(ours, distdl.scatter(x, P_x))
+    assert_none([off(found, x * torch.arange(7.0)) if job.rank == 0 else ""])
+
+
+# What is assigned after the first call
+
+
+class Tempered(torch.nn.Module):
+    """A model with a number of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.temperature, self.leaky, self.norm = 1.0, torch.nn.LeakyReLU(), torch.nn.BatchNorm2d(2)
+
+    def forward(self, x):
+        return self.norm(self.leaky(x) / self.temperature)
+
+
+def doubled(module, given, result):
+    return 2 * result
+
+
+CHANGES = {
+    "its own": lambda model: setattr(model, "temperature", 0.5),
+    "of a layer": lambda model: setattr(model.leaky, "negative_slope", 0.9),
+    "of a norm": lambda model: (setattr(model.norm, "eps", 3.0), setattr(model.norm, "momentum", 0.5)),
+    "a hook": lambda model: model.leaky.register_forward_hook(doubled),
+    "a new one": lambda model: setattr(model.leaky, "inplace", False),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_is_assigned_after_the_first_call_counts(change):
+    model, image = Tempered().double(), noise((2, 2, 5, 7))
+    ours, P_x = over_rows(model)
+    x = distdl.scatter(image, P_x)
+    problems = []
+    for changes in ([], [change], []):
+        for one in changes:
+            one(ours)
+            one(model)
+        found, expected = whole(ours, x), model(image)
+        problems += [off(found, expected), *(off(*both) for both in zip(ours.buffers(), model.buffers(), strict=True))]
+    assert_none([" ".join(filter(None, problems))])
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_one_rank_assigns_raises_on_all():
+    ours, P_x = over_rows(Tempered())
+    x = distdl.scatter(torch.rand(2, 2, 5, 7), P_x)
+    ours(x)
+    if job.rank == 1:
+        ours.module.temperature = 0.5
+    raises_everywhere(ValueError, "temperature=0.5", lambda: ours(x))
+    ours.module.temperature = [1.0, 0.5][1]
+    assert together(tuple(ours(x).shape))
+    if job.rank == 0:
+        ours.module.temperature = torch.ones(1)
+    raises_everywhere(ValueError, "temperature became a Tensor", lambda: ours(x))
+
+
+# Results
+
+
+@dataclasses.dataclass
+class Result:
+    scores: torch.Tensor
+    count: int = 0
+
+
+class Returning(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.conv, self.function = torch.nn.Conv2d(2, 3, 1), function
+        self.register_buffer("ones", torch.ones(3))
+
+    def forward(self, x):
+        return self.function(self, self.conv(x))
+
+
+def test_a_dataclass_is_returned():
+    model = Returning(lambda model, y: {"results": [Result(y, 7), Result(y.mean())]})
+    ours, P_x = over_rows(model)
+    image = torch.rand(2, 2, 5, 7)
+    found = whole(ours, distdl.scatter(image, P_x))["results"]
+    assert [(type(one), one.count) for one in found] == [(Result, 7), (Result, 0)]
+    expected = model(image)["results"]
+    assert_none([off(found[i].scores, expected[i].scores, 1e-5) for i in range(2)])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda y: types.SimpleNamespace(y=y), lambda y: {y}, lambda y: iter([y])],
+    ids=["namespace", "set", "iterator"],
+)
+def test_objects_that_hide_tensors_are_refused(make):
+    ours, P_x = over_rows(Returning(lambda model, y: make(y)))
+    x = distdl.scatter(torch.rand(2, 2, 5, 7), P_x)
+    raises_everywhere(NotImplementedError, "in which tensors cannot be found", lambda: ours(x), seconds=20.0)
+
+
+def test_results_without_derivatives_ask_for_none():
+    model = Returning(lambda model, y: (y, y.detach(), torch.zeros_like(y) + 1, model.ones, y > 0))
+    ours, P_x = over_rows(model)
+    image = torch.rand(2, 2, 5, 7)
+    found, expected = ours(distdl.scatter(image, P_x)), model(image)
+    assert [one.requires_grad for one in found] == [one.requires_grad for one in expected]
+
+
+def test_values_as_arrays_are_refused_with_the_line():
+    ours, P_x = over_rows(Returning(lambda model, y: y * y.detach().numpy().sum()))
+    x = distdl.scatter(torch.rand(2, 2, 5, 7), P_x)
+    raises_everywhere(NotImplementedError, r"numpy looks at the values .*test_calls.py", lambda: ours(x), seconds=20.0)
