@@ -16,7 +16,7 @@ P_world = distdl.Partition(job)
 
 @pytest.fixture
 def _without_rules(monkeypatch):
-    for name in ("qr", "inv"):
+    for name in ("linalg_qr", "linalg_inv"):
         monkeypatch.delitem(RULES, name, raising=False)
 
 
