@@ -8,12 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+import torch
+
 from distdl.collective.grid import Grid
 from distdl.models.moving import Move, Need, received
 from distdl.models.operation import Along, NoRuleError, Operation, RandomError, Reads, Workers
 from distdl.models.placement import COPIES, Blocks, Placement, sizes_of, ways_to_split
 from distdl.models.recording import Node, Recording, Value
 from distdl.models.rules import RULES
+from distdl.models.rules.indexing import written
 from distdl.models.table import calling, whole
 
 _MOST_CANDIDATES = 64
@@ -81,15 +84,7 @@ class Plan:
             is_constant = of_inputs.isdisjoint(node.inputs)
             of_inputs.update(() if is_constant else node.outputs)
             try:
-                if node.key in RULES:
-                    found = RULES[node.key](node)
-                elif is_constant:
-                    found = on_one_worker(node)  # on each worker, since each of them has all inputs
-                else:
-                    raise NoRuleError("no rule")
-                if len(found.reads) != len(node.inputs):
-                    raise NoRuleError(f"{len(node.inputs)} tensors, where its rule knows {len(found.reads)}")
-                operations.append(found)
+                operations.append(_by_rule(node, is_constant))
             except NoRuleError as reason:
                 alone = fallback == "gather" and not (as_sequential and isinstance(reason, RandomError))
                 if alone and not is_constant:
@@ -251,7 +246,35 @@ def split_as(operation: Operation, asked: Grid) -> Blocks | None:
     return operation.blocks(asked.ranks, asked.shape)
 
 
+def _by_rule(node: Node, is_constant: bool) -> Operation:
+    """The operation as its rule describes it; without one, on each worker if each of them has all inputs."""
+    try:
+        if node.key not in RULES:
+            raise NoRuleError("no rule")
+        found = RULES[node.key](node)
+        if len(found.reads) != len(node.inputs):
+            raise NoRuleError(f"{len(node.inputs)} tensors, where its rule knows {len(found.reads)}")
+        for one, reads in zip(node.inputs, found.reads, strict=True):
+            if reads is not None and not _fits(one, reads, found.shape):
+                raise NoRuleError(f"the shape {list(one.shape)}, which its rule takes for another one")
+    except RandomError:
+        raise
+    except NoRuleError:
+        if not is_constant or isinstance(node.target, torch.nn.Module):
+            raise
+        return on_one_worker(node)
+    return found
+
+
+def _fits(value: Value, reads: Reads, shape: Sequence[int]) -> bool:
+    """Whether workers that read a tensor so, for blocks of a space of this shape, read all of it."""
+    return len(reads) == len(value.shape) and all(
+        not isinstance(along, Along) or along.span is not None or along.scale * shape[along.dim] == n
+        for along, n in zip(reads, value.shape, strict=True)
+    )
+
+
 def on_one_worker(node: Node) -> Operation:
     """An operation of which nothing is split."""
-    call = calling(node)
+    call = calling(node, written if node.key == "setitem" else None)
     return Operation(node.outputs[0].shape, tuple(whole(one) for one in node.inputs), lambda workers: call, frozenset())

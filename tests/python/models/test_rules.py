@@ -2,9 +2,11 @@
 
 import functools
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 from torch.utils._pytree import tree_leaves
 
 import distdl
@@ -33,7 +35,7 @@ def layer(make, call=None):
     return made
 
 
-IMAGE, TOKENS, MATRIX = (2, 4, 6, 5), (2, 7, 8), (5, 6)
+IMAGE, IMAGES, TOKENS, MATRIX = (2, 4, 6, 5), (4, 4, 6, 5), (2, 7, 8), (5, 6)
 
 SHAPES = {
     "pad": (lambda x: F.pad(x, (1, 2, 0, 3)), IMAGE),
@@ -85,6 +87,61 @@ SHAPES = {
     "normalize": (lambda x: F.normalize(x, dim=2), IMAGE),
 }
 
+SHAPES |= {
+    "diff between others": (lambda x: x.diff(dim=2, prepend=x[:, :, :1] * 2, append=numbers(2, 4, 3, 5)), IMAGE),
+    "trapezoid": (lambda x: torch.trapezoid(x, dx=0.5, dim=2), IMAGE),
+    "trapezoid of places": (lambda x: torch.trapezoid(x, numbers(5)), IMAGE),
+    "cumulative_trapezoid of places": (lambda x: torch.cumulative_trapezoid(x, x[0].sin(), dim=-2), IMAGE),
+    "broadcast_tensors": (lambda x: torch.broadcast_tensors(x[:, :1], x[:1, :, :, :1]), IMAGE),
+    "hsplit": (lambda x: x.hsplit(2), IMAGE),
+    "vsplit": (lambda x: torch.vsplit(x, 2), IMAGE),
+    "dsplit": (lambda x: torch.dsplit(x, [2, 3]), IMAGE),
+    "msort": (lambda x: x.msort(), IMAGE),
+    "atleast_3d": (lambda x: torch.atleast_3d(x), MATRIX),
+    "softmax of torch.special": (lambda x: torch.special.softmax(x, 1), IMAGE),
+}
+
+COMPLEX = {
+    "view_as_complex": (lambda x: torch.view_as_complex(x.reshape(4, 4, 3, 5, 2)), IMAGES),
+    "view_as_complex of others": (lambda x: torch.view_as_complex(torch.stack([x, x.exp()], -1)).angle(), IMAGES),
+    "view_as_real": (lambda x: torch.view_as_real(torch.complex(x, x.sin()) * 1j), IMAGES),
+    "polar": (lambda x: torch.polar(x.exp(), x), IMAGES),
+    "fft": (lambda x: torch.fft.fft(x, dim=2), IMAGES),
+    "fft of the last": (lambda x: torch.fft.fft(x, 7, norm="ortho"), IMAGES),
+    "fft and back": (lambda x: torch.fft.ifft(torch.fft.fft(x, dim=1) * numbers(4, 1, 1), dim=1).real, IMAGES),
+    "rfft and back": (lambda x: torch.fft.irfft(torch.fft.rfft(x, dim=2), 6, 2), IMAGES),
+    "hfft": (lambda x: torch.fft.hfft(torch.complex(x, x.sin())), IMAGES),
+    "fft2": (lambda x: torch.fft.fft2(x), IMAGES),
+    "ifft2 of others": (lambda x: torch.fft.ifft2(x, dim=(0, 2)), IMAGES),
+    "fftn": (lambda x: torch.fft.fftn(x), IMAGES),
+    "ifftn of a size": (lambda x: torch.fft.ifftn(x, (4,)), IMAGES),
+    "rfft2 and back": (lambda x: torch.fft.irfft2(torch.fft.rfft2(x), (6, 5)), IMAGES),
+    "rfftn and back": (lambda x: torch.fft.irfftn(torch.fft.rfftn(x, dim=[1, 2]), dim=(1, 2)), IMAGES),
+    "fftshift": (lambda x: torch.fft.fftshift(x, 2), IMAGES),
+    "ifftshift": (lambda x: torch.fft.ifftshift(x), IMAGES),
+    "fftfreq": (lambda x: x * torch.fft.fftfreq(5) + torch.fft.rfftfreq(9), IMAGES),
+    "fft of two dimensions one by one": (lambda x: torch.fft.fft(torch.fft.fft(x, dim=2), dim=3).abs(), IMAGES),
+    "stft": (lambda x: torch.stft(x, 4, window=torch.hann_window(4).double(), return_complex=True), (4, 16)),
+}  # fmt: skip
+
+ELEMENTS = {
+    "isclose": (lambda x: torch.isclose(x, x.round(), atol=0.2), IMAGE),
+    "threshold in place": (lambda x: F.threshold(x * 2, 0.1, 20.0, inplace=True), IMAGE),
+    "erfinv": (lambda x: torch.erfinv(x.tanh()), IMAGE),
+    "threshold": (lambda x: F.threshold(x, 0.1, 20.0), IMAGE),
+    "functions of torch.special": (lambda x: torch.special.entr(x.exp()) + torch.special.ndtr(x), IMAGE),
+    "xlog1py": (lambda x: torch.special.xlog1py(x[:1], x.exp()), IMAGE),
+    "polygamma": (lambda x: torch.polygamma(1, x.exp()), IMAGE),
+    "igamma": (lambda x: torch.igamma(x.detach().exp(), x[:, :1].exp()), IMAGE),
+    "heaviside": (lambda x: torch.heaviside(x.detach(), x[:, :1].detach()), IMAGE),
+    "shifts": (lambda x: ((x * 9).int() << 2) >> 1, IMAGE),
+    "frexp": (lambda x: torch.frexp(x), IMAGE),
+    "isin": (lambda x: torch.isin(x.round(), torch.tensor([0.0, 1.0], dtype=torch.float64)), IMAGE),
+    "bucketize": (lambda x: torch.bucketize(x, numbers(9).sort().values, right=True), IMAGE),
+    "searchsorted": (lambda x: torch.searchsorted(numbers(9).sort().values, x), IMAGE),
+    "searchsorted of rows": (lambda x: torch.searchsorted(x.sort().values, x * 0.9, side="right"), IMAGE),
+}
+
 PARTS = {
     "slices": (lambda x: x[:, 1:3, 2:], IMAGE),
     "slices with steps": (lambda x: x[..., ::2, 1::3], IMAGE),
@@ -112,6 +169,48 @@ PARTS = {
 }
 
 
+WRITTEN = {
+    "indices in an array": (lambda x: x[:, np.array([0, 1])], IMAGE),
+    "indices in a list of lists": (lambda x: x[:, [[0, 1], [1, 2]]], IMAGE),
+    "indices in lists apart": (lambda x: x[:, [0, 1], :, [1, 2]], IMAGE),
+    "indices in lists behind a number": (lambda x: x[:, 0, [0, 5, 1]], IMAGE),
+    "indices in an array and a new dimension": (lambda x: x[None, :, np.array([[2], [0]]), 1:], IMAGE),
+    "a number in a tensor": (lambda x: x[:, torch.tensor(1), ..., torch.tensor([4, 0])], IMAGE),
+    "numbers of an array": (lambda x: x[:, np.int64(1), np.int64(1) : np.int64(4)], IMAGE),
+    "writing by a mask": (lambda x: _written(x, x < 0, 0.0), IMAGE),
+    "writing by a mask of rows": (lambda x: _written(x, (slice(None), x[0, :, :, 0] < 0), 2.0), IMAGE),
+    "writing by a mask of images": (lambda x: _written(x, x[:, 0, 0, 0] > 0, 2.0), IMAGE),
+    "writing by a constant mask": (lambda x: _written(x, (..., numbers(6, 5) < 0), 2.0), IMAGE),
+    "writing a vector by a mask": (lambda x: _written(x, x[:, :, :, 0] < 0, x[0, 0, 0].detach() * 2), IMAGE),
+    "writing a mean by a mask": (lambda x: _written(x, x < 0, x.mean()), IMAGE),
+    "writing by a mask in a part": (lambda x: _written(x, (slice(0, 1), x[0] < 0), -1.0), IMAGE),
+    "writing by indices": (lambda x: _written(x, (slice(None), [0, 2]), 3.0), IMAGE),
+    "writing a tensor by indices": (lambda x: _written(x, (slice(None), [0, 2]), x[:, 1:3] * 2), IMAGE),
+    "writing a row by indices": (lambda x: _written(x, (slice(None), [0, 2]), x[0, 1].sin()), IMAGE),
+    "writing by indices that a tensor says": (
+        lambda x: _written(x, (slice(None), slice(None), x[0, 0, :, 0].argsort()[:3]), x[:, :, 3:] * 2), IMAGE),
+    "writing by indices of two dimensions": (
+        lambda x: _written(x, (slice(None), [0, 2], slice(None), [1, 4]), x[0, :2, None, :, 0] * 2), IMAGE),
+    "writing into a part of a part": (lambda x: _written_into(x, lambda y: y[:, 1:]), IMAGE),
+    "writing into a new dimension": (lambda x: _written(x, (slice(None), None, 2), x[:, :1] * 2), IMAGE),
+    "index_put": (lambda x: x.index_put((torch.tensor([1, 0, 1]),), x[:, :1].mean(0) * 2, accumulate=True), IMAGE),
+    "index_add": (lambda x: x.index_add(1, torch.tensor([1, 0, 1]), x[:, 1:] * 2, alpha=0.5), IMAGE),
+    "index_copy": (lambda x: x.index_copy(2, torch.tensor([4, 0]), x[:, :, :2] * 2), IMAGE),
+    "index_fill": (lambda x: x.index_fill(dim=-1, index=torch.tensor([4, 0]), value=2.0), IMAGE),
+    "index_fill with a tensor": (lambda x: x.index_fill(2, torch.tensor([4, 0]), torch.tensor(1.5)), IMAGE),
+    "select_scatter": (lambda x: torch.select_scatter(x, x[:, :, 0] * 2, 2, -1), IMAGE),
+    "slice_scatter": (lambda x: x.slice_scatter(x[:, 1:3] * 2, 1, 0, None, 2), IMAGE),
+    "take": (lambda x: x.take(torch.tensor([[0, 7, 2], [3, 3, 50]])), IMAGE),
+    "take of each": (lambda x: x.take(x.argsort(1)), IMAGE),
+}  # fmt: skip
+
+
+def _written_into(x, part):
+    x = x * 1.0
+    part(x)[:, :, 2] = 0.5
+    return x
+
+
 def _written(x, index, value):
     x = x * 1.0
     x[index] = value
@@ -134,6 +233,25 @@ SUMS = {
     "norm": (lambda x: torch.norm(x, 2, 1), IMAGE),
     "vector_norm": (lambda x: torch.linalg.vector_norm(x, 2, (1, 2)), IMAGE),
     "logsumexp": (lambda x: x.logsumexp(1), IMAGE),
+    "kthvalue": (lambda x: x.kthvalue(2, 1), IMAGE),
+    "kthvalue that keeps": (lambda x: x.kthvalue(2, 1, True), IMAGE),
+    "kthvalue of the last": (lambda x: torch.kthvalue(x, k=2, keepdim=False), IMAGE),
+    "kthvalue by name": (lambda x: x.kthvalue(k=1, dim=-2, keepdim=True), IMAGE),
+    "median": (lambda x: x.median(1), IMAGE),
+    "median that keeps": (lambda x: x.median(dim=-2, keepdim=True), IMAGE),
+    "median of all": (lambda x: x.median(), IMAGE),
+    "nanmedian": (lambda x: x.nanmedian(-1, True), IMAGE),
+    "mode": (lambda x: x.mode(), IMAGE),
+    "mode that keeps": (lambda x: x.mode(-3, keepdim=True), IMAGE),
+    "min": (lambda x: x.min(-1), IMAGE),
+    "min that keeps": (lambda x: torch.min(x, dim=1, keepdim=True), IMAGE),
+    "aminmax": (lambda x: x.aminmax(dim=2), IMAGE),
+    "cummax": (lambda x: x.cummax(-2), IMAGE),
+    "cummin by name": (lambda x: x.cummin(dim=1), IMAGE),
+    "quantile": (lambda x: x.quantile(0.3, 2), IMAGE),
+    "argmin": (lambda x: x.argmin(-1, keepdim=True), IMAGE),
+    "matrix_norm": (lambda x: torch.linalg.matrix_norm(x), IMAGE),
+    "matrix_norm of others": (lambda x: torch.linalg.matrix_norm(x, 1, (0, 2), keepdim=True), IMAGE),
     "larger": (lambda x: torch.max(x, x.flip(2)), IMAGE),
     "mse_loss": (lambda x: F.mse_loss(x, x.flip(2) * 0.5), IMAGE),
     "mse_loss summed": (lambda x: F.mse_loss(x, x.flip(2) * 0.5, reduction="sum"), IMAGE),
@@ -152,6 +270,19 @@ SUMS = {
     "nll_loss": (lambda x: F.nll_loss(x, CLASSES, numbers(4).exp()), IMAGE),
     "cosine_similarity": (lambda x: F.cosine_similarity(x, x.flip(2), 2), IMAGE),
     "pairwise_distance": (lambda x: F.pairwise_distance(x, x.flip(2) * 2), IMAGE),
+    "cosine_similarity that broadcasts": (lambda x: F.cosine_similarity(x[:, :, None], x[:, None]), IMAGE),
+    "pairwise_distance that keeps": (lambda x: F.pairwise_distance(x, x[:, :1] * 2, keepdim=True), IMAGE),
+    "vecdot": (lambda x: torch.linalg.vecdot(x, x[0, 0] * 2, dim=-2), IMAGE),
+    "margin_ranking_loss": (lambda x: F.margin_ranking_loss(x, x.flip(2) * 2, x.detach().sign(), 0.2), IMAGE),
+    "hinge_embedding_loss": (lambda x: F.hinge_embedding_loss(x, x.detach().sign(), 0.7), IMAGE),
+    "cosine_embedding_loss": (
+        lambda x: F.cosine_embedding_loss(x, x.flip(0) * 2, x[:, 0].detach().sign(), 0.1), MATRIX),
+    "triplet_margin_loss": (lambda x: F.triplet_margin_loss(x, x.flip(2), x.sin(), swap=True), IMAGE),
+    "triplet_margin_loss of each": (lambda x: F.triplet_margin_loss(x, x.flip(0), x.sin(), reduction="none"), MATRIX),
+    "multi_margin_loss": (lambda x: F.multi_margin_loss(x, torch.arange(5), weight=numbers(6).exp()), MATRIX),
+    "multilabel_margin_loss": (lambda x: F.multilabel_margin_loss(x, CLASSES[0, :5, :1].expand(5, 6) % 4), MATRIX),
+    "multilabel_soft_margin_loss": (
+        lambda x: F.multilabel_soft_margin_loss(x, (x > 0).double(), numbers(6).exp()), MATRIX),
     "kl_div": (lambda x: F.kl_div(x.log_softmax(1), x.softmax(1), reduction="batchmean"), IMAGE),
 }  # fmt: skip
 
@@ -165,6 +296,38 @@ PRODUCTS = {
     "einsum without a result": (lambda x: torch.einsum("bchw,kc", x, numbers(3, 4)), IMAGE),
     "einsum of a trace": (lambda x: torch.einsum("bii->b", x[:, :3, :3, 0]), IMAGE),
     "einsum of size 1": (lambda x: torch.einsum("bchw,bcow->bchw", x, x[:, :, :1]), IMAGE),
+    "tensordot": (lambda x: torch.tensordot(x, numbers(5, 2, 6), ([3, 2], [0, 2])), IMAGE),
+    "tensordot of neighbors": (lambda x: torch.tensordot(x, x.permute(2, 3, 0, 1), 2), IMAGE),
+    "inner": (lambda x: torch.inner(x, x[0] * 2), IMAGE),
+    "kron": (lambda x: torch.kron(x, numbers(2, 3)), MATRIX),
+    "kron of images": (lambda x: torch.kron(numbers(3, 1, 2), x), IMAGE),
+    "cross": (lambda x: torch.cross(x, x.sin()[:1], 1), (6, 3, 2)),
+    "linalg.cross": (lambda x: torch.linalg.cross(x, x.sin(), dim=-2), (6, 3, 2)),
+    "addmv": (lambda x: torch.addmv(x[:, 0], x, x[0]), MATRIX),
+    "addr": (lambda x: torch.addr(x, x[:, 0], x[0]), MATRIX),
+    "det": (lambda x: torch.linalg.det(x @ x.mT), (4, 2, 3, 3)),
+    "inv": (lambda x: torch.linalg.inv(x @ x.mT), (4, 2, 3, 3)),
+    "slogdet": (lambda x: torch.linalg.slogdet(x @ x.mT), (4, 2, 3, 3)),
+    "eigh": (lambda x: torch.linalg.eigh(x @ x.mT).eigenvalues, (4, 2, 3, 3)),
+    "eigvalsh": (lambda x: torch.linalg.eigvalsh(x @ x.mT), (4, 2, 3, 3)),
+    "svdvals": (lambda x: torch.linalg.svdvals(x), (4, 2, 3, 4)),
+    "qr": (lambda x: torch.linalg.qr(x), (4, 2, 4, 3)),
+    "cholesky": (lambda x: torch.linalg.cholesky(x @ x.mT), (4, 2, 3, 3)),
+    "matrix_exp": (lambda x: torch.linalg.matrix_exp(x), (4, 2, 3, 3)),
+    "matrix_power": (lambda x: torch.linalg.matrix_power(x, 3), (4, 2, 3, 3)),
+    "pinv": (lambda x: torch.linalg.pinv(x), (3, 4, 3)),
+    "inverse of one": (lambda x: torch.inverse(x), (3, 3)),
+    "solve": (lambda x: torch.linalg.solve(x @ x.mT, x[:, :1]), (4, 2, 3, 3)),
+    "solve of vectors": (lambda x: torch.linalg.solve(x @ x.mT, x[..., 0]), (4, 2, 3, 3)),
+    "solve of one matrix": (lambda x: torch.linalg.solve(x @ x.mT, x[0]), (6, 3, 3)),
+    "solve_triangular": (lambda x: torch.linalg.solve_triangular(x, x.sin(), upper=True), (4, 2, 3, 3)),
+    "cholesky_solve": (lambda x: torch.cholesky_solve(x.sin(), x), (4, 2, 3, 3)),
+    "diagonal": (lambda x: x.diagonal(), IMAGE),
+    "diagonal of others": (lambda x: torch.diagonal(x, 1, 2, dim2=-1), IMAGE),
+    "linalg.diagonal": (lambda x: torch.linalg.diagonal(x, offset=-1), IMAGE),
+    "diag_embed": (lambda x: torch.diag_embed(x[0], 1, 0, 2), IMAGE),
+    "diag": (lambda x: torch.diag(x), MATRIX),
+    "trace": (lambda x: torch.trace(x), MATRIX),
     "cdist": (lambda x: torch.cdist(x, x * 2), IMAGE),
     "outer": (lambda x: torch.outer(x[0], x[1]), MATRIX),
     "bilinear": (layer(lambda: torch.nn.Bilinear(5, 5, 3), lambda layer, x: layer(x, x.sin())), IMAGE),
@@ -260,6 +423,17 @@ LAYERS = {
     "conv_transpose1d": (lambda x: F.conv_transpose1d(x, numbers(8, 3, 3), stride=2), (2, 8, 7)),
     "conv_transpose2d": (lambda x: F.conv_transpose2d(x, numbers(4, 2, 2, 3), numbers(4), 2, 1, 1, 2), IMAGE),
     "batch_norm": (lambda x: F.batch_norm(x, None, None, numbers(4), numbers(4), True), IMAGE),
+    "batch_norm with a bias": (lambda x: F.batch_norm(x, None, None, None, numbers(4), True), IMAGE),
+    "instance_norm with a weight": (lambda x: F.instance_norm(x, weight=numbers(4)), IMAGE),
+    "group_norm with a weight": (lambda x: F.group_norm(x, 2, numbers(4)), IMAGE),
+    "group_norm with a bias": (lambda x: F.group_norm(x, 2, bias=numbers(4)), IMAGE),
+    "layer_norm with a bias": (lambda x: F.layer_norm(x, (5,), None, numbers(5)), IMAGE),
+    "LayerNorm without a bias": (layer(lambda: torch.nn.LayerNorm(5, bias=False)), IMAGE),
+    "interpolate without aliases": (
+        lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear", antialias=True), IMAGE),
+    "spectral_norm": (layer(lambda: spectral_norm(torch.nn.Conv2d(4, 3, 3))), IMAGE),
+    "spectral_norm of before": (layer(lambda: torch.nn.utils.spectral_norm(torch.nn.Linear(5, 3))), IMAGE),
+    "weight_norm": (layer(lambda: weight_norm(torch.nn.Conv2d(4, 3, 3))), IMAGE),
     "batch_norm in evaluation": (lambda x: F.batch_norm(x, numbers(4), numbers(4).exp(), numbers(4)), IMAGE),
     "instance_norm": (lambda x: F.instance_norm(x), IMAGE),
     "group_norm": (lambda x: F.group_norm(x, 2, numbers(4), numbers(4)), IMAGE),
@@ -313,7 +487,7 @@ RECURRENT = {
     "RNNCell": (layer(lambda: torch.nn.RNNCell(8, 3), lambda cell, x: cell(x[0], cell(x[1]))), TOKENS),
 }  # fmt: skip
 
-CASES = SHAPES | PARTS | SUMS | PRODUCTS | ATTENTION | LAYERS | RECURRENT
+CASES = SHAPES | COMPLEX | ELEMENTS | PARTS | WRITTEN | SUMS | PRODUCTS | ATTENTION | LAYERS | RECURRENT
 
 
 def splits(dims):
@@ -329,7 +503,8 @@ def splits(dims):
 def step(call, x):
     """The tensors of a result, and the gradients of the input."""
     leaves = [one for one in tree_leaves(call(x)) if isinstance(one, torch.Tensor)]
-    terms = [(one * numbers(*one.shape, seed=i)).sum() for i, one in enumerate(leaves) if one.requires_grad]
+    terms = [torch.view_as_real(one) if one.is_complex() else one for one in leaves if one.requires_grad]
+    terms = [(one * numbers(*one.shape, seed=i)).sum() for i, one in enumerate(terms)]
     return leaves, torch.stack(terms).sum() if terms else None
 
 
@@ -375,9 +550,7 @@ def test_rule(name):
 
 
 WITHOUT_A_RULE = {
-    "cosine_embedding_loss", "ctc_loss", "embedding_bag", "gaussian_nll_loss", "grouped_mm", "hinge_embedding_loss",
-    "linear_cross_entropy", "margin_ranking_loss", "multi_margin_loss",
-    "multilabel_margin_loss", "multilabel_soft_margin_loss", "scaled_grouped_mm", "scaled_mm", "triplet_margin_loss",
+    "ctc_loss", "embedding_bag", "grouped_mm", "linear_cross_entropy", "scaled_grouped_mm", "scaled_mm",
     "triplet_margin_with_distance_loss",
 }  # fmt: skip
 """Functions of torch.nn.functional that are refused by name."""

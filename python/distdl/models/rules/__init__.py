@@ -16,6 +16,7 @@ from distdl.models.rules import (
     reductions,
     sampling,
     shapes,
+    spectra,
 )
 from distdl.models.table import RULES, rule
 
@@ -33,4 +34,5 @@ __all__ = [
     "rule",
     "sampling",
     "shapes",
+    "spectra",
 ]

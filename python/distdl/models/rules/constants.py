@@ -10,7 +10,8 @@ from distdl.models.table import calling, rule, whole
 @rule(
     "arange", "empty", "eye", "full", "linspace", "logspace", "ones", "tensor", "zeros", "as_tensor", "scalar_tensor",
     "new_empty", "new_full", "new_ones", "new_tensor", "new_zeros", "tril_indices", "triu_indices",
-    "hann_window",
+    "bartlett_window", "blackman_window", "fft_fftfreq", "fft_rfftfreq", "hamming_window", "hann_window",
+    "kaiser_window", "range",
 )  # fmt: skip
 def made(node: Node) -> Operation:
     """Made on each worker; of a tensor that is given, only dtype and device count."""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from torch.utils._pytree import tree_flatten
 
 from distdl.models.operation import Along, NoRuleError, Operation, Part, Reads
 from distdl.models.recording import Node, Value
-from distdl.models.table import argument, calling, in_blocks, local, rule, same, whole
+from distdl.models.table import argument, broadcast, calling, in_blocks, local, options_of, rule, same, whole
 from distdl.parameters.layout import Interval
 
 
@@ -20,16 +25,38 @@ from distdl.parameters.layout import Interval
 def getitem(node: Node) -> Operation:
     """Any dimension of the result, by slices and numbers; by indices, the dimensions that are taken whole."""
     x = node.inputs[0]
-    index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
-    if all(one is None or one is Ellipsis or isinstance(one, slice) or type(one) is int for one in index):
+    index = _index(node)
+    if all(one is None or one is Ellipsis or isinstance(one, slice | int) for one in index):
         return _part(node, _filled(x, index))
-    kept = _dims_kept(x, index)
-    reads: list[Along | None] = [None] * len(x.shape)
-    for d, o in kept.items():
-        reads[d] = Along(o)
-    rest: list[Reads] = [whole(one) for one in node.inputs[1:]]
-    n = len(node.outputs[0].shape)
-    return local(node, [tuple(reads), *rest], set(range(n)) - set(kept.values()))
+    kept, n = _dims_kept(x, index)
+    reads = tuple(Along(kept[d]) if d in kept else None for d in range(len(x.shape)))
+    return local(node, [reads, *map(whole, node.inputs[1:])], set(range(n)) - set(kept.values()))
+
+
+def _index(node: Node) -> tuple[Any, ...]:
+    """What stands in brackets, with plain numbers, and tensors in place of lists and arrays of numbers."""
+    given = node.args[1]
+    if isinstance(given, list) and any(isinstance(one, list | tuple | slice | None) for one in given):
+        raise NoRuleError("a list of lists as an index, which torch takes for a tuple or not; use one, or a tensor")
+    return tuple(map(_plain, given if isinstance(given, tuple) else (given,)))
+
+
+def _plain(one: Any) -> Any:
+    is_number = isinstance(one, Value | torch.Tensor) and not one.shape
+    if isinstance(one, bool | np.bool_) or (is_number and one.dtype == torch.bool):
+        raise NoRuleError("an index that is True or False")
+    if isinstance(one, slice):
+        ends = (one.start, one.stop, one.step)
+        if any(isinstance(end, Value | torch.Tensor) for end in ends):
+            raise NoRuleError("a slice between places that tensors say")
+        return slice(*(None if end is None else operator.index(end) for end in ends))
+    if isinstance(one, Value | torch.Tensor) or one is None or one is Ellipsis:
+        return one
+    if isinstance(one, Sequence) or (isinstance(one, np.ndarray) and one.ndim):
+        if any(isinstance(each, Value) for each in tree_flatten(one)[0]):
+            raise NoRuleError("a list of tensors as an index")
+        return torch.as_tensor(one, device="cpu")
+    return operator.index(one)
 
 
 def _part(node: Node, taken: Sequence[slice | int | None]) -> Operation:
@@ -46,8 +73,6 @@ def _part(node: Node, taken: Sequence[slice | int | None]) -> Operation:
             continue
         if one is not None:
             n = x.shape[len(reads)]
-            if not all(part is None or isinstance(part, int) for part in (one.start, one.stop, one.step)):
-                raise NoRuleError("a slice between places that tensors say")
             start, stop, step = one.indices(n)
             takes_all = (start, stop, step) == (0, n, 1)
             reads.append(Along(o) if takes_all else Along(o, span=partial(_steps, start, step)))
@@ -67,70 +92,102 @@ def _steps(first: int, step: int, start: int, stop: int) -> Interval:
 
 def _filled(x: Value, index: tuple[Any, ...]) -> list[Any]:
     """An index with a slice for each dimension that it does not name."""
-    used = sum(one is not None and one is not Ellipsis and not isinstance(one, bool) for one in index)
+    left = [slice(None)] * (len(x.shape) - sum(map(_dims_of, index)))
     filled: list[Any] = []
     for one in index:
-        filled += [slice(None)] * (len(x.shape) - used) if one is Ellipsis else [one]
-    return filled + [slice(None)] * (len(x.shape) - sum(one is not None for one in filled))
+        filled += left if one is Ellipsis else [one]
+    return filled if any(one is Ellipsis for one in index) else filled + left
 
 
-def _dims_kept(x: Value, index: tuple[Any, ...]) -> dict[int, int]:
-    """The dimensions of the input of which all is taken, each with that of the result."""
-    tensors = [one for one in index if isinstance(one, Value | torch.Tensor | list)]
-    if any(isinstance(one, Value) and one.dtype == torch.bool for one in tensors):
-        raise NoRuleError("an index of dtype bool: the size of the result depends on values")
-    filled = _filled(x, index)
-    positions = [i for i, one in enumerate(filled) if isinstance(one, Value | torch.Tensor | list)]
-    together = not positions or positions == list(range(positions[0], positions[-1] + 1))
-    if not together:
-        return {}
-    dims = max((len(one.shape) if isinstance(one, Value | torch.Tensor) else 1 for one in tensors), default=0)
-    kept, d, o = {}, 0, 0
-    for i, one in enumerate(filled):
-        if one is None:
-            o += 1
-        elif isinstance(one, slice):
-            if one.indices(x.shape[d]) == (0, x.shape[d], 1):
-                kept[d] = o
-            d, o = d + 1, o + 1
-        elif i in positions:
-            o += dims if i == positions[0] else 0
-            d += 1
+def _dims_of(one: Any) -> int:
+    """How many dimensions of the input a part of an index is for."""
+    if isinstance(one, Value | torch.Tensor) and one.dtype in (torch.bool, torch.uint8):
+        return len(one.shape)
+    return 0 if one is None or one is Ellipsis else 1
+
+
+def _dims_kept(x: Value, index: tuple[Any, ...]) -> tuple[dict[int, int], int]:
+    """The dimensions of the input of which all is taken, each with that of the result, and how many the result has.
+
+    Where these are is read off a tensor in which they have sizes that nothing else has.
+    """
+    probe: list[Any] = []
+    shape, others, d = list(x.shape), {1}, 0
+    all_of: list[int] = []
+    for one in _filled(x, index):
+        count = _dims_of(one)
+        if isinstance(one, slice):
+            taken = range(*one.indices(x.shape[d]))
+            takes_all = taken == range(x.shape[d])
+            all_of += [d] if takes_all else []
+            others.add(len(taken))
+            probe.append(slice(None) if takes_all else one)
+        elif not isinstance(one, Value | torch.Tensor):
+            probe.append(one)
+        elif not one.shape:
+            probe.append(0)  # for torch it is a number
         else:
-            d += 1
-    return kept
+            is_mask = one.dtype in (torch.bool, torch.uint8)
+            own_shape = (1,) if is_mask else tuple(one.shape)
+            others.update(own_shape)
+            probe += [torch.empty(own_shape, dtype=torch.long, device="meta")] * count
+        d += count
+    sizes = itertools.filterfalse(others.__contains__, itertools.count(2))
+    size_of = dict(zip(all_of, sizes, strict=False))
+    for d, size in size_of.items():
+        shape[d] = size
+    found = torch.empty((), device="meta").expand(shape)[tuple(probe)].shape
+    return {d: found.index(size) for d, size in size_of.items()}, len(found)
 
 
-@rule("setitem")
+@rule("setitem", "index_put")
 def setitem(node: Node) -> Operation:
-    """The dimensions that are written whole may be split."""
-    x, value = node.inputs[0], node.args[2]
-    index = node.args[1] if isinstance(node.args[1], tuple) else (node.args[1],)
-    if any(isinstance(one, Value | torch.Tensor | list) or one is None for one in index):
-        raise NoRuleError("writing by indices")
-    kept = _dims_kept(x, index)
-    reads: list[Reads] = [tuple(Along(d) if d in kept else None for d in range(len(x.shape)))]
-    written = _size_of(x, index)
+    """The dimensions that are written whole may be split; any, where a mask says what becomes a number."""
+    x, value = node.inputs[0], argument(node, 2, "values")
+    index = _index(node) if node.key == "setitem" else tuple(argument(node, 1, "indices"))
+    given = [one for one in index if isinstance(one, Value)]
+    order = [x, *given, value] if isinstance(value, Value) else [x, *given]
+    if order != node.inputs:
+        raise NoRuleError(f"{node.key} with arguments by name in another order")
+    dims = len(x.shape)
+    run = calling(node) if node.key == "index_put" else calling(node, written)
+    if (mask := _mask_of(x, index)) is not None:
+        after = dims - mask - len(given[0].shape)
+        if not isinstance(value, Value) or len(value.shape) <= after or math.prod(value.shape) == 1:
+            reads = [same(dims), tuple(Along(mask + d) for d in range(len(given[0].shape)))]
+            if isinstance(value, Value):
+                reads.append(broadcast(value, x.shape) if len(value.shape) <= after else whole(value))
+            return local(node, reads, run=run)
+    kept, dims_written = _dims_kept(x, index)
+    reads = [tuple(Along(d) if d in kept else None for d in range(dims)), *map(whole, given)]
     if isinstance(value, Value):
-        first = len(written) - len(value.shape)
         back = {o: d for d, o in kept.items()}
+        first = dims_written - len(value.shape)
         own: list[Along | None] = []
-        for d, n in enumerate(value.shape):
-            o = first + d
-            own.append(Along(back[o]) if o in back and n == written[o] else None)
+        for e, n in enumerate(value.shape):
+            d = back.get(first + e, -1)
+            own.append(Along(d) if d >= 0 and n == x.shape[d] else None)
         reads.append(tuple(own))
-    position = index
-
-    def run(x: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
-        x = x.clone()
-        x[position] = more[0] if more else value
-        return x
-
-    return local(node, reads, set(range(len(x.shape))) - set(kept), run)
+    return local(node, reads, set(range(dims)) - set(kept), run)
 
 
-def _size_of(x: Value, index: tuple[Any, ...]) -> tuple[int, ...]:
-    return tuple(torch.empty(x.shape, device="meta")[index].shape)
+def written(x: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
+    """A tensor as it is after something was written into it."""
+    x = x.clone()
+    x[index] = value
+    return x
+
+
+def _mask_of(x: Value, index: tuple[Any, ...]) -> int | None:
+    """The first dimension of a mask that is written through, if the index is that and whole dimensions alone."""
+    found, d = None, 0
+    for one in _filled(x, index):
+        if isinstance(one, Value) and one.dtype == torch.bool and found is None and one.shape:
+            found = d
+        elif not isinstance(one, slice) or one.indices(x.shape[d]) != (0, x.shape[d], 1):
+            return None
+        d += _dims_of(one)
+    return found
 
 
 @rule("select", "narrow")
@@ -179,6 +236,31 @@ def scatter(node: Node) -> Operation:
     if any(one != rest[0] for one in rest):
         return local(node, [whole(one) for one in node.inputs], range(n))
     return local(node, [same(n, but=[dim])] * (1 + len(others)), [dim])
+
+
+@rule("index_add", "index_copy", "index_fill", "select_scatter", "slice_scatter")
+def written_along_one(node: Node) -> Operation:
+    """All dimensions but the one along which something is written."""
+    by_index = node.key.startswith("index")
+    names = ["input", "dim", "index", "value" if node.key == "index_fill" else "source"]
+    given = options_of(node, names if by_index else ["input", "src", "dim"])
+    n = len(node.inputs[0].shape)
+    dim = given.get("dim", 0) % n
+    of_part = same(n, but=[dim])
+    if node.key == "select_scatter":
+        of_part = of_part[:dim] + of_part[dim + 1 :]
+    reads = []
+    for one in (one for one in given.values() if isinstance(one, Value)):
+        is_part = len(one.shape) == len(of_part) and one is not given.get("index")
+        reads.append(same(n, but=[dim]) if one is node.inputs[0] else of_part if is_part else whole(one))
+    return local(node, reads, [dim])
+
+
+@rule("take")
+def take(node: Node) -> Operation:
+    """Indices in any blocks, of a tensor that each worker reads whole."""
+    x, index = node.inputs
+    return local(node, [whole(x), same(len(index.shape))])
 
 
 @rule("unfold", "Unfold")

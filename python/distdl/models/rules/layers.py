@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import torch
@@ -212,8 +213,8 @@ def interpolate(node: Node) -> Operation:
     """As torch.nn.Upsample."""
     names = ["input", "size", "scale_factor", "mode", "align_corners", "recompute_scale_factor", "antialias"]
     options = options_of(node, names, but=["input"])
-    if options.pop("antialias", False):
-        raise NoRuleError("interpolate with antialias=True")
+    if options.pop("antialias", False):  # batch and channels
+        return local(node, [(Along(0), Along(1), None, None)], [2, 3])
     return through(node, torch.nn.Upsample(**options))
 
 
@@ -233,6 +234,23 @@ def convolution(node: Node) -> Operation:
     return through(node, module, given)
 
 
+def _with_one_parameter(node: Node, x: Value, name: str) -> Operation:
+    """A norm with a weight or a bias alone: that without, and what is done to its result."""
+    if node.inputs[0] is not x:
+        raise NoRuleError(f"{node.key} with arguments by name in another order")
+    options = {key: one for key, one in bound(node).items() if key not in ("input", name)}
+    found = functional_norm(replace(node, args=(x,), kwargs=options))
+    shape = [-1 if d == 1 else 1 for d in range(len(x.shape))]
+    combine: Run = torch.mul if name == "weight" else torch.add
+
+    def make(workers: Workers | None) -> Run:
+        normalized = found.make(workers)
+        return lambda x, parameter: combine(normalized(x), parameter.reshape(shape))
+
+    places = found.places or (lambda workers: workers.blocks)
+    return replace(found, reads=(*found.reads, (None,)), make=make, places=places)
+
+
 @rule("batch_norm", "instance_norm", "group_norm", "local_response_norm")
 def functional_norm(node: Node) -> Operation:
     """As the layers, with the parameters that are given; with statistics that are given, any dimension."""
@@ -248,7 +266,7 @@ def functional_norm(node: Node) -> Operation:
         raise NoRuleError(f"{node.key} that writes running statistics; use the layer of torch.nn")
     parameters = {name: one for name, one in given.items() if one is not None}
     if len(parameters) == 1:
-        raise NoRuleError(f"{node.key} with weight or bias alone")
+        return _with_one_parameter(node, x, *parameters)
     make: Callable[..., torch.nn.Module]
     if node.key == "local_response_norm":
         return through(node, torch.nn.LocalResponseNorm(**options))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
 
+import torch
 import torch.nn.functional as F
 
-from distdl.models.operation import Along, NoRuleError, Operation, Reads
+from distdl.models.operation import Along, NoRuleError, Operation, Reads, Workers
+from distdl.models.placement import Blocks
 from distdl.models.recording import Node, Value
-from distdl.models.table import batches, broadcast, local, rule, same, whole
+from distdl.models.rules.pointwise import without
+from distdl.models.table import argument, batches, broadcast, calling, local, rule, same, whole
 
 
-@rule("matmul", "bmm", "mm", "mv", "dot")
+@rule("matmul", "bmm", "mm", "mv", "dot", "linalg_matmul", "vdot")
 def matmul(node: Node) -> Operation:
     """Batches and rows of the first, columns of the second one."""
     a, b = node.inputs
@@ -48,12 +53,20 @@ def with_addend(node: Node) -> Operation:
     return local(node, [broadcast(addend, out), _operand(a, out, rows=True), _operand(b, out, rows=False)])
 
 
-@rule("outer", "cdist")
+@rule("addmv", "addr")
+def with_addend_of_vectors(node: Node) -> Operation:
+    """As the product, with an addend that is broadcast."""
+    addend, *_ = node.inputs
+    factors: list[Reads] = [(Along(0), None), (None,)] if node.key == "addmv" else [(Along(0),), (Along(1),)]
+    return local(node, [broadcast(addend, node.outputs[0].shape), *factors])
+
+
+@rule("outer", "ger", "cdist")
 def all_pairs(node: Node) -> Operation:
     """Batches, rows of the first, rows of the second one as columns."""
     a, b = node.inputs
     out = node.outputs[0].shape
-    if node.key == "outer":
+    if node.key in ("outer", "ger"):
         return local(node, [(Along(0),), (Along(1),)])
     n = len(out)
     return local(node, [(*batches(a, out), Along(n - 2), None), (*batches(b, out), Along(n - 1), None)])
@@ -65,6 +78,112 @@ def bilinear(node: Node) -> Operation:
     n = len(node.outputs[0].shape)
     features: Reads = (*same(n - 1), None)
     return local(node, [features, features, *map(whole, node.inputs[2:])], [n - 1])
+
+
+@rule("inner", "tensordot")
+def contracted(node: Node) -> Operation:
+    """The dimensions that are not summed over, of the first and then of the second one."""
+    a, b = node.inputs
+    n, m = len(a.shape), len(b.shape)
+    if not n or not m:
+        return local(node, [broadcast(one, node.outputs[0].shape) for one in node.inputs])
+    dims = [[-1], [-1]] if node.key == "inner" else argument(node, 2, "dims", 2)
+    if isinstance(dims, int):
+        dims = [range(n - dims, n), range(dims)]
+    left = [d for d in range(n) if d not in {e % n for e in dims[0]}]
+    right = [d for d in range(m) if d not in {e % m for e in dims[1]}]
+    of_a = tuple(Along(left.index(d)) if d in left else None for d in range(n))
+    of_b = tuple(Along(len(left) + right.index(d)) if d in right else None for d in range(m))
+    return local(node, [of_a, of_b])
+
+
+@rule("kron")
+def kron(node: Node) -> Operation:
+    """Any dimension, in multiples of the size of the second one, of which each worker reads all."""
+    a, b = node.inputs
+    shape = node.outputs[0].shape
+    first = len(shape) - len(a.shape)
+    second = (1,) * (len(shape) - len(b.shape)) + b.shape
+    if 0 in shape:
+        return local(node, [whole(a), whole(b)], range(len(shape)))
+    reads = tuple(Along(d, Fraction(1, second[d])) for d in range(first, len(shape)))
+    return replace(local(node, [reads, whole(b)], range(first)), units=dict(enumerate(second)))
+
+
+@rule("cross", "linalg_cross")
+def cross(node: Node) -> Operation:
+    """Anything but the three components."""
+    shape = node.outputs[0].shape
+    given = argument(node, 2, "dim", None if node.key == "cross" else -1)
+    dim = shape.index(3) if given is None else given % len(shape)
+    reads = [without(broadcast(one, shape), dim, keeps=True) for one in node.inputs]
+    return local(node, reads, [dim], lambda a, b: torch.linalg.cross(a, b, dim=dim - len(shape)))
+
+
+_OF_MATRICES = (
+    "cholesky", "cholesky_ex", "cond", "det", "eig", "eigh", "eigvals", "eigvalsh", "inv", "inv_ex", "lu",
+    "lu_factor", "lu_factor_ex", "matrix_exp", "matrix_power", "matrix_rank", "pinv", "qr", "slogdet", "svd", "svdvals",
+)  # fmt: skip
+
+
+@rule(*(f"linalg_{name}" for name in _OF_MATRICES), "cholesky", "cholesky_inverse", "det",
+      "inverse", "logdet", "lu", "matrix_exp", "matrix_power", "pinverse", "qr", "slogdet", "svd")  # fmt: skip
+def of_each_matrix(node: Node) -> Operation:
+    """Batches."""
+    x, *others = node.inputs
+    n = len(x.shape)
+    if others:
+        raise NoRuleError(f"{node.key} with a tensor of parameters")
+    call = calling(node)
+
+    def places(workers: Workers) -> list[Blocks]:
+        batch = workers.blocks.cuts[: n - 2]
+        found = (tuple((size,) for size in one.shape[n - 2 :]) for one in node.outputs)
+        return [Blocks(workers.blocks.ranks, (*batch, *cuts)) for cuts in found]
+
+    return Operation(
+        x.shape, ((*same(n - 2), None, None),), lambda workers: call, frozenset(range(n - 2)), places=places
+    )
+
+
+@rule("linalg_solve", "linalg_solve_triangular", "cholesky_solve")
+def solve(node: Node) -> Operation:
+    """Batches."""
+    a, b = node.inputs
+    n, m = len(a.shape), len(b.shape)
+    if argument(node, 0, "B" if node.key == "cholesky_solve" else "A") is not a:
+        raise NoRuleError(f"{node.key} with arguments by name in another order")
+    out = node.outputs[0].shape
+    if node.key == "linalg_solve" and (m == 1 or (m == n - 1 and b.shape == a.shape[:-1])):
+        return local(node, [(*same(n - 2), None, None), (*same(m - 1), None)], [m - 1])
+    reads: list[Reads] = [(*batches(one, out), None, None) for one in node.inputs]
+    filled = calling(node)
+
+    def run(a: torch.Tensor, b: torch.Tensor) -> object:
+        return filled(a, b.reshape((1,) * (n - m) + b.shape))  # or torch may take it for vectors
+
+    return local(node, reads, [len(out) - 2, len(out) - 1], run)
+
+
+@rule("diagonal", "linalg_diagonal", "diag_embed")
+def diagonal(node: Node) -> Operation:
+    """Anything but the matrices and their diagonals."""
+    is_in_matrix = node.key == "diag_embed"
+    matrix = node.outputs[0] if is_in_matrix else node.inputs[0]
+    n = len(matrix.shape)
+    first = (0, 1) if node.key == "diagonal" else (-2, -1)
+    of_matrix = {argument(node, 2 + i, f"dim{i + 1}", d) % n for i, d in enumerate(first)}
+    rest = [d for d in range(n) if d not in of_matrix]
+    if is_in_matrix:
+        return local(node, [(*map(Along, rest), None)], of_matrix)
+    reads = tuple(Along(rest.index(d)) if d in rest else None for d in range(n))
+    return local(node, [reads], [n - 2])
+
+
+@rule("diag", "diagflat", "trace")
+def of_whole_matrix(node: Node) -> Operation:
+    """Nothing."""
+    return local(node, [whole(one) for one in node.inputs], range(len(node.outputs[0].shape)))
 
 
 @rule("tril", "triu")

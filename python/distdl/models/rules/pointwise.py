@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
-from distdl.models.operation import Along, NoRuleError, Operation, RandomError, Reads
-from distdl.models.recording import Node
-from distdl.models.table import argument, broadcast, local, rule, same
+import torch
+
+from distdl.models.operation import Along, Operation, RandomError, Reads
+from distdl.models.recording import Node, Value
+from distdl.models.table import argument, broadcast, local, rule, same, whole
 
 _UNARY = (
-    "Hardtanh", "ReLU", "ReLU6", "abs", "acos", "acosh", "alias", "angle", "asin", "asinh", "atan", "atanh",
-    "bfloat16", "bitwise_not", "bool", "ceil", "celu", "clone", "conj", "contiguous", "cos", "cosh", "cpu", "data",
-    "deg2rad", "detach", "digamma", "double", "elu", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "fill", "float",
-    "floor", "frac", "full_like", "gelu", "half", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "i0", "imag",
-    "int", "invert", "isfinite", "isinf", "isnan", "leaky_relu", "lgamma", "log", "log10", "log1p", "log2",
-    "logical_not", "logit", "logsigmoid", "long", "mish", "nan_to_num", "neg", "ones_like", "pos", "positive",
-    "rad2deg", "real", "reciprocal", "relu", "relu6", "round", "rsqrt", "selu", "sgn", "sigmoid", "sign", "signbit",
-    "silu", "sin", "sinc", "sinh", "softplus", "softshrink", "softsign", "sqrt", "square", "tan", "tanh",
-    "tanhshrink", "threshold", "to", "trunc", "type", "xlogy", "zero", "zeros_like", "empty_like",
+    "Hardtanh", "ReLU", "ReLU6", "_threshold", "abs", "absolute", "acos", "acosh", "alias", "angle", "arccos",
+    "arccosh", "arcsin", "arcsinh", "arctan", "arctanh", "asin", "asinh", "atan", "atanh", "bfloat16", "bitwise_not",
+    "bool", "byte", "cdouble", "ceil", "celu", "cfloat", "chalf", "char", "clone", "conj", "conj_physical",
+    "contiguous", "cos", "cosh", "cpu", "data", "deg2rad", "detach", "digamma", "double", "elu", "empty_like", "erf",
+    "erfc", "erfinv", "exp", "exp2", "expm1", "fill", "fix", "float", "floor", "frac", "frexp", "full_like", "gelu",
+    "half", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "i0", "imag", "int", "invert", "isfinite", "isinf",
+    "isnan", "isneginf", "isposinf", "isreal", "leaky_relu", "lgamma", "log", "log10", "log1p", "log2", "logical_not",
+    "logit", "logsigmoid", "long", "mish", "mvlgamma", "nan_to_num", "neg", "negative", "ones_like", "polygamma",
+    "pos", "positive", "rad2deg", "real", "reciprocal", "relu", "relu6", "resolve_conj", "resolve_neg", "round",
+    "rsqrt", "selu", "sgn", "short", "sigmoid", "sign", "signbit", "silu", "sin", "sinc", "sinh", "softplus",
+    "softshrink", "softsign", "sqrt", "square", "tan", "tanh", "tanhshrink", "threshold", "to", "trunc", "type",
+    "xlogy", "zero", "zeros_like",
 )  # fmt: skip
 _BROADCASTING = (
-    "add", "addcdiv", "addcmul", "and", "atan2", "bitwise_and", "bitwise_or", "bitwise_xor", "clamp", "clamp_max",
-    "clamp_min", "clip", "copysign", "copy", "div", "divide", "eq", "float_power", "floor_divide", "floordiv", "fmax",
-    "fmin", "fmod", "ge", "greater", "greater_equal", "gt", "hypot", "ldexp", "le", "lerp", "less", "less_equal",
-    "logaddexp", "logical_and", "logical_or", "logical_xor", "lt", "masked_fill", "maximum", "minimum", "mod", "mul",
-    "multiply", "ne", "not_equal", "or", "pow", "rdiv", "remainder", "rfloordiv", "rpow", "rsub", "rtruediv", "sub",
-    "subtract", "true_divide", "truediv", "where", "xor",
+    "add", "addcdiv", "addcmul", "and", "arctan2", "atan2", "bitwise_and", "bitwise_left_shift", "bitwise_or",
+    "bitwise_right_shift", "bitwise_xor", "clamp", "clamp_max", "clamp_min", "clip", "complex", "copy", "copysign",
+    "div", "divide", "eq", "float_power", "floor_divide", "floordiv", "fmax", "fmin", "fmod", "gcd", "ge", "greater",
+    "greater_equal", "gt", "heaviside", "hypot", "igamma", "igammac", "isclose", "lcm", "ldexp", "le", "lerp", "less",
+    "less_equal", "logaddexp", "logaddexp2", "logical_and", "logical_or", "logical_xor", "lshift", "lt", "masked_fill",
+    "maximum", "minimum", "mod", "mul", "multiply", "ne", "nextafter", "not_equal", "or", "polar", "pow", "rdiv",
+    "remainder", "rfloordiv", "rmod", "rpow", "rshift", "rsub", "rtruediv", "sub", "subtract", "true_divide",
+    "truediv", "where", "xor",
 )  # fmt: skip
+_SPECIAL = (
+    "airy_ai", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "chebyshev_polynomial_t", "chebyshev_polynomial_u",
+    "chebyshev_polynomial_v", "chebyshev_polynomial_w", "digamma", "entr", "erf", "erfc", "erfcx", "erfinv", "exp2",
+    "expit", "expm1", "gammainc", "gammaincc", "gammaln", "hermite_polynomial_h", "hermite_polynomial_he", "i0", "i0e",
+    "i1", "i1e", "laguerre_polynomial_l", "legendre_polynomial_p", "log1p", "log_ndtr", "logit", "modified_bessel_i0",
+    "modified_bessel_i1", "modified_bessel_k0", "modified_bessel_k1", "multigammaln", "ndtr", "ndtri", "polygamma",
+    "psi", "round", "scaled_modified_bessel_k0", "scaled_modified_bessel_k1", "shifted_chebyshev_polynomial_t",
+    "shifted_chebyshev_polynomial_u", "shifted_chebyshev_polynomial_v", "shifted_chebyshev_polynomial_w", "sinc",
+    "spherical_bessel_j0", "xlog1py", "xlogy", "zeta",
+)  # fmt: skip
+"""Those of torch.special, of one or of two tensors."""
 
 
 @rule("prelu")
@@ -51,20 +69,55 @@ def one_hot(node: Node) -> Operation:
     return local(node, [same(n - 1)], [n - 1])
 
 
-@rule("cosine_similarity", "pairwise_distance")
+@rule("cosine_similarity", "pairwise_distance", "linalg_vecdot")
 def pairwise(node: Node) -> Operation:
     """Anything but features."""
-    a, b = node.inputs
-    n = len(a.shape)
-    if a.shape != b.shape:
-        raise NoRuleError(f"{node.key} of tensors of different shapes")
-    dim = n - 1 if node.key == "pairwise_distance" else argument(node, 2, "dim", 1) % n
+    shape = torch.broadcast_shapes(*(one.shape for one in node.inputs))
+    n = len(shape)
+    default = 1 if node.key == "cosine_similarity" else -1
+    dim = (default if node.key == "pairwise_distance" else argument(node, 2, "dim", default)) % n
     keeps = len(node.outputs[0].shape) == n
-    reads = [tuple(None if d == dim else Along(d - (d > dim and not keeps)) for d in range(n))] * 2
+    reads = [without(broadcast(one, shape), dim, keeps) for one in node.inputs]
     return local(node, reads, [dim] if keeps else [])
 
 
-@rule(*_UNARY, *_BROADCASTING)
+def without(reads: Reads, dim: int, keeps: bool = False) -> Reads:
+    """What is read of a tensor if a dimension is looked along, which is not in the result unless it keeps it."""
+    return tuple(
+        Along(one.dim - (one.dim > dim and not keeps)) if isinstance(one, Along) and one.dim != dim else None
+        for one in reads
+    )
+
+
+@rule("isin")
+def isin(node: Node) -> Operation:
+    """Any dimension; each worker reads all that is looked for."""
+    x = argument(node, 0, "elements")
+    if not isinstance(x, Value):
+        return local(node, [whole(one) for one in node.inputs])
+    return local(node, [same(len(x.shape)), *map(whole, node.inputs[1:])])
+
+
+@rule("bucketize")
+def bucketize(node: Node) -> Operation:
+    """Any dimension; each worker reads all boundaries."""
+    x = argument(node, 0, "input")
+    n = len(node.outputs[0].shape)
+    return local(node, [same(n) if one is x else whole(one) for one in node.inputs])
+
+
+@rule("searchsorted")
+def searchsorted(node: Node) -> Operation:
+    """Any dimension; each worker reads all of the sorted sequences of its rows."""
+    values = argument(node, 1, "input")
+    n = len(node.outputs[0].shape)
+    of_rows: Reads = (*same(n - 1), None)
+    return local(
+        node, [same(n) if one is values else of_rows if len(one.shape) == n > 1 else whole(one) for one in node.inputs]
+    )
+
+
+@rule(*_UNARY, *_BROADCASTING, *(f"special_{name}" for name in _SPECIAL))
 def elementwise(node: Node) -> Operation:
     """Any dimension may be split."""
     shape = node.outputs[0].shape

@@ -23,14 +23,20 @@ Part = Callable[..., torch.Tensor]
 def _reduced(node: Node) -> tuple[list[int], bool]:
     """The dimensions that are reduced, and whether they are kept with size 1."""
     n = len(node.inputs[0].shape)
-    position = 2 if node.key in ("norm", "linalg_norm", "linalg_vector_norm", "quantile", "nanquantile") else 1
-    given = argument(node, position, "dim", node.kwargs.get("axis"))
+    position = 2 if node.key in _DIM_BEHIND_ANOTHER else 1
+    default = {"mode": -1, "kthvalue": -1, "linalg_matrix_norm": (-2, -1)}.get(node.key)
+    given = argument(node, position, "dim", node.kwargs.get("axis", default))
     if given is None or isinstance(given, bool) or (isinstance(given, list | tuple) and not given):
         dims = list(range(n))
     else:
         dims = sorted({d % n for d in (given if isinstance(given, list | tuple) else [given])} if n else set())
     kept = len(node.outputs[0].shape) == n and n > 0
     return dims, kept
+
+
+_DIM_BEHIND_ANOTHER = ("kthvalue", "linalg_matrix_norm", "linalg_norm", "linalg_vector_norm", "nanquantile", "norm",
+                       "quantile")  # fmt: skip
+"""What has another argument between the tensor and the dimensions."""
 
 
 def _result_reads(node: Node, dims: list[int], kept: bool) -> Reads:
@@ -40,9 +46,9 @@ def _result_reads(node: Node, dims: list[int], kept: bool) -> Reads:
 
 
 @rule(
-    "all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "count_nonzero", "linalg_norm", "linalg_vector_norm",
-    "logsumexp", "max", "median", "min", "mode", "nanmean", "nanmedian", "nanquantile", "nansum", "norm", "prod",
-    "quantile", "std", "std_mean", "var", "var_mean",
+    "all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "count_nonzero", "kthvalue", "linalg_matrix_norm",
+    "linalg_norm", "linalg_vector_norm", "logsumexp", "max", "median", "min", "mode", "nanmean", "nanmedian",
+    "nanquantile", "nansum", "norm", "prod", "quantile", "special_logsumexp", "std", "std_mean", "var", "var_mean",
 )  # fmt: skip
 def left_over(node: Node) -> Operation:
     """The dimensions that are left may be split."""
@@ -114,8 +120,9 @@ def summed(
     return Operation(tuple(shape), tuple(reads), in_blocks(make, call), kept_dims, places=places)
 
 
-@rule("binary_cross_entropy", "binary_cross_entropy_with_logits", "huber_loss", "kl_div", "l1_loss", "mse_loss",
-      "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss")  # fmt: skip
+@rule("binary_cross_entropy", "binary_cross_entropy_with_logits", "gaussian_nll_loss", "hinge_embedding_loss",
+      "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss", "mse_loss", "poisson_nll_loss", "smooth_l1_loss",
+      "soft_margin_loss")  # fmt: skip
 def loss(node: Node) -> Operation:
     """Of each element by itself: any dimension may be split, the workers' sums are summed."""
     first = node.inputs[0].shape
@@ -128,6 +135,32 @@ def loss(node: Node) -> Operation:
     count = {"mean": math.prod(first), "batchmean": first[0] if first else 1, "sum": 1}[how]
     part: Part = lambda *inputs: each(*inputs).sum().reshape([1] * len(first))  # noqa: E731
     return summed(node, first, reads, part, range(len(first)), False, lambda x: x / count)
+
+
+@rule("cosine_embedding_loss", "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss",
+      "triplet_margin_loss")  # fmt: skip
+def loss_of_rows(node: Node) -> Operation:
+    """Anything but the last dimension, whose features belong together; the workers' sums are summed."""
+    x = node.inputs[0].shape
+    shape, n = x[:-1], len(x) - 1
+    reads: list[Reads] = []
+    for i, one in enumerate(node.inputs):
+        if one.shape == x:
+            reads.append((*same(n), None))
+        elif one.shape == shape:
+            reads.append(same(n))
+        elif i == 2 and len(one.shape) == 1 and "multi" in node.key:  # a weight for each class
+            reads.append((None,))
+        else:
+            raise NoRuleError(f"{node.key} of tensors of different shapes")
+    each, how = _each(node)
+    if how == "none":
+        return local(node, reads)
+    if n == 0:
+        return local(node, [whole(one) for one in node.inputs])
+    count = math.prod(shape) if how == "mean" else 1
+    part: Part = lambda *inputs: each(*inputs).sum().reshape([1] * n)  # noqa: E731
+    return summed(node, shape, reads, part, range(n), False, lambda x: x / count)
 
 
 @rule("cross_entropy", "nll_loss")

@@ -11,13 +11,15 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from distdl.models.operation import Along, Operation, Reads, Run, Workers
+from distdl.models.operation import Along, Operation, Run, Workers
 from distdl.models.recording import Node
+from distdl.models.rules.pointwise import without
 from distdl.models.table import argument, broadcast, calling, in_blocks, local, rule, same, through, whole
 from distdl.parameters.layout import Interval
 
 
-@rule("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "ravel", "Flatten", "Unflatten")
+@rule("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "ravel", "atleast_1d", "atleast_2d",
+      "atleast_3d", "Flatten", "Unflatten")  # fmt: skip
 def reshape(node: Node) -> Operation:
     """Groups of dimensions that have as many elements before and after; of each the first one may be split."""
     given, shape = node.inputs[0].shape, node.outputs[0].shape
@@ -223,21 +225,48 @@ def repeat(node: Node) -> Operation:
     return local(node, [reads], [d for d in range(len(shape)) if d < first or given[d - first] != shape[d]])
 
 
-@rule("rot90", "cumsum", "cumprod", "sort", "argsort", "topk", "kthvalue",
-      "softmax", "log_softmax", "softmin", "normalize", "cummax", "cummin", "logcumsumexp", "glu", "diff", "Softmax",
-      "LogSoftmax", "Softmin", "GLU", "renorm")  # fmt: skip
+@rule("rot90", "cumsum", "cumprod", "sort", "argsort", "topk",
+      "softmax", "log_softmax", "softmin", "normalize", "cummax", "cummin", "logcumsumexp", "glu", "diff", "msort",
+      "special_softmax", "special_log_softmax", "Softmax", "LogSoftmax", "Softmin", "GLU", "renorm")  # fmt: skip
 def along_dims(node: Node) -> Operation:
     """Any dimension but those that it looks along."""
     shape, n = node.outputs[0].shape, len(node.inputs[0].shape)
     looked = _dims_of(node, n)
-    return local(node, [same(len(shape), but=looked)], looked)
+    reads = same(len(shape), but=looked)
+    further = [reads] * (len(node.inputs) - 1) if node.key == "diff" else []  # what is put before and behind
+    return local(node, [reads, *further], looked)
+
+
+@rule("hsplit", "vsplit", "dsplit", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes")
+def split(node: Node) -> Operation:
+    """All dimensions but one."""
+    n = len(node.inputs[0].shape)
+    dim = {"hsplit": min(1, n - 1), "vsplit": 0, "dsplit": 2}.get(node.key)
+    dim = argument(node, 2, "dim", 0) % n if dim is None else dim
+    return local(node, [same(n, but=[dim])], [dim])
+
+
+@rule("trapezoid", "trapz", "cumulative_trapezoid")
+def trapezoid(node: Node) -> Operation:
+    """Anything but the dimension that is integrated along."""
+    y, *others = node.inputs
+    n = len(y.shape)
+    dim = argument(node, 3, "dim", node.kwargs.get("dim", -1)) % n
+    keeps = node.key.startswith("cumulative")
+    reads = [without(same(n), dim, keeps)]
+    for one in others:
+        places = broadcast(one, y.shape) if len(one.shape) > 1 or n == 1 else (None,)
+        reads.append(without(places, dim, keeps))
+    return local(node, reads, [dim] if keeps else [])
 
 
 def _dims_of(node: Node, n: int) -> set[int]:
+    if node.key == "msort":
+        return {0}
     if isinstance(node.target, torch.nn.Module):
         return set(range(n)) if node.module.dim is None else {node.module.dim % n}
-    defaults = {"glu": -1, "sort": -1, "argsort": -1, "topk": -1, "kthvalue": -1, "normalize": 1, "diff": -1}
-    position = {"topk": 2, "kthvalue": 2, "normalize": 2, "diff": 2, "rot90": 2, "renorm": 2}.get(node.key, 1)
+    defaults = {"glu": -1, "sort": -1, "argsort": -1, "topk": -1, "normalize": 1, "diff": -1}
+    position = {"topk": 2, "normalize": 2, "diff": 2, "rot90": 2, "renorm": 2}.get(node.key, 1)
     name = {"flip": "dims", "rot90": "dims"}.get(node.key, "dim")
     given = node.args[position] if len(node.args) > position else node.kwargs.get(name, defaults.get(node.key))
     if node.key == "flip" and len(node.args) > 2:
