@@ -282,7 +282,12 @@ class DistributedModel(Local):
         return ", ".join(self._own_changed_options())
 
     def _changed_within(self) -> list[str]:
-        return []  # what the modules within do was recorded
+        """Nothing: what the modules within do was recorded, for buffers of these shapes."""
+        shapes = [one.shape for one in {id(one): one for one in self._buffers_in_use()}.values()]
+        if self.grid.active and shapes != self._first_shapes:
+            was, now = ([list(shape) for shape in both] for both in (self._first_shapes, shapes))
+            raise ValueError(f"distribute: the buffers have shapes {now}, and had {was} when the model was distributed")
+        return []
 
     def compared_each_call(self) -> str:
         """Modes, what is no tensor in the call, and what was assigned to modules since the first call was recorded."""
