@@ -550,8 +550,8 @@ def test_rule(name):
 
 
 WITHOUT_A_RULE = {
-    "ctc_loss", "embedding_bag", "grouped_mm", "linear_cross_entropy", "scaled_grouped_mm", "scaled_mm",
-    "triplet_margin_with_distance_loss",
+    "ctc_loss", "embedding_bag", "gaussian_nll_loss", "grouped_mm", "linear_cross_entropy", "scaled_grouped_mm",
+    "scaled_mm", "triplet_margin_with_distance_loss",
 }  # fmt: skip
 """Functions of torch.nn.functional that are refused by name."""
 OF_OTHERS = {"assert_int_or_pair", "boolean_dispatch", "upsample", "upsample_bilinear", "upsample_nearest"}

@@ -120,8 +120,8 @@ def summed(
     return Operation(tuple(shape), tuple(reads), in_blocks(make, call), kept_dims, places=places)
 
 
-@rule("binary_cross_entropy", "binary_cross_entropy_with_logits", "gaussian_nll_loss", "hinge_embedding_loss",
-      "huber_loss", "kl_div", "l1_loss", "margin_ranking_loss", "mse_loss", "poisson_nll_loss", "smooth_l1_loss",
+@rule("binary_cross_entropy", "binary_cross_entropy_with_logits", "hinge_embedding_loss", "huber_loss", "kl_div",
+      "l1_loss", "margin_ranking_loss", "mse_loss", "poisson_nll_loss", "smooth_l1_loss",
       "soft_margin_loss")  # fmt: skip
 def loss(node: Node) -> Operation:
     """Of each element by itself: any dimension may be split, the workers' sums are summed."""
