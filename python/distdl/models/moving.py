@@ -161,5 +161,6 @@ def nothing(inputs: Sequence[torch.Tensor], dtype: torch.dtype | None = None) ->
     result = inputs[0].new_zeros(0, dtype=dtype)
     for one in inputs:
         if one.requires_grad:
-            result = result + zero_of(one)
+            zero = zero_of(one)
+            result = result + (zero.real if zero.is_complex() and not result.is_complex() else zero)
     return result

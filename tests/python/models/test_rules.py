@@ -106,6 +106,7 @@ COMPLEX = {
     "view_as_complex of others": (lambda x: torch.view_as_complex(torch.stack([x, x.exp()], -1)).angle(), IMAGES),
     "view_as_real": (lambda x: torch.view_as_real(torch.complex(x, x.sin()) * 1j), IMAGES),
     "polar": (lambda x: torch.polar(x.exp(), x), IMAGES),
+    "fft of few images": (lambda x: torch.fft.fft(x, dim=2).abs(), (2, 4, 6, 5)),
     "fft": (lambda x: torch.fft.fft(x, dim=2), IMAGES),
     "fft of the last": (lambda x: torch.fft.fft(x, 7, norm="ortho"), IMAGES),
     "fft and back": (lambda x: torch.fft.ifft(torch.fft.fft(x, dim=1) * numbers(4, 1, 1), dim=1).real, IMAGES),
