@@ -5,6 +5,9 @@ mpiexec -n 2 python -m mpi4py benchmarks/distribute.py
 A training step, forward and backward, of ResNet-18 and ResNet-50 on an image of 512 squared, and of a 3-d U-Net on a
 volume of 96 cubed; and a call of many tiny layers, for what each operation of a distributed model costs beside the
 layers by hand. ResNet-50 is torchvision's, which benchmarks/models.py says how to install.
+
+Beside medians of the time: by how much a step lets the process grow at its peak, on the rank that grows most, beyond
+the model with its gradients; and how many bytes of tensors all ranks together send in it.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import torch
 from contestants import Contestant
 from layers import grid
 from mpi4py import MPI
+from peak import growth
 from report import machine, save
 from timing import measure
 
@@ -30,7 +34,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "netwo
 from resnet import ResNet18, SequentialResNet18
 from unet import SequentialUNet3d, UNet3d
 
-HEADER = f"{'medians, in ms':32}{'one thread':>11}{'by hand':>9}{'distribute':>11}{'/ by hand':>10}{'speed-up':>9}"
+WAYS = "one thread", "by hand", "distribute"
+HEADER = f"{'':32}" + "".join(f"{way:>11}" for way in WAYS) + f"{'/ by hand':>11}{'speed-up':>10}"
+MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -109,8 +115,8 @@ def step(model: torch.nn.Module, x: torch.Tensor) -> Callable[[], torch.Tensor]:
     return run
 
 
-def timed(case: Case, comm: MPI.Intracomm, repeats: int, seconds: float) -> list[float]:
-    """Medians in milliseconds: one thread, by hand, distributed."""
+def measured(case: Case, comm: MPI.Intracomm, repeats: int, seconds: float) -> dict[str, list[float]]:
+    """Of each way to compute: milliseconds, MiB of memory, and MiB sent."""
     P = Partition(comm)
     split = [1] * len(case.shape)
     split[2] = P.size
@@ -120,14 +126,27 @@ def timed(case: Case, comm: MPI.Intracomm, repeats: int, seconds: float) -> list
     block = distdl.scatter(whole, P_x)
     sequential = case.sequential()
     alone = step(sequential, whole.clone().requires_grad_()) if comm.rank == 0 else lambda: whole
-    contestants = [
-        Contestant("one thread", alone),
-        Contestant("by hand", step(case.by_hand(P), block.clone().requires_grad_())),
-        Contestant("distribute", step(distdl.distribute(sequential, P_x), block.clone().requires_grad_())),
-    ]
+    by_hand = step(case.by_hand(P), block.clone().requires_grad_())
+    ours = step(distdl.distribute(sequential, P_x), block.clone().requires_grad_())
+    contestants = [Contestant(way, run) for way, run in zip(WAYS, (alone, by_hand, ours), strict=True)]
     calls = 1 if whole.numel() > 1000 else 100
     times = measure(contestants, comm, repeats, seconds, calls)
-    return [float(one) * 1e3 for one in np.median(times, axis=1)]
+    memory, sent = zip(*(needs(one.run, comm) for one in contestants), strict=True)
+    return {"ms": [float(one) * 1e3 for one in np.median(times, axis=1)], "memory": [*memory], "sent": [*sent]}
+
+
+def needs(run: Callable[[], torch.Tensor], comm: MPI.Intracomm) -> tuple[float, float]:
+    """MiB of memory at the peak of a step, on the rank that needs most, and MiB that all ranks send in it."""
+    distdl.memory.empty_pool()
+    distdl.reset_comm_stats()
+    comm.Barrier()
+    grown = growth(run)[0]
+    sent = sum(one.bytes_sent for one in distdl.comm_stats().values())
+    return max(comm.allgather(grown)) / MIB, sum(comm.allgather(sent)) / MIB
+
+
+def _line(what: str, figures: list[float]) -> str:
+    return f"  {what:30}" + "".join(f"{one:11.3f}" for one in figures)
 
 
 def main() -> None:
@@ -144,11 +163,13 @@ def main() -> None:
     if comm.rank == 0:
         print(machine(), HEADER, sep="\n", flush=True)
     for case in cases(given.only):
-        alone, by_hand, ours = timed(case, comm, given.repeats, given.seconds)
-        rows.append({"model": case.name, "one thread": alone, "by hand": by_hand, "distribute": ours})
+        row = measured(case, comm, given.repeats, given.seconds)
+        rows.append({"model": case.name, **row})
         if comm.rank == 0:
-            line = f"{case.name:32}{alone:11.3f}{by_hand:9.3f}{ours:11.3f}{ours / by_hand:10.2f}{alone / ours:9.2f}"
-            print(line, flush=True)
+            alone, by_hand, ours = row["ms"]
+            print(case.name)
+            print(_line("ms", row["ms"]), f"{ours / by_hand:10.2f}{alone / ours:10.2f}")
+            print(_line("MiB of memory", row["memory"]), _line("MiB sent", row["sent"]), sep="\n", flush=True)
     if comm.rank == 0 and given.json:
         save({"machine": machine(), "models": rows}, given.json)
 

@@ -35,7 +35,8 @@ from distdl import Partition
 PARTITIONS = ((1, 1, 2, 1), (1, 1, 2, 2), (1, 1, 1, 3), (2, 1, 1, 1))
 MODES = ("training", "evaluation")
 OF_RESULTS, OF_GRADIENTS = 1e-10, 1e-8  # relative to the largest element
-LARGE = "in float64 it does not fit beside itself into the memory of one machine"
+_MOST_MEMORY = "60 GB"
+LARGE = f"in float64, beside itself on one machine, it takes up to {_MOST_MEMORY} of memory; --large compares it"
 FLOOR = 1e-6  # of the largest gradient of the model: smaller ones are zero but for rounding
 
 
@@ -116,7 +117,8 @@ class Pair:
     def __init__(self, entry: Entry, split: Sequence[int], rank: int) -> None:
         torch.manual_seed(0)
         self.name, self.split, self.rank = entry.name, split, rank
-        self.model = entry.make().double()
+        with torch.device("meta" if entry.is_large and rank else "cpu"):  # one whole model takes memory enough
+            self.model = entry.make().double()
         generator = torch.Generator().manual_seed(1)
         self.inputs = [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in entry.shapes]
         self.P_x = Partition().create_cartesian_topology_partition([*split, *[1] * (len(entry.shapes[0]) - len(split))])
@@ -138,6 +140,8 @@ class Pair:
             gradients = distdl.sequential_gradients(self.ours)
         except Exception as error:
             row.status, row.reason = "refused", f"{type(error).__name__}: {error}"
+            if self.rank == 0 and self.fails_alone():
+                row.reason = f"in one process, too: {row.reason}"
             return row
         report = distdl.report(self.ours)
         row.operations, row.gathered = len(report.rows), sum(one.gathered for one in report.rows)
@@ -156,6 +160,15 @@ class Pair:
             row.status, row.reason = "differs", f"result {row.result:.1e}, gradient of {worst} {row.gradient:.1e}"
         return row
 
+    def fails_alone(self) -> bool:
+        """Whether the model raises in one process."""
+        try:
+            with torch.no_grad():
+                self.model(*self.inputs)
+        except Exception:
+            return True
+        return False
+
 
 def run_ranks(given: argparse.Namespace) -> None:
     """Compare the models that are named, one after the other, until the time is up."""
@@ -168,6 +181,7 @@ def run_ranks(given: argparse.Namespace) -> None:
             return
         if comm.rank == 0:
             print(f"{name},{MODES[0]}", flush=True)  # the command knows by this what the job is at
+        pair = None  # the last one goes before the next one comes
         pair = Pair(named[name], given.split, comm.rank)
         for mode in MODES:
             if comm.rank == 0:
@@ -224,10 +238,10 @@ def run_all(given: argparse.Namespace) -> None:
                 rows = [Row(entry.name, shown(split), mode) for mode in MODES]
                 if given.only in entry.name and any(row.key not in done for row in rows):
                     wanted.append(entry)
-            for entry in [one for one in wanted if one.is_large]:
+            for entry in [one for one in wanted if one.is_large and not given.large]:
                 for mode in MODES:
                     append(given.table, Row(entry.name, shown(split), mode, "left out", reason=LARGE))
-            models = [entry.name for entry in wanted if not entry.is_large]
+            models = [entry.name for entry in wanted if given.large or not entry.is_large]
             left = given.seconds * i / len(PARTITIONS) - (time.monotonic() - start)
             if not models or left < 5:
                 break
@@ -305,6 +319,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a part of the names of the models")
     parser.add_argument("--seconds", type=float, default=math.inf, help="until no further model is begun")
     parser.add_argument("--patience", type=float, default=90.0, help="seconds after which a job hangs")
+    parser.add_argument("--large", action="store_true", help=f"also models that take up to {_MOST_MEMORY} of memory")
     parser.add_argument("--page", type=Path, help="write the page of the table in place of comparing")
     parser.add_argument("--split", type=int, nargs="+", help="of a job of ranks, which this command starts itself")
     parser.add_argument("--models", nargs="+", help="of a job of ranks")
