@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from distdl.models.unseen import OF_TORCH
+from distdl.models.unseen import own_attributes
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _ABOUT_HOOKS = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
@@ -21,7 +21,7 @@ class Assigned:
         self._noted = []
         for path, module in model.named_modules():
             names, values = [], []
-            for name, value in _own_attributes(module):
+            for name, value in own_attributes(module):
                 if _is_plain(value):
                     names.append(name)
                     values.append(value)
@@ -51,24 +51,21 @@ class Assigned:
         found: list[Callable[..., object]] = []
         for _, module, *_ in self._noted:
             held = vars(module)
-            if held["_forward_hooks"] or held["_forward_pre_hooks"] or held["_backward_hooks"]:
-                found.extend(hook for kind in HOOKS for hook in held[kind].values())
+            for kind in HOOKS:
+                if held[kind]:
+                    found.extend(held[kind].values())
         return found
 
 
 def take_over(own: torch.nn.Module, given: torch.nn.Module) -> None:
     """Give a module the plain attributes and the hooks of another one."""
     held, other = vars(own), vars(given)
-    held.update({name: value for name, value in _own_attributes(given) if _is_plain(value)})
+    held.update({name: value for name, value in own_attributes(given) if _is_plain(value)})
     for kind in (*HOOKS, *_ABOUT_HOOKS):
         for gone in held[kind].keys() - other[kind].keys():
             del held[kind][gone]
         for key, hook in other[kind].items():
             held[kind].setdefault(key, hook)
-
-
-def _own_attributes(module: torch.nn.Module) -> Iterator[tuple[str, object]]:
-    return ((name, value) for name, value in vars(module).items() if name not in OF_TORCH)
 
 
 def _is_plain(value: object) -> bool:
@@ -78,7 +75,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _changed(path: str, module: torch.nn.Module, noted: dict[str, object]) -> Iterator[str]:
-    for name, value in _own_attributes(module):
+    for name, value in own_attributes(module):
         full = f"{path}.{name}".removeprefix(".")
         if name in noted and not _is_plain(value):
             raise TypeError(

@@ -10,7 +10,7 @@ from distdl.collective.grid import Grid
 from distdl.models.moving import Move, Need
 from distdl.models.placement import Blocks
 from distdl.models.planning import Planned
-from distdl.nn.compiled.calls import child_at
+from distdl.nn.compiled.calls import place_of
 
 
 class Buffers(Mapping[str, torch.Tensor]):
@@ -20,10 +20,8 @@ class Buffers(Mapping[str, torch.Tensor]):
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._places: dict[str, tuple[dict[str, torch.Tensor], str]] = {}
-        for name, _ in model.named_buffers(remove_duplicate=False):
-            path, _, leaf = name.rpartition(".")
-            self._places[name] = vars(child_at(model, path))["_buffers"], leaf
+        named = model.named_buffers(remove_duplicate=False)
+        self._places = {name: place_of(model, "buffers", name) for name, _ in named}
 
     def __getitem__(self, name: str) -> torch.Tensor:
         held, leaf = self._places[name]

@@ -34,8 +34,7 @@ def opened(function: Function) -> Function:
 
 def without_likeness(key: str, args: Arguments, kwargs: Options) -> tuple[Function, Arguments, Options] | None:
     """The same call without the tensor that only says how the result looks, which nothing needs to travel for."""
-    position = 1 if len(args) > 1 else "other"
-    other = args[1] if position == 1 else kwargs.get("other")
+    other = args[1] if len(args) > 1 else kwargs.get("other")
     if not isinstance(other, torch.Tensor) or key not in SHAPED_AS.keys() | TYPED_AS:
         return None
     x, rest = args[0], args[2:]

@@ -26,7 +26,7 @@ from distdl.models.program import Program
 from distdl.models.recording import Recording, Value
 from distdl.models.rules import RULES
 from distdl.models.skeleton import Skeleton
-from distdl.nn.compiled.calls import child_at
+from distdl.nn.compiled.calls import place_of
 from distdl.nn.layer import Layer
 from distdl.nn.local import Local
 from distdl.nn.masks import draw_key
@@ -246,10 +246,7 @@ class DistributedModel(Local):
             if len(self._programs) > _MOST_PROGRAMS:
                 del self._programs[next(iter(self._programs))]
         self.program = self._programs[key]
-        self._held = []
-        for name in self.program.parameters:
-            path, _, leaf = name.rpartition(".")
-            self._held.append((vars(child_at(self, path))["_parameters"], leaf))
+        self._held = [place_of(self, "parameters", name) for name in self.program.parameters]
         self._transport = ParameterTransport([self.layouts[name] for name in self.program.parameters])
 
     def _arrived(self, i: int) -> Blocks:

@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_flatten
 
-OF_TORCH = frozenset(vars(torch.nn.Module()))
+_OF_TORCH = frozenset(vars(torch.nn.Module()))
 """The attributes of every module."""
 _HOOKS = {"register_hook", "register_post_accumulate_grad_hook"}
 _ASSIGNED = {"data", "grad"}
@@ -83,10 +83,14 @@ def refuse_scripted(module: torch.nn.Module, path: str) -> None:
 def held_by(model: torch.nn.Module) -> Iterator[tuple[tuple[str, str], object]]:
     """What modules hold beside parameters, buffers and modules, with the module's path and the attribute's name."""
     for path, module in model.named_modules():
-        for name, value in vars(module).items():
-            if name not in OF_TORCH:
-                for i, one in enumerate(tree_flatten(value)[0]):
-                    yield (path, f"{name}[{i}]" if isinstance(value, list | tuple | dict) else name), one
+        for name, value in own_attributes(module):
+            for i, one in enumerate(tree_flatten(value)[0]):
+                yield (path, f"{name}[{i}]" if isinstance(value, list | tuple | dict) else name), one
+
+
+def own_attributes(module: torch.nn.Module) -> Iterator[tuple[str, object]]:
+    """What a module holds by itself, and not because every module of torch does."""
+    return ((name, value) for name, value in vars(module).items() if name not in _OF_TORCH)
 
 
 def _written(key: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:

@@ -15,6 +15,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_structure, tree_unf
 from distdl import operators
 from distdl.collective.comparison import compare, misfit, shown
 from distdl.collective.construction import PartitionLike, constructing
+from distdl.nn.compiled.calls import place_of
 from distdl.nn.coverage import problem_of, through
 from distdl.nn.layer import Layer
 from distdl.nn.module import Module
@@ -209,8 +210,8 @@ class Local(Layer):
                 own = self.get_buffer(key)
                 if own.is_meta:
                     own = torch.empty_like(own, device=self.P_x.device)
-                    path, _, leaf = key.rpartition(".")
-                    vars(self.get_submodule(path))["_buffers"][leaf] = own
+                    held, leaf = place_of(self, "buffers", key)
+                    held[leaf] = own
                 own.copy_(spread(one.to(own.device) if everyone.me == root else zero_volume_tensor(dtype=own.dtype)))
 
     def get_submodule(self, target: str) -> torch.nn.Module:

@@ -33,8 +33,7 @@ def in_place_of(layer: Layer, kind: Literal["parameters", "buffers"], tensors: T
     """Let a layer use these tensors in place of its parameters or buffers, of which one may have several names."""
     places: list[tuple[dict[str, torch.Tensor | None], str, torch.Tensor]] = []
     for name, before in getattr(layer, f"named_{kind}")(remove_duplicate=False):
-        owner, _, own = name.rpartition(".")
-        places.append((getattr(child_at(layer, owner), f"_{kind}"), own, before))
+        places.append((*place_of(layer, kind, name), before))
     distinct = dict.fromkeys(id(before) for *_, before in places)
     instead = dict(zip(distinct, tensors, strict=True))
     try:
@@ -44,6 +43,14 @@ def in_place_of(layer: Layer, kind: Literal["parameters", "buffers"], tensors: T
     finally:
         for held, name, before in places:
             held[name] = before
+
+
+def place_of(
+    module: torch.nn.Module, kind: Literal["parameters", "buffers"], name: str
+) -> tuple[dict[str, torch.Tensor], str]:
+    """The dict in which a module within holds a parameter or a buffer, and the name there."""
+    path, _, leaf = name.rpartition(".")
+    return vars(child_at(module, path))[f"_{kind}"], leaf
 
 
 def child_at(module: torch.nn.Module, path: str) -> torch.nn.Module:
