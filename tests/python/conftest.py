@@ -31,6 +31,7 @@ import hypothesis
 import hypothesis.internal.conjecture.engine
 import numpy as np
 import pytest
+import torch
 from mpi4py import MPI
 
 import distdl
@@ -171,6 +172,14 @@ def P_world(request):
     own = MPI.COMM_WORLD.Dup()
     yield distdl.Partition(own)
     own.Free()
+
+
+@pytest.fixture
+def fresh_compiler():
+    """Nothing that was compiled before, and nothing that stays."""
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
 
 
 @pytest.fixture

@@ -16,14 +16,8 @@ pytestmark = [
     # Of torch's own modules, which it imports when it compiles: that takes seconds in each job.
     pytest.mark.filterwarnings("ignore:`torch.jit.script", "ignore:.*:DeprecationWarning:torch"),
     pytest.mark.ranks(2, 3),
+    pytest.mark.usefixtures("fresh_compiler"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_compiled_before():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
 
 
 def first_derivatives(function, x, weight):

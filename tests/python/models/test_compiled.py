@@ -13,16 +13,10 @@ from support.ranks import job, raises_everywhere, together
 P_world = distdl.Partition(job)
 pytestmark = [
     pytest.mark.shared,
+    pytest.mark.usefixtures("fresh_compiler"),
     # Of torch's own modules, which it imports when it compiles.
     pytest.mark.filterwarnings("ignore:`torch.jit.script", "ignore:.*:DeprecationWarning:torch"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_compiled_before():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
 
 
 class Statistics(torch.nn.Module):

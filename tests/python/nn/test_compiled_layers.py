@@ -16,14 +16,8 @@ pytestmark = [
     # Of torch's own modules, which it imports when it compiles.
     pytest.mark.filterwarnings("ignore:`torch.jit.script", "ignore:.*:DeprecationWarning:torch"),
     pytest.mark.ranks(1, 2),
+    pytest.mark.usefixtures("fresh_compiler"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_compiled_before():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
 
 
 class Network(torch.nn.Module):

@@ -114,15 +114,8 @@ def refused(kind, match, case, action):
     assert match in outcomes[0][1], outcomes[0]
 
 
-@pytest.fixture
-def _compilers():
-    torch.compiler.reset()
-    yield
-    torch.compiler.reset()
-
-
 @pytest.mark.drawn(6)
-@pytest.mark.usefixtures("_compilers")
+@pytest.mark.usefixtures("fresh_compiler")
 @every_example
 def test_compile(P_world, example):
     case = Case(P_world, example)
@@ -131,7 +124,7 @@ def test_compile(P_world, example):
 
 
 @pytest.mark.drawn(5)
-@pytest.mark.usefixtures("_compilers")
+@pytest.mark.usefixtures("fresh_compiler")
 @every_example
 def test_export(P_world, example):
     case = Case(P_world, example, training=False)
