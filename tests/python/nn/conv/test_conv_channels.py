@@ -11,7 +11,7 @@ import distdl
 import distdl.nn as dnn
 from support.blocks import OUTPUT_BLOCKS, assemble, block_of, grid
 from support.convolutions import Split, assert_like_twin, inputs, splits
-from support.ranks import job, on_all_ranks, raises_everywhere
+from support.ranks import draws, job, on_all_ranks, raises_everywhere
 from support.tensors import values
 
 every_dimension = pytest.mark.parametrize("dims", [1, 2, 3])
@@ -270,6 +270,7 @@ def test_everything_is_split_at_once(P_world, kind):
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 @pytest.mark.mpi(min_size=6)
+@draws(24)  # each of them makes communicators of ranks that share few cores
 @given(data=st.data())
 @on_all_ranks
 def test_more_blocks_than_channels_and_rows(P_world, data):
