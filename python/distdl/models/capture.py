@@ -22,13 +22,13 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
 )
-from torch.autograd.function import _SingleLevelFunction
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import register_dataclass, tree_flatten, tree_map_only
 from torch.utils.checkpoint import CheckpointFunction, _checkpoint_hook
 
 from distdl.models import unseen
+from distdl.models.applying import Kind, apply_of, calling_for_apply, end_of_apply
 from distdl.models.functions import (
     IN_PLACE_OF,
     OPENED,
@@ -296,14 +296,11 @@ class Recorder(TorchFunctionMode):
             finally:
                 self._path.pop()
 
-        def applied(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> object:
-            own = super(_SingleLevelFunction, function).apply
-            if self._within:
-                return own(*args, **kwargs)
+        def applied(function: Kind, *args: Any, **kwargs: Any) -> object:
             if function is CheckpointFunction:
                 run, _, *given = args
                 return self._reentrant(run, given)
-            return self._call(own, function.__name__, function.apply, args, kwargs)
+            return self._call(end_of_apply(function), function.__name__, apply_of(function), args, kwargs)
 
         def unscripted(function: torch.jit.ScriptFunction, *args: object, **kwargs: object) -> object:
             original = getattr(function, "_torchdynamo_inline", None)  # which torch.compile calls as well
@@ -313,14 +310,12 @@ class Recorder(TorchFunctionMode):
 
         torch.nn.Module.__call__ = recorded
         torch.jit.ScriptFunction.__call__ = unscripted
-        # Where Function.apply ends, so that functions are seen which the model has kept as `Function.apply`.
-        _SingleLevelFunction.apply = classmethod(applied)
         try:
-            yield
+            with calling_for_apply(applied, lambda: not self._within):
+                yield
         finally:
             torch.nn.Module.__call__ = call
             torch.jit.ScriptFunction.__call__ = call_script
-            del _SingleLevelFunction.apply
 
     def _reentrant(self, run: Function, args: Sequence[object]) -> object:
         """What a reentrant checkpoint calls, with derivatives."""

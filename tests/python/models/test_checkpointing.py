@@ -36,6 +36,10 @@ class Counted(torch.autograd.Function):
         return 2 * gradient * ctx.saved_tensors[0]
 
 
+def counted_square(x):
+    return Counted.apply(x)
+
+
 class Checkpointed(torch.nn.Module):
     """A convolution in a checkpoint, and a head in another one; without any for None."""
 
@@ -101,7 +105,7 @@ def test_checkpoints_give_the_numbers_of_the_model(reentrant):
 def test_what_is_in_a_checkpoint_is_computed_twice(counted):
     P_x = grid(P_world, [1, 1, P_world.size, 1])
     for reentrant in (None, False, True):
-        ours = distdl.distribute(Checkpointed(reentrant, Counted.apply), P_x)
+        ours = distdl.distribute(Checkpointed(reentrant, counted_square), P_x)
         x = distdl.scatter(noise((2, 2, 2 * P_world.size, 5)).float(), P_x)
         ours(x)  # is recorded
         Counted.calls = 0
@@ -119,7 +123,7 @@ def test_wrappers_of_torch():
 
 def test_functions_with_derivatives_of_their_own():
     """Without a rule their derivatives would be lost: they are refused, or computed whole."""
-    model = Checkpointed(False, Counted.apply).double()
+    model = Checkpointed(False, counted_square).double()
     P_x = grid(P_world, [1, 1, P_world.size, 1])
     whole = noise((2, 2, 6, 5))
     x = distdl.scatter(whole, P_x)
@@ -138,7 +142,18 @@ def test_functions_with_derivatives_of_their_own():
 
 def test_functions_with_derivatives_of_their_own_by_a_rule(counted):
     torch.manual_seed(0)
-    assert_equal_models(Checkpointed(True, Counted.apply).double(), (2, 2, 6, 5), [1, 1, P_world.size, 1])
+    assert_equal_models(Checkpointed(True, counted_square).double(), (2, 2, 6, 5), [1, 1, P_world.size, 1])
+
+
+def test_a_kept_function_with_derivatives_of_its_own(counted):
+    """Torch calls it in Python before 2.15 only."""
+    kept = Checkpointed(False, Counted.apply).double()
+    if isinstance(vars(torch.autograd.Function)["apply"], classmethod):
+        assert_equal_models(kept, (2, 2, 6, 5), [1, 1, P_world.size, 1])
+        return
+    P_x = grid(P_world, [1, 1, P_world.size, 1])
+    x = distdl.scatter(noise((2, 2, 6, 5)), P_x)
+    raises_everywhere(NotImplementedError, "Counted.apply that it", lambda: distdl.distribute(kept, P_x)(x), seconds=20)
 
 
 @pytest.mark.parametrize("fullgraph", [False, True])
