@@ -31,7 +31,6 @@ from distdl.nn.layer import Layer
 from distdl.nn.local import Local
 from distdl.nn.masks import draw_key
 from distdl.nn.tie import ask_for_gradients
-from distdl.parameters.transport import ParameterTransport
 from distdl.partition import Partition
 
 __all__ = ["DistributedModel", "distribute"]
@@ -247,7 +246,6 @@ class DistributedModel(Local):
                 del self._programs[next(iter(self._programs))]
         self.program = self._programs[key]
         self._held = [place_of(self, "parameters", name) for name in self.program.parameters]
-        self._transport = ParameterTransport([self.layouts[name] for name in self.program.parameters])
 
     def _arrived(self, i: int) -> Blocks:
         """Where a tensor of the call is: on worker 0 if it has fewer dimensions than P_x."""
@@ -310,7 +308,7 @@ class DistributedModel(Local):
         with torch.random.fork_rng(devices=[]):  # the layers draw first values, which are never used
             recording = self._recorded(call, inputs)
             plan = Plan(recording, among, placed, self.fallback, self.as_sequential, self._asked)
-            return Program(plan, arrived, Buffers(self.module))
+            return Program(plan, arrived, Buffers(self.module), self.layouts)
 
     def _recorded(self, call: object, inputs: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> Recording:
         """What the model computes, the same on all ranks: another program on one of them would not fit the others'."""
@@ -344,7 +342,7 @@ class DistributedModel(Local):
         tensors = [one for one in tree_flatten(call)[0] if isinstance(one, torch.Tensor)]
         key = self._drawn_key() if self.program.is_random and not self.as_sequential else None
         parameters = [held[leaf] for held, leaf in self._held]  # compiled programs put others in their places
-        return self.program(tensors, self._transport(parameters), key)
+        return self.program(tensors, parameters, key)
 
     def ask_for_gradients(self, result: object) -> None:
         """Of the results that have a derivative."""

@@ -15,11 +15,16 @@ from distdl.models.operation import Run
 from distdl.models.placement import Blocks, Placement
 from distdl.models.planning import Plan, Planned
 from distdl.models.recording import Value
-from distdl.models.steps import Step, checkpointed, forgetting, run_through
+from distdl.models.steps import Step, before_checkpoint, checkpointed, forgetting, run_through
 from distdl.nn.masks import key_of_part
+from distdl.parameters.layout import Layout
+from distdl.parameters.transport import ParameterTransport
 
 _FRESH = ("conv", "batchnorm", "batch_norm", "linear", "add", "sub", "mul", "truediv", "matmul")
 """How the names of operations begin whose results are in memory of their own, whatever is in a block."""
+
+_BUCKET = 1 << 20
+"""Bytes of parameters that travel together, at least."""
 
 
 class Program:
@@ -29,11 +34,18 @@ class Program:
         plan: what is computed where.
         arrived: where the inputs of a call are, if not where the plan has them.
         buffers: those of the model, by name; each is asked for in each call.
+        layouts: of the parameters, by name.
 
     Constructing and calling are collective over the workers of the plan.
     """
 
-    def __init__(self, plan: Plan, arrived: Sequence[Placement], buffers: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        arrived: Sequence[Placement],
+        buffers: Mapping[str, torch.Tensor],
+        layouts: Mapping[str, Layout],
+    ) -> None:
         self.plan = plan
         self._like, recording = plan.base, plan.recording
         self._moves: dict[tuple[Value, Need], int] = {}
@@ -70,6 +82,7 @@ class Program:
         self._written = [(self._everywhere(one), name) for name, one in recording.written.items()]
         self.places = {one: self._owned(one) for one in results if isinstance(one, Value)}
         self._results = [(one, self._slots[one]) if isinstance(one, Value) else (one, -1) for one in results]
+        self._deliver(layouts, {one.name: one.nbytes for one in used})
         kept = {slot for _, slot in self._results if slot >= 0} | {slot for slot, _ in self._written}
         self.steps = forgetting(checkpointed(self.steps, kept), kept)
 
@@ -97,6 +110,32 @@ class Program:
 
     def _step(self, run: Run, reads: tuple[int, ...], writes: tuple[int, ...]) -> None:
         self.steps.append(Step(run, reads, writes, checkpoint=self._checkpoint))
+
+    def _deliver(self, layouts: Mapping[str, Layout], sizes: Mapping[str, int]) -> None:
+        """Bring parameters to the workers just before their first use.
+
+        So backward passes send the gradients of a bucket away once they are complete, before those of the buckets that
+        are used earlier are computed. Parameters that travelled at the beginning would give back theirs at the end.
+        """
+        names = dict(zip(self._given, self.parameters, strict=True))
+        for place, slots in reversed(self._buckets({slot: sizes[name] for slot, name in names.items()})):
+            transport = ParameterTransport([layouts[names[slot]] for slot in slots])
+            if not transport.is_identity:
+                self.steps.insert(before_checkpoint(self.steps, place), _delivery(transport, slots))
+
+    def _buckets(self, sizes: dict[int, int]) -> list[tuple[int, list[int]]]:
+        """The places of the steps before which parameters travel, and their slots."""
+        buckets: list[tuple[int, list[int]]] = []
+        filled = _BUCKET
+        for place, reads in enumerate([*(step.reads for step in self.steps), self._given]):
+            slots = [slot for slot in dict.fromkeys(reads) if slot in sizes]
+            if slots and filled >= _BUCKET:
+                buckets.append((place, []))
+                filled = 0
+            for slot in slots:
+                buckets[-1][1].append(slot)
+                filled += sizes.pop(slot)
+        return buckets
 
     def _bring(self, value: Value, source: Placement, wanted: Blocks) -> None:
         """Bring a value from where it is to other blocks."""
@@ -167,7 +206,7 @@ class Program:
         """The results of a call, in the structure that the model returns.
 
         Args:
-            inputs, parameters: the blocks of the call, and what its workers use of the parameters.
+            inputs, parameters: the blocks of the call, and what is on this rank of the parameters.
             key: from which the random numbers follow; None for those of torch in one process.
         """
         values: list[object] = [None] * self._count
@@ -192,3 +231,11 @@ class Program:
             y = values[slot] if slot >= 0 else one
             found.append(y.detach() if isinstance(y, torch.Tensor) and not one.is_differentiable else y)
         return tree_unflatten(found, self._structure)
+
+
+def _delivery(transport: ParameterTransport, slots: Sequence[int]) -> Step:
+    def run(*parameters: torch.Tensor) -> object:
+        used = transport(parameters)
+        return used if len(used) > 1 else used[0]
+
+    return Step(run, tuple(slots), tuple(slots))

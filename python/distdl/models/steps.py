@@ -57,6 +57,13 @@ def forgetting(steps: Sequence[Step], kept: set[int]) -> list[Step]:
     return found[::-1]
 
 
+def before_checkpoint(steps: Sequence[Step], place: int) -> int:
+    """The place of a step, or that of the first step of its activation checkpoint."""
+    while 0 < place < len(steps) and steps[place].checkpoint and steps[place - 1].checkpoint == steps[place].checkpoint:
+        place -= 1
+    return place
+
+
 def checkpointed(steps: Sequence[Step], kept: set[int]) -> list[Step]:
     """The same steps with one in place of all that belong to a checkpoint.
 

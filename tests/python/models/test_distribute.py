@@ -67,6 +67,31 @@ def test_neither_the_whole_model_nor_a_dropped_one_is_kept():
     assert split() is None
 
 
+class Tapped(torch.nn.Module):
+    """Two layers of a MiB each, and what passes between them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(520, 520), torch.nn.Linear(520, 520)
+
+    def forward(self, x):
+        between = self.first(x)
+        return self.second(between), between
+
+
+def test_gradients_of_parameters_leave_before_earlier_ones_are_computed():
+    P_x = grid(P_world, [P_world.size, 1])
+    ours = distdl.distribute(Tapped(), P_x)
+    y, between = ours(distdl.scatter(torch.ones(4, 520), P_x))
+    seen = []
+    between.register_hook(lambda gradient: seen.append("between"))
+    for name, parameter in ours.named_parameters():
+        parameter.register_post_accumulate_grad_hook(lambda parameter, name=name: seen.append(name))
+    (y.sum() + between.sum()).backward()
+    position = [seen.index(one) for one in ("second.weight", "between", "first.weight")]
+    assert all(together(position == sorted(position))), seen
+
+
 @pytest.mark.parametrize("step", [1, -1])
 def test_weights_come_from_the_first_worker(step):
     """Which need not be rank 0, and is not where each replica has ranks of its own."""
