@@ -1,4 +1,4 @@
-"""Compiled models over partitions: what their calls leave in buffers."""
+"""Compiled models over partitions: what their calls leave in buffers, and why a model cannot be recorded."""
 
 import copy
 
@@ -174,3 +174,16 @@ def test_buffers_of_other_shapes_on_one_rank():
     if job.rank == job.size - 1:
         ours.module[0].running_mean = noise((5,))
     raises_everywhere(ValueError, r"the buffers have shapes \[\[5\], \[3\], .*, and had \[\[3\]", lambda: ours(x))
+
+
+class LooksAtValues(torch.nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo")
+def test_why_a_first_call_cannot_be_recorded():
+    P_x = grid(P_world, [1, 1, P_world.size, 1])
+    compiled = torch.compile(distdl.distribute(LooksAtValues(), P_x), backend="eager")
+    x = distdl.scatter(noise((2, 2, 6, 5)), P_x)
+    raises_everywhere(NotImplementedError, "bool looks at the values of a tensor", lambda: compiled(x), seconds=20)
