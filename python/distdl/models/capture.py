@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
+import functools
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ from distdl.models.functions import (
     layer_of,
     opened,
     parts_of,
+    without_a_count,
     without_likeness,
 )
 from distdl.models.recording import Arguments, Function, Node, Recording, Target, Value
@@ -290,8 +292,9 @@ class Recorder(TorchFunctionMode):
             self._path.append(self._paths.get(id(module), self._path[-1] if self._path else ""))
             try:
                 if not self._within and (key := self._key_of_layer(module)):
-                    run = lambda *args, **kwargs: call(module, *args, **kwargs)  # noqa: E731
-                    return self._call(run, key, module, args, kwargs)
+                    run = functools.partial(call, module)
+                    with without_a_count(module):
+                        return self._call(run, key, module, args, kwargs)
                 return call(module, *args, **kwargs)
             finally:
                 self._path.pop()

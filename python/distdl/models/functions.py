@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import resolve_name
 
 from distdl.models.recording import Arguments, Function, Options
@@ -43,6 +45,19 @@ def without_likeness(key: str, args: Arguments, kwargs: Options) -> tuple[Functi
         return SHAPED_AS[key], (x, other.shape), {}
     where = () if other.device == x.device else (other.device,)
     return torch.Tensor.to, (x, *where, other.dtype, *rest), kwargs
+
+
+@contextlib.contextmanager
+def without_a_count(module: torch.nn.Module) -> Iterator[None]:
+    """Let a norm that averages all batches alike not look at how many there were, which changes no shape."""
+    counts = isinstance(module, _NormBase) and module.momentum is None
+    if counts:
+        module.momentum = 0.1
+    try:
+        yield
+    finally:
+        if counts:
+            module.momentum = None
 
 
 def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[torch.Tensor, ...]:

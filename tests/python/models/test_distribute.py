@@ -44,6 +44,14 @@ def test_images_of_any_size(shape):
         assert_equal_models(model, shape, split, training=False)
 
 
+def test_norms_that_average_all_batches():
+    torch.manual_seed(0)
+    norm = torch.nn.BatchNorm2d(2, momentum=None)
+    model = torch.nn.Sequential(norm, torch.nn.Conv2d(2, 2, 3), norm).double()
+    for split in partitions(4):
+        assert_equal_models(model, (2, 2, 9, 7), split)
+
+
 @pytest.fixture
 def _without_collections():
     """Memory of a model is scarce: what is dropped goes at once, not when Python looks for cycles."""
