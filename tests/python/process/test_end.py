@@ -104,6 +104,7 @@ CAUSED = {
 }
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("program", ENDS.values(), ids=ENDS)
 def test_what_is_under_way_is_finished(program):
     status, said = jobs.ends(BEGINNING + textwrap.dedent(program))
@@ -138,6 +139,7 @@ def raise_after_the_end(bare, layer, P, model, freed=False):
 QUIET = BEGINNING.replace("started = ", "# started = ") + AFTER_THE_END
 
 
+@pytest.mark.drawn(2, "with all that can be alive")
 @pytest.mark.parametrize("program", SILENT.values(), ids=SILENT)
 def test_nothing_is_said_at_the_end(program):
     assert jobs.ends(QUIET + textwrap.dedent(program)) == (0, "")
@@ -213,6 +215,7 @@ UNCAUGHT = {
 }
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("by", [(), ("-m", "mpi4py")], ids=["python", "python -m mpi4py"])
 @pytest.mark.parametrize("program", UNCAUGHT.values(), ids=UNCAUGHT)
 def test_an_uncaught_exception_ends_the_job(program, by):
@@ -231,6 +234,7 @@ layer(x)
 """
 
 
+@pytest.mark.drawn(2, "SIGINT-rank 0", "SIGKILL-rank 1")
 @pytest.mark.parametrize("whom", ["mpiexec", "rank 0", "rank 1"])
 @pytest.mark.parametrize("what", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda one: one.name)
 def test_a_signal_leaves_nothing_running(what, whom):

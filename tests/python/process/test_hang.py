@@ -59,6 +59,7 @@ AT_ONCE = {
 }
 
 
+@pytest.mark.drawn(3, "backward on one rank")
 @pytest.mark.parametrize(("program", "message"), AT_ONCE.values(), ids=AT_ONCE)
 def test_who_makes_another_call_or_none(program, message):
     status, said = ends(BEGINNING.format(seconds=0) + program, by=(), DISTDL_WATCHDOG="0")
@@ -67,6 +68,7 @@ def test_who_makes_another_call_or_none(program, message):
     assert re.search(message, said), said
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("mistake", ["", "try: distdl.save('no/file', None)\n    except TypeError: pass"])
 @pytest.mark.parametrize("waiting", [(0,), (0, 2)], ids=str)
 def test_the_end_is_told_to_whomever_waits(waiting, mistake):
@@ -89,9 +91,8 @@ elif P.rank in {waiting}:
     assert len(told) == len(waiting), said
 
 
-@pytest.mark.parametrize("leave", ["sys.exit(3)", "raise SystemExit(3)"])
-def test_an_exit_of_one_rank(leave):
-    program = f"{BEGINNING.format(seconds=0)}if rank == 1: {leave}\nstep()"
+def test_an_exit_of_one_rank():
+    program = f"{BEGINNING.format(seconds=0)}if rank == 1: sys.exit(3)\nstep()"
     assert ends(program)[0] == 3
     status, said = ends(program, by=())
     assert status != 0
