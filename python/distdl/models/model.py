@@ -348,8 +348,7 @@ class DistributedModel(Local):
     def ask_for_gradients(self, result: object) -> None:
         """Of the results that have a derivative."""
         assert self.program is not None
-        recorded = tree_flatten(self.program.plan.recording.results)[0]
-        for one, value in zip(tree_flatten(result)[0], recorded, strict=True):
+        for one, (value, _) in zip(tree_flatten(result)[0], self.program.results, strict=True):
             if isinstance(value, Value) and value.is_differentiable:
                 ask_for_gradients(one)
 

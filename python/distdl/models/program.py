@@ -36,6 +36,9 @@ class Program:
         buffers: those of the model, by name; each is asked for in each call.
         layouts: of the parameters, by name.
 
+    Attributes:
+        results: what the model returns, without its structure: values with their slots, and other objects with -1.
+
     Constructing and calling are collective over the workers of the plan.
     """
 
@@ -81,9 +84,9 @@ class Program:
         self._checkpoint = 0
         self._written = [(self._everywhere(one), name) for name, one in recording.written.items()]
         self.places = {one: self._owned(one) for one in results if isinstance(one, Value)}
-        self._results = [(one, self._slots[one]) if isinstance(one, Value) else (one, -1) for one in results]
+        self.results = [(one, self._slots[one]) if isinstance(one, Value) else (one, -1) for one in results]
         self._deliver(layouts, {one.name: one.nbytes for one in used})
-        kept = {slot for _, slot in self._results if slot >= 0} | {slot for slot, _ in self._written}
+        kept = {slot for _, slot in self.results if slot >= 0} | {slot for slot, _ in self._written}
         self.steps = forgetting(checkpointed(self.steps, kept), kept)
 
     def _slot(self, value: Value) -> int:
@@ -227,7 +230,7 @@ class Program:
             if values[slot] is not buffer and self._like.active:
                 buffer.copy_(cast(torch.Tensor, values[slot]))
         found = []
-        for one, slot in self._results:
+        for one, slot in self.results:
             y = values[slot] if slot >= 0 else one
             found.append(y.detach() if isinstance(y, torch.Tensor) and not one.is_differentiable else y)
         return tree_unflatten(found, self._structure)
