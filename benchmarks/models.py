@@ -138,6 +138,7 @@ class Pair:
             leaves, loss = loss_of(distdl.gather(results, self.ours.output_partition))
             loss.backward()
             gradients = distdl.sequential_gradients(self.ours)
+            self.ours.zero_grad()  # room for those of the other model
         except Exception as error:
             row.status, row.reason = "refused", f"{type(error).__name__}: {error}"
             if self.rank == 0 and self.fails_alone(str(error)):
