@@ -12,7 +12,7 @@ from torch.autograd.function import FunctionMeta, _SingleLevelFunction
 from distdl.models.recording import Function
 
 _APPLY = vars(torch.autograd.Function)["apply"]
-_IN_PYTHON = isinstance(_APPLY, classmethod)  # before torch 2.15
+_IN_PYTHON = isinstance(_APPLY, classmethod)  # before torch 2.14
 Kind = type[torch.autograd.Function]
 
 
@@ -27,7 +27,7 @@ def calling_for_apply(applied: Callable[..., object], is_open: Callable[[], bool
     """Call ``applied(kind, *args)`` for ``kind.apply(*args)``, but where `is_open` says no.
 
     That includes a ``kind.apply`` which a model has kept, in an attribute or a global name, where torch calls it in
-    Python. From 2.15 on torch does not: a kept one raises NotImplementedError.
+    Python. From 2.14 on torch does not: a kept one raises NotImplementedError.
     """
 
     def seen(kind: Kind, *args: Any, **kwargs: Any) -> object:

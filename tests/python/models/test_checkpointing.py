@@ -146,7 +146,7 @@ def test_functions_with_derivatives_of_their_own_by_a_rule(counted):
 
 
 def test_a_kept_function_with_derivatives_of_its_own(counted):
-    """Torch calls it in Python before 2.15 only."""
+    """Torch calls it in Python before 2.14 only."""
     kept = Checkpointed(False, Counted.apply).double()
     if isinstance(vars(torch.autograd.Function)["apply"], classmethod):
         assert_equal_models(kept, (2, 2, 6, 5), [1, 1, P_world.size, 1])
