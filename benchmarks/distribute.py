@@ -115,7 +115,7 @@ def step(model: torch.nn.Module, x: torch.Tensor) -> Callable[[], torch.Tensor]:
     return run
 
 
-def measured(case: Case, comm: MPI.Intracomm, repeats: int, seconds: float) -> dict[str, list[float]]:
+def measured(case: Case, comm: MPI.Intracomm, layout: str, repeats: int, seconds: float) -> dict[str, list[float]]:
     """Of each way to compute: milliseconds, MiB of memory, and MiB sent."""
     P = Partition(comm)
     split = [1] * len(case.shape)
@@ -126,8 +126,9 @@ def measured(case: Case, comm: MPI.Intracomm, repeats: int, seconds: float) -> d
     block = distdl.scatter(whole, P_x)
     sequential = case.sequential()
     alone = step(sequential, whole.clone().requires_grad_()) if comm.rank == 0 else lambda: whole
-    by_hand = step(case.by_hand(P), block.clone().requires_grad_())
-    ours = step(distdl.distribute(sequential, P_x), block.clone().requires_grad_())
+    with distdl.parameter_layout(layout):
+        by_hand = step(case.by_hand(P), block.clone().requires_grad_())
+        ours = step(distdl.distribute(sequential, P_x), block.clone().requires_grad_())
     contestants = [Contestant(way, run) for way, run in zip(WAYS, (alone, by_hand, ours), strict=True)]
     calls = 1 if whole.numel() > 1000 else 100
     times = measure(contestants, comm, repeats, seconds, calls)
@@ -153,6 +154,7 @@ def main() -> None:
     """Print the table, and keep it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="a part of the names of the models")
+    parser.add_argument("--layout", default="owner", help="of the parameters: owner, sharded or replicated")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=60.0, help="at most, for a model")
     parser.add_argument("--json", type=Path, help="where to keep the figures")
@@ -163,7 +165,7 @@ def main() -> None:
     if comm.rank == 0:
         print(machine(), HEADER, sep="\n", flush=True)
     for case in cases(given.only):
-        row = measured(case, comm, given.repeats, given.seconds)
+        row = measured(case, comm, given.layout, given.repeats, given.seconds)
         rows.append({"model": case.name, **row})
         if comm.rank == 0:
             alone, by_hand, ours = row["ms"]

@@ -117,8 +117,10 @@ class Pair:
     def __init__(self, entry: Entry, split: Sequence[int], rank: int) -> None:
         torch.manual_seed(0)
         self.name, self.split, self.rank = entry.name, split, rank
-        with torch.device("meta" if entry.is_large and rank else "cpu"):  # one whole model takes memory enough
-            self.model = entry.make().double()
+        self.model = entry.make()
+        if entry.is_large and rank:
+            self.model.to("meta")  # one whole model takes memory enough
+        self.model.double()
         generator = torch.Generator().manual_seed(1)
         self.inputs = [torch.randn(shape, dtype=torch.float64, generator=generator) for shape in entry.shapes]
         self.P_x = Partition().create_cartesian_topology_partition([*split, *[1] * (len(entry.shapes[0]) - len(split))])
