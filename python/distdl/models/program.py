@@ -63,12 +63,11 @@ class Program:
                 self._bring(one, source, wanted)
             elif isinstance(source, Blocks) and not isinstance(wanted, Blocks):
                 self._spread(one, source)
-        self.parameters: list[str] = []
         self._constants: list[tuple[int, torch.Tensor]] = []
         self._buffers = buffers
         self._read: list[tuple[int, str]] = []  # buffers that operations use
         self._copied: set[int] = set()
-        self._given: list[int] = []
+        self._given: dict[int, Value] = {}  # parameters, by their slots
         self._of_layers = {name for step in plan.steps for name in step.node.buffers}  # which these write themselves
         used = dict.fromkeys(one for step in plan.steps for one in step.node.inputs)
         results, self._structure = tree_flatten(recording.results)
@@ -76,6 +75,7 @@ class Program:
         for one in used:
             if one not in self._slots and one not in plan.placements:
                 self._provide(one)
+        self.parameters = [one.name for one in self._given.values()]
         self._keys: list[int] = []
         self._fresh: set[Value] = set()  # that share their memory with nothing
         for step in plan.steps:
@@ -85,7 +85,7 @@ class Program:
         self._written = [(self._everywhere(one), name) for name, one in recording.written.items()]
         self.places = {one: self._owned(one) for one in results if isinstance(one, Value)}
         self.results = [(one, self._slots[one]) if isinstance(one, Value) else (one, -1) for one in results]
-        self._deliver(layouts, {one.name: one.nbytes for one in used})
+        self._deliver(layouts)
         kept = {slot for _, slot in self.results if slot >= 0} | {slot for slot, _ in self._written}
         self.steps = forgetting(checkpointed(self.steps, kept), kept)
 
@@ -108,36 +108,35 @@ class Program:
             if value.name in self.plan.recording.written and value.name not in self._of_layers:
                 self._copied.add(slot)  # backward passes look at what was there before
         else:
-            self.parameters.append(value.name)
-            self._given.append(slot)
+            self._given[slot] = value
 
     def _step(self, run: Run, reads: tuple[int, ...], writes: tuple[int, ...]) -> None:
         self.steps.append(Step(run, reads, writes, checkpoint=self._checkpoint))
 
-    def _deliver(self, layouts: Mapping[str, Layout], sizes: Mapping[str, int]) -> None:
+    def _deliver(self, layouts: Mapping[str, Layout]) -> None:
         """Bring parameters to the workers just before their first use.
 
         So backward passes send the gradients of a bucket away once they are complete, before those of the buckets that
         are used earlier are computed. Parameters that travelled at the beginning would give back theirs at the end.
         """
-        names = dict(zip(self._given, self.parameters, strict=True))
-        for place, slots in reversed(self._buckets({slot: sizes[name] for slot, name in names.items()})):
-            transport = ParameterTransport([layouts[names[slot]] for slot in slots])
+        for place, slots in reversed(self._buckets()):
+            transport = ParameterTransport([layouts[self._given[slot].name] for slot in slots])
             if not transport.is_identity:
                 self.steps.insert(before_checkpoint(self.steps, place), _delivery(transport, slots))
 
-    def _buckets(self, sizes: dict[int, int]) -> list[tuple[int, list[int]]]:
+    def _buckets(self) -> list[tuple[int, list[int]]]:
         """The places of the steps before which parameters travel, and their slots."""
         buckets: list[tuple[int, list[int]]] = []
         filled = _BUCKET
+        waiting = dict(self._given)
         for place, reads in enumerate([*(step.reads for step in self.steps), self._given]):
-            slots = [slot for slot in dict.fromkeys(reads) if slot in sizes]
+            slots = [slot for slot in dict.fromkeys(reads) if slot in waiting]
             if slots and filled >= _BUCKET:
                 buckets.append((place, []))
                 filled = 0
             for slot in slots:
                 buckets[-1][1].append(slot)
-                filled += sizes.pop(slot)
+                filled += waiting.pop(slot).nbytes
         return buckets
 
     def _bring(self, value: Value, source: Placement, wanted: Blocks) -> None:
