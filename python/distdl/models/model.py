@@ -106,6 +106,7 @@ class DistributedModel(Local):
     as_sequential: bool
     outputs = 1
     needs_one_name = False
+    brings_parameters = False  # programs do, each just before its first use
     program: Program | None
 
     def __init__(

@@ -12,6 +12,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_flatten
 
+from distdl.nn.parametrized import computed_weights
+
 _OF_TORCH = frozenset(vars(torch.nn.Module()))
 """The attributes of every module."""
 _HOOKS = {"register_hook", "register_post_accumulate_grad_hook"}
@@ -63,8 +65,9 @@ def refuse_model(model: torch.nn.Module) -> None:
     """
     for path, module in model.named_modules():
         refuse_scripted(module, path)
+    computed = computed_weights(model)
     for (path, name), one in held_by(model):
-        if isinstance(one, torch.Tensor) and one.grad_fn is not None:
+        if isinstance(one, torch.Tensor) and one.grad_fn is not None and id(one) not in computed:
             raise NotImplementedError(
                 f"distribute: {name} of {path or 'the model'} is computed from what requires gradients, and is not "
                 "computed again in a call; compute it in forward(), or keep what detach() gives"

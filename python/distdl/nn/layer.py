@@ -81,11 +81,13 @@ class Layer(FromSequential):
         tensors: names of the arguments of :meth:`compute` that are tensors; they come first.
         optional: those of them that may be None.
         options: the names of the options, in order.
+        brings_parameters: whether :meth:`parameters_in_use` brings parameters to where they are used.
     """
 
     _distdl_sets_up = False  # forward() does
     tensors: ClassVar[tuple[str, ...]] = ("input",)
     optional: ClassVar[tuple[str, ...]] = ()
+    brings_parameters: ClassVar[bool] = True
     P_x: Partition
     random_key: int
     key_in_graphs: int
@@ -122,7 +124,8 @@ class Layer(FromSequential):
             pass
         parameters = dict(self.named_parameters())
         self._parameter_names = tuple(name for name in self.layouts if name in parameters)
-        self._transport = ParameterTransport([self.layouts[one] for one in self._parameter_names])
+        brought = self._parameter_names if self.brings_parameters else ()
+        self._transport = ParameterTransport([self.layouts[one] for one in brought])
         before = random_state(self)
         self.reset_parameters()
         self.first_values = FirstValues(before, versions(self))

@@ -19,6 +19,7 @@ from distdl.nn.compiled.calls import place_of
 from distdl.nn.coverage import problem_of, through
 from distdl.nn.layer import Layer
 from distdl.nn.module import Module
+from distdl.nn.parametrized import computed_weights
 from distdl.nn.options import comparable
 from distdl.nn.subclasses import may_override, overridden
 from distdl.nn.tie import connected
@@ -125,7 +126,7 @@ class Local(Layer):
 
     def _declare_all(self, module: torch.nn.Module) -> None:
         """Copy the module with this rank's part in place of each parameter and each buffer that is in its state."""
-        parts: dict[int, Any] = {}
+        parts: dict[int, Any] = dict(computed_weights(module))
         in_state = set(module.state_dict(keep_vars=True))
         for name, tensor in module.named_parameters(remove_duplicate=False):
             layout = self._whole_on_each(tensor, current_kind())

@@ -39,6 +39,16 @@ def problem_of_parametrizations(
             )
 
 
+def computed_weights(module: torch.nn.Module) -> dict[int, torch.Tensor]:
+    """The weights that older parametrizations compute before each call, by id, and their values without a graph.
+
+    For ``copy.deepcopy``, which copies no tensor that was computed from another one.
+    """
+    hooks = ((one, hook) for one in module.modules() for hook in vars(one)["_forward_pre_hooks"].values())
+    weights = [getattr(one, hook.name) for one, hook in hooks if isinstance(hook, WeightNorm)]
+    return {id(weight): weight.detach().clone() for weight in weights}
+
+
 def _may_compute_weights(module: torch.nn.Module) -> bool:
     own = vars(module)
     return bool(own["_forward_pre_hooks"]) or "parametrizations" in own["_modules"]

@@ -434,6 +434,7 @@ LAYERS = {
         lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear", antialias=True), IMAGE),
     "spectral_norm": (layer(lambda: spectral_norm(torch.nn.Conv2d(4, 3, 3))), IMAGE),
     "spectral_norm of before": (layer(lambda: torch.nn.utils.spectral_norm(torch.nn.Linear(5, 3))), IMAGE),
+    "weight_norm of before": (layer(lambda: torch.nn.utils.weight_norm(torch.nn.Conv2d(4, 3, 3))), IMAGE),
     "weight_norm": (layer(lambda: weight_norm(torch.nn.Conv2d(4, 3, 3))), IMAGE),
     "batch_norm in evaluation": (lambda x: F.batch_norm(x, numbers(4), numbers(4).exp(), numbers(4)), IMAGE),
     "instance_norm": (lambda x: F.instance_norm(x), IMAGE),
@@ -522,6 +523,7 @@ def wrong(ours, expected):
 
 
 @pytest.mark.shared
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 @pytest.mark.parametrize("name", CASES)
 def test_rule(name):
     function, shape = CASES[name]
