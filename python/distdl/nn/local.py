@@ -19,8 +19,8 @@ from distdl.nn.compiled.calls import place_of
 from distdl.nn.coverage import problem_of, through
 from distdl.nn.layer import Layer
 from distdl.nn.module import Module
-from distdl.nn.parametrized import computed_weights
 from distdl.nn.options import comparable
+from distdl.nn.parametrized import computed_weights
 from distdl.nn.subclasses import may_override, overridden
 from distdl.nn.tie import connected
 from distdl.parameters.layout import Layout, current_kind
