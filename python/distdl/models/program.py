@@ -62,7 +62,7 @@ class Program:
             if isinstance(wanted, Blocks) and source != wanted:
                 self._bring(one, source, wanted)
             elif isinstance(source, Blocks) and not isinstance(wanted, Blocks):
-                self._spread(one, source)
+                self._step(self._to_all(one, source), (self._slots[one],), (self._slots[one],))
         self._constants: list[tuple[int, torch.Tensor]] = []
         self._buffers = buffers
         self._read: list[tuple[int, str]] = []  # buffers that operations use
@@ -145,11 +145,11 @@ class Program:
         need = Need(wanted.ranks, tuple(range(len(value.shape))), wanted.intervals)
         self._step(Move("distribute", source, need, value.shape, self._like), (slot,), (slot,))
 
-    def _spread(self, value: Value, source: Blocks) -> None:
-        """Bring a value that one worker has to all of them; what the others have in its place does not count."""
-        slot, like, (root,) = self._slots[value], self._like, source.ranks
+    def _to_all(self, value: Value, source: Blocks) -> Run:
+        """What brings a value to all workers; what those outside of its blocks have in its place does not count."""
+        like, ranks = self._like, source.ranks
         move = Move("distribute", source, Need.of_all(like.ranks), value.shape, like)
-        self._step(lambda x: move(x if like.me == root else nothing([x])), (slot,), (slot,))
+        return lambda x: move(x if like.me in ranks else nothing([x]))
 
     def _owned(self, value: Value) -> Blocks:
         """Where a result is. Of copies the first worker's counts, so that each element is in one block."""
@@ -162,10 +162,8 @@ class Program:
 
     def _everywhere(self, value: Value) -> int:
         """Where all workers have a value, behind the last step."""
-        place, like, slot = self.plan.placement(value), self._like, self._new()
-        bring: Run = lambda x: x  # noqa: E731
-        if isinstance(place, Blocks):
-            bring = Move("distribute", place, Need.of_all(like.ranks), value.shape, like)
+        place, slot = self.plan.placement(value), self._new()
+        bring: Run = self._to_all(value, place) if isinstance(place, Blocks) else lambda x: x
         self._step(bring, (self._slots[value],), (slot,))
         return slot
 
