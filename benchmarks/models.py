@@ -255,7 +255,8 @@ def run_all(given: argparse.Namespace) -> None:
 
 
 def page(rows: Sequence[Row]) -> str:
-    """A page of the documentation."""
+    """A page of the documentation, whatever the order in which models were compared."""
+    rows = sorted(rows, key=lambda row: (row.model.startswith("MONAI"), row.model.lower()))
     models = list(dict.fromkeys(row.model for row in rows))
     partitions = [shown(split) for split in PARTITIONS]
     found = {row.key: row for row in rows}
