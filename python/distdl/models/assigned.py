@@ -1,31 +1,43 @@
-"""What is assigned to the modules of a model after it was recorded: numbers, texts, and hooks."""
+"""What is assigned to the modules of a model after it was distributed: numbers, texts, and hooks."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
-from distdl.models.unseen import own_attributes
+from distdl.models.unseen import own_attributes, refuse_backward_hooks
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_OF_CALLS = ("_forward_hooks", "_forward_pre_hooks")
+HOOKS = (*_OF_CALLS, "_backward_hooks", "_backward_pre_hooks")
 _ABOUT_HOOKS = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
+_Place = tuple[Mapping[str, object], str, str]
+"""Of a parameter: what holds it, by which name, and its full name."""
+
 
 class Assigned:
-    """The attributes and hooks of modules, noted when it is made."""
+    """The attributes and hooks of modules, noted when it is made, and which modules and parameters are the same."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._noted = []
+        places: dict[int, list[_Place]] = {}
         for path, module in model.named_modules():
             names, values = [], []
             for name, value in own_attributes(module):
-                if _is_plain(value):
+                if _is_plain(value) or _is_method(module, name):
                     names.append(name)
                     values.append(value)
-            self._noted.append((path, module, names, values, len(vars(module))))
+            children = vars(module)["_modules"]
+            self._noted.append((path, module, names, values, len(vars(module)), children, dict(children)))
+            held = vars(module)["_parameters"]
+            for name, parameter in held.items():
+                if parameter is None:
+                    continue
+                places.setdefault(id(parameter), []).append((held, name, f"{path}.{name}".removeprefix(".")))
+        self._tied = [several for several in places.values() if len(several) > 1]
         self._hooks = self._hooks_of_all()
         self._version = 0
 
@@ -33,13 +45,17 @@ class Assigned:
         """What is another one than it was, in an order that is the same on all ranks; "" for nothing.
 
         Raises:
-            TypeError: if something became what cannot be compared.
+            TypeError, ValueError: if something changed with which the model cannot be recorded again.
         """
         found: list[str] = []
-        for path, module, names, values, count in self._noted:
+        for path, module, names, values, count, children, noted in self._noted:
             held = vars(module)
+            if children != noted:
+                _refuse_other_modules(path, children, noted)
             if len(held) != count or not all(map(operator.is_, map(held.get, names), values)):
                 found += _changed(path, module, dict(zip(names, values, strict=True)))
+        for several in self._tied:
+            _refuse_untied(several)
         hooks = self._hooks_of_all()
         if len(hooks) != len(self._hooks) or not all(map(operator.is_, hooks, self._hooks)):
             self._hooks, self._version = hooks, self._version + 1
@@ -49,19 +65,41 @@ class Assigned:
 
     def _hooks_of_all(self) -> list[Callable[..., object]]:
         found: list[Callable[..., object]] = []
-        for _, module, *_ in self._noted:
+        for path, module, *_ in self._noted:
             held = vars(module)
-            for kind in HOOKS:
+            if held["_backward_hooks"] or held["_backward_pre_hooks"]:
+                refuse_backward_hooks(path)
+            for kind in _OF_CALLS:
                 if held[kind]:
                     found.extend(held[kind].values())
         return found
+
+
+def _refuse_other_modules(path: str, children: Mapping[str, object], noted: Mapping[str, object]) -> None:
+    name = next(iter(dict(children.items() ^ noted.items())))
+    raise ValueError(
+        f"distribute: the module {f'{path}.{name}'.removeprefix('.')} was added, removed or replaced after the model "
+        "was distributed; do it before, and distribute the model again"
+    )
+
+
+def _refuse_untied(several: Sequence[_Place]) -> None:
+    (held, name, full), *others = several
+    for own, leaf, other in others:
+        both = held.get(name), own.get(leaf)
+        # Transforms put tensors of their own in the places of parameters.
+        if both[0] is not both[1] and all(isinstance(one, torch.nn.Parameter) for one in both):
+            raise ValueError(
+                f"distribute: {other} is no longer the same parameter as {full}, which it was when the model was "
+                "distributed; untie them before, and distribute the model again"
+            )
 
 
 def take_over(own: torch.nn.Module, given: torch.nn.Module) -> None:
     """Give a module the plain attributes and the hooks of another one."""
     held, other = vars(own), vars(given)
     held.update({name: value for name, value in own_attributes(given) if _is_plain(value)})
-    for kind in (*HOOKS, *_ABOUT_HOOKS):
+    for kind in (*_OF_CALLS, *_ABOUT_HOOKS):
         for gone in held[kind].keys() - other[kind].keys():
             del held[kind][gone]
         for key, hook in other[kind].items():
@@ -74,9 +112,18 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, _PLAIN)
 
 
+def _is_method(module: torch.nn.Module, name: str) -> bool:
+    """Whether an attribute takes the place of a method, such as forward()."""
+    return callable(getattr(type(module), name, None))
+
+
 def _changed(path: str, module: torch.nn.Module, noted: dict[str, object]) -> Iterator[str]:
     for name, value in own_attributes(module):
         full = f"{path}.{name}".removeprefix(".")
+        if _is_method(module, name):
+            if noted.get(name) is not value:
+                raise ValueError(f"distribute: {full} was assigned after the model was distributed; assign it before")
+            continue
         if name in noted and not _is_plain(value):
             raise TypeError(
                 f"distribute: {full} became a {type(value).__name__}; it was {noted[name]!r} when the model was "

@@ -38,6 +38,7 @@ from distdl.models.functions import (
     layer_of,
     opened,
     parts_of,
+    with_values,
     without_a_count,
     without_likeness,
 )
@@ -224,15 +225,43 @@ class Recorder(TorchFunctionMode):
             return result
         self._before = versions
         before = self._given(args, kwargs)
-        into = tuple(self._values[id(one)] for one in written)
+        into = {id(one): self._values[id(one)] for one in written}
         self._before = {}
-        after = tree_map_only(torch.Tensor, self._new, results)
-        self._note(target, key, before, after, into)
+        self._note_results(target, key, before, results, into)
         if key == "getitem" and torch.Tensor._is_view(result):
             self._parts[id(result)] = args
         for one in written:
             self._write_through(one)
         return result
+
+    def _note_results(
+        self,
+        target: Target,
+        key: str,
+        given: tuple[Arguments, dict[str, object]],
+        results: object,
+        into: Mapping[int, Value],
+    ) -> None:
+        """Note a call with the tensors that it gives.
+
+        Args:
+            into: what those of them were that it has written into, by id. Without gradients, they keep their
+                derivatives and have other values.
+        """
+        keeping = not torch.is_grad_enabled()
+        kept: list[tuple[torch.Tensor, Value]] = []
+
+        def described(tensor: torch.Tensor) -> Value:
+            if not (keeping and tensor.requires_grad and id(tensor) in into):
+                return self._new(tensor)
+            kept.append((tensor, self._new(torch.empty_like(tensor))))
+            return kept[-1][1]
+
+        self._note(target, key, given, tree_map_only(torch.Tensor, described, results), tuple(into.values()))
+        with torch.enable_grad():
+            for tensor, values in kept:
+                before = (into[id(tensor)], values), dict[str, object]()
+                self._note(with_values, with_values.__name__, before, self._new(tensor))
 
     def _note(
         self,
@@ -261,7 +290,7 @@ class Recorder(TorchFunctionMode):
         for one in {id(one): one for one in others}.values():
             if part is not None and one is part[0]:
                 before = self._given((one, part[1], tensor), {})
-                self._note(torch.Tensor.__setitem__, "setitem", before, self._new(one))
+                self._note_results(torch.Tensor.__setitem__, "setitem", before, one, {id(one): before[0][0]})
                 self._write_through(one)
                 self._stale.discard(id(tensor))
             elif unseen.is_the_same(tensor, one) and not tensor.requires_grad and not one.requires_grad:

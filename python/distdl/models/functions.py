@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
@@ -47,6 +48,13 @@ def without_likeness(key: str, args: Arguments, kwargs: Options) -> tuple[Functi
     return torch.Tensor.to, (x, *where, other.dtype, *rest), kwargs
 
 
+def with_values(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """What becomes of a tensor that is written into without gradients: its derivative is that of before."""
+    x = x.clone()
+    with torch.no_grad():
+        return x.copy_(values)
+
+
 @contextlib.contextmanager
 def without_a_count(module: torch.nn.Module) -> Iterator[None]:
     """Let a norm that averages all batches alike not look at how many there were, which changes no shape."""
@@ -80,8 +88,41 @@ def broadcast_tensors(*tensors: Any) -> tuple[torch.Tensor, ...]:
     return tuple(one.expand(shape) for one in given)
 
 
-IN_PLACE_OF: dict[str, Function] = {"meshgrid": meshgrid, "broadcast_tensors": broadcast_tensors}
-"""What is recorded for functions with several results that depend on different tensors."""
+def gaussian_nll_loss(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    var: torch.Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> torch.Tensor:
+    """As that of torch.nn.functional, which looks for negative variances; here they give nan."""
+    if isinstance(var, float):
+        if var < 0:
+            raise ValueError("var has negative entry/entries")
+        var = input.new_full((), var).expand(input.shape)
+    elif var.shape == input.shape[:-1]:
+        var = var.unsqueeze(-1)
+    others = [m for n, m in zip(input.shape, var.shape, strict=False) if n != m]
+    if var.dim() != input.dim() or others not in ([], [1]):
+        raise ValueError("var is of incorrect size")
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"{reduction} is not valid")
+    var = torch.masked_fill(var, var < 0, torch.nan)
+    with torch.no_grad():
+        var.clamp_(min=eps)
+    loss = 0.5 * (var.log() + (input - target) ** 2 / var)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
+
+
+IN_PLACE_OF: dict[str, Function] = {
+    "meshgrid": meshgrid,
+    "broadcast_tensors": broadcast_tensors,
+    "gaussian_nll_loss": gaussian_nll_loss,
+}
+"""What is recorded for functions that have several results of different tensors, or look at values."""
 
 
 def layer_of(function: Function, args: Arguments, kwargs: Options) -> tuple[torch.nn.Module, Arguments] | None:

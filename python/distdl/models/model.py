@@ -108,6 +108,7 @@ class DistributedModel(Local):
     needs_one_name = False
     brings_parameters = False  # programs do, each just before its first use
     program: Program | None
+    _problem: Exception | None  # for which the model cannot be recorded again
 
     def __init__(
         self,
@@ -233,6 +234,8 @@ class DistributedModel(Local):
 
     def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
         """Find the program of this call, or make it."""
+        if self._problem is not None:
+            raise self._problem
         self.module.training = self.training  # it is none of this module's children, which are its own ones
         leaves = [one for one in tree_flatten(input[0])[0] if isinstance(one, torch.Tensor)]
         arrived, inputs = [], []
@@ -240,7 +243,9 @@ class DistributedModel(Local):
             arrived.append(self._arrived(i))
             inputs.append((arrived[i].shape, self.structure(self.grid, i)[0][1]))
         modes = tuple(module.training for module in self._known_modules())
-        key = (tuple(arrived), tuple(inputs), modes, self.autocast, self._shown_call(input[0]), self._changes)
+        dtypes = tuple(one.dtype for one in self.parameters())  # a module within may have been converted
+        call = self._shown_call(input[0])
+        key = (tuple(arrived), tuple(inputs), dtypes, modes, self.autocast, call, self._changes, self._frozen)
         if key not in self._programs:
             self._programs[key] = self._planned(input[0], inputs, arrived)
             if len(self._programs) > _MOST_PROGRAMS:
@@ -286,11 +291,17 @@ class DistributedModel(Local):
         return []
 
     def compared_each_call(self) -> str:
-        """Modes, what is no tensor in the call, and what was assigned to modules since the first call was recorded."""
+        """Modes, what is no tensor in the call, what was assigned to modules, and which parameters are frozen."""
         if self._assigned is None:
             self._assigned = Assigned(self.module)
-        self._changes = self._assigned.changes()
-        return super().compared_each_call() + (f", {self._changes}" if self._changes else "")
+        try:
+            self._changes, self._problem = self._assigned.changes(), None
+        except (TypeError, ValueError, NotImplementedError) as error:  # all ranks raise it, in their set-up
+            self._changes, self._problem = str(error), error
+        parameters = zip(self._parameter_names, self._declared_parameters(), strict=True)
+        self._frozen = ", ".join(name for name, one in parameters if not one.requires_grad)
+        found = (super().compared_each_call(), self._changes, self._frozen and f"with {self._frozen} frozen")
+        return ", ".join(filter(None, found))
 
     def _buffers_in_use(self) -> list[torch.Tensor]:
         held = (vars(module)["_buffers"].values() for module in self._known_modules())

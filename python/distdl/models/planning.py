@@ -137,6 +137,8 @@ class Plan:
         if operation.places is not None:
             places = operation.places(Workers(workers.grid(self.base), workers, self.base.me))
             return list(places) if isinstance(places, list) else [places] * len(node.outputs)
+        if len(workers.ranks) == 1:  # results may have different numbers of dimensions
+            return [Blocks(workers.ranks, tuple((n,) for n in value.shape)) for value in node.outputs]
         found = []
         for value in node.outputs:
             cuts = tuple(

@@ -125,19 +125,39 @@ class Program:
                 self.steps.insert(before_checkpoint(self.steps, place), _delivery(transport, slots))
 
     def _buckets(self) -> list[tuple[int, list[int]]]:
-        """The places of the steps before which parameters travel, and their slots."""
+        """The places of the steps before which parameters travel, and their slots.
+
+        Those of a bucket have one dtype, and the same results have a derivative by them: a loss of some of the results
+        gives all of them a gradient or none, as in one process, and no zeros to those that it does not depend on.
+        """
+        reached = self._reached()
         buckets: list[tuple[int, list[int]]] = []
-        filled = _BUCKET
+        last: dict[object, list[int]] = {}  # of each kind
         waiting = dict(self._given)
         for place, reads in enumerate([*(step.reads for step in self.steps), self._given]):
-            slots = [slot for slot in dict.fromkeys(reads) if slot in waiting]
-            if slots and filled >= _BUCKET:
-                buckets.append((place, []))
-                filled = 0
-            for slot in slots:
-                buckets[-1][1].append(slot)
-                filled += waiting.pop(slot).nbytes
+            needed: dict[object, list[int]] = {}
+            for slot in dict.fromkeys(one for one in reads if one in waiting):
+                value = waiting.pop(slot)
+                needed.setdefault((value.dtype, reached.get(value, frozenset())), []).append(slot)
+            for kind, slots in needed.items():
+                if kind not in last or sum(self._given[slot].nbytes for slot in last[kind]) >= _BUCKET:
+                    last[kind] = []
+                    buckets.append((place, last[kind]))
+                last[kind] += slots
         return buckets
+
+    def _reached(self) -> dict[Value, frozenset[int]]:
+        """The numbers of the results that have a derivative by a value; of none for values that are left out."""
+        reached: dict[Value, frozenset[int]] = {}
+        for i, (one, _) in enumerate(self.results):
+            if isinstance(one, Value) and one.is_differentiable:
+                reached[one] = reached.get(one, frozenset()) | {i}
+        for step in reversed(self.plan.steps):
+            results = [reached.get(one, frozenset()) for one in step.node.outputs if one.is_differentiable]
+            found = frozenset[int]().union(*results)
+            for one in step.node.inputs if found else ():
+                reached[one] = reached.get(one, frozenset()) | found
+        return reached
 
     def _bring(self, value: Value, source: Placement, wanted: Blocks) -> None:
         """Bring a value from where it is to other blocks."""

@@ -47,7 +47,7 @@ class Skeleton:
         return self  # it has no values
 
     def follow(self, model: torch.nn.Module) -> None:
-        """Take over modes, numbers, texts and hooks of a model's modules, and dtypes to which it was converted."""
+        """Take over what was changed in a model: modes, numbers, texts, hooks, dtypes, and what is frozen."""
         for own, module in zip(self.model.modules(), model.modules(), strict=True):
             own.training = module.training
             take_over(own, module)
@@ -57,6 +57,8 @@ class Skeleton:
                     if tensor is not None and given is not None and tensor.dtype != given.dtype:
                         with self._mode, torch.no_grad():
                             tensor.data = tensor.data.to(given.dtype)
+                    if held == "_parameters" and tensor is not None and given is not None:
+                        tensor.requires_grad_(given.requires_grad)
 
     def record(
         self,

@@ -17,6 +17,7 @@ from distdl.nn.parametrized import computed_weights
 _OF_TORCH = frozenset(vars(torch.nn.Module()))
 """The attributes of every module."""
 _HOOKS = {"register_hook", "register_post_accumulate_grad_hook"}
+_PARAMETER_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _ASSIGNED = {"data", "grad"}
 _LOOKS = {"numpy", "tolist", "__array__", "array"}
 
@@ -65,6 +66,14 @@ def refuse_model(model: torch.nn.Module) -> None:
     """
     for path, module in model.named_modules():
         refuse_scripted(module, path)
+        if vars(module)["_backward_hooks"] or vars(module)["_backward_pre_hooks"]:
+            refuse_backward_hooks(path)
+    for name, parameter in model.named_parameters():
+        if any(getattr(parameter, kind, None) for kind in _PARAMETER_HOOKS):
+            raise NotImplementedError(
+                f"distribute: the parameter {name} has a hook on its gradient; give it to the parameter of this name "
+                "of the distributed model, of which each rank has its part"
+            )
     computed = computed_weights(model)
     for (path, name), one in held_by(model):
         if isinstance(one, torch.Tensor) and one.grad_fn is not None and id(one) not in computed:
@@ -72,6 +81,18 @@ def refuse_model(model: torch.nn.Module) -> None:
                 f"distribute: {name} of {path or 'the model'} is computed from what requires gradients, and is not "
                 "computed again in a call; compute it in forward(), or keep what detach() gives"
             )
+
+
+def refuse_backward_hooks(path: str) -> None:
+    """Refuse the hooks of a module that see the gradients of a call.
+
+    Raises:
+        NotImplementedError: that names the module.
+    """
+    raise NotImplementedError(
+        f"distribute: {path or 'the model'} has a hook on its backward pass, which would see the gradients of blocks; "
+        "use a torch.autograd.Function, or a hook on the distributed model itself"
+    )
 
 
 def refuse_scripted(module: torch.nn.Module, path: str) -> None:

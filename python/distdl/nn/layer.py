@@ -125,7 +125,8 @@ class Layer(FromSequential):
         parameters = dict(self.named_parameters())
         self._parameter_names = tuple(name for name in self.layouts if name in parameters)
         brought = self._parameter_names if self.brings_parameters else ()
-        self._transport = ParameterTransport([self.layouts[one] for one in brought])
+        dtypes = [parameters[one].dtype for one in brought]
+        self._transport = ParameterTransport([self.layouts[one] for one in brought], dtypes)
         before = random_state(self)
         self.reset_parameters()
         self.first_values = FirstValues(before, versions(self))

@@ -152,6 +152,11 @@ class FromCopies(Transport):
 
 def joined(parameters: Tensors) -> torch.Tensor:
     """The elements of all tensors, as one message."""
+    if len({one.dtype for one in parameters}) > 1:
+        raise TypeError(
+            f"the parameters have dtypes {[str(one.dtype) for one in parameters]}, and travel together; convert all "
+            "parameters of the layer, or make it with parameters of these dtypes"
+        )
     if all(parameter.numel() for parameter in parameters):
         message: torch.Tensor = _flatten_dense_tensors(parameters)
         return message
@@ -184,15 +189,17 @@ class ParameterTransport:
 
     Args:
         layouts: of the parameters, in order.
+        dtypes: likewise; None where all parameters have the same one. Of others, none travel together.
 
     Constructing and calling are collective over the workers of the layouts.
     """
 
-    def __init__(self, layouts: Sequence[Layout]) -> None:
+    def __init__(self, layouts: Sequence[Layout], dtypes: Sequence[torch.dtype] | None = None) -> None:
         together: dict[tuple[object, ...], list[int]] = {}
         for i, layout in enumerate(layouts):
             alone = i if math.prod(layout.shape) > _LARGE else None
-            together.setdefault((layout.grid.ranks, layout.grid.shape, layout.copies, layout.kind, alone), []).append(i)
+            kind = layout.kind, dtypes[i] if dtypes else None
+            together.setdefault((layout.grid.ranks, layout.grid.shape, layout.copies, *kind, alone), []).append(i)
         self._transports = [(members, Transport.of([layouts[i] for i in members])) for members in together.values()]
         self.is_identity = all(type(transport) is Transport for _, transport in self._transports)
 

@@ -109,6 +109,68 @@ def test_gradients_of_parameters_leave_before_earlier_ones_are_computed():
     assert all(together(position == sorted(position))), seen
 
 
+class Heads(torch.nn.Module):
+    """Several results, of which a loss may take some, and parameters without a derivative."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(3, 3)
+        self.heads = torch.nn.ModuleList(torch.nn.Linear(3, 2) for _ in range(2))
+        self.detached, self.bare = torch.nn.Linear(3, 3), torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        with torch.no_grad():
+            x = x * self.bare
+        y = self.body(x) + self.detached(x).detach()
+        return [head(y) for head in self.heads]
+
+
+@pytest.mark.parametrize("layout", ["owner", "sharded", "replicated"])
+@pytest.mark.parametrize("taken", [[0], [1], [0, 1]], ids=str)
+def test_parameters_that_a_loss_does_not_depend_on_have_no_gradient(taken, layout):
+    """Not one of zeros, by which optimizers that decay weights would change them."""
+    model, P_x = Heads(), grid(P_world, [P_world.size, 1])
+    with distdl.parameter_layout(layout):
+        ours = distdl.distribute(model, P_x)
+    for one, x in ((model, torch.ones(4, 3)), (ours, distdl.scatter(torch.ones(4, 3), P_x))):
+        results = one(x)
+        sum(results[i].sum() for i in taken).backward()
+    found, expected = ({name for name, p in one.named_parameters() if p.grad is not None} for one in (ours, model))
+    assert all(together(found == expected)), found
+
+
+class Mixed(torch.nn.Module):
+    """Parameters of several dtypes, each of which is used as it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.low, self.norm = torch.nn.Linear(3, 3).bfloat16(), torch.nn.LayerNorm(3).double()
+        self.scale, self.phase = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3).cfloat())
+
+    def forward(self, x):
+        y = self.low(x.bfloat16()).float() * self.scale
+        return y, self.norm(y.double()), y * self.phase
+
+
+@pytest.mark.parametrize("layout", ["owner", "sharded", "replicated"])
+def test_parameters_of_different_dtypes(layout):
+    torch.manual_seed(0)
+    model, P_x = Mixed(), grid(P_world, [P_world.size, 1])
+    with distdl.parameter_layout(layout):
+        ours = distdl.distribute(model, P_x)
+    x = noise((4, 3))
+    problems = []
+    for _ in range(2):
+        results, expected = distdl.gather(ours(distdl.scatter(x, P_x)), ours.output_partition), model(x)
+        pairs = zip(results, expected, strict=True)
+        problems += [f"{a.dtype}" for a, b in pairs if job.rank == 0 and (a.dtype != b.dtype or not a.allclose(b))]
+        for one in (ours, model):
+            one.low.half()  # a module within alone
+            one.low.bfloat16()
+            one.norm.float().double()
+    assert_none([" ".join(problems)])
+
+
 @pytest.mark.parametrize("step", [1, -1])
 def test_weights_come_from_the_first_worker(step):
     """Which need not be rank 0, and is not where each replica has ranks of its own."""

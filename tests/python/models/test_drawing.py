@@ -20,7 +20,18 @@ def stochastic_depth(x):
     return x * noise
 
 
+def filled(x, records):
+    """Something that is filled: its derivative becomes 0, and without gradients stays as it was."""
+    y = x.sin()
+    with torch.set_grad_enabled(records):
+        y.uniform_()
+    return y
+
+
 FUNCTIONS = {
+    "uniform_ of what has a derivative": lambda x: x + filled(x[..., :1], True),
+    "uniform_ without gradients": lambda x: x + filled(x[:1], False),
+    "dropout without gradients": lambda x: x + torch.no_grad()(F.dropout)(x[..., :1].sin(), 0.5, True, True),
     "dropout": lambda x: F.dropout(x, 0.3),
     "dropout in place": lambda x: F.dropout(x * 1.0, 0.3, True, True),
     "dropout of all": lambda x: F.dropout(x, 1.0),

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 import distdl
 from distdl.models.table import RULES
 from support.blocks import grid
-from support.distributed import assert_none, noise, off
-from support.models import Residual
+from support.distributed import assert_equal_models, assert_none, noise, off
+from support.models import Function, Residual
 from support.ranks import job, raises_everywhere
 
 P_world = distdl.Partition(job)
@@ -48,6 +48,24 @@ def test_fallback_computes_on_one_worker():
     y = ours(distdl.scatter(whole, P_x))
     assert_none([off(distdl.gather(y, ours.output_partition), model(whole))])
     assert [row.operation for row in distdl.report(ours).rows if row.gathered]
+
+
+class WithSum(torch.autograd.Function):
+    """Results of different numbers of dimensions."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2, x.sum()
+
+    @staticmethod
+    def backward(ctx, of_product, of_sum):
+        return of_product * 2 + of_sum
+
+
+def test_fallback_of_a_function_with_several_results():
+    model = Function(lambda x: [one.sin() for one in WithSum.apply(x)])
+    for split in ([P_world.size, 1], [1, P_world.size]):
+        assert_equal_models(model, (4, 3), split, fallback="gather")
 
 
 class Counting(torch.nn.Module):

@@ -10,7 +10,7 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 from torch.utils._pytree import tree_leaves
 
 import distdl
-from distdl.models.functions import OPENED
+from distdl.models.functions import IN_PLACE_OF, OPENED
 from distdl.models.rules import RULES
 from support.blocks import grid
 from support.models import Function
@@ -275,6 +275,13 @@ SUMS = {
     "pairwise_distance that keeps": (lambda x: F.pairwise_distance(x, x[:, :1] * 2, keepdim=True), IMAGE),
     "vecdot": (lambda x: torch.linalg.vecdot(x, x[0, 0] * 2, dim=-2), IMAGE),
     "margin_ranking_loss": (lambda x: F.margin_ranking_loss(x, x.flip(2) * 2, x.detach().sign(), 0.2), IMAGE),
+    "gaussian_nll_loss": (lambda x: F.gaussian_nll_loss(x, x.flip(2), x.square() * 0.1, eps=0.05), IMAGE),
+    "gaussian_nll_loss of each": (
+        lambda x: F.gaussian_nll_loss(x, x.flip(0) * 2, x[..., 0].exp(), full=True, reduction="none"), IMAGE),
+    "gaussian_nll_loss of one variance": (lambda x: F.gaussian_nll_loss(x, x.sin(), 0.3, True), IMAGE),
+    "GaussianNLLLoss": (
+        layer(lambda: torch.nn.GaussianNLLLoss(reduction="sum"), lambda layer, x: layer(x, x.sin(), x[:, :1].exp())),
+        IMAGE),
     "hinge_embedding_loss": (lambda x: F.hinge_embedding_loss(x, x.detach().sign(), 0.7), IMAGE),
     "cosine_embedding_loss": (
         lambda x: F.cosine_embedding_loss(x, x.flip(0) * 2, x[:, 0].detach().sign(), 0.1), MATRIX),
@@ -489,7 +496,34 @@ RECURRENT = {
     "RNNCell": (layer(lambda: torch.nn.RNNCell(8, 3), lambda cell, x: cell(x[0], cell(x[1]))), TOKENS),
 }  # fmt: skip
 
-CASES = SHAPES | COMPLEX | ELEMENTS | PARTS | WRITTEN | SUMS | PRODUCTS | ATTENTION | LAYERS | RECURRENT
+
+def unrecorded(part, write):
+    """What becomes of a part that is written into without gradients: it has other values, and the same derivative."""
+
+    def call(x):
+        y = part(x).sin()
+        with torch.no_grad():
+            write(y)
+        return x + y
+
+    return call, IMAGE
+
+
+UNRECORDED = {
+    "clamp_": unrecorded(lambda x: x[..., :1], lambda y: y.clamp_(0.1)),
+    "clamp_ of a mean": unrecorded(lambda x: x.mean((2, 3), keepdim=True), lambda y: y.clamp_(0.1)),
+    "setitem": unrecorded(lambda x: x[:1], lambda y: y.__setitem__((..., 0), 2.0)),
+    "setitem of a tensor": unrecorded(lambda x: x[:, :1], lambda y: y.__setitem__(slice(1), y[:1] * 2)),
+    "a part": unrecorded(lambda x: x[:, :, 2:3], lambda y: y[:1].mul_(3.0)),
+    "copy_": unrecorded(lambda x: x[..., 3:4], lambda y: y.copy_(y.softmax(2))),
+    "cumsum_": unrecorded(lambda x: x, lambda y: y.cumsum_(2)),
+    "layer": unrecorded(lambda x: x[:, 1:2], torch.nn.ReLU(inplace=True)),
+    "out": unrecorded(lambda x: x[..., :1], lambda y: torch.mul(y, 2.0, out=y)),
+    "several": unrecorded(lambda x: x, lambda y: y.sub_(y.mean((0, 1), keepdim=True)).add_(1.0)[:, 0].zero_()),
+}
+UNRECORDED = {f"{name} without gradients": case for name, case in UNRECORDED.items()}
+
+CASES = UNRECORDED | SHAPES | COMPLEX | ELEMENTS | PARTS | WRITTEN | SUMS | PRODUCTS | ATTENTION | LAYERS | RECURRENT
 
 
 def splits(dims):
@@ -553,8 +587,8 @@ def test_rule(name):
 
 
 WITHOUT_A_RULE = {
-    "ctc_loss", "embedding_bag", "gaussian_nll_loss", "grouped_mm", "linear_cross_entropy", "scaled_grouped_mm",
-    "scaled_mm", "triplet_margin_with_distance_loss",
+    "ctc_loss", "embedding_bag", "grouped_mm", "linear_cross_entropy", "scaled_grouped_mm", "scaled_mm",
+    "triplet_margin_with_distance_loss",
 }  # fmt: skip
 """Functions of torch.nn.functional that are refused by name."""
 OF_OTHERS = {"assert_int_or_pair", "boolean_dispatch", "upsample", "upsample_bilinear", "upsample_nearest"}
@@ -566,4 +600,6 @@ def test_functions_of_torch_have_a_rule_or_are_known_to_have_none():
     modules = ("torch.nn.functional", "torch._jit_internal", "torch._C._nn", None)
     functions = {name for name in dir(F) if callable(getattr(F, name)) and name[0].islower()}
     functions = {name for name in functions if getattr(getattr(F, name), "__module__", None) in modules}
-    assert {name for name in functions if name.rstrip("_") not in RULES.keys() | OPENED} - OF_OTHERS == WITHOUT_A_RULE
+    assert {
+        name for name in functions if name.rstrip("_") not in RULES.keys() | OPENED | IN_PLACE_OF.keys()
+    } - OF_OTHERS == WITHOUT_A_RULE

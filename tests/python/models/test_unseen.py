@@ -186,17 +186,6 @@ def test_scripted_functions_and_compiled_modules_compute_as_written():
     )
 
 
-def hooked_layer():
-    layer = torch.nn.Linear(3, 3)
-    layer.register_full_backward_pre_hook(lambda layer, gradients: tuple(2 * one for one in gradients))
-    return torch.nn.Sequential(torch.nn.Linear(3, 3), layer)
-
-
-def test_hooks_of_layers_on_gradients_are_refused():
-    ours = distdl.distribute(hooked_layer(), grid(P_world, [P_world.size, 1]))
-    raises_everywhere(NotImplementedError, "grad_fn|Backward", lambda: ours(torch.ones(1, 3)), seconds=20.0)
-
-
 class Scaled(torch.nn.Conv1d):
     """Changes a method behind forward()."""
 

@@ -459,3 +459,26 @@ def test_buffers_converted_on_one_rank(P_world):
     raises_everywhere(ValueError, "the ranks differ; .*buffers, of .torch.float16", lambda: layer(x))
     layer.float()
     assert layer(x).shape == x.shape
+
+
+@pytest.mark.parametrize("split", [0, 2, 3])
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("kind", ["BatchNorm2d", "InstanceNorm2d"])
+def test_gradients_in_the_order_of_tokens(P_world, kind, training, split):
+    """With blocks of size 1, torch's own functions read them wrongly."""
+    shape = [2, 4, 2, 3]
+    shape[split] = job.size
+    P_x = grid(P_world, [job.size if d == split else 1 for d in range(4)])
+    x, weights = numbers(shape, 2), numbers(shape, 3)
+    twin = getattr(torch.nn, kind)(4, affine=True, track_running_stats=True, dtype=torch.float64).train(training)
+    if job.size == 1 and training and kind == "InstanceNorm2d" and split > 1:
+        x, weights = (torch.cat([one, one.flip(split)], split) for one in (x, weights))
+    layer = getattr(dnn, f"Distributed{kind}").from_sequential(twin, P_x)
+    mine, whole = block_of(x, P_x).requires_grad_(), x.clone().requires_grad_()
+    tokens, factors = (one.flatten(2).mT.contiguous() for one in (layer(mine), block_of(weights, P_x)))
+    (tokens * factors).sum().backward()
+    (twin(whole) * weights).sum().backward()  # in plain order
+    torch.testing.assert_close(mine.grad, block_of(whole.grad, P_x), rtol=1e-11, atol=1e-12)
+    gradients = distdl.sequential_gradients(layer)
+    for name, parameter in twin.named_parameters():
+        assert job.rank or torch.allclose(gradients[name], parameter.grad, rtol=1e-11, atol=1e-12), name

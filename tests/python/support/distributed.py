@@ -51,11 +51,11 @@ def step(model, x, gather=lambda y: y):
     return leaves, loss
 
 
-def assert_equal_models(model, shape, split, training=True, plan=None):
+def assert_equal_models(model, shape, split, training=True, **options):
     """Results and gradients, and what training leaves in buffers. Returns the model over partitions."""
     sequential = copy.deepcopy(model).train(training)
     P_x = grid(P_world, split)
-    ours = distdl.distribute(model, P_x, plan=plan).train(training)
+    ours = distdl.distribute(model, P_x, **options).train(training)
     whole = noise(shape, seed=1).requires_grad_()
     x = distdl.scatter(whole.detach(), P_x).detach().requires_grad_()
     leaves, loss = step(ours, x, lambda y: distdl.gather(y, ours.output_partition))

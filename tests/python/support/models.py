@@ -97,3 +97,15 @@ class Volume(torch.nn.Module):
     def forward(self, x):
         y = self.up(F.leaky_relu(self.norm(self.down(x)), 0.1))
         return x + y[..., : x.shape[2], : x.shape[3], : x.shape[4]]
+
+
+class Tied(torch.nn.Module):
+    """Two layers with the same weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.between, self.second = torch.nn.Linear(3, 3), torch.nn.ReLU(), torch.nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.second(self.between(self.first(x)))

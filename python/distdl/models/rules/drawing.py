@@ -33,7 +33,10 @@ def _drawn(node: Node, of_uniform: Uniform) -> Operation:
         assert isinstance(found, torch.Tensor)
         return found
 
-    return _computed(node, _numbers(node, out.shape, out.dtype, whole, of_uniform), lambda numbers, *_: numbers)
+    draw = _numbers(node, out.shape, out.dtype, whole, of_uniform)
+    if out.is_differentiable:  # such as what uniform_() has filled
+        return _computed(node, draw, lambda numbers, *given: _without_derivative(numbers, given))
+    return _computed(node, draw, lambda numbers, *_: numbers)
 
 
 def _numbers(node: Node, shape: Sequence[int], dtype: torch.dtype, whole: Whole, of_uniform: Uniform) -> Draw:
@@ -64,7 +67,7 @@ def _computed(node: Node, draw: Draw, run: Run) -> Operation:
 
 
 def _without_derivative(result: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A result whose gradients are 0, as those of torch are by the parameters of a distribution."""
+    """A result whose gradients are 0, as those of torch are by what is filled, or by a distribution's parameters."""
     return sum((zero_of(one) for one in given if one.requires_grad), start=result)
 
 

@@ -30,7 +30,7 @@ _BROADCASTING = (
     "less_equal", "logaddexp", "logaddexp2", "logical_and", "logical_or", "logical_xor", "lshift", "lt", "masked_fill",
     "maximum", "minimum", "mod", "mul", "multiply", "ne", "nextafter", "not_equal", "or", "polar", "pow", "rdiv",
     "remainder", "rfloordiv", "rmod", "rpow", "rshift", "rsub", "rtruediv", "sub", "subtract", "true_divide",
-    "truediv", "where", "xor",
+    "truediv", "where", "with_values", "xor",
 )  # fmt: skip
 _SPECIAL = (
     "airy_ai", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "chebyshev_polynomial_t", "chebyshev_polynomial_u",

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from distdl.collective.construction import PartitionLike
 from distdl.nn.families import family
 from distdl.nn.norm.base import ChannelNorm
+from distdl.nn.norm.block_moments import with_plain_gradient
 from distdl.nn.norm.moments import Block, Gathering
 from distdl.nn.precision import wide
 
@@ -110,7 +111,7 @@ class DistributedBatchNorm(ChannelNorm):
             return self.on_nothing(input)
         weight, bias = self.named(self.parameters_in_use())
         uses = self.uses_statistics_of_input
-        return F.batch_norm(input, *self.running, weight, bias, uses, momentum, self.eps)
+        return with_plain_gradient(F.batch_norm(input, *self.running, weight, bias, uses, momentum, self.eps))
 
     @property
     def uses_statistics_of_input(self) -> bool:

@@ -57,7 +57,16 @@ def scaled(
     if owed is not None and x.is_cpu and x.is_contiguous():
         result: torch.Tensor = _Scaled.apply(x, owed, pivot, scale, shift)
         return result
-    return F.batch_norm(x, pivot, torch.ones_like(pivot), scale, shift, eps=0.0)
+    return with_plain_gradient(F.batch_norm(x, pivot, torch.ones_like(pivot), scale, shift, eps=0.0))
+
+
+def with_plain_gradient(y: torch.Tensor) -> torch.Tensor:
+    """The result of torch's batch norm or instance norm, to which the gradient comes with plain strides.
+
+    Their backward passes on a CPU read others wrongly: such as those of a transposition behind the norm, where the
+    batch or an extent is 1. A block may have such a size where the whole tensor has not.
+    """
+    return y.flatten().view(y.shape) if y.requires_grad and y.is_contiguous() else y
 
 
 def _is_transformed() -> bool:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from distdl.collective.construction import PartitionLike
 from distdl.nn.families import family
 from distdl.nn.norm.base import ChannelNorm
+from distdl.nn.norm.block_moments import with_plain_gradient
 from distdl.nn.norm.moments import Block, Gathering
 from distdl.nn.precision import wide
 
@@ -86,7 +87,7 @@ class _DistributedInstanceNorm(ChannelNorm):
         x = input if self._channels else input.unsqueeze(0)
         uses, momentum = self.uses_statistics_of_input, self.momentum or 0.0
         y = F.instance_norm(x, self.running_mean, self.running_var, weight, bias, uses, momentum, self.eps)
-        return y if self._channels else y.squeeze(0)
+        return with_plain_gradient(y if self._channels else y.squeeze(0))
 
     def _on_part(self, input: torch.Tensor, gathering: Gathering) -> torch.Tensor:
         """Normalize a block of channels of which other workers have other elements."""
