@@ -76,7 +76,7 @@ class Recorder(TorchFunctionMode):
         self._versions = {id(one): version_of(one) for one in (*model.parameters(), *model.buffers())}
         self._before: Mapping[int, int] = {}  # the versions that tensors had before a call that is being noted
         self._around, self._autocast = unseen.saved_tensors_hook(), unseen.autocast()
-        self._within = False
+        self._within = self._returns = False
         self._checkpoints: dict[object, int] = {}
         self._checkpoint = 0
         self.recording = Recording([self._new(one) for one in inputs])
@@ -94,12 +94,12 @@ class Recorder(TorchFunctionMode):
         known = self._values.get(id(tensor))
         if id(tensor) in self._stale:
             raise NotImplementedError(
-                f"a tensor of shape {list(tensor.shape)} is used at {_line()} after another one with the same memory "
+                f"a tensor of shape {list(tensor.shape)} is used {self._where()} after another one with the same memory "
                 "was written into; write into the tensor itself"
             )
         if self._was_written_unseen(tensor):
             raise NotImplementedError(
-                f"a tensor of shape {list(tensor.shape)} is used at {_line()} after a function wrote into it that "
+                f"a tensor of shape {list(tensor.shape)} is used {self._where()} after a function wrote into it that "
                 "cannot be recorded"
             )
         if known is not None:
@@ -110,8 +110,9 @@ class Recorder(TorchFunctionMode):
             if tensor.constant is not None:
                 return self._new(tensor, constant=tensor.constant)
             raise NotImplementedError(
-                f"a tensor of shape {list(tensor.shape)} comes from a function that cannot be recorded, or from "
-                f"an earlier call, at {_line()}; let the model return it, or keep it in a buffer"
+                f"a tensor of shape {list(tensor.shape)} comes from a function that cannot be recorded, such as "
+                f"torch.func.vmap, or from an earlier call, {self._where()}; what a call needs of the one before can be "
+                "returned by it, or kept in a buffer"
             )
         return self._new(tensor, constant=tensor)
 
@@ -145,9 +146,13 @@ class Recorder(TorchFunctionMode):
                     f"the model returns a {type(one).__name__}, in which tensors cannot be found; return tensors in a "
                     "tuple, a list, a dict or a dataclass, or make it known by torch.utils._pytree"
                 )
+        self._returns = True
         found = tree_map_only(torch.Tensor, self._value, results)
-        self._refuse_lost_gradients(found, "where the model returns it")
+        self._refuse_lost_gradients(found, self._where())
         return found
+
+    def _where(self) -> str:
+        return "where the model returns it" if self._returns else f"at {_line()}"
 
     def _refuse_lost_gradients(self, given: object, where: str) -> None:
         """Refuse tensors that ask for gradients, which no rank would give to the model's own."""

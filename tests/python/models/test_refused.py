@@ -131,6 +131,7 @@ class Clamping(torch.nn.Module):
         (Counting, "count=2"),
         (CountingInADict, r"seen\[0\]="),
         (Remembered, "an earlier call"),
+        (lambda: Function(torch.func.vmap(torch.sin)), "torch.func.vmap, .* where the model returns it"),
         (Graph, "derivative into its buffer last"),
         (Clamping, "parameter weight"),
     ],
