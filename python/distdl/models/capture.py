@@ -94,8 +94,8 @@ class Recorder(TorchFunctionMode):
         known = self._values.get(id(tensor))
         if id(tensor) in self._stale:
             raise NotImplementedError(
-                f"a tensor of shape {list(tensor.shape)} is used {self._where()} after another one with the same memory "
-                "was written into; write into the tensor itself"
+                f"a tensor of shape {list(tensor.shape)} is used {self._where()} after another one with the same "
+                "memory was written into; write into the tensor itself"
             )
         if self._was_written_unseen(tensor):
             raise NotImplementedError(
@@ -111,8 +111,8 @@ class Recorder(TorchFunctionMode):
                 return self._new(tensor, constant=tensor.constant)
             raise NotImplementedError(
                 f"a tensor of shape {list(tensor.shape)} comes from a function that cannot be recorded, such as "
-                f"torch.func.vmap, or from an earlier call, {self._where()}; what a call needs of the one before can be "
-                "returned by it, or kept in a buffer"
+                f"torch.func.vmap, or from an earlier call, {self._where()}; what a call needs of the one before can "
+                "be returned by it, or kept in a buffer"
             )
         return self._new(tensor, constant=tensor)
 

@@ -1,4 +1,4 @@
-"""What is changed in a distributed model, or in the one that it was made from, and cannot count: raised on all ranks."""
+"""Changes of a distributed model, or of the one that it was made from, that cannot count: raised on all ranks."""
 
 import pytest
 import torch

@@ -150,7 +150,7 @@ class ConvLayer(Layer):
             return
         # Where nothing is split the local layer may as well pad.
         pads = [one.padding(0) if self._pads_zeros() and len(one.blocks) == 1 else None for one in slidings]
-        reads = [list(one.reads if pad is None else one.blocks) for one, pad in zip(slidings, pads, strict=True)]
+        reads = [self._read_by(one) if pad is None else one.blocks for one, pad in zip(slidings, pads, strict=True)]
         self._place(sizes, slidings, reads, [pad or 0 for pad in pads])
         if not (grid.moves_nothing and [*leading, *reads] == own):
             wanted, P_x, workers = [*leading, *reads], grid.P_x, grid.without_copies
@@ -160,6 +160,14 @@ class ConvLayer(Layer):
                 P_x, workers = grid.input, grid.workers
             mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
             self._read = Reader(name, P_x, workers, extents, wanted, mode)
+
+    def _read_by(self, sliding: Sliding) -> list[Interval]:
+        """What is read along a dimension: whole blocks where at most their last elements meet no window.
+
+        The local layer leaves these out, and the blocks need not be copied.
+        """
+        is_whole = not self.transposed and all(sliding.padding(i) == 0 for i in range(len(sliding.blocks)))
+        return sliding.blocks if is_whole else sliding.reads
 
     def _slidings(self, sizes: Sequence[Sequence[int]]) -> list[Sliding]:
         """How the kernel slides along each dimension of space."""
