@@ -31,7 +31,7 @@ class Assigned:
                     names.append(name)
                     values.append(value)
             children = vars(module)["_modules"]
-            self._noted.append((path, module, names, values, len(vars(module)), children, dict(children)))
+            self._noted.append((path, module, names, values, len(vars(module)), children, dict(children), type(module)))
             held = vars(module)["_parameters"]
             for name, parameter in held.items():
                 if parameter is None:
@@ -48,8 +48,13 @@ class Assigned:
             TypeError, ValueError: if something changed with which the model cannot be recorded again.
         """
         found: list[str] = []
-        for path, module, names, values, count, children, noted in self._noted:
+        for path, module, names, values, count, children, noted, kind in self._noted:
             held = vars(module)
+            if type(module) is not kind:
+                raise ValueError(
+                    f"distribute: {path or 'the model'} was a {kind.__name__} when the model was distributed, and is a "
+                    f"{type(module).__name__} now; change it before, and distribute the model again"
+                )
             if children != noted:
                 _refuse_other_modules(path, children, noted)
             if len(held) != count or not all(map(operator.is_, map(held.get, names), values)):

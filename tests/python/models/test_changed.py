@@ -28,6 +28,10 @@ def assign_forward(model):
     model.between.forward = torch.sin
 
 
+def change_class(model):
+    model.between.__class__ = torch.nn.Tanh
+
+
 def hook_backward(model):
     model.second.register_full_backward_hook(lambda *given: None)
 
@@ -37,6 +41,7 @@ CHANGES = {
     "replaced": (replace, ValueError, "the module between was added, removed or replaced"),
     "added": (add, ValueError, "the module second.more was added, removed or replaced"),
     "forward": (assign_forward, ValueError, "between.forward was assigned after"),
+    "class": (change_class, ValueError, "between was a ReLU when the model was distributed, and is a Tanh now"),
     "hook": (hook_backward, NotImplementedError, "second has a hook on its backward pass"),
 }
 
