@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -18,25 +19,44 @@ _Place = tuple[Mapping[str, object], str, str]
 """Of a parameter: what holds it, by which name, and its full name."""
 
 
+class _Noted(NamedTuple):
+    """A module as it was.
+
+    Attributes:
+        names, values: its plain attributes, and those in the place of a method.
+        size: how many attributes it had.
+        now: the modules in it, as torch keeps them.
+        children: those that were in it.
+    """
+
+    path: str
+    module: torch.nn.Module
+    kind: type
+    names: list[str]
+    values: list[object]
+    size: int
+    now: Mapping[str, object]
+    children: Mapping[str, object]
+
+
 class Assigned:
     """The attributes and hooks of modules, noted when it is made, and which modules and parameters are the same."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._noted = []
+        self._noted: list[_Noted] = []
         places: dict[int, list[_Place]] = {}
         for path, module in model.named_modules():
-            names, values = [], []
+            names, values = list[str](), list[object]()
             for name, value in own_attributes(module):
                 if _is_plain(value) or _is_method(module, name):
                     names.append(name)
                     values.append(value)
-            children = vars(module)["_modules"]
-            self._noted.append((path, module, names, values, len(vars(module)), children, dict(children), type(module)))
-            held = vars(module)["_parameters"]
+            own = vars(module)
+            now, held = own["_modules"], own["_parameters"]
+            self._noted.append(_Noted(path, module, type(module), names, values, len(own), now, dict(now)))
             for name, parameter in held.items():
-                if parameter is None:
-                    continue
-                places.setdefault(id(parameter), []).append((held, name, f"{path}.{name}".removeprefix(".")))
+                if parameter is not None:
+                    places.setdefault(id(parameter), []).append((held, name, f"{path}.{name}".removeprefix(".")))
         self._tied = [several for several in places.values() if len(several) > 1]
         self._hooks = self._hooks_of_all()
         self._version = 0
@@ -48,16 +68,16 @@ class Assigned:
             TypeError, ValueError: if something changed with which the model cannot be recorded again.
         """
         found: list[str] = []
-        for path, module, names, values, count, children, noted, kind in self._noted:
+        for path, module, kind, names, values, size, now, children in self._noted:
             held = vars(module)
             if type(module) is not kind:
                 raise ValueError(
                     f"distribute: {path or 'the model'} was a {kind.__name__} when the model was distributed, and is a "
                     f"{type(module).__name__} now; change it before, and distribute the model again"
                 )
-            if children != noted:
-                _refuse_other_modules(path, children, noted)
-            if len(held) != count or not all(map(operator.is_, map(held.get, names), values)):
+            if now != children:
+                _refuse_other_modules(path, now, children)
+            if len(held) != size or not all(map(operator.is_, map(held.get, names), values)):
                 found += _changed(path, module, dict(zip(names, values, strict=True)))
         for several in self._tied:
             _refuse_untied(several)
@@ -72,16 +92,15 @@ class Assigned:
         found: list[Callable[..., object]] = []
         for path, module, *_ in self._noted:
             held = vars(module)
-            if held["_backward_hooks"] or held["_backward_pre_hooks"]:
-                refuse_backward_hooks(path)
+            refuse_backward_hooks(module, path)
             for kind in _OF_CALLS:
                 if held[kind]:
                     found.extend(held[kind].values())
         return found
 
 
-def _refuse_other_modules(path: str, children: Mapping[str, object], noted: Mapping[str, object]) -> None:
-    name = next(iter(dict(children.items() ^ noted.items())))
+def _refuse_other_modules(path: str, now: Mapping[str, object], children: Mapping[str, object]) -> None:
+    name = next(iter(dict(now.items() ^ children.items())))
     raise ValueError(
         f"distribute: the module {f'{path}.{name}'.removeprefix('.')} was added, removed or replaced after the model "
         "was distributed; do it before, and distribute the model again"

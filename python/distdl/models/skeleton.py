@@ -54,10 +54,12 @@ class Skeleton:
             for held in ("_parameters", "_buffers"):
                 for name, tensor in vars(own)[held].items():
                     given = vars(module)[held][name]
-                    if tensor is not None and given is not None and tensor.dtype != given.dtype:
+                    if tensor is None or given is None:
+                        continue
+                    if tensor.dtype != given.dtype:
                         with self._mode, torch.no_grad():
                             tensor.data = tensor.data.to(given.dtype)
-                    if held == "_parameters" and tensor is not None and given is not None:
+                    if held == "_parameters":
                         tensor.requires_grad_(given.requires_grad)
 
     def record(

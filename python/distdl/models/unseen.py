@@ -66,8 +66,7 @@ def refuse_model(model: torch.nn.Module) -> None:
     """
     for path, module in model.named_modules():
         refuse_scripted(module, path)
-        if vars(module)["_backward_hooks"] or vars(module)["_backward_pre_hooks"]:
-            refuse_backward_hooks(path)
+        refuse_backward_hooks(module, path)
     for name, parameter in model.named_parameters():
         if any(getattr(parameter, kind, None) for kind in _PARAMETER_HOOKS):
             raise NotImplementedError(
@@ -83,16 +82,13 @@ def refuse_model(model: torch.nn.Module) -> None:
             )
 
 
-def refuse_backward_hooks(path: str) -> None:
-    """Refuse the hooks of a module that see the gradients of a call.
-
-    Raises:
-        NotImplementedError: that names the module.
-    """
-    raise NotImplementedError(
-        f"distribute: {path or 'the model'} has a hook on its backward pass, which would see the gradients of blocks; "
-        "use a torch.autograd.Function, or a hook on the distributed model itself"
-    )
+def refuse_backward_hooks(module: torch.nn.Module, path: str) -> None:
+    """Refuse the hooks of a module that see the gradients of a call."""
+    if vars(module)["_backward_hooks"] or vars(module)["_backward_pre_hooks"]:
+        raise NotImplementedError(
+            f"distribute: {path or 'the model'} has a hook on its backward pass, which would see the gradients of "
+            "blocks; use a torch.autograd.Function, or a hook on the distributed model itself"
+        )
 
 
 def refuse_scripted(module: torch.nn.Module, path: str) -> None:
