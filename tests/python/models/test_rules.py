@@ -13,6 +13,7 @@ import distdl
 from distdl.models.functions import IN_PLACE_OF, OPENED
 from distdl.models.rules import RULES
 from support.blocks import grid
+from support.growth import assert_stays
 from support.models import Function
 from support.ranks import job, together
 
@@ -584,6 +585,28 @@ def test_rule(name):
                 pairs += [(key, gradients.get(key), one.grad) for key, one in sequential.named_parameters()]
                 problems += [f"{split}: gradient of {key} {wrong(*two)}" for key, *two in pairs if wrong(*two)]
     assert not any(together(problems)), problems
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.drawn(60)
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_grows(name):
+    function, shape = CASES[name]
+    P_x = grid(P_world, splits(len(shape))[-2])
+    make = function if function.__name__ == "made" else lambda: Function(function)
+    step(make(), numbers(*shape, seed=9))  # from now on its numbers are constants
+    model = distdl.distribute(make(), P_x)
+    x = distdl.scatter(numbers(*shape, seed=9), P_x).detach().requires_grad_()
+
+    def forward_and_backward():
+        x.grad = None
+        model.zero_grad()
+        _, loss = step(model, x)
+        if any(together(loss is not None)):
+            (x.sum() * 0 if loss is None else loss).backward()
+
+    assert_stays(forward_and_backward, name)
 
 
 WITHOUT_A_RULE = {

@@ -23,28 +23,13 @@ import distdl.nn as dnn
 from distdl import _core
 from support.blocks import grid
 from support.cases import CASES
+from support.growth import malloc_bytes, process
 from support.ranks import job
 
 PART = float(os.environ.get("DISTDL_LEAKS", "0.03"))
 KINDS = ("communicators", "groups", "infos", "requests", "types")
 # What may come and go by itself, in bytes and, for Python, objects. One leak in each of a thousand repetitions is more.
 LIMITS = {"small": 1 << 16, "large": 4 << 20, "resident": 4 << 20, "Python": 300}
-
-process = ctypes.CDLL(None)
-
-
-class Memory(ctypes.Structure):
-    """What malloc says of itself (struct mallinfo2 of the GNU C library)."""
-
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
-        )
-    ]  # fmt: skip
-
-
-process.mallinfo2.restype = Memory
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,9 +46,9 @@ def memory():
     """Bytes of small and of large blocks of memory, bytes that are resident, and Python's objects."""
     gc.collect()
     distdl.memory.empty_pool()
-    blocks = process.mallinfo2()
+    small, large = malloc_bytes()
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return {"small": blocks.uordblks, "large": blocks.hblkhd, "resident": resident, "Python": sys.getallocatedblocks()}
+    return {"small": small, "large": large, "resident": resident, "Python": sys.getallocatedblocks()}
 
 
 def all_that_is_alive():

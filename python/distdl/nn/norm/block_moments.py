@@ -22,13 +22,27 @@ Moments: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 @dataclass
-class Owed:
-    """What a backward pass leaves to the one of the moments: to multiply the gradient of the block by this scale."""
+class DeferredScale:
+    """The factor by which the backward pass of the moments still has to multiply the gradient of the block.
+
+    The contexts of both functions hold it, and the collector does not see what autograd's graph in C++ holds. So the
+    scale has no history, and is there from one backward pass to the other alone: with a history it would keep the
+    graph of everything before the normalization alive.
+    """
 
     scale: torch.Tensor | None = None
 
+    def defer(self, scale: torch.Tensor) -> None:
+        """Leave the multiplication to the backward pass of the moments."""
+        self.scale = scale.detach()
 
-def moments(x: torch.Tensor) -> tuple[torch.Tensor, Owed | None, Moments]:
+    def take(self) -> torch.Tensor | None:
+        """The scale, once."""
+        scale, self.scale = self.scale, None
+        return scale
+
+
+def moments(x: torch.Tensor) -> tuple[torch.Tensor, DeferredScale | None, Moments]:
     """The moments of each channel of a block (N, C, *others).
 
     Returns:
@@ -39,23 +53,23 @@ def moments(x: torch.Tensor) -> tuple[torch.Tensor, Owed | None, Moments]:
     """
     if x.numel() < LARGE or _is_transformed():
         return x, None, _moments(x)
-    owed = Owed()
-    followed, *found = _Moments.apply(x, owed)
-    return followed, owed, (found[0], found[1], found[2])
+    deferred = DeferredScale()
+    followed, *found = _Moments.apply(x, deferred)
+    return followed, deferred, (found[0], found[1], found[2])
 
 
 def scaled(
-    x: torch.Tensor, owed: Owed | None, pivot: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor
+    x: torch.Tensor, deferred: DeferredScale | None, pivot: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor
 ) -> torch.Tensor:
     """(x - pivot) * scale + shift, of which the latter are of the channels, and the pivot is a constant.
 
     Args:
-        x, owed: of :func:`moments`; with ``owed`` nothing else may be done with x.
+        x, deferred: of :func:`moments`; with ``deferred`` nothing else may be done with x.
     """
     if x.numel() == 0:  # torch's kernel would not look at scale and shift
         return (x - per_channel(pivot, x)) * per_channel(scale, x) + per_channel(shift, x)
-    if owed is not None and x.is_cpu and x.is_contiguous():
-        result: torch.Tensor = _Scaled.apply(x, owed, pivot, scale, shift)
+    if deferred is not None and x.is_cpu and x.is_contiguous():
+        result: torch.Tensor = _Scaled.apply(x, deferred, pivot, scale, shift)
         return result
     return with_plain_gradient(F.batch_norm(x, pivot, torch.ones_like(pivot), scale, shift, eps=0.0))
 
@@ -93,17 +107,17 @@ def per_channel(one: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 class _Moments(torch.autograd.Function):
-    """What is done with x afterwards is done with the first result, whose gradient comes in here."""
+    """Later operations use the first result in place of x, so that its gradient arrives here."""
 
     @staticmethod
-    def forward(ctx: Context, x: torch.Tensor, owed: Owed) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Context, x: torch.Tensor, deferred: DeferredScale) -> tuple[torch.Tensor, ...]:
         if x.is_cpu and x.is_contiguous():
             mean, squares = _core.channel_moments(x)
             pivot = mean.to(x.dtype)
             rest = mean - pivot
         else:
             pivot, rest, squares = _moments(x)
-        ctx.owed = owed
+        ctx.deferred = deferred
         ctx.save_for_backward(x, pivot, rest)
         ctx.mark_non_differentiable(pivot)
         return x.view_as(x), pivot, rest, squares
@@ -115,7 +129,7 @@ class _Moments(torch.autograd.Function):
         slope = 2 * of_squares
         constant = of_rest / x[:, :1].numel() - slope * rest
         pivot, constant, slope = (one.to(x.dtype) for one in (pivot, constant, slope))
-        scale = ctx.owed.scale
+        scale = ctx.deferred.take()
         if torch.is_grad_enabled() or not (x.is_cpu and x.is_contiguous() and gradient.is_contiguous()):
             pivot, constant, slope = (per_channel(one, x) for one in (pivot, constant, slope))
             return torch.addcmul(gradient + constant, x - pivot, slope), None
@@ -131,9 +145,14 @@ class _Scaled(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Context, x: torch.Tensor, owed: Owed, pivot: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor
+        ctx: Context,
+        x: torch.Tensor,
+        deferred: DeferredScale,
+        pivot: torch.Tensor,
+        scale: torch.Tensor,
+        shift: torch.Tensor,
     ) -> torch.Tensor:
-        ctx.owed = owed
+        ctx.deferred = deferred
         ctx.save_for_backward(x, pivot, scale)
         return F.batch_norm(x, pivot, torch.ones_like(pivot), scale, shift, eps=0.0)
 
@@ -141,11 +160,11 @@ class _Scaled(torch.autograd.Function):
     def backward(ctx: Context, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, pivot, scale = ctx.saved_tensors
         if torch.is_grad_enabled():
-            ctx.owed.scale = None
             dims = [d for d in range(x.dim()) if d != 1]
             of_scale = (gradient * (x - per_channel(pivot, x))).sum(dims)
             return gradient * per_channel(scale, x), None, None, of_scale, gradient.sum(dims)
-        ctx.owed.scale, gradient = scale, gradient.contiguous()
+        ctx.deferred.defer(scale)
+        gradient = gradient.contiguous()
         _, of_scale, of_shift = torch.ops.aten.native_batch_norm_backward(
             gradient, x, scale, pivot, torch.ones_like(pivot), None, None, False, 0.0, [False, True, True]
         )

@@ -17,7 +17,7 @@ import torch
 
 from distdl import operators
 from distdl.collective.grid import Grid
-from distdl.nn.norm.block_moments import Owed, moments, per_channel, scaled
+from distdl.nn.norm.block_moments import DeferredScale, moments, per_channel, scaled
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Block:
     """A worker's block (N, C, *others), and the moments of its channels.
 
     Attributes:
-        x, owed: the block, and what its backward pass may owe; see :func:`scaled`.
+        x, deferred: the block, and the factor that its backward pass may leave to the moments'; see :func:`scaled`.
         pivot: the mean, rounded to the precision of the block.
         mean: the exact mean, in double precision: a large mean of single precision is rounded too much for a small
             variance of the workers' means.
@@ -33,7 +33,7 @@ class Block:
     """
 
     x: torch.Tensor
-    owed: Owed | None
+    deferred: DeferredScale | None
     pivot: torch.Tensor
     mean: torch.Tensor
     squares: torch.Tensor
@@ -41,8 +41,8 @@ class Block:
     @staticmethod
     def of(x: torch.Tensor) -> Block:
         """The block and its moments, which are 0 for channels without elements."""
-        x, owed, (pivot, rest, squares) = moments(x)
-        return Block(x, owed, pivot, pivot.double() + rest, squares)
+        x, deferred, (pivot, rest, squares) = moments(x)
+        return Block(x, deferred, pivot, pivot.double() + rest, squares)
 
     def normalized(
         self,
@@ -59,10 +59,10 @@ class Block:
         ``centered`` subtracts before it multiplies, as torch's layer normalization does and its batch normalization
         does not: a mean much larger than the deviations leaves no error. It passes over the block once more.
         """
-        x, owed, pivot = self.x, self.owed, self.pivot
+        x, deferred, pivot = self.x, self.deferred, self.pivot
         if centered:
             pivot = mean.detach().to(x.dtype)
-            x, owed = x - per_channel(pivot, x), None
+            x, deferred = x - per_channel(pivot, x), None
         scale = (variance + eps).rsqrt()
         if weight is not None:
             scale = scale * weight
@@ -70,7 +70,7 @@ class Block:
         if bias is not None:
             shift = shift + bias
         left = torch.zeros_like(pivot) if centered else pivot  # to be subtracted
-        return scaled(x, owed, left, scale.to(x.dtype), shift.to(x.dtype))
+        return scaled(x, deferred, left, scale.to(x.dtype), shift.to(x.dtype))
 
 
 class Gathering:
