@@ -12,6 +12,7 @@ from distdl.collective.construction import PartitionLike, among_workers, grid_of
 from distdl.nn.compiled.dispatched import call_in_graph
 from distdl.nn.compiled.registry import records
 from distdl.nn.layer import Layer
+from distdl.process.compilers import assume_constant_result
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -45,7 +46,7 @@ def call_layer(
     return result
 
 
-@torch.compiler.assume_constant_result
+@assume_constant_result
 def _key_told(
     kind: Callable[..., Layer], names: Sequence[str], *values: PartitionLike | None, **options: object
 ) -> int:

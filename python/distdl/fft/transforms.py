@@ -14,6 +14,7 @@ from distdl.fft.calls import call_layer, check_tensor, function, layer_for, take
 from distdl.nn.fourier.kinds import Dims, Sizes, result_dtype, without_elements
 from distdl.nn.fourier.transform import TRANSFORMS, FourierTransform
 from distdl.partition import Partition
+from distdl.process.compilers import assume_constant_result
 
 __all__ = [
     "fft", "fft2", "fftn", "hfft", "hfft2", "hfftn", "ifft", "ifft2", "ifftn", "ihfft", "ihfft2", "ihfftn", "irfft",
@@ -152,7 +153,7 @@ def _found_pencil(kind: type[FourierTransform], P_x: PartitionLike, options: Map
 _pencils = SimpleNamespace()  # a compiler takes an object from here, and guards it; none that a function returned
 
 
-@torch.compiler.assume_constant_result
+@assume_constant_result
 def _pencil_told(kind: type[FourierTransform], P_x: PartitionLike, **options: object) -> str:
     """The name of the pencil in `_pencils`."""
     name, pencil = f"pencil_{len(vars(_pencils))}", _found_pencil(kind, P_x, options)

@@ -16,6 +16,7 @@ from distdl.nn.compiled.arguments import Tensors, template_of
 from distdl.nn.compiled.calls import called, called_by
 from distdl.nn.compiled.registry import layer_of, records
 from distdl.nn.compiled.structures import WITH_VALUES, described, known_results
+from distdl.process.compilers import assume_constant_result
 
 if TYPE_CHECKING:
     from distdl.nn.layer import Layer
@@ -44,12 +45,12 @@ def call_in_graph(
     return tuple.__new__(named or tuple, filled)  # dynamo does not follow the constructor of a named tuple it was told
 
 
-@torch.compiler.assume_constant_result
+@assume_constant_result
 def _form_told(key: int, call: str) -> str:
     return records[layer_of(key)].forms[call][0]
 
 
-@torch.compiler.assume_constant_result
+@assume_constant_result
 def _named_tuple_told(key: int, call: str) -> type | None:
     return records[layer_of(key)].forms[call][1]
 

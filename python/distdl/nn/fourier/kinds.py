@@ -10,6 +10,7 @@ import torch
 
 from distdl.nn.fourier.slices import in_slices
 from distdl.parameters.transport import zero_of
+from distdl.process.compilers import assume_constant_result
 
 Dims = int | Sequence[int] | None
 Sizes = int | Sequence[int] | None
@@ -89,7 +90,7 @@ def without_elements(x: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) 
     return zero.to(dtype).expand(tuple(shape)).contiguous()
 
 
-@torch.compiler.assume_constant_result
+@assume_constant_result
 def result_dtype(function: str, dtype: torch.dtype) -> torch.dtype:
     """The dtype of a function's result for an input of this dtype."""
     floating = dtype if dtype.is_floating_point or dtype.is_complex else torch.get_default_dtype()
