@@ -26,6 +26,15 @@ def checksum(data: Bytes) -> int:
     return (total + int.from_bytes(data[words:].tobytes(), "little")) % 2**64
 
 
+def open_to_read(path: Path) -> int:
+    """The descriptor of a regular file. Raises OSError for anything else: a pipe would let its reader wait."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"load: {path} is not a regular file")
+    return descriptor
+
+
 class SharedFile:
     """A file under a temporary name in the folder where it is going to be.
 
@@ -54,7 +63,8 @@ class SharedFile:
         try:
             with agreed("save", everyone, lambda: ""):
                 if not self._root:
-                    self._descriptor = os.open(self._temporary, os.O_WRONLY | os.O_CLOEXEC)
+                    flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW  # the first rank made a file, and no link
+                    self._descriptor = os.open(self._temporary, flags)
         except Exception:
             self.discard()
             raise

@@ -7,14 +7,16 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from distdl.checkpoint.chunks import ChunkExchange, chunks_of, chunks_of_each
-from distdl.checkpoint.file import checksum
+from distdl.checkpoint.file import checksum, open_to_read
+from distdl.checkpoint.metadata import check_metadata, check_optimizer, checksums_in
 from distdl.checkpoint.saving import CHECKSUMS, HEADER_SUM, MARK, MORE, ranks_that_save, summary_of
-from distdl.checkpoint.states import PREFIX, load_states, names_in, unfit_groups
+from distdl.checkpoint.states import PREFIX, load_states, names_in, states_for, unfit_groups
 from distdl.checkpoint.stored import DTYPES, Stored, as_stored, check_strided, header_sum, in_blocks, whole_on
 from distdl.checkpoint.values import JSON, decoded, items_of, members_of
 from distdl.collective.comparison import agreed
@@ -24,6 +26,7 @@ from distdl.nn.declared import check_module, check_undeclared, layouts_of
 from distdl.nn.owners import model_call
 from distdl.parameters.layout import Layout
 
+_OURS = {MARK, CHECKSUMS, HEADER_SUM}  # in the metadata of every file that save() wrote
 _PIECE = 1 << 18  # bytes; what was read is still in a near cache when it is added up
 
 Rename = Mapping[str, str] | Callable[[str], str | None]
@@ -55,8 +58,9 @@ def load(
         What was saved as ``more``, on every rank.
 
     Raises:
-        OSError: on all ranks, if any of them cannot read the file.
-        RuntimeError: on all ranks, if tensors are missing or unknown, or shapes differ. Nothing is loaded then.
+        OSError: on all ranks, if any of them cannot read the file, or if it is not a regular file.
+        RuntimeError: on all ranks, if tensors are missing or unknown, shapes differ, or complex numbers would lose their
+            imaginary parts. Nothing is loaded then.
         ValueError: on all ranks, if the file is not a safetensors file, is damaged, or changes while it is read; if the
             ranks pass other arguments; or if the model has a tensor in blocks that is not declared. Where the values
             themselves are damaged, some of them are loaded before they are found.
@@ -78,17 +82,20 @@ def load(
     check_undeclared("load", model, everyone, layouts)
     file = _opened(file_path, everyone)
     wanted = _Wanted(file, model, layouts, everyone, rename)
+    found: dict[str, object] = {}
     with constructing("load", {"ranks": everyone}, {}):
         wanted.match_model(strict)
         if optimizer is not None:
             wanted.match_optimizer(groups, strict)
-        wanted.match_more()
+        # All that the file says is understood before the first value is read, also where it is the memory of values.
+        if optimizer is not None and "optimizer" in file.metadata:
+            metadata = members_of(file.metadata["optimizer"])
+            found = states_for(optimizer, groups, metadata, wanted.states, wanted.renamed)
+        more = wanted.match_more()
     _read(file, wanted, everyone)
-    if optimizer is not None and "optimizer" in file.metadata:
-        metadata = members_of(file.metadata["optimizer"])
-        load_states(optimizer, groups, metadata, wanted.states, wanted.dtypes, wanted.renamed)
-    more = members_of(file.metadata.get("more", {}))
-    return {name: decoded(value, wanted.blocks) for name, value in more.items()}
+    if optimizer is not None and found:
+        load_states(optimizer, groups, found, wanted.dtypes)
+    return more
 
 
 @dataclass(frozen=True)
@@ -109,19 +116,37 @@ def _opened(path: Path, everyone: Grid) -> _File:
         if everyone.me == everyone.ranks[0]:
             text = json.dumps(_header(path))
     start, entries, metadata = json.loads(everyone.gather(text.encode())[0])
+    with agreed("load", everyone, lambda: ""):
+        return _understood(path, start, entries, metadata)
+
+
+def _understood(path: Path, start: int, entries: list[list[Any]], metadata: Mapping[str, str]) -> _File:
+    """Raises ValueError for a file that says it is one of ours, and has another header."""
     offset, tensors = 0, []
     for name, dtype, shape in entries:
         tensors.append((offset, Stored(name, DTYPES[dtype], tuple(shape))))
         offset += tensors[-1][1].nbytes
-    text = metadata.get(CHECKSUMS, "")
-    sums = [int(text[i : i + 16], 16) for i in range(0, len(text), 16)]
-    return _File(path, start, tensors, json.loads(metadata.get(MARK, "{}")), sums)
+    if not _OURS & metadata.keys():
+        return _File(path, start, tensors, {}, [])
+    try:
+        if not metadata.keys() >= _OURS:
+            raise ValueError(f"it has to have {sorted(_OURS)}, and has {sorted(_OURS & metadata.keys())}")
+        sums = checksums_in(metadata[CHECKSUMS], len(chunks_of(offset)))
+        said = check_metadata(json.loads(metadata[MARK]))
+        if "optimizer" in said:
+            check_optimizer(said["optimizer"], [one for _, one in tensors], PREFIX)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"load: {path} is damaged: its header is not one of a checkpoint: {error}") from None
+    return _File(path, start, tensors, said, sums)
 
 
 def _header(path: Path) -> list[object]:
     """Where the tensors begin, their names, dtypes and shapes in order, and the metadata."""
-    with path.open("rb") as raw:
-        first = raw.read(8)
+    descriptor = open_to_read(path)
+    try:
+        first = os.pread(descriptor, 8, 0)
+    finally:
+        os.close(descriptor)
     try:
         with safe_open(path, framework="pt") as file:
             slices = [(name, file.get_slice(name)) for name in file.offset_keys()]
@@ -133,7 +158,7 @@ def _header(path: Path) -> list[object]:
     if unknown is not None:
         raise ValueError(f"load: {path} has a tensor of dtype {unknown}, which torch does not have")
     rest = {key: text for key, text in metadata.items() if key != HEADER_SUM}
-    if {MARK, CHECKSUMS, HEADER_SUM} & metadata.keys() and metadata.get(HEADER_SUM) != header_sum(entries, rest):
+    if _OURS & metadata.keys() and metadata.get(HEADER_SUM) != header_sum(entries, rest):
         raise ValueError(f"load: {path} is damaged: its header is not the one that was written")
     return [8 + int.from_bytes(first, "little"), entries, metadata]
 
@@ -190,6 +215,7 @@ class _Wanted:
     def match_model(self, strict: bool) -> None:
         """Find the tensors of the model. Raises RuntimeError where they do not fit."""
         unknown, other, twice, found = [], [], [], set()
+        pairs = items_of(self._file.metadata.get("complex", []))
         for _, one in self._file.tensors:
             name = self.renamed(one.name) if not one.name.startswith((PREFIX, MORE)) else None
             if name is None:
@@ -202,8 +228,11 @@ class _Wanted:
             twice += [name] * (name in found)
             found.add(name)
             self.dtypes[name] = one.dtype
+            of = torch.complex128 if one.name in pairs else one.dtype
             if one.shape != stored:
                 other.append(f"{name} of shape {list(one.shape)}, where the model has {list(shape)}")
+            elif not _takes(self._own[name].dtype, of):
+                other.append(f"{name} of {of}, where the model has {self._own[name].dtype}")
             else:
                 self._place(one, name, self._own[name])
         missing = [name for name in self._own if name not in found]
@@ -239,19 +268,29 @@ class _Wanted:
                 dtype = torch.complex128 if as_pairs else one.dtype
                 block = torch.zeros(self._own[name].shape, dtype=dtype, device=self._own[name].device)
                 self._place(one, name, block)
+            if not _takes(self._own[name].dtype, block.dtype):
+                raise ValueError(f"load: {one.name} is of {block.dtype}, and {name} of {self._own[name].dtype}")
             self.states.setdefault(name, {})[key] = block
 
-    def match_more(self) -> None:
-        """Find what the user saved besides."""
-        for _, one in self._file.tensors:
-            if one.name.startswith(MORE):
-                self._whole(one)
+    def match_more(self) -> dict[str, object]:
+        """What the user saved besides; its tensors get their values when the file is read. Raises ValueError."""
+        kept = {one.name: self._whole(one) for _, one in self._file.tensors if one.name.startswith(MORE)}
+        more = members_of(self._file.metadata.get("more", {}))
+        return {name: decoded(value, kept) for name, value in more.items()}
 
     def _whole(self, one: Stored) -> torch.Tensor:
         spread = whole_on(one.name, one.dtype, one.shape, self._everyone.ranks[0], self._everyone)
         self.tensors[one.name] = replace(one, first=spread.first, held=spread.held)
         self.blocks[one.name] = torch.empty(one.shape, dtype=one.dtype, device="cpu")
         return self.blocks[one.name]
+
+
+def _takes(dtype: torch.dtype, saved: torch.dtype) -> bool:
+    """Whether values go into a tensor as they are: numbers with an imaginary part need a place for it.
+
+    A file has pairs of numbers for complex128; they are no complex numbers of a smaller dtype.
+    """
+    return not saved.is_complex or dtype is saved or (dtype.is_complex and saved is not torch.complex128)
 
 
 def _some(names: list[str]) -> str:
@@ -265,7 +304,7 @@ def _read(file: _File, wanted: _Wanted, everyone: Grid) -> None:
     chunks = chunks_of(size) if file.checksums else chunks_of_each(tensors)
     descriptor, problem = -1, None
     with agreed("load", everyone, lambda: ""):
-        descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_to_read(file.path)
     try:
         with ChunkExchange(everyone, tensors, chunks, wanted.blocks) as exchange:
             for turn in range(exchange.rounds):

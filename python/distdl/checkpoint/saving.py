@@ -14,6 +14,7 @@ from mpi4py import MPI
 
 from distdl.checkpoint.chunks import ChunkExchange, chunks_of
 from distdl.checkpoint.file import SharedFile
+from distdl.checkpoint.metadata import CHECKSUM_DIGITS, VERSION, check_metadata
 from distdl.checkpoint.states import PREFIX, States, saved_states
 from distdl.checkpoint.stored import (
     NAMES,
@@ -94,7 +95,7 @@ def save(
     if not everyone.known:
         return None
     extra: dict[str, torch.Tensor] = {}
-    metadata: dict[str, JSON] = {"version": 1}
+    metadata: dict[str, JSON] = {"version": VERSION}
     compared: dict[str, object] = {"path": path, "asynchronous": asynchronous, "more": list(more)}
     compared |= {"optimizer": type(optimizer).__name__}
     with constructing("save", {"ranks": everyone}, compared):
@@ -170,7 +171,7 @@ class Saving:
         metadata: dict[str, JSON],
         in_thread: bool,
     ) -> None:
-        self._tensors, self._metadata, self._everyone = placed(tensors), metadata, everyone
+        self._tensors, self._metadata, self._everyone = placed(tensors), check_metadata({**metadata}), everyone
         self._chunks = chunks_of(sum(one.nbytes for one in tensors))
         size = len(self._header({}))
         with constructing("save", {"ranks": everyone}, {"header": size}):
@@ -201,7 +202,7 @@ class Saving:
         self._file.sync()
 
     def _header(self, sums: Mapping[int, int]) -> bytes:
-        text = "".join(f"{sums.get(number, 0):016x}" for number in range(len(self._chunks)))
+        text = "".join(f"{sums.get(number, 0):0{CHECKSUM_DIGITS}x}" for number in range(len(self._chunks)))
         metadata = {"format": "pt", MARK: json.dumps(self._metadata), CHECKSUMS: text}
         entries = [(one.name, NAMES[one.dtype], one.shape) for _, one in self._tensors]
         return header_of(self._tensors, {**metadata, HEADER_SUM: header_sum(entries, metadata)})

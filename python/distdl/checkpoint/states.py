@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -117,26 +118,27 @@ def unfit_groups(groups: JSON, expected: Sequence[Sequence[str]], renamed: Calla
     return f"the optimizer has the groups of parameters {[list(names) for names in expected]}; the file has {saved}"
 
 
-def load_states(
+def states_for(
     optimizer: torch.optim.Optimizer,
     names: Sequence[Sequence[str]],
     metadata: Mapping[str, JSON],
     tensors: Mapping[str, Mapping[str, torch.Tensor]],
-    dtypes: Mapping[str, torch.dtype],
     renamed: Callable[[str], str | None],
-) -> None:
-    """Give an optimizer the states of a file.
+) -> dict[str, object]:
+    """What ``optimizer.load_state_dict`` takes.
 
     Args:
-        optimizer: the optimizer.
+        optimizer: the optimizer, which stays as it is.
         names: of the parameters of each of its groups.
-        metadata: of the file.
-        tensors: what this rank has of the states that are tensors, by parameter and key.
-        dtypes: of the parameters in the file, by their names in the model.
+        metadata: what those of the file say of an optimizer.
+        tensors: memory of the states that are tensors, by parameter and key. Their values may be read later.
         renamed: the name in the model of a name in the file.
+
+    Raises:
+        ValueError: if the file has an option of another kind than the optimizer's, or states that a copy of it refuses.
     """
     values = {renamed(name): members_of(state) for name, state in members_of(metadata["values"]).items()}
-    order = {name: number for number, name in enumerate(name for group in names for name in group)}
+    order = _numbered(names)
     state: dict[int, dict[str, object]] = {}
     for name, number in order.items():
         own: dict[str, object] = {key: decoded(one, {}) for key, one in values.get(name, {}).items()}
@@ -148,12 +150,53 @@ def load_states(
         for group, in_group in zip(optimizer.param_groups, names, strict=True)
     ]
     for group, saved in zip(groups, items_of(metadata["groups"]), strict=False):
-        options = members_of(saved)["options"]
-        group.update({key: decoded(one, {}) for key, one in members_of(options).items()})
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+        for key, value in members_of(members_of(saved)["options"]).items():
+            option = decoded(value, {})
+            if key in group and not _alike(option, group[key]):
+                raise ValueError(
+                    f"the option {key} of the optimizer is {option!r} in the file, and {group[key]!r} here"
+                )
+            group[key] = option
+    found: dict[str, object] = {"state": state, "param_groups": groups}
+    if type(optimizer).__module__.startswith("torch.optim"):  # a copy of any other may lack attributes
+        try:
+            copy.copy(optimizer).load_state_dict(found)
+        except Exception as error:
+            raise ValueError(f"the optimizer cannot take its states in the file: {error!r}") from None
+    return found
+
+
+def _numbered(names: Sequence[Sequence[str]]) -> dict[str, int]:
+    return {name: number for number, name in enumerate(name for group in names for name in group)}
+
+
+def _alike(option: object, own: object) -> bool:
+    """Whether an option may stand in place of another. A number may stand for a tensor, and None for a number."""
+    if isinstance(own, list | tuple):
+        return isinstance(option, list | tuple) and len(option) == len(own) and all(map(_alike, option, own))
+    plain = (bool, int, float, torch.Tensor, type(None))
+    return isinstance(option, plain) if isinstance(own, plain) else isinstance(option, type(own))
+
+
+def load_states(
+    optimizer: torch.optim.Optimizer,
+    names: Sequence[Sequence[str]],
+    found: dict[str, object],
+    dtypes: Mapping[str, torch.dtype],
+) -> None:
+    """Give an optimizer the states of a file.
+
+    Args:
+        optimizer: the optimizer.
+        names: of the parameters of each of its groups.
+        found: what :func:`states_for` returned.
+        dtypes: of the parameters in the file, by their names in the model.
+    """
+    optimizer.load_state_dict(found)
     # torch has cast all states to the dtype of their parameter. Those that had another one would take other steps.
+    state: dict[int, dict[str, object]] = found["state"]  # type: ignore[assignment]
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for name, number in order.items():
+    for name, number in _numbered(names).items():
         loaded = optimizer.state.get(parameters[number], {})
         for key, value in state.get(number, {}).items():
             cast = loaded.get(key)
