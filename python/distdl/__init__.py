@@ -15,6 +15,7 @@ from distdl.process import ending, environment, further_paths
 from distdl.replicas import DataParallel
 from distdl.state import load_sequential, parameter_count, sequential_gradients, sequential_state_dict
 from distdl.statistics import CommStats, comm_stats, reset_comm_stats
+from distdl.stopping import request_stop, stop_requested
 from distdl.structure import TensorStructure, structure_check, zero_volume_tensor
 from distdl.training import optimizers
 from distdl.training.averaging import update_bn
@@ -55,12 +56,14 @@ __all__ = [
     "plans",
     "progress",
     "report",
+    "request_stop",
     "reset_comm_stats",
     "save",
     "scatter",
     "sequential_gradients",
     "sequential_state_dict",
     "set_watchdog",
+    "stop_requested",
     "structure_check",
     "update_bn",
     "watchdog",
