@@ -22,7 +22,7 @@ __all__ = ["DistributedCosineSimilarity", "DistributedPairwiseDistance"]
 
 
 class BlockNorms:
-    """Norms of vectors in blocks along an axis: the norm of the blocks' norms.
+    """Norms of vectors in blocks along an axis, with the derivatives of the norms of whole vectors.
 
     Args:
         grid: the workers; tensors have as many dimensions.
@@ -35,26 +35,43 @@ class BlockNorms:
     def __init__(self, grid: Grid, axis: int, p: float) -> None:
         self._axis, self._p, self._gather = axis, p, operators.all_gather(grid, [axis])
 
-    def __call__(self, *vectors: torch.Tensor, sums: tuple[torch.Tensor, ...] = ()) -> list[torch.Tensor]:
-        """The norms of several vectors, and sums over the blocks, without the dimension; one gathering for all."""
-        norms, more = self.of_blocks(*vectors, others=sums)
-        return norms + [one.sum(self._axis) for one in more]
-
-    def of_blocks(
-        self, *vectors: torch.Tensor, others: tuple[torch.Tensor, ...] = ()
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """The norms, and the other tensors of all blocks, side by side along the axis; each has extent 1 there."""
+    def __call__(self, *vectors: torch.Tensor) -> list[torch.Tensor]:
+        """The norms of several vectors of equal shapes, without the dimension; one gathering for all."""
         axis, p = self._axis, self._p
+        if 1 < p < math.inf:
+            units, known = self.units(*vectors)
+            sums = [_sum_of_powers(one, p, axis) for one in units]
+            return [with_derivatives(norm, one, p) for norm, one in zip(known, self.summed(*sums), strict=True)]
         norms = [self._norm(one) for one in vectors]
         ties = [_ties(x, norm, axis) for x, norm in zip(vectors, norms, strict=True)] if math.isinf(p) else []
-        parts = torch.cat([*norms, *ties, *others], axis)
-        each = list(self._gather(parts).unflatten(axis, (-1, parts.shape[axis])).unbind(axis + 1))
-        norms, each = each[: len(vectors)], each[len(vectors) :]
+        norms = self._gathered(*norms, *ties)
         if ties:
-            pairs = zip(norms, each[: len(ties)], strict=True)
-            return [_largest_or_smallest(norm, counts, p, axis) for norm, counts in pairs], each[len(ties) :]
+            pairs = zip(norms[: len(vectors)], norms[len(vectors) :], strict=True)
+            return [_largest_or_smallest(norm, counts, p, axis) for norm, counts in pairs]
         order = 1.0 if p == 0 else p  # numbers of elements are added
-        return [torch.linalg.vector_norm(one, order, axis) for one in norms], each
+        return [torch.linalg.vector_norm(one, order, axis) for one in norms]
+
+    def units(self, *vectors: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """This worker's blocks of the vectors, each divided by its norm; and the norms, which count as constant.
+
+        The norm of a block alone has no second derivative where the block is 0, though that of the vector may have
+        one: derivatives are those of sums over such quotients, which cannot overflow either. A vector without a norm
+        that one can divide by is left as it is.
+        """
+        with torch.no_grad():
+            parts = self._gathered(*(self._norm(one.detach()) for one in vectors))
+            known = [torch.linalg.vector_norm(one.detach(), self._p, self._axis) for one in parts]
+        divisors = [norm.masked_fill(norm == 0, 1.0).unsqueeze(self._axis) for norm in known]
+        return [x / divisor for x, divisor in zip(vectors, divisors, strict=True)], known
+
+    def summed(self, *parts: torch.Tensor) -> list[torch.Tensor]:
+        """Sums of what all blocks have, with extent 1 along the axis, without this dimension."""
+        return [one.sum(self._axis) for one in self._gathered(*parts)]
+
+    def _gathered(self, *parts: torch.Tensor) -> list[torch.Tensor]:
+        """Of each tensor, with extent 1 along the axis, those of all blocks side by side along the axis."""
+        together = torch.cat(torch.broadcast_tensors(*parts), self._axis)
+        return list(self._gather(together).unflatten(self._axis, (-1, len(parts))).unbind(self._axis + 1))
 
     def _norm(self, x: torch.Tensor) -> torch.Tensor:
         if self._p == 0:  # a number, which torch does not differentiate: all workers have to have the same graph
@@ -63,6 +80,22 @@ class BlockNorms:
             return torch.linalg.vector_norm(x, self._p, self._axis, keepdim=True)
         none = torch.inf if self._p < 0 else 0.0
         return x.new_full([1 if d == self._axis else n for d, n in enumerate(x.shape)], none) + zero_of(x)
+
+
+def _sum_of_powers(x: torch.Tensor, p: float, axis: int) -> torch.Tensor:
+    return (x.square() if p == 2 else x.abs().pow(p)).sum(axis, keepdim=True)
+
+
+def with_derivatives(norm: torch.Tensor, sums: torch.Tensor, p: float = 2.0) -> torch.Tensor:
+    """A known norm of order p, with the derivatives of the p-th root of ``sums``, relative to it.
+
+    Args:
+        norm, sums: the norm, which counts as constant, and the sum of powers of the vector divided by it, about 1.
+
+    As in torch, the derivative is 0 where the norm is 0 or infinite, and the elements are finite.
+    """
+    root = torch.where((norm > 0) & norm.isfinite(), sums, 1.0).pow(1 / p)
+    return norm * (1 + (root - root.detach()))
 
 
 def _ties(x: torch.Tensor, norm: torch.Tensor, axis: int) -> torch.Tensor:
@@ -81,27 +114,14 @@ def _largest_or_smallest(norms: torch.Tensor, ties: torch.Tensor, p: float, axis
 
 
 def cosine(norms: BlockNorms, x1: torch.Tensor, x2: torch.Tensor, axis: int, eps: float) -> torch.Tensor:
-    """The cosine of vectors in blocks; as in torch, norms smaller than ``eps`` count as ``eps``.
-
-    Products are of elements that are divided by the block's largest one, so that they do not leave the range.
-    """
-    s1, s2 = _scale(x1, axis), _scale(x2, axis)
-    products = ((x1 / s1) * (x2 / s2)).sum(axis, keepdim=True)
-    scales = (s1.expand_as(products), s2.expand_as(products))
-    (n1, n2), (product, *gathered) = norms.of_blocks(
-        x1.expand_as(x1 + x2), x2.expand_as(x1 + x2), others=(products, *scales)
-    )
-    s1, s2 = (one.detach() for one in gathered)
-    n1, n2 = (_at_least(one, eps).unsqueeze(axis) for one in (n1, n2))
-    return (product * (s1 / n1) * (s2 / n2)).sum(axis)
-
-
-def _scale(x: torch.Tensor, axis: int) -> torch.Tensor:
-    """The largest absolute value, which counts as constant; 1 where there is none."""
-    if not x.shape[axis]:
-        return x.new_ones([1 if d == axis else n for d, n in enumerate(x.shape)])
-    largest = x.detach().abs().amax(axis, keepdim=True)
-    return largest.masked_fill(largest == 0, 1.0)
+    """The cosine of vectors in blocks; as in torch, norms smaller than ``eps`` count as ``eps``."""
+    (u1, u2), known = norms.units(x1, x2)
+    squares = [_sum_of_powers(one, 2.0, axis) for one in (u1, u2)]
+    product, *sums = norms.summed((u1 * u2).sum(axis, keepdim=True), *squares)
+    for norm, one in zip(known, sums, strict=True):
+        divisor = _at_least(with_derivatives(norm, one), eps) / norm.masked_fill(norm == 0, 1.0)
+        product = product / torch.where(norm.isinf(), 1.0, divisor)
+    return product
 
 
 def _at_least(norm: torch.Tensor, eps: float) -> torch.Tensor:
