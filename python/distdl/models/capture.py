@@ -42,6 +42,7 @@ from distdl.models.functions import (
     without_a_count,
     without_likeness,
 )
+from distdl.models.memory import with_real_strides
 from distdl.models.recording import Arguments, Function, Node, Recording, Target, Value
 from distdl.models.unseen import version_of
 
@@ -54,6 +55,7 @@ class Recorder(TorchFunctionMode):
         names: those of parameters and buffers, by id.
         key_of_layer: the key of a module that becomes one node; "" if what it calls does.
         held: the names of attributes, by the id of what they hold.
+        real_strides: whether the strides of values have to be those of tensors with values, for which calls are made.
     """
 
     def __init__(
@@ -63,9 +65,10 @@ class Recorder(TorchFunctionMode):
         names: Mapping[int, str],
         key_of_layer: Callable[[torch.nn.Module], str],
         held: Mapping[int, str],
+        real_strides: bool = False,
     ) -> None:
         super().__init__()
-        self._held = held
+        self._held, self._real_strides = held, real_strides
         self._values: dict[int, Value] = {}
         self._alive: list[torch.Tensor] = []  # so that no number of a tensor comes twice
         self._names, self._key_of_layer = names, key_of_layer
@@ -193,6 +196,8 @@ class Recorder(TorchFunctionMode):
             given = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, torch.Tensor)]
             versions = {id(one): version_of(one) for one in given}
             result = run(*args, **kwargs)
+            if self._real_strides:
+                result = with_real_strides(target, run, args, kwargs, result)
             return self._noted(key, target, args, kwargs, versions, result)
         except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
             raise NotImplementedError(

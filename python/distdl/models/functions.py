@@ -108,9 +108,9 @@ def gaussian_nll_loss(
         raise ValueError("var is of incorrect size")
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(f"{reduction} is not valid")
-    var = torch.masked_fill(var, var < 0, torch.nan)
+    var = var.clone()  # in the order of memory in which it was
     with torch.no_grad():
-        var.clamp_(min=eps)
+        var.masked_fill_(var < 0, torch.nan).clamp_(min=eps)
     loss = 0.5 * (var.log() + (input - target) ** 2 / var)
     if full:
         loss = loss + 0.5 * math.log(2 * math.pi)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import zip_longest
@@ -20,6 +21,7 @@ from distdl.models.assigned import HOOKS, Assigned
 from distdl.models.buffers import Buffers
 from distdl.models.layer import twin_of
 from distdl.models.listing import listing
+from distdl.models.memory import order_of, told_most
 from distdl.models.placement import Blocks, of_input
 from distdl.models.planning import Plan
 from distdl.models.program import Program
@@ -62,6 +64,8 @@ def distribute(
             communicated, "gather" computes them on one worker.
         as_sequential: draw the random numbers that the model draws in one process with the same seed, for dropout and
             all else. Every rank draws those of whole tensors, and the generators of all ranks have to be in step.
+            torch draws in the order of memory: inputs count as they are in the blocks, such as in channels_last. To
+            know the order of other tensors, the first call runs each operation once with zeros on every rank.
 
     Random numbers are functions of the seed, the call and the index in the whole tensor: the same for every partition
     and number of ranks. A call that draws any takes one number from torch's default generator, on every rank; that of
@@ -134,6 +138,7 @@ class DistributedModel(Local):
         self._skeleton = Skeleton(self.__dict__["_given"], self.P_x.device)
         self._programs: dict[tuple[object, ...], Program] = {}
         self._assigned: Assigned | None = Assigned(self.module)
+        self._orders: list[list[int]] | None = None
         self.program = None
 
     def further_compared(self) -> dict[str, object]:
@@ -232,6 +237,27 @@ class DistributedModel(Local):
 
     # Call
 
+    def _distdl_look_at(self, input: tuple[object, ...]) -> bool:
+        """Also where the order of the inputs in memory matters, and is another one."""
+        changed = super()._distdl_look_at(input)
+        if not self.as_sequential:
+            return changed
+        before, self._orders = self._orders, self._orders_of(input[0])
+        return changed or before != self._orders
+
+    def _orders_of(self, call: object) -> list[list[int]]:
+        """The orders in which the dimensions of the inputs are in memory, as far as the workers' blocks show them."""
+        leaves = [one for one in tree_flatten(call)[0] if isinstance(one, torch.Tensor)]
+        everyone = self.grid.constructing_ranks()
+        told = [json.loads(text) for text in everyone.gather(json.dumps([*map(order_of, leaves)]).encode())]
+        by_worker = [told[everyone.ranks.index(rank)] for rank in self.grid.ranks]
+        found = []
+        for i in range(len(leaves)):
+            shapes = [shape for shape, _ in self.structure(self.grid, i)]
+            whole = [sum(sizes) for sizes in self._arrived(i).cuts]
+            found.append(by_worker[told_most(shapes, whole)][i])
+        return found
+
     def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
         """Find the program of this call, or make it."""
         if self._problem is not None:
@@ -245,7 +271,8 @@ class DistributedModel(Local):
         modes = tuple(module.training for module in self._known_modules())
         dtypes = tuple(one.dtype for one in self.parameters())  # a module within may have been converted
         call = self._shown_call(input[0])
-        key = (tuple(arrived), tuple(inputs), dtypes, modes, self.autocast, call, self._changes, self._frozen)
+        key = (tuple(arrived), tuple(inputs), dtypes, modes, self.autocast, call, self._changes, self._frozen,
+               str(self._orders))  # fmt: skip
         if key not in self._programs:
             self._programs[key] = self._planned(input[0], inputs, arrived)
             if len(self._programs) > _MOST_PROGRAMS:
@@ -318,17 +345,24 @@ class DistributedModel(Local):
         placed = [of_input(self.grid.ranks, self.grid.shape, shape) for shape, _ in inputs]
         among = self.grid.among(self.grid.constructors)
         with torch.random.fork_rng(devices=[]):  # the layers draw first values, which are never used
-            recording = self._recorded(call, inputs)
-            plan = Plan(recording, among, placed, self.fallback, self.as_sequential, self._asked)
+            planned = functools.partial(
+                Plan, base=among, inputs=placed, fallback=self.fallback, as_sequential=self.as_sequential,
+                asked=self._asked,
+            )  # fmt: skip
+            plan = planned(self._recorded(call, inputs))
+            if self.as_sequential and any(step.operation.draw is not None for step in plan.steps):
+                plan = planned(self._recorded(call, inputs, real_strides=True))  # numbers are drawn in their order
             return Program(plan, arrived, Buffers(self.module), self.layouts)
 
-    def _recorded(self, call: object, inputs: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> Recording:
+    def _recorded(
+        self, call: object, inputs: Sequence[tuple[tuple[int, ...], torch.dtype]], real_strides: bool = False
+    ) -> Recording:
         """What the model computes, the same on all ranks: another program on one of them would not fit the others'."""
         made: list[Recording] = []
 
         def listed() -> bytes:
             record = torch.compiler.disable(self._skeleton.record)  # compilers may be looking on
-            made.append(record(call, inputs, self._key_of_layer))
+            made.append(record(call, inputs, self._key_of_layer, self._orders, real_strides))
             return "\n".join(listing(made[0])).encode()
 
         everyone = self.grid.constructing_ranks()

@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from distdl.models import unseen
 from distdl.models.assigned import take_over
 from distdl.models.capture import Recorder
+from distdl.models.memory import strides_in
 from distdl.models.recording import Node, Recording, Value
 from distdl.models.table import calling
 from distdl.nn.compiled.dispatched import autograd_again
@@ -35,7 +36,7 @@ class Skeleton:
             fake = tensors.get(id(tensor))
             if fake is None:
                 with self._mode:
-                    fake = torch.empty_like(tensor, device=device, memory_format=torch.contiguous_format)
+                    fake = torch.empty_like(tensor, device=device)
                 if isinstance(tensor, torch.nn.Parameter):
                     fake = torch.nn.Parameter(fake, tensor.requires_grad)
                 tensors[id(tensor)] = fake
@@ -67,6 +68,8 @@ class Skeleton:
         call: object,
         inputs: Sequence[tuple[Sequence[int], torch.dtype]],
         key_of_layer: Callable[[torch.nn.Module], str],
+        orders: Sequence[Sequence[int]] | None = None,
+        real_strides: bool = False,
     ) -> Recording:
         """What the model computes.
 
@@ -74,6 +77,9 @@ class Skeleton:
             call: the arguments and keyword arguments of a rank, whose tensors are replaced by whole ones.
             inputs: shapes and dtypes of the whole tensors, in order.
             key_of_layer: the key of a module that becomes one node; "" if what it calls does.
+            orders: those of the dimensions of the inputs in memory; by default row-major.
+            real_strides: whether the strides of values have to be those of tensors with values, for which each call is
+                made once with zeros.
 
         Raises:
             NotImplementedError: if what it computes depends on the values of a tensor, or it changes itself in a way
@@ -82,8 +88,12 @@ class Skeleton:
         before = [(module, dict(vars(module)), dict(vars(module)["_buffers"])) for module in self.model.modules()]
         numbers, tensors, drawn = self._numbers(), self._tensors(), unseen.drawn_outside_of_torch()
         generator = torch.get_rng_state()
+        orders = [range(len(shape)) for shape, _ in inputs] if orders is None else orders
+        described = [
+            (shape, strides_in(order, shape), dtype) for (shape, dtype), order in zip(inputs, orders, strict=True)
+        ]
         try:
-            recording = self._recorded(call, inputs, key_of_layer)
+            recording = self._recorded(call, described, key_of_layer, real_strides)
             if unseen.drawn_outside_of_torch() != drawn:
                 raise NotImplementedError(
                     "the model draws random numbers of Python or NumPy, and a call is recorded once; draw them by torch"
@@ -97,7 +107,7 @@ class Skeleton:
             if noted != numbers or not self._tensors() <= tensors:
                 for module, _, buffers in before:
                     vars(module)["_buffers"].update(buffers)
-                recording = self._recorded(call, inputs, key_of_layer)
+                recording = self._recorded(call, described, key_of_layer, real_strides)
                 for (path, name), value in self._numbers().items():
                     if noted.get((path, name)) != value:
                         raise NotImplementedError(
@@ -126,18 +136,19 @@ class Skeleton:
     def _recorded(
         self,
         call: object,
-        inputs: Sequence[tuple[Sequence[int], torch.dtype]],
+        inputs: Sequence[tuple[Sequence[int], Sequence[int], torch.dtype]],
         key_of_layer: Callable[[torch.nn.Module], str],
+        real_strides: bool,
     ) -> Recording:
         leaves, structure = tree_flatten(call)
         with self._mode, torch.inference_mode(False):
-            fakes = [_input(shape, dtype, self.device) for shape, dtype in inputs]
+            fakes = [_input(shape, strides, dtype, self.device) for shape, strides, dtype in inputs]
         rest = iter(fakes)
         args, kwargs = tree_unflatten(
             [next(rest) if isinstance(one, torch.Tensor) else one for one in leaves], structure
         )
         plain = {id(one): f"{path}.{name}".removeprefix(".") for (path, name), one in unseen.held_by(self.model)}
-        recorder = Recorder(self.model, fakes, self._names, key_of_layer, plain)
+        recorder = Recorder(self.model, fakes, self._names, key_of_layer, plain, real_strides)
         # Layers are set up without functions that look at calls, as this recorder does.
         with (
             torch._C._EnableTorchFunction(), torch.inference_mode(False), autograd_again(), torch.enable_grad(),
@@ -179,7 +190,7 @@ class Skeleton:
         return found
 
 
-def _input(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def _input(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """A tensor that asks for gradients if it can. No leaf, so that a model may write into it."""
-    tensor = torch.empty(tuple(shape), dtype=dtype, device=device)
+    tensor = torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype, device=device)
     return tensor.requires_grad_().clone() if dtype.is_floating_point or dtype.is_complex else tensor
