@@ -6,7 +6,6 @@ Its adjoint brings gradients back to where the parameters live, summed over the 
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -168,20 +167,15 @@ def joined(parameters: Tensors) -> torch.Tensor:
 
 
 def parted(message: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> Tensors:
-    """The tensors of these shapes whose elements are in a message."""
+    """The tensors of these shapes whose elements are in a message.
+
+    Each of several has memory of its own, as parameters of torch.nn: views of another dtype, and some kernels, need it
+    aligned. A large parameter travels alone, and is the message itself.
+    """
     if len(shapes) == 1:
         return [message.view(shapes[0])]
-    if not message.requires_grad:
-        offsets = itertools.accumulate((math.prod(shape) for shape in shapes), initial=0)
-        # One view in place of two, which is half of the time.
-        return [message.as_strided(shape, _strides(shape), at) for shape, at in zip(shapes, offsets, strict=False)]
-    parts = message.split([math.prod(shape) for shape in shapes])
+    parts = torch.split_with_sizes_copy(message, [math.prod(shape) for shape in shapes])
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
-
-
-@functools.cache
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
 class ParameterTransport:
