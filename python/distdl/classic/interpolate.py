@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from distdl import _core
+from distdl.classic.nothing import nothing_for
 from distdl.nn.precision import wide
 from distdl.nn.resizing.upsample import interpolated, is_vectorized, kernel_of
 
@@ -25,7 +26,11 @@ class Interpolate(torch.nn.Module):
         align_corners: as in ``torch.nn.functional.interpolate``.
 
     Shape:
-        ``(N, C, *space)``, of the part; all arguments may leave out batch and channels.
+        ``(N, C, *space)``, of the part; all arguments may leave out batch and channels. Where there is no part of the
+        input or of the result, as on ranks outside of a partition, the result is ``(N, 0)``, or ``(0,)`` without batch.
+
+    Where the result depends on elements outside of the part that is passed, the nearest elements of the part stand in
+    for them: a program that wants these values has to pass the part with its halos.
     """
 
     def __init__(
@@ -50,9 +55,11 @@ class Interpolate(torch.nn.Module):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """The part of the result."""
         dims = input.dim() - 2
-        if list(input.shape[-dims:]) != self._size[-dims:]:
+        if input.numel() == 0 or any(first >= stop for *_, first, stop, _ in self._along):
+            return nothing_for(input)
+        if dims < 1 or list(input.shape[-dims:]) != self._size[-dims:]:
             raise ValueError(
-                f"Interpolate: the input has shape {list(input.shape)}; in space it must be {self._size[-dims:]}"
+                f"Interpolate: the input has shape {list(input.shape)}; in space it must be {self._size[-dims:] if dims > 0 else self._size}"
             )
         factors = self._factor if isinstance(self._factor, Sequence) else [self._factor] * dims
         taps, fast = [], is_vectorized([m for *_, m in self._along[-dims:]])
@@ -64,6 +71,7 @@ class Interpolate(torch.nn.Module):
             inputs, weights = rule.taps(n, (first, stop), input.dtype == torch.double, fast)
             count = len(inputs) // max(stop - first, 1)
             positions = torch.tensor(inputs, dtype=torch.long, device="cpu").view(count, -1) - start
+            positions = positions.clamp(0, input.shape[len(taps) - dims] - 1)
             taps.append((positions, torch.tensor(weights, dtype=torch.double, device="cpu").view(count, -1)))
         weighted = self._kernel in ("linear", "cubic")
         return interpolated(wide(input) if weighted else input, taps, weighted).to(input.dtype)
