@@ -63,11 +63,13 @@ class Adjoint : public torch::autograd::Node {
     variable_list results(num_outputs());
     auto gradient = gradients[0];
     if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();
-    const auto structure = gradient.defined() ? operators::Input{gradient, ""}.structure() : operators::Structure{};
+    auto structure = gradient.defined() ? operators::Input{gradient, ""}.structure() : operators::Structure{};
+    // Ranks may have kept the graph for this pass, and others not: all of them have to hear of it.
+    if (freed_) structure.refuse(operators::Structure::Error::state, torch::autograd::ERR_BACKWARD_TWICE);
     const bool has_tangent = gradient.defined() && gradient._fw_grad(0).defined();
     const auto lock = adjoint->id().rank_set.lock();
     comm::SendAhead send;
-    if (gradient.defined() && !freed_ && structure.error.empty()) send = operators::sending_ahead(*adjoint, gradient);
+    if (gradient.defined() && structure.error.empty()) send = operators::sending_ahead(*adjoint, gradient);
     const auto agreed = operators::agree_on_backward(adjoint->id(), adjoint->is_adjoint(), gradient.defined(),
                                                      {differentiated, has_tangent}, structure, std::move(send));
     if (!agreed.any) return results;

@@ -108,8 +108,12 @@ BackwardAgreement agree_on_backward(const OperatorId& id, bool adjoint, bool has
   const auto change = has_gradient ? comm::Change::structure : comm::Change::none;
   const OwnBallot mine{change, comm::value_of(gradient.error), derivatives, 0, false, std::move(send)};
   const auto outcome = vote_on_call(id, pass, mine, gradient);
-  require_same_value(id, outcome, [&] { return gradient.error; });
-  return {outcome.change != comm::Change::none, outcome.any_has_tangent, ahead_of(outcome)};
+  const bool any = outcome.change != comm::Change::none;
+  if (any && !outcome.same_value) {
+    throw_gathered(id.rank_set, id.name + ": the backward pass fails on some ranks",
+                   gradient.error.empty() ? "could run" : gradient.error);
+  }
+  return {any, outcome.any_has_tangent, ahead_of(outcome)};
 }
 
 }  // namespace distdl::operators

@@ -105,6 +105,27 @@ def test_a_second_backward_pass_of_a_graph_that_was_freed(P_world):
     raises_everywhere(RuntimeError, "backward through the graph a second time", total.backward)
 
 
+SECOND = "backward through the graph a second time"
+
+
+@more_than_one_rank
+@pytest.mark.parametrize("halves", [False, True])
+@pytest.mark.parametrize("make", CASES.values(), ids=CASES)
+def test_a_graph_that_some_ranks_keep(P_world, make, halves):
+    """A second backward pass through it raises on the ranks that keep it, too."""
+    case = make(P_world)
+    involved = case.operator._operator.active
+    x = values(case.shape, seed=job.rank).requires_grad_()
+    total = (case.operator.wait(case.operator.start(x)) if halves else case.operator(x)).sum()
+    total.backward(retain_graph=job.rank == 0)
+    if all(job.allgather(involved)):
+        text = raises_everywhere(RuntimeError, SECOND, total.backward)
+        assert "rank 0: could run" in text
+    good = values(case.shape, seed=job.rank).requires_grad_()
+    case.operator(good).sum().backward()
+    assert torch.equal(good.grad, x.grad)
+
+
 @more_than_one_rank
 def test_data_where_a_rank_is_not_active(P_world):
     P_x, P_y = grid(P_world, [1], [0]), grid(P_world, [job.size])
