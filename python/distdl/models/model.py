@@ -352,6 +352,7 @@ class DistributedModel(Local):
             plan = planned(self._recorded(call, inputs))
             if self.as_sequential and any(step.operation.draw is not None for step in plan.steps):
                 plan = planned(self._recorded(call, inputs, real_strides=True))  # numbers are drawn in their order
+            plan.refuse_unfollowed()
             return Program(plan, arrived, Buffers(self.module), self.layouts)
 
     def _recorded(

@@ -73,6 +73,8 @@ class Plan:
         self.placements: dict[Value, Placement] = dict(zip(recording.inputs, inputs, strict=True))
         self.steps: list[Planned] = []
         self.gathered: list[Node] = []
+        self._followed: set[str] = set()
+        self._unfit: dict[str, tuple[Node, Operation]] = {}  # the first operation that is not split as was asked
         operations = self._operations(fallback, as_sequential)
         for node, operation in zip(recording.nodes, operations, strict=True):
             self._place(node, operation)
@@ -152,9 +154,12 @@ class Plan:
 
     def _workers(self, node: Node, operation: Operation, sources: Sequence[Placement]) -> Blocks:
         """The candidate that moves the least, where what workers wait for each other counts as well."""
-        asked = self._asked_for(node.path)
-        if asked is not None and (blocks := split_as(operation, asked)) is not None:
-            return blocks
+        pattern, asked = self._asked_for(node.path)
+        if asked is not None and asked.dim == len(operation.shape):
+            if (blocks := split_as(operation, asked)) is not None:
+                self._followed.add(pattern)
+                return blocks
+            self._unfit.setdefault(pattern, (node, operation))
         ranks = self.base.ranks if asked is None else asked.ranks
         stays = []
         for reads, source in zip(operation.reads, sources, strict=True):
@@ -176,16 +181,31 @@ class Plan:
         spread = [operation.blocks(ranks[: math.prod(splits)], splits) for splits in ways]
         return min([*stays, *spread], key=lambda one: self._cost(node, operation, sources, one, len(ranks)))
 
-    def _asked_for(self, path: str) -> Grid | None:
-        """The last of what was asked for the innermost module around a call for which anything was asked."""
+    def _asked_for(self, path: str) -> tuple[str, Grid | None]:
+        """The last pattern, and its grid, for the innermost module around a call for which anything was asked."""
         while self._asked:
             for pattern, grid in reversed(self._asked.items()):
                 if fnmatchcase(path, pattern):
-                    return grid
+                    return pattern, grid
             if not path:
                 break
             path = path.rpartition(".")[0]
-        return None
+        return "", None
+
+    def refuse_unfollowed(self) -> None:
+        """Refuse what was asked for modules of which no operation can be split so.
+
+        Raises:
+            ValueError: that names the first of these operations.
+        """
+        for pattern, grid in self._asked.items():
+            if pattern in self._unfit and pattern not in self._followed:
+                node, operation = self._unfit[pattern]
+                kept = sorted(operation.splittable | operation.if_asked)
+                raise ValueError(
+                    f"distribute: plan[{pattern!r}] of shape {list(grid.shape)} cannot be followed: {node.key} in "
+                    f"{node.path or 'the model'}, of shape {list(operation.shape)}, can be split along dimensions {kept}"
+                )
 
     def _received(self, node: Node, operation: Operation, sources: Sequence[Placement], workers: Blocks) -> int:
         return sum(
