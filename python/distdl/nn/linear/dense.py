@@ -88,16 +88,21 @@ class DistributedLinear(Layer):
         if not x.known:
             return (), x, x, x
         y = x if self.P_y is None else self.P_y.grid
+        if self.P_W is None and x.shape and x.shape[-1] != 1:
+            raise ValueError(
+                f"DistributedLinear: P_x has shape {list(x.shape)}, which splits the features; this takes P_y and P_W, "
+                "which were left out. DistributedLinearAllGather and DistributedLinearReduceScatter take P_x alone"
+            )
         w = x.reshaped((*x.shape[:-1], 1, *x.shape[-1:])) if self.P_W is None else self.P_W.grid
         leading = x.shape[:-1]
         if len(w.shape) == 2 and math.prod((*leading, *y.shape[:-1])) == 1:
             leading = ()  # dimensions of one worker, of which P_x and P_y may have different numbers
         fits = bool(x.shape and y.shape) and w.shape == (*leading, y.shape[-1], x.shape[-1])
-        if not fits or (leading and y.shape[:-1] != leading) or (self.P_W is None and x.shape[-1] != 1):
+        if not fits or (leading and y.shape[:-1] != leading):
             raise ValueError(
                 f"DistributedLinear: P_x has shape {list(x.shape)}, P_y {list(y.shape)} and P_W {list(w.shape)}; they "
                 "must be [*leading, p_in], [*leading, p_out] and [*leading, p_out, p_in]. P_W may leave out leading "
-                "dimensions of one worker; without P_y and P_W, p_in has to be 1"
+                "dimensions of one worker"
             )
         return leading, x.reshaped((*leading, 1, x.shape[-1])), w, y.reshaped((*leading, y.shape[-1], 1))
 
