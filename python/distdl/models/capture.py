@@ -38,6 +38,7 @@ from distdl.models.functions import (
     layer_of,
     opened,
     parts_of,
+    with_lost_arguments,
     with_values,
     without_a_count,
     without_likeness,
@@ -170,9 +171,9 @@ class Recorder(TorchFunctionMode):
     def __torch_function__(
         self, func: Function, types: object, args: Arguments = (), kwargs: dict[str, object] | None = None
     ) -> object:
-        kwargs = kwargs or {}
         if self._within:
-            return func(*args, **kwargs)
+            return func(*args, **(kwargs or {}))
+        kwargs = with_lost_arguments(func, args, kwargs or {})
         key = key_of(func)
         if key in OPENED:
             found = layer_of(func, args, kwargs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
@@ -33,6 +34,32 @@ def opened(function: Function) -> Function:
     checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     names = function.__globals__ | dict.fromkeys(checks, lambda *args: False)
     return FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+
+
+def with_lost_arguments(function: Function, args: Arguments, kwargs: Options) -> dict[str, Any]:
+    """The named arguments of a call, and those that a function of torch does not hand on to a recorder.
+
+    ``torch.nn.functional.l1_loss`` forgets its weight there, which still stands in the frame of the call.
+    """
+    found = dict(kwargs)
+    if not isinstance(function, FunctionType) or function.__module__ != F.__name__:
+        return found
+    frame = sys._getframe()
+    for _ in range(_FRAMES):
+        if frame.f_back is None:
+            return found
+        frame = frame.f_back
+        if frame.f_code is function.__code__:
+            names = [*inspect.signature(function).parameters.items()][len(args) :]
+            named = [(name, one) for name, one in names if name not in found and name in frame.f_locals]
+            return found | {
+                name: frame.f_locals[name] for name, one in named if frame.f_locals[name] is not one.default
+            }
+    return found
+
+
+_FRAMES = 4
+"""Between a function of torch and what it hands its call to are at most as many calls."""
 
 
 def without_likeness(key: str, args: Arguments, kwargs: Options) -> tuple[Function, Arguments, Options] | None:

@@ -295,6 +295,21 @@ SUMS = {
     "kl_div": (lambda x: F.kl_div(x.log_softmax(1), x.softmax(1), reduction="batchmean"), IMAGE),
 }  # fmt: skip
 
+SUMS |= {
+    "mse_loss with weights": (lambda x: F.mse_loss(x, x.flip(2) * 0.5, weight=1 + x.detach().abs()), IMAGE),
+    "l1_loss with weights": (lambda x: F.l1_loss(x, x.flip(2) * 0.5, weight=1 + x.abs()), IMAGE),
+    "l1_loss with weights summed": (lambda x: F.l1_loss(x, x.sin(), reduction="sum", weight=1 + x.abs()), IMAGE),
+    "huber_loss with weights": (lambda x: F.huber_loss(x, x.flip(2) * 0.5, weight=1 + x.abs()), IMAGE),
+    "bce with weights that broadcast": (
+        lambda x: F.binary_cross_entropy(x.sigmoid(), x.detach().sigmoid(), numbers(4, 1, 1).exp()), IMAGE),
+    "bce with logits and weights that broadcast": (
+        lambda x: F.binary_cross_entropy_with_logits(
+            x, (x > 0).double(), numbers(5).exp(), pos_weight=numbers(4, 1, 1).exp()), IMAGE),
+    "bce with logits and weights of each": (
+        lambda x: F.binary_cross_entropy_with_logits(
+            x, (x > 0).double(), numbers(2, 1, 1, 5).exp(), reduction="none"), IMAGE),
+}  # fmt: skip
+
 PRODUCTS = {
     "matmul": (lambda x: x @ x.mT, IMAGE),
     "matrix and vector": (lambda x: x @ numbers(6), MATRIX),

@@ -14,7 +14,7 @@ from distdl.models.operation import Along, NoRuleError, Operation, Reads, Run, W
 from distdl.models.placement import Blocks
 from distdl.models.recording import Node, Value
 from distdl.models.rules.pointwise import elementwise
-from distdl.models.table import argument, bound, calling, in_blocks, local, rule, same, whole
+from distdl.models.table import argument, bound, broadcast, calling, in_blocks, local, rule, same, whole
 
 Part = Callable[..., torch.Tensor]
 """From a worker's parts of the inputs to the sums of its block."""
@@ -125,16 +125,37 @@ def summed(
       "soft_margin_loss")  # fmt: skip
 def loss(node: Node) -> Operation:
     """Of each element by itself: any dimension may be split, the workers' sums are summed."""
-    first = node.inputs[0].shape
-    if any(one.shape != first for one in node.inputs):
-        raise NoRuleError(f"{node.key} of tensors of different shapes")
-    reads = [same(len(first))] * len(node.inputs)
+    shape = torch.broadcast_shapes(*(one.shape for one in node.inputs))
+    n = len(shape)
+    reads = [broadcast(one, shape) for one in node.inputs]
     each, how = _each(node)
     if how == "none":
         return local(node, reads)
-    count = {"mean": math.prod(first), "batchmean": first[0] if first else 1, "sum": 1}[how]
-    part: Part = lambda *inputs: each(*inputs).sum().reshape([1] * len(first))  # noqa: E731
-    return summed(node, first, reads, part, range(len(first)), False, lambda x: x / count)
+    if how == "mean" and node.key in _WEIGHTED_MEANS and (weight := bound(node).get("weight")) is not None:
+        return _weighted_mean(node, each, weight, shape)
+    rows = (*node.inputs[0].shape, 1)[0]
+    count = {"mean": math.prod(shape), "batchmean": rows, "sum": 1}[how]
+    part: Part = lambda *inputs: each(*inputs).sum().reshape([1] * n)  # noqa: E731
+    return summed(node, shape, reads, part, range(n), False, lambda x: x / count)
+
+
+_WEIGHTED_MEANS = ("l1_loss", "mse_loss")
+"""What torch divides by the sum of the weights, and by the number of elements without them."""
+
+
+def _weighted_mean(node: Node, each: Part, weight: Value, shape: Sequence[int]) -> Operation:
+    """A sum of losses over the sum of their weights: both of all workers."""
+    if weight.shape != tuple(shape):
+        raise NoRuleError(f"{node.key} with a target that is larger than its weights")
+    slot, n = node.inputs.index(weight), len(shape)
+
+    def part(*inputs: torch.Tensor) -> torch.Tensor:
+        return torch.stack([each(*inputs).sum(), inputs[slot].sum()]).reshape([1] * (n - 1) + [2])
+
+    reads = [broadcast(one, shape) for one in node.inputs]
+    if n == 0:
+        return local(node, reads)
+    return summed(node, shape, reads, part, range(n), False, lambda sums: sums[..., :1] / sums[..., 1:])
 
 
 @rule("cosine_embedding_loss", "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss",
