@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from distdl.operators.constructors import HaloWidths, Widths
     from distdl.partition import Partition
 
+# NumPy's dtypes that torch has.
+_DTYPES = {
+    *map(np.dtype, ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16")),
+}
 _WASTE = 2.0  # times the array that all ranks together may read without a warning
 
 
@@ -32,7 +36,7 @@ class Sliceable(Protocol):
     def __getitem__(self, key: tuple[slice, ...], /) -> NDArray[np.generic] | torch.Tensor: ...
 
 
-def read_block(array: Sliceable, P: Partition, halo: HaloWidths = 0) -> torch.Tensor:
+def read_block(array: Sliceable, P: Partition, halo: HaloWidths = 0, *, fill: complex | None = None) -> torch.Tensor:
     """This rank's block of an array, as a tensor of its own. Nothing but the block is read.
 
     Args:
@@ -40,6 +44,8 @@ def read_block(array: Sliceable, P: Partition, halo: HaloWidths = 0) -> torch.Te
         P: the partition, as for :meth:`distdl.Partition.slices`.
         halo: how many further elements to read around the block: for all dimensions of the array, or for each of them
             a number or a pair (left, right). At the boundary of the array the halo ends.
+        fill: the value of elements that are masked. Without it an array that may mask elements is refused, as those of
+            ``numpy.ma`` and variables of netCDF4 are.
 
     Returns:
         The block with its halo. On ranks outside of P a tensor of zero volume, with as many dimensions.
@@ -47,6 +53,9 @@ def read_block(array: Sliceable, P: Partition, halo: HaloWidths = 0) -> torch.Te
     Raises:
         ValueError: if P has more dimensions than the array, the halo does not fit the array's number of dimensions, or
             a width is negative.
+        TypeError: if the array may mask elements and fill is missing, or has elements that no tensor has, such as
+            objects, dates, texts and quantities with units. This depends on the array and not on the block, so that
+            it is raised on all ranks, also on those outside of P. So is that of an unfit fill.
 
     If the array is stored in chunks that lie across the blocks, several ranks read the same chunks. A ``UserWarning``
     on the first worker says so, if all ranks together read at least twice the array.
@@ -62,7 +71,30 @@ def read_block(array: Sliceable, P: Partition, halo: HaloWidths = 0) -> torch.Te
         own = tuple(_grown(one, n, *width) for one, n, width in zip(own, shape, widths, strict=True))
     if P.rank == 0:
         _warn_of_chunks(array, P, widths)
-    return _own_tensor(array[own])
+    return _own_tensor(_plain(array, array[own], fill))
+
+
+def _plain(array: Sliceable, part: object, fill: complex | None) -> NDArray[np.generic] | torch.Tensor:
+    """A block without mask, unit or labels. Raises TypeError on all ranks for what a tensor cannot hold."""
+    if isinstance(part, torch.Tensor):
+        return part
+    if hasattr(part, "units") and hasattr(part, "magnitude"):
+        raise TypeError("read_block: a tensor has no units; pass the array's magnitude")
+    # Variables of netCDF4 say by `mask` whether their blocks are masked; it is the same for all blocks.
+    masks = isinstance(part, np.ma.MaskedArray) or getattr(array, "mask", None) is True
+    if masks and fill is None:
+        raise TypeError(
+            "read_block: the array may have masked elements, and a tensor has no mask; pass fill=VALUE, or let the "
+            "array give its values as they are (netCDF4: variable.set_auto_mask(False))"
+        )
+    values = np.ma.filled(part, fill) if isinstance(part, np.ma.MaskedArray) else np.asarray(part)
+    if values.dtype.newbyteorder("=") not in _DTYPES:
+        raise TypeError(f"read_block: a tensor cannot have elements of dtype {values.dtype}; convert the array before")
+    if fill is not None:
+        np.ma.MaskedArray(np.zeros(1, values.dtype), mask=True).filled(
+            fill
+        )  # raises also where no element of this block is masked
+    return values
 
 
 def _grown(one: slice, n: int, left: int, right: int) -> slice:

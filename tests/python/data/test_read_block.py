@@ -9,7 +9,7 @@ import torch
 import zarr
 
 import distdl
-from support.ranks import job, together
+from support.ranks import job, raises_everywhere, together
 
 WHOLE = np.arange(7 * 5 * 3, dtype=">f4").reshape(7, 5, 3)  # not in the machine's order of bytes
 
@@ -94,3 +94,87 @@ def test_chunks_across_blocks(P_world, tmp_path):
 def test_halos_that_do_not_fit(P_world, halo):
     with pytest.raises(ValueError, match="read_block: halo"):
         distdl.data.read_block(np.zeros((3, 3)), P_world, halo)
+
+
+class Variable:
+    """As a variable of netCDF4, whose blocks are masked also where nothing is missing, or only where something is."""
+
+    mask = True
+
+    def __init__(self, values, always=True):
+        self.values, self.always, self.shape = values, always, values.shape
+
+    def __getitem__(self, key):
+        part = self.values[key]
+        return part if self.always or part.mask.any() else part.data
+
+
+class Quantity(np.ndarray):
+    """As an array of pint."""
+
+    units, magnitude = "m", None
+
+
+class Labelled:
+    """As an array of xarray or dask, which is an array when it is asked for it."""
+
+    shape = (4,)
+
+    def __getitem__(self, key):
+        return LabelledBlock(np.arange(4.0)[key])
+
+
+class LabelledBlock:
+    def __init__(self, values):
+        self.values = values
+
+    def __array__(self, dtype=None, copy=None):
+        return self.values
+
+
+MASKED = np.ma.masked_values(np.array([1.0, 1e36, 3.0, 4.0]), 1e36)
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize(
+    "array", [MASKED, Variable(MASKED), Variable(MASKED, always=False)], ids=["ma", "always", "some"]
+)
+def test_masked_elements(P_world, array):
+    """They are filled on request; otherwise all ranks refuse, also those that would read no masked element."""
+    raises_everywhere(TypeError, "pass fill=VALUE", lambda: distdl.data.read_block(array, P_world))
+    block = distdl.data.read_block(array, P_world, fill=-1)
+    assert torch.equal(block, torch.tensor([1.0, -1, 3, 4], dtype=torch.float64)[P_world.slices([4])])
+
+
+@pytest.mark.ranks(1, 3)
+def test_a_fill_that_the_dtype_does_not_have(P_world):
+    array = np.ma.array([1, 2, 3, 4], mask=[1, 0, 0, 0])
+    raises_everywhere(TypeError, "fill", lambda: distdl.data.read_block(array, P_world, fill=float("nan")))
+
+
+REFUSED = {
+    "objects": np.array([1, None, 2, 3], dtype=object),
+    "dates": np.arange(4).astype("datetime64[D]"),
+    "differences of dates": np.arange(4).astype("timedelta64[s]"),
+    "texts": np.array(["a", "b", "c", "d"]),
+    "records": np.zeros(4, dtype=[("a", "f4")]),
+    "long": np.zeros(4, dtype=np.longdouble),
+    "quantities": np.zeros(4).view(Quantity),
+}
+
+
+@pytest.mark.ranks(1, 3)
+@pytest.mark.parametrize("array", REFUSED.values(), ids=REFUSED)
+def test_elements_that_no_tensor_has(P_world, array):
+    P = P_world.create_partition_inclusive([0])
+    raises_everywhere(TypeError, "read_block: a tensor (cannot have|has no)", lambda: distdl.data.read_block(array, P))
+
+
+@pytest.mark.ranks(1, 3)
+def test_what_becomes_an_array(P_world):
+    block = distdl.data.read_block(Labelled(), P_world)
+    assert torch.equal(block, torch.arange(4.0, dtype=torch.float64)[P_world.slices([4])])
+    for dtype in (">i2", ">u8", ">c16", "<f2", "?"):
+        values = np.array([0, 1, 0, 1]).astype(dtype)
+        block = distdl.data.read_block(values, P_world)
+        np.testing.assert_array_equal(block.numpy(), values[P_world.slices([4])])
