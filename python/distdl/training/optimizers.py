@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -49,15 +51,40 @@ _RULES: dict[type[torch.optim.Optimizer], tuple[Callable[[Layout], bool], str]] 
 }
 
 
-def _before_step(optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-    kind = type(optimizer)
-    if not issubclass(kind, (torch.optim.SparseAdam, *_RULES)):
-        return
+Arguments: TypeAlias = tuple[tuple[object, ...], dict[str, object]]
+
+
+def _before_step(
+    optimizer: torch.optim.Optimizer, args: tuple[object, ...], kwargs: dict[str, object]
+) -> Arguments | None:
+    if not isinstance(optimizer, (torch.optim.SparseAdam, *_RULES)):
+        return None
     problem = misfit_of(optimizer)
     if problem is not None:
         raise ValueError(f"{problem}. See the page on optimizers of distdl's documentation")
+    _leave_out_empty(optimizer)
+    closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    if not callable(closure) or isinstance(optimizer, torch.optim.LBFGS):
+        return None
+    return args[:1], {"closure": _without_empty(closure, optimizer)}
+
+
+def _without_empty(closure: Callable[[], object], optimizer: torch.optim.Optimizer) -> Callable[[], object]:
+    """A closure makes gradients within the step, also those of empty blocks."""
+
+    @functools.wraps(closure)
+    def computed() -> object:
+        loss = closure()
+        _leave_out_empty(optimizer)
+        return loss
+
+    return computed
+
+
+def _leave_out_empty(optimizer: torch.optim.Optimizer) -> None:
+    """Remove gradients of empty blocks: they are dense and have no mean, so that these optimizers raise for them."""
     for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
-        if parameter.numel() == 0:  # its gradient is dense, and has no mean: these optimizers raise for it
+        if parameter.numel() == 0:
             parameter.grad = None
 
 
