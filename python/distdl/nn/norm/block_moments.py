@@ -98,7 +98,8 @@ def _moments(x: torch.Tensor) -> Moments:
     pivot = x.detach().sum(dims) / n
     deviations = x - per_channel(pivot, x)
     rest = deviations.sum(dims).double() / n
-    return pivot, rest, deviations.square().sum(dims).double() - n * rest.square()
+    squares, excess = deviations.square().sum(dims).double(), n * rest.square()
+    return pivot, rest, squares - excess.masked_fill(squares.isinf(), 0.0)  # both may be infinite
 
 
 def per_channel(one: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

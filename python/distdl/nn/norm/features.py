@@ -139,7 +139,8 @@ class DistributedLayerNorm(_FeatureNorm):
         leading = self._features[0]
         block = Block.of(x.reshape(1, math.prod(x.shape[:leading]), math.prod(x.shape[leading:])))
         mean, squares = gathering.merged(block)
-        return block.normalized(mean, squares / self._count, self.eps, centered=True).view(x.shape)
+        variance = squares / self._count
+        return block.normalized(mean, variance, self.eps, centered=True, beyond=math.nan).view(x.shape)
 
 
 class DistributedRMSNorm(_FeatureNorm):

@@ -129,7 +129,8 @@ class DistributedGroupNorm(Norm):
         of_channel = torch.arange(self._start, self._start + channels, device=input.device) // self._of_group
         mean, square = (one.index_select(1, of_channel).reshape(-1) for one in of_groups)
         own = [None if one is None else one.expand(n, channels).reshape(-1) for one in self.named(arrive())]
-        y = block.normalized(mean, square / (sum(counts) * self._of_group), self.eps, *own)
+        variance = square / (sum(counts) * self._of_group)
+        y = block.normalized(mean, variance, self.eps, *own, beyond=math.nan)
         return self.as_result(y.view(input.shape), input)
 
     def _put_together(self, gathered: torch.Tensor, n: int) -> torch.Tensor:

@@ -53,8 +53,13 @@ class Block:
         bias: torch.Tensor | None = None,
         *,
         centered: bool = False,
+        beyond: float = math.inf,
     ) -> torch.Tensor:
         """(block - mean) / sqrt(variance + eps) * weight + bias, of which all are values of the channels.
+
+        ``beyond`` stands in for a variance that the precision of the block cannot hold. By infinity the result is 0,
+        as in torch's batch and instance normalization. Its layer and group normalization give NaN or 0, which of them
+        depends on the order of the elements: NaN shows that the values have left the range.
 
         ``centered`` subtracts before it multiplies, as torch's layer normalization does and its batch normalization
         does not: a mean much larger than the deviations leaves no error. It passes over the block once more.
@@ -63,6 +68,7 @@ class Block:
         if centered:
             pivot = mean.detach().to(x.dtype)
             x, deferred = x - per_channel(pivot, x), None
+        variance = variance.masked_fill(variance > torch.finfo(x.dtype).max, beyond)
         scale = (variance + eps).rsqrt()
         if weight is not None:
             scale = scale * weight
