@@ -482,3 +482,21 @@ def test_gradients_in_the_order_of_tokens(P_world, kind, training, split):
     gradients = distdl.sequential_gradients(layer)
     for name, parameter in twin.named_parameters():
         assert job.rank or torch.allclose(gradients[name], parameter.grad, rtol=1e-11, atol=1e-12), name
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int64], ids=str)
+@pytest.mark.parametrize("dims", [3, 4, 5])
+@pytest.mark.parametrize("axis", [1, 2], ids=["channels", "space"])
+def test_local_response_where_one_worker_has_all_elements(P_world, dtype, dims, axis):
+    """What torch refuses of a dtype in a number of dimensions, all ranks refuse, also those without elements."""
+    whole = values((2, 3, 2, 2, 2)[:dims], dtype)
+    P = grid(P_world, [2 if d == axis else 1 for d in range(dims)])
+    x = whole if job.rank == 0 else whole.narrow(axis, 0, 0)
+    layer = dnn.DistributedLocalResponseNorm(P, 2)
+    try:
+        expected = torch.nn.LocalResponseNorm(2)(whole)
+    except (RuntimeError, NotImplementedError) as refused:
+        raises_everywhere(type(refused), "DistributedLocalResponseNorm", lambda: layer(x))
+        return
+    assert layer(x).dtype == expected.dtype

@@ -59,7 +59,8 @@ class DistributedLocalResponseNorm(Layer):
     def set_up(self) -> None:
         name, sizes = type(self).__name__, self.blocks(self.grid)
         with as_of(name):
-            self._function(torch.zeros(1, 1, 1, dtype=self.structure(self.grid)[0][1], device="cpu"))
+            for _, dtype in self.structure(self.grid):  # torch has other kernels for more dimensions
+                self._function(torch.zeros((1,) * self.grid.dim, dtype=dtype, device="cpu"))
         before, behind = self.size // 2, (self.size - 1) // 2
         wanted = [intervals_of(along) for along in sizes]
         wanted[1] = [(a - before, b + behind) if a < b else (a, b) for a, b in wanted[1]]
@@ -74,11 +75,12 @@ class DistributedLocalResponseNorm(Layer):
         """Apply the layer to this rank's block of the input."""
         if not self.grid.active:
             return input.clone()
+        dtype = self._function(input.detach().new_zeros((1,) * input.dim())).dtype  # of integers another one
         if self._read is None:
-            return self._function(input) if input.numel() else input.clone()
+            return self._function(input) if input.numel() else input.clone().to(dtype)
         read = self._read(input)
         if input.numel() == 0:
-            return tied(input, read)
+            return tied(input, read).to(dtype)
         squares = wide(read).square().flatten(2).unsqueeze(1)  # (N, 1, channels, space)
         means = F.avg_pool2d(squares, (self.size, 1), stride=1).view(input.shape)
-        return (input / (self.k + self.alpha * means) ** self.beta).to(self._function(input.new_zeros(1, 1, 1)).dtype)
+        return (input / (self.k + self.alpha * means) ** self.beta).to(dtype)
