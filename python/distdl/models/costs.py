@@ -99,7 +99,7 @@ def received_within(step: Planned) -> tuple[int, int]:
         p = workers.splits[rows] if rows >= 0 else 1
         return 2 * (p - 1) * workers.largest() * node.arguments[0].dtype.itemsize, p > 1
     kernel = getattr(node.module, "kernel_size", None)
-    if kernel is None:
+    if kernel is None or step.operation.places is None:  # Unfold and Fold read whole images
         return 0, bool(split) if "Norm" in node.key and "Layer" not in node.key else 0
     x = node.arguments[0]
     first = len(x.shape) - int(node.key[-2])

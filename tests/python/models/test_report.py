@@ -40,3 +40,13 @@ def test_pictures_are_svg(tmp_path):
     distdl.report(ours).picture(tmp_path / "model.svg")
     texts = [one.text for one in xml.etree.ElementTree.parse(tmp_path / "model.svg").iter() if one.text]
     assert any("softmax" in one for one in texts)
+
+
+def test_report_of_windows_that_read_whole_images():
+    P_x = grid(P_world, [P_world.size, 1, 1, 1])
+    ours = distdl.distribute(torch.nn.Sequential(torch.nn.Unfold(2), torch.nn.Fold((5, 5), 2)), P_x)
+    ours(distdl.scatter(torch.rand(2, 3, 5, 5), P_x))
+    found = distdl.report(ours)
+    assert [(row.operation, row.sent) for row in found.rows] == [("Unfold", 0), ("Fold", 0)]
+    plans = distdl.plans(torch.nn.Sequential(torch.nn.Unfold(2)), P_world, (2, 3, 5, 5))
+    assert len(plans) > 0
