@@ -21,8 +21,8 @@ _REBUILD_WITH_MPI = (
 
 def load() -> None:
     """Load `distdl._core`, or raise an ImportError that says what to do. Not collective."""
+    mpi = _load_mpi()  # first, so that an error on one rank ends the job, under python -m mpi4py
     _check_torch()
-    mpi = _load_mpi()
     theirs = _first_line(mpi.Get_library_version())
     try:
         core = importlib.import_module("distdl._core")

@@ -227,6 +227,24 @@ def test_an_uncaught_exception_ends_the_job(program, by):
     assert "distdl: rank 1 of 2 ends the job: ValueError was not caught" in said
 
 
+ANOTHER_TORCH = """
+import os, sys, types
+
+if os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
+    sys.modules["distdl._build_info"] = types.SimpleNamespace(torch_version="1.0.0")
+import distdl
+
+distdl.Partition().allgather_data(1)
+"""
+
+
+def test_a_rank_on_which_distdl_does_not_load_ends_the_job():
+    """The other one waits for it in MPI_Init, or later."""
+    status, said = jobs.ends(ANOTHER_TORCH)
+    assert status == 1
+    assert "built against torch 1.0" in said
+
+
 RANK_1_SLEEPS = """
 P.print_sequential(f"process {os.getpid()}")
 if P.rank == 1:
