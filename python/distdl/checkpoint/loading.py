@@ -59,8 +59,8 @@ def load(
 
     Raises:
         OSError: on all ranks, if any of them cannot read the file, or if it is not a regular file.
-        RuntimeError: on all ranks, if tensors are missing or unknown, shapes differ, or complex numbers would lose their
-            imaginary parts. Nothing is loaded then.
+        RuntimeError: on all ranks, if tensors are missing or unknown, shapes differ, or complex numbers would
+            lose their imaginary parts. Nothing is loaded then.
         ValueError: on all ranks, if the file is not a safetensors file, is damaged, or changes while it is read; if the
             ranks pass other arguments; or if the model has a tensor in blocks that is not declared. Where the values
             themselves are damaged, some of them are loaded before they are found.

@@ -41,7 +41,7 @@ def told_most(blocks: Sequence[Shape], whole: Shape) -> int:
 
 
 def with_real_strides(
-    target: Callable[..., object], run: Callable[..., object], args: Any, kwargs: Any, result: object
+    target: Callable[..., object], run: Callable[..., object], args: object, kwargs: object, result: object
 ) -> object:
     """The result of a call of tensors without values, with the strides that it has of tensors with values.
 

@@ -203,8 +203,9 @@ class Plan:
                 node, operation = self._unfit[pattern]
                 kept = sorted(operation.splittable | operation.if_asked)
                 raise ValueError(
-                    f"distribute: plan[{pattern!r}] of shape {list(grid.shape)} cannot be followed: {node.key} in "
-                    f"{node.path or 'the model'}, of shape {list(operation.shape)}, can be split along dimensions {kept}"
+                    f"distribute: plan[{pattern!r}] of shape {list(grid.shape)} cannot be followed: {node.key} "
+                    f"in {node.path or 'the model'}, of shape {list(operation.shape)}, can be split along "
+                    f"dimensions {kept}"
                 )
 
     def _received(self, node: Node, operation: Operation, sources: Sequence[Placement], workers: Blocks) -> int:

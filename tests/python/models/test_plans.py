@@ -116,7 +116,7 @@ def test_plans_that_cannot_be_followed_are_refused_on_all_ranks():
         ours = distdl.distribute(model, P_x, plan={pattern: grid(P_world, [1, 1, n])})
         x = distdl.scatter(torch.ones(2, 6, 4), P_x)
         raises_everywhere(
-            ValueError, f"cannot be followed: {key} in {key == 'Softmax' and 2 or 0}", lambda ours=ours, x=x: ours(x)
+            ValueError, f"cannot be followed: {key} in {(key == 'Softmax' and 2) or 0}", lambda ours=ours, x=x: ours(x)
         )
     ours = distdl.distribute(model, P_x, plan={"*": grid(P_world, [1, 1, n])})  # by ReLU alone
     assert distdl.gather(ours(distdl.scatter(torch.ones(2, 6, 4), P_x)), ours.output_partition) is not None

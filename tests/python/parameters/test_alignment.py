@@ -26,7 +26,7 @@ class Pairs(torch.nn.Module):
 class Looking(torch.autograd.Function):
     """Notes how its parameters are in memory."""
 
-    seen = []  # noqa: RUF012
+    seen = []
 
     @staticmethod
     def forward(ctx, x, *parameters):
