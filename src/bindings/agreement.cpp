@@ -58,11 +58,12 @@ std::vector<Described> structure(const LayerAgreement& self, std::size_t tensor,
 Input input_of(py::handle x) {
   if (THPVariable_Check(x.ptr())) return {THPVariable_Unpack(x.ptr()), ""};
   if (PyExceptionInstance_Check(x.ptr()) != 0) {
-    const bool of_value = py::isinstance(x, py::reinterpret_borrow<py::object>(PyExc_ValueError));
+    using Error = operators::Structure::Error;
+    const auto is = [&](PyObject* type) { return py::isinstance(x, py::reinterpret_borrow<py::object>(type)); };
     auto text = py::str(x).cast<std::string>();
     if (text.empty()) text = py::str(py::type::handle_of(x).attr("__name__")).cast<std::string>();
-    return {at::Tensor(), std::move(text),
-            of_value ? operators::Structure::Error::value : operators::Structure::Error::type};
+    const auto kind = is(PyExc_ValueError) ? Error::value : is(PyExc_RuntimeError) ? Error::state : Error::type;
+    return {at::Tensor(), std::move(text), kind};
   }
   const auto type = py::str(py::type::handle_of(x).attr("__name__")).cast<std::string>();
   return {at::Tensor(), "is of type " + type + "; it has to be a torch.Tensor"};

@@ -127,6 +127,16 @@ def test_a_graph_that_some_ranks_keep(P_world, make, halves):
 
 
 @more_than_one_rank
+def test_a_graph_of_attention_that_some_ranks_keep(P_world):
+    """Its backward pass agrees by itself."""
+    P_x = grid(P_world, [1, 1, job.size, 1])
+    q = values([2, 2, 3, 4], seed=job.rank).requires_grad_()
+    total = distdl.functional.scaled_dot_product_attention(q, q, q, P_x).sum()
+    total.backward(retain_graph=job.rank == 0)
+    raises_everywhere(RuntimeError, SECOND, total.backward)
+
+
+@more_than_one_rank
 def test_data_where_a_rank_is_not_active(P_world):
     P_x, P_y = grid(P_world, [1], [0]), grid(P_world, [job.size])
     for primitive in (dnn.Broadcast, dnn.Repartition):

@@ -58,6 +58,16 @@ class Shared:
         result: torch.Tensor = _Shared.apply(q, k, v, self, call.factor, *masks)
         return result
 
+    def saved(self, ctx: Context) -> tuple[torch.Tensor, ...]:
+        """What the backward pass needs; where it was freed, all workers raise."""
+        try:
+            tensors: tuple[torch.Tensor, ...] = ctx.saved_tensors
+        except RuntimeError as error:
+            if self._agreement is not None:
+                self._agreement.agree([error], [])
+            raise
+        return tensors
+
     @contextmanager
     def agreed(self, gradient: torch.Tensor) -> Iterator[None]:
         """The backward pass, which all workers begin together."""
@@ -127,7 +137,7 @@ class _Shared(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Context, *given: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         # Where activations are checkpointed, this computes them again, before any other communication.
-        q, k, v, output, *others = ctx.saved_tensors
+        q, k, v, output, *others = ctx.shared.saved(ctx)
         masks, known = others[: ctx.masks], others[ctx.masks :]
         shared, wanted = ctx.shared, list(ctx.needs_input_grad[5:])
         if torch.is_grad_enabled():  # for second derivatives, which the kernel does not have
