@@ -58,11 +58,11 @@ class Interpolate(torch.nn.Module):
         if input.numel() == 0 or any(first >= stop for *_, first, stop, _ in self._along):
             return nothing_for(input)
         if dims < 1 or list(input.shape[-dims:]) != self._size[-dims:]:
-            raise ValueError(
-                f"Interpolate: the input has shape {list(input.shape)}; in space it must be {self._size[-dims:] if dims > 0 else self._size}"
-            )
+            space = self._size[-dims:] if dims > 0 else self._size
+            raise ValueError(f"Interpolate: the input has shape {list(input.shape)}; in space it must be {space}")
         factors = self._factor if isinstance(self._factor, Sequence) else [self._factor] * dims
-        taps, fast = [], is_vectorized([m for *_, m in self._along[-dims:]])
+        taps: list[tuple[torch.Tensor, torch.Tensor]] = []
+        fast = is_vectorized([m for *_, m in self._along[-dims:]])
         for along, factor in zip(self._along[-dims:], list(factors)[-dims:], strict=True):
             start, n, first, stop, m = along
             rule = _core.Interpolation(self._kernel, m, 1.0, self._corners, False)
