@@ -602,7 +602,7 @@ def test_rule(name):
     assert not any(together(problems)), problems
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2)
 @pytest.mark.drawn(60)
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 @pytest.mark.parametrize("name", CASES)

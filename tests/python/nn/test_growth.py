@@ -86,7 +86,7 @@ def steps(layer, inputs, leaves, call):
     return {"backward": backward, "twice": twice, "dropped": dropped, "interrupted": interrupted}
 
 
-@pytest.mark.ranks(2, 3)
+@pytest.mark.ranks(2)
 @pytest.mark.drawn(120, "BatchNorm2d-large", "GroupNorm-large", "InstanceNorm2d-large")
 @pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
