@@ -34,6 +34,7 @@ class BlockNorms:
 
     def __init__(self, grid: Grid, axis: int, p: float) -> None:
         self._axis, self._p, self._gather = axis, p, operators.all_gather(grid, [axis])
+        self._gather_known = operators.all_gather(grid, [axis])  # an operator that is called twice in a layer votes
 
     def __call__(self, *vectors: torch.Tensor) -> list[torch.Tensor]:
         """The norms of several vectors of equal shapes, without the dimension; one gathering for all."""
@@ -59,7 +60,7 @@ class BlockNorms:
         that one can divide by is left as it is.
         """
         with torch.no_grad():
-            parts = self._gathered(*(self._norm(one.detach()) for one in vectors))
+            parts = self._gathered(*(self._norm(one.detach()) for one in vectors), by=self._gather_known)
             known = [torch.linalg.vector_norm(one.detach(), self._p, self._axis) for one in parts]
         divisors = [norm.masked_fill(norm == 0, 1.0).unsqueeze(self._axis) for norm in known]
         return [x / divisor for x, divisor in zip(vectors, divisors, strict=True)], known
@@ -68,10 +69,11 @@ class BlockNorms:
         """Sums of what all blocks have, with extent 1 along the axis, without this dimension."""
         return [one.sum(self._axis) for one in self._gathered(*parts)]
 
-    def _gathered(self, *parts: torch.Tensor) -> list[torch.Tensor]:
+    def _gathered(self, *parts: torch.Tensor, by: operators.Operator | None = None) -> list[torch.Tensor]:
         """Of each tensor, with extent 1 along the axis, those of all blocks side by side along the axis."""
         together = torch.cat(torch.broadcast_tensors(*parts), self._axis)
-        return list(self._gather(together).unflatten(self._axis, (-1, len(parts))).unbind(self._axis + 1))
+        gather = self._gather if by is None else by
+        return list(gather(together).unflatten(self._axis, (-1, len(parts))).unbind(self._axis + 1))
 
     def _norm(self, x: torch.Tensor) -> torch.Tensor:
         if self._p == 0:  # a number, which torch does not differentiate: all workers have to have the same graph

@@ -231,13 +231,6 @@ def votes_of(layer, inputs):
     return [max(numbers) for numbers in zip(*everyones, strict=True)]
 
 
-# They vote once more for norms, which they gather without derivatives, before they gather what has derivatives.
-WITH_CONSTANT_NORMS = {
-    "DistributedCosineSimilarity", "DistributedCosineEmbeddingLoss", "DistributedPairwiseDistance",
-    "DistributedTripletMarginLoss", "DistributedTripletMarginWithDistanceLoss",
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("name", CALLS)
 def test_at_most_one_vote(P_world, capsys, name):
     assert name in EXAMPLES, f"{name} has no example in {__file__}"
@@ -245,5 +238,4 @@ def test_at_most_one_vote(P_world, capsys, name):
     if job.rank == 0:
         with capsys.disabled():
             print(f"\n  {name}: {', '.join(f'{votes} + {others}' for votes, others in found)}", end="")
-    most = 2 if name in WITH_CONSTANT_NORMS else 1
-    assert all(votes <= most for votes, _ in found), f"votes and other collectives of each example of {name}: {found}"
+    assert all(votes <= 1 for votes, _ in found), f"votes and other collectives of each example of {name}: {found}"
