@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+from mpi4py import MPI
 
 import distdl
 import distdl.nn as dnn
@@ -46,6 +47,12 @@ def rows() -> dict[str, Row]:
     return {
         "sequential_gradients": Row(distdl.sequential_gradients, model, {"root": root}, free=("model",)),
         "parameter_count": Row(distdl.parameter_count, model, free=("model",), alone=True),
+        "request_stop": Row(distdl.request_stop, lambda P: {}, alone=True),
+        "stop_requested": Row(
+            distdl.stop_requested,
+            lambda P: {"P": P},
+            {"P": [Wrong(v, TypeError, "has to be a distdl.Partition") for v in (3, "P", [0], MPI.COMM_WORLD)]},
+        ),
         "check": Row(distdl.check, model, free=("model", "optimizer", "inputs")),
         "Finding": Row(
             distdl.Finding,
