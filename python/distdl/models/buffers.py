@@ -73,5 +73,5 @@ class Spread:
 
 
 def _written(step: Planned, buffers: Mapping[str, torch.Tensor]) -> list[str]:
-    names = [name for name in step.node.buffers if name in buffers]
+    names = [name for name in step.node.buffers.values() if name in buffers]
     return names if names and step.node.module.training else []

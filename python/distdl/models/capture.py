@@ -175,14 +175,13 @@ class Recorder(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         kwargs = with_lost_arguments(func, args, kwargs or {})
         key = key_of(func)
-        if key in OPENED:
-            found = layer_of(func, args, kwargs)
-            with self:  # torch has switched it off during this method
-                if found is not None and self._key_of_layer(found[0]):
-                    return found[0](*found[1])
+        found = layer_of(func, args, kwargs)
+        with self:  # torch has switched it off during this method
+            if found is not None and self._key_of_layer(found[0]):
+                return found[0](*found[1])
+            if key in OPENED:
                 return opened(func)(*args, **kwargs)
-        if key in IN_PLACE_OF:
-            with self:
+            if key in IN_PLACE_OF:
                 return IN_PLACE_OF[key](*args, **kwargs)
         plain = without_likeness(key, args, kwargs)
         if plain is not None:
@@ -285,12 +284,24 @@ class Recorder(TorchFunctionMode):
         path = self._path[-1] if self._path else ""
         own = dict(target.named_parameters()) if isinstance(target, torch.nn.Module) else {}
         parameters = {name: self._value(one) for name, one in own.items()}
+        buffers = self._buffers_of(target) if isinstance(target, torch.nn.Module) else {}
         changed = {kind: dtype for kind, dtype in unseen.autocast().items() if self._autocast[kind] != dtype}
         records, checkpoint = torch.is_grad_enabled(), self._current_checkpoint()
         if records and any(one.is_differentiable for one in tree_flatten(after)[0] if isinstance(one, Value)):
             self._refuse_lost_gradients((given, parameters), f"at {_line()}")
-        node = Node(target, key, *given, after, path, _line(), records, checkpoint, changed, written, parameters)
+        node = Node(target, key, *given, after, path, _line(), records, checkpoint, changed, written, parameters,
+                    buffers)  # fmt: skip
         self.recording.nodes.append(node)
+
+    def _buffers_of(self, layer: torch.nn.Module) -> dict[str, str]:
+        """The names in the model of a layer's buffers, which it reads and writes in the model itself."""
+        found = {}
+        for name, one in layer.named_buffers():
+            found[name] = self._names.get(id(one), "")
+            if not found[name] or self.known(one, found[name]) is not None:
+                what = "was written into before" if found[name] else "is no buffer of the model; use register_buffer()"
+                raise NotImplementedError(f"the {name} of {type(layer).__name__} {what}, at {_line()}")
+        return found
 
     def _write_through(self, tensor: torch.Tensor) -> None:
         """Tensors that share memory with one that was written into have to show it, or must not be used any more."""

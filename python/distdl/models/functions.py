@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import math
 import sys
@@ -153,12 +154,20 @@ IN_PLACE_OF: dict[str, Function] = {
 
 
 def layer_of(function: Function, args: Arguments, kwargs: Options) -> tuple[torch.nn.Module, Arguments] | None:
-    """The layer of torch.nn that does the same, with the tensors of a call as its parameters, and its arguments."""
-    if function is not F.multi_head_attention_forward:
+    """The layer of torch.nn that does the same, with a call's tensors as parameters and buffers, and its arguments."""
+    make = _LAYERS.get(function)
+    if make is None:
         return None
     given = inspect.signature(function).bind(*args, **kwargs)
     given.apply_defaults()
-    get: Callable[[str], Any] = given.arguments.__getitem__
+    return make(given.arguments.__getitem__)
+
+
+_Get = Callable[[str], Any]
+"""Gives an argument of a call by its name."""
+
+
+def _attention(get: _Get) -> tuple[torch.nn.Module, Arguments] | None:
     query, key, value, has_bias = get("query"), get("key"), get("value"), get("in_proj_bias") is not None
     layer = torch.nn.MultiheadAttention(
         get("embed_dim_to_check"), get("num_heads"), get("dropout_p"), bias=has_bias,
@@ -174,6 +183,30 @@ def layer_of(function: Function, args: Arguments, kwargs: Options) -> tuple[torc
         held.update({name: get(prefix + name) for name, one in held.items() if one is not None})
     names = ("key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal")
     return layer, (query, key, value, *map(get, names))
+
+
+def _tracking_norm(kind: str, uses_statistics_of_input: str, get: _Get) -> tuple[torch.nn.Module, Arguments] | None:
+    """A norm that writes running statistics; None where there are none, or nothing is written into them."""
+    x, buffers = get("input"), {name: get(name) for name in ("running_mean", "running_var")}
+    parameters = {name: get(name) for name in ("weight", "bias")}
+    has_a_layer = 2 < x.dim() <= 5 or (kind == "BatchNorm" and x.dim() == 2)
+    affine = parameters["weight"] is not None
+    if not get(uses_statistics_of_input) or None in buffers.values() or not has_a_layer:
+        return None
+    if affine != (parameters["bias"] is not None) and (kind == "InstanceNorm" or not affine):
+        return None
+    make = getattr(torch.nn, f"{kind}{max(1, x.dim() - 2)}d")
+    layer = make(x.shape[1], get("eps"), get("momentum"), affine, track_running_stats=True, device="meta")
+    vars(layer)["_parameters"].update(parameters)  # assigning an attribute would take a Parameter
+    vars(layer)["_buffers"].update(buffers, num_batches_tracked=None)
+    return layer, (x,)
+
+
+_LAYERS: dict[Function, Callable[[_Get], tuple[torch.nn.Module, Arguments] | None]] = {
+    F.multi_head_attention_forward: _attention,
+    F.batch_norm: functools.partial(_tracking_norm, "BatchNorm", "training"),
+    F.instance_norm: functools.partial(_tracking_norm, "InstanceNorm", "use_input_stats"),
+}
 
 
 def parts_of(

@@ -78,11 +78,10 @@ class Applied:
 
     Attributes:
         layer: the layer, without values of its own.
-        prefix: the name of the layer of torch.nn in the model, whose buffers it uses.
     """
 
     def __init__(self, layer: Layer, node: Node) -> None:
-        self.layer, self.prefix = layer, node.path
+        self.layer, self._names = layer, node.buffers
         self._count = len(node.arguments)
         self._call = calling(node, layer)
         self._slots: list[tuple[dict[str, object], str, Sequence[Interval]]] = []
@@ -98,11 +97,13 @@ class Applied:
     def use_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:
         """Use the model's buffers in place of the layer's own, as they are in each call."""
         self._buffers = buffers
-        for name, _ in self.layer.named_buffers():
+        for name in [name for name, _ in self.layer.named_buffers()]:
             path, _, leaf = name.rpartition(".")
-            of_model = f"{self.prefix}.{name}".removeprefix(".")
-            if of_model in buffers:
-                self._places.append((vars(self.layer.get_submodule(path))["_buffers"], leaf, of_model))
+            held = vars(self.layer.get_submodule(path))["_buffers"]
+            if name in self._names:
+                self._places.append((held, leaf, self._names[name]))
+            else:
+                held[leaf] = None  # a count of batches, which functions do without
 
     def __call__(self, *tensors: torch.Tensor) -> object:
         """What the layer returns for its inputs, and for the whole parameters behind them."""

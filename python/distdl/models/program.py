@@ -68,7 +68,9 @@ class Program:
         self._read: list[tuple[int, str]] = []  # buffers that operations use
         self._copied: set[int] = set()
         self._given: dict[int, Value] = {}  # parameters, by their slots
-        self._of_layers = {name for step in plan.steps for name in step.node.buffers}  # which these write themselves
+        self._of_layers = {
+            name for step in plan.steps for name in step.node.buffers.values()
+        }  # which these write themselves
         used = dict.fromkeys(one for step in plan.steps for one in step.node.inputs)
         results, self._structure = tree_flatten(recording.results)
         used.update(dict.fromkeys(one for one in results if isinstance(one, Value)))

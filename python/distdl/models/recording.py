@@ -68,6 +68,7 @@ class Node:
         autocast: that of the kinds of devices for which the model has changed it around the call.
         written: the tensors of the call into which it writes.
         parameters: those of a layer, by their names in it.
+        buffers: the names in the model of a layer's buffers, by their names in the layer.
     """
 
     target: Target
@@ -82,19 +83,13 @@ class Node:
     autocast: unseen.Autocast = field(default_factory=dict)
     written: tuple[Value, ...] = ()
     parameters: Mapping[str, Value] = field(default_factory=dict)
+    buffers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def module(self) -> torch.nn.Module:
         """The layer of torch.nn that is called."""
         assert isinstance(self.target, torch.nn.Module)
         return self.target
-
-    @property
-    def buffers(self) -> list[str]:
-        """The names in the model of the buffers of a layer."""
-        if not isinstance(self.target, torch.nn.Module):
-            return []
-        return [f"{self.path}.{name}".removeprefix(".") for name, _ in self.target.named_buffers()]
 
     @property
     def inputs(self) -> list[Value]:

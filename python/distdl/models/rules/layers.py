@@ -263,7 +263,7 @@ def functional_norm(node: Node) -> Operation:
         channels: list[Reads] = [(Along(1),) for _ in node.inputs[1:]]
         return local(node, [*reads, *channels])
     if given["running_mean"] is not None:
-        raise NoRuleError(f"{node.key} that writes running statistics; use the layer of torch.nn")
+        raise NoRuleError(f"{node.key} that writes running statistics as no layer of torch.nn does")
     parameters = {name: one for name, one in given.items() if one is not None}
     if len(parameters) == 1:
         return _with_one_parameter(node, x, *parameters)
