@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import pickle
+from collections.abc import Iterable, Mapping
 
 import torch
 
 from distdl import operators
+from distdl.collective.comparison import agreed, gather_or_raise
 from distdl.collective.construction import constructing
 from distdl.collective.grid import Grid
 from distdl.nn.declared import (
     check_module,
     check_undeclared,
     layouts_of,
-    name_in_state,
     ranks_of,
     sources_of_gradients,
 )
 from distdl.nn.owners import model_call
+from distdl.nn.states import extra_states, is_extra, name_in_state, set_extra_states, tensors_in_state
 from distdl.parameters.layout import Layout
 from distdl.structure import zero_volume_tensor
 
@@ -78,14 +80,14 @@ def sequential_state_dict(model: torch.nn.Module, root: int = 0) -> dict[str, to
     check_module("sequential_state_dict", model)
     layouts = layouts_of(model)
     if not layouts:
-        return {name: value.clone() for name, value in model.state_dict().items()}
+        return {name: value.clone() for name, value in tensors_in_state(model).items()} | extra_states(model)
     everyone = ranks_of(layouts.values())
     if not everyone.known:
         return {}
     compared: dict[str, object] = {"root": root}
     with constructing("sequential_state_dict", {"ranks": everyone}, compared):
-        own = model.state_dict()
-        compared["names"] = list(own)
+        own, extra = tensors_in_state(model), extra_states(model)
+        compared["names"] = [*own, *extra]
         _check_root("sequential_state_dict", root, everyone, layouts)
     check_undeclared("sequential_state_dict", model, everyone, layouts)
     state = {}
@@ -94,7 +96,7 @@ def sequential_state_dict(model: torch.nn.Module, root: int = 0) -> dict[str, to
             state[name] = value.clone()
         elif layouts[name].grid.known:
             state[name] = _to_root(layouts[name], value, root)
-    return state if everyone.me == root else {}
+    return state | extra if everyone.me == root else {}
 
 
 @torch.no_grad()
@@ -168,7 +170,7 @@ def load_sequential(
     check_module("load_sequential", model)
     layouts = layouts_of(model)
     if not layouts:
-        _check(_shapes(model.state_dict(), layouts), state_dict or {})
+        _check(_shapes(tensors_in_state(model), layouts), extra_states(model), state_dict or {})
         model.load_state_dict(dict(state_dict or {}))
         return
     everyone = ranks_of(layouts.values())
@@ -177,18 +179,18 @@ def load_sequential(
     given: dict[str, torch.Tensor] = {}
     compared: dict[str, object] = {"root": root}
     with constructing("load_sequential", {"ranks": everyone}, compared):
-        own = model.state_dict()
-        compared["names"] = list(own)
+        own, extra = tensors_in_state(model), extra_states(model)
+        compared["names"] = [*own, *extra]
         _check_root("load_sequential", root, everyone, layouts)
     check_undeclared("load_sequential", model, everyone, layouts)
     shapes = _shapes(own, layouts)
     with constructing("load_sequential", {"ranks": everyone}, {"shapes": shapes}):
         _check_writable(own)
         if everyone.me == root:
-            given = dict(state_dict or {})
-            _check(shapes, given)
-            given = {name: _converted(name, given[name], value) for name, value in own.items()}
-
+            state = dict(state_dict or {})
+            _check(shapes, extra, state)
+            extra = {name: state[name] for name in extra}
+            given = {name: _converted(name, state[name], value) for name, value in own.items()}
     for name, value in own.items():
         whole = given[name] if everyone.me == root else zero_volume_tensor(dtype=value.dtype)
         if name not in layouts:
@@ -197,6 +199,12 @@ def load_sequential(
             block = _from_root(layouts[name], whole, root)
             if block.numel():
                 value.copy_(block)
+    if extra:
+        states = gather_or_raise(
+            "load_sequential", everyone, lambda: pickle.dumps(extra if everyone.me == root else {})
+        )
+        with agreed("load_sequential", everyone, lambda: ""):
+            set_extra_states(model, pickle.loads(states[everyone.ranks.index(root)]))
 
 
 def parameter_count(model: torch.nn.Module) -> int:
@@ -213,9 +221,11 @@ def parameter_count(model: torch.nn.Module) -> int:
     )
 
 
-def _check(shapes: Mapping[str, list[int]], given: Mapping[str, torch.Tensor]) -> None:
-    problems = [f"missing {name}" for name in shapes if name not in given]
-    problems += [f"unknown {name}" for name in given if name not in shapes]
+def _check(shapes: Mapping[str, list[int]], extra: Iterable[str], given: Mapping[str, torch.Tensor]) -> None:
+    """Raise RuntimeError for a state that does not fit. What an override of ``state_dict()`` adds is passed over."""
+    problems = [f"missing {name}" for name in (*shapes, *extra) if name not in given]
+    known = (name for name, one in given.items() if isinstance(one, torch.Tensor) or is_extra(name))
+    problems += [f"unknown {name}" for name in known if name not in shapes and name not in extra]
     for name, shape in shapes.items():
         if name in given and not isinstance(given[name], torch.Tensor):
             problems.append(f"{name} is of type {type(given[name]).__name__}; it has to be a torch.Tensor")

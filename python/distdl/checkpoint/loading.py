@@ -24,6 +24,7 @@ from distdl.collective.construction import constructing
 from distdl.collective.grid import Grid
 from distdl.nn.declared import check_module, check_undeclared, layouts_of
 from distdl.nn.owners import model_call
+from distdl.nn.states import extra_states, is_extra, set_extra_states, tensors_in_state
 from distdl.parameters.layout import Layout
 
 _OURS = {MARK, CHECKSUMS, HEADER_SUM}  # in the metadata of every file that save() wrote
@@ -92,9 +93,13 @@ def load(
             metadata = members_of(file.metadata["optimizer"])
             found = states_for(optimizer, groups, metadata, wanted.states, wanted.renamed)
         more = wanted.match_more()
+        extra = wanted.match_extra(more, strict)
     _read(file, wanted, everyone)
     if optimizer is not None and found:
         load_states(optimizer, groups, found, wanted.dtypes)
+    if extra:
+        with agreed("load", everyone, lambda: ""):
+            set_extra_states(model, extra)
     return more
 
 
@@ -175,7 +180,7 @@ class _Wanted:
         rename: Rename | None,
     ) -> None:
         self._file, self._layouts, self._everyone, self._rename = file, layouts, everyone, rename
-        self._own = model.state_dict(keep_vars=True)
+        self._own, self._extra = tensors_in_state(model), set(extra_states(model))
         self.tensors: dict[str, Stored] = {}
         self.blocks: dict[str, torch.Tensor] = {}
         self.states: dict[str, dict[str, torch.Tensor]] = {}
@@ -277,6 +282,16 @@ class _Wanted:
         kept = {one.name: self._whole(one) for _, one in self._file.tensors if one.name.startswith(MORE)}
         more = members_of(self._file.metadata.get("more", {}))
         return {name: decoded(value, kept) for name, value in more.items()}
+
+    def match_extra(self, more: dict[str, object], strict: bool) -> dict[str, object]:
+        """Take what modules keep beside tensors out of what the user saved besides. Raises RuntimeError."""
+        found = {self.renamed(name): more.pop(name) for name in list(more) if is_extra(name)}
+        if strict and found.keys() != self._extra:
+            raise RuntimeError(
+                f"load: {self._file.path} does not fit the model: it has the extra states {sorted(map(str, found))}, "
+                f"and the model {sorted(self._extra)}"
+            )
+        return {name: one for name, one in found.items() if name in self._extra}
 
     def _whole(self, one: Stored) -> torch.Tensor:
         spread = whole_on(one.name, one.dtype, one.shape, self._everyone.ranks[0], self._everyone)

@@ -33,6 +33,7 @@ from distdl.collective.construction import constructing
 from distdl.collective.grid import Grid
 from distdl.nn.declared import check_module, check_undeclared, layouts_of, ranks_of
 from distdl.nn.owners import layouts_behind, model_call
+from distdl.nn.states import extra_states, tensors_in_state
 from distdl.parameters.layout import Layout
 
 MORE = "more/"
@@ -103,10 +104,11 @@ def save(
         compared["model"] = summary_of(model, layouts)
         real_path = Path(os.path.realpath(os.fsdecode(path)))
         os.fsencode(real_path).decode("utf-8")  # safetensors opens no path that is not UTF-8
+        more |= extra_states(model)  # under names that no argument has
         metadata["more"] = {name: encoded(value, MORE + name, extra) for name, value in more.items()}
         tensors, blocks = _tensors_of(model, layouts, everyone)
         metadata["complex"] = [
-            one.name for one in tensors if blocks[one.name].dim() > model.state_dict()[one.name].dim()
+            one.name for one in tensors if blocks[one.name].dim() > tensors_in_state(model)[one.name].dim()
         ]
     check_undeclared("save", model, everyone, layouts)
     states = States()
@@ -128,7 +130,7 @@ def summary_of(model: torch.nn.Module, layouts: Mapping[str, Layout]) -> str:
         (name, layout.shape, layout.axes, layout.first_of, layout.kind, layout.grid.ranks, layout.grid.shape)
         for name, layout in layouts.items()
     ]
-    names = list(model.state_dict())
+    names = [*tensors_in_state(model), *extra_states(model)]
     return f"{type(model).__name__} of {len(names)} tensors ({zlib.crc32(repr([names, cuts]).encode()):08x})"
 
 
@@ -137,9 +139,7 @@ def _tensors_of(
 ) -> tuple[list[Stored], dict[str, torch.Tensor]]:
     """The tensors of a model, and what this rank has of them."""
     tensors, blocks = [], {}
-    for name, value in model.state_dict().items():
-        if not isinstance(value, torch.Tensor):
-            raise TypeError(f"save: {name} is a {type(value).__name__}; a model's state has to consist of tensors")
+    for name, value in tensors_in_state(model).items():
         if name.startswith((PREFIX, MORE)) or name == "__metadata__":
             raise ValueError(f"save: {name} must not begin with {PREFIX} or {MORE}, or be __metadata__")
         check_strided(name, value)

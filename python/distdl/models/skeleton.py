@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Callable, Sequence
 
@@ -18,6 +17,7 @@ from distdl.models.memory import strides_in
 from distdl.models.recording import Node, Recording, Value
 from distdl.models.table import calling
 from distdl.nn.compiled.dispatched import autograd_again
+from distdl.nn.copied import copied
 from distdl.nn.parametrized import computed_weights
 
 
@@ -41,7 +41,7 @@ class Skeleton:
                     fake = torch.nn.Parameter(fake, tensor.requires_grad)
                 tensors[id(tensor)] = fake
                 self._names[id(fake)] = name
-        self.model = copy.deepcopy(model, {**tensors, **computed_weights(model)})
+        self.model = copied(model, {**tensors, **computed_weights(model)})
         self._shapes = {name: tensor.shape for name, tensor in model.named_buffers(remove_duplicate=False)}
 
     def __deepcopy__(self, memo: dict[int, object]) -> Skeleton:

@@ -11,6 +11,7 @@ import torch
 from distdl.collective.comparison import gather_or_raise
 from distdl.collective.grid import Grid
 from distdl.nn.module import Module
+from distdl.nn.states import name_in_state, tensors_in_state
 from distdl.parameters.layout import Layout
 
 
@@ -28,14 +29,6 @@ def layouts_of(model: torch.nn.Module) -> dict[str, Layout]:
         if isinstance(module, Module)
         for name, layout in module.layouts.items()
     }
-
-
-def name_in_state(name: str) -> str:
-    """The name in a state_dict of what has a name in ``named_parameters()``.
-
-    Wrappers of ``torch.distributed.algorithms`` for activation checkpoints leave their own name out of the state.
-    """
-    return name.replace("_checkpoint_wrapped_module.", "")
 
 
 def ranks_of(layouts: Iterable[Layout]) -> Grid:
@@ -59,7 +52,7 @@ def check_undeclared(what: str, model: torch.nn.Module, everyone: Grid, layouts:
 
     def seen() -> bytes:
         found = {}
-        for name, value in model.state_dict().items():
+        for name, value in tensors_in_state(model).items():
             if name not in layouts:
                 owner = name.rpartition(".")[0].partition("parametrizations.")[0].rstrip(".")
                 found[name] = [str(value.dtype), list(value.shape), checksum(value) if owner in ours else 0]

@@ -14,6 +14,7 @@ from distdl.collective.construction import PartitionLike, constructing, tell
 from distdl.collective.grid import Grid
 from distdl.nn.module import Module
 from distdl.nn.noticed import forget_draws
+from distdl.nn.states import extra_states, tensors_in_state
 from distdl.state import load_sequential
 
 
@@ -104,10 +105,10 @@ class FromSequential(Module):
                 raise TypeError(f"the layer has no parameters {unknown}, which the module has")
             for name, parameter in parameters.items():
                 self.get_parameter(name).requires_grad_(parameter.requires_grad)
-            state = module.state_dict()
+            state = tensors_in_state(module)
             is_meta = any(tensor.is_meta for tensor in state.values())
         if not everyone.known or not any(getattr(one, "layouts", None) for one in self.modules()):
             return
         if everyone.gather(bytes([is_meta]))[everyone.ranks.index(root)] == bytes([0]):
-            load_sequential(self, state, root)
+            load_sequential(self, state | extra_states(module), root)
             forget_draws(self)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter, index
 from typing import Any, ClassVar, cast
@@ -16,11 +15,13 @@ from distdl import operators
 from distdl.collective.comparison import compare, misfit, shown
 from distdl.collective.construction import PartitionLike, constructing
 from distdl.nn.compiled.calls import place_of
+from distdl.nn.copied import copied
 from distdl.nn.coverage import problem_of, through
 from distdl.nn.layer import Layer
 from distdl.nn.module import Module
 from distdl.nn.options import comparable
 from distdl.nn.parametrized import computed_weights
+from distdl.nn.states import tensors_in_state
 from distdl.nn.subclasses import may_override, overridden
 from distdl.nn.tie import connected
 from distdl.parameters.layout import Layout, current_kind
@@ -89,7 +90,7 @@ class Local(Layer):
         ours = [type(one).__name__ for one in module.modules() if isinstance(one, Module)]
         if ours:
             raise TypeError(f"Local: {kind} holds a {ours[0]}, a layer over partitions; Local is for layers of torch")
-        modules = [one for _, one in module.named_modules(remove_duplicate=False) if one.state_dict()]
+        modules = [one for _, one in module.named_modules(remove_duplicate=False) if tensors_in_state(one)]
         if self.needs_one_name and len(modules) > len(set(modules)):
             twice = next(one for i, one in enumerate(modules) if one in modules[:i])
             raise ValueError(
@@ -127,7 +128,7 @@ class Local(Layer):
     def _declare_all(self, module: torch.nn.Module) -> None:
         """Copy the module with this rank's part in place of each parameter and each buffer that is in its state."""
         parts: dict[int, Any] = dict(computed_weights(module))
-        in_state = set(module.state_dict(keep_vars=True))
+        in_state = set(tensors_in_state(module))
         for name, tensor in module.named_parameters(remove_duplicate=False):
             layout = self._whole_on_each(tensor, current_kind())
             self.layouts[name] = layout
@@ -139,7 +140,7 @@ class Local(Layer):
                 parts.setdefault(
                     id(tensor), torch.empty(layout.local_shape, dtype=tensor.dtype, device=_device_of(tensor))
                 )
-        self.__dict__["module"] = self.given["module"] = copy.deepcopy(module, parts)  # the whole one need not stay
+        self.__dict__["module"] = self.given["module"] = copied(module, parts)  # the whole one need not stay
         self.__dict__["_given"] = module
 
     def _whole_on_each(self, tensor: torch.Tensor, kind: str) -> Layout:
@@ -152,8 +153,8 @@ class Local(Layer):
         The layers in the module that have no method ``reset_parameters`` keep their values.
         """
         given = self.__dict__.pop("_given", None)
-        if given is not None and not any(tensor.is_meta for tensor in given.state_dict().values()):
-            self._take(dict(given.state_dict(keep_vars=True)))
+        if given is not None and not any(tensor.is_meta for tensor in tensors_in_state(given).values()):
+            self._take(tensors_in_state(given))
             return
         wholes = {
             id(getattr(one, held)[leaf]): torch.nn.Parameter(
@@ -161,11 +162,11 @@ class Local(Layer):
             )
             for one, held, leaf, name, tensor in self._tensors()
         }
-        for prefix, whole in copy.deepcopy(self.module, wholes).named_modules():
+        for prefix, whole in copied(self.module, wholes).named_modules():
             reset = getattr(whole, "reset_parameters", None) or getattr(whole, "_reset_parameters", None)
             if callable(reset):
                 reset()
-                named = whole.state_dict(keep_vars=True)
+                named = tensors_in_state(whole)
                 self._take({f"{prefix}.{name}".removeprefix("."): one for name, one in named.items()})
 
     def _tensors(self) -> Iterable[tuple[torch.nn.Module, str, str, str, torch.Tensor]]:
@@ -197,7 +198,7 @@ class Local(Layer):
     def take_weights(self, module: torch.nn.Module, root: int) -> None:
         """Take parameters and buffers of the module of one rank, also the buffers that are in no state."""
         super().take_weights(module, root)
-        everyone, in_state = self.grid.constructing_ranks(), self.state_dict()
+        everyone, in_state = self.grid.constructing_ranks(), tensors_in_state(self)
         given = {name: one for name, one in module.named_buffers() if name not in in_state}
         if not everyone.known or not given:
             return
