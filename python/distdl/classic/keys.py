@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
+from distdl.classic.nothing import OldParameters
 from distdl.collective.construction import PartitionLike, constructing, tell
 from distdl.nn.layer import Layer
 from distdl.state import load_sequential, sequential_state_dict
@@ -54,7 +55,7 @@ class _Divided(torch.autograd.Function):
         return gradient / ctx.number, None
 
 
-class OldLayer(Layer):
+class OldLayer(OldParameters):
     """What the classic form of a layer adds to ours: names, states, and further options of the descendant.
 
     A file with the state of a rank may call a parameter by any of the names in ``ALIASES``. What it says of parameters
@@ -101,6 +102,7 @@ class OldLayer(Layer):
             self.collect_state, self.scale_backward = bool(collect_state), scale_backward
             self._divisor()
         self.auto_clear_buffer = auto_clear_buffer
+        self.set_aside()
 
     # Names
 
@@ -218,9 +220,9 @@ class OldLayer(Layer):
         self, module: torch.nn.Module, destination: dict[str, torch.Tensor], prefix: str = "", *more: object
     ) -> dict[str, torch.Tensor]:
         """Put whole tensors into a state on rank 0, and zero-volume ones on all others. Collective."""
-        with in_blocks(self):
-            wholes = sequential_state_dict(self)
-        for name in self._own():
+        with self.with_all_parameters(), in_blocks(self):
+            wholes, names = sequential_state_dict(self), list(self._own())
+        for name in names:
             whole = wholes.get(name)
             destination[prefix + name] = zero_volume_tensor() if whole is None else self.in_order(name, whole, True)
         return destination
@@ -229,7 +231,7 @@ class OldLayer(Layer):
         self, module: torch.nn.Module, destination: dict[str, torch.Tensor], prefix: str = "", *more: object
     ) -> dict[str, torch.Tensor]:
         """Take whole tensors out of a state on rank 0, and put this rank's parts in place of them. Collective."""
-        with in_blocks(self):
+        with self.with_all_parameters(), in_blocks(self):
             names = self._own()
             wholes = {name: destination[prefix + name] for name in names if prefix + name in destination}
             load_sequential(self, {name: self.in_order(name, one, False) for name, one in wholes.items()})
@@ -246,6 +248,15 @@ class OldLayer(Layer):
         return {**dict(self.named_parameters(remove_duplicate=False)), **kept}
 
     def _load_from_state_dict(self, state_dict: dict[str, torch.Tensor], prefix: str, *args: object) -> None:
+        absent = self.set_aside_names()
+        with self.with_all_parameters():
+            self._take_from(state_dict, prefix)
+            super()._load_from_state_dict(state_dict, prefix, *args)
+        for name in absent:  # which the layers within do not know here
+            state_dict.pop(prefix + name, None)
+
+    def _take_from(self, state_dict: dict[str, torch.Tensor], prefix: str) -> None:
+        """Put what this rank has of the tensors of a state in place of them, under this layer's names."""
         in_torch = {old: name for name, old in self.old_names.items()}
         for name in self._own():
             others = [key for key in ALIASES.get(in_torch.get(name, name), ()) if prefix + key in state_dict]
@@ -253,12 +264,12 @@ class OldLayer(Layer):
                 state_dict[prefix + name] = state_dict.pop(prefix + others[0])
         if self.collect_state:
             self.scatter_state_dict(self, state_dict, prefix)
+            self.put_back()  # for the caller, which sets them aside
         for name, own in self._own().items():
             if own.numel() == 0:
                 state_dict[prefix + name] = own
             elif prefix + name in state_dict:
                 state_dict[prefix + name] = self._part(name, own, state_dict[prefix + name])
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _part(self, name: str, own: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
         """What a file has for a parameter or buffer, in the shape that this rank has."""
@@ -294,6 +305,7 @@ def as_in_torch(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None 
     with in_blocks(model), ExitStack() as shown:
         for one in model.modules():
             if isinstance(one, OldLayer):
+                shown.enter_context(one.with_all_parameters())
                 shown.enter_context(one.with_names_of_torch())
                 shown.enter_context(one.in_order_of_torch(optimizer))
         yield

@@ -1,10 +1,75 @@
-"""What ranks without a part of a result return in classic mode."""
+"""What ranks outside of a layer's partitions have in classic mode: no parameters, and results of zero volume."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Self
+
 import torch
+
+from distdl.nn.layer import Layer
 
 
 def nothing_for(x: torch.Tensor) -> torch.Tensor:
     """None of the elements of a tensor, in its graph: (N, 0), or (0,) where the tensor has no batch."""
     return x.flatten()[:0].reshape(x.shape[0], 0) if x.dim() > 1 else x.flatten()[:0]
+
+
+class OldResults(Layer):
+    """A layer whose results on ranks without a part of them are as from ``zero_volume_tensor``: (0,), or (N, 0)."""
+
+    def result_dims(self, dims: int) -> int:
+        """0: results of zero volume stay as they are, and :meth:`forward` gives them their shape."""
+        return 0
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """Apply the layer to this rank's block of the input."""
+        result = super().forward(*args, **kwargs)
+        has_part = (getattr(self, "P_y", None) or self.P_x).active
+        return result if has_part or not isinstance(result, torch.Tensor) else nothing_for(result)
+
+
+class OldParameters(OldResults):
+    """A layer whose parameters are no parameters on ranks outside of the workers that use them.
+
+    There each of them is an attribute of the same name, and without elements, so that the rank takes part in the
+    communication of the others.
+    """
+
+    def set_aside(self) -> None:
+        """Keep the parameters that no worker of this rank uses as attributes alone."""
+        for name, layout in self.layouts.items():
+            owner, own = self._owner_of(name)
+            parameter = dict(owner.named_parameters(recurse=False)).get(own)
+            if parameter is not None and not layout.grid.active:
+                delattr(owner, own)
+                owner.__dict__[own] = parameter
+
+    def put_back(self) -> None:
+        """Undo :meth:`set_aside`."""
+        for name in self.set_aside_names():
+            owner, own = self._owner_of(name)
+            owner.register_parameter(own, owner.__dict__.pop(own))
+
+    def set_aside_names(self) -> list[str]:
+        """The names of the parameters that are attributes alone."""
+        owners = {name: self._owner_of(name) for name in self.layouts}
+        return [name for name, (owner, own) in owners.items() if isinstance(vars(owner).get(own), torch.nn.Parameter)]
+
+    @contextmanager
+    def with_all_parameters(self) -> Iterator[None]:
+        """Let all parameters be parameters on all ranks, as in the functions that all ranks call together."""
+        self.put_back()
+        try:
+            yield
+        finally:
+            self.set_aside()
+
+    def _owner_of(self, name: str) -> tuple[torch.nn.Module, str]:
+        within, _, own = name.rpartition(".")
+        return self.get_submodule(within), own
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+        with self.with_all_parameters():  # the ranks compare their dtypes
+            return super()._apply(fn, recurse)

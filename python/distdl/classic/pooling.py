@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 
 from distdl.classic.buffer import MPIBufferManager
+from distdl.classic.nothing import OldResults
 from distdl.collective.construction import PartitionLike
 from distdl.nn import pooling
 from distdl.nn.layer import Layer
@@ -15,7 +16,7 @@ from distdl.nn.options import per_dimension
 Size = int | tuple[int, ...]
 
 
-class DistributedPoolBase(Layer):
+class DistributedPoolBase(OldResults):
     """Our layer with old positions and defaults.
 
     Args:

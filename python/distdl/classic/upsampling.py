@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from distdl.classic.buffer import MPIBufferManager
+from distdl.classic.nothing import OldResults
 from distdl.collective.construction import PartitionLike, grid_of, is_partition
 from distdl.nn import resizing
 
 _OF_DIMENSIONS = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 
-class DistributedUpsample(resizing.DistributedUpsample):
+class DistributedUpsample(OldResults, resizing.DistributedUpsample):
     """Our layer, where 'linear' is the mode for any number of dimensions, and the default.
 
     Args:
