@@ -30,9 +30,9 @@ def turn_on() -> None:
                 _replace(module, "__all__", [*dict.fromkeys([*module.__all__, *names])])
     root = sys.modules["distdl"]
     _replace(root.nn.Module, "_distdl_backend", importlib.import_module("distdl.backends.mpi"))
-    for function in state.FUNCTIONS:
+    for function, adapted in state.FUNCTIONS.items():
         if (ours := vars(root).get(function)) is not None:
-            _replace(root, function, state.with_names_of_torch(ours))
+            _replace(root, function, adapted(ours))
 
 
 def turn_off() -> None:

@@ -13,6 +13,7 @@ import torch
 from distdl.classic.nothing import OldParameters
 from distdl.collective.construction import PartitionLike, constructing, tell
 from distdl.nn.layer import Layer
+from distdl.nn.noticed import FirstValues, versions
 from distdl.state import load_sequential, sequential_state_dict
 from distdl.structure import zero_volume_tensor
 
@@ -103,6 +104,8 @@ class OldLayer(OldParameters):
             self._divisor()
         self.auto_clear_buffer = auto_clear_buffer
         self.set_aside()
+        if self.first_values is not None:  # as drawn, of fewer parameters
+            self.first_values = FirstValues(self.first_values.drawn_from, versions(self))
 
     # Names
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Self
 
 import torch
@@ -56,6 +57,10 @@ class OldParameters(OldResults):
         """The names of the parameters that are attributes alone."""
         owners = {name: self._owner_of(name) for name in self.layouts}
         return [name for name, (owner, own) in owners.items() if isinstance(vars(owner).get(own), torch.nn.Parameter)]
+
+    def parameters_set_aside(self) -> list[torch.nn.Parameter]:
+        """The parameters that are attributes alone."""
+        return [attrgetter(name)(self) for name in self.set_aside_names()]
 
     @contextmanager
     def with_all_parameters(self) -> Iterator[None]:

@@ -1,15 +1,18 @@
-"""Functions of this library that exchange states with the sequential model, for models with old names of parameters."""
+"""Functions of this library that take a model, for models with old names of parameters, or with ranks without any."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 
 import torch
 
 from distdl.classic.keys import OldLayer, as_in_torch
 
-FUNCTIONS = ("sequential_state_dict", "load_sequential", "sequential_gradients", "save", "load")
+
+def _old_layers(model: object) -> list[OldLayer]:
+    return [one for one in model.modules() if isinstance(one, OldLayer)] if isinstance(model, torch.nn.Module) else []
 
 
 def _names_of_torch(model: torch.nn.Module, given: object) -> object:
@@ -36,7 +39,49 @@ def with_names_of_torch(function: Callable[..., object]) -> Callable[..., object
         args = tuple(_names_of_torch(model, one) for one in args)
         more = {key: _names_of_torch(model, one) for key, one in more.items()}
         optimizer = next((one for one in (*args, *more.values()) if isinstance(one, torch.optim.Optimizer)), None)
-        with as_in_torch(model, optimizer):
+        absent = [one for layer in _old_layers(model) for one in layer.parameters_set_aside()]
+        with as_in_torch(model, optimizer), _with_absent(optimizer, model, absent):
             return function(*args, **more)
 
     return renaming
+
+
+@contextmanager
+def _with_absent(
+    optimizer: torch.optim.Optimizer | None, model: torch.nn.Module, absent: Sequence[torch.nn.Parameter]
+) -> Iterator[None]:
+    """Let an optimizer of a single group have the parameters that are none on this rank, as it has on others."""
+    if optimizer is None or not absent or len(optimizer.param_groups) != 1:
+        yield
+        return
+    own = optimizer.param_groups[0]["params"]
+    all_of_them = {id(one) for one in (*own, *absent)}
+    optimizer.param_groups[0]["params"] = [one for one in model.parameters() if id(one) in all_of_them]
+    try:
+        yield
+    finally:
+        optimizer.param_groups[0]["params"] = own
+        for one in absent:
+            optimizer.state.pop(one, None)
+
+
+def with_all_parameters(function: Callable[..., object]) -> Callable[..., object]:
+    """The function, to which a model shows its parameters on all ranks alike."""
+
+    @functools.wraps(function)
+    def showing(model: object, *args: object, **more: object) -> object:
+        with ExitStack() as shown:
+            for one in _old_layers(model):
+                shown.enter_context(one.with_all_parameters())
+            return function(model, *args, **more)
+
+    return showing
+
+
+FUNCTIONS = {
+    **dict.fromkeys(
+        ("sequential_state_dict", "load_sequential", "sequential_gradients", "save", "load"), with_names_of_torch
+    ),
+    **dict.fromkeys(("clip_grad_norm_", "parameter_count"), with_all_parameters),
+}
+"""What classic mode makes of functions of this library, by name."""

@@ -6,7 +6,7 @@ import torch
 import distdl
 import distdl.nn as dnn
 from support.blocks import assemble, block_of
-from support.ranks import job
+from support.ranks import job, on_all_ranks
 from support.tensors import fill_with_integers, values
 
 pytestmark = pytest.mark.ranks(2, 3)
@@ -76,6 +76,7 @@ PLACES = {"both": ([0, 1], [0, 1]), "x first": ([0], [-1]), "y first": ([-1], [0
 @pytest.mark.parametrize("kept", [False, True], ids=["no batch", "batch"])
 @pytest.mark.parametrize("places", PLACES.values(), ids=PLACES)
 @pytest.mark.parametrize("name", LAYERS)
+@on_all_ranks
 def test_ranks_outside(P_world, name, places, kept):
     """They have no parameters, results are zero-volume tensors, and the numbers are those of the sequential layer."""
     layer, twin, shape, P_x, P_y = LAYERS[name](P_world, *places)
@@ -93,7 +94,7 @@ def test_ranks_outside(P_world, name, places, kept):
     mine.requires_grad_()
     y, expected = layer(mine), twin(whole)
     if not P_y.active:
-        assert y.shape == ((shape[0], 0) if kept or P_x.active else (0,))
+        assert y.shape == ((shape[0], 0) if kept or P_x.active or any(workers) else (0,))
     assert torch.allclose(assemble(y, P_y, expected.shape), expected)
     y.backward(torch.ones_like(y))
     expected.sum().backward()
@@ -101,6 +102,7 @@ def test_ranks_outside(P_world, name, places, kept):
 
 
 @pytest.mark.parametrize("name", ["linear", "channels", "batch norm", "layer norm zero"])
+@on_all_ranks
 def test_states_of_ranks_outside(P_world, name):
     """A rank without parameters ignores those of a file, and takes part in states of the whole model."""
     layer, twin, *_ = LAYERS[name](P_world, [0], [0])
@@ -109,3 +111,16 @@ def test_states_of_ranks_outside(P_world, name):
     assert all(torch.equal(found[key], one) for key, one in twin.state_dict().items() if found)
     assert bool(found) == (job.rank == 0)
     assert bool(list(layer.parameters())) == (job.rank == 0)
+
+
+def test_functions_that_take_a_model(P_world):
+    """They count parameters and gradients of all ranks, on ranks that have none."""
+    layer, twin, shape, P_x, _ = LAYERS["linear"](P_world, [0], [0])
+    distdl.load_sequential(layer, fill_with_integers(twin).state_dict())
+    layer(block_of(torch.ones(shape), P_x)).sum().backward()
+    twin(torch.ones(shape)).sum().backward()
+    assert distdl.parameter_count(layer) == sum(one.numel() for one in twin.parameters())
+    norm = torch.nn.utils.clip_grad_norm_(twin.parameters(), 1.0)
+    assert torch.allclose(distdl.clip_grad_norm_(layer, 1.0), norm)
+    gradients = distdl.sequential_gradients(layer)
+    assert all(torch.allclose(gradients[name], one.grad) for name, one in twin.named_parameters() if job.rank == 0)
