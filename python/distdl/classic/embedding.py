@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl.classic.keys import OldLayer, only_torchs, parted
+from distdl.classic.nothing import nothing_for
 from distdl.collective.construction import PartitionLike, constructing
 from distdl.collective.grid import Grid
 from distdl.nn.layer import Layer
@@ -95,7 +96,7 @@ class DistributedEmbedding(OldLayer, Table):
     def compute(self, input: torch.Tensor) -> torch.Tensor:
         """Look up this rank's block of the indices."""
         if not self.grid.active:
-            return self.parameters_in_use()[0].flatten()[:0]
+            return self.parameters_in_use()[0].flatten()[:0].reshape(nothing_for(input).shape)
         table = self.table(input)
         if input.numel() == 0 and not self.sparse:  # of which torch has no second derivatives
             return table.flatten()[:0].reshape(*input.shape, table.shape[1])

@@ -6,14 +6,14 @@ from typing import ClassVar
 
 import torch
 
+from distdl.classic.nothing import OldResults
 from distdl.collective.construction import PartitionLike
 from distdl.nn import loss
-from distdl.nn.layer import Layer
 from distdl.parameters.transport import zero_of
 from distdl.partition import Partition
 
 
-class DistributedLossBase(Layer):
+class DistributedLossBase(OldResults):
     """Our loss, of which only the first worker of P_x has the value: programs print it there, or sum it over ranks.
 
     All ranks call ``backward()`` on what they have.

@@ -27,8 +27,9 @@ class OldResults(Layer):
     def forward(self, *args: object, **kwargs: object) -> object:
         """Apply the layer to this rank's block of the input."""
         result = super().forward(*args, **kwargs)
-        has_part = (getattr(self, "P_y", None) or self.P_x).active
-        return result if has_part or not isinstance(result, torch.Tensor) else nothing_for(result)
+        if (getattr(self, "P_y", None) or self.P_x).active or not isinstance(result, torch.Tensor) or not result.dim():
+            return result
+        return nothing_for(result)
 
 
 class OldParameters(OldResults):

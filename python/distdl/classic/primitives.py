@@ -11,6 +11,7 @@ from distdl.classic.buffer import MPIBufferManager
 from distdl.classic.slicing import IntArray, Slices, along_axis, assemble_slices, compute_intersection
 from distdl.collective.construction import PartitionLike, grid_of
 from distdl.nn import primitives
+from distdl.nn.module import Module
 from distdl.operators.constructors import HaloWidths
 from distdl.parameters.layout import cut
 from distdl.partition import Partition
@@ -25,7 +26,24 @@ def _as_partition(P: PartitionLike) -> Partition:
     return P if isinstance(P, Partition) else Partition.of_grid(grid_of(P))
 
 
-class Broadcast(primitives.Broadcast):
+class _BetweenTwo(Module):
+    """An operator with its partitions as attributes. Where nothing arrives it keeps a batch only if it is to."""
+
+    P_x: Partition
+    P_y: Partition
+    preserve_batch: bool
+
+    def keep(self, P_x: PartitionLike, P_y: PartitionLike, preserve_batch: bool) -> None:
+        """Note the arguments of the constructor."""
+        self.P_x, self.P_y, self.preserve_batch = _as_partition(P_x), _as_partition(P_y), bool(preserve_batch)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Apply the operator."""
+        result: torch.Tensor = super().forward(input)
+        return result if self.P_y.active or self.preserve_batch else result.flatten()
+
+
+class Broadcast(_BetweenTwo, primitives.Broadcast):
     """Our operator, with its partitions as attributes."""
 
     def __init__(
@@ -37,10 +55,10 @@ class Broadcast(primitives.Broadcast):
         preserve_batch: bool = True,
     ) -> None:
         super().__init__(P_x, P_y, transpose_src, transpose_dest, preserve_batch)
-        self.P_x, self.P_y = _as_partition(P_x), _as_partition(P_y)
+        self.keep(P_x, P_y, preserve_batch)
 
 
-class SumReduce(primitives.SumReduce):
+class SumReduce(_BetweenTwo, primitives.SumReduce):
     """Our operator, with its partitions as attributes."""
 
     def __init__(
@@ -52,10 +70,10 @@ class SumReduce(primitives.SumReduce):
         preserve_batch: bool = True,
     ) -> None:
         super().__init__(P_x, P_y, transpose_src, transpose_dest, preserve_batch)
-        self.P_x, self.P_y = _as_partition(P_x), _as_partition(P_y)
+        self.keep(P_x, P_y, preserve_batch)
 
 
-class Repartition(primitives.Repartition):
+class Repartition(_BetweenTwo, primitives.Repartition):
     """Our operator, with its partitions as attributes.
 
     Args:
@@ -71,7 +89,7 @@ class Repartition(primitives.Repartition):
         buffer_manager: MPIBufferManager | None = None,
     ) -> None:
         super().__init__(P_x, P_y, preserve_batch)
-        self.P_x, self.P_y = _as_partition(P_x), _as_partition(P_y)
+        self.keep(P_x, P_y, preserve_batch)
         self.P_x_to_y_overlaps: list[Overlap | None] = []
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
