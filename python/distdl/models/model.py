@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import zip_longest
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch.nn.modules.module import _has_any_global_hook
@@ -234,6 +234,26 @@ class DistributedModel(Local):
             setattr(module, name, value)
         else:
             super().__setattr__(name, value)
+
+    # The modules of a Sequential, by their numbers
+
+    def _container(self) -> torch.nn.Sequential:
+        if hasattr(type(self.module), "__getitem__"):
+            return cast(torch.nn.Sequential, self.module)
+        raise TypeError(f"distribute: a {type(self.module).__name__} has no modules by numbers or keys")
+
+    def __getitem__(self, index: int) -> torch.nn.Module:
+        """A module with its parts of parameters, to freeze it or to give it to an optimizer. It cannot be called."""
+        return self._container()[index]
+
+    def __len__(self) -> int:
+        return len(self._container())
+
+    def __iter__(self) -> Iterator[torch.nn.Module]:
+        return iter(self._container())
+
+    def __bool__(self) -> bool:
+        return True  # also of a model that cannot be counted
 
     # Call
 

@@ -353,3 +353,21 @@ def test_names_that_layers_have_too_and_modules_under_two_names(training):
     assert_equal_models(model, (2, 2, 5, 4), [1, 1, P_world.size, 1], training)
     state = distdl.sequential_state_dict(distdl.distribute(model, grid(P_world, [1, 1, P_world.size, 1])))
     assert job.rank or state.keys() == model.state_dict().keys()
+
+
+def test_a_sequential_is_indexed_counted_and_iterated():
+    ours = distdl.distribute(Dense(), grid(P_world, [1, 1, P_world.size, 1]))
+    assert ours  # it cannot be counted
+    for look in (lambda: ours[0], lambda: len(ours), lambda: list(ours)):
+        with pytest.raises(TypeError, match="a Dense has no modules by numbers or keys"):
+            look()
+    model = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3), torch.nn.ReLU(), torch.nn.Conv2d(3, 2, 1)).double()
+    ours = distdl.distribute(model, grid(P_world, [1, 1, P_world.size, 1]))
+    assert len(ours) == 3
+    assert [*ours] == [ours[0], ours[1], ours[2]]
+    assert ours[-1].weight is ours.get_parameter("2.weight")
+    assert [*ours[:2]] == [ours[0], ours[1]]
+    ours[0].requires_grad_(False)
+    ours(distdl.scatter(noise((2, 2, 9, 7)), ours.P_x)).sum().backward()
+    assert all(one.grad is None for one in ours[0].parameters())
+    assert all(one.grad is not None for one in ours[2].parameters())
