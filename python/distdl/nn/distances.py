@@ -15,7 +15,7 @@ from distdl.collective.grid import Grid
 from distdl.nn.layer import Layer
 from distdl.nn.options import integer, number
 from distdl.nn.precision import wide
-from distdl.nn.tie import none_of
+from distdl.nn.tie import none_of, nothing_from
 from distdl.parameters.transport import zero_of
 
 __all__ = ["DistributedCosineSimilarity", "DistributedPairwiseDistance"]
@@ -177,7 +177,7 @@ class _Distance(Layer):
     def compute(self, x1: torch.Tensor, x2: torch.Tensor) -> torch.Tensor:
         """The numbers of this rank's pairs."""
         if not self.grid.active:
-            return self.without_part(x1) + zero_of(x2).to(x1.dtype)
+            return self.without_part(x1) + zero_of(nothing_from(x2)).to(x1.dtype)
         if self._norms is None:
             return self.on_whole(x1, x2)
         y = self.on_blocks(self._norms, wide(x1), wide(x2))

@@ -23,7 +23,7 @@ from distdl.nn.noticed import FirstValues, notice, random_state, versions
 from distdl.nn.options import NOT_ATTRIBUTES, comparable, kind_of, split_arguments
 from distdl.nn.parametrized import problem_of_parametrizations
 from distdl.nn.subclasses import may_override, overridden
-from distdl.nn.tie import ask_for_gradients, differentiable, nothing_of, recomputed, tied
+from distdl.nn.tie import ask_for_gradients, differentiable, nothing_from, nothing_of, recomputed, tied
 from distdl.operators.dispatch import problem_without_memory
 from distdl.parameters.layout import current_kind, cut
 from distdl.parameters.transport import ParameterTransport
@@ -220,7 +220,7 @@ class Layer(FromSequential):
         The rank has no part of the result, but it has to take part in the communication of the others' backward passes.
         """
         parameters = self.parameters_in_use()
-        return tied(input, *parameters) if parameters else input.clone()
+        return tied(input, *parameters) if parameters else nothing_from(input)
 
     def check_balanced(self, dim: int, extent: int, name: str) -> None:
         """Refuse an input that is not in balanced blocks along a dimension, as parameters are. For :meth:`set_up`.

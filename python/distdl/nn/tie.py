@@ -26,6 +26,14 @@ def tied(x: torch.Tensor, weight: torch.Tensor, *others: torch.Tensor) -> torch.
     return result
 
 
+def nothing_from(x: torch.Tensor) -> torch.Tensor:
+    """The result for a tensor of zero volume, whose gradient depends on the tensor as on other ranks.
+
+    So this rank, too, can differentiate the gradient; that of a copy would have no graph.
+    """
+    return x.exp() if x.is_floating_point() or x.is_complex() else x.clone()
+
+
 def joining(x: torch.Tensor, agreement: _core.LayerAgreement | None) -> torch.Tensor:
     """x, which requires gradients if anything of any rank does: before a function whose derivatives communicate."""
     if agreement is None or not agreement.requires_grad or x.requires_grad or not torch.is_grad_enabled():

@@ -16,6 +16,7 @@ from distdl.nn.attention.plan import Plan
 from distdl.nn.layer import Described
 from distdl.nn.options import check_choice
 from distdl.nn.precision import FLOATING, lowered
+from distdl.nn.tie import nothing_from
 
 __all__ = ["DistributedScaledDotProductAttention"]
 
@@ -175,7 +176,7 @@ class DistributedScaledDotProductAttention(Dropping):
     ) -> torch.Tensor:
         """The results of this rank's queries."""
         if not self.grid.active:
-            return query.clone()
+            return nothing_from(query)
         query, key, value = (lowered(x, self.autocast) for x in (query, key, value))
         masks = []
         dims = max(3, query.dim())

@@ -18,7 +18,7 @@ from distdl.nn.layer import Described
 from distdl.nn.loss.documentation import documented
 from distdl.nn.options import check_choice, flag, integer, number
 from distdl.nn.precision import wide
-from distdl.nn.tie import nothing_of
+from distdl.nn.tie import nothing_from, nothing_of
 from distdl.parameters.transport import zero_of
 
 
@@ -193,8 +193,8 @@ class Loss(CheckedLayer):
         if self.has_tangent and not self.has_forward_mode:  # torch would raise on some ranks alone
             raise NotImplementedError(f"{type(self).__name__}: torch has no forward-mode derivatives of this loss")
         if not self.grid.active:
-            others = [zero_of(one).to(tensors[0].dtype) for one in tensors[1:] if one.requires_grad]
-            mine = sum(others, tensors[0].clone())
+            others = [zero_of(nothing_from(one)).to(tensors[0].dtype) for one in tensors[1:] if one.requires_grad]
+            mine = sum(others, nothing_from(tensors[0]))
             return mine if self.reduction == "none" else self._reduced(mine, 0.0)
         if self.reduction == "none" and not self._splits:
             return self.losses("none", *tensors)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from distdl.nn.layer import Layer
 from distdl.nn.options import integer
 from distdl.nn.overwritten import unless_overwritten
-from distdl.nn.tie import tied
+from distdl.nn.tie import nothing_from, tied
 from distdl.nn.windows.blocks import as_of
 
 
@@ -100,7 +100,7 @@ class Norm(Layer):
         in second derivatives: those of layer and group normalization go through the bias, as far as the graph knows.
         """
         parameters = self.parameters_in_use()
-        return self.as_result(tied(input, *parameters) if parameters else input.clone(), input)
+        return self.as_result(tied(input, *parameters) if parameters else nothing_from(input), input)
 
 
 _OF_CHANNELS = ("running_mean", "running_var", "weight", "bias")

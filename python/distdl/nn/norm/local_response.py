@@ -10,7 +10,7 @@ from distdl.nn.layer import Layer
 from distdl.nn.norm.base import number
 from distdl.nn.options import integer
 from distdl.nn.precision import wide
-from distdl.nn.tie import tied
+from distdl.nn.tie import nothing_from, tied
 from distdl.nn.windows.blocks import as_of, intervals_of
 from distdl.nn.windows.reader import Reader
 
@@ -74,10 +74,10 @@ class DistributedLocalResponseNorm(Layer):
     def compute(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the layer to this rank's block of the input."""
         if not self.grid.active:
-            return input.clone()
+            return nothing_from(input)
         dtype = self._function(input.detach().new_zeros((1,) * input.dim())).dtype  # of integers another one
         if self._read is None:
-            return self._function(input) if input.numel() else input.clone().to(dtype)
+            return self._function(input) if input.numel() else nothing_from(input).to(dtype)
         read = self._read(input)
         if input.numel() == 0:
             return tied(input, read).to(dtype)

@@ -87,7 +87,7 @@ class _DistributedAdaptiveMaxPool(_DistributedAdaptivePool):
         counts = [len(along) for along in windows]
         shape = [*read.shape[: -self.dims], *counts]
         if 0 in shape:
-            return read.flatten()[:0].view(shape), read.new_zeros(shape, dtype=torch.long)
+            return self.no_outputs(read, shape), read.new_zeros(shape, dtype=torch.long)
         # The windows side by side, all of the same length: shorter windows repeat their last element.
         rows = []
         for d, along in enumerate(windows, start=-self.dims):

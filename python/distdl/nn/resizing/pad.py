@@ -14,6 +14,7 @@ from distdl.collective.construction import PartitionLike
 from distdl.nn.layer import Layer
 from distdl.nn.options import check_choice
 from distdl.nn.precision import as_under_autocast
+from distdl.nn.tie import nothing_from
 from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Interval, as_of, blocks_of_outputs, intervals_of
 from distdl.nn.windows.memory import check_memory
 from distdl.nn.windows.reader import Reader
@@ -145,6 +146,8 @@ class DistributedPad(Layer):
         input = as_under_autocast(input, lambda x: F.pad(x, no_width, self.mode), dims)
         for crop in self._crops:
             input = input.narrow(*crop)
+        if not self.grid.active and self._read is None:
+            return nothing_from(input)
         return input.clone() if self._read is None else self._read(input)
 
     @classmethod

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl.nn.precision import FLOATING
+from distdl.nn.tie import nothing_from
 from distdl.nn.windows.layer import WindowLayer
 from distdl.nn.windows.sums import window_sums
 
@@ -29,12 +30,17 @@ class AdaptiveLayer(WindowLayer):
         """How many of the input's last dimensions must have elements for torch.nn to average."""
         return self.dims + (self.dims == 3)  # only AdaptiveAvgPool3d refuses an input without channels
 
+    def no_outputs(self, read: torch.Tensor, shape: list[int]) -> torch.Tensor:
+        """The result of a worker without outputs, in the graph of what it read."""
+        nothing = read.flatten()[:0].view(shape)
+        return nothing if self._read is not None else nothing_from(nothing)
+
     def average(self, read: torch.Tensor) -> torch.Tensor:
         """Adaptive average pooling of the tensor that this worker read."""
         windows = self.windows()
         shape = [*read.shape[: -self.dims], *map(len, windows)]
         if 0 in shape:
-            return read.flatten()[:0].view(shape)
+            return self.no_outputs(read, shape)
         if shape[-self.dims :] == [along.m for along in self.own]:
             return _FUNCTIONS[self.dims](read, shape[-self.dims :])  # sums in another order for one output
         sums, lengths = read, [max(stop - start for start, stop in along) for along in windows]
