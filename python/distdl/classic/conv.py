@@ -23,20 +23,9 @@ class _OldConv(OldLayer):
     dims: ClassVar[int]
 
     @property
-    def use_bias(self) -> bool:
-        """Whether the layer has a bias."""
-        return bool(self.given["bias"])
-
-    @property
-    def stores_bias(self) -> bool:
-        """Whether this rank has a part of the bias."""
-        bias: torch.Tensor | None = self.bias
-        return bias is not None and bias.numel() > 0
-
-    @property
     def P_wb_cart(self) -> Partition:
         """The workers that own weight and bias, or the weight alone where there is no bias."""
-        return Partition.of_grid(next(reversed(self.layouts.values())).owners)
+        return self.partition_of(next(reversed(self.layouts.values())).owners)
 
 
 class DistributedFeatureConvBase(_OldConv):

@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from operator import attrgetter
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 
+from distdl.classic.attributes import PartitionsOfParameters
+from distdl.classic.buffer import MPIBufferManager
 from distdl.classic.nothing import OldParameters
 from distdl.collective.construction import PartitionLike, constructing, tell
 from distdl.nn.layer import Layer
@@ -56,21 +58,18 @@ class _Divided(torch.autograd.Function):
         return gradient / ctx.number, None
 
 
-class OldLayer(OldParameters):
+class OldLayer(OldParameters, PartitionsOfParameters):
     """What the classic form of a layer adds to ours: names, states, and further options of the descendant.
 
     A file with the state of a rank may call a parameter by any of the names in ``ALIASES``. What it says of parameters
     that this rank has nothing of is ignored, and of a whole tensor this rank takes its part.
 
     Attributes:
-        old_names: the names of parameters, by their names in torch.nn. A name with a dot is that of a parameter of a
-            layer within.
         collect_state: whether ``state_dict()`` has whole tensors on rank 0, and ``load_state_dict()`` takes them
             from there. Both are collective then.
         scale_backward: dimensions of P_x, by the product of whose extents gradients of parameters are divided.
     """
 
-    old_names: ClassVar[dict[str, str]] = {}
     collect_state: bool = False
     scale_backward: int | slice | Sequence[int] | bool | None = None
     auto_clear_buffer: bool = True
@@ -82,9 +81,12 @@ class OldLayer(OldParameters):
             given: the local variables at the beginning of a constructor: arguments of ours by name, and ``more``.
         """
         options = {name: value for name, value in given.items() if name not in ("self", "__class__", "more")}
-        further, others = parted({**options, **given["more"]})  # type: ignore[dict-item]
+        options |= given["more"]  # type: ignore[call-overload]
+        further, others = parted(options)
         super().__init__(**others)  # type: ignore[arg-type]
         self.take_further(**further)  # type: ignore[arg-type]
+        if "buffer_manager" in options:
+            self.__dict__["buffer_manager"] = options["buffer_manager"] or MPIBufferManager()
 
     def take_further(
         self,
@@ -117,7 +119,7 @@ class OldLayer(OldParameters):
         self, name: str, P: PartitionLike, shape: Sequence[int], axes: Sequence[int | None], **more: object
     ) -> None:
         """As that of all layers, under the old name."""
-        old = self.old_names.get(name, name)
+        old = self.old_name(name)
         within = old.rpartition(".")[0]
         if within and within not in self._modules:
             self.register_module(within, self.layer_within(within))
@@ -125,7 +127,7 @@ class OldLayer(OldParameters):
 
     def register_parameter(self, name: str, param: torch.nn.Parameter | None) -> None:
         """As in torch.nn, under the old name."""
-        within, _, own = self.old_names.get(name, name).rpartition(".")
+        within, _, own = self.old_name(name).rpartition(".")
         if within:
             self.get_submodule(within).register_parameter(own, param)
         else:

@@ -7,13 +7,29 @@ from collections.abc import Sequence
 import torch
 
 from distdl.classic.keys import OldLayer, only_torchs, parted
+from distdl.classic.primitives import Broadcast
 from distdl.collective.construction import PartitionLike
 from distdl.nn import norm
 from distdl.nn.layer import Layer
 from distdl.parameters.layout import parameter_layout
 
 
-class DistributedBatchNorm(OldLayer, norm.DistributedBatchNorm):
+class _OldNorm(OldLayer):
+    """A normalization whose parameters live on the first of the workers that use them, unless they are sharded.
+
+    Attributes:
+        broadcast: the operator from there to P_x; absent where parameters live on all workers, or there are none.
+    """
+
+    def prepare(self) -> None:
+        """Make the broadcast."""
+        super().prepare()
+        layout = self.layouts.get(self.old_name("weight"))
+        if layout is not None and layout.kind == "owner":
+            self.__dict__["broadcast"] = Broadcast(layout.owners, layout.grid)
+
+
+class DistributedBatchNorm(_OldNorm, norm.DistributedBatchNorm):
     """Our layer with parameters ``gamma`` and ``beta``. ``running_var`` is that of torch.nn, from unbiased variances.
 
     Args:
@@ -40,7 +56,7 @@ class DistributedBatchNorm(OldLayer, norm.DistributedBatchNorm):
         return weight, bias
 
 
-class DistributedLayerNorm(OldLayer, norm.DistributedLayerNorm):
+class DistributedLayerNorm(_OldNorm, norm.DistributedLayerNorm):
     """Our layer, with ``elementwise_affine`` before ``eps``."""
 
     def __init__(
@@ -73,7 +89,7 @@ class DistributedLayerNormZero(DistributedLayerNorm):
         return (torch.nn.LayerNorm,)
 
 
-class DistributedRMSNormZero(OldLayer, norm.DistributedRMSNorm):
+class DistributedRMSNormZero(_OldNorm, norm.DistributedRMSNorm):
     """Our layer with an optional bias; each worker keeps a part of the parameters, which are gathered for use.
 
     Args:

@@ -9,7 +9,9 @@ from typing import Self
 
 import torch
 
+from distdl.classic.attributes import OldAttributes
 from distdl.nn.layer import Layer
+from distdl.parameters.transport import zero_of
 
 
 def nothing_for(x: torch.Tensor) -> torch.Tensor:
@@ -17,7 +19,12 @@ def nothing_for(x: torch.Tensor) -> torch.Tensor:
     return x.flatten()[:0].reshape(x.shape[0], 0) if x.dim() > 1 else x.flatten()[:0]
 
 
-class OldResults(Layer):
+def _with(one: object, zero: torch.Tensor) -> object:
+    """A tensor of floating point in the graph of a zero; anything else as it is."""
+    return one + zero if isinstance(one, torch.Tensor) and one.is_floating_point() else one
+
+
+class OldResults(OldAttributes, Layer):
     """A layer whose results on ranks without a part of them are as from ``zero_volume_tensor``: (0,), or (N, 0)."""
 
     def result_dims(self, dims: int) -> int:
@@ -39,6 +46,8 @@ class OldParameters(OldResults):
     communication of the others.
     """
 
+    _absent: tuple[torch.nn.Parameter, ...] = ()
+
     def set_aside(self) -> None:
         """Keep the parameters that no worker of this rank uses as attributes alone."""
         for name, layout in self.layouts.items():
@@ -47,21 +56,32 @@ class OldParameters(OldResults):
             if parameter is not None and not layout.grid.active:
                 delattr(owner, own)
                 owner.__dict__[own] = parameter
+        self._absent = tuple(attrgetter(name)(self) for name in self.set_aside_names())
 
     def put_back(self) -> None:
         """Undo :meth:`set_aside`."""
         for name in self.set_aside_names():
             owner, own = self._owner_of(name)
             owner.register_parameter(own, owner.__dict__.pop(own))
+        self._absent = ()
 
     def set_aside_names(self) -> list[str]:
         """The names of the parameters that are attributes alone."""
         owners = {name: self._owner_of(name) for name in self.layouts}
         return [name for name, (owner, own) in owners.items() if isinstance(vars(owner).get(own), torch.nn.Parameter)]
 
-    def parameters_set_aside(self) -> list[torch.nn.Parameter]:
+    def parameters_set_aside(self) -> tuple[torch.nn.Parameter, ...]:
         """The parameters that are attributes alone."""
-        return [attrgetter(name)(self) for name in self.set_aside_names()]
+        return self._absent
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """Apply the layer to this rank's block of the input."""
+        if not self._absent or not torch.compiler.is_compiling():
+            return super().forward(*args, **kwargs)
+        # Compilers see tensors and parameters alone: by these the result depends on parameters of other ranks.
+        zero = torch.stack([zero_of(one) for one in self._absent]).sum()
+        args = tuple(_with(one, zero) for one in args)
+        return _with(super().forward(*args, **{name: _with(one, zero) for name, one in kwargs.items()}), zero)
 
     @contextmanager
     def with_all_parameters(self) -> Iterator[None]:

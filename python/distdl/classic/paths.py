@@ -85,6 +85,7 @@ PATHS: dict[str, dict[str, str]] = {
     "distdl.backend": {},
     "distdl.backend.backend": {"partition": "MPIPartition MPICartesianPartition Partition"},
     "distdl.backends": {"config": "supported_backends"},
+    "distdl.backends.backend": {"partition": "MPIPartition MPICartesianPartition Partition"},
     "distdl.backends.common": {"config": "operation_map"},
     "distdl.backends.common.partition": _PARTITIONS,
     "distdl.backends.common.tensor_decomposition": {"tensor_comm": "compute_subtensor_shapes_unbalanced"},

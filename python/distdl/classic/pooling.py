@@ -46,6 +46,7 @@ class DistributedPoolBase(OldResults):
         options = {"dilation": dilation, **more} if self.takes_dilation else more
         self._asked = dilation
         super().__init__(P_x, kernel_size, stride, padding, **options)  # type: ignore[call-arg, arg-type]
+        self.__dict__["buffer_manager"] = buffer_manager or MPIBufferManager()
 
     def check_options(self) -> None:
         super().check_options()

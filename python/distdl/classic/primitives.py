@@ -7,11 +7,11 @@ from typing import TypeAlias
 import numpy as np
 import torch
 
+from distdl.classic.attributes import OldAttributes
 from distdl.classic.buffer import MPIBufferManager
 from distdl.classic.slicing import IntArray, Slices, along_axis, assemble_slices, compute_intersection
 from distdl.collective.construction import PartitionLike, grid_of
 from distdl.nn import primitives
-from distdl.nn.module import Module
 from distdl.operators.constructors import HaloWidths
 from distdl.parameters.layout import cut
 from distdl.partition import Partition
@@ -26,7 +26,7 @@ def _as_partition(P: PartitionLike) -> Partition:
     return P if isinstance(P, Partition) else Partition.of_grid(grid_of(P))
 
 
-class _BetweenTwo(Module):
+class _BetweenTwo(OldAttributes):
     """An operator with its partitions as attributes. Where nothing arrives it keeps a batch only if it is to."""
 
     P_x: Partition
@@ -90,6 +90,7 @@ class Repartition(_BetweenTwo, primitives.Repartition):
     ) -> None:
         super().__init__(P_x, P_y, preserve_batch)
         self.keep(P_x, P_y, preserve_batch)
+        self.buffer_manager = buffer_manager or MPIBufferManager()
         self.P_x_to_y_overlaps: list[Overlap | None] = []
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -121,7 +122,7 @@ class Repartition(_BetweenTwo, primitives.Repartition):
 DistributedTranspose = Repartition
 
 
-class HaloExchange(primitives.HaloExchange):
+class HaloExchange(OldAttributes, primitives.HaloExchange):
     """Our operator; its four-argument form returns a new tensor, and so does its adjoint.
 
     Args:
@@ -141,3 +142,7 @@ class HaloExchange(primitives.HaloExchange):
         **more: object,
     ) -> None:
         super().__init__(P_x, halo_shape, recv_buffer_shape, send_buffer_shape, **more)  # type: ignore[arg-type]
+        self.P_x, self.buffer_manager = _as_partition(P_x), buffer_manager or MPIBufferManager()
+        self.halo_shape = halo_shape
+        if recv_buffer_shape is not None:
+            self.recv_buffer_shape, self.send_buffer_shape = recv_buffer_shape, send_buffer_shape

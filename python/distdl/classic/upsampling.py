@@ -42,3 +42,4 @@ class DistributedUpsample(OldResults, resizing.DistributedUpsample):
         if mode in ("nearest", "nearest-exact", "area") and not align_corners:
             align_corners = None
         super().__init__(P_x, size, scale_factor, mode, align_corners, **more)  # type: ignore[arg-type]
+        self.__dict__["buffer_manager"] = buffer_manager or MPIBufferManager()

@@ -182,3 +182,19 @@ def test_functions_that_take_a_model(P_world):
     assert torch.allclose(distdl.clip_grad_norm_(layer, 1.0), norm)
     gradients = distdl.sequential_gradients(layer)
     assert all(torch.allclose(gradients[name], one.grad) for name, one in twin.named_parameters() if job.rank == 0)
+
+
+@pytest.mark.parametrize("places", [([0], [1]), ([1], [0])], ids=["computed elsewhere", "computed here"])
+@on_all_ranks
+def test_compiled(P_world, places):
+    """A rank without parameters takes part in the backward pass of the others' parameters."""
+    (P_x, P_w), x = (on(P_world, ranks, 2) for ranks in places), values([2, 4], torch.float32)
+    layer = dnn.DistributedLinear(P_x, P_x, P_w, 4, 3)
+    distdl.load_sequential(layer, fill_with_integers(twin := torch.nn.Linear(4, 3)).state_dict())
+    y = torch.compile(layer, fullgraph=True, backend="aot_eager")(part_of(x, P_x, True).detach())
+    assert torch.equal(assemble(y, P_x, [2, 3]), twin(x))
+    assert y.requires_grad
+    y.sum().backward()
+    twin(x).sum().backward()
+    gradients = distdl.sequential_gradients(layer)
+    assert all(torch.equal(gradients[name], one.grad) for name, one in twin.named_parameters() if job.rank == 0)
