@@ -27,20 +27,14 @@ def _as_partition(P: PartitionLike) -> Partition:
 
 
 class _BetweenTwo(OldAttributes):
-    """An operator with its partitions as attributes. Where nothing arrives it keeps a batch only if it is to."""
+    """An operator with its partitions as attributes."""
 
     P_x: Partition
     P_y: Partition
-    preserve_batch: bool
 
-    def keep(self, P_x: PartitionLike, P_y: PartitionLike, preserve_batch: bool) -> None:
-        """Note the arguments of the constructor."""
-        self.P_x, self.P_y, self.preserve_batch = _as_partition(P_x), _as_partition(P_y), bool(preserve_batch)
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the operator."""
-        result: torch.Tensor = super().forward(input)
-        return result if self.P_y.active or self.preserve_batch else result.flatten()
+    def keep(self, P_x: PartitionLike, P_y: PartitionLike) -> None:
+        """Note the partitions."""
+        self.P_x, self.P_y = _as_partition(P_x), _as_partition(P_y)
 
 
 class Broadcast(_BetweenTwo, primitives.Broadcast):
@@ -55,7 +49,7 @@ class Broadcast(_BetweenTwo, primitives.Broadcast):
         preserve_batch: bool = True,
     ) -> None:
         super().__init__(P_x, P_y, transpose_src, transpose_dest, preserve_batch)
-        self.keep(P_x, P_y, preserve_batch)
+        self.keep(P_x, P_y)
 
 
 class SumReduce(_BetweenTwo, primitives.SumReduce):
@@ -70,7 +64,7 @@ class SumReduce(_BetweenTwo, primitives.SumReduce):
         preserve_batch: bool = True,
     ) -> None:
         super().__init__(P_x, P_y, transpose_src, transpose_dest, preserve_batch)
-        self.keep(P_x, P_y, preserve_batch)
+        self.keep(P_x, P_y)
 
 
 class Repartition(_BetweenTwo, primitives.Repartition):
@@ -89,7 +83,7 @@ class Repartition(_BetweenTwo, primitives.Repartition):
         buffer_manager: MPIBufferManager | None = None,
     ) -> None:
         super().__init__(P_x, P_y, preserve_batch)
-        self.keep(P_x, P_y, preserve_batch)
+        self.keep(P_x, P_y)
         self.buffer_manager = buffer_manager or MPIBufferManager()
         self.P_x_to_y_overlaps: list[Overlap | None] = []
 
