@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 import torch
 
 from distdl import operators
@@ -11,16 +14,24 @@ from distdl.classic.ordered import OrderedLayer, order_of_parts
 from distdl.collective.construction import PartitionLike
 from distdl.nn.layer import Layer
 from distdl.nn.linear.features import check_dtypes, check_features
+from distdl.operators.dispatch import Operator
 from distdl.parameters.initial import Initializer, like_linear
+from distdl.parameters.layout import Interval, cut
 from distdl.parameters.transport import zero_of
 
 _EXPERTS, _FEATURES = 0, 2  # dimensions of the input, and of the partition
 
 
+def _intervals(sizes: Sequence[int]) -> list[Interval]:
+    stops = list(itertools.accumulate(sizes))
+    return [(stop - size, stop) for size, stop in zip(sizes, stops, strict=True)]
+
+
 class _Experts(OrderedLayer):
     """Applies to the tokens of each expert its own linear layer.
 
-    ``weight`` is (num_experts, out_features, in_features) and ``bias`` (num_experts, out_features), in blocks.
+    ``weight`` is (num_experts, out_features, in_features) and ``bias`` (num_experts, out_features), in balanced blocks.
+    Tokens that come in other blocks of experts are brought to these, and results back.
     """
 
     outputs_dim = 1
@@ -28,6 +39,7 @@ class _Experts(OrderedLayer):
     in_features: int
     out_features: int
     geglu: bool
+    _ways: tuple[Operator, Operator] | None = None
 
     def _construct(self, P: PartitionLike, options: dict[str, object], more: dict[str, object]) -> None:
         """Let the base class construct the layer on P."""
@@ -57,13 +69,42 @@ class _Experts(OrderedLayer):
         raise NotImplementedError
 
     def set_up(self) -> None:
-        self.check_balanced(_EXPERTS, self.num_experts, "num_experts")
         self.check_balanced(_FEATURES, self.in_features, "in_features")
+        self._ways = self._ways_of(self.blocks(self.grid))
         check_dtypes(self, self.weight, self.bias, input=self.structure(self.grid)[0][1])
+
+    def _ways_of(self, sizes: list[list[int]]) -> tuple[Operator, Operator] | None:
+        """The operators from these blocks to those with balanced experts, and back; None where none have to move."""
+        experts, tokens, features = sizes
+        balanced = cut(self.num_experts, len(experts))
+        dropping = [self.num_experts // len(experts)] * len(experts)  # what is left of a division is not used
+        if _intervals(experts) == balanced or experts == dropping:
+            return None
+        if sum(experts) != self.num_experts:
+            raise ValueError(
+                f"{type(self).__name__}: the input comes in blocks of {experts} experts; these must be as many as "
+                f"num_experts={self.num_experts} together, or {dropping[0]} on each worker"
+            )
+        workers = self.grid.shape[_FEATURES]
+        to = [balanced, _intervals(tokens), _intervals(features)]
+        back = [_intervals(experts), _intervals(tokens), cut(self.out_features, workers)]
+        name = type(self).__name__
+        return tuple(operators.interval_exchange(name, self.grid, self.grid, one) for one in (to, back))  # type: ignore[return-value]
+
+    def compute(self, input: torch.Tensor) -> torch.Tensor:
+        """Apply the layer to this rank's block of the input."""
+        if self._ways is None or not self.grid.active:
+            return self.on_balanced(input)
+        to, back = self._ways
+        return back(self.on_balanced(to(input)))
+
+    def on_balanced(self, input: torch.Tensor) -> torch.Tensor:
+        """Apply the layer to a block of this worker's experts."""
+        raise NotImplementedError
 
     def _terms(self, x: torch.Tensor) -> torch.Tensor:
         """x times the weight of each expert, and the bias where this worker adds it."""
-        weight, bias = (*self.parameters_in_use(), None)[:2]
+        weight, bias = (*(one[: len(x)] for one in self.parameters_in_use()), None)[:2]
         assert weight is not None
         y = torch.matmul(x, weight.mT)
         if bias is None:
@@ -84,8 +125,12 @@ class DistributedExpertAllGather(_Experts):
         more: device, dtype, collect_state, scale_backward, auto_clear_buffer.
 
     Shape:
-        ``(num_experts, tokens, in_features)`` in blocks, balanced but for the tokens; the result
-        ``(num_experts, tokens, out_features)`` likewise. Result [e] is that of expert e.
+        ``(num_experts, tokens, in_features)`` in blocks, of which those of the features are balanced; the result
+        ``(num_experts, tokens, out_features)`` likewise. Result [e] is that of expert e. Where num_experts does not
+        divide, each worker may also have ``num_experts // p`` of them, for the first of its own experts.
+
+    Raises:
+        ValueError: on all ranks, if the input is in no such blocks.
     """
 
     def __init__(
@@ -116,8 +161,8 @@ class DistributedExpertAllGather(_Experts):
         """Make the gathering."""
         self._gather = operators.all_gather(self.grid, [_FEATURES])
 
-    def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to this rank's block of the input."""
+    def on_balanced(self, input: torch.Tensor) -> torch.Tensor:
+        """Apply the layer to a block of this worker's experts."""
         x = self._gather(input)
         return self._terms(x) if self.grid.active else self.without_part(x)
 
@@ -168,8 +213,8 @@ class DistributedExpertReduceScatter(_Experts):
         """Make the sum."""
         self._scatter = operators.reduce_scatter(self.grid, [_FEATURES])
 
-    def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to this rank's block of the input."""
+    def on_balanced(self, input: torch.Tensor) -> torch.Tensor:
+        """Apply the layer to a block of this worker's experts."""
         y = self._terms(input) if self.grid.active else self.without_part(input)
         return self._scatter(y)
 

@@ -73,6 +73,9 @@ class Repartition(_BetweenTwo, primitives.Repartition):
     Args:
         P_x, P_y, preserve_batch: as in our operator.
         buffer_manager: taken, and left alone.
+
+    Raises:
+        ValueError: on all ranks, also where the tensor has fewer elements in a dimension than a partition has workers.
     """
 
     def __init__(
@@ -92,12 +95,24 @@ class Repartition(_BetweenTwo, primitives.Repartition):
         result = super().forward(input)
         x, y = self.P_x.grid, self.P_y.grid
         self.P_x_to_y_overlaps = []
-        if x.active:
-            shapes = x.gather(np.array(input.shape, dtype=np.int64).tobytes())
+        everyone = x.line(tuple(dict.fromkeys((*x.ranks, *y.ranks))))
+        if everyone.active:
+            shapes = everyone.gather(np.array(input.shape, dtype=np.int64).tobytes())[: x.size]
             extents = np.array([np.frombuffer(one, dtype=np.int64) for one in shapes]).reshape(*x.shape, -1)
-            for worker in range(y.size):
-                self.P_x_to_y_overlaps.append(self._overlap(extents, y.index(worker), worker))
+            self._check_that_all_have_a_part(extents)
+            if x.active:
+                self.P_x_to_y_overlaps = [self._overlap(extents, y.index(worker), worker) for worker in range(y.size)]
         return result
+
+    def _check_that_all_have_a_part(self, extents: IntArray) -> None:
+        """Raise where a dimension has fewer elements than a partition has workers."""
+        whole = [int(along_axis(extents, d).sum()) for d in range(self.P_x.grid.dim)]
+        for name, grid in (("P_x", self.P_x.grid), ("P_y", self.P_y.grid)):
+            if any(n < p for n, p in zip(whole, grid.shape, strict=True)):
+                raise ValueError(
+                    f"Repartition: a tensor of shape {whole} does not divide over {name} of shape {list(grid.shape)}; "
+                    "in classic mode each worker must have a part of it"
+                )
 
     def _overlap(self, extents: IntArray, place: tuple[int, ...], worker: int) -> Overlap | None:
         """(slices of this worker's block, shape, worker of P_y) of what goes there; None for nothing."""

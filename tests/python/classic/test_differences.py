@@ -275,3 +275,17 @@ def test_what_one_rank_asks_for(P_world, call, says):
     P.first = grid(P_world, [1, 1, 1])
     wrong = job.rank == job.size - 1
     raises_everywhere((ValueError, RuntimeError), says, lambda: call(P, wrong), seconds=5.0)
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.parametrize("of", ["P_x", "P_y"])
+def test_repartition_refuses_workers_without_a_part(P_world, of):
+    """A rank of one of the partitions alone raises it as well. As many elements as workers are enough."""
+    few, many = grid(P_world, [1, 1]), grid(P_world, [1, job.size])
+    P_x, P_y = (many, few) if of == "P_x" else (few, many)
+    layer = dnn.Repartition(P_x, P_y)
+    x = values([2, job.size])
+    assert torch.equal(assemble(layer(block_of(x, P_x)), P_y, x.shape), x)
+    too_small = block_of(values([2, job.size - 1]), P_x)
+    raises_everywhere(ValueError, f"does not divide over {of} of shape", lambda: layer(too_small))
+    assert torch.equal(assemble(layer(block_of(x, P_x)), P_y, x.shape), x)
