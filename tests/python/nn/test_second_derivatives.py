@@ -46,7 +46,6 @@ def test_every_rank_has_the_graph_of_the_twin(P_world, example):
         layer = example.make(example.twin(), P)
         own = [block(x, P, cut, sizes) for x, cut in zip(example.inputs(), example.cuts, strict=True)]
         leaves, first = gradients(layer, own, example)
-        found = together([g.requires_grad for g in first])
         inputs = len(first) - len([*layer.parameters()])
         wanted = (*expected[:inputs], any(expected[inputs:]))  # penalties are of inputs, or of all parameters
         have = together((*(g.requires_grad for g in first[:inputs]), any(g.requires_grad for g in first[inputs:])))
