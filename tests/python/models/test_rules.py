@@ -603,7 +603,7 @@ def test_rule(name):
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.drawn(60)
+@pytest.mark.drawn(30)
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 @pytest.mark.parametrize("name", CASES)
 def test_nothing_grows(name):

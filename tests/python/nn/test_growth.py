@@ -87,7 +87,7 @@ def steps(layer, inputs, leaves, call):
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.drawn(120, "BatchNorm2d-large", "GroupNorm-large", "InstanceNorm2d-large")
+@pytest.mark.drawn(60, "BatchNorm2d-large", "GroupNorm-large", "InstanceNorm2d-large")
 @pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
 def test_nothing_grows(P_world, monkeypatch, example, large):

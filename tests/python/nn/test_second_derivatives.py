@@ -36,6 +36,7 @@ def all_on_the_first(example, shape):
     return [[extents[axis], *[0] * (p - 1)] if axis in extents else None for axis, p in enumerate(shape)]
 
 
+@pytest.mark.shared
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("example", TWICE.values(), ids=TWICE)
 def test_every_rank_has_the_graph_of_the_twin(P_world, example):
