@@ -107,9 +107,8 @@ def save(
         more |= extra_states(model)  # under names that no argument has
         metadata["more"] = {name: encoded(value, MORE + name, extra) for name, value in more.items()}
         tensors, blocks = _tensors_of(model, layouts, everyone)
-        metadata["complex"] = [
-            one.name for one in tensors if blocks[one.name].dim() > tensors_in_state(model)[one.name].dim()
-        ]
+        own = tensors_in_state(model)
+        metadata["complex"] = [one.name for one in tensors if blocks[one.name].dim() > own[one.name].dim()]
     check_undeclared("save", model, everyone, layouts)
     states = States()
     if optimizer is not None:

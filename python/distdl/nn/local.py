@@ -153,8 +153,9 @@ class Local(Layer):
         The layers in the module that have no method ``reset_parameters`` keep their values.
         """
         given = self.__dict__.pop("_given", None)
-        if given is not None and not any(tensor.is_meta for tensor in tensors_in_state(given).values()):
-            self._take(tensors_in_state(given))
+        own = {} if given is None else tensors_in_state(given)
+        if given is not None and not any(tensor.is_meta for tensor in own.values()):
+            self._take(own)
             return
         wholes = {
             id(getattr(one, held)[leaf]): torch.nn.Parameter(

@@ -146,9 +146,9 @@ class DistributedPad(Layer):
         input = as_under_autocast(input, lambda x: F.pad(x, no_width, self.mode), dims)
         for crop in self._crops:
             input = input.narrow(*crop)
-        if not self.grid.active and self._read is None:
-            return nothing_from(input)
-        return input.clone() if self._read is None else self._read(input)
+        if self._read is not None:
+            return self._read(input)
+        return input.clone() if self.grid.active else nothing_from(input)
 
     @classmethod
     def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
