@@ -29,9 +29,11 @@ def checksum(data: Bytes) -> int:
 def open_to_read(path: Path) -> int:
     """The descriptor of a regular file. Raises OSError for anything else: a pipe would let its reader wait."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise OSError(f"load: {path} is not a regular file")
+        kind = IsADirectoryError if stat.S_ISDIR(mode) else OSError
+        raise kind(f"load: {path} is not a regular file")
     return descriptor
 
 
