@@ -19,6 +19,7 @@ export MALLOC_PERTURB_=165  # glibc fills what is allocated and what is freed: w
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_hwloc_default_binding_policy=none
 export I_MPI_PIN=off  # Intel MPI gives each rank a core of its own, and torch warns of processes that read ahead there
+export DISTDL_SEED=${DISTDL_SEED-$(git rev-parse 'HEAD^{tree}' 2>/dev/null || true)}  # what is drawn differs between commits
 export PYTHONNOUSERSITE=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 
 stage() {  # stage NAME COMMAND...

@@ -1,20 +1,23 @@
 """Tests run inside an MPI job, the same tests in the same order on all ranks.
 
 A test that fails on any rank fails on all of them and names the rank. A test that hangs ends the job with the stacks
-(faulthandler_timeout in pyproject.toml). tests/run.sh starts jobs of 1, 2, 3, 4 and 20 ranks, and a test runs in those
-in which it can find something new:
+(faulthandler_timeout in pyproject.toml). tests/run.sh starts jobs of 1, 2, 3, 4 and 20 ranks.
 
-- in the jobs of 1 to 4 ranks, unless something else is said;
-- marked ``ranks(2, 4)``: in the jobs of 2 and of 4 ranks alone;
-- marked ``mpi(min_size=N)``: not in smaller jobs. The job of 20 ranks runs what needs more than 4, and nothing else;
-- marked ``drawn(N)``: of the cases of a table N, drawn and always the same, in each job, and those that the mark names
-  behind N. With ``--whole`` all of them;
-- marked ``shared``, which is for long tables: each case in one of these jobs, which is drawn and always the same. With
-  ``--whole`` each case runs in all of them.
+- A test runs in the jobs of 1 to 4 ranks.
+- ``ranks(2, 4)`` names the sizes in which a test can find something new.
+- ``mpi(min_size=N)`` leaves out smaller jobs. The job of 20 ranks runs the tests that need more than 4, and no others.
+- ``drawn(N)`` marks a long table: each job draws N of its cases, and runs those that the mark names after N as well.
+- ``shared`` marks a long table: each case runs in one of the small jobs, which is drawn.
 
-A test that draws N examples (hypothesis) draws a quarter of them in each of the four small jobs, each job others.
-DISTDL_DRAWS is the number of examples in a job, and lets jobs of any size draw, also tests that draw without hypothesis
-and are marked ``draws``. DISTDL_SEED, any text, draws others.
+DISTDL_SEED, any text, seeds all that is drawn. tests/run.sh takes the hash of the checkout's files for it, so that the
+tests of many commits cover all cases, and the same files always run the same tests. Where it is set, less runs:
+
+- a test on 2 ranks, where its marks allow that, and in one of its other jobs, which is drawn;
+- of tests that are marked ``turns(N)`` one in N, which are drawn.
+
+With ``--whole`` all cases run in jobs of all sizes that their marks allow. A test that draws N examples (hypothesis)
+draws a quarter of them in each job. DISTDL_DRAWS is the number of examples in a job, and lets jobs of any size draw,
+also tests that draw without hypothesis and are marked ``draws``.
 """
 
 import atexit
@@ -37,6 +40,7 @@ from mpi4py import MPI
 import distdl
 from support.ranks import examples_of
 
+SEED = os.environ.get("DISTDL_SEED", "")
 SMALL_JOBS = (1, 2, 3, 4)
 OUTCOMES = ("passed", "skipped", "failed")
 
@@ -85,20 +89,25 @@ def pytest_ignore_collect(collection_path):
 
 
 def jobs_of(item, number, whole):
-    """The sizes of the jobs that run a test, the so many-th case of its table."""
+    """The sizes of the jobs that run a test, whose place in its table is `number`."""
     marks = {mark.name: item.get_closest_marker(mark.name) for mark in item.iter_markers()}
     needed = marks["mpi"].kwargs["min_size"] if "mpi" in marks else 1
     if needed > max(SMALL_JOBS):
         return [job.size] if job.size >= needed else []
     sizes = [size for size in (marks["ranks"].args if "ranks" in marks else SMALL_JOBS) if size >= needed]
-    if "shared" in marks and not whole:
-        sizes = [random.Random(f"{item.originalname} {number}").choice(sizes)]
+    draw = random.Random(f"{SEED} {item.path.stem} {item.originalname} {number}")
+    if not whole and "shared" in marks:
+        sizes = [draw.choice(sizes)]
+    elif not whole and SEED:
+        others = [size for size in sizes if size != 2]
+        sizes = [size for size in sizes if size == 2] + draw.sample(others, min(1, len(others)))
+        sizes = sizes if draw.randrange(marks["turns"].args[0] if "turns" in marks else 1) == 0 else []
     draws = {"hypothesis", "draws"} & set(marks)
     return [*sizes, job.size] if "DISTDL_DRAWS" in os.environ and draws else sizes
 
 
 def drawn_cases(items):
-    """Of the tables that are marked with it the cases that are drawn, and all other tests."""
+    """The names of all tests outside of the tables marked ``drawn``, and of the cases drawn from each of these."""
     tables = collections.defaultdict(list)
     for item in items:
         tables[item.nodeid.partition("[")[0]].append(item)
@@ -108,7 +117,7 @@ def drawn_cases(items):
         names = [item.nodeid for item in cases]
         if mark:
             named = [f"{table}[{case}]" for case in mark.args[1:]]
-            names = named + random.Random(f"{table} {job.size}").sample(names, min(mark.args[0], len(names)))
+            names = named + random.Random(f"{SEED} {table} {job.size}").sample(names, min(mark.args[0], len(names)))
         chosen.update(names)
     return chosen
 
@@ -124,7 +133,7 @@ def pytest_collection_modifyitems(config, items):
         (kept if runs else left_out).append(item)
         numbers[table] += 1
         if item.get_closest_marker("hypothesis") is not None:
-            hypothesis.seed(f"{item.originalname} on {job.size} ranks{os.environ.get('DISTDL_SEED', '')}")(item.obj)
+            hypothesis.seed(f"{item.originalname} on {job.size} ranks{SEED}")(item.obj)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
 

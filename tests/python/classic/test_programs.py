@@ -20,6 +20,7 @@ def test_equals_its_twin(classic, name):
     assert losses == pytest.approx(expected, rel=1e-10)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.ranks(1)
 @pytest.mark.parametrize(("steps", "ends", "says"), [(2, True, "equal True 2"), (-1, False, "no steps")])
 def test_started_by_its_command(steps, ends, says):
@@ -30,6 +31,7 @@ def test_started_by_its_command(steps, ends, says):
     assert says in done.stdout + done.stderr
 
 
+@pytest.mark.turns(3)
 @pytest.mark.ranks(1)
 def test_as_a_plugin_of_pytest(tmp_path):
     test = tmp_path / "test_old.py"

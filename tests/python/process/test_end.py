@@ -10,7 +10,7 @@ import pytest
 
 from support import jobs
 
-pytestmark = pytest.mark.ranks(1)  # the programs are jobs of their own
+pytestmark = [pytest.mark.ranks(1), pytest.mark.turns(3)]  # the programs are jobs of their own
 
 BEGINNING = """
 import copy, os, sys, torch

@@ -7,7 +7,7 @@ import pytest
 import distdl
 from support.jobs import ends
 
-pytestmark = pytest.mark.ranks(1)  # the programs are jobs of their own
+pytestmark = [pytest.mark.ranks(1), pytest.mark.turns(3)]  # the programs are jobs of their own
 
 BEGINNING = """
 import sys, time, torch

@@ -144,6 +144,7 @@ def test_a_backward_pass_in_another_thread(P_world):
         assert torch.equal(other.wait(started), torch.full((1 << 14,), float(i * job.size)))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.ranks(1)  # the program is a job of its own
 def test_less_than_thread_multiple():
     """Then the main thread works, also in two halves, and others raise."""

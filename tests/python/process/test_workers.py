@@ -35,6 +35,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.turns(3)
 @pytest.mark.ranks(1)
 def test_workers_that_import_distdl(tmp_path):
     """Spawned ones, and those of a fork server, on two ranks."""

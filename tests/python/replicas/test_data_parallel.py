@@ -237,6 +237,7 @@ def test_replicas_that_leave_earlier(P_world):
     model(x)  # all take part again
 
 
+@pytest.mark.turns(3)
 @pytest.mark.ranks(1)
 def test_a_replica_that_ends_earlier_hangs_nobody():
     """The other one raises."""
@@ -254,6 +255,7 @@ def test_a_replica_that_ends_earlier_hangs_nobody():
     assert "raised: the ranks do not make the same call; rank 0: the end of the program" in said, said
 
 
+@pytest.mark.turns(3)
 @pytest.mark.ranks(1)
 def test_a_rank_that_fails_in_a_backward_pass_and_ends_hangs_nobody():
     """Of two replicas of two ranks: the others wait for it in layers, in sums, and at the end of the pass."""

@@ -1,8 +1,7 @@
 """Training at sizes that people use: resident memory stays within 1 % from step 20 to step 300.
 
-    OMP_NUM_THREADS=1 mpiexec -n 2 python -m mpi4py -m pytest -s tests/python/training/long_runs.py
-
-It takes half an hour to an hour. DISTDL_STEPS is the number of steps. pytest does not collect this file by itself.
+``bash tests/commands.sh memory`` runs it, every week, for up to an hour. DISTDL_STEPS is the number of steps.
+pytest does not collect this file by itself.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Jobs that are killed while they save: the file of before, or all of the new one.
 
-DISTDL_KILLS is the number of jobs. The long run:
-``DISTDL_KILLS=50 python -m mpi4py -m pytest -s -o faulthandler_timeout=3600 tests/python/training/test_kills.py``
+DISTDL_KILLS is the number of jobs. The long run is
+``bash tests/commands.sh kills``.
 """
 
 import os

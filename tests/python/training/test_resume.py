@@ -2,7 +2,7 @@
 
 A case is an optimizer, and for saving and for going on each a number of ranks, a partition and a layout. Gradients are
 whole numbers, since only then a sum over blocks has no roundings. DISTDL_RESUMES is the number of cases that are drawn,
-0 for all; the command of the long run is in CONTRIBUTING.md.
+0 for all: `bash tests/commands.sh resumes`.
 """
 
 import functools
