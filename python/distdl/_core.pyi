@@ -86,7 +86,6 @@ class Waiting:
 
 class Staging:
     where_needed: Staging
-    never: Staging
     always: Staging
 
 def set_staging(when: Staging) -> None: ...

@@ -1,8 +1,7 @@
 """The memory of results and messages: the pool behind them, and the way to and from devices.
 
 Fresh memory costs several times the copy into it, so the memory of old results and messages is kept in a pool for new
-ones. A tensor on a device goes straight to MPI if MPI says that it can use the device's memory, and otherwise through
-pinned host memory. The functions concern this rank only: no other rank has to call them.
+ones. A tensor on a device goes to MPI through pinned host memory. The functions concern this rank only: no other rank has to call them.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from distdl import _core
 
 STAGING = {
     "where needed": _core.Staging.where_needed,
-    "never": _core.Staging.never,
     "always": _core.Staging.always,
 }
 
@@ -49,15 +47,14 @@ def empty_pool() -> None:
 
 
 def set_staging(when: str) -> None:
-    """Choose when messages are staged: copied through host memory, for MPI libraries that cannot use device memory.
+    """Choose when messages are staged, that is copied through host memory.
 
     Only the elements that are sent and received are copied, not the whole tensor. The environment variable
     ``DISTDL_STAGING`` sets it from the beginning.
 
     Args:
-        when: "where needed", the default: for devices that MPI does not list in the info key ``mpi_memory_alloc_kinds``
-            (MPI 4.1); "never", for an MPI library that can use device memory without listing it; "always", also for
-            tensors on the CPU.
+        when: "where needed", the default: for tensors on devices, also where the MPI library can use their memory;
+            "always": also for tensors on the CPU.
 
     Raises:
         ValueError: for anything else.

@@ -99,7 +99,6 @@ void bind_process(py::module_& m) {
 
   py::enum_<operators::Staging>(m, "Staging")
       .value("where_needed", operators::Staging::where_needed)
-      .value("never", operators::Staging::never)
       .value("always", operators::Staging::always);
   m.def("set_staging", &operators::set_staging, py::arg("when"));
   m.def("staging", &operators::staging);

@@ -3,12 +3,9 @@
 #include <ATen/ATen.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <mpi.h>
 
 #include <atomic>
-#include <string>
 
-#include "comm/error.hpp"
 #include "operators/memory.hpp"
 #include "operators/region_copy.hpp"
 
@@ -17,21 +14,6 @@ namespace distdl::operators {
 namespace {
 
 std::atomic<Staging> when_to_stage{Staging::where_needed};
-
-/// What MPI says about the kinds of memory that it can use: "system,mpi,cuda:device", for example (MPI 4.1, 11.4.3).
-const std::string& memory_kinds() {
-  static const std::string kinds = [] {
-    MPI_Info info = MPI_INFO_NULL;
-    comm::check(MPI_Comm_get_info(MPI_COMM_WORLD, &info), "MPI_Comm_get_info");
-    std::string value(MPI_MAX_INFO_VAL, '\0');
-    int length = static_cast<int>(value.size()), found = 0;
-    const int code = MPI_Info_get_string(info, "mpi_memory_alloc_kinds", &length, value.data(), &found);
-    MPI_Info_free(&info);
-    comm::check(code, "MPI_Info_get_string");
-    return found != 0 ? std::string(value.c_str()) : std::string();
-  }();
-  return kinds;
-}
 
 at::TensorOptions host_options(const at::TensorOptions& options) {
   return options.device(at::kCPU).pinned_memory(!options.device().is_cpu());
@@ -42,13 +24,7 @@ at::TensorOptions host_options(const at::TensorOptions& options) {
 void set_staging(Staging when) { when_to_stage = when; }
 Staging staging() { return when_to_stage; }
 
-bool is_staged(const at::Device& device) {
-  const Staging when = when_to_stage;
-  if (when != Staging::where_needed || device.is_cpu()) return when == Staging::always;
-  // torch calls AMD's devices cuda as well.
-  return memory_kinds().find(c10::DeviceTypeName(device.type(), true)) == std::string::npos &&
-         !(device.is_cuda() && memory_kinds().find("rocm") != std::string::npos);
-}
+bool is_staged(const at::Device& device) { return !device.is_cpu() || when_to_stage == Staging::always; }
 
 at::Tensor for_sending(const at::Tensor& x) {
   if (!is_staged(x.device())) return contiguous(x);

@@ -1,5 +1,6 @@
-// Memory that MPI can use, for tensors on any device. Most MPI libraries can use only the host's: then tensors are
-// staged, that is copied to and from pinned memory of the host.
+// Memory that MPI can use, for tensors on any device: tensors on a device are staged, that is copied to and from pinned
+// memory of the host. MPI libraries that can use a device's memory do not wait for the work that is queued in its
+// streams, so none is handed to them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,9 +11,8 @@
 
 namespace distdl::operators {
 
-/// When to stage: for devices whose memory MPI does not say that it can use; never; or also for tensors on the CPU, as
-/// a stand-in where there is no device.
-enum class Staging { where_needed, never, always };
+/// When to stage: for devices; or also for tensors on the CPU, as a stand-in where there is no device.
+enum class Staging { where_needed, always };
 void set_staging(Staging when);
 Staging staging();
 

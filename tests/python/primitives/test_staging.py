@@ -29,7 +29,7 @@ def derivatives(case, x, weight):
 def test_staged(P_world, make):
     case = make(P_world)
     x = values(case.shape, seed=job.rank)
-    memory.set_staging("never")
+    memory.set_staging("where needed")
     at_once = case.operator(x)
     weight = values(at_once.shape, seed=100 + job.rank)
     expected = derivatives(case, x, weight)
@@ -52,8 +52,13 @@ def test_staged_dtypes_and_strides(P_world, make, dtype):
     wide = values((*case.shape, 2), dtype, seed=job.rank)
     x = wide[..., 0].conj() if dtype.is_complex else wide[..., 0]
     staged = case.operator(x)
-    memory.set_staging("never")
+    memory.set_staging("where needed")
     assert same_bits(staged, case.operator(x.resolve_conj().contiguous()))
+
+
+def test_memory_of_a_device_never_goes_to_mpi():
+    """It does not wait for the device's streams."""
+    assert sorted(memory.STAGING) == ["always", "where needed"]
 
 
 def test_settings():
