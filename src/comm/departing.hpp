@@ -10,8 +10,10 @@
 
 namespace distdl::comm {
 
-/// Messages up to so many bytes travel this way. MPI libraries send messages of this size at once, or let the receiver
-/// fetch them, so that they do not depend on what the sender does later; and the copy takes less time than sending.
+/// Messages up to so many bytes travel this way. Most MPI libraries send messages of this size at once, or let the
+/// receiver fetch them, and the copy takes less time than sending. Where a library does neither (Open MPI on one host
+/// where processes may not read each other's memory, from 4 KiB; MPICH whose cells of shared memory are all in use),
+/// the message leaves in the sender's next call of MPI, and a receiver that comes late waits for that.
 inline constexpr std::size_t kLargestDeparting = 8 << 10;
 
 /// Sends a copy of these bytes. Waits for nothing, unless very many such messages are on their way.

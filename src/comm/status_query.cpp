@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "comm/error.hpp"
+#include "geometry/text.hpp"
 
 namespace distdl::comm {
 
@@ -108,7 +109,8 @@ void answer_status_queries(const DescribeStatus& describe) {
   const auto open = received_queries();
   if (open.empty()) return;
   Message message;
-  describe().copy(message.text.data(), message.text.size() - 1);  // with no lock held: it may take its time
+  const auto text = describe();  // with no lock held: it may take its time
+  geometry::cut_to(text, message.text.size() - 1).copy(message.text.data(), message.text.size() - 1);
   for (const auto& [communicator, rank, query] : open) {
     message.query = query;
     with_usable(communicator, [&] { post(*communicator, rank, kReply, message); });
@@ -118,9 +120,10 @@ void answer_status_queries(const DescribeStatus& describe) {
 StatusReplies query_status(const Communicator* communicator, std::chrono::milliseconds patience,
                            const DescribeStatus& describe) {
   StatusReplies replies;
-  std::size_t missing = 0;
+  std::size_t missing = 0, me = 0;
   Message message{++last_query, {}};
   const bool posted = with_usable(communicator, [&] {
+    me = static_cast<std::size_t>(communicator->rank());
     const auto ranks = std::min(static_cast<std::size_t>(communicator->size()), kMostQueried);
     replies = {world_ranks(*communicator, ranks), std::vector<std::string>(ranks)};
     for (int rank = 0; rank < static_cast<int>(ranks); ++rank) {
@@ -130,7 +133,6 @@ StatusReplies query_status(const Communicator* communicator, std::chrono::millis
     }
   });
   if (!posted) return replies;
-  const auto me = static_cast<std::size_t>(communicator->rank());
   if (me < replies.texts.size()) replies.texts[me] = describe();
   const auto until = std::chrono::steady_clock::now() + patience;
   while (missing > 0 && std::chrono::steady_clock::now() < until) {

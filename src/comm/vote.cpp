@@ -206,11 +206,12 @@ class Drop {
 class Texts {
  public:
   Texts(std::string mine, const Communicator& communicator)
-      : mine_(std::move(mine)), length_(static_cast<int>(mine_.size())), handle_(communicator.handle()) {
-    const auto ranks = static_cast<std::size_t>(communicator.size());
-    lengths_.resize(ranks);
-    offsets_.resize(ranks);
-    check(MPI_Iallgather(&length_, 1, MPI_INT, lengths_.data(), 1, MPI_INT, handle_, &request_), "MPI_Iallgather");
+      : mine_(std::move(mine)),
+        length_(static_cast<std::int64_t>(mine_.size())),
+        handle_(communicator.handle()),
+        lengths_(static_cast<std::size_t>(communicator.size())) {
+    check(MPI_Iallgather(&length_, 1, MPI_INT64_T, lengths_.data(), 1, MPI_INT64_T, handle_, &request_),
+          "MPI_Iallgather");
   }
   Texts(const Texts&) = delete;
   Texts& operator=(const Texts&) = delete;
@@ -234,7 +235,7 @@ class Texts {
     }
     std::vector<std::string> texts;
     for (std::size_t r = 0; r < lengths_.size(); ++r) {
-      texts.push_back(all_.substr(static_cast<std::size_t>(offsets_[r]), static_cast<std::size_t>(lengths_[r])));
+      texts.push_back(all_.substr(static_cast<std::size_t>(offsets_[r]), static_cast<std::size_t>(counts_[r])));
     }
     return texts;
   }
@@ -244,21 +245,24 @@ class Texts {
     here_ = lengths_known_;
     if (here_) return;
     lengths_known_ = true;
-    int total = 0;
-    for (std::size_t r = 0; r < lengths_.size(); ++r) {
-      offsets_[r] = total;
-      total += lengths_[r];
+    std::int64_t total = 0;
+    for (const auto length : lengths_) {
+      offsets_.push_back(displacement_of(total, "MPI_Iallgatherv"));
+      total += length;
+      counts_.push_back(count_of(total, "MPI_Iallgatherv") - static_cast<Count>(offsets_.back()));
     }
     all_.resize(static_cast<std::size_t>(total));
-    check(MPI_Iallgatherv(mine_.data(), length_, MPI_CHAR, all_.data(), lengths_.data(), offsets_.data(), MPI_CHAR,
-                          handle_, &request_),
+    check(DISTDL_MPI_LARGE(MPI_Iallgatherv)(mine_.data(), static_cast<Count>(length_), MPI_CHAR, all_.data(),
+                                            counts_.data(), offsets_.data(), MPI_CHAR, handle_, &request_),
           "MPI_Iallgatherv");
   }
 
   const std::string mine_;
-  const int length_;
+  const std::int64_t length_;
   const MPI_Comm handle_;
-  std::vector<int> lengths_, offsets_;
+  std::vector<std::int64_t> lengths_;
+  std::vector<Count> counts_;  // the lengths again, as MPI counts; all ranks throw where they are too many for it
+  std::vector<Displacement> offsets_;
   std::string all_;
   MPI_Request request_ = MPI_REQUEST_NULL;
   bool lengths_known_ = false, here_ = false;
@@ -372,14 +376,6 @@ Outcome vote(const Communicator& communicator, const Ballot& ballot) {
     outcome.ahead = tag;
   }
   return outcome;
-}
-
-std::int64_t tell(const Communicator& communicator, std::int64_t mine) {
-  refuse_abandoned(communicator);
-  if (communicator.size() == 1) return mine;
-  Votes votes;
-  votes.told = mine;
-  return sum_of(votes, communicator).told;
 }
 
 std::vector<std::string> gather_texts(const Communicator& communicator, const std::string& mine) {

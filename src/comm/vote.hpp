@@ -66,9 +66,6 @@ struct Outcome {
 /// Collective.
 Outcome vote(const Communicator& communicator, const Ballot& ballot);
 
-/// The number that one rank tells the others, which bring 0: what a vote does beside, where none is held. Collective.
-std::int64_t tell(const Communicator& communicator, std::int64_t mine);
-
 /// Throws if an earlier vote on the communicator was given up.
 void refuse_abandoned(const Communicator& communicator);
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "geometry/text.hpp"
+
 namespace distdl::comm {
 
 namespace {
@@ -51,7 +53,7 @@ Operation::Operation(std::string_view name, std::int64_t number, const char* pas
   const std::lock_guard lock(thread.mutex);
   outer_ = thread.activity;
   auto& mine = thread.activity;
-  const auto length = name.copy(mine.name.data(), mine.name.size() - 1);
+  const auto length = geometry::cut_to(name, mine.name.size() - 1).copy(mine.name.data(), mine.name.size() - 1);
   mine.name.at(length) = '\0';
   mine.number = number;
   mine.pass = pass;

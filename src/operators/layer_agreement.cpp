@@ -152,9 +152,16 @@ bool LayerAgreement::agree(const std::vector<Input>& inputs, const std::vector<a
   // With the structure check off the others did not hear of a change of derivatives: that is for the next vote.
   if (structure_check() || change == comm::Change::structure) local_ = now;
   if (change != comm::Change::none) epoch_ = new_epoch();
-  if (told) told_ = heard ? *heard : comm::tell(*id().rank_set.communicator, *told);
+  if (told) told_ = heard ? *heard : hear(*told);
   begin_layer_call(this, agreement_.id(), epoch_, std::move(lock));
   return change == comm::Change::structure;
+}
+
+std::int64_t LayerAgreement::hear(std::int64_t told) const {
+  const auto pass = Pass::forward;
+  const auto operation = operation_of(id(), pass);
+  const CountedWaits waits(id().counter(false));
+  return vote(id().rank_set, {.call = id().call(pass), .told = told}, [&] { return id().text(pass); }).told;
 }
 
 void LayerAgreement::forget() {

@@ -20,7 +20,8 @@ class LayerAgreement {
   /// Of a copied layer, which has calls of its own.
   LayerAgreement(const LayerAgreement& other);
   LayerAgreement& operator=(const LayerAgreement&) = delete;
-  ~LayerAgreement() = default;
+  /// Ends a call that was not left: the layer may be gone before its call is.
+  ~LayerAgreement() { leave(); }
 
   /// Whether this rank is one of them. agree() and leave() do nothing on a rank that is not.
   bool active() const { return id().rank_set.communicator != nullptr; }
@@ -95,6 +96,8 @@ class LayerAgreement {
   const OperatorId& id() const { return *agreement_.id(); }
   std::vector<Structure> structures_of(const std::vector<Input>& inputs, const std::vector<at::Tensor>& parameters);
   std::string problem_of(const std::vector<at::Tensor>& parameters) const;
+  /// The number that one rank tells, in a call that holds no other vote. Collective.
+  std::int64_t hear(std::int64_t told) const;
   comm::Change change_of(const Local& now) const;
 
   std::vector<Expected> expected_;

@@ -5,6 +5,7 @@
 
 #include "comm/error.hpp"
 #include "comm/waiting.hpp"
+#include "geometry/text.hpp"
 
 namespace distdl::operators {
 
@@ -44,7 +45,7 @@ Record pack(Structure structure, Derivatives derivatives) {
   record.requires_grad = static_cast<std::int8_t>(derivatives.requires_grad);
   record.has_tangent = static_cast<std::int8_t>(derivatives.has_tangent);
   record.grad_disabled = static_cast<std::int8_t>(!records_gradients());
-  structure.error.copy(record.error.data(), kMaxText - 1);
+  geometry::cut_to(structure.error, kMaxText - 1).copy(record.error.data(), kMaxText - 1);
   return record;
 }
 

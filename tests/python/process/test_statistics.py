@@ -50,7 +50,10 @@ def test_numbers(P_world):
     halo = dnn.HaloExchange(P_x, 2)
     for _ in range(3):
         halo.wait(halo.start(torch.ones(5, dtype=torch.float64)))
-    dnn.AllSumReduce(P_x, [0])(torch.ones(12 * job.size, dtype=torch.int16))
+    small, large = 12 * job.size, 12_000 * job.size
+    dnn.AllSumReduce(P_x, [0])(torch.ones(small, dtype=torch.int16))
+    stats_of_small = distdl.comm_stats()["AllSumReduce"]
+    dnn.AllSumReduce(P_x, [0])(torch.ones(large, dtype=torch.int16))
     stats = distdl.comm_stats()
     assert list(stats) == ["AllSumReduce", "Broadcast", "HaloExchange"]
     broadcast, exchange, total_sum = stats["Broadcast"], stats["HaloExchange"], stats["AllSumReduce"]
@@ -59,7 +62,10 @@ def test_numbers(P_world):
     neighbors = (job.rank > 0) + (job.rank < job.size - 1)
     assert (exchange.calls, exchange.messages) == (3, 3 * neighbors)
     assert exchange.bytes_sent == exchange.bytes_received == 3 * neighbors * 2 * 8
-    assert total_sum.bytes_sent == total_sum.bytes_received == 2 * others * 12 * 2
+    # Each rank sends all of a small tensor to each of the others; of a large one, blocks and their sums.
+    assert stats_of_small.bytes_sent == stats_of_small.bytes_received == others * small * 2
+    of_large = 2 * others * 12_000 * 2
+    assert total_sum.bytes_sent == total_sum.bytes_received == others * small * 2 + of_large
     assert all(one.seconds_waited >= 0 for one in stats.values())
     assert job.size == 1 or sum(one.seconds_waited for one in stats.values()) > 0
     distdl.reset_comm_stats()
