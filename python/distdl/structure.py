@@ -57,7 +57,9 @@ def structure_check(enabled: bool) -> Iterator[None]:
     that the structure of its input has not changed on any of them. A loop that is sure of both may save the reduction.
     Without the check, a difference among the ranks ends in wrong results or in a hang.
 
-    It takes no communication. Every rank of the operators inside has to use the same setting.
+    Every rank of the operators inside has to use the same setting. Turning it off or on takes no communication. The
+    first call on the same ranks after it was turned off still agrees with them, so that all ranks raise RuntimeError if
+    some of them check the structure.
 
     Example:
         >>> step(batch)  # agrees on every operator's structure

@@ -27,18 +27,25 @@ constexpr int kFirstTag = 8192;
 std::atomic<std::int64_t> live{0}, all_votes{0};
 std::atomic<Hosts> hosts{Hosts::names};
 
-/// Whether these ranks are on more than one host. Collective.
-bool on_several_hosts(MPI_Comm handle) {
+/// What the ranks of a new communicator have to know of each other.
+struct Surroundings {
+  bool several_hosts = false;
+  bool same_debugging = true;
+};
+
+/// Collective.
+Surroundings surroundings_of(MPI_Comm handle) {
   std::array<char, MPI_MAX_PROCESSOR_NAME + 1> name{};
   int length = 0;
   check(MPI_Get_processor_name(name.data(), &length), "MPI_Get_processor_name");
   const auto mine = value_of(name.data());
   const Hosts given = hosts;
-  std::array<std::int64_t, 4> largest{mine, -mine, given == Hosts::several, given == Hosts::one};
+  const std::int64_t mode = debugging() ? 1 : 0;
+  std::array<std::int64_t, 6> largest{mine, -mine, given == Hosts::several, given == Hosts::one, mode, -mode};
   check(MPI_Allreduce(MPI_IN_PLACE, largest.data(), static_cast<int>(largest.size()), MPI_INT64_T, MPI_MAX, handle),
         "MPI_Allreduce");
   const bool several = largest[0] != -largest[1];
-  return largest[2] != 0 || (largest[3] == 0 && several);
+  return {largest[2] != 0 || (largest[3] == 0 && several), largest[4] == -largest[5]};
 }
 
 /// Throws where MPI would end the process: a communicator is used after its end, or after MPI's own.
@@ -129,7 +136,18 @@ Communicator::Communicator(MPI_Comm handle) : handle_(handle) {
   check(MPI_Comm_set_errhandler(handle_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check(MPI_Comm_rank(handle_, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(handle_, &size_), "MPI_Comm_size");
-  spans_hosts_ = size_ > 1 && on_several_hosts(handle_);
+  if (size_ > 1) {
+    const Operation operation("making a communicator of " + std::to_string(size_) + " ranks");
+    const Waiting waiting;
+    const auto [several_hosts, same_debugging] = surroundings_of(handle_);
+    if (!same_debugging) {  // then the ranks would wait for each other in different votes
+      check(MPI_Comm_free(&handle_), "MPI_Comm_free");
+      throw std::runtime_error(
+          "DISTDL_DEBUG is set on some ranks and not on others; set it on all ranks or on none (mpiexec of Open MPI "
+          "passes it on with -x DISTDL_DEBUG)");
+    }
+    spans_hosts_ = several_hosts;
+  }
   ++live;
   const std::lock_guard lock(all_communicators().mutex);
   all_communicators().in_order.push_back(this);

@@ -48,6 +48,10 @@ class Communicator {
   void abandon() const { abandoned_ = true; }
   bool abandoned() const { return abandoned_; }
 
+  /// Whether its last vote agreed that the next calls take none.
+  bool unchecked() const { return unchecked_; }
+  void set_unchecked(bool on) const { unchecked_ = on; }
+
   /// The same ranks as a communicator that may be handed to users: Cartesian if a shape is given. Made at the first
   /// call; collective then. Freed with this one.
   MPI_Comm view(const std::vector<int>& shape);
@@ -67,6 +71,7 @@ class Communicator {
   mutable std::int64_t votes_ = 0;
   mutable std::int64_t tags_ = 0, tags_within_layers_ = 0;
   mutable bool abandoned_ = false;
+  mutable bool unchecked_ = false;
   std::map<std::vector<int>, MPI_Comm> views_;
   std::recursive_mutex in_use_;
 };

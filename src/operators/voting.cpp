@@ -15,6 +15,9 @@ namespace {
 
 std::atomic<bool> check_structure{true};
 
+// Makes a call another one than the same call on ranks that check the structure. No call has so large a number.
+constexpr std::int64_t kUnchecked = std::int64_t{1} << 60;
+
 template <class Error = std::runtime_error>
 [[noreturn]] void throw_gathered(const RankSet& rank_set, const std::string& rule, const std::string& mine) {
   const auto texts = comm::gather_texts(*rank_set.communicator, mine);
@@ -35,6 +38,7 @@ std::string fingerprint(const RankSet& rank_set, const Structure& tensor) {
 
 void set_structure_check(bool on) { check_structure = on; }
 bool structure_check() { return check_structure || comm::debugging(); }
+bool votes_on_calls(const RankSet& rank_set) { return structure_check() || !rank_set.communicator->unchecked(); }
 
 comm::Outcome vote(const RankSet& rank_set, const comm::Ballot& ballot, LazyText description) {
   const auto outcome = comm::vote(*rank_set.communicator, ballot);
@@ -47,7 +51,8 @@ comm::Outcome vote(const RankSet& rank_set, const comm::Ballot& ballot, LazyText
 
 comm::Outcome vote_on_call(const OperatorId& id, Pass pass, const OwnBallot& mine, const Structure& tensor) {
   comm::Ballot ballot;
-  ballot.call = id.call(pass);
+  const bool unchecked = !structure_check();
+  ballot.call = id.call(pass) + (unchecked ? kUnchecked : 0);
   ballot.value = mine.value;
   ballot.change = mine.change;
   ballot.requires_grad = mine.derivatives.requires_grad;
@@ -59,7 +64,10 @@ comm::Outcome vote_on_call(const OperatorId& id, Pass pass, const OwnBallot& min
   ballot.could_send = static_cast<bool>(mine.send);
   if (ballot.could_send && ahead.sends()) ballot.send = mine.send;
   const CountedWaits waits(id.counter(pass == Pass::backward));
-  const auto outcome = vote(id.rank_set, ballot, [&] { return id.text(pass) + fingerprint(id.rank_set, tensor); });
+  const auto outcome = vote(id.rank_set, ballot, [&] {
+    return id.text(pass) + fingerprint(id.rank_set, tensor) + (unchecked ? ", without the structure check" : "");
+  });
+  id.rank_set.communicator->set_unchecked(unchecked);
   ahead.learn(outcome);
   require_same_mode(id, outcome.any_requires_grad, outcome.any_grad_disabled);
   return outcome;
@@ -102,7 +110,7 @@ Ahead ahead_of(const comm::Outcome& outcome) { return outcome.ahead ? Ahead{*out
 BackwardAgreement agree_on_backward(const OperatorId& id, bool adjoint, bool has_gradient, Derivatives derivatives,
                                     const Structure& gradient, comm::SendAhead send) {
   if (!id.rank_set.communicator) return {has_gradient, derivatives.has_tangent, {}};
-  if (!structure_check()) return {true, derivatives.has_tangent, {}};
+  if (!votes_on_calls(id.rank_set)) return {true, derivatives.has_tangent, {}};
   const auto pass = adjoint ? Pass::backward : Pass::forward;
   const auto operation = operation_of(id, pass);
   const auto change = has_gradient ? comm::Change::structure : comm::Change::none;

@@ -17,6 +17,10 @@ namespace distdl::operators {
 void set_structure_check(bool on);
 bool structure_check();
 
+/// Whether a call of these ranks votes: always while the structure check is on. Where it was turned off, the first call
+/// on the ranks votes as well, so that all of them hear it from each other.
+bool votes_on_calls(const RankSet& rank_set);
+
 /// A text that may never be needed.
 using LazyText = c10::function_ref<std::string()>;
 

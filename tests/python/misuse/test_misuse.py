@@ -105,6 +105,33 @@ def test_a_second_backward_pass_of_a_graph_that_was_freed(P_world):
     raises_everywhere(RuntimeError, "backward through the graph a second time", total.backward)
 
 
+@more_than_one_rank
+@pytest.mark.parametrize("letters", range(188, 200))
+def test_long_names_that_are_not_ascii(P_world, letters):
+    """What travels between ranks is cut between two letters."""
+    layer, bad = dnn.AllSumReduce(P_world, [0]), type("x" + "\u00e9" * letters, (), {})()
+    raises_everywhere(TypeError, "\u00e9", lambda: layer(bad if job.rank == 0 else torch.ones(2)))
+    raises_everywhere(TypeError, "x\u00e9", lambda: layer(type("\u00e9x" + "\u00e9" * letters, (), {})()))
+
+
+@more_than_one_rank
+@pytest.mark.parametrize("differentiated", [False, True])
+@pytest.mark.parametrize("make", CASES.values(), ids=CASES)
+def test_the_structure_check_on_some_ranks(P_world, make, differentiated):
+    case = make(P_world)
+    x = values(case.shape, seed=job.rank).requires_grad_(differentiated)
+    y = case.operator(x)
+
+    def act():
+        with distdl.structure_check(job.rank != 1):
+            y.sum().backward() if differentiated else case.operator(x)
+
+    if all(job.allgather(case.operator._operator.active)):
+        text = raises_everywhere(RuntimeError, "do not make the same call", act)
+        assert "without the structure check" in text
+    assert torch.equal(case.operator(x), y)
+
+
 SECOND = "backward through the graph a second time"
 
 

@@ -185,6 +185,7 @@ def test_without_the_structure_check(P_world):
     layer, x = dnn.DistributedDropout(P_x), torch.ones(8 * job.size)
     layer(block_of(x, P_x))
     with distdl.structure_check(False):
+        layer(block_of(x, P_x))
         torch.manual_seed(3 + job.rank)
         y = layer(block_of(x, P_x))
     torch.manual_seed(3)

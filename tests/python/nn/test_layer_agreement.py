@@ -281,6 +281,7 @@ def test_structure_check_off(everyone, total_of):
 
     layer()
     with distdl.structure_check(False):
+        assert votes_of(layer) == one_if_parallel()  # that all ranks turned it off
         assert votes_of(layer) == 0
         with pytest.raises(RuntimeError, match="changed while the structure check is off"):
             changed_by(agreement, torch.ones(3))

@@ -181,6 +181,16 @@ def test_debugging_checks_what_the_program_wants_unchecked():
     )
 
 
+@pytest.mark.parametrize("debugging", [0, 1])
+def test_debugging_on_some_ranks(debugging):
+    before = (
+        f"import os\nfrom mpi4py import MPI\nos.environ['DISTDL_DEBUG'] = str(int(MPI.COMM_WORLD.rank == {debugging}))"
+    )
+    status, said = ends(before + BEGINNING.format(seconds=0))
+    assert status != 0
+    assert "DISTDL_DEBUG is set on some ranks and not on others" in said
+
+
 @pytest.mark.parametrize("seconds", [-1, float("inf"), float("nan")])
 def test_seconds_of_the_watchdog(seconds):
     with pytest.raises(ValueError, match="finite number of at least 0"):
