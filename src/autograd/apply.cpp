@@ -77,7 +77,9 @@ class Adjoint : public torch::autograd::Node {
     if (!structure.error.empty()) {
       throw operators::TypeError(adjoint->id().name + ": the gradient " + structure.error);
     }
-    if (!gradient.defined()) gradient = input_metadata(0).zeros_like();
+    if (!gradient.defined()) {
+      gradient = adjoint->in_step([&] { return input_metadata(0).zeros_like(); });
+    }
     // The second edge leads to this node and carries no gradient. Without it, a derivative of the derivative would come
     // back to this node only on the ranks whose gradients depend on this call, and wait there for the others.
     auto edges = differentiated ? torch::autograd::collect_next_edges(gradient) : edge_list();

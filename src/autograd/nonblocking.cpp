@@ -43,8 +43,10 @@ at::Tensor run(const OperatorPtr& linear_operator, const at::Tensor& x, Ahead ah
   linear_operator->counter().count(traffic);
   const ProfilerRecord record(linear_operator->name(), x, traffic);
   const operators::BelowAutograd guard;
-  // Zeros that torch makes for derivatives have no memory.
-  return linear_operator->apply(x._is_zerotensor() ? at::zeros(x.sizes(), x.options()) : x, ahead);
+  return linear_operator->in_step([&] {
+    // Zeros that torch makes for derivatives have no memory.
+    return linear_operator->apply(x._is_zerotensor() ? at::zeros(x.sizes(), x.options()) : x, ahead);
+  });
 }
 
 std::uint32_t version_of(const at::Tensor& x) {

@@ -7,7 +7,18 @@ namespace distdl::comm {
 
 namespace {
 
-std::atomic<const MPIError*> first{nullptr};  // never freed
+// Never freed.
+std::atomic<const MPIError*> first{nullptr};
+std::atomic<const std::string*> first_out_of_step{nullptr};
+
+/// Keeps the first value of all; later ones count for nothing.
+template <class T>
+void keep_first(std::atomic<const T*>& kept, const T& value) {
+  auto mine = std::make_unique<const T>(value);
+  const T* none = nullptr;
+  if (kept.compare_exchange_strong(none, mine.get())) static_cast<void>(mine.release());
+}
+
 std::atomic<void (*)(const MPIError&)> throw_other{nullptr};
 
 [[noreturn]] void raise(const MPIError& error) {
@@ -18,9 +29,7 @@ std::atomic<void (*)(const MPIError&)> throw_other{nullptr};
 }  // namespace
 
 void fail(const MPIError& error) {
-  auto mine = std::make_unique<const MPIError>(error);
-  const MPIError* none = nullptr;
-  if (first.compare_exchange_strong(none, mine.get())) static_cast<void>(mine.release());
+  keep_first(first, error);
   raise(error);
 }
 
@@ -31,6 +40,13 @@ std::string failure() {
 
 void refuse_after_failure() {
   if (const auto* const error = first.load()) raise(*error);
+}
+
+void fall_out_of_step(const std::string& why) { keep_first(first_out_of_step, why); }
+
+std::string out_of_step() {
+  const auto* const why = first_out_of_step.load();
+  return why == nullptr ? "" : *why;
 }
 
 void throw_errors_by(void (*thrower)(const MPIError&)) { throw_other = thrower; }

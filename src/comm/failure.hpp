@@ -1,4 +1,4 @@
-// What follows from an MPI call that failed.
+// What follows from an MPI call that failed, and from a call of ours that ended in its middle.
 #pragma once
 
 #include <string>
@@ -17,6 +17,13 @@ std::string failure();
 
 /// Throws the first error again, if there was one.
 void refuse_after_failure();
+
+/// Notes that a call ended with an exception on this rank after its ranks had agreed on it. Messages of it may be left,
+/// and would be taken for those of later calls. So from now on all votes of this rank throw, on all of their ranks.
+void fall_out_of_step(const std::string& why);
+
+/// What was noted first; empty if nothing was.
+std::string out_of_step();
 
 /// Has `thrower` called in place of throwing an MPIError, for callers that need an exception of another type.
 void throw_errors_by(void (*thrower)(const MPIError&));

@@ -11,6 +11,7 @@
 
 #include "comm/departing.hpp"
 #include "comm/error.hpp"
+#include "comm/failure.hpp"
 #include "comm/progress.hpp"
 #include "comm/requests.hpp"
 #include "comm/waiting.hpp"
@@ -36,6 +37,7 @@ enum Flag : std::int64_t {
   kCannotSend = 16,
   kSent = 32,     // a message at least
   kNotSent = 64,  // all of them
+  kOutOfStep = 128,
 };
 
 /// What travels. The maximum of a number and of its negative tells whether all ranks have the same one.
@@ -355,6 +357,7 @@ Outcome vote(const Communicator& communicator, const Ballot& ballot) {
     const bool sent = sent_ahead(ballot, tag, receivers);
     if (sent || !receivers.empty()) votes.flags |= kSent;
     if (!sent) votes.flags |= kNotSent;
+    if (!out_of_step().empty()) votes.flags |= kOutOfStep;
     votes = sum_of(votes, communicator);
   }
   Outcome outcome{votes.same_call(),
@@ -365,10 +368,11 @@ Outcome vote(const Communicator& communicator, const Ballot& ballot) {
                   votes.any(kHasTangent),
                   votes.any(kCompiled),
                   votes.told,
+                  votes.any(kOutOfStep),
                   !votes.any(kCannotSend)};
   if (!votes.any(kSent)) return outcome;
-  const bool raises =
-      !outcome.same_call || !outcome.same_value || (outcome.any_requires_grad && outcome.any_grad_disabled);
+  const bool raises = !outcome.same_call || !outcome.same_value || outcome.any_out_of_step ||
+                      (outcome.any_requires_grad && outcome.any_grad_disabled);
   outcome.dropped = raises || votes.any(kNotSent);
   if (outcome.dropped) {
     Drop(tag, receivers, communicator).wait();
@@ -378,8 +382,8 @@ Outcome vote(const Communicator& communicator, const Ballot& ballot) {
   return outcome;
 }
 
-std::vector<std::string> gather_texts(const Communicator& communicator, const std::string& mine) {
-  return Texts(mine, communicator).wait();
+std::vector<std::string> gather_texts(const Communicator& communicator, std::string mine) {
+  return Texts(std::move(mine), communicator).wait();
 }
 
 void agree_on_freeing(std::vector<CommunicatorPtr> communicators) noexcept {

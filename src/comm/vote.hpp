@@ -58,6 +58,7 @@ struct Outcome {
   bool any_has_tangent;
   bool any_compiled;
   std::int64_t told;
+  bool any_out_of_step = false;  // see fall_out_of_step()
   bool all_could_send = false;
   bool dropped = false;           // what some ranks had sent ahead
   std::optional<int> ahead = {};  // the tag of messages that all ranks sent ahead, and that are to be received now
@@ -70,7 +71,7 @@ Outcome vote(const Communicator& communicator, const Ballot& ballot);
 void refuse_abandoned(const Communicator& communicator);
 
 /// Every rank's text, by rank of the communicator. Collective.
-std::vector<std::string> gather_texts(const Communicator& communicator, const std::string& mine);
+std::vector<std::string> gather_texts(const Communicator& communicator, std::string mine);
 
 /// Tells the other ranks that this one frees communicators: ranks that wait for it in a vote there throw. Returns when
 /// all ranks of each have come to its end, or to their own. Collective, like MPI_Comm_free.

@@ -27,10 +27,10 @@ std::pair<bool, std::vector<std::string>> HostExchange::compare(const std::strin
   return {false, gather(text)};
 }
 
-std::vector<std::string> HostExchange::gather(const std::string& bytes) const {
+std::vector<std::string> HostExchange::gather(std::string bytes) const {
   const auto lock = rank_set_.lock();
   const comm::Operation operation("an exchange of small data", 0, "", rank_set_.communicator.get());
-  return in_order_of(ranks_, rank_set_, comm::gather_texts(*rank_set_.communicator, bytes));
+  return in_order_of(ranks_, rank_set_, comm::gather_texts(*rank_set_.communicator, std::move(bytes)));
 }
 
 MPI_Comm HostExchange::view(const std::vector<int>& shape) const {

@@ -21,7 +21,7 @@ class HostExchange {
   std::pair<bool, std::vector<std::string>> compare(const std::string& what, const std::string& text) const;
 
   /// Every rank's bytes, in the order of the ranks. Collective.
-  std::vector<std::string> gather(const std::string& bytes) const;
+  std::vector<std::string> gather(std::string bytes) const;
 
   /// These ranks, in this order, as a communicator that may be handed to users: Cartesian if a shape is given. It is
   /// freed with root. Collective.

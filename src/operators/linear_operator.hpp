@@ -5,10 +5,12 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
 
+#include "comm/failure.hpp"
 #include "operators/agreement.hpp"
 #include "operators/errors.hpp"
 #include "operators/input.hpp"
@@ -50,6 +52,17 @@ class LinearOperator : public torch::CustomClassHolder {
   virtual Traffic traffic(const at::Tensor& x) const = 0;
   /// The sizes of A x on this rank.
   virtual Shape result_sizes(at::IntArrayRef sizes) const = 0;
+
+  /// Carries out a part of a call on which the ranks have agreed. If it throws, this rank is out of step.
+  template <class Part>
+  at::Tensor in_step(const Part& part) const {
+    try {
+      return part();
+    } catch (const std::exception& error) {
+      if (communicates()) comm::fall_out_of_step(name() + ": " + error.what());
+      throw;
+    }
+  }
 
   const OperatorId& id() const { return *id_; }
   bool is_adjoint() const { return is_adjoint_; }

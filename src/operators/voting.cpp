@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "comm/failure.hpp"
 #include "comm/watchdog.hpp"
 #include "geometry/text.hpp"
 #include "operators/errors.hpp"
@@ -42,11 +43,14 @@ bool votes_on_calls(const RankSet& rank_set) { return structure_check() || !rank
 
 comm::Outcome vote(const RankSet& rank_set, const comm::Ballot& ballot, LazyText description) {
   const auto outcome = comm::vote(*rank_set.communicator, ballot);
-  if (!outcome.same_call) {
-    const auto line = comm::at_line(comm::this_thread().id);
-    throw_gathered(rank_set, "the ranks do not make the same call", description() + line);
-  }
-  return outcome;
+  if (!outcome.any_out_of_step && outcome.same_call) return outcome;
+  const auto mine = description() + comm::at_line(comm::this_thread().id);
+  if (!outcome.any_out_of_step) throw_gathered(rank_set, "the ranks do not make the same call", mine);
+  const auto why = comm::out_of_step();
+  throw_gathered(rank_set,
+                 "an earlier call failed in its middle on some ranks, so that its messages would be taken for those of "
+                 "other calls; start the program again, from its last checkpoint",
+                 why.empty() ? mine : why);
 }
 
 comm::Outcome vote_on_call(const OperatorId& id, Pass pass, const OwnBallot& mine, const Structure& tensor) {

@@ -24,8 +24,8 @@ bool votes_on_calls(const RankSet& rank_set);
 /// A text that may never be needed.
 using LazyText = c10::function_ref<std::string()>;
 
-/// Makes sure that all ranks of the set make the same call, which `description` names. Otherwise throws on all of
-/// them, and tells what each one calls. Collective.
+/// Makes sure that all ranks of the set make the same call, which `description` names, and that none is out of step.
+/// Otherwise throws on all of them, and tells what each one calls. Collective.
 comm::Outcome vote(const RankSet& rank_set, const comm::Ballot& ballot, LazyText description);
 
 /// What one rank brings to the vote of an operator.

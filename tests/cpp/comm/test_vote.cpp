@@ -1,8 +1,10 @@
 // What ranks learn from a vote. tests/run.sh runs it on several ranks.
 #include <stdexcept>
+#include <string>
 
 #include "../mpi_job.hpp"
 #include "comm/departing.hpp"
+#include "comm/failure.hpp"
 #include "comm/vote.hpp"
 
 using namespace distdl::comm;
@@ -150,6 +152,21 @@ TEST(no_vote_after_one_was_given_up) {
   const auto alone = communicator(MPI_COMM_WORLD, me);
   alone->abandon();
   CHECK_THROWS(vote(*alone, {.call = 7}), "was given up");
+}
+
+TEST(all_votes_of_a_rank_that_is_out_of_step_say_so) {  // the last test, as there is no way back
+  if (rank() == 0) {
+    fall_out_of_step("no memory");
+    fall_out_of_step("what follows from it");
+    CHECK_EQ(out_of_step(), std::string("no memory"));
+  }
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const auto outcome = vote(*everyone(), {.call = 7, .could_send = true, .send = to_all_ranks()});
+    CHECK(outcome.same_call);
+    CHECK_EQ(outcome.any_out_of_step, size() > 1);
+    CHECK_EQ(outcome.dropped, size() > 1);
+    CHECK(!anything_there());
+  }
 }
 
 MPI_JOB_ENDS
