@@ -1,7 +1,8 @@
 """The memory of results and messages: the pool behind them, and the way to and from devices.
 
 Fresh memory costs several times the copy into it, so the memory of old results and messages is kept in a pool for new
-ones. A tensor on a device goes to MPI through pinned host memory. The functions concern this rank only: no other rank has to call them.
+ones. A tensor on a device goes to MPI through pinned host memory. The functions concern this rank only: no other rank
+has to call them.
 """
 
 from __future__ import annotations

@@ -294,3 +294,20 @@ def test_after_an_mpi_error_a_rank_communicates_no_more_and_ends_the_job():
     assert status == 1
     assert len(re.findall("caught MPI_Group_incl: .*[Rr]ank", said)) == 3
     assert "distdl: rank 1 ends the job, in which others may wait for it: MPI_Group_incl: " in said
+
+
+def test_a_layer_that_tells_a_number_hears_of_the_end_of_another_rank():
+    """Without the structure check the seed of a dropout is all that its ranks exchange."""
+    program = """
+        dropout = distdl.nn.DistributedDropout(P.create_cartesian_topology_partition([P.size]))
+        with distdl.structure_check(False):
+            for _ in range(3):
+                dropout(torch.ones(4))
+            if P.rank == 0:
+                try:
+                    dropout(torch.ones(4))
+                except RuntimeError as error:
+                    print("raised", "do not make the same call" in str(error), "end of the program" in str(error))
+        """
+    status, said = jobs.ends(TWO_RANKS + textwrap.dedent(program))
+    assert (status, said.split()) == (0, ["raised", "True", "True"]), said

@@ -26,7 +26,8 @@ try:
 except Exception as error:
     os.write(1, f"rank {P.rank} has no memory\\n".encode())
 resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-for call in (lambda: layer(torch.full((2,), 2, dtype=torch.int8)), lambda: distdl.nn.AllSumReduce(P, [0])(torch.ones(1))):
+again = torch.full((2,), 2, dtype=torch.int8)
+for call in (lambda: layer(again), lambda: distdl.nn.AllSumReduce(P, [0])(torch.ones(1))):
     try:
         os.write(1, f"rank {P.rank}: {call().tolist()}\\n".encode())
     except RuntimeError as error:
