@@ -11,7 +11,7 @@ from distdl.habits import Finding, check
 from distdl.models import DistributedModel, distribute, gather, plans, report, scatter
 from distdl.parameters import parameter_layout
 from distdl.partition import Partition
-from distdl.process import ending, environment, further_paths
+from distdl.process import ending, environment, further_paths, interrupts
 from distdl.replicas import DataParallel
 from distdl.state import load_sequential, parameter_count, sequential_gradients, sequential_state_dict
 from distdl.statistics import CommStats, comm_stats, reset_comm_stats
@@ -73,4 +73,5 @@ __all__ = [
 environment.apply()
 further_paths.install()  # for programs written for DistDL: distdl/classic
 ending.install()
+interrupts.install()
 optimizers.install()

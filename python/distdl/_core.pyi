@@ -47,6 +47,27 @@ def pool_size() -> int: ...
 def empty_pool() -> None: ...
 def progress_thread() -> bool: ...
 def set_progress_thread(on: bool) -> None: ...
+def set_patient(on: bool) -> None:
+    """Say whether this thread sleeps between two looks at a message while it waits for other ranks."""
+
+class HeldSignals:
+    """Signals wait for their handlers for as long as it lives."""
+
+class Interrupt(enum.Enum):
+    """What becomes of an interrupt."""
+
+    first = ...
+    same = ...
+    again = ...
+
+def request_interrupt() -> Interrupt:
+    """Ask that all ranks of the job be interrupted in their next call."""
+
+def interrupt_requested() -> bool: ...
+def main_thread_waits() -> bool: ...
+def watch_interrupts() -> None:
+    """Let a second interrupt in one wait for other ranks end the process. Called by the main thread."""
+
 def finish_all() -> None:
     """Wait for all started operators."""
 
@@ -237,6 +258,9 @@ class HostExchange:
 
     def view(self, shape: Sequence[int]) -> MPI.Intracomm:
         """These ranks, in this order, as a communicator: Cartesian if a shape is given."""
+
+    def apart(self) -> MPI.Intracomm:
+        """These ranks, in this order, as a communicator for calls that have no order with those of the program."""
 
 class Caller(enum.Enum):
     """Who calls a layer on this rank."""

@@ -12,10 +12,10 @@ from mpi4py import MPI
 from distdl.collective.comparison import View, exchange_views
 from distdl.collective.grid import Grid, refuse_ended
 from distdl.partition import Partition
+from distdl.process import interrupts
 
 _WHAT = "stop_requested"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-_DEFAULTS: tuple[object, ...] = (signal.SIG_DFL, signal.default_int_handler)
 _ONE_CTRL_C = 1.0  # seconds: a terminal and mpiexec may both tell a rank of the same Ctrl-C
 
 
@@ -37,15 +37,15 @@ class _Request:
         if self._listens:
             return
         for number in _SIGNALS:
-            if signal.getsignal(number) in _DEFAULTS:
-                signal.signal(number, self._receive)
+            if interrupts.is_default(number):
+                interrupts.handle_by(self._receive, number)
         os.register_at_fork(after_in_child=self._leave_to_parent)
         self._listens = True
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if number == signal.SIGINT and self.asked_at is not None and now - self.asked_at > _ONE_CTRL_C:
-            signal.default_int_handler(number, frame)
+            interrupts.interrupt(number, frame)
         if number == signal.SIGINT and self.asked_at is None:
             self.asked_at = now
         self.is_made = True
@@ -76,8 +76,9 @@ def stop_requested(P: Partition | None = None) -> bool:
 
     The first call installs handlers for SIGINT (Ctrl-C), SIGTERM and SIGUSR1, where the program has not installed its
     own. From then on these signals do not end the program: they only make this function return True, now and in all
-    later calls. A second Ctrl-C, more than a second after the first, raises KeyboardInterrupt. Processes that a rank
-    forks afterwards, such as workers of a DataLoader, ignore SIGINT and SIGUSR1, and end by SIGTERM.
+    later calls. A second Ctrl-C, more than a second after the first, raises KeyboardInterrupt on all ranks, in front of
+    the next call that all of them make. Processes that a rank forks afterwards, such as workers of a DataLoader, ignore
+    SIGINT and SIGUSR1, and end by SIGTERM.
 
     Args:
         P: the ranks that stop together; all ranks of ``MPI.COMM_WORLD`` by default.

@@ -6,6 +6,7 @@
 
 #include "bindings/bindings.hpp"
 #include "bindings/input.hpp"
+#include "comm/signals.hpp"
 #include "operators/host_exchange.hpp"
 #include "operators/layer_agreement.hpp"
 
@@ -37,6 +38,8 @@ std::vector<at::Tensor> parameters_of(const py::sequence& given) {
 
 bool agree(LayerAgreement& self, const py::sequence& inputs, const py::sequence& parameters, std::string_view own,
            std::optional<std::int64_t> told) {
+  const comm::HeldSignals held;
+  begin_call();
   const auto given = inputs_of(inputs);
   const auto owned = parameters_of(parameters);
   const py::gil_scoped_release release;
@@ -83,9 +86,15 @@ void bind_agreement(py::module_& m) {
              return std::make_unique<HostExchange>(handle, ranks);
            }),
            py::arg("root"), py::arg("ranks"))
-      .def("compare", &HostExchange::compare, py::arg("what"), py::arg("text"),
-           py::call_guard<py::gil_scoped_release>(),
-           "(all ranks brought the same text, otherwise all texts by rank). Collective.")
+      .def(
+          "compare",
+          [](const HostExchange& self, const std::string& what, const std::string& text) {
+            begin_call();
+            const py::gil_scoped_release release;
+            return self.compare(what, text);
+          },
+          py::arg("what"), py::arg("text"),
+          "(all ranks brought the same text, otherwise all texts by rank). Collective.")
       .def(
           "gather",
           [](const HostExchange& self, const std::string& bytes) {
@@ -110,7 +119,18 @@ void bind_agreement(py::module_& m) {
             return communicator_object(handle);
           },
           py::arg("shape"),
-          "These ranks, in this order, as an mpi4py communicator, Cartesian if a shape is given. Collective.");
+          "These ranks, in this order, as an mpi4py communicator, Cartesian if a shape is given. Collective.")
+      .def(
+          "apart",
+          [](const HostExchange& self) {
+            MPI_Comm handle = MPI_COMM_NULL;
+            {
+              const py::gil_scoped_release release;
+              handle = self.apart();
+            }
+            return communicator_object(handle);
+          },
+          "These ranks as a communicator for calls that have no order with those of the program. Collective.");
 
   py::enum_<LayerAgreement::Caller>(m, "Caller", "Who calls a layer on this rank.")
       .value("program", LayerAgreement::Caller::program)

@@ -14,6 +14,11 @@ MPI_Comm communicator_handle(const py::object& comm);
 /// The mpi4py communicator of a handle that stays ours to free.
 py::object communicator_object(MPI_Comm handle);
 
+/// Throws what signals have to say before a call begins in which ranks work together: what the handlers of this rank
+/// raise, and KeyboardInterrupt where all ranks of the job have heard of an interrupt. Within the call of a layer, and
+/// in backward passes, it does nothing.
+void begin_call();
+
 /// __deepcopy__ of what never changes.
 inline py::object shared_by_copies(py::object self, const py::dict& /*memo*/) { return self; }
 
@@ -21,6 +26,7 @@ void bind_geometry(py::module_& m);
 void bind_agreement(py::module_& m);
 void bind_primitives(py::module_& m);
 void bind_process(py::module_& m);
+void bind_signals(py::module_& m);
 void bind_random(py::module_& m);
 void bind_holder(py::module_& m);
 void bind_moments(py::module_& m);

@@ -74,6 +74,7 @@ PYBIND11_MODULE(_core, m) {
   bind_agreement(m);
   bind_primitives(m);
   bind_process(m);
+  bind_signals(m);
   bind_random(m);
   bind_holder(m);
   bind_moments(m);

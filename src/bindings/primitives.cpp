@@ -33,12 +33,14 @@ using Workers = std::pair<Shape, std::vector<int>>;
 Partition named(const char* name, const Workers& workers) { return {name, workers.second, workers.first}; }
 
 at::Tensor call(Primitive& self, const py::object& x) {
+  begin_call();
   const auto input = input_of(x);
   const py::gil_scoped_release release;
   return autograd::call(self, input);
 }
 
 std::unique_ptr<autograd::Started> start(Primitive& self, const py::object& x) {
+  begin_call();
   const auto input = input_of(x);
   const py::gil_scoped_release release;
   return autograd::start(self, input);

@@ -58,6 +58,7 @@ comm::Locator with_lock_of_python(py::object locate) {
 void bind_process(py::module_& m) {
   m.def("progress_thread", &comm::progress_thread);
   m.def("set_progress_thread", &comm::set_progress_thread, py::arg("on"));
+  m.def("set_patient", &comm::set_patient, py::arg("on"), "Whether this thread sleeps while it waits for other ranks.");
   m.def("finish_all", &comm::finish_all, py::call_guard<py::gil_scoped_release>(), "Waits for all that was started.");
   m.def("failure", &comm::failure, "What the first MPI call that failed here said; empty if none has.");
   m.def("take_complaint", &operators::take_complaint, "What the next agreement would throw; empty if it would not.");

@@ -189,7 +189,7 @@ MPI_Comm Communicator::view(const std::vector<int>& shape) {
   const Operation operation("making a communicator of " + std::to_string(size_) + " ranks", 0, "", this);
   const Waiting waiting;
   MPI_Comm made = MPI_COMM_NULL;
-  if (shape.empty()) {
+  if (shape.empty() || shape.front() == kApart) {
     check(MPI_Comm_dup(handle(), &made), "MPI_Comm_dup");
   } else {
     const std::vector<int> periods(shape.size(), 0);

@@ -55,6 +55,9 @@ class Communicator {
   /// The same ranks as a communicator that may be handed to users: Cartesian if a shape is given. Made at the first
   /// call; collective then. Freed with this one.
   MPI_Comm view(const std::vector<int>& shape);
+  /// The same ranks as a communicator that is never handed to users, for calls that have no order with theirs. Made and
+  /// freed as views are.
+  MPI_Comm apart() { return view({kApart}); }
 
   /// For as long as the caller keeps it, other threads of this process wait with what they do on this communicator.
   /// Throws std::runtime_error on all but the main thread unless MPI was initialized with MPI_THREAD_MULTIPLE.
@@ -63,6 +66,8 @@ class Communicator {
   void free() noexcept;  // collective; called by the parent's delete callback only
 
  private:
+  static constexpr int kApart = 0;  // as the shape of a view, which no Cartesian communicator has
+
   MPI_Comm handle_;
   int rank_ = 0;
   int size_ = 0;

@@ -23,12 +23,16 @@ namespace {
 
 std::atomic<bool> thread_wanted{true};
 thread_local Progress* served = nullptr;  // on a progress thread: what it serves
+thread_local bool said_patient = false;
 
 constexpr int kLooksWithoutPause = 20;
 // A look at what TCP brings takes several microseconds from the thread that computes on this core, so looks at a long
 // message become rarer (measured by benchmarks/overlap.py --wire).
 constexpr std::chrono::microseconds kShortestPause{5};
 constexpr int kDoublings = 7;  // to 640 microseconds
+
+/// Wakes this thread when its pause is over, not up to 50 microseconds later.
+void shorten_pauses() { prctl(PR_SET_TIMERSLACK, 1000UL); }  // ns
 
 }  // namespace
 
@@ -92,7 +96,7 @@ class Progress : public std::enable_shared_from_this<Progress> {
   void serve() {
     served = this;
     prctl(PR_SET_NAME, "distdl");
-    prctl(PR_SET_TIMERSLACK, 1000UL);  // ns: so that short pauses are short
+    shorten_pauses();
     std::unique_lock lock(mutex_);
     while (true) {
       changed_.wait(lock, [&] { return !busy_ && (retired_ || !queue_.empty()); });
@@ -215,7 +219,12 @@ bool thread_multiple() {
 bool progress_thread() { return thread_wanted && thread_multiple(); }
 void set_progress_thread(bool on) { thread_wanted = on; }
 
-bool patient() { return served != nullptr && !served->waited_for(); }
+bool patient() { return said_patient || (served != nullptr && !served->waited_for()); }
+
+void set_patient(bool on) {
+  said_patient = on;
+  if (on) shorten_pauses();
+}
 
 void pause(int looks) {
   if (looks < kLooksWithoutPause) return;

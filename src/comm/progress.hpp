@@ -64,9 +64,10 @@ bool thread_multiple();
 bool progress_thread();
 void set_progress_thread(bool on);
 
-/// Whether the calling thread is a progress thread that no other thread waits for: then it leaves its core to others
-/// between two looks at a message.
+/// Whether the calling thread leaves its core to others between two looks at a message: a progress thread that no other
+/// thread waits for, or a thread that has said so.
 bool patient();
+void set_patient(bool on);
 
 /// Lets others compute before the next look at a message, longer from look to look.
 void pause(int looks);

@@ -14,6 +14,7 @@
 #include "comm/failure.hpp"
 #include "comm/progress.hpp"
 #include "comm/requests.hpp"
+#include "comm/signals.hpp"
 #include "comm/waiting.hpp"
 #include "comm/watchdog.hpp"
 
@@ -38,6 +39,7 @@ enum Flag : std::int64_t {
   kSent = 32,     // a message at least
   kNotSent = 64,  // all of them
   kOutOfStep = 128,
+  kInterrupted = 256,
 };
 
 /// What travels. The maximum of a number and of its negative tells whether all ranks have the same one.
@@ -59,7 +61,7 @@ struct Votes {
 
 /// What another rank brings to this round of a vote.
 Votes received_from(int rank, const Communicator& communicator) {
-  if (!debugging()) {
+  if (!debugging() && !patient()) {
     Votes theirs;
     check(MPI_Recv(&theirs, sizeof(Votes), MPI_BYTE, rank, kVoteTag, communicator.handle(), MPI_STATUS_IGNORE),
           "MPI_Recv");
@@ -141,6 +143,16 @@ Votes votes_of(const Ballot& ballot) {
   flag(kCompiled, ballot.compiled);
   flag(kCannotSend, !ballot.could_send);
   return votes;
+}
+
+/// Whether all ranks of the job are in it.
+bool is_job(const Communicator& communicator) {
+  static const int ranks = [] {
+    int size = 0;
+    check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+    return size;
+  }();
+  return communicator.size() == ranks;
 }
 
 /// Sends this rank's messages ahead of the vote. Returns whether all of them were sent; where not, the call itself
@@ -358,7 +370,10 @@ Outcome vote(const Communicator& communicator, const Ballot& ballot) {
     if (sent || !receivers.empty()) votes.flags |= kSent;
     if (!sent) votes.flags |= kNotSent;
     if (!out_of_step().empty()) votes.flags |= kOutOfStep;
+    if (interrupt_requested()) votes.flags |= kInterrupted;
     votes = sum_of(votes, communicator);
+    // Calls of other threads come in no order with those of the main thread.
+    if (votes.any(kInterrupted) && on_main_thread() && is_job(communicator)) hear_of_interrupt();
   }
   Outcome outcome{votes.same_call(),
                   votes.same_value(),

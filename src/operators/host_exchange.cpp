@@ -38,4 +38,9 @@ MPI_Comm HostExchange::view(const std::vector<int>& shape) const {
   return comm::communicator(root_, ranks_)->view(shape);
 }
 
+MPI_Comm HostExchange::apart() const {
+  const auto lock = rank_set_.lock();
+  return comm::communicator(root_, ranks_)->apart();
+}
+
 }  // namespace distdl::operators

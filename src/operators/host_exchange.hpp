@@ -27,6 +27,10 @@ class HostExchange {
   /// freed with root. Collective.
   MPI_Comm view(const std::vector<int>& shape) const;
 
+  /// A communicator of these ranks, in this order, for calls that have no order with those of the program: of a thread
+  /// that the library runs. It is never handed to users. It is freed with root. Collective.
+  MPI_Comm apart() const;
+
  private:
   MPI_Comm root_;
   std::vector<int> ranks_;

@@ -31,6 +31,8 @@ void end_layer_call(const void* agreement) {
   under_way.erase(std::prev(innermost.base()), under_way.end());
 }
 
+bool in_layer_call() { return !under_way.empty(); }
+
 void change_epoch(const void* agreement, std::int64_t epoch) {
   for (auto& call : under_way) {
     if (call.agreement == agreement) call.epoch = epoch;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
+#include "comm/signals.hpp"
 #include "operators/operator_id.hpp"
 
 namespace distdl::operators {
@@ -17,6 +18,7 @@ struct LayerCall {
   std::int64_t number;                   // no other call of this process has it
   std::int64_t epoch;                    // see new_epoch
   comm::Lock lock;                       // of the layer's ranks
+  comm::HeldSignals held = {};
 };
 
 /// The time during which nothing changes that the ranks of a layer agree on: neither the structure of its tensors nor
@@ -28,6 +30,8 @@ std::int64_t new_epoch();
 void begin_layer_call(const void* agreement, std::shared_ptr<const OperatorId> id, std::int64_t epoch, comm::Lock lock);
 /// Ends the innermost call of this agreement, and what began within and was not ended; nothing if there is none.
 void end_layer_call(const void* agreement);
+/// Whether a call of any layer is under way.
+bool in_layer_call();
 /// Calls of this agreement that are under way are in this epoch from now on.
 void change_epoch(const void* agreement, std::int64_t epoch);
 

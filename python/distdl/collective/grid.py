@@ -160,6 +160,13 @@ class Grid:
         """The exchange of small data in host memory among the workers."""
         return _core.HostExchange(self.root, list(self.ranks))
 
+    def apart(self) -> Grid:
+        """The workers as a line on a communicator of its own, for calls that have no order with those of the program.
+
+        Such are the calls of a thread that the library runs. Collective over the workers.
+        """
+        return Grid.of(self.host_exchange().apart())
+
     def gather(self, mine: bytes) -> list[bytes]:
         """Every worker's bytes, in worker order. Collective over the workers; nothing is compared first.
 

@@ -51,7 +51,7 @@ def in_modules(model: torch.nn.Module) -> Iterator[Finding]:
                 yield Finding(name, problem, "parametrize the weight of the whole, on one process, and load it")
         elif shape is not None and not name.startswith(inside) and not _contains(one):
             if math.prod(shape) > 1:
-                yield from _of_torch_module(name, one, shape)
+                yield from _of_torch_module(name, one, shape, getattr(model, "sums_all_gradients", False))
             shape = through(one, shape)
 
 
@@ -70,7 +70,9 @@ def _contains(module: torch.nn.Module) -> bool:
     return type(module) is torch.nn.Sequential or any(isinstance(one, Module) for one in module.modules())
 
 
-def _of_torch_module(name: str, module: torch.nn.Module, shape: Sequence[int]) -> Iterator[Finding]:
+def _of_torch_module(
+    name: str, module: torch.nn.Module, shape: Sequence[int], gradients_are_summed: bool
+) -> Iterator[Finding]:
     if isinstance(module, torch.nn.Flatten):  # blocks along the first of its dimensions are blocks of the result
         shape = [1 if d == module.start_dim % len(shape) else extent for d, extent in enumerate(shape)]
     own_class = type(module).__module__.startswith("torch.nn.")
@@ -78,7 +80,7 @@ def _of_torch_module(name: str, module: torch.nn.Module, shape: Sequence[int]) -
     if problem:
         what, _, use = problem.partition("; use ")
         yield Finding(name, what, f"use {use}" if use else "repartition, so that the dimension is whole")
-    elif any(one.requires_grad for one in module.parameters(recurse=False)):
+    elif not gradients_are_summed and any(one.requires_grad for one in module.parameters(recurse=False)):
         what = f"{type(module).__name__} has parameters, whose gradients are those of this rank's block alone"
         yield Finding(name, what, f"use distdl.nn.Local(P_x, {type(module).__name__}(...)), or the layer of distdl.nn")
 

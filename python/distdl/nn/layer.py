@@ -374,7 +374,7 @@ class Layer(FromSequential):
             if not any(isinstance(one, Exception) for one in tensors):  # which is what is wrong in the first place
                 deleted = isinstance(error, AttributeError)  # a parameter, perhaps by a parametrization
                 problem = "meets a parameter that is not there" if deleted else "cannot be passed on"
-                tensors = [ValueError(f"{problem}: {shown(error, str)}")]
+                tensors = [ValueError(f"{problem}: {shown(error, str) or type(error).__name__}")]
             own, parameters, is_random = "", [], False
         if not is_random:
             return self._distdl_agree(tensors, parameters, own)

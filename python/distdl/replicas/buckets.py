@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 
-from distdl import operators
+from distdl import _core, operators
 from distdl.collective.grid import Grid
 from distdl.operators.dispatch import Operator
 
@@ -97,7 +97,8 @@ def bucketed(parameters: Parameters, cap: int | None, replicas: Grid) -> list[Bu
     Args:
         parameters: with elements on this rank.
         cap: the bytes of a bucket; None for a fifth of all, within limits.
-        replicas: the ranks that have the same parameters.
+        replicas: the ranks that have the same parameters, as a line on which nothing else is called: the model may have
+            layers over these ranks, whose calls come in another order.
 
     Collective over the ranks of ``replicas``.
     """
@@ -129,7 +130,7 @@ class GradientSums:
 
     def __init__(self, buckets: Sequence[Bucket]) -> None:
         self.buckets, self.early = list(buckets), 0
-        self._thread = ThreadPoolExecutor(1, "distdl gradients")
+        self._thread = ThreadPoolExecutor(1, "distdl gradients", _core.set_patient, (True,))
         self._started: list[Future[Exception | None]] = []
         self._scale, self._over, self._failed = 1.0, True, False
 

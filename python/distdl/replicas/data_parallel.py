@@ -5,17 +5,19 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from distdl import operators
+from distdl import _core, operators
 from distdl.collective.comparison import agreed
 from distdl.collective.construction import constructing, constructor
 from distdl.operators.dispatch import Operator
 from distdl.partition import Partition
 from distdl.replicas.agreement import Step, agree, begin_pass, end_pass
 from distdl.replicas.buckets import Bucket, GradientSums, bucketed
+from distdl.replicas.spanning import spanning_layers
 
 Count = Callable[..., float]
 
@@ -48,12 +50,18 @@ class DataParallel(torch.nn.Module):
         bucket_cap_mb: the size of a bucket in MiB. By default there are about five buckets, of 1 to 25 MiB.
 
     Raises:
-        ValueError: on all ranks, if they pass different options, or models with different parameters.
+        ValueError: on all ranks, if they pass different options, or models with different parameters; or if a layer
+            over ranks of several replicas has parameters that not each of them keeps.
         TypeError: on all ranks, if P_replicas is not a partition, or ``module`` is not a ``torch.nn.Module``.
 
     Constructing is collective over P_replicas, and so are calls and backward passes in training mode while gradients
     are recorded. In evaluation and under ``torch.no_grad`` each replica calls its model by itself. A backward pass
     counts samples as the last call in training mode did.
+
+    The model may have layers over ranks of several replicas, such as ``DistributedBatchNorm2d(P, ...)`` where P has all
+    replicas along the batch: they see the samples of all. All replicas then call the model together, in evaluation too.
+    Construct such layers under ``parameter_layout("replicated")`` if they have parameters. With ``reduction="mean"``,
+    all replicas need equally many samples in each step, and a step raises ValueError on all ranks otherwise.
 
     Parameters that no replica uses in a pass keep no gradient; a parameter that some replicas use gets one on all.
     A frozen parameter takes no part; ``requires_grad`` may change between steps, on all ranks.
@@ -96,11 +104,15 @@ class DataParallel(torch.nn.Module):
         self._hooks = list[torch.utils.hooks.RemovableHandle]()
         self._trained, self._weighs, self._sums = "", False, GradientSums([])
         self._copies: dict[int, Operator] = {}
+        self._spanning = list[torch.nn.Module]()
+        self.sums_all_gradients = grid.size == self.replicas  # of all ranks that see samples
         if grid.active:
             self._line = grid.line(grid.side_by_side(grid.place, [0]))
+            replica = grid.line(grid.side_by_side(grid.place, range(1, grid.dim)))
             with agreed("DataParallel", self._line, self._described):
-                pass
+                self._spanning = spanning_layers(module, replica, self._line)
             self._sum = operators.all_sum_reduce_among(self._line)
+            self._apart = self._line.apart()
             self._receive([*module.parameters(), *module.buffers()], source=0)
             self._watch(self._trained_now())
 
@@ -189,6 +201,12 @@ class DataParallel(torch.nn.Module):
         except Exception as raised:
             error = raised
         self._step = agree(self._grid, samples, self._synchronizes, trained, error)
+        if self._mean and self._spanning and len(set(self._step.samples)) > 1:
+            raise ValueError(
+                f"DataParallel: the replicas have {list(self._step.samples)} samples, and the model has a "
+                f"{type(self._spanning[0]).__name__} over ranks of several replicas, through which gradients travel "
+                'before they are weighted; give all replicas equally many samples, or pass reduction="sum"'
+            )
         if trained != self._trained:
             self._watch(trained)
         if self._weight() != 1.0 and not self._weighs:
@@ -210,12 +228,18 @@ class DataParallel(torch.nn.Module):
             hook.remove()
         self._trained, self._weighs = trained, False
         parameters = [one for one in self.module.parameters() if one.requires_grad and one.numel()]
-        self._sums = GradientSums(bucketed(parameters, self._cap, self._line))
+        self._sums = GradientSums(bucketed(parameters, self._cap, self._apart))
         self._hooks = [
             one.register_post_accumulate_grad_hook(self._ready_in(bucket))
             for bucket in self._sums.buckets
             for one in bucket.parameters
         ]
+        # Layers over several replicas sum the gradients of their parameters themselves.
+        summed = {id(one) for layer in self._spanning for one in layer.parameters()}
+        self._hooks += [one.register_hook(self._shared_out) for one in parameters if id(one) in summed]
+
+    def _shared_out(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient / self.replicas
 
     def _ready_in(self, bucket: Bucket) -> Callable[[torch.Tensor], None]:
         def ready(parameter: torch.Tensor) -> None:
@@ -228,11 +252,13 @@ class DataParallel(torch.nn.Module):
     def _arm(self, gradient: torch.Tensor | None = None) -> None:
         """In a backward pass: begin it together, and have it end with the sums of all gradients."""
         if not self._armed:
+            held = _core.HeldSignals()  # as long as torch keeps the callback: until the pass ends, however it does
             begin_pass(self._grid)
             self._armed = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+            torch.autograd.Variable._execution_engine.queue_callback(partial(self._finish, held))
 
-    def _finish(self) -> None:
+    def _finish(self, held: _core.HeldSignals) -> None:
+        """End the pass. A signal whose handler raises would leave the other ranks in the sums."""
         problem = self._sums.finish()
         self._armed = False
         end_pass(self._grid, error=problem)

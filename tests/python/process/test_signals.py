@@ -1,6 +1,9 @@
 """Signals that programs handle: ranks stop at the same step."""
 
+import os
+import signal
 import textwrap
+import time
 
 import pytest
 
@@ -101,3 +104,236 @@ def test_the_first_call_outside_of_the_main_thread_raises_on_all_ranks():
     status, said = jobs.ends(BEGINNING + textwrap.dedent(program))
     assert status == 0, said
     assert prints(said) == ["raised True"] * 2
+
+
+RAISES = """
+class Stop(Exception):
+    pass
+
+def handler(number, frame):
+    raise Stop
+
+signal.signal(signal.SIGALRM, handler)
+signal.signal(signal.SIGUSR1, handler)
+torch.manual_seed(0)
+P_x = P.create_cartesian_topology_partition([1, 1, P.size])
+"""
+
+
+def test_a_handler_runs_when_the_call_of_the_layer_is_over():
+    """Before the exchange with rank 0, which would wait for ever. Both learn of it in their next call."""
+    program = """
+        layers = [distdl.nn.DistributedConv1d(P_x, 2, 2, 3, padding=1) for _ in range(6)]
+        compute, meet = distdl.nn.DistributedConv1d.compute, distdl.nn.AllSumReduce(P, [0])
+
+        def interrupted(self, x):
+            if self is layers[2]:
+                ask(signal.SIGUSR1)
+            return compute(self, x)
+
+        distdl.nn.DistributedConv1d.compute = interrupted
+        x, done = torch.ones(1, 2, 4), 0
+        try:
+            for layer in layers:
+                x, done = layer(x), done + 1
+        except Stop:
+            try:
+                meet(torch.ones(1))
+            except RuntimeError as error:
+                say(f"rank {P.rank} {done} {'do not make the same call' in str(error)}")
+        except RuntimeError as error:
+            say(f"rank {P.rank} {done} {'do not make the same call' in str(error)}")
+        """
+    status, said = jobs.ends(BEGINNING + RAISES + textwrap.dedent(program))
+    assert status == 0, said
+    assert prints(said) == ["rank 0 3 True", "rank 1 2 True"]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_nobody_waits_for_a_rank_whose_handler_raised(ranks):
+    """Rank 1 is interrupted anywhere, many times, and makes another call then: all ranks raise, or all go on."""
+    program = f"""
+        import random
+        random.seed({ranks})
+        model = torch.nn.Sequential(*[distdl.nn.DistributedConv1d(P_x, 2, 2, 3, padding=1) for _ in range(6)])
+        meet = distdl.nn.AllSumReduce(P, [0])
+        model(torch.ones(1, 2, 8))
+        stopped = 0
+        for attempt in range(60):
+            MPI.COMM_WORLD.Barrier()
+            try:
+                if P.rank == 1:
+                    signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 5e-3))
+                for _ in range(3):
+                    model(torch.ones(1, 2, 8)).sum()
+            except Stop:
+                stopped += 1
+            except RuntimeError as error:
+                assert "do not make the same call" in str(error), error
+                continue
+            except ValueError as error:  # it raised where a layer looks at what it was given, and so on all ranks
+                assert "cannot be passed on: Stop" in str(error), error
+                continue
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            try:
+                meet(torch.ones(1))
+            except RuntimeError as error:
+                assert "do not make the same call" in str(error), error
+        MPI.COMM_WORLD.Barrier()
+        say(f"done {{bool(stopped) == (P.rank == 1)}}")
+        """
+    status, said = jobs.ends(BEGINNING + RAISES + textwrap.dedent(program), ranks)
+    assert status == 0, said
+    assert prints(said) == ["done True"] * ranks
+
+
+TRAINS = """
+import random, tempfile, threading
+torch.manual_seed(0)
+P_x = P.create_cartesian_topology_partition([1, 1, P.size])
+layers = [distdl.nn.DistributedConv1d(P_x, 2, 2, 3, padding=1) for _ in range(3)]
+model = torch.nn.Sequential(*layers)
+if replicated:
+    model = distdl.DataParallel(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8)), P)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+x = torch.ones(1, 2, 8)
+
+def train():
+    optimizer.zero_grad()
+    model(x).sum().backward()
+    optimizer.step()
+
+train()
+"""
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+@pytest.mark.parametrize("told", ["all", "last"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ctrl_c_reaches_all_ranks_at_the_same_call(ranks, told, replicated, tmp_path):
+    """It comes anywhere, to each rank at another time, or to one rank alone. All ranks save what they have trained."""
+    program = f"""
+        random.seed(P.rank)
+        for attempt in range(20):
+            time.sleep(1.1)  # what comes within a second is the same Ctrl-C
+            MPI.COMM_WORLD.Barrier()
+            step = 0
+            if {told == "all"} or P.rank == P.size - 1:
+                threading.Timer(random.uniform(0, 0.02), os.kill, (os.getpid(), signal.SIGINT)).start()
+            try:
+                while True:
+                    train()
+                    step += 1
+            except KeyboardInterrupt:
+                distdl.save("{tmp_path}/state", model, optimizer)
+            distdl.load("{tmp_path}/state", model, optimizer)
+            assert len(set(MPI.COMM_WORLD.allgather(step))) == 1
+        say("saved")
+        """
+    program = BEGINNING + f"replicated = {replicated}\n" + TRAINS + textwrap.dedent(program)
+    status, said = jobs.ends(program, ranks)
+    assert status == 0, said
+    assert [line for line in prints(said) if not line.startswith("distdl: all ranks are interrupted")] == [
+        "saved"
+    ] * ranks
+
+
+@pytest.mark.parametrize("stops", [False, True])
+@pytest.mark.parametrize("where", ["layer", "exchange"])
+def test_a_second_ctrl_c_ends_a_job_that_hangs(where, stops):
+    """Rank 0 waits for a rank that never comes, in a layer's data or for its vote."""
+    program = f"""
+        if {stops}:
+            distdl.stop_requested()
+        layer, compute = layers[0], distdl.nn.DistributedConv1d.compute
+
+        def never_comes(self, x):
+            time.sleep(1000)
+
+        if P.rank and {where == "layer"}:
+            distdl.nn.DistributedConv1d.compute = never_comes
+        say(f"pid {{os.getpid()}} {{P.rank}}")
+        if P.rank and {where == "exchange"}:
+            time.sleep(1000)
+        layer(x) if {where == "layer"} else P.allgather_data([1])
+        """
+    job = jobs.started(BEGINNING + "replicated = False\n" + TRAINS + textwrap.dedent(program))
+    waits = pid_of(job, rank=0)
+    time.sleep(1)
+    os.kill(waits, signal.SIGINT)
+    time.sleep(1.5)
+    assert job.poll() is None
+    os.kill(waits, signal.SIGINT)
+    status, said = jobs.end_of(job)
+    assert status != 0
+    assert "interrupted twice while this rank waits for other ranks" in said
+
+
+@pytest.mark.parametrize("everybody", [False, True])
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_second_ctrl_c_while_ranks_compute(stops, everybody):
+    """On a rank that asks nobody, it is an exception at once, which ends the job."""
+    program = f"""
+        if {stops}:
+            distdl.stop_requested()
+        say(f"pid {{os.getpid()}} {{P.rank}}")
+        while {everybody} or P.rank == 0:
+            time.sleep(0.01)
+        layers[0](x)
+        """
+    job = jobs.started(BEGINNING + "replicated = False\n" + TRAINS + textwrap.dedent(program))
+    computes = pid_of(job, rank=0)
+    time.sleep(1)
+    for _ in range(3 if stops else 2):  # with stop_requested() the first one asks to stop
+        assert job.poll() is None
+        os.kill(computes, signal.SIGINT)
+        time.sleep(1.5)
+    status, said = jobs.end_of(job)
+    assert status != 0
+    assert "KeyboardInterrupt" in said
+
+
+def pid_of(job, rank):
+    """Of a rank that has said it."""
+    for line in job.stdout:
+        if line.startswith("pid ") and line.split()[2] == str(rank):
+            return int(line.split()[1])
+    raise AssertionError("the job has ended")
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_workers_of_a_loader_do_not_end_by_ctrl_c(stops):
+    """A terminal tells them too. They end with the loop, as ever."""
+    program = f"""
+        from torch.utils.data import DataLoader
+
+        def all_processes():
+            children = f"/proc/{{os.getpid()}}/task/{{os.getpid()}}/children"
+            return [os.getpid(), *map(int, open(children).read().split())]
+
+        stopped, workers = False, []
+        if {stops}:
+            distdl.stop_requested()
+        loader = DataLoader(list(range(1000)), num_workers=2)
+        try:
+            for step, _ in enumerate(loader):
+                if step == 4:
+                    workers = all_processes()[1:]
+                    assert len(workers) == 2
+                    for one in workers + [os.getpid()]:
+                        os.kill(one, signal.SIGINT)
+                train()
+                if {stops} and distdl.stop_requested():
+                    stopped = True
+                    break
+        except KeyboardInterrupt:
+            stopped = not {stops}
+        del loader
+        left = set(workers) & set(all_processes())
+        say(f"{{stopped}} {{step in (4, 5)}} {{left}}")
+        """
+    program = BEGINNING + "replicated = False\n" + TRAINS + textwrap.dedent(program)
+    status, said = jobs.ends(program)
+    assert status == 0, said
+    assert [line for line in prints(said) if not line.startswith("distdl: all ranks are")] == ["True True set()"] * 2

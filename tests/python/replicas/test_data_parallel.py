@@ -1,6 +1,7 @@
 """Replicas that see parts of a batch take the steps of one model that sees all of it."""
 
 import contextlib
+import functools
 
 import pytest
 import torch
@@ -398,3 +399,84 @@ def test_an_exception_that_a_rank_catches(P_world, where, everywhere):
         model.zero_grad()
         step()
         assert torch.equal(model.module.last.bias.grad, torch.ones(2))
+
+
+class Normalized(torch.nn.Module):
+    """A norm over the samples of all replicas among layers of each replica; without P as torch has it."""
+
+    def __init__(self, P=None, **options):
+        super().__init__()
+        torch.manual_seed(3)
+        norm = torch.nn.BatchNorm1d if P is None else functools.partial(dnn.DistributedBatchNorm1d, P)
+        # Behind the norm a bias has no gradient but roundings.
+        self.first, self.norm, self.last = torch.nn.Linear(6, 8, bias=False), norm(8, **options), torch.nn.Linear(8, 4)
+        self.double()
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.norm(self.first(x))))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"track_running_stats": False}, {"affine": False}, {"affine": False, "track_running_stats": False}],
+    ids=str,
+)
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.ranks(2, 3)
+def test_a_norm_over_the_replicas_is_that_of_the_whole_batch(P_world, reduction, options):
+    """In the backward pass its calls come between the sums of gradients, in buckets of one parameter each."""
+    P = P_world.create_cartesian_topology_partition([job.size, 1])
+    with distdl.parameter_layout("replicated"):
+        model = distdl.DataParallel(Normalized(P, **options), P_world, reduction=reduction, bucket_cap_mb=1e-4)
+    twin = Normalized(**options)
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (twin, model)]
+    x, y = (one[: 3 * job.size] for one in data())
+    own = parts([3] * job.size)
+    for _ in range(3):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        expected = torch.nn.functional.cross_entropy(twin(x), y, reduction=reduction)
+        expected.backward()
+        torch.nn.functional.cross_entropy(model(x[own]), y[own], reduction=reduction).backward()
+        close(model, twin)
+        for optimizer in optimizers:
+            optimizer.step()
+    for name, expected in twin.named_buffers():
+        mine = dict(model.module.named_buffers())[name]
+        assert mine.numel() == 0 or torch.allclose(mine, expected, rtol=1e-12, atol=0), name
+
+
+@pytest.mark.ranks(2)
+def test_a_norm_over_the_replicas_that_cannot_be_right_is_refused(P_world):
+    P = P_world.create_cartesian_topology_partition([job.size, 1])
+    raises_everywhere(
+        ValueError, 'norm is .* its weight; .*"replicated"', lambda: distdl.DataParallel(Normalized(P), P_world)
+    )
+    model = distdl.DataParallel(Normalized(P, affine=False), P_world)
+    x, _ = data()
+    raises_everywhere(ValueError, "the replicas have .* samples", lambda: model(x[: 2 + job.rank]))
+
+
+WAITS = """
+import time, torch
+from mpi4py import MPI
+import distdl
+
+P = distdl.Partition(MPI.COMM_WORLD)
+model = distdl.DataParallel(torch.nn.Linear(4, 4), P)
+model(torch.ones(2, 4)).sum().backward()
+# Behind this gradient are the sums, for which rank 0 waits.
+model.module.weight.register_hook(lambda gradient: time.sleep(2.0 * P.rank))
+MPI.COMM_WORLD.Barrier()
+result, used = model(torch.ones(2, 4)).sum(), time.process_time()
+start = time.monotonic()
+result.backward()
+if P.rank == 0:
+    print(f"{time.monotonic() - start > 1.5} {time.process_time() - used < 0.5}")
+"""
+
+
+@pytest.mark.ranks(1)
+def test_the_thread_of_the_sums_sleeps_while_it_waits():
+    assert ends(WAITS) == (0, "True True\n")

@@ -1,0 +1,36 @@
+"""Layers of a replica that work together with those of other replicas."""
+
+from __future__ import annotations
+
+import torch
+
+from distdl.collective.grid import Grid
+from distdl.nn.layer import Layer
+
+
+def spanning_layers(module: torch.nn.Module, replica: Grid, line: Grid) -> list[torch.nn.Module]:
+    """The layers over ranks of several replicas, in the order of the model.
+
+    Args:
+        module: the model.
+        replica: the ranks of this replica.
+        line: the ranks that have the same parameters, one of each replica.
+
+    Raises:
+        ValueError: if such a layer has a parameter that not each rank of the line keeps.
+    """
+    own, found = set(replica.world_ranks()), list[torch.nn.Module]()
+    for name, layer in module.named_modules():
+        if not isinstance(layer, Layer) or not layer.grid.active or own.issuperset(layer.grid.world_ranks()):
+            continue
+        for parameter in dict(layer.named_parameters(recurse=False)):
+            layout = layer.layouts[parameter]
+            keepers = {layout.grid.world[rank] for rank in layout.users_of(layout.grid.place)}
+            if layout.kind != "replicated" or not keepers.issuperset(line.world_ranks()):
+                raise ValueError(
+                    f"DataParallel: {name or type(layer).__name__} is a layer over ranks of several replicas, and each "
+                    f'replica has to keep its {parameter}; construct it under distdl.parameter_layout("replicated"), '
+                    "on a partition with the replicas along a dimension that does not split its parameters"
+                )
+        found.append(layer)
+    return found
