@@ -208,6 +208,7 @@ train()
 """
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("replicated", [False, True])
 @pytest.mark.parametrize("told", ["all", "last"])
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -215,7 +216,7 @@ def test_ctrl_c_reaches_all_ranks_at_the_same_call(ranks, told, replicated, tmp_
     """It comes anywhere, to each rank at another time, or to one rank alone. All ranks save what they have trained."""
     program = f"""
         random.seed(P.rank)
-        for attempt in range(20):
+        for attempt in range(4):
             time.sleep(1.1)  # what comes within a second is the same Ctrl-C
             MPI.COMM_WORLD.Barrier()
             step = 0
