@@ -32,6 +32,7 @@ def prints(said):
     return sorted(line for line in said.splitlines() if line)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGUSR1"])
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_signal_for_one_rank_stops_all_at_the_same_step(number, ranks):
@@ -149,6 +150,7 @@ def test_a_handler_runs_when_the_call_of_the_layer_is_over():
     assert prints(said) == ["rank 0 3 True", "rank 1 2 True"]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_nobody_waits_for_a_rank_whose_handler_raised(ranks):
     """Rank 1 is interrupted anywhere, many times, and makes another call then: all ranks raise, or all go on."""
@@ -208,7 +210,7 @@ train()
 """
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("replicated", [False, True])
 @pytest.mark.parametrize("told", ["all", "last"])
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -240,6 +242,7 @@ def test_ctrl_c_reaches_all_ranks_at_the_same_call(ranks, told, replicated, tmp_
     ] * ranks
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("stops", [False, True])
 @pytest.mark.parametrize("where", ["layer", "exchange"])
 def test_a_second_ctrl_c_ends_a_job_that_hangs(where, stops):
@@ -271,6 +274,7 @@ def test_a_second_ctrl_c_ends_a_job_that_hangs(where, stops):
     assert "interrupted twice while this rank waits for other ranks" in said
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("everybody", [False, True])
 @pytest.mark.parametrize("stops", [False, True])
 def test_a_second_ctrl_c_while_ranks_compute(stops, everybody):
@@ -303,6 +307,7 @@ def pid_of(job, rank):
     raise AssertionError("the job has ended")
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("stops", [False, True])
 def test_workers_of_a_loader_do_not_end_by_ctrl_c(stops):
     """A terminal tells them too. They end with the loop, as ever."""
