@@ -39,12 +39,14 @@ def said(folder, monkeypatch, capsys):
     return run
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_example(name, said):
     said(name, "--check", "1", *PROGRAMS[name])
 
 
+@pytest.mark.turns(3)
 @pytest.mark.ranks(2)
 def test_a_run_that_was_stopped_goes_on(said):
     """It compares as well after a stop, on fewer ranks; then it is stopped after the first of two steps."""

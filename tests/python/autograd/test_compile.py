@@ -41,6 +41,7 @@ def test_in_one_graph(P_world, make):
         assert all(same_bits(a, b) for a, b in zip(first_derivatives(compiled, x, weight), expected, strict=True))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.ranks(2)
 def test_a_whole_function_with_the_default_compiler(P_world):
     """Sums, moves and halves among torch's own operators, forward and backward."""

@@ -73,6 +73,7 @@ def test_a_whole_model_in_one_graph(P_world, backend):
         assert same_bits(compiled(x), twin(x))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.ranks(2)
 def test_the_default_compiler(P_world):
     """A whole model, which is compiled again for batches of any size."""

@@ -16,6 +16,7 @@ from support.ranks import job
 from support.tensors import values
 
 
+@pytest.mark.turns(3)
 @pytest.mark.ranks(2)
 def test_ten_thousand_layers_on_the_same_partitions(P_world):
     P_x, P_y = grid(P_world, [1]), grid(P_world, [job.size])
@@ -42,6 +43,7 @@ def test_making_and_dropping_for_ever(P_world):
     assert len(set(counts)) == 1
 
 
+@pytest.mark.turns(3)
 @pytest.mark.ranks(2)
 def test_user_communicators_made_and_freed_for_ever():
     """What is cached on a communicator goes with it. MPICH has about two thousand."""

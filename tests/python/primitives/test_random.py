@@ -85,7 +85,7 @@ def calls(draw):
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
-@draws(2000)
+@draws(1000)
 @given(st.sampled_from(list(EVERY.values())).flatmap(lambda one: one()), st.lists(calls(), min_size=1, max_size=5))
 @on_all_ranks
 def test_equals_its_definition(partitions, drawn, made_calls):

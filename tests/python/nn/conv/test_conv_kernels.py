@@ -174,6 +174,7 @@ def test_as_torch_where_torch_is_fast(x, w, dtype, groups):
     assert kernels(lambda: conv3d(*arguments)) == kernels(lambda: F.conv3d(*arguments))
 
 
+@pytest.mark.turns(3)
 def test_autocast():
     (x, w, b), options = made(CASES["a block of a larger tensor"])
     with torch.autocast("cpu", torch.bfloat16):
