@@ -152,7 +152,7 @@ def module_infos():
     return {info.module_cls.__name__: info for info in module_db}
 
 
-# Of hundreds of samples, or of those that take half a second, each so many-th is run, from a drawn one on; with --whole all of them.
+# Of hundreds of samples, or of slow ones, each so many-th is run, from a drawn number on; with --whole all of them.
 STEPS = {
     "CrossEntropyLoss": 3,
     "LinearCrossEntropyLoss": 37,
