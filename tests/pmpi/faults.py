@@ -4,7 +4,7 @@
 
 OBSERVER is what tests/pmpi/observer.cpp was compiled to. Each function that distdl calls fails on rank 1 of 2 at its
 first, its middle and its last call, instead of doing what it should and after it; an exception that follows is caught
-by the program or is not. PART takes every so many-th of these jobs.
+by the program or is not. PART takes every so many-th of these jobs, from a number on that DISTDL_SEED draws.
 
 A job survives if it ends within the time limit, with the exception that names the function on the rank where it failed,
 and on no rank by a crash. If the exception is caught, distdl has to refuse to go on. What fails without being looked at
@@ -12,6 +12,8 @@ and on no rank by a crash. If the exception is caught, distdl has to refuse to g
 """
 
 import itertools
+import os
+import random
 import re
 import subprocess
 import sys
@@ -81,7 +83,8 @@ def main():
         for when, caught in itertools.product(("before", "after"), (False, True))
     ]
     tried = survived = 0
-    for function, count, when, caught in jobs[::part]:
+    first = random.Random(os.environ.get("DISTDL_SEED", "")).randrange(part)
+    for function, count, when, caught in jobs[first::part]:
         start = time.perf_counter()
         arguments = ["catch"] if caught else []
         status, said = job(observer, *arguments, DISTDL_FAIL=f"{function},{RANK},{count},{when}")
