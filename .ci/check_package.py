@@ -1,4 +1,4 @@
-"""Checks the modules of python/distdl: nothing private of each other, no circle, few Any, a device for each tensor.
+"""Checks python/distdl: nothing private of other modules, no circle, few Any, devices for tensors, clear docstrings.
 
 Run by pre-commit from the root of the repository. Prints what is wrong, and exits with 1 if anything is.
 """
@@ -11,7 +11,9 @@ from pathlib import Path
 
 PACKAGE = Path("python/distdl")
 MOST_ANY = 60
+CLASSIC = PACKAGE / "classic"
 EXTENSION = "_core"
+NO_SUBJECT = ("What", "That", "Those", "As", "Of", "One")
 MAKE_TENSORS = {"arange", "as_tensor", "empty", "eye", "full", "linspace", "logspace", "ones", "rand", "randint"}
 MAKE_TENSORS |= {"randn", "randperm", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros"}
 
@@ -122,6 +124,15 @@ def without_device(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.lineno, ast.unparse(node)
 
 
+def without_subject(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, text) of each docstring that begins with a word in the place of a noun or a verb."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            text = ast.get_docstring(node) or ""
+            if text.partition(" ")[0] in NO_SUBJECT:
+                yield node.body[0].lineno, text.partition("\n")[0]
+
+
 def main() -> None:
     """Look at every module."""
     trees = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
@@ -132,6 +143,12 @@ def main() -> None:
     ]
     wrong += [
         f"{path}:{line}: {text} names no device" for path, tree in trees.items() for line, text in without_device(tree)
+    ]
+    wrong += [
+        f"{path}:{line}: {text!r} has to begin with a noun or a verb"
+        for path, tree in trees.items()
+        if CLASSIC not in path.parents
+        for line, text in without_subject(tree)
     ]
     modules = {module_of(path) for path in trees}
     graph = {module_of(path): imported(tree, modules) - {module_of(path)} for path, tree in trees.items()}

@@ -27,7 +27,7 @@ Text = tuple[str, str]  # what goes wrong, and what to use instead
 
 
 def code_behind(model: object, depth: int) -> dict[str, tuple[object, ...]]:
-    """What is named in the code of a model's classes and of the module that called: objects, or names of methods.
+    """Names used in the code of a model's classes and of the calling module: objects, or names of methods.
 
     Args:
         model: the model.
@@ -77,7 +77,7 @@ def _named(code: CodeType, known: Mapping[str, object]) -> Iterator[object]:
 def calls_of(
     one: object, together: tuple[object, ...], twins: Mapping[type[torch.nn.Module], type[torch.nn.Module]]
 ) -> Iterator[Text]:
-    """What goes wrong where a model of layers over partitions meets code that names this function.
+    """Errors that a function causes in code around a model of layers over partitions.
 
     Args:
         one: the function, or the name of a method.

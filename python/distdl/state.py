@@ -26,7 +26,7 @@ from distdl.structure import zero_volume_tensor
 
 
 def _shapes(own: Mapping[str, torch.Tensor], layouts: Mapping[str, Layout]) -> dict[str, list[int]]:
-    """Those of the sequential model's state."""
+    """The shapes in the sequential model's state."""
     return {name: list(layouts[name].shape if name in layouts else value.shape) for name, value in own.items()}
 
 

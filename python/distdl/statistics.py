@@ -1,4 +1,4 @@
-"""What the operators of this rank have sent, received and waited for."""
+"""Statistics of the operators of this rank: bytes sent and received, and time waited."""
 
 from __future__ import annotations
 

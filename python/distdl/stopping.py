@@ -20,7 +20,7 @@ _ONE_CTRL_C = 1.0  # seconds: a terminal and mpiexec may both tell a rank of the
 
 
 class _Request:
-    """What this process knows of the wish to stop.
+    """The state of this process's wish to stop.
 
     Attributes:
         is_made: whether this rank was asked to stop, or has learned that another one was.

@@ -130,7 +130,7 @@ class ChunkExchange:
                 low += _volume(box) * size
 
     def _pieces(self, number: int, rank: int, copies: bool) -> list[tuple[Part, Box]]:
-        """What a rank has of a chunk: of every tensor, or only where it has the first copy."""
+        """The parts of a chunk that a rank holds: of every tensor, or only where it has the first copy."""
         found = []
         for part in self._parts(number):
             box = part.tensor.box_on(rank) if copies or part.tensor.counts_on(rank) else None

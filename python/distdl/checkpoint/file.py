@@ -1,4 +1,4 @@
-"""One file that many ranks write, under a temporary name until all of it is on the disk."""
+"""A file that many ranks write, under a temporary name until all of it is on the disk."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class SharedFile:
             self._error = self._error or error
 
     def checksums(self) -> dict[int, int]:
-        """Of all chunks, by number, on all ranks. Collective."""
+        """Checksums of all chunks by number, on all ranks. Collective."""
         gathered = self._everyone.gather(np.array(self._sums, dtype=np.uint64).tobytes())
         rows = np.concatenate([np.frombuffer(one, dtype=np.uint64).reshape(-1, 2) for one in gathered])
         return {int(number): int(one) for number, one in rows}

@@ -105,7 +105,7 @@ def load(
 
 @dataclass(frozen=True)
 class _File:
-    """What the header of a file says, the same on all ranks."""
+    """The header of a file, the same on all ranks."""
 
     path: Path
     start: int  # of the first tensor
@@ -278,7 +278,7 @@ class _Wanted:
             self.states.setdefault(name, {})[key] = block
 
     def match_more(self) -> dict[str, object]:
-        """What the user saved besides; its tensors get their values when the file is read. Raises ValueError."""
+        """The objects saved in ``more``; their tensors get values when the file is read. Raises ValueError."""
         kept = {one.name: self._whole(one) for _, one in self._file.tensors if one.name.startswith(MORE)}
         more = members_of(self._file.metadata.get("more", {}))
         return {name: decoded(value, kept) for name, value in more.items()}

@@ -1,4 +1,4 @@
-"""What the metadata of a file consist of: the writer and the reader check them against the same description."""
+"""The format of a file's metadata, against which both the writer and the reader check them."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def save(
 
 
 def summary_of(model: torch.nn.Module, layouts: Mapping[str, Layout]) -> str:
-    """What ranks compare of a model: its names, and how its tensors are cut."""
+    """A summary of a model that ranks compare: its names, and how its tensors are cut."""
     cuts = [
         (name, layout.shape, layout.axes, layout.first_of, layout.kind, layout.grid.ranks, layout.grid.shape)
         for name, layout in layouts.items()

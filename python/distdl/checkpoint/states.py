@@ -49,7 +49,7 @@ def names_in(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> list[l
 def saved_states(
     optimizer: torch.optim.Optimizer, model: torch.nn.Module, layouts: Mapping[str, Layout], everyone: Grid
 ) -> States:
-    """What a file holds of an optimizer. What one rank raises, all raise. Collective over everyone."""
+    """The state of an optimizer as a file holds it. All ranks raise the error of any rank. Collective over everyone."""
     with agreed("save", everyone, lambda: ""):
         groups = names_in(optimizer, model)
         own = {
@@ -93,7 +93,7 @@ DTYPES_BY_NAME = {str(dtype): dtype for dtype in (*NAMES, torch.complex128)}
 def _described(
     states: Mapping[str, Mapping[str, object]], parameters: Mapping[str, torch.Tensor]
 ) -> dict[str, dict[str, list[JSON]]]:
-    """What this rank has of the state of each parameter, by key."""
+    """Describe the state that this rank has of each parameter, by key."""
     found: dict[str, dict[str, list[JSON]]] = {}
     for name, state in states.items():
         found[name] = {}
@@ -125,7 +125,7 @@ def states_for(
     tensors: Mapping[str, Mapping[str, torch.Tensor]],
     renamed: Callable[[str], str | None],
 ) -> dict[str, object]:
-    """What ``optimizer.load_state_dict`` takes.
+    """The argument for ``optimizer.load_state_dict``.
 
     Args:
         optimizer: the optimizer, which stays as it is.

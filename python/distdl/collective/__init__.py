@@ -1,1 +1,1 @@
-"""What ranks do together besides moving tensors: describe partitions, compare what they are about to do, construct."""
+"""Collective work besides moving tensors: describe partitions, compare calls, construct."""

@@ -48,7 +48,7 @@ _RAISED: dict[str, type[Exception]] = {
 
 @dataclass(frozen=True)
 class View:
-    """What one rank is about to do, or the exception that keeps it from doing so."""
+    """The call that a rank is about to make, or the exception that keeps it from making it."""
 
     what: str = ""
     partitions: tuple[tuple[str, list[int], list[int]], ...] = ()  # name, shape, ranks

@@ -113,7 +113,7 @@ class Grid:
 
     @functools.cached_property
     def made(self) -> dict[object, object]:
-        """What functions have constructed for this grid and use again in their next calls, by keys of theirs."""
+        """Objects that functions have constructed for this grid and use again, by keys of their choice."""
         return {}
 
     def related(self, ranks: Sequence[int], shape: Sequence[int]) -> Grid:

@@ -142,7 +142,7 @@ class Reader(torch.utils.data.Dataset[list[torch.Tensor]]):
 
 
 class Nothing(torch.utils.data.Dataset[list[torch.Tensor]]):
-    """What a rank reads that receives its blocks from another rank."""
+    """The dataset of a rank that receives its blocks from another rank: it reads nothing."""
 
     def __getitem__(self, batch: Batch) -> list[torch.Tensor]:
         return []

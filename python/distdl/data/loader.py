@@ -199,7 +199,7 @@ class Scatter:
         return filled(self._structure, blocks)
 
     def _operator(self, root: int, i: int, dim: int) -> Operator:
-        """What brings tensor i, of so many dimensions, from the root to its blocks."""
+        """The operator that brings tensor i, of `dim` dimensions, from the root to its blocks."""
         if (i, dim) not in self._operators:
             grid = self._grids[i]
             extents = grid.shape + (1,) * (dim - grid.dim)

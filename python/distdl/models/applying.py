@@ -48,7 +48,7 @@ def calling_for_apply(applied: Callable[..., object], is_open: Callable[[], bool
 
 
 def end_of_apply(kind: Kind) -> Function:
-    """What computes, and notes what the backward pass needs."""
+    """The innermost ``apply`` of a function: it computes, and saves tensors for the backward pass."""
     function: Function = super(_SingleLevelFunction, kind).apply
     return function
 

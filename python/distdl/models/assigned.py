@@ -1,4 +1,4 @@
-"""What is assigned to the modules of a model after it was distributed: numbers, texts, and hooks."""
+"""Notice assignments to modules of a model after it was distributed: numbers, texts, and hooks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Assigned:
         self._version = 0
 
     def changes(self) -> str:
-        """What is another one than it was, in an order that is the same on all ranks; "" for nothing.
+        """Describe the attributes that were assigned, in the same order on all ranks; "" if there are none.
 
         Raises:
             TypeError, ValueError: if something changed with which the model cannot be recorded again.

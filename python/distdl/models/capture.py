@@ -1,4 +1,4 @@
-"""What a model computes, recorded while it runs on tensors without values.
+"""Record the computation of a model while it runs on tensors without values.
 
 The model runs once on fake tensors of the whole input's shape. Each function of torch that it calls, and each layer of
 torch.nn that is known as a whole, becomes a node. Sizes are numbers by then, so that a model may compute with them and
@@ -136,7 +136,7 @@ class Recorder(TorchFunctionMode):
         return None if value is None or (name and value.name == name) else value
 
     def described(self, results: object) -> object:
-        """What the model returns, with values in place of its tensors.
+        """Replace the tensors that the model returns by values of the recording.
 
         Raises:
             NotImplementedError: if it returns objects in which tensors cannot be found.
@@ -372,7 +372,7 @@ class Recorder(TorchFunctionMode):
             torch.jit.ScriptFunction.__call__ = call_script
 
     def _reentrant(self, run: Function, args: Sequence[object]) -> object:
-        """What a reentrant checkpoint calls, with derivatives."""
+        """Run the function of a reentrant checkpoint, with derivatives."""
         before, self._checkpoint = self._checkpoint, self._checkpoints.setdefault(object(), len(self._checkpoints) + 1)
         try:
             return run(*args)

@@ -1,4 +1,4 @@
-"""What a rank does for one operation of a plan: compute its block, copies, or nothing."""
+"""The work of a rank for an operation of a plan: it computes its block, copies, or nothing."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _or_nothing(run: Run, outputs: Sequence[Value], places: Sequence[Placement],
 
 
 def _drawing(step: Planned, run: Run, like: Grid) -> Run:
-    """What draws the numbers of this worker's block, and computes with them."""
+    """A function that draws the numbers of this worker's block, and computes with them."""
     node, workers, draw = step.node, step.workers, step.operation.draw
     assert draw is not None
     shape = step.operation.shape
@@ -125,7 +125,7 @@ def _drawing(step: Planned, run: Run, like: Grid) -> Run:
 
 
 def _without_part(outputs: Sequence[Value]) -> Run:
-    """What a rank does for a node that other ranks compute: its results depend on the inputs as theirs do."""
+    """A function for ranks without work: empty results that depend on the inputs as those of the workers do."""
 
     def one(value: Value, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         if not inputs:

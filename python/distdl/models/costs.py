@@ -1,4 +1,4 @@
-"""What a plan costs, estimated: memory, bytes that travel, and time."""
+"""Estimate the costs of a plan: memory, bytes that travel, and time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VIEWS = frozenset(
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a step of training, forward and backward.
+    """Costs of a training step, forward and backward.
 
     Attributes:
         memory: bytes of the rank that holds most: blocks of all results, parameters and their gradients.
@@ -36,7 +36,7 @@ class Cost:
 
 
 def cost(plan: Plan, figures: Figures, work: Mapping[Node, float]) -> Cost:
-    """What a step of training costs by this plan.
+    """Estimate the costs of a training step by this plan.
 
     Args:
         figures: of the machine, for the workers of the plan.
@@ -86,7 +86,7 @@ def _kind(node: Node) -> str:
 
 
 def received_within(step: Planned) -> tuple[int, int]:
-    """What a worker receives within a layer, forward, in bytes, and in how many exchanges.
+    """Bytes that a worker receives within a layer in the forward pass, and the number of exchanges.
 
     These are halos, sums of moments, and keys and values.
     """

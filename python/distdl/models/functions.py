@@ -77,7 +77,7 @@ def without_likeness(key: str, args: Arguments, kwargs: Options) -> tuple[Functi
 
 
 def with_values(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """What becomes of a tensor that is written into without gradients: its derivative is that of before."""
+    """Replace the values of a tensor, and keep its derivative, as writing into it without gradients does."""
     x = x.clone()
     with torch.no_grad():
         return x.copy_(values)
@@ -97,7 +97,7 @@ def without_a_count(module: torch.nn.Module) -> Iterator[None]:
 
 
 def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[torch.Tensor, ...]:
-    """As ``torch.meshgrid``, by functions of which each has one result."""
+    """``torch.meshgrid`` by functions that have a single result each."""
     given = list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else list(tensors)
     swapped = indexing == "xy" and len(given) > 1
     if swapped:
@@ -110,7 +110,7 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[torch.Tensor, 
 
 
 def broadcast_tensors(*tensors: Any) -> tuple[torch.Tensor, ...]:
-    """As ``torch.broadcast_tensors``, by functions of which each has one result."""
+    """``torch.broadcast_tensors`` by functions that have a single result each."""
     given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
     shape = torch.broadcast_shapes(*(one.shape for one in given))
     return tuple(one.expand(shape) for one in given)
@@ -124,7 +124,7 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> torch.Tensor:
-    """As that of torch.nn.functional, which looks for negative variances; here they give nan."""
+    """The loss of torch.nn.functional, except that negative variances give nan in place of an error."""
     if isinstance(var, float):
         if var < 0:
             raise ValueError("var has negative entry/entries")
@@ -212,7 +212,7 @@ _LAYERS: dict[Function, Callable[[_Get], tuple[torch.nn.Module, Arguments] | Non
 def parts_of(
     key: str, args: Arguments, kwargs: Options, parts: Sequence[torch.Tensor]
 ) -> Iterator[tuple[Function, Arguments]]:
-    """What takes each part by itself; its arguments are behind the part."""
+    """For each part of a split tensor, a function that takes it alone, and the arguments after the part."""
     x, *rest = args
     position = 0 if key == "unbind" else 1
     dim = (rest[position] if len(rest) > position else kwargs.get("dim", 0)) % x.dim()

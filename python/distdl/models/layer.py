@@ -31,7 +31,7 @@ def _computes_as(kind: type[torch.nn.Module], known: type[torch.nn.Module]) -> b
 
 
 def applied(node: Node, workers: Workers | None) -> Run:
-    """What applies a layer to a block, and to the parameters behind it. Constructing is collective."""
+    """A function that applies a layer to a block and to the parameters after it. Constructing is collective."""
     if workers is None:
         return _applied_to_copies(node)
     module = node.target
@@ -52,14 +52,14 @@ def applied(node: Node, workers: Workers | None) -> Run:
 
 
 def _applied_to_copies(node: Node) -> Run:
-    """What applies a layer of torch.nn to parameters and constants alone, of which each worker has all."""
+    """A function that applies a layer of torch.nn to parameters and constants alone, which each worker has whole."""
     if any(True for _ in node.module.buffers()):
         raise NoRuleError(f"{node.key} of parameters and constants alone")
     return with_parameters(node, node.module)
 
 
 def with_parameters(node: Node, module: torch.nn.Module) -> Run:
-    """What calls a layer of torch.nn with the parameters behind the arguments."""
+    """A function that calls a layer of torch.nn with the parameters after the arguments."""
     count, given = len(node.arguments), dict[str, torch.Tensor]()
     call = calling(node, lambda *args, **more: torch.func.functional_call(module, given, args, more))
 
@@ -106,7 +106,7 @@ class Applied:
                 held[leaf] = None  # a count of batches, which functions do without
 
     def __call__(self, *tensors: torch.Tensor) -> object:
-        """What the layer returns for its inputs, and for the whole parameters behind them."""
+        """Call the layer with its inputs and the whole parameters after them."""
         for (held, leaf, intervals), value in zip(self._slots, tensors[self._count :], strict=True):
             held[leaf] = cut_out(value, intervals)
         for place, leaf, name in self._places:

@@ -1,4 +1,4 @@
-"""What the machine that a job runs on can do: how fast its ranks compute, and how fast data travels between them."""
+"""Measure the machine of a job: how fast its ranks compute, and how fast data travels between them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Speed:
     known: Mapping[int, float]
 
     def seconds(self, units: float, busy: int) -> float:
-        """What so many units take on each of so many ranks."""
+        """The time of this many units of work on each of `busy` ranks."""
         counts = sorted(self.known)
         above = next((count for count in counts if count >= busy), counts[-1])
         below = max((count for count in counts if count <= busy), default=above)
@@ -44,7 +44,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Figures:
-    """What the ranks of a job can do, measured.
+    """Measured speeds of the ranks of a job.
 
     Attributes:
         speeds: of floating-point operations by kind of layer, and of bytes ("bytes").

@@ -221,7 +221,7 @@ class DistributedModel(Local):
         )
 
     def __getattr__(self, name: str) -> Any:
-        """What torch knows, after a property has raised an AttributeError, too, and the model's own attributes."""
+        """Look up the model's own attributes, then torch's, also after a property has raised an AttributeError."""
         if name == "output_partition":
             raise _NotCalledError
         own = vars(self.__dict__["module"]) if "module" in self.__dict__ else {}
@@ -378,7 +378,7 @@ class DistributedModel(Local):
     def _recorded(
         self, call: object, inputs: Sequence[tuple[tuple[int, ...], torch.dtype]], real_strides: bool = False
     ) -> Recording:
-        """What the model computes, the same on all ranks: another program on one of them would not fit the others'."""
+        """Record the model, and compare the recordings: the programs of all ranks have to fit each other."""
         made: list[Recording] = []
 
         def listed() -> bytes:
@@ -413,7 +413,7 @@ class DistributedModel(Local):
         return self.program(tensors, parameters, key)
 
     def ask_for_gradients(self, result: object) -> None:
-        """Of the results that have a derivative."""
+        """Let the results that have a derivative ask for gradients."""
         assert self.program is not None
         for one, (value, _) in zip(tree_flatten(result)[0], self.program.results, strict=True):
             if isinstance(value, Value) and value.is_differentiable:

@@ -19,7 +19,7 @@ from distdl.parameters.transport import zero_of
 
 @dataclass(frozen=True)
 class Need:
-    """What the workers of an operation read of a tensor.
+    """The part of a tensor that each worker of an operation reads.
 
     Attributes:
         ranks: the workers.
@@ -37,7 +37,7 @@ class Need:
 
     @classmethod
     def of(cls, workers: Blocks, reads: Reads, shape: Sequence[int]) -> Need:
-        """What the workers of blocks read."""
+        """The parts that the workers of blocks read."""
         axes: list[int | None] = []
         wanted = []
         for axis, sizes in enumerate(workers.cuts):
@@ -68,7 +68,7 @@ class Need:
         return tuple(box)
 
     def common(self, shape: Sequence[int]) -> list[Interval]:
-        """What workers read of each dimension that belongs to no axis."""
+        """The interval that all workers read, for each dimension that belongs to no axis."""
         parts = dict(self.parts)
         return [parts.get(d, (0, n)) for d, n in enumerate(shape)]
 

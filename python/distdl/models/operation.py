@@ -1,4 +1,4 @@
-"""What an operation needs of its tensors, and what comes out: the form in which rules describe operations."""
+"""The form in which rules describe an operation: the parts of its tensors that it reads, and its results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Along:
     wraps: bool = False
 
     def interval(self, start: int, stop: int) -> Interval:
-        """What a worker reads for its block."""
+        """The interval that a worker reads for its block."""
         if self.span is not None:
             return self.span(start, stop) if start < stop else (0, 0)
         first, last = start * self.scale, stop * self.scale
@@ -121,4 +121,4 @@ class NoRuleError(NotImplementedError):
 
 
 class RandomError(NoRuleError):
-    """One that draws random numbers in another way, with which one worker alone would leave the others' generators."""
+    """No rule for random numbers drawn in another way: a worker alone would leave the others' generators behind."""

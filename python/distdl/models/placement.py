@@ -39,7 +39,7 @@ class Blocks:
 
     @functools.cached_property
     def shape(self) -> tuple[int, ...]:
-        """That of the whole tensor."""
+        """The shape of the whole tensor."""
         return tuple(map(sum, self.cuts))
 
     @functools.cached_property

@@ -28,7 +28,7 @@ _BUCKET = 1 << 20
 
 
 class Program:
-    """What a rank does for a call of the model.
+    """The steps of a rank in a call of the model.
 
     Args:
         plan: what is computed where.
@@ -168,7 +168,7 @@ class Program:
         self._step(Move("distribute", source, need, value.shape, self._like), (slot,), (slot,))
 
     def _to_all(self, value: Value, source: Blocks) -> Run:
-        """What brings a value to all workers; what those outside of its blocks have in its place does not count."""
+        """A function that brings a value to all workers, whatever workers without a block pass in its place."""
         like, ranks = self._like, source.ranks
         move = Move("distribute", source, Need.of_all(like.ranks), value.shape, like)
         return lambda x: move(x if like.me in ranks else nothing([x]))

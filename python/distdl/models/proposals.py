@@ -181,7 +181,7 @@ def _dtype_of(model: torch.nn.Module) -> torch.dtype:
 
 
 def _shapes(given: object) -> list[Shape]:
-    """One shape or several."""
+    """The shapes in an argument that is a shape or a list of shapes."""
     several = given if isinstance(given, list | tuple) and given and not isinstance(given[0], int) else [given]
     found = []
     for one in several:

@@ -1,4 +1,4 @@
-"""What a model computes: values and the calls between them."""
+"""The recorded computation of a model: values and the calls between them."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Node:
 
 @dataclass
 class Recording:
-    """What a model computes for inputs of certain shapes.
+    """The computation of a model for inputs of certain shapes.
 
     Attributes:
         inputs: the tensors of the call, in order.

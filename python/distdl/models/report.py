@@ -1,4 +1,4 @@
-"""What a model over partitions does, operation by operation: a table, and a picture of its exchanges."""
+"""Report on a model over partitions, operation by operation: a table, and a picture of its exchanges."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Report:
 
 
 def report(model: DistributedModel) -> Report:
-    """What a model over partitions does in a call like the last one.
+    """Describe each operation of a model over partitions, for a call like the last.
 
     Raises:
         TypeError: if the model is none that :func:`distdl.distribute` has made.

@@ -71,7 +71,7 @@ class Skeleton:
         orders: Sequence[Sequence[int]] | None = None,
         real_strides: bool = False,
     ) -> Recording:
-        """What the model computes.
+        """Record the computation of the model.
 
         Args:
             call: the arguments and keyword arguments of a rank, whose tensors are replaced by whole ones.

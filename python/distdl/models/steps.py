@@ -14,7 +14,7 @@ from distdl.models.operation import Run
 
 
 class Step(NamedTuple):
-    """What runs.
+    """A step of a program.
 
     Attributes:
         reads, writes: the slots of its inputs and of its outputs.
@@ -103,7 +103,7 @@ class Segment:
         self._steps = forgetting(steps, {*writes, *self.reads})
 
     def __call__(self, *inputs: object) -> object:
-        """What the steps write; one tensor, or a list of them."""
+        """Run the steps. Returns what they write: a tensor, or a list of them."""
         with set_checkpoint_early_stop(False):  # some ranks would stop before an exchange
             found = checkpoint(self._run, *inputs, use_reentrant=False)
         return found if len(self._writes) > 1 else found[0]

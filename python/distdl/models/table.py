@@ -80,7 +80,7 @@ def whole(value: Value) -> Reads:
 
 
 def broadcast(value: Value, shape: Sequence[int]) -> Reads:
-    """As torch broadcasts: dimensions are counted from the end, and one of size 1 is read by everybody."""
+    """Read a tensor as torch broadcasts it: dimensions count from the end, and all workers read one of size 1."""
     first = len(shape) - len(value.shape)
     return tuple(None if n == 1 != shape[first + d] else Along(first + d) for d, n in enumerate(value.shape))
 
@@ -147,5 +147,5 @@ def cut_out(value: torch.Tensor, intervals: Sequence[Interval]) -> torch.Tensor:
 
 
 def in_blocks(make: Callable[[Workers], Run], copies: Run) -> Callable[[Workers | None], Run]:
-    """What computes a block, or copies."""
+    """A function that computes a block, or copies."""
     return lambda workers: copies if workers is None else make(workers)

@@ -1,4 +1,4 @@
-"""What a model does to tensors that its recording would not show, and memory that tensors share."""
+"""Find operations on tensors that a recording would not show, and memory that tensors share."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def refuse_scripted(module: torch.nn.Module, path: str) -> None:
 
 
 def held_by(model: torch.nn.Module) -> Iterator[tuple[tuple[str, str], object]]:
-    """What modules hold beside parameters, buffers and modules, with the module's path and the attribute's name."""
+    """Attributes of modules other than parameters, buffers and modules, with module paths and attribute names."""
     for path, module in model.named_modules():
         for name, value in own_attributes(module):
             for i, one in enumerate(tree_flatten(value)[0]):
@@ -109,7 +109,7 @@ def held_by(model: torch.nn.Module) -> Iterator[tuple[tuple[str, str], object]]:
 
 
 def own_attributes(module: torch.nn.Module) -> Iterator[tuple[str, object]]:
-    """What a module holds by itself, and not because every module of torch does."""
+    """The attributes that a module has beyond those of every module of torch."""
     return ((name, value) for name, value in vars(module).items() if name not in _OF_TORCH)
 
 
@@ -145,7 +145,7 @@ def is_the_same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def saved_tensors_hook() -> Callable[..., object] | None:
-    """What packs the tensors that are kept for backward passes."""
+    """The user's hook that packs tensors saved for backward passes; None without one."""
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return None if hooks is None else hooks[0]
 
@@ -155,10 +155,10 @@ Autocast = dict[str, torch.dtype | None]
 
 
 def autocast() -> Autocast:
-    """That of now."""
+    """The current autocast dtype of each kind of device; None where autocast is off."""
     return {one: torch.get_autocast_dtype(one) if torch.is_autocast_enabled(one) else None for one in ("cpu", "cuda")}
 
 
 def drawn_outside_of_torch() -> bytes:
-    """What is another one after Python or NumPy has drawn random numbers."""
+    """The states of Python's and NumPy's generators, which change when random numbers are drawn."""
     return pickle.dumps((random.getstate(), np.random.get_state()))  # noqa: NPY002  (models that draw so)

@@ -26,7 +26,7 @@ class CopyNumber:
         self._called = [0]  # how many copies were; the layer and its copies share the list
 
     def of_copy(self) -> CopyNumber:
-        """That of a copy of the layer."""
+        """The number for a copy of the layer."""
         copied = CopyNumber()
         copied.text, copied._called = None, self._called
         return copied

@@ -1,4 +1,4 @@
-"""What becomes of each layer of torch.nn on blocks: which one has a layer of ours, works as it is, or does not work.
+"""How each layer of torch.nn runs on blocks: by a layer of this package, as it is, or not at all.
 
 A layer works on each block by itself where the dimensions that it looks across are not split. The rules here say which
 these are; :class:`distdl.nn.Local` asks them before it calls a module, and the table in the documentation shows them.
@@ -276,7 +276,7 @@ def layer_name(kind: type[torch.nn.Module]) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of a layer of torch.nn: "ours", "as it is", "in Local" or "refused", and what there is to say."""
+    """How a layer of torch.nn runs on blocks: "ours", "as it is", "in Local" or "refused", with an explanation."""
 
     kind: str
     text: str
@@ -292,7 +292,7 @@ def classes() -> list[type[torch.nn.Module]]:
 
 
 def verdict(kind: type[torch.nn.Module], ours: Mapping[type[torch.nn.Module], type]) -> Verdict | None:
-    """What becomes of a class of torch.nn; None if nobody has judged it.
+    """How a class of torch.nn runs on blocks; None if it is not in the tables.
 
     Args:
         ours: :data:`distdl.nn.SEQUENTIAL`.

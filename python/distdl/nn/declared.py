@@ -1,4 +1,4 @@
-"""What the modules of a model have declared: the layouts of its tensors, and the ranks that hold them."""
+"""Declarations of a model's modules: the layouts of its tensors, and the ranks that hold them."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class BlockNorms:
         return [one.sum(self._axis) for one in self._gathered(*parts)]
 
     def _gathered(self, *parts: torch.Tensor, by: operators.Operator | None = None) -> list[torch.Tensor]:
-        """Of each tensor, with extent 1 along the axis, those of all blocks side by side along the axis."""
+        """Gather tensors of extent 1 along the axis from all blocks, side by side along the axis."""
         together = torch.cat(torch.broadcast_tensors(*parts), self._axis)
         gather = self._gather if by is None else by
         return list(gather(together).unflatten(self._axis, (-1, len(parts))).unbind(self._axis + 1))

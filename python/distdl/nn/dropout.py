@@ -190,7 +190,7 @@ class DropoutToMean(DropoutLayer):
     kept = 1.0
 
     def applied(self, input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """As torch.nn.functional.alpha_dropout computes it."""
+        """The formula of torch.nn.functional.alpha_dropout."""
         alpha = 1.7580993408473766
         scale = 1 / math.sqrt((alpha * alpha * self.p + 1) * (1 - self.p))
         shift = mask.add(-1).mul_(alpha * scale).add_(alpha * scale * self.p)

@@ -229,7 +229,7 @@ class DistributedMixtureOfExperts(Layer):
         return self._exchange(rows, sent, received, agreed.requires_grad, agreed.has_tangent)
 
     def _answers(self, arrived: torch.Tensor, routes: list[torch.Tensor]) -> torch.Tensor:
-        """Those of this worker's experts. All workers raise what an expert of any of them raises."""
+        """The answers of this worker's experts. All workers raise the error of any expert."""
         first, self._first_call = self._first_call, False
         error, answers = None, arrived
         try:
@@ -262,7 +262,7 @@ class DistributedMixtureOfExperts(Layer):
             )
 
     def _answer(self, number: int, part: torch.Tensor) -> torch.Tensor:
-        """That of an expert to some rows."""
+        """The answer of an expert to some rows."""
         answer = self.experts[number](part)
         if not isinstance(answer, torch.Tensor) or answer.shape != part.shape:
             shown = f"a tensor of shape {list(answer.shape)}" if isinstance(answer, torch.Tensor) else f"{answer!r}"
@@ -288,7 +288,7 @@ class DistributedMixtureOfExperts(Layer):
 
 
 def generator_state(device: torch.device) -> bytes:
-    """What changes where random numbers are drawn on the CPU or on a device."""
+    """The states of the generators of the CPU and of a device, which change when random numbers are drawn."""
     states = [torch.get_rng_state()]
     if device.type == "cuda":
         states.append(torch.cuda.get_rng_state(device))

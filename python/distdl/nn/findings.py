@@ -1,4 +1,4 @@
-"""What gives other numbers on blocks than in one process, as far as modules and values of parameters show it."""
+"""Find module settings and parameter values that give other numbers on blocks than in one process."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _of_torch_module(
 
 
 def checksum(tensor: torch.Tensor, least: int = 2) -> int:
-    """Of the values; 0 where they cannot tell one tensor from another: where there are too few, or all are equal."""
+    """A checksum of the values; 0 where too few values, or equal ones, cannot tell tensors apart."""
     if tensor.is_meta or tensor.layout != torch.strided or tensor.is_quantized or tensor.numel() < least:
         return 0
     flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().flatten()

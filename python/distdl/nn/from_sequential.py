@@ -19,7 +19,7 @@ from distdl.state import load_sequential
 
 
 class FromSequential(Module):
-    """What every layer has from its sequential twin: which class it is, and how the layer is made from it."""
+    """The relation of a layer to its sequential layer: its class, and how the layer is made from it."""
 
     grid: Grid
 
@@ -32,7 +32,7 @@ class FromSequential(Module):
 
     @classmethod
     def names_of_arguments(cls) -> list[str]:
-        """Those of the constructor; one with ``**more`` passes further ones on to the next constructor."""
+        """The names of the constructor's arguments; ``**more`` stands for those of the next constructor."""
         names: list[str] = []
         for constructor in (vars(kind)["__init__"] for kind in cls.__mro__ if "__init__" in vars(kind)):
             parameters = inspect.signature(constructor).parameters.values()

@@ -154,12 +154,12 @@ class Layer(FromSequential):
     def declare_parameter(
         self, name: str, P: PartitionLike, shape: Sequence[int], axes: Sequence[int | None], **more: object
     ) -> None:
-        """As :meth:`Module.declare_parameter`; dtype and device are the options of these names."""
+        """Call :meth:`Module.declare_parameter` with the options ``dtype`` and ``device``."""
         own: dict[str, object] = {key: self.given[key] for key in ("dtype", "device") if key in self.given}
         super().declare_parameter(name, P, shape, axes, **(own | more))  # type: ignore[arg-type]
 
     def further_compared(self) -> dict[str, object]:
-        """What else the ranks have to have in common, after :meth:`check_options`."""
+        """Further values that have to be equal on all ranks, after :meth:`check_options`."""
         return {}
 
     def prepare(self) -> None:
@@ -174,7 +174,7 @@ class Layer(FromSequential):
         return inputs
 
     def compared_each_call(self) -> str:
-        """What else has to be equal on all ranks in each call, for people; where it changes, :meth:`set_up` runs.
+        """Text that has to be equal on all ranks in each call; where it changes, :meth:`set_up` runs.
 
         The options are compared in any case, since they may be assigned between calls, and so are those of the layers
         within. The mode is not, unless a layer that depends on it says so here.
@@ -288,7 +288,7 @@ class Layer(FromSequential):
         return self._transport(self._declared_parameters())
 
     def parameters_by_name(self) -> dict[str, torch.Tensor]:
-        """As :meth:`parameters_in_use`, by the names with which they were declared."""
+        """The result of :meth:`parameters_in_use` by the names with which the parameters were declared."""
         return dict(zip(self._parameter_names, self.parameters_in_use(), strict=True))
 
     def start_parameters(self) -> Callable[[], Sequence[torch.Tensor]]:
@@ -310,7 +310,7 @@ class Layer(FromSequential):
         return self.call(*args)
 
     def call(self, *args: object, **kwargs: object) -> object:
-        """As :meth:`forward`, also where a compiler traces."""
+        """Do the work of :meth:`forward`, also where a compiler traces."""
         if kwargs or len(args) != len(self.tensors):
             args = self._bound(args, kwargs)
         agreement = self._distdl_agreement
@@ -437,7 +437,7 @@ class Layer(FromSequential):
         return [known[name] if name in known else attrgetter(name)(self) for name in self._parameter_names]
 
     def _agreed_parameters(self) -> list[torch.Tensor]:
-        """What the ranks agree on beside the tensors of a call; it begins with what was declared."""
+        """Tensors that ranks agree on beside those of a call, beginning with the declared parameters."""
         return self._declared_parameters()
 
     def extra_repr(self) -> str:

@@ -121,7 +121,7 @@ class Local(Layer):
             raise ValueError(f"Local: outputs={count}; a module returns at least one tensor")
 
     def _structure(self) -> TreeSpec:
-        """That of the results."""
+        """The structure of the results."""
         outputs = self.outputs
         return tree_structure((1,) * outputs if isinstance(outputs, int) and outputs > 1 else outputs)
 
@@ -218,7 +218,7 @@ class Local(Layer):
                 own.copy_(spread(one.to(own.device) if everyone.me == root else zero_volume_tensor(dtype=own.dtype)))
 
     def get_submodule(self, target: str) -> torch.nn.Module:
-        """As in torch: also of a name such as ``blocks``, by which this layer has something of its own."""
+        """Look up a submodule as torch does, also by names that this layer uses itself, such as ``blocks``."""
         return self.module.get_submodule(target) if target else self
 
     # Call
@@ -363,7 +363,7 @@ class Local(Layer):
         kwargs: dict[str, object],
         state: dict[str, torch.Tensor],
     ) -> object:
-        """What the module returns. It uses the buffers in `state` in place of its own, and may replace them there."""
+        """Call the module. It uses the buffers in `state` in place of its own, and may replace them there."""
         if not state and self._transport.is_identity:
             result = self.module(*args, **kwargs)
         else:

@@ -56,7 +56,7 @@ class LogSumExp:
         return largest, *self._over_all(largest, sums)
 
     def _over_all(self, largest: torch.Tensor, sums: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What a call gives, from each block's largest element and its sum."""
+        """Combine each block's largest element and its sum."""
         axis = self.axis
         pairs = self._gather(torch.cat([largest, sums], axis)).unflatten(axis, (-1, 2))
         each, all_sums = pairs.select(axis + 1, 0).detach(), pairs.select(axis + 1, 1)

@@ -249,7 +249,7 @@ class Module(torch.nn.Module):
                 fill(tensor, self.layouts[name], self._initializers[name])
 
     def _declared(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """What was declared, in order, by name."""
+        """The declared parameters and buffers by name, in order."""
         return ((name, attrgetter(name)(self)) for name in self.layouts)
 
 

@@ -104,7 +104,7 @@ def notice(layer: Layer, args: Sequence[object]) -> None:
 
 
 def _seen(layer: Layer, first: FirstValues, args: Sequence[object], speaks: bool) -> dict[str, object]:
-    """What this rank sees."""
+    """Collect the facts that this rank can see, for rank 0 to compare."""
     found: dict[str, object] = {}
     model, where = _model_around(layer)
     if speaks:

@@ -27,7 +27,7 @@ def split_arguments(given: Mapping[str, object]) -> tuple[dict[str, PartitionLik
 
 
 def comparable(value: object) -> object:
-    """What an option has in common on all ranks: of a function its name, because its repr shows an address."""
+    """The part of an option that is equal on all ranks: the name of a function, because its repr shows an address."""
     return (
         getattr(value, "__qualname__", value) if callable(value) and not isinstance(value, torch.nn.Module) else value
     )

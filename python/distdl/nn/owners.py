@@ -73,7 +73,7 @@ model_call = raise_together(_tell)
 
 
 def _declared(module: Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """What is in blocks in a module, by name. Where a parametrization took the place of a parameter, it is left out."""
+    """Tensors of a module that are in blocks, by name, without parameters that a parametrization has replaced."""
     if not module.layouts:
         return iter(())
     everything = itertools.chain(module.named_parameters(remove_duplicate=False), module.named_buffers())

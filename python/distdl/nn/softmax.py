@@ -37,7 +37,7 @@ _DIM = "\n        dim: the dimension that is normalized. None means 0 if P_x has
 
 
 class _Normalization(Layer):
-    """What the layers have in common."""
+    """The common part of the layers."""
 
     dim: int | None
     function: ClassVar[Callable[..., torch.Tensor]]

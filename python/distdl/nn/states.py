@@ -36,7 +36,7 @@ def tensors_in_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def extra_states(model: torch.nn.Module) -> dict[str, object]:
-    """What ``get_extra_state()`` of modules gives, by the names in a state."""
+    """The results of ``get_extra_state()`` of modules, by the names in a state."""
     return {name: module.get_extra_state() for name, module in _with_extra_state(model).items()}
 
 

@@ -152,7 +152,7 @@ class Table(CheckedLayer):
         self.blocks(self.grid)
 
     def _construct_exchanges(self) -> None:
-        """Those that bring indices to the groups, and rows back."""
+        """Construct the exchanges that bring indices to the groups, and rows back."""
         x, w = self.grid, self.workers
         blocks = [intervals_of(along) for along in self.blocks(x)]
         groups = [one if g > 1 else [(0, one[-1][1])] for one, g in zip(blocks, w.shape, strict=False)]
@@ -186,7 +186,7 @@ class Table(CheckedLayer):
         return adjusted
 
     def _to_largest_norm(self, weight: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """What rows are multiplied by, so that the norms of rows in use do not exceed the largest."""
+        """Factors for the rows, so that the norms of rows in use do not exceed ``max_norm``."""
         assert self.max_norm is not None
         if self._sum_norms is None:
             norms = wide(weight).norm(self.norm_type, 1, keepdim=True)

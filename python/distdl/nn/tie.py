@@ -1,4 +1,4 @@
-"""What a rank returns that computes nothing: it keeps the rank in the graph of the others."""
+"""Results of ranks without work. They stay connected to the graph, so that backward passes include these ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a package of distdl adds to it: import paths, names in its modules, and hints in its messages.
+"""Additions of a package of distdl: import paths, names in modules, and hints in messages.
 
 None of it is imported before it is needed. Importing that package itself turns a mode on; its modules are therefore
 loaded with a stand-in in its place.
@@ -63,7 +63,7 @@ def install() -> None:
 
 
 def hint(what: str, given: Mapping[str, object], positions: Sequence[object] = ()) -> str:
-    """What to add to the message about arguments that are wrong; "" if there is nothing to add.
+    """A hint for the message about wrong arguments; "" if there is none.
 
     Args:
         what: the name of the class or function.

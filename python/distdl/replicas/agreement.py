@@ -1,4 +1,4 @@
-"""What the replicas of a model tell each other before and in each step."""
+"""Agreement of a model's replicas before and in each step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLACES = (_STEP, _BEGIN, _END)
 
 @dataclass(frozen=True)
 class Step:
-    """What all ranks know of the next step.
+    """Facts about the next step that all ranks know.
 
     Attributes:
         samples: the samples of each replica, as its ranks count them together.
@@ -101,7 +101,7 @@ def end_pass(grid: Grid, left: bool = False, error: Exception | None = None) -> 
 
 
 def _meet(grid: Grid, where: str, mine: Sequence[object], error: Exception | None = None) -> list[list[Any]]:
-    """What all ranks tell at one point of a step. Raises on all ranks if some are elsewhere. Collective."""
+    """Exchange values at a point of a step. Raises on all ranks if some are elsewhere. Collective."""
     view = View(where, options=(("told", json.dumps(mine)),))
     views = exchange_views(where, grid, view, None if error is None else naming("DataParallel", {}, error))
     places = {rank: one.what for rank, one in views.items()}

@@ -192,5 +192,5 @@ class GradientSums:
 
     @property
     def bytes(self) -> int:
-        """Of all buckets."""
+        """The bytes of all buckets."""
         return sum(bucket.bytes for bucket in self.buckets)

@@ -266,7 +266,7 @@ class DataParallel(torch.nn.Module):
         self._sums.begin(1 / self.replicas)  # for another pass through the same graph
 
     def _weight(self) -> float:
-        """What this replica's gradients and loss are multiplied by before the mean over replicas.
+        """The factor of this replica's gradients and loss before the mean over replicas.
 
         The mean leaves as they are the gradients that a pass before has summed, and that this pass adds to. So a sum
         is taken by a mean as well.

@@ -1,1 +1,1 @@
-"""What a training run needs around its layers: norms and scales of gradients, and what optimizers may be used."""
+"""Tools for training: norms and scales of gradients, and checks of optimizers."""

@@ -60,7 +60,7 @@ def _numbers(node: Node, shape: Sequence[int], dtype: torch.dtype, whole: Whole,
 
 
 def _computed(node: Node, draw: Draw, run: Run) -> Operation:
-    """What is computed of each number by itself, and of tensors that broadcast to them."""
+    """An operation that computes with each random number by itself, and with tensors that broadcast to them."""
     shape = node.outputs[0].shape
     reads = [broadcast(one, shape) for one in node.inputs]
     return Operation(shape, tuple(reads), lambda workers: run, frozenset(range(len(shape))), draw=draw)
@@ -200,7 +200,7 @@ def _of_rows(u: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 @rule("binomial", "fractional_max_pool2d", "fractional_max_pool2d_with_indices", "fractional_max_pool3d",
       "fractional_max_pool3d_with_indices", "poisson")  # fmt: skip
 def refused(node: Node) -> Operation:
-    """What draws random numbers in another way."""
+    """Refuse functions that draw random numbers in another way."""
     raise RandomError(f"no rule for the random numbers of {node.key}")
 
 
@@ -278,7 +278,7 @@ def mask_of(
 
 
 def _alpha(p: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """As torch.nn.functional.alpha_dropout computes it."""
+    """The formula of torch.nn.functional.alpha_dropout."""
     alpha = 1.7580993408473766
     scale = 1 / math.sqrt((alpha * alpha * p + 1) * (1 - p))
     return lambda x, mask: x * (mask * scale) + (mask - 1) * (alpha * scale) + alpha * scale * p

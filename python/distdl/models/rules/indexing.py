@@ -34,7 +34,7 @@ def getitem(node: Node) -> Operation:
 
 
 def _index(node: Node) -> tuple[Any, ...]:
-    """What stands in brackets, with plain numbers, and tensors in place of lists and arrays of numbers."""
+    """The index in brackets, with plain numbers, and tensors in place of lists and arrays of numbers."""
     given = node.args[1]
     if isinstance(given, list) and any(isinstance(one, list | tuple | slice | None) for one in given):
         raise NoRuleError("a list of lists as an index, which torch takes for a tuple or not; use one, or a tensor")
@@ -60,7 +60,7 @@ def _plain(one: Any) -> Any:
 
 
 def _part(node: Node, taken: Sequence[slice | int | None]) -> Operation:
-    """What is taken of each dimension; None is a new dimension. A worker reads what its block of the result shows."""
+    """Take a part of each dimension; None is a new one. A worker reads the elements of its block of the result."""
     x = node.inputs[0]
     reads: list[Along | Part | None] = []
     index: list[slice | int | None] = []

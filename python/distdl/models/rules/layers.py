@@ -176,7 +176,7 @@ def _layer(
 @rule(*_named("adaptive_avg_pool", "adaptive_max_pool"),
       *(f"{name}_with_indices" for name in _named("adaptive_max_pool")))  # fmt: skip
 def adaptive_pool(node: Node) -> Operation:
-    """As the layer of the same name."""
+    """The rule of the layer of the same name."""
     name, _, indices = node.key.partition("_with_")
     size = argument(node, 1, "output_size")
     if name.startswith("adaptive_avg"):
@@ -186,7 +186,7 @@ def adaptive_pool(node: Node) -> Operation:
 
 @rule(*_named("avg_pool", "max_pool", "lp_pool"), *(f"{name}_with_indices" for name in _named("max_pool")))
 def pool(node: Node) -> Operation:
-    """As the layer of the same name; most of these functions have no signature."""
+    """The rule of the layer of the same name; most of these functions have no signature."""
     name, _, indices = node.key.partition("_with_")
     names = {
         "avg": ["input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"],
@@ -202,7 +202,7 @@ def pool(node: Node) -> Operation:
 
 @rule(*_named("max_unpool"))
 def unpool(node: Node) -> Operation:
-    """As the layer of the same name."""
+    """The rule of the layer of the same name."""
     options = bound(node)
     args = tuple(options.pop(name) for name in ("input", "indices", "output_size"))
     return through(node, getattr(torch.nn, f"MaxUnpool{node.key[-2:]}")(**options), args=args)
@@ -210,7 +210,7 @@ def unpool(node: Node) -> Operation:
 
 @rule("interpolate")
 def interpolate(node: Node) -> Operation:
-    """As torch.nn.Upsample."""
+    """The rule of torch.nn.Upsample."""
     names = ["input", "size", "scale_factor", "mode", "align_corners", "recompute_scale_factor", "antialias"]
     options = options_of(node, names, but=["input"])
     if options.pop("antialias", False):  # batch and channels
@@ -220,7 +220,7 @@ def interpolate(node: Node) -> Operation:
 
 @rule(*(f"{kind}{dims}d" for kind in ("conv", "conv_transpose") for dims in _SPACES))
 def convolution(node: Node) -> Operation:
-    """As the layer, with the parameters that are given."""
+    """The rule of the layer, with parameters passed as arguments."""
     names = ["input", "weight", "bias", "stride", "padding"]
     is_transposed = node.key.startswith("conv_transpose")
     names += ["output_padding", "groups", "dilation"] if is_transposed else ["dilation", "groups"]
@@ -253,7 +253,7 @@ def _with_one_parameter(node: Node, x: Value, name: str) -> Operation:
 
 @rule("batch_norm", "instance_norm", "group_norm", "local_response_norm")
 def functional_norm(node: Node) -> Operation:
-    """As the layers, with the parameters that are given; with statistics that are given, any dimension."""
+    """The rule of the layers, with parameters as arguments. With statistics as arguments, any dimension may be cut."""
     options = bound(node)
     x = options.pop("input")
     given = {name: options.pop(name, None) for name in ("running_mean", "running_var", "weight", "bias")}

@@ -45,7 +45,7 @@ def linear(node: Node) -> Operation:
 
 @rule("baddbmm", "addmm", "addbmm")
 def with_addend(node: Node) -> Operation:
-    """As the product, with an addend that is broadcast."""
+    """The rule of the product, with an addend that is broadcast."""
     addend, a, b = node.inputs
     out = node.outputs[0].shape
     if node.key == "addbmm":
@@ -55,7 +55,7 @@ def with_addend(node: Node) -> Operation:
 
 @rule("addmv", "addr")
 def with_addend_of_vectors(node: Node) -> Operation:
-    """As the product, with an addend that is broadcast."""
+    """The rule of the product, with an addend that is broadcast."""
     addend, *_ = node.inputs
     factors: list[Reads] = [(Along(0), None), (None,)] if node.key == "addmv" else [(Along(0),), (Along(1),)]
     return local(node, [broadcast(addend, node.outputs[0].shape), *factors])

@@ -82,7 +82,7 @@ def pairwise(node: Node) -> Operation:
 
 
 def without(reads: Reads, dim: int, keeps: bool = False) -> Reads:
-    """What is read of a tensor if a dimension is looked along, which is not in the result unless it keeps it."""
+    """Read a tensor along all of a dimension, which the result has only if it keeps it."""
     return tuple(
         Along(one.dim - (one.dim > dim and not keeps)) if isinstance(one, Along) and one.dim != dim else None
         for one in reads

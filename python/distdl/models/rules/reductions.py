@@ -124,7 +124,7 @@ def summed(
       "l1_loss", "margin_ranking_loss", "mse_loss", "poisson_nll_loss", "smooth_l1_loss",
       "soft_margin_loss")  # fmt: skip
 def loss(node: Node) -> Operation:
-    """Of each element by itself: any dimension may be split, the workers' sums are summed."""
+    """The rule of elementwise losses: any dimension may be split, and the workers' sums are summed."""
     shape = torch.broadcast_shapes(*(one.shape for one in node.inputs))
     n = len(shape)
     reads = [broadcast(one, shape) for one in node.inputs]

@@ -96,7 +96,7 @@ class DistributedScaledDotProductAttention(Dropping):
         self._grid = self.grid.reshaped((1, *shape)) if len(shape) == 2 else self.grid
 
     def probabilities(self) -> tuple[float, ...]:
-        """Those of dropping a weight."""
+        """The probabilities of dropping a weight."""
         return (self.dropout_p,)
 
     def set_up(self) -> None:

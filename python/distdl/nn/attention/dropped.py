@@ -40,11 +40,11 @@ class Dropping(Layer):
         return self.training and any(0.0 < p < 1.0 for p in self.probabilities())
 
     def probabilities(self) -> tuple[float, ...]:
-        """Those of dropping an element."""
+        """The probabilities of dropping an element."""
         return (self.dropout,)
 
     def compared_each_call(self) -> str:
-        """What is dropped."""
+        """The mode of dropout, as text."""
         return f"dropout {self.mode()}"
 
     def mode(self) -> tuple[float, ...]:
@@ -52,7 +52,7 @@ class Dropping(Layer):
         return self.probabilities() if self.training else ()
 
     def kept(self, p: float, number: int, like: torch.Tensor) -> Kept | None:
-        """What weights are multiplied by; None where nothing is dropped.
+        """The mask by which weights are multiplied; None where nothing is dropped.
 
         Args:
             p: the probability of 0.

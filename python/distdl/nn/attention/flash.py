@@ -18,7 +18,7 @@ _LARGE = 256.0  # a logarithm of a sum that is larger has lost too much of the s
 
 
 class Found(NamedTuple):
-    """What is known of queries after some of their keys.
+    """Partial attention: results of queries over some of their keys.
 
     Attributes:
         output: over these keys, (*, H, L, F).
@@ -33,7 +33,7 @@ class Found(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Of queries, keys, values, and where they are asked for, of the scores."""
+    """Gradients of queries, keys and values, and where they are asked for, of the scores."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -60,7 +60,7 @@ def flash(x: Operands) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def attended(x: Operands) -> Found:
-    """What the queries find."""
+    """Attention of the queries over these keys."""
     output, logarithms = flash(x)
     if not _is_large(logarithms):
         return Found(output, logarithms, torch.ones_like(logarithms))
@@ -119,7 +119,7 @@ def of_masks(scores: torch.Tensor | None, masks: Masks, wanted: Sequence[bool]) 
 
 
 def merged(found: Found, more: Found) -> Found:
-    """What is known over two sets of keys, from each of them. The first output is overwritten."""
+    """Merge partial attention over two sets of keys. The first output is overwritten."""
     largest = torch.maximum(found.largest, more.largest)
     mine = found.total * (found.largest - finite(largest)).exp()
     others = more.total * (more.largest - finite(largest)).exp()

@@ -76,7 +76,7 @@ class Geometry:
         return [intervals_of(sizes) for sizes in self.query[:-3]]
 
     def for_heads(self) -> tuple[list[list[Interval]], list[list[Interval]], list[Interval]]:
-        """What workers want of queries and of keys to have all tokens of some heads, without features; these heads."""
+        """Intervals of queries and of keys with which each worker has all tokens of some heads, and these heads."""
         queries = [*self._batch(), self._fewer_heads, [(0, sum(self.query[-2]))]]
         keys = [*self._batch(), [self._keys_of(one) for one in self._fewer_heads], [(0, sum(self.key[-2]))]]
         return queries, keys, self._fewer_heads

@@ -11,7 +11,7 @@ from distdl.operators import Operator, Started
 
 
 class Move:
-    """One exchange for each number of features, planned at its first call.
+    """Exchanges of tensors, one for each number of features, planned at the first call.
 
     A function with derivatives of its own calls it, whose ranks have agreed on its call: no call takes a vote, none is
     recorded. All calls are collective. Those with the same features have tensors of the same shape on each rank.
@@ -30,7 +30,7 @@ class Move:
         return self._operators[x.shape[-1]](x)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """What arrives."""
+        """The tensor that arrives."""
         return self._of(x)(x)
 
     def start(self, x: torch.Tensor) -> Started:

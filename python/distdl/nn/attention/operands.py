@@ -1,4 +1,4 @@
-"""What attention is computed of."""
+"""The operands of attention."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Piece:
         return list(tensors) if self.move is None else [one.wait() for one in started]
 
     def returned(self, tensors: Sequence[torch.Tensor], like: torch.Tensor) -> Sequence[torch.Tensor]:
-        """What the gradients of keys and values add to those of the blocks that they came from. Collective."""
+        """Return gradients of keys and values to the workers that the keys and values came from. Collective."""
         return tensors if self.move is None else [self.move.adjoint(x, like) for x in tensors]
 
 
@@ -161,7 +161,7 @@ class Ring:
         return Operands(q, k, v, [self._columns(mask, piece) for mask in own.masks], Rule(own.rule.scale, reach))
 
     def _columns(self, mask: torch.Tensor, piece: Piece) -> torch.Tensor:
-        """What a mask says of the keys of a piece."""
+        """The columns of a mask for the keys of a piece."""
         start, stop = piece.columns
         return mask if mask.shape[-1] == 1 else mask[..., start:stop]
 

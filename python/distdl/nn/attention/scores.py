@@ -31,7 +31,7 @@ def without_autocast(
 
 
 def additive(x: Operands) -> torch.Tensor | None:
-    """What to add to the scores, from all masks and the reach; None for nothing."""
+    """The tensor to add to the scores, from all masks and the reach; None for nothing."""
     rows, columns, reach = x.q.shape[-2], x.k.shape[-2], x.rule.reach
     dtype = x.q.dtype
     bools = [mask for mask in x.masks if mask.dtype == torch.bool]

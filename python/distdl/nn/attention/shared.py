@@ -59,7 +59,7 @@ class Shared:
         return result
 
     def saved(self, ctx: Context) -> tuple[torch.Tensor, ...]:
-        """What the backward pass needs; where it was freed, all workers raise."""
+        """The tensors saved for the backward pass; where they were freed, all workers raise."""
         try:
             tensors: tuple[torch.Tensor, ...] = ctx.saved_tensors
         except RuntimeError as error:

@@ -31,12 +31,12 @@ class Around(Layer):
     """A layer of layers. It votes for all of them: the layers within vote where their own structure changed."""
 
     def _agreed_parameters(self) -> list[torch.Tensor]:
-        """Those of the layers within, too, since these follow what this layer agreed on."""
+        """The parameters of this layer and of the layers within, which follow what this layer agreed on."""
         own = self._declared_parameters()
         return [*own, *(one for one in self.parameters() if all(one is not other for other in own))]
 
     def compared_each_call(self) -> str:
-        """What the layers within drop, and their modes."""
+        """The dropout of the layers within, and their modes."""
         within = [one for one in self.modules() if one is not self and isinstance(one, Layer)]
         modes = [one.mode() if isinstance(one, Dropping) else (one.training, getattr(one, "p", None)) for one in within]
         return f"dropout within {modes}"

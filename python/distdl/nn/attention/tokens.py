@@ -1,4 +1,4 @@
-"""What the layers of tokens check: partitions and tensors of (N, L, E), (L, N, E) or (L, E)."""
+"""Checks of layers of tokens: partitions and tensors of (N, L, E), (L, N, E) or (L, E)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the layers of encoders and decoders have in common."""
+"""The common part of encoder and decoder layers."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class TransformerLayer(Dropping):
 
     @classmethod
     def _in_common(cls, module: torch.nn.Module) -> list[dict[str, object]]:
-        """What a layer of torch.nn has in several places, which has to be the same there."""
+        """Options that a layer of torch.nn has in several places, where they have to be equal."""
         children = dict(module.named_children())
         drops = {name: one for name, one in children.items() if name.startswith("dropout")}
         attentions = {name: children[name] for name in cls.attentions}

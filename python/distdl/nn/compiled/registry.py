@@ -31,7 +31,7 @@ def new_key(layer: Layer) -> int:
 
 @dataclass
 class Record:
-    """What compilers were told of a layer.
+    """Facts about a layer that compiled programs rely on.
 
     Attributes:
         results: the structure of the results, by the call and the structure of its tensors.

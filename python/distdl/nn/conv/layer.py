@@ -1,4 +1,4 @@
-"""What convolution and transposed convolution have in common: how a weight in blocks meets an input in blocks."""
+"""The common part of convolution and transposed convolution: a weight in blocks meets an input in blocks."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class ConvLayer(Layer):
             self._read = Reader(name, P_x, workers, extents, wanted, mode)
 
     def _read_by(self, sliding: Sliding) -> list[Interval]:
-        """What is read along a dimension: whole blocks where at most their last elements meet no window.
+        """The intervals read along a dimension: whole blocks where at most their last elements meet no window.
 
         The local layer leaves these out, and the blocks need not be copied.
         """

@@ -100,7 +100,7 @@ def result_dtype(function: str, dtype: torch.dtype) -> torch.dtype:
 def resolve(
     function: str, shape: Sequence[int], dtype: torch.dtype, size: Sizes, dim: Dims, norm: str | None
 ) -> Transform:
-    """What a function of torch.fft does with a whole tensor. Raises what torch raises for the arguments."""
+    """Work out what a function of torch.fft does with a whole tensor. Raises torch's errors for the arguments."""
     size, dim = plain(size), plain(dim)
     _try_on_little(function, len(shape), dtype, size, dim, norm)
     family = function.rstrip("2n")

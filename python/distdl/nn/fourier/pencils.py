@@ -48,7 +48,7 @@ class Task:
     after: Shape
 
     def ready(self, left: frozenset[int], whole: frozenset[int]) -> frozenset[int]:
-        """Those of the dimensions left that can be transformed in a grid in which some dimensions are whole."""
+        """The remaining dimensions that can be transformed in a grid in which some dimensions are whole."""
         now = left & whole
         if self.first in left and self.first not in now:
             return frozenset()

@@ -62,7 +62,7 @@ class Pipeline:
     def _of_part(
         self, part: int, intervals: Sequence[list[Interval]], sizes: Sequence[Sequence[int]]
     ) -> list[list[Interval]]:
-        """What is wanted of one part: its share of each block along the dimension that is cut into parts."""
+        """The intervals of one part: its share of each block along the dimension that is cut into parts."""
         found = list(intervals)
         if self._along is not None:
             shares = [cut(n, self._parts)[part] for n in sizes[self._along]]
@@ -100,7 +100,7 @@ class Pipeline:
 def wanted_intervals(
     task: Task, stages: Sequence[Stage], grids: Sequence[Grid], sizes: Sequence[Sequence[int]]
 ) -> list[list[list[Interval]]]:
-    """What each exchange brings to the places of the next grid: by exchange, by dimension, by place.
+    """The intervals that each exchange brings to the places of the next grid: by exchange, by dimension, by place.
 
     They are balanced blocks, or those of the input where a dimension is as long and among as many workers.
     """

@@ -1,4 +1,4 @@
-"""What linear layers have in common: their parameters, and the checks of options and dtypes."""
+"""The common part of linear layers: their parameters, and the checks of options and dtypes."""
 
 from __future__ import annotations
 

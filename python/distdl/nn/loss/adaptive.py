@@ -22,7 +22,7 @@ __all__ = ["DistributedAdaptiveLogSoftmaxWithLoss"]
 
 
 class AdaptiveResult(NamedTuple):
-    """As torch.nn's layer returns it."""
+    """The result, with the fields of torch.nn's."""
 
     output: torch.Tensor
     loss: torch.Tensor

@@ -133,7 +133,7 @@ class Loss(CheckedLayer):
         return [self.grid.constructing_ranks()]
 
     def problem_here(self, inputs: Sequence[object]) -> str:
-        """As :meth:`problem_of`, of anything that is passed."""
+        """Call :meth:`problem_of`, whatever was passed to the layer."""
         tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
         if len(tensors) < len(self.tensors):
             return ""
@@ -269,7 +269,7 @@ def _naming(compute: Callable[..., torch.Tensor], names: Sequence[str]) -> Calla
 
 
 def _summary(weight: torch.Tensor | None) -> str | None:
-    """What two weights have in common only if they are equal."""
+    """A value that two weights share only if they are equal."""
     if weight is None or weight.is_meta:
         return None if weight is None else f"{list(weight.shape)} on the meta device"
     values = weight.detach().cpu().contiguous().reshape(-1)

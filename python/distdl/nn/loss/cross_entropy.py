@@ -68,7 +68,7 @@ class DistributedCrossEntropyLoss(Likelihood):
         return input, torch.ones_like(input) if dtypes[1].is_floating_point else target
 
     def follow(self, dtypes: Sequence[torch.dtype]) -> bool:
-        """As torch promotes: weights of class indices have the dtype of the logits, those of probabilities any."""
+        """Whether weights follow the logits' dtype: torch promotes so for class indices, not for probabilities."""
         return not dtypes[1].is_floating_point
 
     def weight_of(self, name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -91,7 +91,7 @@ class DistributedCrossEntropyLoss(Likelihood):
         return (wanted * (log_sum - (x - shift))).sum(self.axis)
 
     def smoothing(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What label smoothing adds to each of this worker's classes, and to all classes together."""
+        """The weights that label smoothing adds to each of this worker's classes, and to all classes together."""
         classes = sum(self._sizes)
         weight = x.new_ones(classes) if self.weight is None else self.weight.to(x.dtype)
         weight = weight * (self.label_smoothing / classes)

@@ -79,7 +79,7 @@ class DistributedCTCLoss(Loss):
             raise ValueError(f"DistributedCTCLoss: blank={self.blank}; there are {classes} classes")
 
     def problem_of(self, *tensors: torch.Tensor) -> str:
-        """What torch would raise on this worker alone, and classes that do not exist, which torch would read."""
+        """Describe errors that torch raises on this worker alone, and class numbers beyond the memory of the scores."""
         log_probs, targets, steps, lengths = tensors
         if not steps.numel():
             return ""

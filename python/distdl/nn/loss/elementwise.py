@@ -101,7 +101,7 @@ class DistributedBCELoss(_ElementwiseLoss):
         super().__init__(locals())
 
     def problem_of(self, *tensors: torch.Tensor) -> str:
-        """As torch says: what is not a number is not between 0 and 1, either."""
+        """Describe values outside of 0 to 1, NaN among them, as torch does."""
         for name, one in zip(self.tensors, tensors, strict=True):
             if not ((one >= 0) & (one <= 1)).all():
                 return f"has {name} values that are not between 0 and 1"
@@ -198,7 +198,7 @@ class DistributedGaussianNLLLoss(_ElementwiseLoss):
         return super().forward(*args, **kwargs)
 
     def problem_of(self, *tensors: torch.Tensor) -> str:
-        """As torch says."""
+        """Describe negative variances, as torch does."""
         return "has a negative variance" if (tensors[2] < 0).any() else ""
 
     def why_not(self, *described: Described) -> str:
@@ -237,7 +237,7 @@ class DistributedSoftMarginLoss(_ElementwiseLoss):
         super().__init__(locals())
 
     def problem_of(self, *tensors: torch.Tensor) -> str:
-        """What torch would raise on the workers alone."""
+        """Describe errors that torch would raise on the workers alone."""
         asks = tensors[1].requires_grad and torch.is_grad_enabled()
         return "has a target that requires a gradient, which is not defined" if asks else ""
 

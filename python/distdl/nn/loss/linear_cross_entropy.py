@@ -133,7 +133,7 @@ class DistributedLinearCrossEntropyLoss(CheckedLayer):
         return [self.grid.constructing_ranks(), *super().agreeing()]
 
     def holders(self) -> tuple[str, Grid]:
-        """Those of the targets."""
+        """The partition of the workers that hold the targets."""
         return "P_x" if self.P_y is None else "P_y", self._logits
 
     def problem_here(self, inputs: Sequence[object]) -> str:

@@ -81,7 +81,7 @@ class Norm(Layer):
     def with_samples(
         self, function: Callable[..., torch.Tensor], x: torch.Tensor, names: Sequence[str], **options: object
     ) -> torch.Tensor:
-        """What a function of torch.nn gives with one element in place of each of these parameters and buffers."""
+        """Call a function of torch.nn with one element in place of each of these parameters and buffers."""
         own = {name: getattr(self, name) for name in names}
         samples = {
             name: None if one is None else torch.ones(1, dtype=one.dtype, device=x.device) for name, one in own.items()
@@ -166,7 +166,7 @@ class ChannelNorm(Norm):
         return self.running_mean, self.running_var
 
     def sampled(self, function: Callable[..., torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-        """What torch.nn's function gives for an input of one channel."""
+        """Call torch.nn's function for an input of one channel."""
         with_own = functools.partial(function, momentum=0.0, eps=self.eps)
         training = "training" if function is F.batch_norm else "use_input_stats"
         return self.with_samples(with_own, x, _OF_CHANNELS, **{training: self.uses_statistics_of_input})

@@ -18,7 +18,7 @@ __all__ = ["DistributedLayerNorm", "DistributedRMSNorm"]
 
 
 class _FeatureNorm(Norm):
-    """What is common to both: the last dimensions of each element of the leading ones make a group."""
+    """The common part of both norms: for each element of the leading dimensions, the last dimensions are a group."""
 
     normalized_shape: tuple[int, ...]
     elementwise_affine: bool

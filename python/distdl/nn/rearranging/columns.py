@@ -72,7 +72,7 @@ class _Columns(Layer):
         self._taps = math.prod(self.kernel_size)
 
     def batch_read(self, sizes: Sequence[Sequence[int]]) -> list[list[Interval]]:
-        """What the places along the batch's dimension of P_y read, if there is one."""
+        """The intervals read by the places along the batch's dimension of P_y, if there is a batch."""
         return [kept(sizes[0], self._result.shape[0])] if self._batch else []
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:

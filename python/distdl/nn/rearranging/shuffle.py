@@ -35,7 +35,7 @@ class _ChannelsAndSpace(Layer):
         raise NotImplementedError
 
     def rearranged(self, x: torch.Tensor) -> torch.Tensor:
-        """What torch does with a tensor."""
+        """Rearrange a whole tensor with torch."""
         raise NotImplementedError
 
     def check_options(self) -> None:

@@ -119,7 +119,7 @@ class WindowLayer(Layer):
         return result
 
     def on_one(self, x: torch.Tensor) -> torch.Tensor:
-        """What torch.nn's function makes of a batch of one element, for the dtype that it has under autocast."""
+        """Call torch.nn's function on a batch of one element, to learn the dtype of the result under autocast."""
         return x
 
     def outputs(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
