@@ -3,7 +3,7 @@
 A test that fails on any rank fails on all of them and names the rank. A test that hangs ends the job with the stacks
 (faulthandler_timeout in pyproject.toml). tests/run.sh starts jobs of 1, 2, 3, 4 and 20 ranks.
 
-- A test runs in the jobs of 1 to 4 ranks.
+- A test runs in the jobs of 1 to 4 ranks, as far as they are started.
 - ``ranks(2, 4)`` names the sizes in which a test can find something new.
 - ``mpi(min_size=N)`` leaves out smaller jobs. The job of 20 ranks runs the tests that need more than 4, and no others.
 - ``drawn(N)`` marks a long table: each job draws N of its cases, and runs those that the mark names after N as well.
@@ -12,6 +12,7 @@ A test that fails on any rank fails on all of them and names the rank. A test th
 DISTDL_SEED, any text, seeds all that is drawn. tests/run.sh takes the hash of the checkout's files for it, so that the
 tests of many commits cover all cases, and the same files always run the same tests. Where it is set, less runs:
 
+- one of the jobs of 3 and 4 ranks: DISTDL_TEST_RANKS has the sizes of all jobs that are started;
 - a test on 2 ranks, where its marks allow that, and in one of its other jobs, which is drawn;
 - of tests that are marked ``turns(N)`` one in N, which are drawn.
 
@@ -42,6 +43,7 @@ from support.ranks import examples_of
 
 SEED = os.environ.get("DISTDL_SEED", "")
 SMALL_JOBS = (1, 2, 3, 4)
+STARTED = os.environ.get("DISTDL_TEST_RANKS", "1 2 3 4").split()
 OUTCOMES = ("passed", "skipped", "failed")
 
 job = MPI.COMM_WORLD.Dup()  # so that messages of the tests' machinery cannot meet those of the tests
@@ -96,8 +98,10 @@ def jobs_of(item, number, whole):
         return [job.size] if job.size >= needed else []
     sizes = [size for size in (marks["ranks"].args if "ranks" in marks else SMALL_JOBS) if size >= needed]
     draw = random.Random(f"{SEED} {item.path.stem} {item.originalname} {number}")
+    if not whole:
+        sizes = [size for size in sizes if str(size) in STARTED]
     if not whole and "shared" in marks:
-        sizes = [draw.choice(sizes)]
+        sizes = draw.sample(sizes, min(1, len(sizes)))
     elif not whole and SEED:
         others = [size for size in sizes if size != 2]
         sizes = [size for size in sizes if size == 2] + draw.sample(others, min(1, len(others)))
