@@ -16,9 +16,9 @@ from distdl.nn.findings import Finding, blocks_of, checksum, copies, in_modules,
 __all__ = ["Finding", "check"]
 
 _OPTIMIZERS = {
-    "LBFGS": "searches along a line of this rank's own parameters",
-    "Adafactor": "takes means over the rows and columns of a block",
-    "Muon": "makes each block orthogonal by itself",
+    torch.optim.LBFGS: "searches along a line of this rank's own parameters",
+    torch.optim.Adafactor: "takes means over the rows and columns of a block",
+    torch.optim.Muon: "makes each block orthogonal by itself",
 }
 
 
@@ -87,10 +87,10 @@ def _in_code(model: torch.nn.Module, code: Mapping[str, tuple[object, ...]]) -> 
 
 
 def _in_optimizer(optimizer: torch.optim.Optimizer | None) -> Iterator[Finding]:
-    name = type(optimizer).__name__
-    if name in _OPTIMIZERS:
-        use = "use one that treats each number by itself, such as Adam or SGD"
-        yield Finding(f"torch.optim.{name}", f"{_OPTIMIZERS[name]}, as if it were the whole model", use)
+    for kind, problem in _OPTIMIZERS.items():
+        if isinstance(optimizer, kind):
+            use = "use one that treats each number by itself, such as Adam or SGD"
+            yield Finding(f"torch.optim.{kind.__name__}", f"{problem}, as if it were the whole model", use)
 
 
 def _first(inputs: torch.Tensor | Sequence[torch.Tensor] | None) -> list[object]:

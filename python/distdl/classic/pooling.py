@@ -58,7 +58,7 @@ class DistributedPoolBase(OldResults):
     def pool_layer(self) -> torch.nn.Module:
         """The layer of torch.nn that pools a block with its halos."""
         options = {"dilation": self.dilation} if self.takes_dilation else {}
-        kind = getattr(torch.nn, type(self).__name__.removeprefix("Distributed"))
+        (kind,) = self.sequential_classes()
         return kind(self.kernel_size, self.stride, 0, ceil_mode=self.ceil_mode, **options)
 
 

@@ -12,12 +12,21 @@ from distdl.models.machine import Figures
 from distdl.models.placement import Blocks, Placement
 from distdl.models.planning import Plan, Planned
 from distdl.models.recording import Node, Value
+from distdl.nn.families import space_of
 
 VIEWS = frozenset(
     ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "t", "T", "mT",
      "expand", "getitem", "select", "narrow", "detach", "contiguous", "Flatten", "movedim")
 )  # fmt: skip
 """Operations that show memory which is there."""
+
+_CONVOLUTIONS = frozenset(
+    f"{kind}{dims}d" for kind in ("Conv", "ConvTranspose", "conv", "conv_transpose") for dims in (1, 2, 3)
+)
+_SUM_MOMENTS = (
+    torch.nn.modules.batchnorm._BatchNorm, torch.nn.modules.instancenorm._InstanceNorm, torch.nn.GroupNorm,
+)  # fmt: skip
+"""Norms whose workers send each other their sums."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +87,10 @@ def _computing(step: Planned, plan: Plan, figures: Figures, work: float) -> floa
 
 def _kind(node: Node) -> str:
     """The kind of speed that counts for a node's floating-point operations."""
-    key = node.key.lower().replace("_", "").replace("transpose", "")
-    if not key.startswith("conv"):
+    if node.key not in _CONVOLUTIONS:
         return "product"
-    weight = next((one for one in node.inputs[1:]), None)
-    return key if weight is None or weight.shape[1] > 1 else key.replace("conv", "depthwise")
+    weight = node.inputs[1]
+    return f"{'conv' if weight.shape[1] > 1 else 'depthwise'}{len(weight.shape) - 2}d"
 
 
 def received_within(step: Planned) -> tuple[int, int]:
@@ -99,10 +107,11 @@ def received_within(step: Planned) -> tuple[int, int]:
         p = workers.splits[rows] if rows >= 0 else 1
         return 2 * (p - 1) * workers.largest() * node.arguments[0].dtype.itemsize, p > 1
     kernel = getattr(node.module, "kernel_size", None)
-    if kernel is None or step.operation.places is None:  # Unfold and Fold read whole images
-        return 0, bool(split) if "Norm" in node.key and "Layer" not in node.key else 0
+    space = space_of(node.module)
+    if kernel is None or space is None:  # Unfold and Fold read whole images
+        return 0, bool(split) and isinstance(node.module, _SUM_MOMENTS)
     x = node.arguments[0]
-    first = len(x.shape) - int(node.key[-2])
+    first = len(x.shape) - space
     of_block = [-(-n // p) for n, p in zip(x.shape, workers.splits, strict=True)]
     halo = 0
     for d in split:

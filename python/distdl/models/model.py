@@ -13,6 +13,7 @@ import torch
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+import distdl.nn
 from distdl.collective.comparison import gather_or_raise
 from distdl.collective.construction import PartitionLike, constructor, grid_of
 from distdl.collective.grid import Grid
@@ -439,4 +440,5 @@ def key_of_layer(module: torch.nn.Module) -> str:
         return ""  # such as a forward() of its own
     if twin_of(module) is None:
         return ""
-    return next((kind.__name__ for kind in type(module).__mro__ if kind.__name__ in RULES), "")
+    known = (kind.__name__ for kind in type(module).__mro__ if kind in distdl.nn.SEQUENTIAL)
+    return next((name for name in known if name in RULES), "")

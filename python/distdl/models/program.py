@@ -20,8 +20,13 @@ from distdl.nn.masks import key_of_part
 from distdl.parameters.layout import Layout
 from distdl.parameters.transport import ParameterTransport
 
-_FRESH = ("conv", "batchnorm", "batch_norm", "linear", "add", "sub", "mul", "truediv", "matmul")
-"""How the names of operations begin whose results are in memory of their own, whatever is in a block."""
+_FRESH = frozenset(
+    (*(f"{kind}{dims}d" for kind in ("Conv", "ConvTranspose", "conv", "conv_transpose", "BatchNorm")
+       for dims in (1, 2, 3)),
+     "SyncBatchNorm", "batch_norm", "Linear", "linear", "matmul", "add", "sub", "mul", "truediv", "div", "addmm",
+     "addbmm", "addmv", "addr", "addcmul", "addcdiv", "subtract", "multiply")
+)  # fmt: skip
+"""Operations whose results are in memory of their own, whatever is in a block."""
 
 _BUCKET = 1 << 20
 """Bytes of parameters that travel together, at least."""
@@ -211,7 +216,7 @@ class Program:
         for i, value in enumerate(node.inputs):
             if value in node.written and (step.needs[i] is not None or value not in self._fresh):
                 run = on_a_copy(run, i + len(inputs) - len(node.inputs))
-        if node.written or node.key.lower().startswith(_FRESH):
+        if node.written or node.key in _FRESH:
             self._fresh.update(node.outputs)
         self._step(run, tuple(inputs), outputs)
         if Spread.is_needed(step, buffers, self._like):

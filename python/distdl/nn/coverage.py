@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+
+from distdl.nn.families import space_of
 
 Dims = Callable[[Any, int], Iterable[int]]
 """From a module and the number of dimensions of its input: the dimensions that may not be split, also from the end."""
@@ -64,7 +65,7 @@ def _of_batch(module: Any, n: int) -> Iterable[int]:
 
 
 def _of_instance(module: Any, n: int) -> Iterable[int]:
-    space = int(type(module).__name__.rstrip("d")[-1])
+    space = space_of(module) or 0
     by_channel = module.affine or module.running_mean is not None
     statistics = module.training or module.running_mean is None
     return [*range(-space, 0)] * statistics + [-space - 1] * by_channel
@@ -267,8 +268,16 @@ def through(module: torch.nn.Module, shape: Sequence[int]) -> list[int]:
 
 def layer_name(kind: type[torch.nn.Module]) -> str:
     """The name of a layer of ours that does the same as a layer of torch.nn."""
-    name = re.sub(r"^(Constant|Zero|Reflection|Replication|Circular)Pad\dd$", "Pad", kind.__name__.removeprefix("Sync"))
-    return f"Distributed{re.sub('^Upsampling(Nearest|Bilinear)2d$', 'Upsample', name)}"
+    return f"Distributed{_NAMED_OTHERWISE.get(kind.__name__, kind.__name__)}"
+
+
+_NAMED_OTHERWISE = {
+    "SyncBatchNorm": "BatchNorm",
+    **dict.fromkeys(("UpsamplingNearest2d", "UpsamplingBilinear2d"), "Upsample"),
+    **{f"{kind}Pad{dims}d": "Pad" for kind in ("Constant", "Zero", "Reflection", "Replication", "Circular")
+       for dims in (1, 2, 3)},
+}  # fmt: skip
+"""Where our layer's name is another one than that of torch.nn."""
 
 
 # The table

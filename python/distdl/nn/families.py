@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeVar
+
+import torch
 
 Base = TypeVar("Base")
 Family = tuple[type[Base], type[Base], type[Base]]
+
+
+_IN_SPACE = (
+    "Conv", "ConvTranspose", "MaxPool", "MaxUnpool", "AvgPool", "LPPool", "AdaptiveMaxPool", "AdaptiveAvgPool",
+    "ConstantPad", "ZeroPad", "ReflectionPad", "ReplicationPad", "CircularPad", "BatchNorm", "InstanceNorm",
+)  # fmt: skip
+_SPACE: Mapping[type[torch.nn.Module], int] = {
+    getattr(torch.nn, f"{kind}{dims}d"): dims for kind in _IN_SPACE for dims in (1, 2, 3)
+}
+
+
+def space_of(module: torch.nn.Module) -> int | None:
+    """The number of spatial dimensions of a layer of torch.nn that is there for one, two and three; None for others."""
+    return next((_SPACE[kind] for kind in type(module).__mro__ if kind in _SPACE), None)
 
 
 def family(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 from collections.abc import Callable
 from typing import Self
@@ -25,9 +26,10 @@ class FromSequential(Module):
 
     @classmethod
     def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
-        """The layers of torch.nn that this one does the same as."""
-        name = cls.__name__.removeprefix("Distributed")
-        names = (name, re.sub("^(Feature|Channel|General)", "", name))
+        """The layers of torch.nn that this one does the same as: of the same name, also for a class that derives."""
+        layers = itertools.takewhile(lambda kind: kind is not FromSequential, cls.__mro__)
+        names = [kind.__name__.removeprefix("Distributed") for kind in layers]
+        names = [one for name in names for one in (name, re.sub("^(Feature|Channel|General)", "", name))]
         return tuple(getattr(torch.nn, name) for name in names if hasattr(torch.nn, name))[:1]
 
     @classmethod

@@ -7,7 +7,6 @@ from operator import attrgetter, index
 from typing import Any, ClassVar, cast
 
 import torch
-from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_structure, tree_unflatten
 
@@ -19,7 +18,7 @@ from distdl.nn.copied import copied
 from distdl.nn.coverage import problem_of, through
 from distdl.nn.layer import Layer
 from distdl.nn.module import Module
-from distdl.nn.options import comparable
+from distdl.nn.options import comparable, refuse_lazy
 from distdl.nn.parametrized import computed_weights
 from distdl.nn.states import tensors_in_state
 from distdl.nn.subclasses import may_override, overridden
@@ -85,8 +84,7 @@ class Local(Layer):
         if not isinstance(module, torch.nn.Module):
             raise TypeError(f"Local: module is of type {type(module).__name__}; it has to be a torch.nn.Module")
         kind = type(module).__name__
-        if any(map(is_lazy, module.parameters())):
-            raise TypeError(f"Local: the parameters of this {kind} are not initialized; call it once before")
+        refuse_lazy("Local", module)
         ours = [type(one).__name__ for one in module.modules() if isinstance(one, Module)]
         if ours:
             raise TypeError(f"Local: {kind} holds a {ours[0]}, a layer over partitions; Local is for layers of torch")

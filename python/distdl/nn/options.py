@@ -8,6 +8,7 @@ from operator import index
 from typing import cast
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from distdl.collective.construction import PartitionLike
 
@@ -31,6 +32,14 @@ def comparable(value: object) -> object:
     return (
         getattr(value, "__qualname__", value) if callable(value) and not isinstance(value, torch.nn.Module) else value
     )
+
+
+def refuse_lazy(what: str, module: torch.nn.Module) -> None:
+    """Raise TypeError if a module has parameters whose shapes only its first call would say."""
+    for one in module.modules():
+        if any(map(is_lazy, one.parameters(recurse=False))):
+            kind = type(one).__name__
+            raise TypeError(f"{what}: the parameters of this {kind} are not initialized; call the module once before")
 
 
 def kind_of(device: torch.device | str | None) -> str | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import torch
+from torch.nn.utils.parametrizations import _Orthogonal, _SpectralNorm, _WeightNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from distdl.nn.declared import layouts_of
 
-_OF_WHOLE = ("_SpectralNorm", "_Orthogonal", "_WeightNorm")
+_OF_WHOLE = (_SpectralNorm, _Orthogonal, _WeightNorm)
 _HOOKS_OF_WHOLE = (SpectralNorm, WeightNorm)  # of torch.nn.utils, which are older than parametrizations
 
 
@@ -63,6 +64,5 @@ def _computed_from_whole(module: torch.nn.Module) -> Iterator[tuple[str, str]]:
     parametrizations = own["_modules"].get("parametrizations")
     for name, several in parametrizations.named_children() if parametrizations is not None else ():
         for one in several.children():
-            kind = type(one).__name__
-            if kind in _OF_WHOLE and type(one).__module__.startswith(torch.__name__):
-                yield name, kind.removeprefix("_")
+            if isinstance(one, _OF_WHOLE):
+                yield name, type(one).__name__.removeprefix("_")

@@ -10,7 +10,7 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 from torch.utils._pytree import tree_leaves
 
 import distdl
-from distdl.models.functions import IN_PLACE_OF, OPENED
+from distdl.models.functions import IN_PLACE_OF, OPENED, key_of
 from distdl.models.rules import RULES
 from support.blocks import grid
 from support.growth import assert_stays
@@ -289,6 +289,10 @@ SUMS = {
     "triplet_margin_loss": (lambda x: F.triplet_margin_loss(x, x.flip(2), x.sin(), swap=True), IMAGE),
     "triplet_margin_loss of each": (lambda x: F.triplet_margin_loss(x, x.flip(0), x.sin(), reduction="none"), MATRIX),
     "multi_margin_loss": (lambda x: F.multi_margin_loss(x, torch.arange(5), weight=numbers(6).exp()), MATRIX),
+    "multi_margin_loss of as many classes as rows": (
+        lambda x: F.multi_margin_loss(x, torch.arange(5), weight=numbers(5).exp()), (5, 5)),
+    "multilabel_soft_margin_loss of as many classes as rows": (
+        lambda x: F.multilabel_soft_margin_loss(x, (x > 0).double(), numbers(5).exp()), (5, 5)),
     "multilabel_margin_loss": (lambda x: F.multilabel_margin_loss(x, CLASSES[0, :5, :1].expand(5, 6) % 4), MATRIX),
     "multilabel_soft_margin_loss": (
         lambda x: F.multilabel_soft_margin_loss(x, (x > 0).double(), numbers(6).exp()), MATRIX),
@@ -639,5 +643,5 @@ def test_functions_of_torch_have_a_rule_or_are_known_to_have_none():
     functions = {name for name in dir(F) if callable(getattr(F, name)) and name[0].islower()}
     functions = {name for name in functions if getattr(getattr(F, name), "__module__", None) in modules}
     assert {
-        name for name in functions if name.rstrip("_") not in RULES.keys() | OPENED | IN_PLACE_OF.keys()
+        name for name in functions if key_of(getattr(F, name)) not in RULES.keys() | OPENED | IN_PLACE_OF.keys()
     } - OF_OTHERS == WITHOUT_A_RULE

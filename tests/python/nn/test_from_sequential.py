@@ -6,58 +6,26 @@ import torch
 import distdl
 import distdl.nn as dnn
 from support.blocks import assemble, block_of, grid
+from support.classes import CALLS, EXAMPLES
 from support.families import EXAMPLES as FAMILY_EXAMPLES
 from support.ranks import job, raises_everywhere
 from support.tensors import values
 
 
-def padding_layer(kind, dims):
-    """With widths of 2, and with 1.5 where constants are filled in."""
-    return getattr(torch.nn, f"{kind}Pad{dims}d")(*([2, 1.5] if kind == "Constant" else [2]))
-
-
-# One module for each class of torch.nn in the table, with options other than the defaults, and its input.
-EXAMPLES = {
-    torch.nn.Linear: (lambda: torch.nn.Linear(5, 4, bias=False), [6, 5]),
-    torch.nn.Conv1d: (lambda: torch.nn.Conv1d(2, 4, 3, stride=2, padding=2, dilation=2, groups=2), [2, 2, 13]),
-    torch.nn.Conv2d: (lambda: torch.nn.Conv2d(2, 3, (3, 1), padding="same", padding_mode="circular"), [2, 2, 6, 5]),
-    torch.nn.Conv3d: (lambda: torch.nn.Conv3d(1, 2, 2, bias=False), [2, 1, 3, 3, 5]),
-    torch.nn.ConvTranspose1d: (lambda: torch.nn.ConvTranspose1d(2, 3, 4, 2, output_padding=1), [1, 2, 5]),
-    torch.nn.ConvTranspose2d: (lambda: torch.nn.ConvTranspose2d(2, 4, 3, groups=2, dilation=2), [1, 2, 4, 5]),
-    torch.nn.ConvTranspose3d: (lambda: torch.nn.ConvTranspose3d(2, 1, 2, padding=1), [1, 2, 3, 3, 5]),
-    torch.nn.MaxPool1d: (lambda: torch.nn.MaxPool1d(3, 2, padding=1, dilation=2), [1, 2, 11]),
-    torch.nn.MaxPool2d: (lambda: torch.nn.MaxPool2d((2, 3), ceil_mode=True), [1, 2, 5, 7]),
-    torch.nn.MaxPool3d: (lambda: torch.nn.MaxPool3d(2, 1), [1, 2, 3, 4, 5]),
-    torch.nn.AvgPool1d: (lambda: torch.nn.AvgPool1d(3, padding=1, count_include_pad=False), [1, 2, 11]),
-    torch.nn.AvgPool2d: (lambda: torch.nn.AvgPool2d(2, divisor_override=3), [1, 2, 5, 7]),
-    torch.nn.AvgPool3d: (lambda: torch.nn.AvgPool3d(2, 1), [1, 2, 3, 4, 5]),
-    torch.nn.LPPool1d: (lambda: torch.nn.LPPool1d(3, 2), [1, 2, 11]),
-    torch.nn.LPPool2d: (lambda: torch.nn.LPPool2d(2, 3, stride=1), [1, 2, 5, 7]),
-    torch.nn.LPPool3d: (lambda: torch.nn.LPPool3d(1.5, 2, ceil_mode=True), [1, 2, 3, 4, 5]),
-    torch.nn.AdaptiveMaxPool1d: (lambda: torch.nn.AdaptiveMaxPool1d(3), [1, 2, 11]),
-    torch.nn.AdaptiveMaxPool2d: (lambda: torch.nn.AdaptiveMaxPool2d((None, 3)), [1, 2, 5, 7]),
-    torch.nn.AdaptiveMaxPool3d: (lambda: torch.nn.AdaptiveMaxPool3d(2), [1, 2, 3, 4, 5]),
-    torch.nn.AdaptiveAvgPool1d: (lambda: torch.nn.AdaptiveAvgPool1d(3), [1, 2, 11]),
-    torch.nn.AdaptiveAvgPool2d: (lambda: torch.nn.AdaptiveAvgPool2d((2, None)), [1, 2, 5, 7]),
-    torch.nn.AdaptiveAvgPool3d: (lambda: torch.nn.AdaptiveAvgPool3d(1), [1, 2, 3, 4, 5]),
-    torch.nn.Upsample: (lambda: torch.nn.Upsample(scale_factor=1.5, mode="bilinear", align_corners=True), [1, 2, 5, 7]),
-    torch.nn.MSELoss: (lambda: torch.nn.MSELoss(reduction="sum"), [3, 8]),
-    torch.nn.CrossEntropyLoss: (
-        lambda: torch.nn.CrossEntropyLoss(torch.arange(8.0).double(), ignore_index=1, label_smoothing=0.1), [3, 8],
-    ),
-    **{
-        getattr(torch.nn, f"{kind}Pad{dims}d"): (
-            lambda kind=kind, dims=dims: padding_layer(kind, dims),
-            [1, 2, 3, 4, 5][: 2 + dims],
-        )
-        for kind in ("Constant", "Zero", "Reflection", "Replication", "Circular")
-        for dims in (1, 2, 3)
-    },
-}  # fmt: skip
-
-
 def test_every_class_has_an_example():
     assert set(dnn.SEQUENTIAL) <= {*EXAMPLES, *(type(one.twin()) for one in FAMILY_EXAMPLES.values())}
+
+
+@pytest.mark.ranks(1)
+@pytest.mark.parametrize("kind", dnn.SEQUENTIAL, ids=lambda kind: kind.__name__)
+def test_classes_that_derive(kind):
+    """From a layer of torch.nn, or from ours: their names say nothing."""
+    layer = dnn.SEQUENTIAL[kind]
+    assert type("Own", (layer,), {}).sequential_classes() == layer.sequential_classes()
+    module = CALLS[kind][0]()
+    expected = repr(layer.options_of(module))
+    module.__class__ = type("Own", (kind,), {})
+    assert repr(layer.options_of(module)).replace("Own(", f"{kind.__name__}(") == expected
 
 
 @pytest.mark.parametrize(("make", "shape"), EXAMPLES.values(), ids=[twin.__name__ for twin in EXAMPLES])

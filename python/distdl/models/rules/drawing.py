@@ -206,7 +206,7 @@ def refused(node: Node) -> Operation:
 
 def _fills(node: Node) -> bool:
     """Whether the call fills a tensor that is there."""
-    return getattr(node.target, "__name__", "").endswith("_")
+    return bool(node.args) and node.args[0] in node.written and "out" not in node.kwargs
 
 
 # Dropout
@@ -219,8 +219,7 @@ def dropout(node: Node) -> Operation:
     """Any dimension: the mask is that of the whole tensor."""
     x = node.arguments[0]
     n = len(x.shape)
-    name = node.key.lower().replace("_", "")
-    is_alpha = "alpha" in name
+    is_alpha = node.key in _ALPHA
     if isinstance(node.target, torch.nn.Module):
         p, training = node.module.p, node.module.training
     else:
@@ -230,7 +229,7 @@ def dropout(node: Node) -> Operation:
         return local(node, reads, run=lambda x: x)
     if p == 1.0:
         return local(node, reads, run=lambda x: x * 0.0)
-    dims = _drawn_dims(name, n)
+    dims = _drawn_dims(node.key, n)
     drawn = [m if d < dims else 1 for d, m in enumerate(x.shape)]
     mask = mask_of(drawn, x.dtype, p, dims == n, is_alpha, x if dims == n else None)
     run = _alpha(p) if is_alpha else torch.mul
@@ -239,13 +238,17 @@ def dropout(node: Node) -> Operation:
     )
 
 
-def _drawn_dims(name: str, n: int) -> int:
+_ALPHA = ("AlphaDropout", "alpha_dropout", "FeatureAlphaDropout", "feature_alpha_dropout")
+_OF_ELEMENTS = ("Dropout", "dropout", "AlphaDropout", "alpha_dropout")
+_WITHOUT_BATCH = {"Dropout1d": 2, "dropout1d": 2, "Dropout3d": 4, "dropout3d": 4}
+"""The dimensions of an input without a batch; torch takes one of 3 dimensions for dropout2d for one with a batch."""
+
+
+def _drawn_dims(key: str, n: int) -> int:
     """How many dimensions, from the first on, the mask has."""
-    if name in ("dropout", "alphadropout"):
+    if key in _OF_ELEMENTS:
         return n
-    if name in ("dropout1d", "dropout3d") and n == int(name[-2]) + 1:
-        return 1  # without a batch; torch takes an input of 3 dimensions of dropout2d for one with a batch
-    return 2
+    return 1 if n == _WITHOUT_BATCH.get(key) else 2
 
 
 def mask_of(

@@ -241,7 +241,7 @@ def scatter(node: Node) -> Operation:
 @rule("index_add", "index_copy", "index_fill", "select_scatter", "slice_scatter")
 def written_along_one(node: Node) -> Operation:
     """All dimensions but the one along which something is written."""
-    by_index = node.key.startswith("index")
+    by_index = node.key not in ("select_scatter", "slice_scatter")
     names = ["input", "dim", "index", "value" if node.key == "index_fill" else "source"]
     given = options_of(node, names if by_index else ["input", "src", "dim"])
     n = len(node.inputs[0].shape)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
 import torch
 import torch.nn.functional as F
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from distdl.models.layer import applied, with_parameters
 from distdl.models.operation import Along, NoRuleError, Operation, Reads, Run, Workers
 from distdl.models.placement import Blocks
 from distdl.models.recording import Node, Value
 from distdl.models.table import argument, bound, local, options_of, rule, same, through, whole
+from distdl.nn.families import space_of
 from distdl.parameters.layout import Interval
 
 _SPACES = (1, 2, 3)
@@ -35,7 +37,8 @@ def window(node: Node) -> Operation:
     """
     x, out = node.arguments[0], node.outputs[0]
     n = len(x.shape)
-    channels = n - _space_of(node) - 1
+    space = space_of(node.module)
+    channels = 1 if space is None else n - space - 1
     if node.parameters:
         return _convolution(node, channels)
 
@@ -57,7 +60,7 @@ def _convolution(node: Node, channels: int) -> Operation:
     mine, own = Along(channels), Along(channels, Fraction(x.shape[channels], out.shape[channels]))
     of_input = own if groups > 1 else None
     space: Reads = (None,) * (n - channels - 1)
-    if "Transpose" in node.key:
+    if node.module.transposed:
         of_weight: Reads = (own, None, *space) if groups > 1 else (None, mine, *space)
     else:
         of_weight = (mine, None, *space)
@@ -76,17 +79,12 @@ def _convolution(node: Node, channels: int) -> Operation:
     return Operation(shape, tuple(reads[:count]), make, kept, units, places, if_asked=frozenset([channels]))
 
 
-def _space_of(node: Node) -> int:
-    return int(node.key[-2]) if node.key[-1] == "d" and node.key[-2].isdigit() else len(node.inputs[0].shape) - 2
-
-
 @rule(*_named("BatchNorm"), "SyncBatchNorm", *_named("InstanceNorm"), "GroupNorm", "LocalResponseNorm")
 def norm(node: Node) -> Operation:
     """Anything but channels."""
     n = len(node.inputs[0].shape)
-    channels = 1
-    if node.key.startswith("InstanceNorm"):
-        channels = n - _space_of(node) - 1
+    space = space_of(node.module) if isinstance(node.module, _InstanceNorm) else None
+    channels = 1 if space is None else n - space - 1
     reads: list[Reads] = [same(n, but=[channels])]
     return _layer(node, node.inputs[0].shape, [*reads, *map(whole, node.parameters.values())], [channels])
 
@@ -172,40 +170,58 @@ def _layer(
 
 # Functions that do the same as a layer of torch.nn
 
+_Make = Callable[..., torch.nn.Module]
 
-@rule(*_named("adaptive_avg_pool", "adaptive_max_pool"),
-      *(f"{name}_with_indices" for name in _named("adaptive_max_pool")))  # fmt: skip
+
+def _in_space(function: str, layer: str, **options: object) -> Mapping[str, _Make]:
+    """For a function in one, two and three dimensions of space what makes the layer that does the same."""
+    return {
+        function.format(dims): functools.partial(getattr(torch.nn, f"{layer}{dims}d"), **options) for dims in _SPACES
+    }
+
+
+_ADAPTIVE = {
+    **_in_space("adaptive_avg_pool{}d", "AdaptiveAvgPool"),
+    **_in_space("adaptive_max_pool{}d", "AdaptiveMaxPool"),
+    **_in_space("adaptive_max_pool{}d_with_indices", "AdaptiveMaxPool", return_indices=True),
+}
+
+
+@rule(*_ADAPTIVE)
 def adaptive_pool(node: Node) -> Operation:
-    """The rule of the layer of the same name."""
-    name, _, indices = node.key.partition("_with_")
-    size = argument(node, 1, "output_size")
-    if name.startswith("adaptive_avg"):
-        return through(node, getattr(torch.nn, f"AdaptiveAvgPool{name[-2:]}")(size))
-    return through(node, getattr(torch.nn, f"AdaptiveMaxPool{name[-2:]}")(size, return_indices=bool(indices)))
+    """As the layer of the same name."""
+    return through(node, _ADAPTIVE[node.key](argument(node, 1, "output_size")))
 
 
-@rule(*_named("avg_pool", "max_pool", "lp_pool"), *(f"{name}_with_indices" for name in _named("max_pool")))
+_OF_AVERAGE = ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
+_OF_LARGEST = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
+_OF_NORM = ("input", "norm_type", "kernel_size", "stride", "ceil_mode")
+_POOLS = {
+    key: (make, names)
+    for several, names in (
+        (_in_space("avg_pool{}d", "AvgPool"), _OF_AVERAGE),
+        (_in_space("max_pool{}d", "MaxPool"), _OF_LARGEST),
+        (_in_space("max_pool{}d_with_indices", "MaxPool", return_indices=True), _OF_LARGEST),
+        (_in_space("lp_pool{}d", "LPPool"), _OF_NORM),
+    )
+    for key, make in several.items()
+}
+_UNPOOLS = _in_space("max_unpool{}d", "MaxUnpool")
+
+
+@rule(*_POOLS)
 def pool(node: Node) -> Operation:
-    """The rule of the layer of the same name; most of these functions have no signature."""
-    name, _, indices = node.key.partition("_with_")
-    names = {
-        "avg": ["input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"],
-        "max": ["input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"],
-        "lp_": ["input", "norm_type", "kernel_size", "stride", "ceil_mode"],
-    }[name[:3]]
-    options = options_of(node, names, but=["input"])
-    if name.startswith("max"):
-        options["return_indices"] = bool(indices)
-    kind = {"avg": "AvgPool", "max": "MaxPool", "lp_": "LPPool"}[name[:3]] + name[-2:]
-    return through(node, getattr(torch.nn, kind)(**options))
+    """As the layer of the same name; most of these functions have no signature."""
+    make, names = _POOLS[node.key]
+    return through(node, make(**options_of(node, names, but=["input", "return_indices"])))
 
 
-@rule(*_named("max_unpool"))
+@rule(*_UNPOOLS)
 def unpool(node: Node) -> Operation:
     """The rule of the layer of the same name."""
     options = bound(node)
     args = tuple(options.pop(name) for name in ("input", "indices", "output_size"))
-    return through(node, getattr(torch.nn, f"MaxUnpool{node.key[-2:]}")(**options), args=args)
+    return through(node, _UNPOOLS[node.key](**options), args=args)
 
 
 @rule("interpolate")
@@ -218,18 +234,21 @@ def interpolate(node: Node) -> Operation:
     return through(node, torch.nn.Upsample(**options))
 
 
-@rule(*(f"{kind}{dims}d" for kind in ("conv", "conv_transpose") for dims in _SPACES))
+_CONVOLUTIONS, _TRANSPOSED = _in_space("conv{}d", "Conv"), _in_space("conv_transpose{}d", "ConvTranspose")
+
+
+@rule(*_CONVOLUTIONS, *_TRANSPOSED)
 def convolution(node: Node) -> Operation:
     """The rule of the layer, with parameters passed as arguments."""
     names = ["input", "weight", "bias", "stride", "padding"]
-    is_transposed = node.key.startswith("conv_transpose")
+    is_transposed = node.key in _TRANSPOSED
     names += ["output_padding", "groups", "dilation"] if is_transposed else ["dilation", "groups"]
     options = options_of(node, names, but=["input"])
     weight, bias = options.pop("weight"), options.pop("bias", None)
     channels = weight.shape[1] * options.get("groups", 1), weight.shape[0]
-    kind = getattr(torch.nn, f"Conv{'Transpose' * is_transposed}{node.key[-2:]}")
+    make = (_TRANSPOSED if is_transposed else _CONVOLUTIONS)[node.key]
     made = channels[::-1] if is_transposed else channels
-    module = kind(*made, weight.shape[2:], **options, bias=bias is not None, device="meta")
+    module = make(*made, weight.shape[2:], **options, bias=bias is not None, device="meta")
     given: dict[str, Value] = {"weight": weight} | ({} if bias is None else {"bias": bias})
     return through(node, module, given)
 
@@ -267,15 +286,18 @@ def functional_norm(node: Node) -> Operation:
     parameters = {name: one for name, one in given.items() if one is not None}
     if len(parameters) == 1:
         return _with_one_parameter(node, x, *parameters)
-    make: Callable[..., torch.nn.Module]
+    make: _Make
     if node.key == "local_response_norm":
         return through(node, torch.nn.LocalResponseNorm(**options))
     if node.key == "group_norm":
         make = functools.partial(torch.nn.GroupNorm, options["num_groups"], x.shape[1])
         more: dict[str, object] = {}
     else:
+        space = max(1, len(x.shape) - 2)
+        if space not in _SPACES:
+            raise NoRuleError(f"{node.key} of {len(x.shape)} dimensions")
         kind = "BatchNorm" if node.key == "batch_norm" else "InstanceNorm"
-        make = functools.partial(getattr(torch.nn, f"{kind}{max(1, len(x.shape) - 2)}d"), x.shape[1])
+        make = functools.partial(getattr(torch.nn, f"{kind}{space}d"), x.shape[1])
         more = {"track_running_stats": False}
     module = make(affine=bool(parameters), eps=options["eps"], device="meta", dtype=x.dtype, **more)
     return through(node, module, parameters)

@@ -16,7 +16,7 @@ _UNARY = (
     "erfc", "erfinv", "exp", "exp2", "expm1", "fill", "fix", "float", "floor", "frac", "frexp", "full_like", "gelu",
     "half", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "i0", "imag", "int", "invert", "isfinite", "isinf",
     "isnan", "isneginf", "isposinf", "isreal", "leaky_relu", "lgamma", "log", "log10", "log1p", "log2", "logical_not",
-    "logit", "logsigmoid", "long", "mish", "mvlgamma", "nan_to_num", "neg", "negative", "ones_like", "polygamma",
+    "log_sigmoid", "logit", "long", "mish", "mvlgamma", "nan_to_num", "neg", "negative", "ones_like", "polygamma",
     "pos", "positive", "rad2deg", "real", "reciprocal", "relu", "relu6", "resolve_conj", "resolve_neg", "round",
     "rsqrt", "selu", "sgn", "short", "sigmoid", "sign", "signbit", "silu", "sin", "sinc", "sinh", "softplus",
     "softshrink", "softsign", "sqrt", "square", "tan", "tanh", "tanhshrink", "threshold", "to", "trunc", "type",

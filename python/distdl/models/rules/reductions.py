@@ -164,14 +164,15 @@ def loss_of_rows(node: Node) -> Operation:
     """Anything but the last dimension, whose features belong together; the workers' sums are summed."""
     x = node.inputs[0].shape
     shape, n = x[:-1], len(x) - 1
+    weight = bound(node).get("weight")
     reads: list[Reads] = []
-    for i, one in enumerate(node.inputs):
-        if one.shape == x:
+    for one in node.inputs:
+        if one is weight and len(one.shape) == 1:  # for each class
+            reads.append((None,))
+        elif one.shape == x:
             reads.append((*same(n), None))
         elif one.shape == shape:
             reads.append(same(n))
-        elif i == 2 and len(one.shape) == 1 and "multi" in node.key:  # a weight for each class
-            reads.append((None,))
         else:
             raise NoRuleError(f"{node.key} of tensors of different shapes")
     each, how = _each(node)

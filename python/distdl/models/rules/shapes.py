@@ -252,7 +252,7 @@ def trapezoid(node: Node) -> Operation:
     y, *others = node.inputs
     n = len(y.shape)
     dim = argument(node, 3, "dim", node.kwargs.get("dim", -1)) % n
-    keeps = node.key.startswith("cumulative")
+    keeps = node.key == "cumulative_trapezoid"
     reads = [without(same(n), dim, keeps)]
     for one in others:
         places = broadcast(one, y.shape) if len(one.shape) > 1 or n == 1 else (None,)

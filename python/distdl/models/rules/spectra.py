@@ -24,15 +24,19 @@ def view_as_real(node: Node) -> Operation:
 
 
 _ONE = ("fft", "hfft", "ifft", "ihfft", "irfft", "rfft")
-_SHIFTS = ("fftshift", "ifftshift")
+_SHIFTS = ("fft_fftshift", "fft_ifftshift")
 
 
-@rule(*(f"fft_{name}{dims}" for name in _ONE for dims in ("", "2", "n")), *(f"fft_{name}" for name in _SHIFTS))
+_DIMS = {f"fft_{name}{suffix}": dims for name in _ONE for suffix, dims in (("", -1), ("2", (-2, -1)), ("n", None))}
+"""The dimensions along which transforms go where none are given; None for all."""
+
+
+@rule(*_DIMS, *_SHIFTS)
 def transform(node: Node) -> Operation:
     """Any dimension that is not transformed."""
     n = len(node.inputs[0].shape)
-    is_shift, default = node.key.endswith("shift"), {"2": (-2, -1), "n": None}.get(node.key[-1], -1)
-    dims = argument(node, 1 if is_shift else 2, "dim", None if is_shift else default)
+    is_shift = node.key in _SHIFTS
+    dims = argument(node, 1 if is_shift else 2, "dim", _DIMS.get(node.key))
     if dims is None:
         size = None if is_shift else argument(node, 1, "s")
         dims = range(n) if size is None else range(n - len(size), n)

@@ -92,7 +92,7 @@ class _SpectralConv(Layer):
 
     @classmethod
     def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
-        return (getattr(sequential, cls.__name__),)
+        return (getattr(sequential, f"SpectralConv{cls.dims}d"),)
 
     def check_options(self) -> None:
         name, grid = type(self).__name__, self.grid

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from operator import index
 
@@ -22,9 +21,13 @@ from distdl.nn.windows.reader import Reader
 __all__ = ["DistributedPad"]
 
 _MODES = ("constant", "reflect", "replicate", "circular")
-# The layers of torch.nn that pad, by what their names begin with.
-_MODE_OF = {"Constant": "constant", "Zero": "constant", "Reflection": "reflect", "Replication": "replicate",
-            "Circular": "circular"}  # fmt: skip
+_MODE_OF = {
+    getattr(torch.nn, f"{kind}Pad{dims}d"): mode
+    for kind, mode in (("Constant", "constant"), ("Zero", "constant"), ("Reflection", "reflect"),
+                       ("Replication", "replicate"), ("Circular", "circular"))
+    for dims in (1, 2, 3)
+}  # fmt: skip
+"""The layers of torch.nn that pad."""
 
 
 class DistributedPad(Layer):
@@ -153,11 +156,10 @@ class DistributedPad(Layer):
     @classmethod
     def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
         """The padding layers of torch.nn."""
-        pattern = re.compile(f"({'|'.join(_MODE_OF)})Pad[123]d")
-        return tuple(layer for name, layer in vars(torch.nn).items() if pattern.fullmatch(name))
+        return tuple(_MODE_OF)
 
     @classmethod
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
         """The options of a padding layer of torch.nn."""
-        kind, _, _ = type(module).__name__.partition("Pad")
-        return {"pad": module.padding, "mode": _MODE_OF[kind], "value": getattr(module, "value", None)}
+        mode = next(_MODE_OF[kind] for kind in type(module).__mro__ if kind in _MODE_OF)
+        return {"pad": module.padding, "mode": mode, "value": getattr(module, "value", None)}

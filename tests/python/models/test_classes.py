@@ -1,0 +1,156 @@
+"""What distributed models say about themselves, for a model with each class of torch.nn."""
+
+import xml.etree.ElementTree
+
+import pytest
+import torch
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.utils._pytree import tree_flatten
+
+import distdl
+from distdl.nn import coverage
+from support.blocks import grid
+from support.classes import CALLS
+from support.ranks import job, together
+
+
+def test_every_class_has_a_call():
+    assert {kind.__name__ for kind in coverage.classes()} == {kind.__name__ for kind in CALLS}
+
+
+class Around(torch.nn.Module):
+    """A model that has one module."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, *tensors):
+        return self.module(*tensors)
+
+
+def tensors_in(results):
+    return [one for one in tree_flatten(results)[0] if isinstance(one, torch.Tensor)]
+
+
+def distributed(P_world, model, inputs):
+    """The model over the first dimension of the input that has several elements, after a call; and its results."""
+    dims = max(x.dim() for x in inputs)
+    first = next(x for x in inputs if x.dim() == dims)
+    along = next((d for d, n in enumerate(first.shape) if n > 1), 0)
+    P_x = grid(P_world, [job.size if d == along else 1 for d in range(dims)])
+    ours = distdl.distribute(model, P_x)
+    return ours, tensors_in(ours(*(distdl.scatter(x, P_x) if x.dim() == dims else x for x in inputs)))
+
+
+REFUSED = {
+    **{
+        kind: kind.__name__
+        for kind in (
+            torch.nn.Module,
+            torch.nn.Container,
+            torch.nn.RNNBase,
+            torch.nn.RNNCellBase,
+            torch.nn.CrossMapLRN2d,
+        )
+    },
+    **{
+        kind: f"the parameters of this {kind.__name__} are not initialized"
+        for kind in CALLS
+        if issubclass(kind, LazyModuleMixin)
+    },
+    torch.nn.RReLU: "rrelu",
+    torch.nn.EmbeddingBag: "embedding_bag",
+    torch.nn.FractionalMaxPool2d: "fractional_max_pool2d",
+    torch.nn.FractionalMaxPool3d: "fractional_max_pool3d",
+    torch.nn.LinearCrossEntropyLoss: "linear_cross_entropy",
+    torch.nn.TripletMarginWithDistanceLoss: "triplet_margin_with_distance_loss",
+    torch.nn.CTCLoss: "ctc_loss looks at the values",
+    torch.nn.AdaptiveLogSoftmaxWithLoss: "nonzero looks at the values",
+}
+"""What cannot be distributed, and what the message says of it."""
+
+
+def outcome(action):
+    """What an action returns, or what it raises: the same exception on all ranks."""
+    error, found = None, None
+    try:
+        found = action()
+    except Exception as raised:
+        error = raised
+    texts = together(f"{type(error).__name__}: {error}".split(" (raised on rank")[0] if error else "")
+    assert len(set(texts)) == 1, texts
+    return found, texts[0]
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.drawn(30, "Unfold", "Fold")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", CALLS, ids=lambda kind: kind.__name__)
+def test_a_model_of_each_class(P_world, kind, tmp_path):
+    make, inputs = CALLS[kind][0], CALLS[kind][1]()
+    torch.manual_seed(0)
+    model = Around(make()).double()
+    found, refusal = outcome(lambda: distributed(P_world, model, inputs))
+    if refusal:
+        assert kind in REFUSED, refusal
+        assert REFUSED[kind] in refusal
+        return
+    assert kind not in REFUSED
+    ours, results = found
+    expected = tensors_in(model(*inputs))
+    assert [sum(counts) for counts in zip(*together([one.numel() for one in results]), strict=True)] == [
+        one.numel() for one in expected
+    ]
+    report = distdl.report(ours)
+    assert report.parameters == sum(one.numel() * one.element_size() for one in model.parameters())
+    assert tuple(expected[0].shape) in {row.shape for row in report.rows} | {tuple(x.shape) for x in inputs}
+    assert all(row.sent >= 0 and row.memory >= 0 for row in report.rows)
+    assert report.sent == sum(row.sent for row in report.rows)
+    if job.rank == 0:
+        report.picture(tmp_path / "model.svg")
+        drawn = [one.tag for one in xml.etree.ElementTree.parse(tmp_path / "model.svg").iter()]
+        assert sum(tag.endswith("rect") for tag in drawn) == len(report.rows) + 1
+    assert distdl.check(ours) == []
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.drawn(12, "Unfold", "Fold")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", CALLS, ids=lambda kind: kind.__name__)
+def test_plans_of_a_model_of_each_class(P_world, kind):
+    make, inputs = CALLS[kind][0], CALLS[kind][1]()
+    if not all(x.is_floating_point() for x in inputs):
+        return  # plans are made for numbers
+    torch.manual_seed(0)
+    model = Around(make()).double()
+    found, refusal = outcome(lambda: distdl.plans(model, P_world, [list(x.shape) for x in inputs], most=1000))
+    if kind in REFUSED:
+        assert refusal
+        assert not issubclass(kind, LazyModuleMixin) or REFUSED[kind] in refusal
+        return
+    assert not refusal
+    alone = next(one for one in found if one.P_x.size == 1 and not one.plan)
+    assert alone.sent == 0
+    assert alone.memory >= 2 * sum(one.numel() * one.element_size() for one in model.parameters())
+    assert all(one.sent > 0 for one in found if one.P_x.size > 1 and list(model.parameters()))
+
+
+def derived(module):
+    """The module as one of a class that derives from its own, and has the name of another one."""
+    module.__class__ = type("GroupNorm" if type(module) is torch.nn.LayerNorm else "LayerNorm", (type(module),), {})
+    return module
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.drawn(20, "GroupNorm", "Conv2d", "Dropout1d")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", CALLS, ids=lambda kind: kind.__name__)
+def test_the_name_of_a_class_says_nothing(P_world, kind):
+    make, inputs = CALLS[kind][0], CALLS[kind][1]()
+    rows = []
+    for change in (lambda module: module, derived):
+        torch.manual_seed(0)
+        found, refusal = outcome(lambda change=change: distributed(P_world, Around(change(make())).double(), inputs))
+        rows.append(refusal.split(":")[0] if refusal else distdl.report(found[0]).rows)
+    assert rows[0] == rows[1]
