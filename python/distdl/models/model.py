@@ -18,6 +18,7 @@ from distdl.collective.comparison import gather_or_raise
 from distdl.collective.construction import PartitionLike, constructor, grid_of
 from distdl.collective.grid import Grid
 from distdl.models import unseen
+from distdl.models.alone import refuse_alone
 from distdl.models.assigned import HOOKS, Assigned
 from distdl.models.buffers import Buffers
 from distdl.models.layer import twin_of
@@ -135,6 +136,7 @@ class DistributedModel(Local):
         if isinstance(self.module, torch.nn.Module):
             unseen.refuse_model(self.module)
         super().check_options()
+        refuse_alone(self.module)
         self._asked = self._grids_of_plan()
         self._skeleton = Skeleton(self.__dict__["_given"], self.P_x.device)
         self._programs: dict[tuple[object, ...], Program] = {}
@@ -244,7 +246,7 @@ class DistributedModel(Local):
         raise TypeError(f"distribute: a {type(self.module).__name__} has no modules by numbers or keys")
 
     def __getitem__(self, index: int) -> torch.nn.Module:
-        """A module with its parts of parameters, to freeze it or to give it to an optimizer. It cannot be called."""
+        """A module with its parts of parameters, to freeze it or to give it to an optimizer. Calling it raises."""
         return self._container()[index]
 
     def __len__(self) -> int:

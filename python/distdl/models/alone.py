@@ -1,0 +1,29 @@
+"""Modules of a distributed model, which cannot be called by themselves."""
+
+from __future__ import annotations
+
+import functools
+from typing import NoReturn
+
+import torch
+from torch.nn.utils.parametrize import ParametrizationList
+
+
+def refuse_alone(model: torch.nn.Module) -> None:
+    """Let the modules within a model raise where they are called.
+
+    A call of a distributed model runs its program, which calls none of them. They would compute with this rank's part
+    of the parameters. Those that compute a weight from others run whenever somebody looks at it, and are left alone.
+    """
+    lists = [one for one in model.modules() if isinstance(one, ParametrizationList)]
+    within = {one for several in lists for one in several.modules()}
+    for path, module in model.named_modules():
+        if path and module not in within:
+            vars(module)["forward"] = functools.partial(_refuse, path)  # no hook, which users and tools may look at
+
+
+def _refuse(path: str, *args: object, **kwargs: object) -> NoReturn:
+    raise RuntimeError(
+        f"distribute: {path} cannot be called by itself: it is a module of a distributed model, and this rank has a "
+        "part of its parameters alone. Call the model, or distribute this module of the original model by itself"
+    )
