@@ -24,6 +24,17 @@ def slices_of(P, shape, cut, sizes=None):
     return tuple(found)
 
 
+def all_on_the_first(example, shape):
+    """Along each axis that may be cut anywhere, all elements on the first worker."""
+    extents = {
+        axis: n
+        for x, cut in zip(example.inputs(), example.cuts, strict=True)
+        for n, axis in zip(x.shape, cut, strict=True)
+        if axis is not None and axis not in example.balanced
+    }
+    return [[extents[axis], *[0] * (p - 1)] if axis in extents else None for axis, p in enumerate(shape)]
+
+
 def has_block(P, first_of=()):
     """Whether this rank has a block of a tensor."""
     return P.active and not any(P.index[axis] for axis in first_of)

@@ -33,6 +33,8 @@ EXAMPLES = {
     "AvgPool1d": split(lambda: torch.nn.AvgPool1d(2, ceil_mode=True), 2, 3, 7),
     "AdaptiveMaxPool1d": split(lambda: torch.nn.AdaptiveMaxPool1d(3), 2, 2, 7),
     "AdaptiveAvgPool2d": split(lambda: torch.nn.AdaptiveAvgPool2d((2, 1)), 1, 2, 5, 6),
+    "AdaptiveMaxPool2d to one": split(lambda: torch.nn.AdaptiveMaxPool2d(1), 2, 2, 4, 3),
+    "AdaptiveAvgPool1d to one": split(lambda: torch.nn.AdaptiveAvgPool1d(1), 2, 2, 7),
     "LPPool1d": split(lambda: torch.nn.LPPool1d(2, 3, stride=2), 1, 2, 8),
     "Upsample": split(lambda: torch.nn.Upsample(scale_factor=1.5, mode="bilinear"), 1, 2, 4, 6),
     "ConstantPad2d": split(lambda: torch.nn.ConstantPad2d((1, 2, 0, -1), 1.5), 2, 1, 4, 3),
