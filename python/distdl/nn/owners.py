@@ -40,9 +40,19 @@ def layout_of(tensor: torch.Tensor) -> Layout | None:
 
 def layouts_of_parameters(parameters: Sequence[torch.Tensor]) -> list[Layout | None]:
     """The layout of each of these parameters, such as those of an optimizer; None for a parameter without one."""
+    owners = _owners_of(parameters)
+    return [None if owner is None else owner[0].layouts[owner[1]] for owner in owners]
+
+
+def modules_of_parameters(parameters: Sequence[torch.Tensor]) -> list[Module | None]:
+    """The module over partitions that declared each of these parameters; None for a parameter without one."""
+    return [None if owner is None else owner[0] for owner in _owners_of(parameters)]
+
+
+def _owners_of(parameters: Sequence[torch.Tensor]) -> list[tuple[Module, str] | None]:
     wanted = {id(parameter) for parameter in parameters}
     found = {
-        id(tensor): module.layouts[name]
+        id(tensor): (module, name)
         for module in list(alive)
         for name, tensor in _declared(module)
         if id(tensor) in wanted

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from distdl.nn.owners import layouts_of_parameters
+from distdl.nn.module import Module
+from distdl.nn.owners import layouts_of_parameters, modules_of_parameters
 from distdl.parameters.layout import Layout
 
 
@@ -82,10 +83,21 @@ def _without_empty(closure: Callable[[], object], optimizer: torch.optim.Optimiz
 
 
 def _leave_out_empty(optimizer: torch.optim.Optimizer) -> None:
-    """Remove gradients of empty blocks: they are dense and have no mean, so that these optimizers raise for them."""
-    for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
-        if parameter.numel() == 0:
+    """Remove gradients of empty blocks: they are dense and have no mean, so that these optimizers raise for them.
+
+    SparseAdam keeps those of layers whose gradients are dense on other ranks, too, where it raises.
+    """
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    empty = [parameter for parameter in parameters if parameter.numel() == 0]
+    for parameter, module in zip(empty, modules_of_parameters(empty), strict=True):
+        if not isinstance(optimizer, torch.optim.SparseAdam) or module is None or _gives_sparse(module):
             parameter.grad = None
+
+
+def _gives_sparse(module: Module) -> bool:
+    """Whether a table within has sparse gradients."""
+    whole: Any = getattr(module, "module", module)  # of Local
+    return any(getattr(one, "sparse", False) for one in whole.modules())
 
 
 def install() -> None:

@@ -16,7 +16,7 @@ WAYS = [
     (name, way)
     for name, kind in CLASSES.items()
     for way in ("", "foreach", "fused")
-    if (not way or way in inspect.signature(kind).parameters) and name != "SparseAdam"  # for sparse gradients only
+    if not way or way in inspect.signature(kind).parameters
 ]
 LAYERS = {
     "Linear": (torch.nn.Linear(3, 4), (5, 3)),
