@@ -9,6 +9,7 @@ import distdl
 import distdl.nn as dnn
 from support.blocks import grid
 from support.ranks import job, raises_everywhere
+from support.sequential import layouts_of, parameter_slices
 from support.tensors import same_bits
 from support.training import KINDS, Twins
 
@@ -144,3 +145,32 @@ def test_models_without_distributed_parameters(P_world):
     assert distdl.clip_grad_norm_(model, 1.0) == 2
     assert same_bits(distdl.sequential_gradients(model)["weight"], model.weight.grad)
     assert distdl.parameter_count(model) == 4
+
+
+SPECIAL = (0.0, math.inf, -math.inf, math.nan, 1e-200, 1e200)
+
+
+@pytest.mark.ranks(2, 3)
+@pytest.mark.drawn(30)
+@kinds
+@pytest.mark.parametrize("p", [2.0, 1.0, 0.5, 0.0, -1.0, math.inf, -math.inf])
+@pytest.mark.parametrize("value", SPECIAL)
+def test_parts_of_special_values(P_world, kind, p, value):
+    """One rank's parts of all gradients are zero, infinite, or beyond the range of squares; others are empty."""
+    twins = Twins(P_world, kind)
+    draw = torch.Generator().manual_seed(3)
+    layouts, own = layouts_of(twins.model), dict(twins.model.named_parameters())
+    for name, parameter in twins.twin.named_parameters():
+        whole = torch.randn(parameter.shape, generator=draw, dtype=torch.float64)
+        mine = parameter_slices(layouts[name])
+        last = job.bcast(mine, root=job.size - 1)
+        if last is not None:
+            whole[last] = value
+        parameter.grad = whole
+        own[name].grad = whole[mine].clone() if mine is not None else torch.zeros_like(own[name])
+    expected = torch.nn.utils.clip_grad_norm_(twins.twin.parameters(), 0.2, p, foreach=False)
+    norm = distdl.clip_grad_norm_(twins.model, 0.2, p)
+    assert torch.allclose(norm, expected, rtol=1e-12, atol=0, equal_nan=True), (norm, expected)
+    gradients = distdl.sequential_gradients(twins.model)
+    for name, parameter in twins.twin.named_parameters() if job.rank == 0 else ():
+        assert torch.allclose(gradients[name], parameter.grad, rtol=1e-11, atol=1e-300, equal_nan=True), name
