@@ -30,6 +30,7 @@ from torch.utils.checkpoint import CheckpointFunction, _checkpoint_hook
 
 from distdl.models import unseen
 from distdl.models.applying import Kind, apply_of, calling_for_apply, end_of_apply
+from distdl.models.arguments import called, in_order
 from distdl.models.functions import (
     IN_PLACE_OF,
     OPENED,
@@ -81,6 +82,7 @@ class Recorder(TorchFunctionMode):
         self._before: Mapping[int, int] = {}  # the versions that tensors had before a call that is being noted
         self._around, self._autocast = unseen.saved_tensors_hook(), unseen.autocast()
         self._within = self._returns = False
+        self._underived: list[torch.Tensor] = []  # by which there is no derivative of the call that is being noted
         self._checkpoints: dict[object, int] = {}
         self._checkpoint = 0
         self.recording = Recording([self._new(one) for one in inputs])
@@ -173,7 +175,7 @@ class Recorder(TorchFunctionMode):
     ) -> object:
         if self._within:
             return func(*args, **(kwargs or {}))
-        kwargs = with_lost_arguments(func, args, kwargs or {})
+        args, kwargs = in_order(func, args, with_lost_arguments(func, args, kwargs or {}))
         key = key_of(func)
         found = layer_of(func, args, kwargs)
         with self:  # torch has switched it off during this method
@@ -195,16 +197,17 @@ class Recorder(TorchFunctionMode):
             unseen.refuse_call(key, target, args, kwargs, _line)
             given = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, torch.Tensor)]
             versions = {id(one): version_of(one) for one in given}
-            result = run(*args, **kwargs)
+            result, self._underived = called(run, args, kwargs)
             if self._real_strides:
                 result = with_real_strides(target, run, args, kwargs, result)
             return self._noted(key, target, args, kwargs, versions, result)
         except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
             raise NotImplementedError(
                 f"{key} looks at the values of a tensor, at {_line()}; they are not known before the model runs"
+                f"{_INSTEAD.get(key, '')}"
             ) from error
         finally:
-            self._within = False
+            self._within, self._underived = False, []
 
     def _noted(
         self,
@@ -289,8 +292,9 @@ class Recorder(TorchFunctionMode):
         records, checkpoint = torch.is_grad_enabled(), self._current_checkpoint()
         if records and any(one.is_differentiable for one in tree_flatten(after)[0] if isinstance(one, Value)):
             self._refuse_lost_gradients((given, parameters), f"at {_line()}")
+        underived = tuple(self._values[id(one)] for one in self._underived)
         node = Node(target, key, *given, after, path, _line(), records, checkpoint, changed, written, parameters,
-                    buffers)  # fmt: skip
+                    buffers, underived)  # fmt: skip
         self.recording.nodes.append(node)
 
     def _buffers_of(self, layer: torch.nn.Module) -> dict[str, str]:
@@ -385,6 +389,17 @@ _RETURNED = (torch.Tensor, int, float, complex, str, bytes, type(None), torch.dt
 _ASKS = {"requires_grad", "is_leaf", "grad"}
 """What asks something of a tensor and gives none."""
 _WRITES = {"setitem"}
+_OF_MASK = ". For the mean of x where a mask is true write torch.where(mask, x, 0).sum() / mask.sum()"
+_INSTEAD = {
+    "bincount": ". Write torch.nn.functional.one_hot(x, classes).sum(0), or torch.histc(x, bins, min, max)",
+    "getitem": _OF_MASK,
+    "masked_select": _OF_MASK,
+    "nonzero": ". Write torch.where(mask, x, other)",
+    "one_hot": ". Say num_classes",
+    "repeat_interleave": ". Repeat as often as a number says",
+    "where": ". Write torch.where(mask, x, other)",
+}
+"""What to write in place of functions whose results have a shape that depends on values."""
 
 
 def _line() -> str:

@@ -42,8 +42,8 @@ def computing(step: Planned, places: Sequence[Placement], like: Grid, buffers: M
     if step.operation.draw is not None:
         run = _drawing(step, run if member else _without_part(node.outputs), like)
     elif not member:
-        return _without_part(node.outputs)
-    call = _in_modes(node, run)
+        return _refusing_gradients(node, _without_part(node.outputs))
+    call = _refusing_gradients(node, _in_modes(node, run))
     if several == 1 and isinstance(node.results, Value):
         return call
 
@@ -66,6 +66,24 @@ def _in_modes(node: Node, run: Run) -> Run:
             for kind, dtype in node.autocast.items():
                 modes.enter_context(torch.autocast(kind, dtype, enabled=dtype is not None))
             return run(*x)
+
+    return call
+
+
+def _refusing_gradients(node: Node, run: Run) -> Run:
+    """A call that refuses, on all ranks, tensors that ask for gradients which torch does not have."""
+    slots = [i - len(node.inputs) for i, one in enumerate(node.inputs) if one in node.underived]
+    if not slots:
+        return run
+
+    def call(*x: torch.Tensor) -> object:
+        if torch.is_grad_enabled() and any(x[slot].requires_grad for slot in slots):
+            shapes = ", ".join(str(list(node.inputs[slot].shape)) for slot in slots)
+            raise RuntimeError(
+                f"distribute: torch has no derivative of {node.key} by what has the shape {shapes} and asks for "
+                f"gradients, in {node.source}; use what detach() gives"
+            )
+        return run(*x)
 
     return call
 

@@ -18,7 +18,8 @@ def twin_of(module: torch.nn.Module) -> type[Layer] | None:
     """The layer of ours that does the same as a layer of torch.nn; None for what computes something else."""
     for kind in type(module).__mro__:
         if kind in distdl.nn.SEQUENTIAL:
-            return distdl.nn.SEQUENTIAL[kind] if _computes_as(type(module), kind) else None
+            twin = distdl.nn.SEQUENTIAL[kind]
+            return twin if _computes_as(type(module), kind) and not twin.unknown_options(module) else None
     return None
 
 

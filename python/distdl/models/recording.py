@@ -69,6 +69,7 @@ class Node:
         written: the tensors of the call into which it writes.
         parameters: those of a layer, by their names in it.
         buffers: the names in the model of a layer's buffers, by their names in the layer.
+        underived: the tensors by which torch has no derivative of the call, and which must not ask for gradients.
     """
 
     target: Target
@@ -84,6 +85,7 @@ class Node:
     written: tuple[Value, ...] = ()
     parameters: Mapping[str, Value] = field(default_factory=dict)
     buffers: Mapping[str, str] = field(default_factory=dict)
+    underived: tuple[Value, ...] = ()
 
     @property
     def module(self) -> torch.nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,14 +20,38 @@ RULES: dict[str, Rule] = {}
 """By the name of a function, the same for ``torch.add``, ``Tensor.add_`` and ``+=``, or of a class of torch.nn."""
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    """A decorator for the rule of the functions, or the classes of torch.nn, with these names."""
+def rule(*names: str, takes: str = "*") -> Callable[[Rule], Rule]:
+    """A decorator for the rule of the functions, or the classes of torch.nn, with these names.
+
+    Args:
+        takes: the arguments of a rule that does not call the function itself, in order: it would drop others, such as
+            those that a newer torch may add. "*" among them stands for any number by position, and alone for all.
+    """
+    known = takes.split()
 
     def register(function: Rule) -> Rule:
-        RULES.update(dict.fromkeys(names, function))
+        @functools.wraps(function)
+        def checked(node: Node) -> Operation:
+            refuse_others(node, known)
+            return function(node)
+
+        RULES.update(dict.fromkeys(names, function if known == ["*"] else checked))
         return function
 
     return register
+
+
+def refuse_others(node: Node, known: Sequence[str]) -> None:
+    """Refuse a call with arguments that a rule does not use.
+
+    Raises:
+        NoRuleError: that names them.
+    """
+    others = [name for name in node.kwargs if name not in known]
+    if "*" not in known:
+        others += [f"argument {place + 1}" for place in range(len(known), len(node.args))]
+    if others:
+        raise NoRuleError(f"{node.key} with {', '.join(others)}")
 
 
 def calling(node: Node, function: Run | None = None) -> Run:

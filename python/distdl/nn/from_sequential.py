@@ -19,6 +19,11 @@ from distdl.nn.states import extra_states, tensors_in_state
 from distdl.state import load_sequential
 
 
+def _parameters_of(kind: type[torch.nn.Module]) -> list[inspect.Parameter]:
+    """The options of a class of torch.nn: what its constructor need not be given."""
+    return [one for one in inspect.signature(kind).parameters.values() if one.default is not one.empty]
+
+
 class FromSequential(Module):
     """The relation of a layer to its sequential layer: its class, and how the layer is made from it."""
 
@@ -56,6 +61,17 @@ class FromSequential(Module):
         return options
 
     @classmethod
+    def unknown_options(cls, module: torch.nn.Module) -> list[str]:
+        """The options of a layer of torch.nn that this layer does not know, with their values; defaults are left out.
+
+        A newer torch may have such, or only torch.nn's layer has them.
+        """
+        twin = next(kind for kind in cls.sequential_classes() if isinstance(module, kind))
+        further = [one for one in _parameters_of(twin) if one.name not in cls.names_of_arguments()]
+        given = [(one.name, getattr(module, one.name, one.default), one.default) for one in further]
+        return [f"{name}={value!r}" for name, value, default in given if value is not default and value != default]
+
+    @classmethod
     def _unfit(cls, module: object) -> TypeError | None:
         """Why there is no layer that does the same as this module; None if there is."""
         if not isinstance(module, cls.sequential_classes()):
@@ -63,6 +79,8 @@ class FromSequential(Module):
             what = f"a {type(module).__name__}; it takes {twins}"
         elif any(map(is_lazy, module.parameters())):
             what = f"a {type(module).__name__} whose parameters are not initialized; call it once before"
+        elif unknown := cls.unknown_options(module):
+            what = f"a {type(module).__name__} with {', '.join(unknown)}, which this layer does not know"
         else:
             return None
         return TypeError(f"{cls.__name__}: from_sequential was passed {what}")

@@ -17,7 +17,7 @@ from distdl.models.rules.drawing import mask_of, whole_rows
 from distdl.models.table import argument, batches, calling, in_blocks, rule
 
 
-@rule("scaled_dot_product_attention")
+@rule("scaled_dot_product_attention", takes="query key value attn_mask dropout_p is_causal scale enable_gqa")
 def attention(node: Node) -> Operation:
     """Anything but features. With dropout, a worker keeps the weights of its queries."""
     out = node.outputs[0].shape

@@ -20,6 +20,8 @@ Uniform = Callable[[torch.Tensor], torch.Tensor]
 """From numbers that are uniform in (0, 1), of float64, to others."""
 Whole = Callable[[torch.device], torch.Tensor]
 """The numbers of torch for a whole tensor on a device."""
+_OF_ALL = "* input size generator names dtype layout device pin_memory memory_format requires_grad"
+"""The arguments that functions which draw have in common."""
 
 
 def _drawn(node: Node, of_uniform: Uniform) -> Operation:
@@ -76,7 +78,7 @@ def whole_rows(draw: Draw, length: int) -> Draw:
     return lambda key, intervals, device: draw(key, [*intervals[:-1], (0, length)], device)
 
 
-@rule("rand", "rand_like", "uniform")
+@rule("rand", "rand_like", "uniform", takes=f"{_OF_ALL} from to")
 def uniform(node: Node) -> Operation:
     """Any dimension. Numbers have as many bits as those of torch, so that none of them is rounded to 1."""
     lower, upper = (argument(node, 1, "from", 0.0), argument(node, 2, "to", 1.0)) if _fills(node) else (0.0, 1.0)
@@ -84,7 +86,7 @@ def uniform(node: Node) -> Operation:
     return _drawn(node, lambda u: lower + (upper - lower) * ((u * steps).floor() / steps))
 
 
-@rule("randn", "randn_like", "normal")
+@rule("randn", "randn_like", "normal", takes=f"{_OF_ALL} mean std")
 def normal(node: Node) -> Operation:
     """Any dimension; by the inverse of the distribution."""
     mean, deviation = 0.0, 1.0
@@ -114,35 +116,35 @@ def _scaled(node: Node) -> Operation:
     return _computed(node, _numbers(node, out.shape, out.dtype, whole, torch.special.ndtri), run)
 
 
-@rule("log_normal")
+@rule("log_normal", takes="input mean std generator")
 def log_normal(node: Node) -> Operation:
     """Any dimension."""
     mean, deviation = argument(node, 1, "mean", 1.0), argument(node, 2, "std", 2.0)
     return _drawn(node, lambda u: torch.exp(mean + deviation * torch.special.ndtri(u)))
 
 
-@rule("cauchy")
+@rule("cauchy", takes="input median sigma generator")
 def cauchy(node: Node) -> Operation:
     """Any dimension."""
     median, scale = argument(node, 1, "median", 0.0), argument(node, 2, "sigma", 1.0)
     return _drawn(node, lambda u: median + scale * torch.tan(math.pi * (u - 0.5)))
 
 
-@rule("geometric")
+@rule("geometric", takes="input p generator")
 def geometric(node: Node) -> Operation:
     """Any dimension."""
     p = argument(node, 1, "p")
     return _drawn(node, lambda u: (torch.log(u) / math.log1p(-p)).ceil())
 
 
-@rule("exponential")
+@rule("exponential", takes="input lambd generator")
 def exponential(node: Node) -> Operation:
     """Any dimension."""
     rate = argument(node, 1, "lambd", 1.0)
     return _drawn(node, lambda u: -torch.log(u) / rate)
 
 
-@rule("randint", "randint_like", "random")
+@rule("randint", "randint_like", "random", takes=f"{_OF_ALL} from to low high")
 def integers(node: Node) -> Operation:
     """Any dimension."""
     first = 0 if node.key == "randint" else 1
@@ -155,14 +157,14 @@ def integers(node: Node) -> Operation:
     return _drawn(node, lambda u: (low + (high - low) * u).floor())
 
 
-@rule("randperm")
+@rule("randperm", takes=f"{_OF_ALL} n")
 def permutation(node: Node) -> Operation:
     """On each worker as a whole."""
     found = _drawn(node, lambda u: u.argsort())
     return Operation(found.shape, found.reads, found.make, frozenset(), draw=found.draw)
 
 
-@rule("bernoulli")
+@rule("bernoulli", takes="input p generator")
 def bernoulli(node: Node) -> Operation:
     """Any dimension."""
     p = argument(node, 1, "p", 0.5 if _fills(node) else node.inputs[0])
@@ -174,7 +176,7 @@ def bernoulli(node: Node) -> Operation:
     return _computed(node, _numbers(node, out.shape, torch.float64, whole, lambda u: u), run)
 
 
-@rule("multinomial")
+@rule("multinomial", takes="input num_samples replacement generator")
 def multinomial(node: Node) -> Operation:
     """Rows. With replacement, any dimension of the result."""
     weights, out = node.inputs[0], node.outputs[0].shape
@@ -214,7 +216,7 @@ def _fills(node: Node) -> bool:
 
 @rule("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout",
       "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
-      "feature_dropout")  # fmt: skip
+      "feature_dropout", takes="input p training inplace train")  # fmt: skip
 def dropout(node: Node) -> Operation:
     """Any dimension: the mask is that of the whole tensor."""
     x = node.arguments[0]

@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch.utils._pytree import tree_flatten
 
-from distdl.models.operation import Along, NoRuleError, Operation, Part, Reads
+from distdl.models.operation import Along, NoRuleError, Operation, Part, Reads, Run
 from distdl.models.recording import Node, Value
 from distdl.models.table import argument, broadcast, calling, in_blocks, local, options_of, rule, same, whole
 from distdl.parameters.layout import Interval
@@ -190,7 +192,7 @@ def _mask_of(x: Value, index: tuple[Any, ...]) -> int | None:
     return found
 
 
-@rule("select", "narrow")
+@rule("select", "narrow", takes="input dim index start length")
 def part(node: Node) -> Operation:
     """Any dimension of the result."""
     n = len(node.inputs[0].shape)
@@ -211,6 +213,8 @@ def along_one(node: Node) -> Operation:
     """All dimensions but one may be split."""
     x = node.inputs[0]
     n, out = len(x.shape), node.outputs[0].shape
+    if argument(node, 3, "sparse_grad", False):
+        raise NoRuleError(f"{node.key} with sparse_grad")
     position = 2 if node.key == "take_along_dim" else 1
     given = argument(node, position, "dim")
     if given is None:
@@ -285,20 +289,24 @@ def fold(node: Node) -> Operation:
     return local(node, [reads], [n - 1, n])
 
 
-@rule("Embedding", "embedding")
+@rule("Embedding", "embedding", takes="input weight indices padding_idx max_norm norm_type scale_grad_by_freq sparse")
 def embedding(node: Node) -> Operation:
     """Indices in any blocks, of a table that each worker has."""
+    run: Run | None = None
     if node.key == "Embedding":
         module: Any = node.target
-        if module.max_norm is not None or module.scale_grad_by_freq or module.sparse:
-            raise NoRuleError("Embedding with max_norm, scale_grad_by_freq or sparse")
+        given = {"input": node.arguments[0]} | {name: getattr(module, name) for name in _OF_BATCHES}
+        run = lambda x, table: F.embedding(x, table, module.padding_idx)  # noqa: E731
+    else:
+        of_layer = ["input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse"]
+        of_torch = ["weight", "input", "padding_idx", "scale_grad_by_freq", "sparse"]
+        given = options_of(node, of_layer if isinstance(node.target, FunctionType) else of_torch)
+    if any(given.get(name) not in (None, False) for name in _OF_BATCHES):
+        raise NoRuleError(f"{node.key} with {', '.join(_OF_BATCHES)}")
+    indices = given.get("input", given.get("indices"))
+    n = len(node.outputs[0].shape) - 1
+    return local(node, [same(n) if one is indices else (None, None) for one in node.inputs], [n], run)
 
-        def run(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.embedding(x, table, module.padding_idx)
 
-        x = node.arguments[0]
-        n = len(x.shape)
-        return local(node, [same(n), (None, None)], [n], run)
-    x = node.inputs[0]
-    n = len(x.shape)
-    return local(node, [same(n), (None, None)], [n])
+_OF_BATCHES = ("max_norm", "scale_grad_by_freq", "sparse")
+"""What looks at all indices of a batch, writes into the table, or gives it gradients that are no blocks."""

@@ -89,7 +89,8 @@ def norm(node: Node) -> Operation:
     return _layer(node, node.inputs[0].shape, [*reads, *map(whole, node.parameters.values())], [channels])
 
 
-@rule("LayerNorm", "RMSNorm", "layer_norm", "rms_norm")
+@rule("LayerNorm", "RMSNorm", "layer_norm", "rms_norm",
+      takes="input normalized_shape weight bias eps cudnn_enable")  # fmt: skip
 def layer_norm(node: Node) -> Operation:
     """Anything but the normalized dimensions."""
     x = node.inputs[0]
@@ -183,14 +184,19 @@ def _in_space(function: str, layer: str, **options: object) -> Mapping[str, _Mak
 _ADAPTIVE = {
     **_in_space("adaptive_avg_pool{}d", "AdaptiveAvgPool"),
     **_in_space("adaptive_max_pool{}d", "AdaptiveMaxPool"),
-    **_in_space("adaptive_max_pool{}d_with_indices", "AdaptiveMaxPool", return_indices=True),
+    **_in_space("adaptive_max_pool{}d_with_indices", "AdaptiveMaxPool"),
 }
 
 
-@rule(*_ADAPTIVE)
+def _indices(node: Node) -> dict[str, bool]:
+    """The option of layers that return indices as well."""
+    return {"return_indices": True} if len(node.outputs) > 1 else {}
+
+
+@rule(*_ADAPTIVE, takes="input output_size return_indices")
 def adaptive_pool(node: Node) -> Operation:
-    """As the layer of the same name."""
-    return through(node, _ADAPTIVE[node.key](argument(node, 1, "output_size")))
+    """The rule of the layer of the same name."""
+    return through(node, _ADAPTIVE[node.key](argument(node, 1, "output_size"), **_indices(node)))
 
 
 _OF_AVERAGE = ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
@@ -201,7 +207,7 @@ _POOLS = {
     for several, names in (
         (_in_space("avg_pool{}d", "AvgPool"), _OF_AVERAGE),
         (_in_space("max_pool{}d", "MaxPool"), _OF_LARGEST),
-        (_in_space("max_pool{}d_with_indices", "MaxPool", return_indices=True), _OF_LARGEST),
+        (_in_space("max_pool{}d_with_indices", "MaxPool"), _OF_LARGEST),
         (_in_space("lp_pool{}d", "LPPool"), _OF_NORM),
     )
     for key, make in several.items()
@@ -209,14 +215,17 @@ _POOLS = {
 _UNPOOLS = _in_space("max_unpool{}d", "MaxUnpool")
 
 
-@rule(*_POOLS)
+@rule(*_POOLS, takes=" ".join(dict.fromkeys(_OF_AVERAGE + _OF_LARGEST + _OF_NORM)))
 def pool(node: Node) -> Operation:
-    """As the layer of the same name; most of these functions have no signature."""
+    """The rule of the layer of the same name; most of these functions have no signature."""
     make, names = _POOLS[node.key]
-    return through(node, make(**options_of(node, names, but=["input", "return_indices"])))
+    options = options_of(node, names, but=["input", "return_indices"])
+    if options.get("stride") in ([], ()):  # the default of torch's own functions
+        del options["stride"]
+    return through(node, make(**options, **_indices(node)))
 
 
-@rule(*_UNPOOLS)
+@rule(*_UNPOOLS, takes="input indices kernel_size stride padding output_size")
 def unpool(node: Node) -> Operation:
     """The rule of the layer of the same name."""
     options = bound(node)
@@ -224,7 +233,8 @@ def unpool(node: Node) -> Operation:
     return through(node, _UNPOOLS[node.key](**options), args=args)
 
 
-@rule("interpolate")
+@rule("interpolate",
+      takes="input size scale_factor mode align_corners recompute_scale_factor antialias")  # fmt: skip
 def interpolate(node: Node) -> Operation:
     """The rule of torch.nn.Upsample."""
     names = ["input", "size", "scale_factor", "mode", "align_corners", "recompute_scale_factor", "antialias"]
@@ -237,7 +247,7 @@ def interpolate(node: Node) -> Operation:
 _CONVOLUTIONS, _TRANSPOSED = _in_space("conv{}d", "Conv"), _in_space("conv_transpose{}d", "ConvTranspose")
 
 
-@rule(*_CONVOLUTIONS, *_TRANSPOSED)
+@rule(*_CONVOLUTIONS, *_TRANSPOSED, takes="input weight bias stride padding output_padding dilation groups")
 def convolution(node: Node) -> Operation:
     """The rule of the layer, with parameters passed as arguments."""
     names = ["input", "weight", "bias", "stride", "padding"]
@@ -270,7 +280,9 @@ def _with_one_parameter(node: Node, x: Value, name: str) -> Operation:
     return replace(found, reads=(*found.reads, (None,)), make=make, places=places)
 
 
-@rule("batch_norm", "instance_norm", "group_norm", "local_response_norm")
+@rule("batch_norm", "instance_norm", "group_norm", "local_response_norm",
+      takes="input running_mean running_var weight bias training use_input_stats momentum eps num_groups size alpha "
+            "beta k cudnn_enabled")  # fmt: skip
 def functional_norm(node: Node) -> Operation:
     """The rule of the layers, with parameters as arguments. With statistics as arguments, any dimension may be cut."""
     options = bound(node)

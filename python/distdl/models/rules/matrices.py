@@ -34,7 +34,7 @@ def _operand(value: Value, out: tuple[int, ...], rows: bool) -> Reads:
     return (*batches(value, out), *own)
 
 
-@rule("linear", "Linear")
+@rule("linear", "Linear", takes="input weight bias")
 def linear(node: Node) -> Operation:
     """Anything but the features."""
     x, *parameters = node.inputs
@@ -110,7 +110,7 @@ def kron(node: Node) -> Operation:
     return replace(local(node, [reads, whole(b)], range(first)), units=dict(enumerate(second)))
 
 
-@rule("cross", "linalg_cross")
+@rule("cross", "linalg_cross", takes="input other dim")
 def cross(node: Node) -> Operation:
     """Anything but the three components."""
     shape = node.outputs[0].shape
@@ -180,7 +180,7 @@ def diagonal(node: Node) -> Operation:
     return local(node, [reads], [n - 2])
 
 
-@rule("diag", "diagflat", "trace")
+@rule("diag", "diagflat", "histc", "trace")
 def of_whole_matrix(node: Node) -> Operation:
     """Nothing."""
     return local(node, [whole(one) for one in node.inputs], range(len(node.outputs[0].shape)))

@@ -63,7 +63,7 @@ def left_over(node: Node) -> Operation:
     return Operation(shape, (_result_reads(node, dims, kept),), lambda workers: call, splittable)
 
 
-@rule("sum", "mean")
+@rule("sum", "mean", takes="input dim keepdim dtype")
 def total(node: Node) -> Operation:
     """Any dimension may be split: the workers' sums are summed."""
     given = node.inputs[0]

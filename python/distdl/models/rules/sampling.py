@@ -18,7 +18,7 @@ def grid_sample(node: Node) -> Operation:
     return local(node, [image, places])
 
 
-@rule("affine_grid")
+@rule("affine_grid", takes="theta size align_corners")
 def affine_grid(node: Node) -> Operation:
     """The batch."""
     shape = node.outputs[0].shape

@@ -19,12 +19,13 @@ from distdl.parameters.layout import Interval
 
 
 @rule("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "ravel", "atleast_1d", "atleast_2d",
-      "atleast_3d", "Flatten", "Unflatten")  # fmt: skip
+      "atleast_3d", "Flatten", "Unflatten",
+      takes="* input size shape start_dim end_dim dim sizes dtype tensors")  # fmt: skip
 def reshape(node: Node) -> Operation:
     """Groups of dimensions that have as many elements before and after; of each the first one may be split."""
     given, shape = node.inputs[0].shape, node.outputs[0].shape
-    if node.key == "view" and node.args[1:] and isinstance(node.args[1], torch.dtype):
-        return local(node, [broadcast(one, shape) for one in node.inputs])
+    if node.outputs[0].dtype != node.inputs[0].dtype:
+        return _view_of_another_type(node)
     reads: list[Along | None] = [None] * len(given)
     units: dict[int, int] = {}
     splittable: set[int] = set()
@@ -46,6 +47,14 @@ def reshape(node: Node) -> Operation:
     kept = {d: unit for d, unit in units.items() if unit > 1}
     make_either = in_blocks(make, lambda x: x.reshape(shape))
     return Operation(shape, (tuple(reads),), make_either, frozenset(splittable), kept)
+
+
+def _view_of_another_type(node: Node) -> Operation:
+    """Any dimension; the last one only where numbers of both types have as many bytes."""
+    shape = node.outputs[0].shape
+    has_other_sizes = shape != node.inputs[0].shape
+    last = [len(shape) - 1] if has_other_sizes else []
+    return local(node, [same(len(shape), but=last)], last)
 
 
 def groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
@@ -85,7 +94,7 @@ def permute(node: Node) -> Operation:
     return local(node, [tuple(reads)])
 
 
-@rule("expand", "broadcast_to")
+@rule("expand", "broadcast_to", takes="* input size implicit")
 def expand(node: Node) -> Operation:
     """A block of what is expanded, of the block's size."""
     shape = node.outputs[0].shape
@@ -129,7 +138,7 @@ def stack(node: Node) -> Operation:
     return local(node, reads, [dim])
 
 
-@rule("pad")
+@rule("pad", takes="input pad mode value")
 def pad(node: Node) -> Operation:
     """Any dimension, filled with a value; otherwise as the layers that pad."""
     x, shape = node.inputs[0], node.outputs[0].shape
@@ -169,7 +178,7 @@ def _mirrored(n: int, start: int, stop: int) -> Interval:
     return n - stop, n - start
 
 
-@rule("roll")
+@rule("roll", takes="input shifts dims")
 def roll(node: Node) -> Operation:
     """Any dimension: a worker reads its block from further on."""
     shape = node.outputs[0].shape
@@ -216,7 +225,18 @@ def channel_shuffle(node: Node) -> Operation:
     return local(node, [same(n, but=[1])], [1])
 
 
-@rule("repeat", "tile", "repeat_interleave")
+@rule("repeat_interleave")
+def repeat_interleave(node: Node) -> Operation:
+    """Any dimension but the one that is repeated; nothing where all become one."""
+    x, *counts = node.inputs
+    dim = argument(node, 2, "dim")
+    if dim is None:
+        return local(node, [whole(one) for one in node.inputs], [0])
+    n = len(x.shape)
+    return local(node, [same(n, but=[dim % n]), *map(whole, counts)], [dim])
+
+
+@rule("repeat", "tile")
 def repeat(node: Node) -> Operation:
     """The dimensions that are not repeated may be split."""
     shape, given = node.outputs[0].shape, node.inputs[0].shape
@@ -235,6 +255,15 @@ def along_dims(node: Node) -> Operation:
     reads = same(len(shape), but=looked)
     further = [reads] * (len(node.inputs) - 1) if node.key == "diff" else []  # what is put before and behind
     return local(node, [reads, *further], looked)
+
+
+@rule("gradient")
+def gradient(node: Node) -> Operation:
+    """Any dimension but those along which it differentiates, whose coordinates each worker has."""
+    x, *coordinates = node.inputs
+    n, given = len(x.shape), node.kwargs.get("dim")
+    dims = range(n) if given is None else {d % n for d in ([given] if isinstance(given, int) else given)}
+    return local(node, [same(n, but=dims), *map(whole, coordinates)], dims)
 
 
 @rule("hsplit", "vsplit", "dsplit", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes")

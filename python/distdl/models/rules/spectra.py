@@ -9,7 +9,7 @@ from distdl.models.recording import Node
 from distdl.models.table import argument, local, rule, same, whole
 
 
-@rule("view_as_complex")
+@rule("view_as_complex", takes="input")
 def view_as_complex(node: Node) -> Operation:
     """Any dimension."""
     n = len(node.outputs[0].shape)

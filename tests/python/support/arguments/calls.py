@@ -1,0 +1,107 @@
+"""Calls of a function of torch that give each of its arguments a value that is not its default."""
+
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from distdl.models.functions import key_of
+from support.arguments.signatures import REQUIRED, Signature, signatures
+from support.arguments.values import LEFT_OUT, ROWS, Together, entry, value_of
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a function.
+
+    Attributes:
+        argument: the one that has another value than its default; "" for none.
+        how: says how the arguments are given.
+        may_be_refused: whether the function itself may refuse the call.
+    """
+
+    function: Callable[..., Any]
+    key: str
+    argument: str
+    how: str
+    shape: tuple[int, ...]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    may_be_refused: bool = False
+
+    def __call__(self, x: torch.Tensor) -> Any:
+        """The result for a tensor of this shape."""
+        args = [_made(one, x) for one in self.args]
+        return self.function(*args, **{name: _made(one, x) for name, one in self.kwargs.items()})
+
+    def __str__(self) -> str:
+        return f"{self.key} with {self.argument or 'what it needs'} {self.how}".strip()
+
+
+def _made(value: Any, x: torch.Tensor) -> Any:
+    return value(x) if isinstance(value, types.FunctionType) else value
+
+
+def calls_of(function: Callable[..., Any]) -> list[Call]:
+    """A call with what is required, and for each further argument a call by its name and one by its position."""
+    found = [one for one in signatures(function) if not _needs_what_is_left_out(one)]
+    return [call for signature in found for call in _calls(signature)]
+
+
+def _needs_what_is_left_out(signature: Signature) -> bool:
+    return any(one.default is REQUIRED and one.name in LEFT_OUT for one in signature.arguments)
+
+
+_OF_NUMPY = {"dim": "axis", "keepdim": "keepdims"}
+
+
+def _calls(signature: Signature) -> Iterator[Call]:
+    table, taken = entry(signature), [one for one in signature.arguments if one.name not in LEFT_OUT]
+    given = {one.name: value_of(signature, one) for one in taken if one.default is REQUIRED} | table.get("BASE", {})
+    given = {name: one.value if isinstance(one, Together) else one for name, one in given.items()}
+    first = next((one.name for one in taken if one.is_tensor), "")
+    shape = table.get("SHAPE", (2, 4, 6, 5) if any(one.name == "memory_format" for one in taken) else ROWS)
+    others = [one for one in taken if one.default is not REQUIRED]
+
+    def call(argument: str, how: str, values: dict[str, Any], place: int, may_be_refused: bool = False) -> Call:
+        values = _with_first(values, first, table)
+        positional = [one for one in signature.arguments[:place] if not one.by_name]
+        args = tuple(values.pop(one.name, one.default) for one in positional)
+        return Call(signature.function, key_of(signature.function), argument, how, shape, args, values, may_be_refused)
+
+    place = len([one for one in signature.arguments if one.default is REQUIRED and not one.by_name])
+    yield call("", "", given, place, bool(others))
+    yield call("", "in another order", dict(reversed(given.items())), _first_of(signature), may_be_refused=True)
+    for one in taken:
+        if one.name in _OF_NUMPY and not isinstance(value := value_of(signature, one), Together):
+            values = {name: x for name, x in given.items() if name != one.name} | {_OF_NUMPY[one.name]: value}
+            yield call(one.name, "by NumPy's name", values, signature.arguments.index(one), True)
+    for one in others:
+        value = value_of(signature, one)
+        if value is None:
+            continue
+        further = value.others if isinstance(value, Together) else {}
+        values = given | further | {one.name: value.value if isinstance(value, Together) else value}
+        yield call(one.name, "by its name", values, place)
+        if not one.by_name and not (further.keys() - {"FIRST"} - given.keys()):
+            yield call(one.name, "by its position", values, signature.arguments.index(one) + 1, True)
+
+
+def _first_of(signature: Signature) -> int:
+    """How many arguments cannot be given by name: the tensor of a method."""
+    return int(not isinstance(signature.function, types.FunctionType | types.BuiltinFunctionType))
+
+
+def _with_first(values: dict[str, Any], first: str, table: dict[str, Any]) -> dict[str, Any]:
+    """The same with what is split in place of the first tensor."""
+    values = dict(values)
+    make = values.pop("FIRST", table.get("FIRST"))
+    if first and not (isinstance(values.get(first), list) or first == "tensors"):
+        values[first] = _times_one if make is None else lambda x: make(x)
+    return values
+
+
+def _times_one(x: torch.Tensor) -> torch.Tensor:
+    return x * 1.0

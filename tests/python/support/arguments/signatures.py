@@ -1,0 +1,128 @@
+"""The arguments that functions of torch take, of all overloads."""
+
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.overrides import get_overridable_functions, get_testing_overrides, resolve_name
+
+from distdl.models.functions import IN_PLACE_OF, SHAPED_AS, TAKES_APART, key_of
+from distdl.models.rules import RULES
+
+REQUIRED = inspect.Parameter.empty
+UNDEFINED = ("as_tensor", "new_tensor", "tensor", "empty", "empty_like", "new_empty")
+"""What has no signature since it takes any lists, or makes tensors of any values."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of a function.
+
+    Attributes:
+        kind: its type, as schemas of torch name it; "" where only a signature in Python is known.
+        default: REQUIRED without one.
+        by_name: whether it can be given by name alone.
+    """
+
+    name: str
+    kind: str
+    default: Any
+    by_name: bool
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether a tensor has to be given, or several."""
+        return self.kind in ("Tensor", "List[Tensor]") and self.default is REQUIRED
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A function with one of its overloads.
+
+    Attributes:
+        name: of the function, and behind a dot of the overload.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    arguments: tuple[Argument, ...]
+
+
+def functions() -> dict[str, Callable[..., Any]]:
+    """The functions of torch that have a rule, by name: those of each signature once."""
+    known = RULES.keys() | TAKES_APART | SHAPED_AS.keys() | IN_PLACE_OF.keys()
+    found: dict[str, Callable[..., Any]] = {}
+    seen: set[str] = set()
+    modules = [torch.nn.functional, torch, torch.functional, torch.fft, torch.linalg, torch.special, torch.Tensor]
+    with warnings.catch_warnings(action="ignore"):
+        overridable = get_overridable_functions()
+    made = [getattr(torch, key) for key in RULES if hasattr(torch, key)]  # from nothing, or not overridable
+    made += [getattr(torch.Tensor, key) for key in RULES if key.startswith("new_")]
+    made = [one for one in made if getattr(one, "__name__", "") not in UNDEFINED]
+    for function in [*(one for module in modules for one in overridable.get(module, [])), *made]:
+        name = getattr(function, "__name__", "")
+        if not name or name in UNDEFINED or name.startswith("__") or (plain := key_of(function)) not in known:
+            continue
+        where = "F." if getattr(function, "__module__", None) == F.__name__ else ""
+        if f"{where}{plain}" not in seen:
+            seen.add(f"{where}{plain}")
+            found[resolve_name(function) or f"torch.{name}"] = function
+    return found
+
+
+def signatures(function: Callable[..., Any]) -> list[Signature]:
+    """The overloads of a function, without those of numbers alone and those that write into given tensors."""
+    name = function.__name__
+    parameters = _of_python(function)
+    if parameters is not None:
+        if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+            return []  # tensors alone
+        parameters = [one for one in parameters if one.kind is not one.VAR_KEYWORD]
+        kinds = ["Tensor", *[""] * len(parameters)]
+        given = [
+            Argument(p.name, kind, p.default, p.kind is p.KEYWORD_ONLY)
+            for kind, p in zip(kinds, parameters, strict=False)
+        ]
+        return [Signature(function, name, tuple(given))]
+    return [
+        Signature(function, f"{name}.{schema.overload_name}".removesuffix("."), tuple(_of_schema(schema)))
+        for schema in _schemas(name)
+        if _makes_tensors(schema)
+    ]
+
+
+def _of_python(function: Callable[..., Any]) -> list[inspect.Parameter] | None:
+    """The parameters of a function that is written in Python; None for others."""
+    try:
+        found = [*inspect.signature(function).parameters.values()]
+        if [one.kind for one in found] == [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]:
+            other = getattr(F, f"{function.__name__}_with_indices", None) or get_testing_overrides()[function]
+            found = [*inspect.signature(other).parameters.values()]
+    except ValueError:
+        if _schemas(function.__name__):
+            return None
+        found = [*inspect.signature(get_testing_overrides()[function]).parameters.values()]
+    return found
+
+
+def _schemas(name: str) -> list[Any]:
+    packet = getattr(torch.ops.aten, name, None)
+    return [getattr(packet, one)._schema for one in packet.overloads()] if hasattr(packet, "overloads") else []
+
+
+def _makes_tensors(schema: Any) -> bool:
+    """Whether it has tensors as results, and writes into no others than the first one."""
+    is_internal = re.search(r"Dimname|\bt\[|AnyEnum|prim_|Storage", str(schema))
+    kinds = [str(one.real_type) for one in schema.returns]
+    return any("Tensor" in one for one in kinds) and not is_internal and not any(a.is_out for a in schema.arguments)
+
+
+def _of_schema(schema: Any) -> Iterator[Argument]:
+    for one in schema.arguments:
+        default = one.default_value if one.has_default_value() else REQUIRED
+        yield Argument(one.name, str(one.real_type), default, one.kwarg_only)
