@@ -145,7 +145,45 @@ def gaussian_nll_loss(
     return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
 
 
+def cov(
+    input: torch.Tensor,
+    *,
+    correction: int = 1,
+    fweights: torch.Tensor | None = None,
+    aweights: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """As ``torch.cov``, which looks for negative weights."""
+    x = input if input.dim() > 1 else input.reshape(1, -1)
+    given = [one for one in (fweights, aweights) if one is not None]
+    count: float | torch.Tensor = x.shape[1]
+    if not given:
+        centered = weighted = x - x.mean(1, keepdim=True)
+        rest: float | torch.Tensor = max(0, count - correction)
+    else:
+        weights = math.prod(given[1:], start=given[0])
+        count = weights.sum()
+        centered = x - (x * weights).sum(1, keepdim=True) / count
+        weighted = centered * weights
+        lost = 1.0 if aweights is None else (weights * aweights).sum() / count
+        rest = (count - correction * lost).clamp(min=0)
+    return (centered @ weighted.mT.conj() / rest).squeeze()
+
+
+def corrcoef(input: torch.Tensor) -> torch.Tensor:
+    """As ``torch.corrcoef``."""
+    found = cov(input)
+    if found.dim() == 0:
+        return found / found
+    deviations = found.diagonal().real.sqrt()
+    found = found / deviations[:, None] / deviations
+    if found.is_complex():
+        return torch.complex(found.real.clip(-1, 1), found.imag.clip(-1, 1))
+    return found.clip(-1, 1)
+
+
 IN_PLACE_OF: dict[str, Function] = {
+    "cov": cov,
+    "corrcoef": corrcoef,
     "meshgrid": meshgrid,
     "broadcast_tensors": broadcast_tensors,
     "gaussian_nll_loss": gaussian_nll_loss,

@@ -5,6 +5,7 @@ import types
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import distdl
 from support.blocks import grid
@@ -110,6 +111,47 @@ def test_tensors_that_say_a_shape_or_a_dtype(function):
         tolerance = 1e-6 if result.dtype == torch.float32 else 1e-10
         problems = [off(found, result, tolerance), off(gradient, expected.grad, tolerance)] if job.rank == 0 else []
         assert_none([" ".join(filter(None, [str(split), *problems])) if any(problems) else ""])
+
+
+# Inputs that ask for no gradients
+
+
+class Weighted(torch.nn.Module):
+    """A loss with weights that the target says, by which torch has no derivative."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x, target):
+        return self.function(x, target)
+
+
+WEIGHTED = {
+    "bce": lambda x, t: F.binary_cross_entropy(x.sigmoid(), t, weight=1 + 3 * t),
+    "bce with logits": lambda x, t: F.binary_cross_entropy_with_logits(x, t, 1 + t, pos_weight=2 + t),
+    "soft_margin_loss": lambda x, t: F.soft_margin_loss(x, t - 0.5, reduction="none"),
+    "nll_loss": lambda x, t: F.nll_loss(x.log_softmax(1), (t[:, 0] > 0.5).long(), t[0, :, 0, 0] + 0.5),
+}
+
+
+@pytest.mark.parametrize("function", WEIGHTED.values(), ids=WEIGHTED)
+def test_torch_has_no_derivative_by_a_target(function):
+    """The target may be an input that asks for no gradients, or be computed from it; otherwise all ranks say so."""
+    image, labels = noise((3, 2, 5, 7)), noise((3, 2, 5, 7), seed=1).sigmoid()
+    for split in partitions(4):
+        P_x = grid(P_world, split)
+        ours = distdl.distribute(Weighted(function), P_x)
+        x, target = distdl.scatter(image, P_x).detach().requires_grad_(), distdl.scatter(labels, P_x).detach()
+        found = whole(ours, x, target)
+        found.sum().backward()
+        expected, gradient = image.clone().requires_grad_(), distdl.gather(x.grad, P_x)
+        result = function(expected, labels)
+        result.sum().backward()
+        problems = [off(found, result), off(gradient, expected.grad)] if job.rank == 0 else []
+        assert_none([" ".join(filter(None, [str(split), *problems])) if any(problems) else ""])
+        target.requires_grad_()
+        raises_everywhere(RuntimeError, "no derivative of", lambda y=(x, target), f=ours: f(*y), seconds=20.0)
 
 
 # Buffers

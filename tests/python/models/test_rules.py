@@ -1,13 +1,10 @@
 """The rules of operations, one by one: a small function split in all ways, beside itself in one process."""
 
-import functools
-
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
-from torch.utils._pytree import tree_leaves
 
 import distdl
 from distdl.models.functions import IN_PLACE_OF, OPENED, key_of
@@ -16,14 +13,9 @@ from support.blocks import grid
 from support.growth import assert_stays
 from support.models import Function
 from support.ranks import job, together
+from support.splitting import numbers, off_when_split, splits, step
 
 P_world = distdl.Partition(job)
-
-
-@functools.cache  # so that a recorded function finds a constant
-def numbers(*shape, seed=0):
-    """Numbers that no operation maps to equal ones."""
-    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def layer(make, call=None):
@@ -96,6 +88,12 @@ SHAPES |= {
     "broadcast_tensors": (lambda x: torch.broadcast_tensors(x[:, :1], x[:1, :, :, :1]), IMAGE),
     "hsplit": (lambda x: x.hsplit(2), IMAGE),
     "vsplit": (lambda x: torch.vsplit(x, 2), IMAGE),
+    "gradient": (lambda x: torch.gradient(x, dim=2, edge_order=2), IMAGE),
+    "gradient of all": (lambda x: torch.gradient(x, spacing=0.5), IMAGE),
+    "gradient by coordinates": (
+        lambda x: torch.gradient(x, spacing=[numbers(6).sort().values, numbers(5).sort().values], dim=[2, 3]),
+        IMAGE,
+    ),
     "dsplit": (lambda x: torch.dsplit(x, [2, 3]), IMAGE),
     "msort": (lambda x: x.msort(), IMAGE),
     "atleast_3d": (lambda x: torch.atleast_3d(x), MATRIX),
@@ -296,6 +294,14 @@ SUMS = {
     "multilabel_margin_loss": (lambda x: F.multilabel_margin_loss(x, CLASSES[0, :5, :1].expand(5, 6) % 4), MATRIX),
     "multilabel_soft_margin_loss": (
         lambda x: F.multilabel_soft_margin_loss(x, (x > 0).double(), numbers(6).exp()), MATRIX),
+    "histc": (lambda x: torch.histc(x.detach(), 5), IMAGE),
+    "histc between": (lambda x: x.detach().histc(bins=4, min=-1, max=2), IMAGE),
+    "corrcoef": (lambda x: torch.corrcoef(x), MATRIX),
+    "corrcoef of a row": (lambda x: torch.corrcoef(x[0]), MATRIX),
+    "cov": (lambda x: torch.cov(x, correction=0), MATRIX),
+    "cov with weights": (
+        lambda x: x.cov(fweights=torch.arange(1, 7), aweights=x[0].detach().exp()), MATRIX),
+    "mean where a mask is true": (lambda x: torch.where(x > 0, x, 0).sum() / (x > 0).sum(), IMAGE),
     "kl_div": (lambda x: F.kl_div(x.log_softmax(1), x.softmax(1), reduction="batchmean"), IMAGE),
 }  # fmt: skip
 
@@ -546,63 +552,15 @@ UNRECORDED = {f"{name} without gradients": case for name, case in UNRECORDED.ite
 CASES = UNRECORDED | SHAPES | COMPLEX | ELEMENTS | PARTS | WRITTEN | SUMS | PRODUCTS | ATTENTION | LAYERS | RECURRENT
 
 
-def splits(dims):
-    """Along each dimension over all ranks, the last but one over fewer, and two over all ranks together."""
-    size = P_world.size
-    found = [[size if d == i else 1 for i in range(dims)] for d in range(dims)]
-    found.append([max(1, size - 1) if i == dims - 2 else 1 for i in range(dims)])
-    if size == 4:
-        found.append([2 if i in (dims - 3, dims - 2) else 1 for i in range(dims)] if dims > 2 else [2, 2])
-    return found if size > 1 else found[:1]
-
-
-def step(call, x):
-    """The tensors of a result, and the gradients of the input."""
-    leaves = [one for one in tree_leaves(call(x)) if isinstance(one, torch.Tensor)]
-    terms = [torch.view_as_real(one) if one.is_complex() else one for one in leaves if one.requires_grad]
-    terms = [(one * numbers(*one.shape, seed=i)).sum() for i, one in enumerate(terms)]
-    return leaves, torch.stack(terms).sum() if terms else None
-
-
-def wrong(ours, expected):
-    """What is wrong with a tensor: "" if it is the expected one up to rounding."""
-    if ours is None or expected is None:
-        return "" if ours is expected else f"{ours}, not {expected}"
-    if ours.shape != expected.shape or ours.dtype != expected.dtype:
-        return f"{ours.dtype} {list(ours.shape)}, not {expected.dtype} {list(expected.shape)}"
-    single = expected.dtype == torch.float32
-    if torch.allclose(ours, expected, rtol=1e-5 if single else 1e-11, atol=1e-5 if single else 1e-12):
-        return ""
-    return f"off by {float((ours.double() - expected.double()).abs().max()):.1e}"
-
-
 @pytest.mark.shared
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 @pytest.mark.parametrize("name", CASES)
 def test_rule(name):
     function, shape = CASES[name]
     make = function if function.__name__ == "made" else lambda: Function(function)
-    sequential = make()
-    whole = numbers(*shape, seed=9).clone().requires_grad_()
-    expected, loss = step(sequential, whole)
-    if loss is not None:
-        loss.backward()
     problems = []
     for split in splits(len(shape)):
-        P_x = grid(P_world, split)
-        ours = distdl.distribute(make(), P_x)
-        x = distdl.scatter(whole.detach(), P_x).detach().requires_grad_()
-        found, ours_loss = step(lambda x, ours=ours: distdl.gather(ours(x), ours.output_partition), x)
-        if loss is not None:  # of the sequential model, so that all ranks decide alike
-            ours_loss.backward()
-            gradient = distdl.gather(x.grad, P_x)
-            gradients = distdl.sequential_gradients(ours)
-        if job.rank == 0:
-            problems += [f"{split}: result {text}" for text in map(wrong, found, expected) if text]
-            if loss is not None:
-                pairs = [("the input", gradient, whole.grad)]
-                pairs += [(key, gradients.get(key), one.grad) for key, one in sequential.named_parameters()]
-                problems += [f"{split}: gradient of {key} {wrong(*two)}" for key, *two in pairs if wrong(*two)]
+        problems += off_when_split(make, numbers(*shape, seed=9), split)
     assert not any(together(problems)), problems
 
 
