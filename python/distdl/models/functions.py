@@ -71,7 +71,7 @@ def without_likeness(key: str, args: Arguments, kwargs: Options) -> tuple[Functi
     x, rest = args[0], args[2:]
     kwargs = {name: one for name, one in kwargs.items() if name != "other"}
     if key in SHAPED_AS:
-        return SHAPED_AS[key], (x, other.shape), {}
+        return SHAPED_AS[key], (x, other.shape, *rest), kwargs
     where = () if other.device == x.device else (other.device,)
     return torch.Tensor.to, (x, *where, other.dtype, *rest), kwargs
 
@@ -198,7 +198,16 @@ def layer_of(function: Function, args: Arguments, kwargs: Options) -> tuple[torc
         return None
     given = inspect.signature(function).bind(*args, **kwargs)
     given.apply_defaults()
-    return make(given.arguments.__getitem__)
+    asked: set[str] = set()
+
+    def get(name: str) -> Any:
+        asked.add(name)
+        return given.arguments[name]
+
+    found = make(get)
+    unused = [one for name, one in given.signature.parameters.items() if name not in asked]
+    is_other = any(one.default is not one.empty and given.arguments[one.name] is not one.default for one in unused)
+    return None if is_other else found
 
 
 _Get = Callable[[str], Any]
@@ -252,6 +261,8 @@ def parts_of(
 ) -> Iterator[tuple[Function, Arguments]]:
     """For each part of a split tensor, a function that takes it alone, and the arguments after the part."""
     x, *rest = args
+    if others := kwargs.keys() - _OF_PARTS:
+        raise NotImplementedError(f"{key} with {', '.join(sorted(others))}")
     position = 0 if key == "unbind" else 1
     dim = (rest[position] if len(rest) > position else kwargs.get("dim", 0)) % x.dim()
     start = 0
@@ -261,6 +272,13 @@ def parts_of(
         else:
             yield torch.narrow, (one, x, dim, start, one.shape[dim])
             start += one.shape[dim]
+
+
+_OF_PARTS = {
+    "chunks", "dim", "indices", "indices_or_sections", "sections", "split_size", "split_size_or_sections",
+    "split_sizes", "tensor_indices_or_sections",
+}  # fmt: skip
+"""The arguments of what takes a tensor apart."""
 
 
 def key_of(function: Function) -> str:
