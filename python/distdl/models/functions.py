@@ -37,7 +37,7 @@ def opened(function: Function) -> Function:
     return FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
 
 
-def with_lost_arguments(function: Function, args: Arguments, kwargs: Options) -> dict[str, Any]:
+def with_lost_arguments(function: Function, args: Arguments, kwargs: Options) -> dict[str, object]:
     """The named arguments of a call, and those that a function of torch does not hand on to a recorder.
 
     ``torch.nn.functional.l1_loss`` forgets its weight there, which still stands in the frame of the call.
@@ -152,7 +152,7 @@ def cov(
     fweights: torch.Tensor | None = None,
     aweights: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """As ``torch.cov``, which looks for negative weights."""
+    """``torch.cov`` without its look at values of weights, of which none may be negative."""
     x = input if input.dim() > 1 else input.reshape(1, -1)
     given = [one for one in (fweights, aweights) if one is not None]
     count: float | torch.Tensor = x.shape[1]
@@ -170,7 +170,7 @@ def cov(
 
 
 def corrcoef(input: torch.Tensor) -> torch.Tensor:
-    """As ``torch.corrcoef``."""
+    """``torch.corrcoef`` by :func:`cov`."""
     found = cov(input)
     if found.dim() == 0:
         return found / found

@@ -174,11 +174,9 @@ def _layer(
 _Make = Callable[..., torch.nn.Module]
 
 
-def _in_space(function: str, layer: str, **options: object) -> Mapping[str, _Make]:
-    """For a function in one, two and three dimensions of space what makes the layer that does the same."""
-    return {
-        function.format(dims): functools.partial(getattr(torch.nn, f"{layer}{dims}d"), **options) for dims in _SPACES
-    }
+def _in_space(function: str, layer: str) -> Mapping[str, _Make]:
+    """Layers that do the same as functions in one, two and three dimensions, by the names of the functions."""
+    return {function.format(dims): getattr(torch.nn, f"{layer}{dims}d") for dims in _SPACES}
 
 
 _ADAPTIVE = {
