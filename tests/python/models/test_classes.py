@@ -84,7 +84,7 @@ def outcome(action):
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.drawn(30, "Unfold", "Fold")
+@pytest.mark.drawn(12, "Unfold", "Fold")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", CALLS, ids=lambda kind: kind.__name__)
 def test_a_model_of_each_class(P_world, kind, tmp_path):
@@ -115,7 +115,7 @@ def test_a_model_of_each_class(P_world, kind, tmp_path):
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.drawn(12, "Unfold", "Fold")
+@pytest.mark.drawn(6, "Unfold", "Fold")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", CALLS, ids=lambda kind: kind.__name__)
 def test_plans_of_a_model_of_each_class(P_world, kind):
@@ -143,7 +143,7 @@ def derived(module):
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.drawn(20, "GroupNorm", "Conv2d", "Dropout1d")
+@pytest.mark.drawn(8, "GroupNorm", "Conv2d", "Dropout1d")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", CALLS, ids=lambda kind: kind.__name__)
 def test_the_name_of_a_class_says_nothing(P_world, kind):

@@ -41,7 +41,7 @@ def gradients(results, inputs):
 
 
 @pytest.mark.ranks(2, 3)
-@pytest.mark.drawn(50)
+@pytest.mark.drawn(24)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", ALL)
 def test_all_elements_on_one_worker(P_world, name, dtype):

@@ -151,7 +151,7 @@ SPECIAL = (0.0, math.inf, -math.inf, math.nan, 1e-200, 1e200)
 
 
 @pytest.mark.ranks(2, 3)
-@pytest.mark.drawn(30)
+@pytest.mark.drawn(16)
 @kinds
 @pytest.mark.parametrize("p", [2.0, 1.0, 0.5, 0.0, -1.0, math.inf, -math.inf])
 @pytest.mark.parametrize("value", SPECIAL)
