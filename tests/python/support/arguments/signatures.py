@@ -15,8 +15,8 @@ from distdl.models.functions import IN_PLACE_OF, SHAPED_AS, TAKES_APART, key_of
 from distdl.models.rules import RULES
 
 REQUIRED = inspect.Parameter.empty
-UNDEFINED = ("as_tensor", "new_tensor", "tensor", "empty", "empty_like", "new_empty")
-"""What has no signature since it takes any lists, or makes tensors of any values."""
+UNDEFINED = ("as_tensor", "new_tensor", "tensor", "empty", "empty_like", "new_empty", "range")
+"""Functions that take any lists, make tensors of any values, or are deprecated."""
 
 
 @dataclass(frozen=True)
