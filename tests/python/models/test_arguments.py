@@ -51,9 +51,8 @@ def names(refusal, name):
     """Whether a message names a function or an argument, be it as torch.nn's layer does."""
     text, _, _ = refusal.partition(", at calls.py")
     plain = name.replace("_", "")
-    return bool(name) and any(
-        word.lower().endswith(plain) for word in re.findall("[a-zA-Z0-9]+", text.replace("_", ""))
-    )
+    words = re.findall("[a-zA-Z0-9]+", text.replace("_", ""))
+    return bool(name) and any(word.lower().startswith(plain) or word.lower().endswith(plain) for word in words)
 
 
 def has_derivatives(loss):
