@@ -1,10 +1,9 @@
-"""Options of torch.nn's layers: each of them counts as in torch, and those that ours do not know are refused by name."""
+"""Options of torch.nn's layers: each counts as in torch, and those that ours do not know are refused by name."""
 
 import inspect
 from dataclasses import replace
 
 import pytest
-import torch
 
 import distdl.nn as dnn
 from distdl.models.layer import twin_of
