@@ -14,11 +14,12 @@ from distdl.models.table import calling, rule, whole
     "kaiser_window", "range",
 )  # fmt: skip
 def made(node: Node) -> Operation:
-    """Made on each worker; of a tensor that is given, only dtype and device count."""
+    """Made on each worker, from whole tensors. Of the tensor that has the method, only dtype and device count."""
     call = calling(node)
     shape = node.outputs[0].shape
-    reads = tuple(whole(one) if node.key in _OF_VALUES else None for one in node.inputs)
+    like = node.args[0] if node.key in _METHODS else None
+    reads = tuple(None if one is like else whole(one) for one in node.inputs)
     return Operation(shape, reads, lambda workers: call, frozenset())
 
 
-_OF_VALUES = ("as_tensor", "new_tensor", "tensor")
+_METHODS = ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros")
