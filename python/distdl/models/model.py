@@ -34,6 +34,7 @@ from distdl.nn.compiled.calls import place_of
 from distdl.nn.layer import Layer
 from distdl.nn.local import Local
 from distdl.nn.masks import draw_key
+from distdl.nn.module import refuse_distributed
 from distdl.nn.tie import ask_for_gradients
 from distdl.partition import Partition
 
@@ -134,6 +135,7 @@ class DistributedModel(Local):
         if not isinstance(self.as_sequential, bool):
             raise TypeError(f"distribute: as_sequential={self.as_sequential!r}; it has to be a bool")
         if isinstance(self.module, torch.nn.Module):
+            refuse_distributed("distribute", self.module)
             unseen.refuse_model(self.module)
         super().check_options()
         refuse_alone(self.module)

@@ -19,6 +19,7 @@ from distdl.models.placement import of_input, ways_to_split
 from distdl.models.planning import Plan
 from distdl.models.recording import Recording
 from distdl.models.skeleton import Skeleton
+from distdl.nn.module import refuse_distributed
 from distdl.nn.options import refuse_lazy
 from distdl.partition import Partition
 
@@ -99,6 +100,7 @@ def plans(
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"plans: the model is of type {type(model).__name__}; it has to be a torch.nn.Module")
         refuse_lazy("plans", model)
+        refuse_distributed("plans", model)
         if isinstance(most, bool) or not isinstance(most, int) or most < 1:
             raise ValueError(f"plans: most={most!r}; it has to be a positive number")
         shapes = _shapes(input_shape)

@@ -17,7 +17,7 @@ from distdl.nn.compiled.calls import place_of
 from distdl.nn.copied import copied
 from distdl.nn.coverage import problem_of, through
 from distdl.nn.layer import Layer
-from distdl.nn.module import Module
+from distdl.nn.module import refuse_distributed
 from distdl.nn.options import comparable, refuse_lazy
 from distdl.nn.parametrized import computed_weights
 from distdl.nn.states import tensors_in_state
@@ -85,9 +85,7 @@ class Local(Layer):
             raise TypeError(f"Local: module is of type {type(module).__name__}; it has to be a torch.nn.Module")
         kind = type(module).__name__
         refuse_lazy("Local", module)
-        ours = [type(one).__name__ for one in module.modules() if isinstance(one, Module)]
-        if ours:
-            raise TypeError(f"Local: {kind} holds a {ours[0]}, a layer over partitions; Local is for layers of torch")
+        refuse_distributed("Local", module)
         modules = [one for _, one in module.named_modules(remove_duplicate=False) if tensors_in_state(one)]
         if self.needs_one_name and len(modules) > len(set(modules)):
             twice = next(one for i, one in enumerate(modules) if one in modules[:i])

@@ -255,3 +255,16 @@ class Module(torch.nn.Module):
 
 alive: weakref.WeakSet[Module] = weakref.WeakSet()
 """All modules over partitions of this process, also copies and those that were unpickled."""
+
+
+def refuse_distributed(what: str, module: torch.nn.Module) -> None:
+    """Raise TypeError if a module of torch is or holds a layer over partitions.
+
+    Args:
+        what: the function or class that takes the module, as messages call it.
+        module: the module.
+    """
+    for one in module.modules():
+        if isinstance(one, Module):
+            kind, held = type(module).__name__, type(one).__name__
+            raise TypeError(f"{what}: {kind} holds a {held}, a layer over partitions; {what} is for layers of torch")

@@ -60,3 +60,12 @@ def test_mistakes_raise_on_all_ranks():
         raises_everywhere(ValueError, "different things", lambda: of(Residual(), shape))
         model = torch.relu if job.rank else Residual()
         raises_everywhere(TypeError, "torch.nn.Module", lambda: distdl.plans(model, P_world, (1, 2, 4, 4)))
+
+
+def test_layers_over_partitions_are_refused():
+    P_x = P_world.create_cartesian_topology_partition([job.size, 1])
+    distributed = distdl.distribute(torch.nn.Linear(3, 2), P_x)
+    for model in (distributed, torch.nn.Sequential(distdl.nn.DistributedLinear(P_x, 3, 2))):
+        raises_everywhere(TypeError, "^plans: .* holds a .*, a layer over partitions", lambda m=model: of(m, (4, 3)))
+        refused = "distribute: .* holds a .*, a layer over partitions"
+        raises_everywhere(TypeError, refused, lambda m=model: distdl.distribute(m, P_x))
