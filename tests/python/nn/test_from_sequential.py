@@ -1,5 +1,7 @@
 """Layers from their sequential twins: options, weights from one rank, and the table of classes."""
 
+import copy
+
 import pytest
 import torch
 
@@ -22,7 +24,7 @@ def test_classes_that_derive(kind):
     """From a layer of torch.nn, or from ours: their names say nothing."""
     layer = dnn.SEQUENTIAL[kind]
     assert type("Own", (layer,), {}).sequential_classes() == layer.sequential_classes()
-    module = CALLS[kind][0]()
+    module = copy.deepcopy(CALLS[kind][0]())  # which others may have
     expected = repr(layer.options_of(module))
     module.__class__ = type("Own", (kind,), {})
     assert repr(layer.options_of(module)).replace("Own(", f"{kind.__name__}(") == expected
