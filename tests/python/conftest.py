@@ -14,7 +14,8 @@ of many commits cover all cases, and the same sources always run the same tests.
 
 - one of the jobs of 3 and 4 ranks: DISTDL_TEST_RANKS has the sizes of all jobs that are started;
 - a test on 2 ranks, where its marks allow that, and in one of its other jobs, which is drawn;
-- of tests that are marked ``turns(N)`` one in N, which are drawn.
+- of tests that are marked ``turns(N)`` one in N, which are drawn;
+- in each job a third of every other table, and at least twelve of its cases.
 
 With ``--whole`` all cases run in jobs of all sizes that their marks allow. A test that draws N examples (hypothesis)
 draws a quarter of them in each job. DISTDL_DRAWS is the number of examples in a job, and lets jobs of any size draw,
@@ -111,18 +112,20 @@ def jobs_of(item, number, whole):
 
 
 def drawn_cases(items):
-    """The names of all tests outside of the tables marked ``drawn``, and of the cases drawn from each of these."""
+    """The names of all tests outside of tables, and of the cases drawn from each table."""
     tables = collections.defaultdict(list)
     for item in items:
         tables[item.nodeid.partition("[")[0]].append(item)
     chosen = set()
     for table, cases in tables.items():
         mark = cases[0].get_closest_marker("drawn")
-        names = [item.nodeid for item in cases]
+        names, named = [item.nodeid for item in cases], []
+        count = len(names)
         if mark:
-            named = [f"{table}[{case}]" for case in mark.args[1:]]
-            names = named + random.Random(f"{SEED} {table} {job.size}").sample(names, min(mark.args[0], len(names)))
-        chosen.update(names)
+            count, named = mark.args[0], [f"{table}[{case}]" for case in mark.args[1:]]
+        elif SEED:
+            count = max(12, -(-count // 3))
+        chosen.update(named, random.Random(f"{SEED} {table} {job.size}").sample(names, min(count, len(names))))
     return chosen
 
 
