@@ -9,7 +9,7 @@ from types import FrameType
 
 from mpi4py import MPI
 
-from distdl.collective.comparison import View, exchange_views
+from distdl.collective.comparison import View, exchange_views, raise_together
 from distdl.collective.grid import Grid, refuse_ended
 from distdl.partition import Partition
 from distdl.process import interrupts
@@ -71,6 +71,14 @@ def request_stop() -> None:
     _request.is_made = True
 
 
+def _tell(name: str, error: Exception, arguments: tuple[object, ...]) -> None:
+    P = next((one for one in arguments if isinstance(one, Partition)), None)
+    grid = Grid.of(MPI.COMM_WORLD) if P is None else P.grid
+    if grid.active:
+        exchange_views(_WHAT, grid.line(grid.ranks), View(), error)
+
+
+@raise_together(_tell)
 def stop_requested(P: Partition | None = None) -> bool:
     """Whether any rank was asked to stop, by a signal or by :func:`request_stop`: the same answer on all ranks.
 
