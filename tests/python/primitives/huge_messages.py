@@ -12,6 +12,8 @@ from mpi4py import MPI
 import distdl
 import distdl.nn as dnn
 
+pytestmark = pytest.mark.turns(2)
+
 rank = MPI.COMM_WORLD.rank
 ELEMENTS = 2**31 + 12_345
 # Of a byte each, so that there are as many elements; the second one has fewer, but as many bytes, and can be summed.
