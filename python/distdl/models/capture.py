@@ -46,6 +46,8 @@ from distdl.models.functions import (
 )
 from distdl.models.memory import with_real_strides
 from distdl.models.recording import Arguments, Function, Node, Recording, Target, Value
+from distdl.models.rules.pointwise import ELEMENTWISE
+from distdl.models.selections import Selections
 from distdl.models.unseen import version_of
 
 
@@ -85,6 +87,7 @@ class Recorder(TorchFunctionMode):
         self._underived: list[torch.Tensor] = []  # by which there is no derivative of the call that is being noted
         self._checkpoints: dict[object, int] = {}
         self._checkpoint = 0
+        self._selections = Selections(ELEMENTWISE, self._are_alike)
         self.recording = Recording([self._new(one) for one in inputs])
 
     def _new(self, tensor: torch.Tensor, name: str = "", constant: torch.Tensor | None = None) -> Value:
@@ -110,6 +113,8 @@ class Recorder(TorchFunctionMode):
             )
         if known is not None:
             return known
+        if self._selections.among(tensor):
+            raise NotImplementedError(f"elements that a mask selects are used {self._where()}; {_UNKNOWN_NUMBER}")
         if id(tensor) in self._names:
             return self._new(tensor, name=self._names[id(tensor)])
         if isinstance(tensor, FakeTensor):
@@ -179,6 +184,9 @@ class Recorder(TorchFunctionMode):
         key = key_of(func)
         found = layer_of(func, args, kwargs)
         with self:  # torch has switched it off during this method
+            selected = self._of_selections(func, key, args, kwargs)
+            if selected is not NotImplemented:
+                return selected
             if found is not None and self._key_of_layer(found[0]):
                 return found[0](*found[1])
             if key in OPENED:
@@ -190,6 +198,17 @@ class Recorder(TorchFunctionMode):
             func, args, kwargs = plain[0], plain[1], dict(plain[2])
             key = key_of(func)
         return self._call(func, key, func, args, kwargs)
+
+    def _of_selections(self, function: Function, key: str, args: Arguments, kwargs: dict[str, object]) -> object:
+        """The result of a call about elements that a mask selects; NotImplemented for other calls."""
+        try:
+            return self._selections.call(function, key, args, kwargs)
+        except NotImplementedError as error:
+            raise NotImplementedError(f"{error}, at {_line()}; {_UNKNOWN_NUMBER}") from error
+
+    def _are_alike(self, first: torch.Tensor, second: torch.Tensor) -> bool:
+        """Whether two tensors have the same values, being the same functions of the same tensors."""
+        return self.recording.is_alike(self._value(first), self._value(second), _SAME_FOR_THE_SAME)
 
     def _call(self, run: Function, key: str, target: Target, args: Arguments, kwargs: dict[str, object]) -> object:
         self._within = True
@@ -346,7 +365,8 @@ class Recorder(TorchFunctionMode):
             unseen.refuse_scripted(module, f"a module called at {_line()}")
             self._path.append(self._paths.get(id(module), self._path[-1] if self._path else ""))
             try:
-                if not self._within and (key := self._key_of_layer(module)):
+                is_layer = not self._within and not self._selections.among((args, kwargs))
+                if is_layer and (key := self._key_of_layer(module)):
                     run = functools.partial(call, module)
                     with without_a_count(module):
                         return self._call(run, key, module, args, kwargs)
@@ -389,11 +409,17 @@ _RETURNED = (torch.Tensor, int, float, complex, str, bytes, type(None), torch.dt
 _ASKS = {"requires_grad", "is_leaf", "grad"}
 """What asks something of a tensor and gives none."""
 _WRITES = {"setitem"}
-_OF_MASK = ". For the mean of x where a mask is true write torch.where(mask, x, 0).sum() / mask.sum()"
+_SAME_FOR_THE_SAME = ELEMENTWISE | {
+    "all", "any", "expand", "flatten", "getitem", "permute", "reshape", "select", "squeeze", "transpose", "unsqueeze",
+    "view",
+}  # fmt: skip
+"""Functions that masks are made by and that give the same mask for the same arguments."""
+_UNKNOWN_NUMBER = (
+    "their number is not known before the model runs; functions of each element, sums, means and losses are known, "
+    "and mask.sum() is the number. Elsewhere use torch.where(mask, x, other)"
+)
 _INSTEAD = {
     "bincount": ". Write torch.nn.functional.one_hot(x, classes).sum(0), or torch.histc(x, bins, min, max)",
-    "getitem": _OF_MASK,
-    "masked_select": _OF_MASK,
     "nonzero": ". Write torch.where(mask, x, other)",
     "one_hot": ". Say num_classes",
     "repeat_interleave": ". Repeat as often as a number says",

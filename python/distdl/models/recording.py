@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,3 +127,30 @@ class Recording:
     nodes: list[Node] = field(default_factory=list)
     results: object = None
     written: dict[str, Value] = field(default_factory=dict)
+
+    def is_alike(self, first: object, second: object, functions: Container[str]) -> bool:
+        """Whether values are the same, or results of the same function of values that are alike.
+
+        Args:
+            functions: the names of functions that always have the same result for the same arguments.
+        """
+        if not isinstance(first, Value) or not isinstance(second, Value):
+            return type(first) is type(second) and bool(first == second)
+        first, second = self._original(first), self._original(second)
+        if first is second:
+            return True
+        call, other = self.node_of(first), self.node_of(second)
+        if call is None or other is None or call.key != other.key or call.key not in functions:
+            return False
+        leaves, structures = zip(*(tree_flatten((node.args, dict(node.kwargs))) for node in (call, other)), strict=True)
+        is_same_call = structures[0] == structures[1] and call.outputs.index(first) == other.outputs.index(second)
+        return is_same_call and all(self.is_alike(own, others, functions) for own, others in zip(*leaves, strict=True))
+
+    def node_of(self, value: Value) -> Node | None:
+        """The call with this result; None for a tensor that is there before."""
+        return next((node for node in self.nodes if value in node.outputs), None)
+
+    def _original(self, value: Value) -> Value:
+        """The value that a value is a copy of; itself if it is none."""
+        node = self.node_of(value)
+        return value if node is None or node.key != "clone" else self._original(node.inputs[0])

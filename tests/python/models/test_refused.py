@@ -159,13 +159,11 @@ def test_models_that_look_at_values_are_refused():
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (lambda x: x[x > 0].mean(), r"getitem .*torch.where\(mask, x, 0\).sum\(\) / mask.sum\(\)"),
-        (lambda x: x.masked_select(x > 0).mean(), r"masked_select .*torch.where\(mask, x, 0\).sum\(\)"),
         (lambda x: x[(x > 0).nonzero(as_tuple=True)], r"nonzero .*torch.where"),
         (lambda x: torch.bincount((x * 9).long().flatten()), r"bincount .*one_hot"),
         (lambda x: F.one_hot((x * 9).long()), r"one_hot .*num_classes"),
     ],
-    ids=["a mask", "masked_select", "nonzero", "bincount", "one_hot"],
+    ids=["nonzero", "bincount", "one_hot"],
 )
 def test_what_to_write_in_place_of_shapes_that_values_say(function, words):
     ours = distdl.distribute(Function(function), grid(P_world, [P_world.size, 1]))

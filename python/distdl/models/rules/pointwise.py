@@ -43,6 +43,8 @@ _SPECIAL = (
     "spherical_bessel_j0", "xlog1py", "xlogy", "zeta",
 )  # fmt: skip
 """Those of torch.special, of one or of two tensors."""
+ELEMENTWISE = frozenset((*_UNARY, *_BROADCASTING, *(f"special_{name}" for name in _SPECIAL)))
+"""The names of all functions that work on each element by itself."""
 
 
 @rule("prelu")
@@ -117,7 +119,7 @@ def searchsorted(node: Node) -> Operation:
     )
 
 
-@rule(*_UNARY, *_BROADCASTING, *(f"special_{name}" for name in _SPECIAL))
+@rule(*ELEMENTWISE)
 def elementwise(node: Node) -> Operation:
     """Any dimension may be split."""
     shape = node.outputs[0].shape
