@@ -15,8 +15,8 @@ def refuse_alone(model: torch.nn.Module) -> None:
     A call of a distributed model runs its program, which calls none of them. They would compute with this rank's part
     of the parameters. Those that compute a weight from others run whenever somebody looks at it, and are left alone.
     """
-    lists = [one for one in model.modules() if isinstance(one, ParametrizationList)]
-    within = {one for several in lists for one in several.modules()}
+    lists = [module for module in model.modules() if isinstance(module, ParametrizationList)]
+    within = {module for several in lists for module in several.modules()}
     for path, module in model.named_modules():
         if path and module not in within:
             vars(module)["forward"] = functools.partial(_refuse, path)  # no hook, which users and tools may look at

@@ -55,9 +55,9 @@ def end_of_apply(kind: Kind) -> Function:
 
 def _refusing(is_open: Callable[[], bool]) -> Callable[[Any, str], object]:
     def attribute(kind: Any, name: str) -> object:
-        found = type.__getattribute__(kind, name)
+        attribute = type.__getattribute__(kind, name)
         if name != "forward" or not is_open():
-            return found
+            return attribute
 
         def refused(*args: object) -> None:
             raise NotImplementedError(

@@ -26,23 +26,23 @@ def in_order(function: Function, args: Arguments, kwargs: dict[str, object]) -> 
         return args, kwargs
     for names, count in _overloads(getattr(function, "__name__", "")):
         left = names[len(args) :]
-        named = {name if name in names else _OF_NUMPY.get(name, name): one for name, one in kwargs.items()}
+        named = {name if name in names else _OF_NUMPY.get(name, name): argument for name, argument in kwargs.items()}
         if named.keys() <= set(left) and len(named) == len(kwargs):
-            given = [*args]
-            while len(given) < count and names[len(given)] in named:
-                given.append(named.pop(names[len(given)]))
-            return tuple(given), {name: named[name] for name in left if name in named}
+            positional = [*args]
+            while len(positional) < count and names[len(positional)] in named:
+                positional.append(named.pop(names[len(positional)]))
+            return tuple(positional), {name: named[name] for name in left if name in named}
     return args, kwargs
 
 
 @functools.cache
 def _overloads(name: str) -> list[tuple[tuple[str, ...], int]]:
     """For each overload of a function the names of its arguments, and how many of these may be given by position."""
-    found = []
+    overloads = []
     for schema in torch._C._jit_get_schemas_for_operator(f"aten::{name}"):
-        names = tuple("input" if one.name == "self" else one.name for one in schema.arguments)
-        found.append((names, sum(not one.kwarg_only for one in schema.arguments)))
-    return found
+        names = tuple("input" if argument.name == "self" else argument.name for argument in schema.arguments)
+        overloads.append((names, sum(not argument.kwarg_only for argument in schema.arguments)))
+    return overloads
 
 
 def by_name(function: Function, args: Arguments, kwargs: dict[str, object]) -> dict[str, object]:
@@ -69,6 +69,8 @@ def called(function: Function, args: Arguments, kwargs: dict[str, object]) -> tu
         if not isinstance(tensor, torch.Tensor):
             raise
     constant = tensor.detach()
-    given = tree_map_only(torch.Tensor, lambda one: constant if one is tensor else one, (args, kwargs))
-    result, others = called(function, *given)
+    arguments = tree_map_only(
+        torch.Tensor, lambda tensor_given: constant if tensor_given is tensor else tensor_given, (args, kwargs)
+    )
+    result, others = called(function, *arguments)
     return result, [tensor, *others]

@@ -67,7 +67,7 @@ class Assigned:
         Raises:
             TypeError, ValueError: if something changed with which the model cannot be recorded again.
         """
-        found: list[str] = []
+        changes: list[str] = []
         for path, module, kind, names, values, size, now, children in self._noted:
             held = vars(module)
             if type(module) is not kind:
@@ -78,25 +78,25 @@ class Assigned:
             if now != children:
                 _refuse_other_modules(path, now, children)
             if len(held) != size or not all(map(operator.is_, map(held.get, names), values)):
-                found += _changed(path, module, dict(zip(names, values, strict=True)))
+                changes += _changed(path, module, dict(zip(names, values, strict=True)))
         for several in self._tied:
             _refuse_untied(several)
         hooks = self._hooks_of_all()
         if len(hooks) != len(self._hooks) or not all(map(operator.is_, hooks, self._hooks)):
             self._hooks, self._version = hooks, self._version + 1
         if self._version:
-            found.append(f"other hooks, for the {self._version}. time")
-        return ", ".join(found)
+            changes.append(f"other hooks, for the {self._version}. time")
+        return ", ".join(changes)
 
     def _hooks_of_all(self) -> list[Callable[..., object]]:
-        found: list[Callable[..., object]] = []
+        hooks: list[Callable[..., object]] = []
         for path, module, *_ in self._noted:
             held = vars(module)
             refuse_backward_hooks(module, path)
             for kind in _OF_CALLS:
                 if held[kind]:
-                    found.extend(held[kind].values())
-        return found
+                    hooks.extend(held[kind].values())
+        return hooks
 
 
 def _refuse_other_modules(path: str, now: Mapping[str, object], children: Mapping[str, object]) -> None:
@@ -112,17 +112,17 @@ def _refuse_untied(several: Sequence[_Place]) -> None:
     for own, leaf, other in others:
         both = held.get(name), own.get(leaf)
         # Transforms put tensors of their own in the places of parameters.
-        if both[0] is not both[1] and all(isinstance(one, torch.nn.Parameter) for one in both):
+        if both[0] is not both[1] and all(isinstance(tensor, torch.nn.Parameter) for tensor in both):
             raise ValueError(
                 f"distribute: {other} is no longer the same parameter as {full}, which it was when the model was "
                 "distributed; untie them before, and distribute the model again"
             )
 
 
-def take_over(own: torch.nn.Module, given: torch.nn.Module) -> None:
+def take_over(own: torch.nn.Module, source: torch.nn.Module) -> None:
     """Give a module the plain attributes and the hooks of another one."""
-    held, other = vars(own), vars(given)
-    held.update({name: value for name, value in own_attributes(given) if _is_plain(value)})
+    held, other = vars(own), vars(source)
+    held.update({name: value for name, value in own_attributes(source) if _is_plain(value)})
     for kind in (*_OF_CALLS, *_ABOUT_HOOKS):
         for gone in held[kind].keys() - other[kind].keys():
             del held[kind][gone]

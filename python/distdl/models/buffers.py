@@ -66,9 +66,9 @@ class Spread:
         with torch.no_grad():
             for name, move in self._moves.items():
                 buffer = self._buffers[name]
-                found = move(buffer if self._is_source else buffer.new_zeros(0))
+                values = move(buffer if self._is_source else buffer.new_zeros(0))
                 if self._receives and not self._is_source:
-                    buffer.copy_(found)
+                    buffer.copy_(values)
         return []
 
 

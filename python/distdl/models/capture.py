@@ -80,15 +80,15 @@ class Recorder(TorchFunctionMode):
         self._path: list[str] = []
         self._parts: dict[int, Arguments] = {}
         self._stale: set[int] = set()
-        self._versions = {id(one): version_of(one) for one in (*model.parameters(), *model.buffers())}
+        self._versions = {id(tensor): version_of(tensor) for tensor in (*model.parameters(), *model.buffers())}
         self._before: Mapping[int, int] = {}  # the versions that tensors had before a call that is being noted
         self._around, self._autocast = unseen.saved_tensors_hook(), unseen.autocast()
         self._within = self._returns = False
         self._underived: list[torch.Tensor] = []  # by which there is no derivative of the call that is being noted
         self._checkpoints: dict[object, int] = {}
         self._checkpoint = 0
-        self._selections = Selections(ELEMENTWISE, self._are_alike)
-        self.recording = Recording([self._new(one) for one in inputs])
+        self._selections = Selections(ELEMENTWISE)
+        self.recording = Recording([self._new(tensor) for tensor in inputs])
 
     def _new(self, tensor: torch.Tensor, name: str = "", constant: torch.Tensor | None = None) -> Value:
         strides = tensor.stride() if tensor.layout == torch.strided else ()
@@ -148,28 +148,28 @@ class Recorder(TorchFunctionMode):
         Raises:
             NotImplementedError: if it returns objects in which tensors cannot be found.
         """
-        for one in tree_flatten(results)[0]:
-            if dataclasses.is_dataclass(one) and not isinstance(one, type):
-                register_dataclass(type(one))  # from here on its tensors are found, also by gather()
+        for leaf in tree_flatten(results)[0]:
+            if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+                register_dataclass(type(leaf))  # from here on its tensors are found, also by gather()
                 return self.described(results)
-            if not isinstance(one, _RETURNED):
+            if not isinstance(leaf, _RETURNED):
                 raise NotImplementedError(
-                    f"the model returns a {type(one).__name__}, in which tensors cannot be found; return tensors in a "
+                    f"the model returns a {type(leaf).__name__}, in which tensors cannot be found; return tensors in a "
                     "tuple, a list, a dict or a dataclass, or make it known by torch.utils._pytree"
                 )
         self._returns = True
-        found = tree_map_only(torch.Tensor, self._value, results)
-        self._refuse_lost_gradients(found, self._where())
-        return found
+        values = tree_map_only(torch.Tensor, self._value, results)
+        self._refuse_lost_gradients(values, self._where())
+        return values
 
     def _where(self) -> str:
         return "where the model returns it" if self._returns else f"at {_line()}"
 
-    def _refuse_lost_gradients(self, given: object, where: str) -> None:
+    def _refuse_lost_gradients(self, values: object, where: str) -> None:
         """Refuse tensors that ask for gradients, which no rank would give to the model's own."""
-        for one in tree_flatten(given)[0]:
-            if isinstance(one, Value) and one.constant is not None and one.constant.requires_grad:
-                name = self._held.get(id(one.constant), f"a tensor of shape {list(one.shape)}")
+        for value in tree_flatten(values)[0]:
+            if isinstance(value, Value) and value.constant is not None and value.constant.requires_grad:
+                name = self._held.get(id(value.constant), f"a tensor of shape {list(value.shape)}")
                 raise NotImplementedError(
                     f"{name} asks for gradients and is no parameter of the model, {where}; make it a "
                     "torch.nn.Parameter of a module of the model, or use what detach() gives"
@@ -182,13 +182,13 @@ class Recorder(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         args, kwargs = in_order(func, args, with_lost_arguments(func, args, kwargs or {}))
         key = key_of(func)
-        found = layer_of(func, args, kwargs)
+        layer = layer_of(func, args, kwargs)
         with self:  # torch has switched it off during this method
             selected = self._of_selections(func, key, args, kwargs)
             if selected is not NotImplemented:
                 return selected
-            if found is not None and self._key_of_layer(found[0]):
-                return found[0](*found[1])
+            if layer is not None and self._key_of_layer(layer[0]):
+                return layer[0](*layer[1])
             if key in OPENED:
                 return opened(func)(*args, **kwargs)
             if key in IN_PLACE_OF:
@@ -202,7 +202,7 @@ class Recorder(TorchFunctionMode):
     def _of_selections(self, function: Function, key: str, args: Arguments, kwargs: dict[str, object]) -> object:
         """The result of a call about elements that a mask selects; NotImplemented for other calls."""
         try:
-            return self._selections.call(function, key, args, kwargs)
+            return self._selections.call(function, key, args, kwargs, self._are_alike)
         except NotImplementedError as error:
             raise NotImplementedError(f"{error}, at {_line()}; {_UNKNOWN_NUMBER}") from error
 
@@ -214,8 +214,8 @@ class Recorder(TorchFunctionMode):
         self._within = True
         try:
             unseen.refuse_call(key, target, args, kwargs, _line)
-            given = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, torch.Tensor)]
-            versions = {id(one): version_of(one) for one in given}
+            tensors = [tensor for tensor in tree_flatten((args, kwargs))[0] if isinstance(tensor, torch.Tensor)]
+            versions = {id(tensor): version_of(tensor) for tensor in tensors}
             result, self._underived = called(run, args, kwargs)
             if self._real_strides:
                 result = with_real_strides(target, run, args, kwargs, result)
@@ -243,34 +243,36 @@ class Recorder(TorchFunctionMode):
             versions: those of the tensors before the call, by which is known what it has written into.
         """
         results = args[0] if key in _WRITES else result
-        tensors = [one for one in tree_flatten(results)[0] if isinstance(one, torch.Tensor)]
+        tensors = [tensor for tensor in tree_flatten(results)[0] if isinstance(tensor, torch.Tensor)]
         if isinstance(target, torch.nn.Module):  # a layer writes into its own buffers, and rules know it
-            self._versions.update({id(one): version_of(one) for one in target.buffers()})
+            self._versions.update({id(tensor): version_of(tensor) for tensor in target.buffers()})
         if not tensors or key in _ASKS:
             return result
-        written = [one for one in tensors if id(one) in versions and versions[id(one)] != version_of(one)]
-        if not written and all(id(one) in versions for one in tensors):
+        written = [
+            tensor for tensor in tensors if id(tensor) in versions and versions[id(tensor)] != version_of(tensor)
+        ]
+        if not written and all(id(tensor) in versions for tensor in tensors):
             return result  # an argument as it is
         if key in TAKES_APART:
-            for take, (part, *one) in parts_of(key, args, kwargs, tensors):
-                self._note(take, take.__name__, self._given(tuple(one), {}), self._new(part))
+            for take, (part, *arguments) in parts_of(key, args, kwargs, tensors):
+                self._note(take, take.__name__, self._given(tuple(arguments), {}), self._new(part))
             return result
         self._before = versions
         before = self._given(args, kwargs)
-        into = {id(one): self._values[id(one)] for one in written}
+        into = {id(tensor): self._values[id(tensor)] for tensor in written}
         self._before = {}
         self._note_results(target, key, before, results, into)
         if key == "getitem" and torch.Tensor._is_view(result):
             self._parts[id(result)] = args
-        for one in written:
-            self._write_through(one)
+        for tensor in written:
+            self._write_through(tensor)
         return result
 
     def _note_results(
         self,
         target: Target,
         key: str,
-        given: tuple[Arguments, dict[str, object]],
+        arguments: tuple[Arguments, dict[str, object]],
         results: object,
         into: Mapping[int, Value],
     ) -> None:
@@ -289,7 +291,7 @@ class Recorder(TorchFunctionMode):
             kept.append((tensor, self._new(torch.empty_like(tensor))))
             return kept[-1][1]
 
-        self._note(target, key, given, tree_map_only(torch.Tensor, described, results), tuple(into.values()))
+        self._note(target, key, arguments, tree_map_only(torch.Tensor, described, results), tuple(into.values()))
         with torch.enable_grad():
             for tensor, values in kept:
                 before = (into[id(tensor)], values), dict[str, object]()
@@ -299,50 +301,50 @@ class Recorder(TorchFunctionMode):
         self,
         target: Target,
         key: str,
-        given: tuple[Arguments, dict[str, object]],
+        arguments: tuple[Arguments, dict[str, object]],
         after: object,
         written: tuple[Value, ...] = (),
     ) -> None:
         path = self._path[-1] if self._path else ""
         own = dict(target.named_parameters()) if isinstance(target, torch.nn.Module) else {}
-        parameters = {name: self._value(one) for name, one in own.items()}
+        parameters = {name: self._value(parameter) for name, parameter in own.items()}
         buffers = self._buffers_of(target) if isinstance(target, torch.nn.Module) else {}
         changed = {kind: dtype for kind, dtype in unseen.autocast().items() if self._autocast[kind] != dtype}
         records, checkpoint = torch.is_grad_enabled(), self._current_checkpoint()
-        if records and any(one.is_differentiable for one in tree_flatten(after)[0] if isinstance(one, Value)):
-            self._refuse_lost_gradients((given, parameters), f"at {_line()}")
-        underived = tuple(self._values[id(one)] for one in self._underived)
-        node = Node(target, key, *given, after, path, _line(), records, checkpoint, changed, written, parameters,
+        if records and any(value.is_differentiable for value in tree_flatten(after)[0] if isinstance(value, Value)):
+            self._refuse_lost_gradients((arguments, parameters), f"at {_line()}")
+        underived = tuple(self._values[id(tensor)] for tensor in self._underived)
+        node = Node(target, key, *arguments, after, path, _line(), records, checkpoint, changed, written, parameters,
                     buffers, underived)  # fmt: skip
         self.recording.nodes.append(node)
 
     def _buffers_of(self, layer: torch.nn.Module) -> dict[str, str]:
         """The names in the model of a layer's buffers, which it reads and writes in the model itself."""
-        found = {}
-        for name, one in layer.named_buffers():
-            found[name] = self._names.get(id(one), "")
-            if not found[name] or self.known(one, found[name]) is not None:
-                what = "was written into before" if found[name] else "is no buffer of the model; use register_buffer()"
+        names = {}
+        for name, buffer in layer.named_buffers():
+            names[name] = self._names.get(id(buffer), "")
+            if not names[name] or self.known(buffer, names[name]) is not None:
+                what = "was written into before" if names[name] else "is no buffer of the model; use register_buffer()"
                 raise NotImplementedError(f"the {name} of {type(layer).__name__} {what}, at {_line()}")
-        return found
+        return names
 
     def _write_through(self, tensor: torch.Tensor) -> None:
         """Tensors that share memory with one that was written into have to show it, or must not be used any more."""
         memory = unseen.memory_of(tensor)
-        others = [one for one in self._alive if one is not tensor and unseen.memory_of(one) == memory]
-        self._versions.update({id(one): version_of(one) for one in others})
+        others = [other for other in self._alive if other is not tensor and unseen.memory_of(other) == memory]
+        self._versions.update({id(other): version_of(other) for other in others})
         part = self._parts.get(id(tensor))
-        for one in {id(one): one for one in others}.values():
-            if part is not None and one is part[0]:
-                before = self._given((one, part[1], tensor), {})
-                self._note_results(torch.Tensor.__setitem__, "setitem", before, one, {id(one): before[0][0]})
-                self._write_through(one)
+        for other in {id(other): other for other in others}.values():
+            if part is not None and other is part[0]:
+                before = self._given((other, part[1], tensor), {})
+                self._note_results(torch.Tensor.__setitem__, "setitem", before, other, {id(other): before[0][0]})
+                self._write_through(other)
                 self._stale.discard(id(tensor))
-            elif unseen.is_the_same(tensor, one) and not tensor.requires_grad and not one.requires_grad:
+            elif unseen.is_the_same(tensor, other) and not tensor.requires_grad and not other.requires_grad:
                 before = self._given((tensor,), {})  # what detach() or data gives of it
-                self._note(torch.clone, "clone", before, self._new(one))
+                self._note(torch.clone, "clone", before, self._new(other))
             else:
-                self._stale.add(id(one))
+                self._stale.add(id(other))
 
     def _current_checkpoint(self) -> int:
         """The number of the checkpoint around this call. One that is not reentrant is known by its hooks."""
@@ -376,8 +378,8 @@ class Recorder(TorchFunctionMode):
 
         def applied(function: Kind, *args: Any, **kwargs: Any) -> object:
             if function is CheckpointFunction:
-                run, _, *given = args
-                return self._reentrant(run, given)
+                run, _, *inputs = args
+                return self._reentrant(run, inputs)
             return self._call(end_of_apply(function), function.__name__, apply_of(function), args, kwargs)
 
         def unscripted(function: torch.jit.ScriptFunction, *args: object, **kwargs: object) -> object:

@@ -48,8 +48,8 @@ def computing(step: Planned, places: Sequence[Placement], like: Grid, buffers: M
         return call
 
     def flat(*x: torch.Tensor) -> object:
-        found = [one for one in tree_flatten(call(*x))[0] if isinstance(one, torch.Tensor)]
-        return found if several > 1 else found[0]
+        tensors = [leaf for leaf in tree_flatten(call(*x))[0] if isinstance(leaf, torch.Tensor)]
+        return tensors if several > 1 else tensors[0]
 
     return flat
 
@@ -72,7 +72,7 @@ def _in_modes(node: Node, run: Run) -> Run:
 
 def _refusing_gradients(node: Node, run: Run) -> Run:
     """A call that refuses, on all ranks, tensors that ask for gradients which torch does not have."""
-    slots = [i - len(node.inputs) for i, one in enumerate(node.inputs) if one in node.underived]
+    slots = [i - len(node.inputs) for i, value in enumerate(node.inputs) if value in node.underived]
     if not slots:
         return run
 
@@ -92,9 +92,9 @@ def on_a_copy(run: Run, position: int) -> Run:
     """A call that writes into an input, which shares memory with others here though perhaps not in one process."""
 
     def call(*x: torch.Tensor) -> object:
-        given = list(x)
-        given[position] = given[position].clone()
-        return run(*given)
+        tensors = list(x)
+        tensors[position] = tensors[position].clone()
+        return run(*tensors)
 
     return call
 
@@ -110,12 +110,12 @@ def _or_nothing(run: Run, outputs: Sequence[Value], places: Sequence[Placement],
         if torch.is_autocast_enabled(inputs[0].device.type):  # others than those of the record
             with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"), torch.no_grad():
                 leaves = tree_flatten(run(*inputs))[0]
-                dtypes = [one.dtype for one in leaves if isinstance(one, torch.Tensor)]
-        found = []
+                dtypes = [leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        results = []
         for value, shape, dtype in zip(outputs, shapes, dtypes, strict=True):
-            parts = inputs if value.is_differentiable else [one.detach() for one in inputs]
-            found.append(nothing(parts, dtype).reshape(shape))
-        return found if len(found) > 1 else found[0]
+            parts = inputs if value.is_differentiable else [tensor.detach() for tensor in inputs]
+            results.append(nothing(parts, dtype).reshape(shape))
+        return results if len(results) > 1 else results[0]
 
     return give_nothing
 
@@ -130,12 +130,12 @@ def _drawing(step: Planned, run: Run, like: Grid) -> Run:
         member = like.me in workers.ranks
     else:
         intervals, member = tuple((0, n) for n in shape), like.active
-    given = node.kwargs.get("device")
+    asked = node.kwargs.get("device")
 
     def drawn(key: int | None, *inputs: torch.Tensor) -> object:
         if not member and key is not None:
             return run(*inputs)
-        device = inputs[0].device if inputs else torch.device(given or "cpu")
+        device = inputs[0].device if inputs else torch.device(asked or "cpu")
         numbers = draw(key, intervals, device)
         return run(numbers, *inputs) if member else run(*inputs)
 

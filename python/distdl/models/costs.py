@@ -52,7 +52,7 @@ def cost(plan: Plan, figures: Figures, work: Mapping[Node, float]) -> Cost:
         work: the floating-point operations of each node, forward.
     """
     ranks = plan.base.size
-    parameters = sum(one.nbytes for one in _parameters(plan))
+    parameters = sum(parameter.nbytes for parameter in _parameters(plan))
     held = dict.fromkeys(plan.base.ranks, 2 * parameters)  # and as many of gradients
     away = parameters * (ranks - 1) // ranks
     sent = 2 * away * ranks
@@ -68,8 +68,8 @@ def cost(plan: Plan, figures: Figures, work: Mapping[Node, float]) -> Cost:
         seconds += 2 * exchanges * figures.latency + 2 * within / figures.bandwidth
         seconds += _computing(step, plan, figures, work[step.node])
         if step.node.key not in VIEWS:
-            for one in step.node.outputs:
-                _hold(held, _of_ranks(one, plan.placement(one), plan))
+            for value in step.node.outputs:
+                _hold(held, _of_ranks(value, plan.placement(value), plan))
     return Cost(max(held.values()), sent, seconds)
 
 
@@ -80,7 +80,7 @@ def _computing(step: Planned, plan: Plan, figures: Figures, work: float) -> floa
         busy = sum(1 for rank in workers.ranks if 0 not in workers.local_shape(rank))
     else:
         share, busy = 1.0, plan.base.size
-    touched = sum(one.nbytes for one in (*node.arguments, *node.outputs)) if node.key not in VIEWS else 0
+    touched = sum(value.nbytes for value in (*node.arguments, *node.outputs)) if node.key not in VIEWS else 0
     seconds = figures.call + figures.speeds["bytes"].seconds(touched * share, busy)
     return seconds + figures.speeds[_kind(node)].seconds(work * share, busy)
 
@@ -122,8 +122,8 @@ def received_within(step: Planned) -> tuple[int, int]:
 
 
 def _parameters(plan: Plan) -> Iterable[Value]:
-    given = dict.fromkeys(one for step in plan.steps for one in step.node.inputs)
-    return [one for one in given if one.name and one.is_differentiable]
+    values = dict.fromkeys(value for step in plan.steps for value in step.node.inputs)
+    return [value for value in values if value.name and value.is_differentiable]
 
 
 def workers_of(step: Planned, plan: Plan) -> tuple[int, ...]:
@@ -137,6 +137,6 @@ def _of_ranks(value: Value, place: Placement, plan: Plan) -> dict[int, int]:
     return dict.fromkeys(plan.base.ranks, value.nbytes)
 
 
-def _hold(held: dict[int, int], more: Mapping[int, int]) -> None:
-    for rank, count in more.items():
+def _hold(held: dict[int, int], added: Mapping[int, int]) -> None:
+    for rank, count in added.items():
         held[rank] = held.get(rank, 0) + count

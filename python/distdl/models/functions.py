@@ -42,21 +42,21 @@ def with_lost_arguments(function: Function, args: Arguments, kwargs: Options) ->
 
     ``torch.nn.functional.l1_loss`` forgets its weight there, which still stands in the frame of the call.
     """
-    found = dict(kwargs)
+    named = dict(kwargs)
     if not isinstance(function, FunctionType) or function.__module__ != F.__name__:
-        return found
+        return named
     frame = sys._getframe()
     for _ in range(_FRAMES):
         if frame.f_back is None:
-            return found
+            return named
         frame = frame.f_back
         if frame.f_code is function.__code__:
             names = [*inspect.signature(function).parameters.items()][len(args) :]
-            named = [(name, one) for name, one in names if name not in found and name in frame.f_locals]
-            return found | {
-                name: frame.f_locals[name] for name, one in named if frame.f_locals[name] is not one.default
+            values = {name: frame.f_locals[name] for name, _ in names if name not in named and name in frame.f_locals}
+            return named | {
+                name: values[name] for name, own in names if name in values and values[name] is not own.default
             }
-    return found
+    return named
 
 
 _FRAMES = 4
@@ -69,7 +69,7 @@ def without_likeness(key: str, args: Arguments, kwargs: Options) -> tuple[Functi
     if not isinstance(other, torch.Tensor) or key not in SHAPED_AS.keys() | TYPED_AS:
         return None
     x, rest = args[0], args[2:]
-    kwargs = {name: one for name, one in kwargs.items() if name != "other"}
+    kwargs = {name: value for name, value in kwargs.items() if name != "other"}
     if key in SHAPED_AS:
         return SHAPED_AS[key], (x, other.shape, *rest), kwargs
     where = () if other.device == x.device else (other.device,)
@@ -98,22 +98,23 @@ def without_a_count(module: torch.nn.Module) -> Iterator[None]:
 
 def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[torch.Tensor, ...]:
     """``torch.meshgrid`` by functions that have a single result each."""
-    given = list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else list(tensors)
-    swapped = indexing == "xy" and len(given) > 1
+    vectors = list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else list(tensors)
+    swapped = indexing == "xy" and len(vectors) > 1
     if swapped:
-        given[:2] = given[1::-1]
-    shape = [one.numel() for one in given]
-    found = [one.reshape([-1 if d == i else 1 for d in range(len(given))]).expand(shape) for i, one in enumerate(given)]
+        vectors[:2] = vectors[1::-1]
+    shape = [vector.numel() for vector in vectors]
+    single = [1] * len(vectors)
+    grids = [x.reshape([*single[:d], -1, *single[d + 1 :]]).expand(shape) for d, x in enumerate(vectors)]
     if swapped:
-        found[:2] = found[1::-1]
-    return tuple(found)
+        grids[:2] = grids[1::-1]
+    return tuple(grids)
 
 
 def broadcast_tensors(*tensors: Any) -> tuple[torch.Tensor, ...]:
     """``torch.broadcast_tensors`` by functions that have a single result each."""
-    given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
-    shape = torch.broadcast_shapes(*(one.shape for one in given))
-    return tuple(one.expand(shape) for one in given)
+    operands = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
+    shape = torch.broadcast_shapes(*(tensor.shape for tensor in operands))
+    return tuple(tensor.expand(shape) for tensor in operands)
 
 
 def gaussian_nll_loss(
@@ -154,13 +155,13 @@ def cov(
 ) -> torch.Tensor:
     """``torch.cov`` without its look at values of weights, of which none may be negative."""
     x = input if input.dim() > 1 else input.reshape(1, -1)
-    given = [one for one in (fweights, aweights) if one is not None]
+    weightings = [weighting for weighting in (fweights, aweights) if weighting is not None]
     count: float | torch.Tensor = x.shape[1]
-    if not given:
+    if not weightings:
         centered = weighted = x - x.mean(1, keepdim=True)
         rest: float | torch.Tensor = max(0, count - correction)
     else:
-        weights = math.prod(given[1:], start=given[0])
+        weights = math.prod(weightings[1:], start=weightings[0])
         count = weights.sum()
         centered = x - (x * weights).sum(1, keepdim=True) / count
         weighted = centered * weights
@@ -171,14 +172,14 @@ def cov(
 
 def corrcoef(input: torch.Tensor) -> torch.Tensor:
     """``torch.corrcoef`` by :func:`cov`."""
-    found = cov(input)
-    if found.dim() == 0:
-        return found / found
-    deviations = found.diagonal().real.sqrt()
-    found = found / deviations[:, None] / deviations
-    if found.is_complex():
-        return torch.complex(found.real.clip(-1, 1), found.imag.clip(-1, 1))
-    return found.clip(-1, 1)
+    matrix = cov(input)
+    if matrix.dim() == 0:
+        return matrix / matrix
+    deviations = matrix.diagonal().real.sqrt()
+    matrix = matrix / deviations[:, None] / deviations
+    if matrix.is_complex():
+        return torch.complex(matrix.real.clip(-1, 1), matrix.imag.clip(-1, 1))
+    return matrix.clip(-1, 1)
 
 
 IN_PLACE_OF: dict[str, Function] = {
@@ -196,18 +197,21 @@ def layer_of(function: Function, args: Arguments, kwargs: Options) -> tuple[torc
     make = _LAYERS.get(function)
     if make is None:
         return None
-    given = inspect.signature(function).bind(*args, **kwargs)
-    given.apply_defaults()
+    call = inspect.signature(function).bind(*args, **kwargs)
+    call.apply_defaults()
     asked: set[str] = set()
 
     def get(name: str) -> Any:
         asked.add(name)
-        return given.arguments[name]
+        return call.arguments[name]
 
-    found = make(get)
-    unused = [one for name, one in given.signature.parameters.items() if name not in asked]
-    is_other = any(one.default is not one.empty and given.arguments[one.name] is not one.default for one in unused)
-    return None if is_other else found
+    layer = make(get)
+    unused = [parameter for name, parameter in call.signature.parameters.items() if name not in asked]
+    is_other = any(
+        parameter.default is not parameter.empty and call.arguments[parameter.name] is not parameter.default
+        for parameter in unused
+    )
+    return None if is_other else layer
 
 
 _Get = Callable[[str], Any]
@@ -227,7 +231,7 @@ def _attention(get: _Get) -> tuple[torch.nn.Module, Arguments] | None:
         return None
     for module, prefix in ((layer, ""), (layer.out_proj, "out_proj_")):
         held = vars(module)["_parameters"]  # assigning an attribute would take a Parameter
-        held.update({name: get(prefix + name) for name, one in held.items() if one is not None})
+        held.update({name: get(prefix + name) for name, parameter in held.items() if parameter is not None})
     names = ("key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal")
     return layer, (query, key, value, *map(get, names))
 
@@ -266,12 +270,12 @@ def parts_of(
     position = 0 if key == "unbind" else 1
     dim = (rest[position] if len(rest) > position else kwargs.get("dim", 0)) % x.dim()
     start = 0
-    for i, one in enumerate(parts):
+    for i, part in enumerate(parts):
         if key == "unbind":
-            yield torch.select, (one, x, dim, i)
+            yield torch.select, (part, x, dim, i)
         else:
-            yield torch.narrow, (one, x, dim, start, one.shape[dim])
-            start += one.shape[dim]
+            yield torch.narrow, (part, x, dim, start, part.shape[dim])
+            start += part.shape[dim]
 
 
 _OF_PARTS = {

@@ -26,7 +26,7 @@ def twin_of(module: torch.nn.Module) -> type[Layer] | None:
 def _computes_as(kind: type[torch.nn.Module], known: type[torch.nn.Module]) -> bool:
     """Whether a class has the methods of another one, but for those that run before a call."""
     before = ("__init__", "reset_parameters", "extra_repr", "__repr__", "__setstate__")
-    own = [name for one in kind.__mro__ if one not in known.__mro__ for name in vars(one)]
+    own = [name for base in kind.__mro__ if base not in known.__mro__ for name in vars(base)]
     changed = [name for name in own if callable(getattr(known, name, None)) and name not in before]
     return all(getattr(kind, name) is getattr(known, name) for name in changed)
 
@@ -46,9 +46,9 @@ def applied(node: Node, workers: Workers | None) -> Run:
     with parameter_layout("replicated"):
         layer = make(workers.grid, **options)
     layer.train(module.training)
-    for one in layer.modules():
-        if isinstance(one, Layer):
-            one.first_values = None  # habits are noticed in calls of the whole model
+    for module in layer.modules():
+        if isinstance(module, Layer):
+            module.first_values = None  # habits are noticed in calls of the whole model
     return Applied(layer, node)
 
 
@@ -61,15 +61,15 @@ def _applied_to_copies(node: Node) -> Run:
 
 def with_parameters(node: Node, module: torch.nn.Module) -> Run:
     """A function that calls a layer of torch.nn with the parameters after the arguments."""
-    count, given = len(node.arguments), dict[str, torch.Tensor]()
-    call = calling(node, lambda *args, **more: torch.func.functional_call(module, given, args, more))
+    count, values = len(node.arguments), dict[str, torch.Tensor]()
+    call = calling(node, lambda *args, **kwargs: torch.func.functional_call(module, values, args, kwargs))
 
     def run(*tensors: torch.Tensor) -> object:
-        given.update(zip(node.parameters, tensors[count:], strict=True))
+        values.update(zip(node.parameters, tensors[count:], strict=True))
         try:
             return call(*tensors[:count])
         finally:
-            given.clear()
+            values.clear()
 
     return run
 

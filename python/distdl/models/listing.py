@@ -15,10 +15,12 @@ _OF_A_RANK = re.compile(r" at 0x[0-9a-f]+|(?<=cuda):\d+|(?<='cuda'), index=\d+")
 
 def listing(recording: Recording) -> list[str]:
     """A line for each constant and call, and for what the model returns and writes."""
-    values = {one for node in recording.nodes for one in node.inputs}
-    values |= {one for one in tree_leaves(recording.results) if isinstance(one, Value)}
-    lines = [_of_constant(one) for one in sorted(values, key=lambda one: one.number) if one.constant is not None]
-    lines += [_of_node(one) for one in recording.nodes]
+    values = {value for node in recording.nodes for value in node.inputs}
+    values |= {value for value in tree_leaves(recording.results) if isinstance(value, Value)}
+    lines = [
+        _of_constant(value) for value in sorted(values, key=lambda value: value.number) if value.constant is not None
+    ]
+    lines += [_of_node(node) for node in recording.nodes]
     lines += [f"the results {recording.results!r}", f"for its buffers {recording.written!r}"]
     return [_OF_A_RANK.sub("", line).replace("\n", " ") for line in lines]
 
@@ -35,8 +37,8 @@ def _of_constant(value: Value) -> str:
 
 
 def _of_node(node: Node) -> str:
-    names = [f"{one!r}={one.name}" for one in node.inputs if one.name]
+    names = [f"{value!r}={value.name}" for value in node.inputs if value.name]
     gradients = "" if node.records_gradients else " without gradients"
-    given = f"{node.args!r} {dict(node.kwargs)!r} {names} -> {node.results!r}"
+    call = f"{node.args!r} {dict(node.kwargs)!r} {names} -> {node.results!r}"
     options = f" of {node.module!r}" if isinstance(node.target, torch.nn.Module) else ""
-    return f"{node.key}{given}{options}{gradients} in checkpoint {node.checkpoint} in {node.path or 'the model'}"
+    return f"{node.key}{call}{options}{gradients} in checkpoint {node.checkpoint} in {node.path or 'the model'}"

@@ -79,27 +79,27 @@ def measured(grid: Grid, dtype: torch.dtype, device: torch.device) -> Figures:
     return _known[key]
 
 
-def _measured(grid: Grid, ones: Ones) -> Figures:
-    trials = {kind: make(ones) for kind, make in _TRIALS.items()}
+def _measured(grid: Grid, make_ones: Ones) -> Figures:
+    trials = {kind: make(make_ones) for kind, make in _TRIALS.items()}
     speeds = {}
     for kind, (units, run) in trials.items():
         busy = [count for count in range(1, grid.size + 1) if grid.size % count == 0]
         taken = {count: _median(grid, run if grid.rank < count else lambda: None) for count in busy}
         speeds[kind] = Speed({count: units / seconds for count, seconds in taken.items()})
-    small = ones(16, requires_grad=True)
+    small = make_ones(16, requires_grad=True)
     call = _median(grid, lambda: _backward(F.relu(small)), repeats=20) / 20
     latency, bandwidth = 0.0, 1.0
     if grid.size > 1:
         line = grid.reshaped((grid.size, 1))
         exchange = operators.repartition(line, grid.reshaped((1, grid.size)), preserve_batch=False)
-        latency = _median(grid, lambda: exchange(ones(1, grid.size)), repeats=20) / 20
-        large = ones(1024, 128 * grid.size)
+        latency = _median(grid, lambda: exchange(make_ones(1, grid.size)), repeats=20) / 20
+        large = make_ones(1024, 128 * grid.size)
         sent = large.numel() * large.element_size() * (grid.size - 1) / grid.size
         bandwidth = sent / max(_median(grid, lambda: exchange(large)) - latency, 1e-9)
-    mine = {"speeds": {kind: [*one.known.items()] for kind, one in speeds.items()}, "call": call, "latency": latency,
-            "bandwidth": bandwidth}  # fmt: skip
-    first = json.loads(grid.gather(json.dumps(mine).encode())[0])
-    return Figures(grid.size, {kind: Speed(dict(one)) for kind, one in first.pop("speeds").items()}, **first)
+    known = {kind: [*speed.known.items()] for kind, speed in speeds.items()}
+    figures = {"speeds": known, "call": call, "latency": latency, "bandwidth": bandwidth}
+    first = json.loads(grid.gather(json.dumps(figures).encode())[0])
+    return Figures(grid.size, {kind: Speed(dict(speed)) for kind, speed in first.pop("speeds").items()}, **first)
 
 
 def _median(grid: Grid, run: Callable[[], object], repeats: int = 1) -> float:
@@ -126,9 +126,9 @@ def _convolution(dims: int, groups: bool) -> Callable[[Ones], Trial]:
     size = {1: 16384, 2: 96, 3: 24}[dims]
     channels = 32
 
-    def make(ones: Ones) -> Trial:
-        x = ones(1, channels, *[size] * dims, requires_grad=True)
-        weight = ones(channels, 1 if groups else channels, *[3] * dims, requires_grad=True)
+    def make(make_ones: Ones) -> Trial:
+        x = make_ones(1, channels, *[size] * dims, requires_grad=True)
+        weight = make_ones(channels, 1 if groups else channels, *[3] * dims, requires_grad=True)
         function = getattr(F, f"conv{dims}d")
         count = channels if groups else 1
         run = lambda: _backward(function(x, weight, padding=1, groups=count))  # noqa: E731
@@ -137,13 +137,13 @@ def _convolution(dims: int, groups: bool) -> Callable[[Ones], Trial]:
     return make
 
 
-def _product(ones: Ones) -> Trial:
-    x, weight = ones(512, 512, requires_grad=True), ones(512, 512, requires_grad=True)
+def _product(make_ones: Ones) -> Trial:
+    x, weight = make_ones(512, 512, requires_grad=True), make_ones(512, 512, requires_grad=True)
     return 2.0 * 512**3, lambda: _backward(F.linear(x, weight))
 
 
-def _elements(ones: Ones) -> Trial:
-    x = ones(1 << 20, requires_grad=True)
+def _elements(make_ones: Ones) -> Trial:
+    x = make_ones(1 << 20, requires_grad=True)
     return 2.0 * x.numel() * x.element_size(), lambda: _backward(F.relu(x))
 
 

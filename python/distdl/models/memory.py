@@ -52,18 +52,18 @@ def with_real_strides(
         target: the function, or the layer without values.
         run: what calls it.
     """
-    given = tree_flatten((args, kwargs))[0]
-    tensors = {id(one) for one in given if isinstance(one, torch.Tensor)}
+    leaves = tree_flatten((args, kwargs))[0]
+    tensors = {id(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
     made, structure = tree_flatten(result)
-    others = [isinstance(one, FakeTensor) and id(one) not in tensors for one in made]
-    if not any(others) or not tensors or any(isinstance(one, torch.Generator) for one in given):
+    others = [isinstance(leaf, FakeTensor) and id(leaf) not in tensors for leaf in made]
+    if not any(others) or not tensors or any(isinstance(leaf, torch.Generator) for leaf in leaves):
         return result
     try:
         real = tree_flatten(_really(target, run, args, kwargs))[0]
     except Exception:  # of zeros where others are expected; with the values of a call it is raised there
         return result
     pairs = zip(made, real, others, strict=True)
-    return tree_unflatten([_restrided(one, as_it_is) if other else one for one, as_it_is, other in pairs], structure)
+    return tree_unflatten([_restrided(leaf, as_it_is) if other else leaf for leaf, as_it_is, other in pairs], structure)
 
 
 def _restrided(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -80,12 +80,12 @@ def _really(target: Callable[..., object], run: Callable[..., object], args: Any
     """The result of a call of zeros in place of tensors without values, also of a layer's parameters and buffers."""
     with _disable_current_modes(), warnings.catch_warnings(action="ignore"):  # the call itself gives them
         args, kwargs = tree_map_only(FakeTensor, _zeros, (args, kwargs))
-        devices = {one.device for one in tree_flatten((args, kwargs))[0] if isinstance(one, torch.Tensor)}
-        with torch.random.fork_rng(devices=[one for one in devices if one.type == "cuda"]):
+        devices = {leaf.device for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)}
+        with torch.random.fork_rng(devices=[device for device in devices if device.type == "cuda"]):
             if not isinstance(target, torch.nn.Module):
                 return run(*args, **kwargs)
             own = itertools.chain(target.named_parameters(), target.named_buffers())
-            return torch.func.functional_call(target, {name: _zeros(one) for name, one in own}, args, kwargs)
+            return torch.func.functional_call(target, {name: _zeros(tensor) for name, tensor in own}, args, kwargs)
 
 
 def _zeros(x: torch.Tensor) -> torch.Tensor:

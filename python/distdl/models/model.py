@@ -154,22 +154,22 @@ class DistributedModel(Local):
         if not isinstance(self.plan, Mapping | None):
             raise TypeError(f"distribute: plan is a {type(self.plan).__name__}; it has to be a dict of partitions")
         names = [name for name, _ in self.module.named_modules()]
-        found = {}
-        for pattern, given in (self.plan or {}).items():
-            if not isinstance(given, Partition | Grid):
-                raise TypeError(f"distribute: plan[{pattern!r}]={given!r}; it has to be a distdl.Partition")
+        grids = {}
+        for pattern, partition in (self.plan or {}).items():
+            if not isinstance(partition, Partition | Grid):
+                raise TypeError(f"distribute: plan[{pattern!r}]={partition!r}; it has to be a distdl.Partition")
             if not any(fnmatchcase(name, str(pattern)) for name in names):
                 raise ValueError(
                     f"distribute: plan[{pattern!r}]: no module of the model has such a name; see named_modules()"
                 )
-            grid = grid_of(given)
+            grid = grid_of(partition)
             if grid.known and self.grid.known and not set(grid.ranks) <= set(self.grid.ranks):
                 raise ValueError(
                     f"distribute: plan[{pattern!r}] has ranks {list(grid.ranks)}, and P_x {list(self.grid.ranks)}; the "
                     "workers of a plan are workers of P_x"
                 )
-            found[str(pattern)] = grid
-        return found
+            grids[str(pattern)] = grid
+        return grids
 
     @classmethod
     def from_sequential(
@@ -221,7 +221,7 @@ class DistributedModel(Local):
         places = self.program.places
         return tree_map_only(
             Value,
-            lambda one: Partition.of_grid(places[one].grid(self.grid), like=self.P_x),
+            lambda value: Partition.of_grid(places[value].grid(self.grid), like=self.P_x),
             self.program.plan.recording.results,
         )
 
@@ -272,29 +272,29 @@ class DistributedModel(Local):
 
     def _orders_of(self, call: object) -> list[list[int]]:
         """The orders in which the dimensions of the inputs are in memory, as far as the workers' blocks show them."""
-        leaves = [one for one in tree_flatten(call)[0] if isinstance(one, torch.Tensor)]
+        leaves = [leaf for leaf in tree_flatten(call)[0] if isinstance(leaf, torch.Tensor)]
         everyone = self.grid.constructing_ranks()
         told = [json.loads(text) for text in everyone.gather(json.dumps([*map(order_of, leaves)]).encode())]
         by_worker = [told[everyone.ranks.index(rank)] for rank in self.grid.ranks]
-        found = []
+        orders = []
         for i in range(len(leaves)):
             shapes = [shape for shape, _ in self.structure(self.grid, i)]
             whole = [sum(sizes) for sizes in self._arrived(i).cuts]
-            found.append(by_worker[told_most(shapes, whole)][i])
-        return found
+            orders.append(by_worker[told_most(shapes, whole)][i])
+        return orders
 
     def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
         """Find the program of this call, or make it."""
         if self._problem is not None:
             raise self._problem
         self.module.training = self.training  # it is none of this module's children, which are its own ones
-        leaves = [one for one in tree_flatten(input[0])[0] if isinstance(one, torch.Tensor)]
+        leaves = [leaf for leaf in tree_flatten(input[0])[0] if isinstance(leaf, torch.Tensor)]
         arrived, inputs = [], []
         for i in range(len(leaves)):
             arrived.append(self._arrived(i))
             inputs.append((arrived[i].shape, self.structure(self.grid, i)[0][1]))
         modes = tuple(module.training for module in self._known_modules())
-        dtypes = tuple(one.dtype for one in self.parameters())  # a module within may have been converted
+        dtypes = tuple(parameter.dtype for parameter in self.parameters())  # a module within may have been converted
         call = self._shown_call(input[0])
         key = (tuple(arrived), tuple(inputs), dtypes, modes, self.autocast, call, self._changes, self._frozen,
                str(self._orders))  # fmt: skip
@@ -321,7 +321,7 @@ class DistributedModel(Local):
     def _shown_call(call: object) -> str:
         """The arguments that are no tensors, which all ranks have compared."""
         leaves, structure = tree_flatten(call)
-        return f"{structure} {[one for one in leaves if not isinstance(one, torch.Tensor)]}"
+        return f"{structure} {[leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]}"
 
     @functools.cached_property
     def _modules_within(self) -> list[torch.nn.Module]:
@@ -336,7 +336,7 @@ class DistributedModel(Local):
 
     def _changed_within(self) -> list[str]:
         """Nothing: what the modules within do was recorded, for buffers of these shapes."""
-        shapes = [one.shape for one in {id(one): one for one in self._buffers_in_use()}.values()]
+        shapes = [buffer.shape for buffer in {id(buffer): buffer for buffer in self._buffers_in_use()}.values()]
         if self.grid.active and shapes != self._first_shapes:
             was, now = ([list(shape) for shape in both] for both in (self._first_shapes, shapes))
             raise ValueError(f"distribute: the buffers have shapes {now}, and had {was} when the model was distributed")
@@ -351,13 +351,13 @@ class DistributedModel(Local):
         except (TypeError, ValueError, NotImplementedError) as error:  # all ranks raise it, in their set-up
             self._changes, self._problem = str(error), error
         parameters = zip(self._parameter_names, self._declared_parameters(), strict=True)
-        self._frozen = ", ".join(name for name, one in parameters if not one.requires_grad)
-        found = (super().compared_each_call(), self._changes, self._frozen and f"with {self._frozen} frozen")
-        return ", ".join(filter(None, found))
+        self._frozen = ", ".join(name for name, parameter in parameters if not parameter.requires_grad)
+        differences = (super().compared_each_call(), self._changes, self._frozen and f"with {self._frozen} frozen")
+        return ", ".join(filter(None, differences))
 
     def _buffers_in_use(self) -> list[torch.Tensor]:
         held = (vars(module)["_buffers"].values() for module in self._known_modules())
-        return [one for buffers in held for one in buffers if one is not None]
+        return [buffer for buffers in held for buffer in buffers if buffer is not None]
 
     def _modes(self) -> str:
         modes = {module.training for module in self._known_modules()}
@@ -395,11 +395,11 @@ class DistributedModel(Local):
         texts = [text.decode().split("\n") for text in gather_or_raise("distribute", everyone, listed)]
         for rank, lines in zip(everyone.ranks, texts, strict=True):
             if lines != texts[0]:
-                one, other = next(
+                call, other = next(
                     pair for pair in zip_longest(texts[0], lines, fillvalue="nothing") if len({*pair}) > 1
                 )
                 raise ValueError(
-                    f"distribute: the model has to be the same on all ranks; rank {everyone.ranks[0]} computes {one}, "
+                    f"distribute: the model has to be the same on all ranks; rank {everyone.ranks[0]} computes {call}, "
                     f"and rank {rank} {other}"
                 )
         return made[0]
@@ -412,7 +412,7 @@ class DistributedModel(Local):
     def compute(self, call: object) -> object:
         """Run the program of these tensors."""
         assert self.program is not None
-        tensors = [one for one in tree_flatten(call)[0] if isinstance(one, torch.Tensor)]
+        tensors = [leaf for leaf in tree_flatten(call)[0] if isinstance(leaf, torch.Tensor)]
         key = self._drawn_key() if self.program.is_random and not self.as_sequential else None
         parameters = [held[leaf] for held, leaf in self._held]  # compiled programs put others in their places
         return self.program(tensors, parameters, key)
@@ -420,9 +420,9 @@ class DistributedModel(Local):
     def ask_for_gradients(self, result: object) -> None:
         """Let the results that have a derivative ask for gradients."""
         assert self.program is not None
-        for one, (value, _) in zip(tree_flatten(result)[0], self.program.results, strict=True):
+        for tensor, (value, _) in zip(tree_flatten(result)[0], self.program.results, strict=True):
             if isinstance(value, Value) and value.is_differentiable:
-                ask_for_gradients(one)
+                ask_for_gradients(tensor)
 
     def _drawn_key(self) -> int:
         """A number from torch's default generator on every rank, of which that of worker 0 counts."""

@@ -41,14 +41,14 @@ class Need:
         axes: list[int | None] = []
         wanted = []
         for axis, sizes in enumerate(workers.cuts):
-            found = [(d, one) for d, one in enumerate(reads) if isinstance(one, Along) and one.dim == axis]
-            axes.append(found[0][0] if found else None)
-            if found:
-                wanted.append(tuple(found[0][1].interval(*one) for one in intervals_of(sizes)))
+            along = [(d, read) for d, read in enumerate(reads) if isinstance(read, Along) and read.dim == axis]
+            axes.append(along[0][0] if along else None)
+            if along:
+                wanted.append(tuple(along[0][1].interval(*read) for read in intervals_of(sizes)))
             else:
                 wanted.append(((0, 1),) * len(sizes))
-        parts = tuple((d, (one.start, one.stop)) for d, one in enumerate(reads) if isinstance(one, Part))
-        wraps = tuple(d for d, one in enumerate(reads) if isinstance(one, Along) and one.wraps)
+        parts = tuple((d, (read.start, read.stop)) for d, read in enumerate(reads) if isinstance(read, Part))
+        wraps = tuple(d for d, read in enumerate(reads) if isinstance(read, Along) and read.wraps)
         return cls(workers.ranks, tuple(axes), tuple(wanted), parts, wraps)
 
     @classmethod
@@ -92,7 +92,7 @@ def received(source: Placement, need: Need, shape: Sequence[int]) -> dict[int, i
         assert box is not None
         own = source.block(rank)
         counts[rank] = sum(
-            overlap(one, one) - (overlap(one, own) if own is not None else 0) for one in pieces(box, shape)
+            overlap(piece, piece) - (overlap(piece, own) if own is not None else 0) for piece in pieces(box, shape)
         )
     return {rank: count for rank, count in counts.items() if count}
 
@@ -159,8 +159,8 @@ class Move:
 def nothing(inputs: Sequence[torch.Tensor], dtype: torch.dtype | None = None) -> torch.Tensor:
     """The result on a rank that has no part of it, connected with the inputs as it is on the others."""
     result = inputs[0].new_zeros(0, dtype=dtype)
-    for one in inputs:
-        if one.requires_grad:
-            zero = zero_of(one)
+    for tensor in inputs:
+        if tensor.requires_grad:
+            zero = zero_of(tensor)
             result = result + (zero.real if zero.is_complex() and not result.is_complex() else zero)
     return result

@@ -131,9 +131,9 @@ def ways_to_split(workers: int, most: Sequence[int]) -> Iterator[tuple[int, ...]
     All factorizations of the largest number of workers that can be used, `workers` at most.
     """
     for count in range(workers, 0, -1):
-        found = [*_factorizations(count, tuple(min(n, count) for n in most))]
-        if found:
-            yield from found
+        factorizations = [*_factorizations(count, tuple(min(n, count) for n in most))]
+        if factorizations:
+            yield from factorizations
             return
 
 

@@ -103,19 +103,19 @@ class Plan:
         return operations
 
     def _place(self, node: Node, operation: Operation) -> None:
-        sources = tuple(self.placement(one) for one in node.inputs)
+        sources = tuple(self.placement(value) for value in node.inputs)
         if all(source is COPIES or reads is None for source, reads in zip(sources, operation.reads, strict=True)):
             self.steps.append(Planned(node, operation, COPIES, (None,) * len(sources), sources))
             self.placements.update(dict.fromkeys(node.outputs, COPIES))
             return
         workers = self._workers(node, operation, sources)
         needs: list[Need | None] = []
-        for one, reads, source in zip(node.inputs, operation.reads, sources, strict=True):
+        for value, reads, source in zip(node.inputs, operation.reads, sources, strict=True):
             if reads is None or (source is COPIES and all(along is None for along in reads)):
                 needs.append(None)
                 continue
-            need = Need.of(workers, reads, one.shape)
-            needs.append(need if Move.is_needed(source, need, one.shape) else None)
+            need = Need.of(workers, reads, value.shape)
+            needs.append(need if Move.is_needed(source, need, value.shape) else None)
         self.steps.append(Planned(node, operation, workers, tuple(needs), sources))
         for value, place in zip(node.outputs, self._results(node, operation, workers), strict=True):
             self.placements[value] = place
@@ -124,12 +124,12 @@ class Plan:
         """For each step what is brought to its workers: values, and how many elements each rank receives of them."""
         brought: set[tuple[Value, Need]] = set()
         for step in self.steps:
-            found: Moved = []
+            moved: Moved = []
             for value, need, source in zip(step.node.inputs, step.needs, step.sources, strict=True):
                 if need is not None and (value, need) not in brought:
                     brought.add((value, need))
-                    found.append((value, received(source, need, value.shape)))
-            yield found
+                    moved.append((value, received(source, need, value.shape)))
+            yield moved
 
     def placement(self, value: Value) -> Placement:
         """Where a value is; parameters, buffers and constants are on each worker."""
@@ -141,14 +141,14 @@ class Plan:
             return list(places) if isinstance(places, list) else [places] * len(node.outputs)
         if len(workers.ranks) == 1:  # results may have different numbers of dimensions
             return [Blocks(workers.ranks, tuple((n,) for n in value.shape)) for value in node.outputs]
-        found = []
+        results = []
         for value in node.outputs:
             cuts = tuple(
                 sizes if len(sizes) > 1 or sum(sizes) == n else (n,)
                 for sizes, n in zip(workers.cuts, value.shape, strict=True)
             )
-            found.append(Blocks(workers.ranks, cuts))
-        return found
+            results.append(Blocks(workers.ranks, cuts))
+        return results
 
     # Who computes
 
@@ -164,22 +164,22 @@ class Plan:
         stays = []
         for reads, source in zip(operation.reads, sources, strict=True):
             if isinstance(source, Blocks) and reads is not None:
-                for one in dict.fromkeys((source, without_empty(source))):
-                    found = staying(operation, reads, one)
-                    if found is not None and set(found.ranks) <= set(ranks):
-                        stays.append(found)
+                for blocks in dict.fromkeys((source, without_empty(source))):
+                    stay = staying(operation, reads, blocks)
+                    if stay is not None and set(stay.ranks) <= set(ranks):
+                        stays.append(stay)
         stays = list(dict.fromkeys(stays))
-        full = [one for one in stays if len(one.ranks) == len(ranks)]
-        for one in full:
-            if not self._received(node, operation, sources, one):
-                return one
+        full = [workers for workers in stays if len(workers.ranks) == len(ranks)]
+        for workers in full:
+            if not self._received(node, operation, sources, workers):
+                return workers
         most = [
             min(len(ranks), n // operation.units.get(d, 1)) if d in operation.splittable else 1
             for d, n in enumerate(operation.shape)
         ]
         ways = itertools.islice(ways_to_split(len(ranks), most), _MOST_CANDIDATES)
         spread = [operation.blocks(ranks[: math.prod(splits)], splits) for splits in ways]
-        return min([*stays, *spread], key=lambda one: self._cost(node, operation, sources, one, len(ranks)))
+        return min([*stays, *spread], key=lambda workers: self._cost(node, operation, sources, workers, len(ranks)))
 
     def _asked_for(self, path: str) -> tuple[str, Grid | None]:
         """The last pattern, and its grid, for the innermost module around a call for which anything was asked."""
@@ -210,8 +210,8 @@ class Plan:
 
     def _received(self, node: Node, operation: Operation, sources: Sequence[Placement], workers: Blocks) -> int:
         return sum(
-            sum(received(source, Need.of(workers, reads, one.shape), one.shape).values())
-            for one, reads, source in zip(node.inputs, operation.reads, sources, strict=True)
+            sum(received(source, Need.of(workers, reads, value.shape), value.shape).values())
+            for value, reads, source in zip(node.inputs, operation.reads, sources, strict=True)
             if reads is not None
         )
 
@@ -274,19 +274,19 @@ def _by_rule(node: Node, is_constant: bool) -> Operation:
     try:
         if node.key not in RULES:
             raise NoRuleError("no rule")
-        found = RULES[node.key](node)
-        if len(found.reads) != len(node.inputs):
-            raise NoRuleError(f"{len(node.inputs)} tensors, where its rule knows {len(found.reads)}")
-        for one, reads in zip(node.inputs, found.reads, strict=True):
-            if reads is not None and not _fits(one, reads, found.shape):
-                raise NoRuleError(f"the shape {list(one.shape)}, which its rule takes for another one")
+        operation = RULES[node.key](node)
+        if len(operation.reads) != len(node.inputs):
+            raise NoRuleError(f"{len(node.inputs)} tensors, where its rule knows {len(operation.reads)}")
+        for value, reads in zip(node.inputs, operation.reads, strict=True):
+            if reads is not None and not _fits(value, reads, operation.shape):
+                raise NoRuleError(f"the shape {list(value.shape)}, which its rule takes for another one")
     except RandomError:
         raise
     except NoRuleError:
         if not is_constant or isinstance(node.target, torch.nn.Module):
             raise
         return on_one_worker(node)
-    return found
+    return operation
 
 
 def _fits(value: Value, reads: Reads, shape: Sequence[int]) -> bool:
@@ -300,4 +300,6 @@ def _fits(value: Value, reads: Reads, shape: Sequence[int]) -> bool:
 def on_one_worker(node: Node) -> Operation:
     """An operation of which nothing is split."""
     call = calling(node, written if node.key == "setitem" else None)
-    return Operation(node.outputs[0].shape, tuple(whole(one) for one in node.inputs), lambda workers: call, frozenset())
+    return Operation(
+        node.outputs[0].shape, tuple(whole(value) for value in node.inputs), lambda workers: call, frozenset()
+    )

@@ -61,13 +61,13 @@ class Program:
         self._checkpoint = 0
         self._count = 0
         self._slots: dict[Value, int] = {}
-        self.inputs = [self._slot(one) for one in recording.inputs]
-        for one, source in zip(recording.inputs, arrived, strict=True):
-            wanted = plan.placement(one)
+        self.inputs = [self._slot(value) for value in recording.inputs]
+        for value, source in zip(recording.inputs, arrived, strict=True):
+            wanted = plan.placement(value)
             if isinstance(wanted, Blocks) and source != wanted:
-                self._bring(one, source, wanted)
+                self._bring(value, source, wanted)
             elif isinstance(source, Blocks) and not isinstance(wanted, Blocks):
-                self._step(self._to_all(one, source), (self._slots[one],), (self._slots[one],))
+                self._step(self._to_all(value, source), (self._slots[value],), (self._slots[value],))
         self._constants: list[tuple[int, torch.Tensor]] = []
         self._buffers = buffers
         self._read: list[tuple[int, str]] = []  # buffers that operations use
@@ -76,22 +76,22 @@ class Program:
         self._of_layers = {
             name for step in plan.steps for name in step.node.buffers.values()
         }  # which these write themselves
-        used = dict.fromkeys(one for step in plan.steps for one in step.node.inputs)
+        used = dict.fromkeys(value for step in plan.steps for value in step.node.inputs)
         results, self._structure = tree_flatten(recording.results)
-        used.update(dict.fromkeys(one for one in results if isinstance(one, Value)))
-        for one in used:
-            if one not in self._slots and one not in plan.placements:
-                self._provide(one)
-        self.parameters = [one.name for one in self._given.values()]
+        used.update(dict.fromkeys(value for value in results if isinstance(value, Value)))
+        for value in used:
+            if value not in self._slots and value not in plan.placements:
+                self._provide(value)
+        self.parameters = [value.name for value in self._given.values()]
         self._keys: list[int] = []
         self._fresh: set[Value] = set()  # that share their memory with nothing
         for step in plan.steps:
             self._checkpoint = step.node.checkpoint
             self._append(step)
         self._checkpoint = 0
-        self._written = [(self._everywhere(one), name) for name, one in recording.written.items()]
-        self.places = {one: self._owned(one) for one in results if isinstance(one, Value)}
-        self.results = [(one, self._slots[one]) if isinstance(one, Value) else (one, -1) for one in results]
+        self._written = [(self._everywhere(value), name) for name, value in recording.written.items()]
+        self.places = {value: self._owned(value) for value in results if isinstance(value, Value)}
+        self.results = [(value, self._slots[value]) if isinstance(value, Value) else (value, -1) for value in results]
         self._deliver(layouts)
         kept = {slot for _, slot in self.results if slot >= 0} | {slot for slot, _ in self._written}
         self.steps = forgetting(checkpointed(self.steps, kept), kept)
@@ -143,7 +143,7 @@ class Program:
         waiting = dict(self._given)
         for place, reads in enumerate([*(step.reads for step in self.steps), self._given]):
             needed: dict[object, list[int]] = {}
-            for slot in dict.fromkeys(one for one in reads if one in waiting):
+            for slot in dict.fromkeys(slot for slot in reads if slot in waiting):
                 value = waiting.pop(slot)
                 needed.setdefault((value.dtype, reached.get(value, frozenset())), []).append(slot)
             for kind, slots in needed.items():
@@ -156,14 +156,14 @@ class Program:
     def _reached(self) -> dict[Value, frozenset[int]]:
         """The numbers of the results that have a derivative by a value; of none for values that are left out."""
         reached: dict[Value, frozenset[int]] = {}
-        for i, (one, _) in enumerate(self.results):
-            if isinstance(one, Value) and one.is_differentiable:
-                reached[one] = reached.get(one, frozenset()) | {i}
+        for i, (value, _) in enumerate(self.results):
+            if isinstance(value, Value) and value.is_differentiable:
+                reached[value] = reached.get(value, frozenset()) | {i}
         for step in reversed(self.plan.steps):
-            results = [reached.get(one, frozenset()) for one in step.node.outputs if one.is_differentiable]
-            found = frozenset[int]().union(*results)
-            for one in step.node.inputs if found else ():
-                reached[one] = reached.get(one, frozenset()) | found
+            results = [reached.get(value, frozenset()) for value in step.node.outputs if value.is_differentiable]
+            reached_by_node = frozenset[int]().union(*results)
+            for value in step.node.inputs if reached_by_node else ():
+                reached[value] = reached.get(value, frozenset()) | reached_by_node
         return reached
 
     def _bring(self, value: Value, source: Placement, wanted: Blocks) -> None:
@@ -210,8 +210,8 @@ class Program:
         if step.operation.draw is not None:
             self._keys.append(self._new())
             inputs.insert(0, self._keys[-1])
-        outputs = tuple(self._slot(one) for one in node.outputs)
-        places = [self.plan.placement(one) for one in node.outputs]
+        outputs = tuple(self._slot(value) for value in node.outputs)
+        places = [self.plan.placement(value) for value in node.outputs]
         run = computing(step, places, self._like, buffers)
         for i, value in enumerate(node.inputs):
             if value in node.written and (step.needs[i] is not None or value not in self._fresh):
@@ -237,12 +237,12 @@ class Program:
             key: from which the random numbers follow; None for those of torch in one process.
         """
         values: list[object] = [None] * self._count
-        for slot, one in zip(self.inputs, inputs, strict=True):
-            values[slot] = one
-        for slot, one in zip(self._given, parameters, strict=True):
-            values[slot] = one
-        for slot, one in self._constants:
-            values[slot] = one
+        for slot, tensor in zip(self.inputs, inputs, strict=True):
+            values[slot] = tensor
+        for slot, parameter in zip(self._given, parameters, strict=True):
+            values[slot] = parameter
+        for slot, constant in self._constants:
+            values[slot] = constant
         for slot, name in self._read:
             buffer = self._buffers[name]
             values[slot] = buffer.clone() if slot in self._copied else buffer
@@ -253,11 +253,11 @@ class Program:
             buffer = self._buffers[name]
             if values[slot] is not buffer and self._like.active:
                 buffer.copy_(cast(torch.Tensor, values[slot]))
-        found = []
-        for one, slot in self.results:
-            y = values[slot] if slot >= 0 else one
-            found.append(y.detach() if isinstance(y, torch.Tensor) and not one.is_differentiable else y)
-        return tree_unflatten(found, self._structure)
+        results = []
+        for value, slot in self.results:
+            y = values[slot] if slot >= 0 else value
+            results.append(y.detach() if isinstance(y, torch.Tensor) and not value.is_differentiable else y)
+        return tree_unflatten(results, self._structure)
 
 
 def _delivery(transport: ParameterTransport, slots: Sequence[int]) -> Step:

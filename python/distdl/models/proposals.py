@@ -65,9 +65,9 @@ class Proposals(tuple[Proposal, ...]):
 
     def __str__(self) -> str:
         table = [("ms a step", "MiB a rank", "MiB sent", "partition")]
-        for one in self:
-            sizes = (f"{one.memory / _MIB:.1f}", f"{one.sent / _MIB:.1f}")
-            table.append((f"{one.seconds * 1e3:.1f}", *sizes, str(one)))
+        for proposal in self:
+            sizes = (f"{proposal.memory / _MIB:.1f}", f"{proposal.sent / _MIB:.1f}")
+            table.append((f"{proposal.seconds * 1e3:.1f}", *sizes, str(proposal)))
         widths = [max(len(line[i]) for line in table) for i in range(3)]
         rows = ("  ".join([*(cell.rjust(w) for cell, w in zip(line, widths, strict=False)), line[3]]) for line in table)
         return "\n".join(rows)
@@ -113,12 +113,12 @@ def plans(
             return b""
         return json.dumps(_proposed(model, grid, shapes, figures)[:most]).encode()
 
-    found = gather_or_raise("plans", everyone, make)[everyone.ranks.index(grid.ranks[0])]
+    text = gather_or_raise("plans", everyone, make)[everyone.ranks.index(grid.ranks[0])]
     proposals = []
-    for splits, ways, memory, sent, seconds in json.loads(found):
+    for splits, ways, memory, sent, seconds in json.loads(text):
         P_x, *others = (
-            Partition.of_grid(grid.related(grid.ranks[: math.prod(one)], one), like=P_world)
-            for one in (splits, *ways.values())
+            Partition.of_grid(grid.related(grid.ranks[: math.prod(shape)], shape), like=P_world)
+            for shape in (splits, *ways.values())
         )
         proposals.append(Proposal(P_x, dict(zip(ways, others, strict=True)), memory, sent, seconds))
     return Proposals(proposals)
@@ -141,14 +141,14 @@ def _proposed(
     def costs(splits: list[int], ways: Ways) -> tuple[list[int], Ways, int, int, float]:
         base = grid.related(grid.ranks[: math.prod(splits)], splits)
         arrived = [of_input(base.ranks, splits, shape) for shape in shapes]
-        asked = {name: grid.related(grid.ranks[: math.prod(one)], one) for name, one in ways.items()}
-        found = cost(Plan(recording, base, arrived, asked=asked), figures, work)
-        return splits, ways, found.memory, found.sent, found.seconds
+        asked = {name: grid.related(grid.ranks[: math.prod(way)], way) for name, way in ways.items()}
+        estimate = cost(Plan(recording, base, arrived, asked=asked), figures, work)
+        return splits, ways, estimate.memory, estimate.sent, estimate.seconds
 
     whole = [costs(splits, {}) for splits in _splits(grid.size, shapes[0])]
-    fastest = sorted(whole, key=lambda one: one[-1])[:_FIRST]
+    fastest = sorted(whole, key=lambda proposal: proposal[-1])[:_FIRST]
     changed = [costs(splits, ways) for splits, *_ in fastest for ways in _tails(splits, recording, shapes[0])]
-    return sorted(whole + changed, key=lambda one: one[-1])
+    return sorted(whole + changed, key=lambda proposal: proposal[-1])
 
 
 def _splits(workers: int, shape: Shape) -> Iterator[list[int]]:
@@ -169,7 +169,7 @@ def _tails(splits: list[int], recording: Recording, shape: Shape) -> Iterator[Wa
         depth += 1
     workers = math.prod(splits)
     batch = [min(workers, shape[0])] + [1] * (len(shape) - 1)
-    others = [one for one in (batch, [1] * len(shape)) if one != splits]
+    others = [other for other in (batch, [1] * len(shape)) if other != splits]
     for i in range(1, _TAILS):
         for other in others:
             yield dict.fromkeys(names[len(names) * i // _TAILS :], other)
@@ -181,15 +181,15 @@ def _names(recording: Recording, depth: int) -> list[str]:
 
 
 def _dtype_of(model: torch.nn.Module) -> torch.dtype:
-    return next((one.dtype for one in model.parameters()), torch.get_default_dtype())
+    return next((parameter.dtype for parameter in model.parameters()), torch.get_default_dtype())
 
 
-def _shapes(given: object) -> list[Shape]:
+def _shapes(shapes: object) -> list[Shape]:
     """The shapes in an argument that is a shape or a list of shapes."""
-    several = given if isinstance(given, list | tuple) and given and not isinstance(given[0], int) else [given]
-    found = []
-    for one in several:
-        if not isinstance(one, list | tuple) or not one or not all(type(n) is int and n >= 0 for n in one):
-            raise ValueError(f"plans: input_shape={given!r}; it has to be a shape, or a list of shapes")
-        found.append(tuple(one))
-    return found
+    several = shapes if isinstance(shapes, list | tuple) and shapes and not isinstance(shapes[0], int) else [shapes]
+    checked = []
+    for shape in several:
+        if not isinstance(shape, list | tuple) or not shape or not all(type(n) is int and n >= 0 for n in shape):
+            raise ValueError(f"plans: input_shape={shapes!r}; it has to be a shape, or a list of shapes")
+        checked.append(tuple(shape))
+    return checked

@@ -101,12 +101,12 @@ class Node:
     @property
     def arguments(self) -> list[Value]:
         """The tensors of the call, in order."""
-        return [one for one in tree_flatten((self.args, dict(self.kwargs)))[0] if isinstance(one, Value)]
+        return [leaf for leaf in tree_flatten((self.args, dict(self.kwargs)))[0] if isinstance(leaf, Value)]
 
     @property
     def outputs(self) -> list[Value]:
         """The tensors that it returns, in order."""
-        return [one for one in tree_flatten(self.results)[0] if isinstance(one, Value)]
+        return [leaf for leaf in tree_flatten(self.results)[0] if isinstance(leaf, Value)]
 
     def __str__(self) -> str:
         return f"{self.key} {', '.join(map(repr, self.inputs))} in {self.path or 'the model'} ({self.source})"

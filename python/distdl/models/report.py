@@ -131,7 +131,7 @@ def _row(plan: Plan, step: Planned, moved: Moved) -> Row:
         splits=first.splits if isinstance(first, Blocks) else None,
         workers=workers,
         sent=sent,
-        memory=sum(_largest(plan.placement(one), one) for one in node.outputs),
+        memory=sum(_largest(plan.placement(value), value) for value in node.outputs),
         gathered=node in plan.gathered,
     )
 

@@ -34,8 +34,8 @@ def scatter(x: torch.Tensor | None, P_x: PartitionLike, root: int = 0) -> torch.
     Collective over the communicator that P_x comes from.
     """
     grid, at = _with_root("scatter", P_x, root, lambda grid: _problem_of_input(x, grid, root))
-    given = x if at.active and x is not None else zero_volume_tensor()
-    return operators.repartition(at, grid, preserve_batch=False)(given)
+    block = x if at.active and x is not None else zero_volume_tensor()
+    return operators.repartition(at, grid, preserve_batch=False)(block)
 
 
 @constructor
@@ -58,18 +58,18 @@ def gather(y: object, P_y: object, root: int = 0) -> object:
     """
     leaves, structure = tree_flatten(y)
     partitions = tree_flatten(P_y, is_leaf=is_partition)[0]
-    tensors = [one for one in leaves if isinstance(one, torch.Tensor)]
-    found = [one for one in partitions if is_partition(one)]
-    if len(tensors) != len(found):
-        problem = TypeError(f"gather: {len(tensors)} tensors and {len(found)} partitions")
-        tell("gather", problem, found)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    grids = [leaf for leaf in partitions if is_partition(leaf)]
+    if len(tensors) != len(grids):
+        problem = TypeError(f"gather: {len(tensors)} tensors and {len(grids)} partitions")
+        tell("gather", problem, grids)
         raise problem
     wholes = []
-    for tensor, P in zip(tensors, found, strict=True):
+    for tensor, P in zip(tensors, grids, strict=True):
         grid, at = _with_root("gather", P, root, lambda grid: None)
         wholes.append(operators.repartition(grid, at, preserve_batch=False)(tensor))
     rest = iter(wholes)
-    return tree_unflatten([next(rest) if isinstance(one, torch.Tensor) else one for one in leaves], structure)
+    return tree_unflatten([next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], structure)
 
 
 def _problem_of_input(x: object, grid: Grid, root: int) -> Exception | None:

@@ -32,13 +32,17 @@ class Selection:
         """The number of dimensions of each element."""
         return self.values.dim() - self.mask.dim()
 
+    @property
+    def expanded_mask(self) -> torch.Tensor:
+        """The mask with as many dimensions as the values."""
+        return self.mask.reshape(*self.mask.shape, *[1] * self.dims)
+
     def filled(self, number: float | None = None) -> torch.Tensor:
         """The values, with a number where the mask is false; by default, most functions are finite there."""
         kind = self.values.dtype
         if number is None:
             number = 0.5 if kind.is_floating_point or kind.is_complex else 1
-        mask = self.mask.reshape(*self.mask.shape, *[1] * self.dims)
-        return torch.where(mask, self.values, bool(number) if kind == torch.bool else number)
+        return torch.where(self.expanded_mask, self.values, bool(number) if kind == torch.bool else number)
 
     def dims_of_values(self, dims: list[int]) -> list[int]:
         """Dimensions of the selected elements, as dimensions of the values. The first is that of all elements."""
@@ -46,6 +50,7 @@ class Selection:
         return [e for d in dims for e in (range(masked) if d == 0 else [masked - 1 + d])]
 
 
+Compare = Callable[[torch.Tensor, torch.Tensor], bool]
 Compute = Callable[..., torch.Tensor]
 Outcome: TypeAlias = torch.Tensor | Selection | None
 """The result of a function of selections; None if it is not known."""
@@ -56,11 +61,10 @@ class Selections:
 
     Args:
         elementwise: the names of functions that work on each element by itself.
-        alike: finds out whether two masks have the same values.
     """
 
-    def __init__(self, elementwise: Container[str], alike: Callable[[torch.Tensor, torch.Tensor], bool]) -> None:
-        self._elementwise, self._alike = elementwise, alike
+    def __init__(self, elementwise: Container[str]) -> None:
+        self._elementwise = elementwise
         self._tensors: dict[int, torch.Tensor] = {}
         self._selections: dict[int, Selection] = {}
 
@@ -68,8 +72,13 @@ class Selections:
         """The selections among the arguments of a call."""
         return [self._selections[id(leaf)] for leaf in tree_flatten(arguments)[0] if id(leaf) in self._selections]
 
-    def call(self, function: Function, key: str, args: Arguments, kwargs: dict[str, object]) -> object:
+    def call(
+        self, function: Function, key: str, args: Arguments, kwargs: dict[str, object], are_alike: Compare
+    ) -> object:
         """The result of a call that selects elements or takes selections; NotImplemented for other calls.
+
+        Args:
+            are_alike: finds out whether two masks have the same values.
 
         Raises:
             NotImplementedError: if the result depends on the number of elements or on their order.
@@ -81,7 +90,9 @@ class Selections:
         if key in _DESCRIBE:
             with torch._C.DisableTorchFunction():
                 return function(*args, **kwargs)
-        if not all(self._is_mask(selection.mask, selections[0]) for selection in selections):
+        masks = [selection.mask for selection in selections]
+        masks += [_mask_of(*args[:2])] if key == "setitem" else []
+        if not all(mask is not None and are_alike(mask, masks[0]) for mask in masks):
             raise NotImplementedError(f"{key} of elements that different masks select")
         if key == "setitem":
             self._write(selections[-1], *args)
@@ -101,9 +112,6 @@ class Selections:
         if result is None:
             raise NotImplementedError(f"{key} of elements that a mask selects")
         return self._stand_in(result) if isinstance(result, Selection) else result
-
-    def _is_mask(self, mask: torch.Tensor, selection: Selection) -> bool:
-        return mask is selection.mask or self._alike(mask, selection.mask)
 
     def _stand_in(self, selection: Selection) -> torch.Tensor:
         """A tensor without elements, which the model holds in place of a selection."""
@@ -133,13 +141,11 @@ class Selections:
             return args[0]
         return tree_map_only(torch.Tensor, lambda values: self._stand_in(Selection(values, like.mask)), result)
 
-    def _write(self, selection: Selection, x: torch.Tensor, index: object, *_: object) -> None:
+    def _write(self, selection: Selection, x: torch.Tensor, *_: object) -> None:
         """Carry out ``x[mask] = selection``."""
-        mask = _mask_of(x, index)
-        if mask is None or self.among(x) or not self._is_mask(mask, selection) or x.dim() != selection.values.dim():
-            raise NotImplementedError("setitem of elements that another index selects")
-        expanded = mask.reshape(*mask.shape, *[1] * selection.dims)
-        x.copy_(torch.where(expanded, selection.values.to(x.dtype), x))
+        if self.among(x) or x.dim() != selection.values.dim():
+            raise NotImplementedError("setitem of elements that a mask selects, of other sizes")
+        x.copy_(torch.where(selection.expanded_mask, selection.values.to(x.dtype), x))
 
 
 def _mask_of(x: torch.Tensor, index: object) -> torch.Tensor | None:

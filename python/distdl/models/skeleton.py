@@ -54,14 +54,14 @@ class Skeleton:
             take_over(own, module)
             for held in ("_parameters", "_buffers"):
                 for name, tensor in vars(own)[held].items():
-                    given = vars(module)[held][name]
-                    if tensor is None or given is None:
+                    own_tensor = vars(module)[held][name]
+                    if tensor is None or own_tensor is None:
                         continue
-                    if tensor.dtype != given.dtype:
+                    if tensor.dtype != own_tensor.dtype:
                         with self._mode, torch.no_grad():
-                            tensor.data = tensor.data.to(given.dtype)
+                            tensor.data = tensor.data.to(own_tensor.dtype)
                     if held == "_parameters":
-                        tensor.requires_grad_(given.requires_grad)
+                        tensor.requires_grad_(own_tensor.requires_grad)
 
     def record(
         self,
@@ -126,10 +126,10 @@ class Skeleton:
         call = node.target
         if isinstance(call, torch.nn.Module):
             module = call
-            call = lambda *args, **more: torch.func.functional_call(module, given, args, more)  # noqa: E731
+            call = lambda *args, **kwargs: torch.func.functional_call(module, parameters, args, kwargs)  # noqa: E731
         with self._mode, torch.no_grad(), FlopCounterMode(display=False) as counter:
-            tensors = [torch.empty(one.shape, dtype=one.dtype, device=self.device) for one in node.inputs]
-            given = dict(zip(node.parameters, tensors[len(node.arguments) :], strict=True))
+            tensors = [torch.empty(value.shape, dtype=value.dtype, device=self.device) for value in node.inputs]
+            parameters = dict(zip(node.parameters, tensors[len(node.arguments) :], strict=True))
             calling(node, call)(*tensors[: len(node.arguments)])
         return float(counter.get_total_flops())
 
@@ -145,9 +145,11 @@ class Skeleton:
             fakes = [_input(shape, strides, dtype, self.device) for shape, strides, dtype in inputs]
         rest = iter(fakes)
         args, kwargs = tree_unflatten(
-            [next(rest) if isinstance(one, torch.Tensor) else one for one in leaves], structure
+            [next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], structure
         )
-        plain = {id(one): f"{path}.{name}".removeprefix(".") for (path, name), one in unseen.held_by(self.model)}
+        plain = {
+            id(attribute): f"{path}.{name}".removeprefix(".") for (path, name), attribute in unseen.held_by(self.model)
+        }
         recorder = Recorder(self.model, fakes, self._names, key_of_layer, plain, real_strides)
         # Layers are set up without functions that look at calls, as this recorder does.
         with (
@@ -170,7 +172,7 @@ class Skeleton:
 
     def _written(self, recorder: Recorder) -> dict[str, Value]:
         """The values of parameters and buffers that are others than before."""
-        found = {}
+        written = {}
         for name, tensor in self.model.named_parameters():
             if recorder.known(tensor, name) is not None:
                 raise NotImplementedError(f"the model writes into its parameter {name}")
@@ -186,8 +188,8 @@ class Skeleton:
                 raise NotImplementedError(f"the model lets its buffer {name} be {value.name}; use copy_()")
             if value.shape != self._shapes.get(name):
                 raise NotImplementedError(f"the model gives its buffer {name} the shape {list(value.shape)}")
-            found[name] = value
-        return found
+            written[name] = value
+        return written
 
 
 def _input(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

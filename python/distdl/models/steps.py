@@ -36,8 +36,8 @@ def run_through(steps: Iterable[Step], values: list[object]) -> None:
         if len(writes) == 1:
             values[writes[0]] = result
         else:
-            for slot, one in zip(writes, cast(list[object], result), strict=True):
-                values[slot] = one
+            for slot, value in zip(writes, cast(list[object], result), strict=True):
+                values[slot] = value
         for slot in last:
             values[slot] = None
 
@@ -48,13 +48,13 @@ def forgetting(steps: Sequence[Step], kept: set[int]) -> list[Step]:
     Args:
         kept: the slots that are used behind the last step.
     """
-    found, seen = [], set(kept)
+    steps_kept, seen = [], set(kept)
     for step in reversed(steps):
         last = tuple(slot for slot in dict.fromkeys((*step.reads, *step.writes)) if slot not in seen)
         seen.update(last)
         seen.difference_update(set(step.writes) - set(step.reads) - kept)
-        found.append(Step(*step[:3], last, step.checkpoint))
-    return found[::-1]
+        steps_kept.append(Step(*step[:3], last, step.checkpoint))
+    return steps_kept[::-1]
 
 
 def before_checkpoint(steps: Sequence[Step], place: int) -> int:
@@ -71,7 +71,7 @@ def checkpointed(steps: Sequence[Step], kept: set[int]) -> list[Step]:
         kept: the slots that are used behind the last step.
     """
     groups = [(number, [*group]) for number, group in itertools.groupby(steps, lambda step: step.checkpoint)]
-    found: list[Step] = []
+    steps_made: list[Step] = []
     after = set(kept)
     for number, group in reversed(groups):
         if number:
@@ -80,9 +80,9 @@ def checkpointed(steps: Sequence[Step], kept: set[int]) -> list[Step]:
             segment = Segment(group, writes)
             group = [Step(segment, segment.reads, writes)]
             after -= written
-        found += reversed(group)
+        steps_made += reversed(group)
         after.update(slot for step in group for slot in step.reads)
-    return found[::-1]
+    return steps_made[::-1]
 
 
 class Segment:
@@ -105,13 +105,13 @@ class Segment:
     def __call__(self, *inputs: object) -> object:
         """Run the steps. Returns what they write: a tensor, or a list of them."""
         with set_checkpoint_early_stop(False):  # some ranks would stop before an exchange
-            found = checkpoint(self._run, *inputs, use_reentrant=False)
-        return found if len(self._writes) > 1 else found[0]
+            results = checkpoint(self._run, *inputs, use_reentrant=False)
+        return results if len(self._writes) > 1 else results[0]
 
     def _run(self, *inputs: object) -> list[object]:
         values: list[object] = [None] * self._count
-        for slot, one in zip(self.reads, inputs, strict=True):
-            values[slot] = one
+        for slot, tensor in zip(self.reads, inputs, strict=True):
+            values[slot] = tensor
         run_through(self._steps, values)
         return [_saving(values[slot]) for slot in self._writes]
 

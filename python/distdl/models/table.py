@@ -62,18 +62,18 @@ def calling(node: Node, function: Run | None = None) -> Run:
     """
     target = function or node.target
     leaves, structure = tree_flatten((node.args, dict(node.kwargs)))
-    slots = [i for i, one in enumerate(leaves) if isinstance(one, Value)]
+    slots = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Value)]
     count, names = len(node.args), [*node.kwargs]
     # Most calls are of these two kinds, which take less time.
     first = len(slots)
-    if slots == list(range(first)) and [isinstance(one, Value) for one in node.args[:first]] == [True] * first:
+    if slots == list(range(first)) and [isinstance(leaf, Value) for leaf in node.args[:first]] == [True] * first:
         rest, options = node.args[first:], dict(node.kwargs)
 
         def on_first(*tensors: torch.Tensor) -> object:
             return target(*tensors[:first], *rest, **options)
 
         return on_first
-    if not any(isinstance(one, list | tuple | dict | slice) for one in (*node.args, *node.kwargs.values())):
+    if not any(isinstance(argument, list | tuple | dict | slice) for argument in (*node.args, *node.kwargs.values())):
         template = [*node.args, *node.kwargs.values()]
 
         def on_positions(*tensors: torch.Tensor) -> object:
@@ -137,8 +137,8 @@ def options_of(node: Node, names: Sequence[str], but: Container[str] = ()) -> di
         names: of the arguments by position; most of torch's own functions have no signature.
         but: those that are left out.
     """
-    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
-    return {name: one for name, one in given.items() if name not in but}
+    arguments = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    return {name: value for name, value in arguments.items() if name not in but}
 
 
 def through(
@@ -156,11 +156,11 @@ def through(
 def bound(node: Node) -> dict[str, Any]:
     """The arguments of a function by their names."""
     try:
-        found = inspect.signature(node.target).bind(*node.args, **node.kwargs)
+        call = inspect.signature(node.target).bind(*node.args, **node.kwargs)
     except ValueError as error:
         raise NoRuleError(f"{node.key} as torch has it; use that of torch.nn.functional") from error
-    found.apply_defaults()
-    return found.arguments
+    call.apply_defaults()
+    return call.arguments
 
 
 def cut_out(value: torch.Tensor, intervals: Sequence[Interval]) -> torch.Tensor:

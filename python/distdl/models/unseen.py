@@ -74,8 +74,8 @@ def refuse_model(model: torch.nn.Module) -> None:
                 "of the distributed model, of which each rank has its part"
             )
     computed = computed_weights(model)
-    for (path, name), one in held_by(model):
-        if isinstance(one, torch.Tensor) and one.grad_fn is not None and id(one) not in computed:
+    for (path, name), value in held_by(model):
+        if isinstance(value, torch.Tensor) and value.grad_fn is not None and id(value) not in computed:
             raise NotImplementedError(
                 f"distribute: {name} of {path or 'the model'} is computed from what requires gradients, and is not "
                 "computed again in a call; compute it in forward(), or keep what detach() gives"
@@ -104,8 +104,8 @@ def held_by(model: torch.nn.Module) -> Iterator[tuple[tuple[str, str], object]]:
     """Attributes of modules other than parameters, buffers and modules, with module paths and attribute names."""
     for path, module in model.named_modules():
         for name, value in own_attributes(module):
-            for i, one in enumerate(tree_flatten(value)[0]):
-                yield (path, f"{name}[{i}]" if isinstance(value, list | tuple | dict) else name), one
+            for i, leaf in enumerate(tree_flatten(value)[0]):
+                yield (path, f"{name}[{i}]" if isinstance(value, list | tuple | dict) else name), leaf
 
 
 def own_attributes(module: torch.nn.Module) -> Iterator[tuple[str, object]]:
@@ -135,13 +135,13 @@ def memory_of(tensor: torch.Tensor) -> int:
         return id(tensor)
 
 
-def is_the_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+def is_the_same(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors that share memory show the same elements of it in the same shape."""
 
     def place(x: torch.Tensor) -> tuple[object, ...]:
         return x.storage_offset(), x.shape, x.stride(), x.dtype
 
-    return place(one) == place(other)
+    return place(tensor) == place(other)
 
 
 def saved_tensors_hook() -> Callable[..., object] | None:
@@ -156,7 +156,9 @@ Autocast = dict[str, torch.dtype | None]
 
 def autocast() -> Autocast:
     """The current autocast dtype of each kind of device; None where autocast is off."""
-    return {one: torch.get_autocast_dtype(one) if torch.is_autocast_enabled(one) else None for one in ("cpu", "cuda")}
+    return {
+        kind: torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in ("cpu", "cuda")
+    }
 
 
 def drawn_outside_of_torch() -> bytes:

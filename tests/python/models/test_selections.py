@@ -119,7 +119,7 @@ REFUSED = {
     "other elements": (lambda x: x[rows(x)] + x[:, :, 0].sum(0).reshape(-1, 1)[:1], "and of others"),
     "weights": (lambda x: F.mse_loss(x[x > 0], x[x > 0], weight=x[x > 0]), "mse_loss of elements"),
     "batchmean": (lambda x: F.kl_div(x[rows(x)], x[rows(x)], reduction="batchmean"), "kl_div of elements"),
-    "another index": (lambda x: x.clone().__setitem__(x < 0, x[x > 0]), "setitem of elements that another index"),
+    "another index": (lambda x: x.clone().__setitem__(x < 0, x[x > 0]), "setitem of elements that different masks"),
 }  # fmt: skip
 
 

@@ -24,17 +24,17 @@ def attention(node: Node) -> Operation:
     n = len(out)
     query, key, value = (argument(node, i, name) for i, name in enumerate(("query", "key", "value")))
     mask = argument(node, 3, "attn_mask")
-    if node.inputs != [one for one in (query, key, value, mask) if one is not None]:
+    if node.inputs != [tensor for tensor in (query, key, value, mask) if tensor is not None]:
         raise NoRuleError("attention with arguments by name in another order")
     p, causal = argument(node, 4, "dropout_p", 0.0), bool(argument(node, 5, "is_causal", False))
     options = {"scale": node.kwargs.get("scale"), "enable_gqa": node.kwargs.get("enable_gqa", False)}
     reads: list[Reads] = [(*batches(query, out), Along(n - 2), None)]
     group = 1
-    for one in (key, value):
-        own = list(batches(one, out))
-        if options["enable_gqa"] and n > 2 and one.shape[-3] != out[-3]:
-            own[-1] = Along(n - 3, Fraction(one.shape[-3], out[-3]))
-            group = max(group, out[-3] // one.shape[-3])
+    for tensor in (key, value):
+        own = list(batches(tensor, out))
+        if options["enable_gqa"] and n > 2 and tensor.shape[-3] != out[-3]:
+            own[-1] = Along(n - 3, Fraction(tensor.shape[-3], out[-3]))
+            group = max(group, out[-3] // tensor.shape[-3])
         reads.append((*own, None, None))
     if mask is not None:
         reads.append((*batches(mask, out), Along(n - 2) if mask.shape[-2] == out[-2] != 1 else None, None))
@@ -45,15 +45,15 @@ def attention(node: Node) -> Operation:
         if not causal:
             return call
         rows = slice(*workers.block[n - 2])
-        return lambda *given: call(*given, _lower(out[-2], length, given[-1].device)[rows])
+        return lambda *tensors: call(*tensors, _lower(out[-2], length, tensors[-1].device)[rows])
 
-    def make_copies(*given: torch.Tensor) -> object:
-        return call(*given, *([_lower(out[-2], length, given[-1].device)] if causal else []))
+    def make_copies(*tensors: torch.Tensor) -> object:
+        return call(*tensors, *([_lower(out[-2], length, tensors[-1].device)] if causal else []))
 
-    found = Operation(out, tuple(reads), in_blocks(make, make_copies), frozenset(range(n - 1)), {n - 3: group})
+    operation = Operation(out, tuple(reads), in_blocks(make, make_copies), frozenset(range(n - 1)), {n - 3: group})
     if p == 0.0:
-        return found if causal else replace(found, make=in_blocks(make, calling(node)))
-    return replace(found, draw=_dropped_weights(out, length, query.dtype, p))
+        return operation if causal else replace(operation, make=in_blocks(make, calling(node)))
+    return replace(operation, draw=_dropped_weights(out, length, query.dtype, p))
 
 
 def _lower(rows: int, columns: int, device: torch.device) -> torch.Tensor:
@@ -65,14 +65,14 @@ def _dropped_weights(out: Sequence[int], length: int, dtype: torch.dtype, p: flo
     return whole_rows(mask_of((*out[:-1], length), dtype, p, is_whole=True), length)
 
 
-def _attend(*given: torch.Tensor, p: float, options: dict[str, Any]) -> torch.Tensor:
+def _attend(*tensors: torch.Tensor, p: float, options: dict[str, Any]) -> torch.Tensor:
     """Attention to blocks; with dropout the factors of the weights come first."""
     if p == 0.0:
-        query, key, value, *mask = given
+        query, key, value, *mask = tensors
         return F.scaled_dot_product_attention(query, key, value, *mask, **options)
-    kept, query, key, value, *mask = given
+    kept, query, key, value, *mask = tensors
     if options["enable_gqa"] and query.dim() > 2:
-        key, value = (one.repeat_interleave(query.shape[-3] // one.shape[-3], -3) for one in (key, value))
+        key, value = (heads.repeat_interleave(query.shape[-3] // heads.shape[-3], -3) for heads in (key, value))
     scale = query.shape[-1] ** -0.5 if options["scale"] is None else options["scale"]
     scores = query * scale @ key.mT
     if mask:

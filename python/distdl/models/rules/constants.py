@@ -18,7 +18,7 @@ def made(node: Node) -> Operation:
     call = calling(node)
     shape = node.outputs[0].shape
     like = node.args[0] if node.key in _METHODS else None
-    reads = tuple(None if one is like else whole(one) for one in node.inputs)
+    reads = tuple(None if value is like else whole(value) for value in node.inputs)
     return Operation(shape, reads, lambda workers: call, frozenset())
 
 

@@ -31,13 +31,13 @@ def _drawn(node: Node, of_uniform: Uniform) -> Operation:
         raise RandomError(f"{node.key} with a tensor of parameters")
 
     def whole(device: torch.device) -> torch.Tensor:
-        found = call(*(one.empty(device) for one in node.inputs))
-        assert isinstance(found, torch.Tensor)
-        return found
+        numbers = call(*(value.empty(device) for value in node.inputs))
+        assert isinstance(numbers, torch.Tensor)
+        return numbers
 
     draw = _numbers(node, out.shape, out.dtype, whole, of_uniform)
     if out.is_differentiable:  # such as what uniform_() has filled
-        return _computed(node, draw, lambda numbers, *given: _without_derivative(numbers, given))
+        return _computed(node, draw, lambda numbers, *inputs: _without_derivative(numbers, inputs))
     return _computed(node, draw, lambda numbers, *_: numbers)
 
 
@@ -64,13 +64,13 @@ def _numbers(node: Node, shape: Sequence[int], dtype: torch.dtype, whole: Whole,
 def _computed(node: Node, draw: Draw, run: Run) -> Operation:
     """An operation that computes with each random number by itself, and with tensors that broadcast to them."""
     shape = node.outputs[0].shape
-    reads = [broadcast(one, shape) for one in node.inputs]
+    reads = [broadcast(value, shape) for value in node.inputs]
     return Operation(shape, tuple(reads), lambda workers: run, frozenset(range(len(shape))), draw=draw)
 
 
-def _without_derivative(result: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
+def _without_derivative(result: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
     """A result whose gradients are 0, as those of torch are by what is filled, or by a distribution's parameters."""
-    return sum((zero_of(one) for one in given if one.requires_grad), start=result)
+    return sum((zero_of(tensor) for tensor in inputs if tensor.requires_grad), start=result)
 
 
 def whole_rows(draw: Draw, length: int) -> Draw:
@@ -109,9 +109,9 @@ def _scaled(node: Node) -> Operation:
 
     parameters: Any = calling(node, lambda mean=0.0, std=1.0, **_: (mean, std))
 
-    def run(numbers: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
-        mean, deviation = parameters(*(one.detach() for one in given))
-        return _without_derivative(numbers * deviation + mean, given)
+    def run(numbers: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
+        mean, deviation = parameters(*(tensor.detach() for tensor in inputs))
+        return _without_derivative(numbers * deviation + mean, inputs)
 
     return _computed(node, _numbers(node, out.shape, out.dtype, whole, torch.special.ndtri), run)
 
@@ -148,7 +148,7 @@ def exponential(node: Node) -> Operation:
 def integers(node: Node) -> Operation:
     """Any dimension."""
     first = 0 if node.key == "randint" else 1
-    numbers = [one for one in node.args[first:] if isinstance(one, int) and not isinstance(one, bool)][:2]
+    numbers = [bound for bound in node.args[first:] if isinstance(bound, int) and not isinstance(bound, bool)][:2]
     lowest, largest = ("from", "to") if node.key == "random" else ("low", "high")
     low = node.kwargs.get(lowest, numbers[0] if len(numbers) == 2 else 0)
     high = node.kwargs.get(largest, numbers[-1] if numbers else None)
@@ -160,8 +160,8 @@ def integers(node: Node) -> Operation:
 @rule("randperm", takes=f"{_OF_ALL} n")
 def permutation(node: Node) -> Operation:
     """On each worker as a whole."""
-    found = _drawn(node, lambda u: u.argsort())
-    return Operation(found.shape, found.reads, found.make, frozenset(), draw=found.draw)
+    operation = _drawn(node, lambda u: u.argsort())
+    return Operation(operation.shape, operation.reads, operation.make, frozenset(), draw=operation.draw)
 
 
 @rule("bernoulli", takes="input p generator")
@@ -172,7 +172,7 @@ def bernoulli(node: Node) -> Operation:
         return _drawn(node, lambda u: u < p)
     out, dtype = node.outputs[0], p.dtype
     whole = lambda device: torch.rand_like(out.empty(device), dtype=dtype)  # noqa: E731
-    run: Run = lambda u, *given: _without_derivative((u < given[-1]).to(out.dtype), given)  # noqa: E731
+    run: Run = lambda u, *inputs: _without_derivative((u < inputs[-1]).to(out.dtype), inputs)  # noqa: E731
     return _computed(node, _numbers(node, out.shape, torch.float64, whole, lambda u: u), run)
 
 
@@ -184,8 +184,8 @@ def multinomial(node: Node) -> Operation:
     rows = (*same(len(out) - 1), None)
     if argument(node, 2, "replacement", False) and count > 1:
         whole = lambda device: torch.rand(out, dtype=torch.float64, device=device)  # noqa: E731
-        found = _computed(node, _numbers(node, out, torch.float64, whole, lambda u: u), _of_rows)
-        return replace(found, reads=(rows,))
+        operation = _computed(node, _numbers(node, out, torch.float64, whole, lambda u: u), _of_rows)
+        return replace(operation, reads=(rows,))
     shape, dtype = weights.shape, weights.dtype
     whole = lambda device: torch.empty_like(weights.empty(device)).exponential_()  # noqa: E731
     draw = whole_rows(_numbers(node, shape, dtype, whole, lambda u: -torch.log(u)), shape[-1])
@@ -269,7 +269,7 @@ def mask_of(
     kept = 1.0 if is_alpha else float(torch.ones((), dtype=dtype, device="cpu").div_(1 - p))
 
     def draw(key: int | None, intervals: Sequence[Interval], device: torch.device) -> torch.Tensor:
-        intervals = [(0, 1) if n == 1 else one for n, one in zip(shape, intervals, strict=True)]
+        intervals = [(0, 1) if n == 1 else interval for n, interval in zip(shape, intervals, strict=True)]
         if key is not None:
             return random_choice(key, shape, intervals, p, (0.0, kept), dtype=dtype, device=device)
         whole = torch.empty(shape, dtype=dtype, device=device)

@@ -28,7 +28,7 @@ def getitem(node: Node) -> Operation:
     """Any dimension of the result, by slices and numbers; by indices, the dimensions that are taken whole."""
     x = node.inputs[0]
     index = _index(node)
-    if all(one is None or one is Ellipsis or isinstance(one, slice | int) for one in index):
+    if all(part is None or part is Ellipsis or isinstance(part, slice | int) for part in index):
         return _part(node, _filled(x, index))
     kept, n = _dims_kept(x, index)
     reads = tuple(Along(kept[d]) if d in kept else None for d in range(len(x.shape)))
@@ -37,28 +37,28 @@ def getitem(node: Node) -> Operation:
 
 def _index(node: Node) -> tuple[Any, ...]:
     """The index in brackets, with plain numbers, and tensors in place of lists and arrays of numbers."""
-    given = node.args[1]
-    if isinstance(given, list) and any(isinstance(one, list | tuple | slice | None) for one in given):
+    index = node.args[1]
+    if isinstance(index, list) and any(isinstance(part, list | tuple | slice | None) for part in index):
         raise NoRuleError("a list of lists as an index, which torch takes for a tuple or not; use one, or a tensor")
-    return tuple(map(_plain, given if isinstance(given, tuple) else (given,)))
+    return tuple(map(_plain, index if isinstance(index, tuple) else (index,)))
 
 
-def _plain(one: Any) -> Any:
-    is_number = isinstance(one, Value | torch.Tensor) and not one.shape
-    if isinstance(one, bool | np.bool_) or (is_number and one.dtype == torch.bool):
+def _plain(part: Any) -> Any:
+    is_number = isinstance(part, Value | torch.Tensor) and not part.shape
+    if isinstance(part, bool | np.bool_) or (is_number and part.dtype == torch.bool):
         raise NoRuleError("an index that is True or False")
-    if isinstance(one, slice):
-        ends = (one.start, one.stop, one.step)
+    if isinstance(part, slice):
+        ends = (part.start, part.stop, part.step)
         if any(isinstance(end, Value | torch.Tensor) for end in ends):
             raise NoRuleError("a slice between places that tensors say")
         return slice(*(None if end is None else operator.index(end) for end in ends))
-    if isinstance(one, Value | torch.Tensor) or one is None or one is Ellipsis:
-        return one
-    if isinstance(one, Sequence) or (isinstance(one, np.ndarray) and one.ndim):
-        if any(isinstance(each, Value) for each in tree_flatten(one)[0]):
+    if isinstance(part, Value | torch.Tensor) or part is None or part is Ellipsis:
+        return part
+    if isinstance(part, Sequence) or (isinstance(part, np.ndarray) and part.ndim):
+        if any(isinstance(each, Value) for each in tree_flatten(part)[0]):
             raise NoRuleError("a list of tensors as an index")
-        return torch.as_tensor(one, device="cpu")
-    return operator.index(one)
+        return torch.as_tensor(part, device="cpu")
+    return operator.index(part)
 
 
 def _part(node: Node, taken: Sequence[slice | int | None]) -> Operation:
@@ -67,24 +67,24 @@ def _part(node: Node, taken: Sequence[slice | int | None]) -> Operation:
     reads: list[Along | Part | None] = []
     index: list[slice | int | None] = []
     o = 0
-    for one in taken:
-        if isinstance(one, int):
-            at = one % x.shape[len(reads)]
+    for part in taken:
+        if isinstance(part, int):
+            at = part % x.shape[len(reads)]
             reads.append(Part(at, at + 1))
             index.append(0)
             continue
-        if one is not None:
+        if part is not None:
             n = x.shape[len(reads)]
-            start, stop, step = one.indices(n)
+            start, stop, step = part.indices(n)
             takes_all = (start, stop, step) == (0, n, 1)
             reads.append(Along(o) if takes_all else Along(o, span=partial(_steps, start, step)))
-            one = slice(None, None, step)
-        index.append(one)
+            part = slice(None, None, step)
+        index.append(part)
         o += 1
     own = tuple(index)
     make = in_blocks(lambda workers: lambda x, *_: x[own], calling(node))
     shape = node.outputs[0].shape
-    rest = tuple(whole(one) for one in node.inputs[1:])
+    rest = tuple(whole(value) for value in node.inputs[1:])
     return Operation(shape, (tuple(reads), *rest), make, frozenset(range(len(shape))))
 
 
@@ -96,16 +96,16 @@ def _filled(x: Value, index: tuple[Any, ...]) -> list[Any]:
     """An index with a slice for each dimension that it does not name."""
     left = [slice(None)] * (len(x.shape) - sum(map(_dims_of, index)))
     filled: list[Any] = []
-    for one in index:
-        filled += left if one is Ellipsis else [one]
-    return filled if any(one is Ellipsis for one in index) else filled + left
+    for part in index:
+        filled += left if part is Ellipsis else [part]
+    return filled if any(part is Ellipsis for part in index) else filled + left
 
 
-def _dims_of(one: Any) -> int:
+def _dims_of(part: Any) -> int:
     """How many dimensions of the input a part of an index is for."""
-    if isinstance(one, Value | torch.Tensor) and one.dtype in (torch.bool, torch.uint8):
-        return len(one.shape)
-    return 0 if one is None or one is Ellipsis else 1
+    if isinstance(part, Value | torch.Tensor) and part.dtype in (torch.bool, torch.uint8):
+        return len(part.shape)
+    return 0 if part is None or part is Ellipsis else 1
 
 
 def _dims_kept(x: Value, index: tuple[Any, ...]) -> tuple[dict[int, int], int]:
@@ -116,21 +116,21 @@ def _dims_kept(x: Value, index: tuple[Any, ...]) -> tuple[dict[int, int], int]:
     probe: list[Any] = []
     shape, others, d = list(x.shape), {1}, 0
     all_of: list[int] = []
-    for one in _filled(x, index):
-        count = _dims_of(one)
-        if isinstance(one, slice):
-            taken = range(*one.indices(x.shape[d]))
+    for part in _filled(x, index):
+        count = _dims_of(part)
+        if isinstance(part, slice):
+            taken = range(*part.indices(x.shape[d]))
             takes_all = taken == range(x.shape[d])
             all_of += [d] if takes_all else []
             others.add(len(taken))
-            probe.append(slice(None) if takes_all else one)
-        elif not isinstance(one, Value | torch.Tensor):
-            probe.append(one)
-        elif not one.shape:
+            probe.append(slice(None) if takes_all else part)
+        elif not isinstance(part, Value | torch.Tensor):
+            probe.append(part)
+        elif not part.shape:
             probe.append(0)  # for torch it is a number
         else:
-            is_mask = one.dtype in (torch.bool, torch.uint8)
-            own_shape = (1,) if is_mask else tuple(one.shape)
+            is_mask = part.dtype in (torch.bool, torch.uint8)
+            own_shape = (1,) if is_mask else tuple(part.shape)
             others.update(own_shape)
             probe += [torch.empty(own_shape, dtype=torch.long, device="meta")] * count
         d += count
@@ -138,8 +138,8 @@ def _dims_kept(x: Value, index: tuple[Any, ...]) -> tuple[dict[int, int], int]:
     size_of = dict(zip(all_of, sizes, strict=False))
     for d, size in size_of.items():
         shape[d] = size
-    found = torch.empty((), device="meta").expand(shape)[tuple(probe)].shape
-    return {d: found.index(size) for d, size in size_of.items()}, len(found)
+    result = torch.empty((), device="meta").expand(shape)[tuple(probe)].shape
+    return {d: result.index(size) for d, size in size_of.items()}, len(result)
 
 
 @rule("setitem", "index_put")
@@ -147,21 +147,21 @@ def setitem(node: Node) -> Operation:
     """The dimensions that are written whole may be split; any, where a mask says what becomes a number."""
     x, value = node.inputs[0], argument(node, 2, "values")
     index = _index(node) if node.key == "setitem" else tuple(argument(node, 1, "indices"))
-    given = [one for one in index if isinstance(one, Value)]
-    order = [x, *given, value] if isinstance(value, Value) else [x, *given]
+    indices = [part for part in index if isinstance(part, Value)]
+    order = [x, *indices, value] if isinstance(value, Value) else [x, *indices]
     if order != node.inputs:
         raise NoRuleError(f"{node.key} with arguments by name in another order")
     dims = len(x.shape)
     run = calling(node) if node.key == "index_put" else calling(node, written)
     if (mask := _mask_of(x, index)) is not None:
-        after = dims - mask - len(given[0].shape)
+        after = dims - mask - len(indices[0].shape)
         if not isinstance(value, Value) or len(value.shape) <= after or math.prod(value.shape) == 1:
-            reads = [same(dims), tuple(Along(mask + d) for d in range(len(given[0].shape)))]
+            reads = [same(dims), tuple(Along(mask + d) for d in range(len(indices[0].shape)))]
             if isinstance(value, Value):
                 reads.append(broadcast(value, x.shape) if len(value.shape) <= after else whole(value))
             return local(node, reads, run=run)
     kept, dims_written = _dims_kept(x, index)
-    reads = [tuple(Along(d) if d in kept else None for d in range(dims)), *map(whole, given)]
+    reads = [tuple(Along(d) if d in kept else None for d in range(dims)), *map(whole, indices)]
     if isinstance(value, Value):
         back = {o: d for d, o in kept.items()}
         first = dims_written - len(value.shape)
@@ -182,14 +182,14 @@ def written(x: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
 
 def _mask_of(x: Value, index: tuple[Any, ...]) -> int | None:
     """The first dimension of a mask that is written through, if the index is that and whole dimensions alone."""
-    found, d = None, 0
-    for one in _filled(x, index):
-        if isinstance(one, Value) and one.dtype == torch.bool and found is None and one.shape:
-            found = d
-        elif not isinstance(one, slice) or one.indices(x.shape[d]) != (0, x.shape[d], 1):
+    first, d = None, 0
+    for part in _filled(x, index):
+        if isinstance(part, Value) and part.dtype == torch.bool and first is None and part.shape:
+            first = d
+        elif not isinstance(part, slice) or part.indices(x.shape[d]) != (0, x.shape[d], 1):
             return None
-        d += _dims_of(one)
-    return found
+        d += _dims_of(part)
+    return first
 
 
 @rule("select", "narrow", takes="input dim index start length")
@@ -216,17 +216,17 @@ def along_one(node: Node) -> Operation:
     if argument(node, 3, "sparse_grad", False):
         raise NoRuleError(f"{node.key} with sparse_grad")
     position = 2 if node.key == "take_along_dim" else 1
-    given = argument(node, position, "dim")
-    if given is None:
-        return local(node, [whole(one) for one in node.inputs], range(len(out)))
-    dim = given % n
+    dim_given = argument(node, position, "dim")
+    if dim_given is None:
+        return local(node, [whole(value) for value in node.inputs], range(len(out)))
+    dim = dim_given % n
     reads: list[Reads] = [same(n, but=[dim])]
     if node.key != "index_select":
         if node.inputs[1].shape[:dim] + node.inputs[1].shape[dim + 1 :] != x.shape[:dim] + x.shape[dim + 1 :]:
-            return local(node, [whole(one) for one in node.inputs], range(len(out)))
+            return local(node, [whole(value) for value in node.inputs], range(len(out)))
         reads.append(reads[0])
     else:
-        reads += [whole(one) for one in node.inputs[1:]]
+        reads += [whole(value) for value in node.inputs[1:]]
     return local(node, reads, [dim])
 
 
@@ -236,9 +236,9 @@ def scatter(node: Node) -> Operation:
     x, *others = node.inputs
     n = len(x.shape)
     dim = argument(node, 1, "dim") % n
-    rest = [one.shape[:dim] + one.shape[dim + 1 :] for one in node.inputs]
-    if any(one != rest[0] for one in rest):
-        return local(node, [whole(one) for one in node.inputs], range(n))
+    rest = [value.shape[:dim] + value.shape[dim + 1 :] for value in node.inputs]
+    if any(shape != rest[0] for shape in rest):
+        return local(node, [whole(value) for value in node.inputs], range(n))
     return local(node, [same(n, but=[dim])] * (1 + len(others)), [dim])
 
 
@@ -247,16 +247,16 @@ def written_along_one(node: Node) -> Operation:
     """All dimensions but the one along which something is written."""
     by_index = node.key not in ("select_scatter", "slice_scatter")
     names = ["input", "dim", "index", "value" if node.key == "index_fill" else "source"]
-    given = options_of(node, names if by_index else ["input", "src", "dim"])
+    arguments = options_of(node, names if by_index else ["input", "src", "dim"])
     n = len(node.inputs[0].shape)
-    dim = given.get("dim", 0) % n
+    dim = arguments.get("dim", 0) % n
     of_part = same(n, but=[dim])
     if node.key == "select_scatter":
         of_part = of_part[:dim] + of_part[dim + 1 :]
     reads = []
-    for one in (one for one in given.values() if isinstance(one, Value)):
-        is_part = len(one.shape) == len(of_part) and one is not given.get("index")
-        reads.append(same(n, but=[dim]) if one is node.inputs[0] else of_part if is_part else whole(one))
+    for value in (value for value in arguments.values() if isinstance(value, Value)):
+        is_part = len(value.shape) == len(of_part) and value is not arguments.get("index")
+        reads.append(same(n, but=[dim]) if value is node.inputs[0] else of_part if is_part else whole(value))
     return local(node, reads, [dim])
 
 
@@ -295,17 +295,17 @@ def embedding(node: Node) -> Operation:
     run: Run | None = None
     if node.key == "Embedding":
         module: Any = node.target
-        given = {"input": node.arguments[0]} | {name: getattr(module, name) for name in _OF_BATCHES}
+        arguments = {"input": node.arguments[0]} | {name: getattr(module, name) for name in _OF_BATCHES}
         run = lambda x, table: F.embedding(x, table, module.padding_idx)  # noqa: E731
     else:
         of_layer = ["input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse"]
         of_torch = ["weight", "input", "padding_idx", "scale_grad_by_freq", "sparse"]
-        given = options_of(node, of_layer if isinstance(node.target, FunctionType) else of_torch)
-    if any(given.get(name) not in (None, False) for name in _OF_BATCHES):
+        arguments = options_of(node, of_layer if isinstance(node.target, FunctionType) else of_torch)
+    if any(arguments.get(name) not in (None, False) for name in _OF_BATCHES):
         raise NoRuleError(f"{node.key} with {', '.join(_OF_BATCHES)}")
-    indices = given.get("input", given.get("indices"))
+    indices = arguments.get("input", arguments.get("indices"))
     n = len(node.outputs[0].shape) - 1
-    return local(node, [same(n) if one is indices else (None, None) for one in node.inputs], [n], run)
+    return local(node, [same(n) if value is indices else (None, None) for value in node.inputs], [n], run)
 
 
 _OF_BATCHES = ("max_norm", "scale_grad_by_freq", "sparse")

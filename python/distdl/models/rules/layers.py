@@ -57,14 +57,14 @@ def _convolution(node: Node, channels: int) -> Operation:
     x, out, groups = node.arguments[0], node.outputs[0], node.module.groups
     n = len(x.shape)
     shape = (*x.shape[:channels], out.shape[channels], *x.shape[channels + 1 :])
-    mine, own = Along(channels), Along(channels, Fraction(x.shape[channels], out.shape[channels]))
+    of_out, own = Along(channels), Along(channels, Fraction(x.shape[channels], out.shape[channels]))
     of_input = own if groups > 1 else None
     space: Reads = (None,) * (n - channels - 1)
     if node.module.transposed:
-        of_weight: Reads = (own, None, *space) if groups > 1 else (None, mine, *space)
+        of_weight: Reads = (own, None, *space) if groups > 1 else (None, of_out, *space)
     else:
-        of_weight = (mine, None, *space)
-    reads = [tuple(of_input if d == channels else Along(d) for d in range(n)), of_weight, (mine,)]
+        of_weight = (of_out, None, *space)
+    reads = [tuple(of_input if d == channels else Along(d) for d in range(n)), of_weight, (of_out,)]
 
     def make(workers: Workers | None) -> Run:
         if workers is None or workers.grid.shape[channels] == 1:
@@ -96,10 +96,10 @@ def layer_norm(node: Node) -> Operation:
     x = node.inputs[0]
     n = len(x.shape)
     is_layer = isinstance(node.target, torch.nn.Module)
-    given = node.module.normalized_shape if is_layer else argument(node, 1, "normalized_shape")
-    normalized = range(n - len(given), n)
+    normalized_shape = node.module.normalized_shape if is_layer else argument(node, 1, "normalized_shape")
+    normalized = range(n - len(normalized_shape), n)
     reads: list[Reads] = [same(n, but=normalized)]
-    reads += [whole(one) for one in node.inputs[1:]]
+    reads += [whole(value) for value in node.inputs[1:]]
     run: Run | None = None
     if is_layer:
         module, names = node.module, list(node.parameters)
@@ -135,7 +135,7 @@ def multihead(node: Node) -> Operation:
         rows = (Along(sequence), None) if mask is None or len(mask.shape) == 2 else (None, Along(sequence), None)
     padding: Reads = (of_others[sequence],) if batch is None else (Along(batch), of_others[sequence])
     reads = {"query": of_queries, "key": of_others, "value": of_others, "attn_mask": rows, "key_padding_mask": padding}
-    order = [name for name, one in named.items() if isinstance(one, Value)]
+    order = [name for name, value in named.items() if isinstance(value, Value)]
 
     def places(workers: Workers) -> Blocks | list[Blocks]:
         if len(node.outputs) == 1:
@@ -257,25 +257,25 @@ def convolution(node: Node) -> Operation:
     make = (_TRANSPOSED if is_transposed else _CONVOLUTIONS)[node.key]
     made = channels[::-1] if is_transposed else channels
     module = make(*made, weight.shape[2:], **options, bias=bias is not None, device="meta")
-    given: dict[str, Value] = {"weight": weight} | ({} if bias is None else {"bias": bias})
-    return through(node, module, given)
+    parameters: dict[str, Value] = {"weight": weight} | ({} if bias is None else {"bias": bias})
+    return through(node, module, parameters)
 
 
 def _with_one_parameter(node: Node, x: Value, name: str) -> Operation:
     """A norm with a weight or a bias alone: that without, and what is done to its result."""
     if node.inputs[0] is not x:
         raise NoRuleError(f"{node.key} with arguments by name in another order")
-    options = {key: one for key, one in bound(node).items() if key not in ("input", name)}
-    found = functional_norm(replace(node, args=(x,), kwargs=options))
+    options = {key: value for key, value in bound(node).items() if key not in ("input", name)}
+    operation = functional_norm(replace(node, args=(x,), kwargs=options))
     shape = [-1 if d == 1 else 1 for d in range(len(x.shape))]
     combine: Run = torch.mul if name == "weight" else torch.add
 
     def make(workers: Workers | None) -> Run:
-        normalized = found.make(workers)
+        normalized = operation.make(workers)
         return lambda x, parameter: combine(normalized(x), parameter.reshape(shape))
 
-    places = found.places or (lambda workers: workers.blocks)
-    return replace(found, reads=(*found.reads, (None,)), make=make, places=places)
+    places = operation.places or (lambda workers: workers.blocks)
+    return replace(operation, reads=(*operation.reads, (None,)), make=make, places=places)
 
 
 @rule("batch_norm", "instance_norm", "group_norm", "local_response_norm",
@@ -285,15 +285,15 @@ def functional_norm(node: Node) -> Operation:
     """The rule of the layers, with parameters as arguments. With statistics as arguments, any dimension may be cut."""
     options = bound(node)
     x = options.pop("input")
-    given = {name: options.pop(name, None) for name in ("running_mean", "running_var", "weight", "bias")}
+    tensors = {name: options.pop(name, None) for name in ("running_mean", "running_var", "weight", "bias")}
     of_input = options.pop("use_input_stats" if node.key == "instance_norm" else "training", True)
     if not of_input:
         reads = [same(len(x.shape))]
         channels: list[Reads] = [(Along(1),) for _ in node.inputs[1:]]
         return local(node, [*reads, *channels])
-    if given["running_mean"] is not None:
+    if tensors["running_mean"] is not None:
         raise NoRuleError(f"{node.key} that writes running statistics as no layer of torch.nn does")
-    parameters = {name: one for name, one in given.items() if one is not None}
+    parameters = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     if len(parameters) == 1:
         return _with_one_parameter(node, x, *parameters)
     make: _Make
@@ -301,13 +301,13 @@ def functional_norm(node: Node) -> Operation:
         return through(node, torch.nn.LocalResponseNorm(**options))
     if node.key == "group_norm":
         make = functools.partial(torch.nn.GroupNorm, options["num_groups"], x.shape[1])
-        more: dict[str, object] = {}
+        options_of_kind: dict[str, object] = {}
     else:
         space = max(1, len(x.shape) - 2)
         if space not in _SPACES:
             raise NoRuleError(f"{node.key} of {len(x.shape)} dimensions")
         kind = "BatchNorm" if node.key == "batch_norm" else "InstanceNorm"
         make = functools.partial(getattr(torch.nn, f"{kind}{space}d"), x.shape[1])
-        more = {"track_running_stats": False}
-    module = make(affine=bool(parameters), eps=options["eps"], device="meta", dtype=x.dtype, **more)
+        options_of_kind = {"track_running_stats": False}
+    module = make(affine=bool(parameters), eps=options["eps"], device="meta", dtype=x.dtype, **options_of_kind)
     return through(node, module, parameters)

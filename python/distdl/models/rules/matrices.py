@@ -86,7 +86,7 @@ def contracted(node: Node) -> Operation:
     a, b = node.inputs
     n, m = len(a.shape), len(b.shape)
     if not n or not m:
-        return local(node, [broadcast(one, node.outputs[0].shape) for one in node.inputs])
+        return local(node, [broadcast(value, node.outputs[0].shape) for value in node.inputs])
     dims = [[-1], [-1]] if node.key == "inner" else argument(node, 2, "dims", 2)
     if isinstance(dims, int):
         dims = [range(n - dims, n), range(dims)]
@@ -114,9 +114,9 @@ def kron(node: Node) -> Operation:
 def cross(node: Node) -> Operation:
     """Anything but the three components."""
     shape = node.outputs[0].shape
-    given = argument(node, 2, "dim", None if node.key == "cross" else -1)
-    dim = shape.index(3) if given is None else given % len(shape)
-    reads = [without(broadcast(one, shape), dim, keeps=True) for one in node.inputs]
+    axis = argument(node, 2, "dim", None if node.key == "cross" else -1)
+    dim = shape.index(3) if axis is None else axis % len(shape)
+    reads = [without(broadcast(value, shape), dim, keeps=True) for value in node.inputs]
     return local(node, reads, [dim], lambda a, b: torch.linalg.cross(a, b, dim=dim - len(shape)))
 
 
@@ -138,8 +138,8 @@ def of_each_matrix(node: Node) -> Operation:
 
     def places(workers: Workers) -> list[Blocks]:
         batch = workers.blocks.cuts[: n - 2]
-        found = (tuple((size,) for size in one.shape[n - 2 :]) for one in node.outputs)
-        return [Blocks(workers.blocks.ranks, (*batch, *cuts)) for cuts in found]
+        sizes = (tuple((size,) for size in value.shape[n - 2 :]) for value in node.outputs)
+        return [Blocks(workers.blocks.ranks, (*batch, *cuts)) for cuts in sizes]
 
     return Operation(
         x.shape, ((*same(n - 2), None, None),), lambda workers: call, frozenset(range(n - 2)), places=places
@@ -156,7 +156,7 @@ def solve(node: Node) -> Operation:
     out = node.outputs[0].shape
     if node.key == "linalg_solve" and (m == 1 or (m == n - 1 and b.shape == a.shape[:-1])):
         return local(node, [(*same(n - 2), None, None), (*same(m - 1), None)], [m - 1])
-    reads: list[Reads] = [(*batches(one, out), None, None) for one in node.inputs]
+    reads: list[Reads] = [(*batches(value, out), None, None) for value in node.inputs]
     filled = calling(node)
 
     def run(a: torch.Tensor, b: torch.Tensor) -> object:
@@ -183,7 +183,7 @@ def diagonal(node: Node) -> Operation:
 @rule("diag", "diagflat", "histc", "trace")
 def of_whole_matrix(node: Node) -> Operation:
     """Nothing."""
-    return local(node, [whole(one) for one in node.inputs], range(len(node.outputs[0].shape)))
+    return local(node, [whole(value) for value in node.inputs], range(len(node.outputs[0].shape)))
 
 
 @rule("tril", "triu")
@@ -200,22 +200,22 @@ def einsum(node: Node) -> Operation:
     if not isinstance(equation, str):
         raise NoRuleError("einsum with sublists")
     terms, arrow, result = equation.replace(" ", "").partition("->")
-    given = terms.split(",")
+    operands = terms.split(",")
     if not arrow:
         named = set(terms) - {",", "."}
         result = ("..." if "..." in terms else "") + "".join(sorted(c for c in named if terms.count(c) == 1))
-    more = [len(one.shape) - len(t.replace("...", "")) for t, one in zip(given, node.inputs, strict=True)]
-    labels = [f"<{i}>" for i in range(max(more))]
+    counts = [len(value.shape) - len(t.replace("...", "")) for t, value in zip(operands, node.inputs, strict=True)]
+    labels = [f"<{i}>" for i in range(max(counts))]
     of_result = _labels(result, labels)
     reads: list[Reads] = []
     twice: set[int] = set()
-    for term, count, one in zip(given, more, node.inputs, strict=True):
+    for term, count, value in zip(operands, counts, node.inputs, strict=True):
         own = _labels(term, labels[len(labels) - count :])
         twice |= {of_result.index(c) for c in own if own.count(c) > 1 and c in of_result}
         reads.append(
             tuple(
                 Along(of_result.index(c)) if own.count(c) == 1 and c in of_result and n != 1 else None
-                for c, n in zip(own, one.shape, strict=True)
+                for c, n in zip(own, value.shape, strict=True)
             )
         )
     return local(node, reads, twice)

@@ -74,20 +74,20 @@ def one_hot(node: Node) -> Operation:
 @rule("cosine_similarity", "pairwise_distance", "linalg_vecdot")
 def pairwise(node: Node) -> Operation:
     """Anything but features."""
-    shape = torch.broadcast_shapes(*(one.shape for one in node.inputs))
+    shape = torch.broadcast_shapes(*(value.shape for value in node.inputs))
     n = len(shape)
     default = 1 if node.key == "cosine_similarity" else -1
     dim = (default if node.key == "pairwise_distance" else argument(node, 2, "dim", default)) % n
     keeps = len(node.outputs[0].shape) == n
-    reads = [without(broadcast(one, shape), dim, keeps) for one in node.inputs]
+    reads = [without(broadcast(value, shape), dim, keeps) for value in node.inputs]
     return local(node, reads, [dim] if keeps else [])
 
 
 def without(reads: Reads, dim: int, keeps: bool = False) -> Reads:
     """Read a tensor along all of a dimension, which the result has only if it keeps it."""
     return tuple(
-        Along(one.dim - (one.dim > dim and not keeps)) if isinstance(one, Along) and one.dim != dim else None
-        for one in reads
+        Along(read.dim - (read.dim > dim and not keeps)) if isinstance(read, Along) and read.dim != dim else None
+        for read in reads
     )
 
 
@@ -96,7 +96,7 @@ def isin(node: Node) -> Operation:
     """Any dimension; each worker reads all that is looked for."""
     x = argument(node, 0, "elements")
     if not isinstance(x, Value):
-        return local(node, [whole(one) for one in node.inputs])
+        return local(node, [whole(value) for value in node.inputs])
     return local(node, [same(len(x.shape)), *map(whole, node.inputs[1:])])
 
 
@@ -105,7 +105,7 @@ def bucketize(node: Node) -> Operation:
     """Any dimension; each worker reads all boundaries."""
     x = argument(node, 0, "input")
     n = len(node.outputs[0].shape)
-    return local(node, [same(n) if one is x else whole(one) for one in node.inputs])
+    return local(node, [same(n) if value is x else whole(value) for value in node.inputs])
 
 
 @rule("searchsorted")
@@ -114,13 +114,14 @@ def searchsorted(node: Node) -> Operation:
     values = argument(node, 1, "input")
     n = len(node.outputs[0].shape)
     of_rows: Reads = (*same(n - 1), None)
-    return local(
-        node, [same(n) if one is values else of_rows if len(one.shape) == n > 1 else whole(one) for one in node.inputs]
-    )
+    reads = [
+        same(n) if value is values else of_rows if len(value.shape) == n > 1 else whole(value) for value in node.inputs
+    ]
+    return local(node, reads)
 
 
 @rule(*ELEMENTWISE)
 def elementwise(node: Node) -> Operation:
     """Any dimension may be split."""
     shape = node.outputs[0].shape
-    return local(node, [broadcast(one, shape) for one in node.inputs])
+    return local(node, [broadcast(value, shape) for value in node.inputs])

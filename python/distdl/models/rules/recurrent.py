@@ -13,25 +13,25 @@ _NAMES = ("input", "hx", "params", "has_biases", "num_layers", "dropout", "train
 @rule("lstm", "gru", "rnn_tanh", "rnn_relu")
 def recurrent(node: Node) -> Operation:
     """The batch. These are the functions that torch.nn.LSTM, GRU and RNN call."""
-    given = dict(zip(_NAMES, node.args, strict=False)) | dict(node.kwargs)
-    if not isinstance(given["has_biases"], bool) or "batch_first" not in given:
+    arguments = dict(zip(_NAMES, node.args, strict=False)) | dict(node.kwargs)
+    if not isinstance(arguments["has_biases"], bool) or "batch_first" not in arguments:
         raise NoRuleError(f"{node.key} of a packed sequence")
-    if given["train"] and given["dropout"] and given["num_layers"] > 1:
+    if arguments["train"] and arguments["dropout"] and arguments["num_layers"] > 1:
         raise RandomError(f"{node.key} with dropout between its layers; put torch.nn.Dropout between layers of one")
-    batch = 0 if given["batch_first"] else 1
-    states = len(given["hx"]) if isinstance(given["hx"], list | tuple) else 1
+    batch = 0 if arguments["batch_first"] else 1
+    states = len(arguments["hx"]) if isinstance(arguments["hx"], list | tuple) else 1
     of_input = tuple(Along(batch) if d == batch else None for d in range(3))
     of_state = (None, Along(batch), None)
     reads = [of_input, *[of_state] * states, *map(whole, node.inputs[1 + states :])]
 
     def places(workers: Workers) -> list[Blocks]:
         blocks = workers.blocks
-        found = []
-        for i, one in enumerate(node.outputs):
+        places = []
+        for i, value in enumerate(node.outputs):
             d = 1 if i else batch
-            cuts = tuple(blocks.cuts[batch] if e == d else (n,) for e, n in enumerate(one.shape))
-            found.append(Blocks(blocks.ranks, cuts))
-        return found
+            cuts = tuple(blocks.cuts[batch] if e == d else (n,) for e, n in enumerate(value.shape))
+            places.append(Blocks(blocks.ranks, cuts))
+        return places
 
     call = calling(node)
     return Operation(node.outputs[0].shape, tuple(reads), lambda workers: call, frozenset([batch]), places=places)

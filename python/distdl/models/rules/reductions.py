@@ -25,11 +25,11 @@ def _reduced(node: Node) -> tuple[list[int], bool]:
     n = len(node.inputs[0].shape)
     position = 2 if node.key in _DIM_BEHIND_ANOTHER else 1
     default = {"mode": -1, "kthvalue": -1, "linalg_matrix_norm": (-2, -1)}.get(node.key)
-    given = argument(node, position, "dim", node.kwargs.get("axis", default))
-    if given is None or isinstance(given, bool) or (isinstance(given, list | tuple) and not given):
+    dim = argument(node, position, "dim", node.kwargs.get("axis", default))
+    if dim is None or isinstance(dim, bool) or (isinstance(dim, list | tuple) and not dim):
         dims = list(range(n))
     else:
-        dims = sorted({d % n for d in (given if isinstance(given, list | tuple) else [given])} if n else set())
+        dims = sorted({d % n for d in (dim if isinstance(dim, list | tuple) else [dim])} if n else set())
     kept = len(node.outputs[0].shape) == n and n > 0
     return dims, kept
 
@@ -66,14 +66,12 @@ def left_over(node: Node) -> Operation:
 @rule("sum", "mean", takes="input dim keepdim dtype")
 def total(node: Node) -> Operation:
     """Any dimension may be split: the workers' sums are summed."""
-    given = node.inputs[0]
+    x = node.inputs[0]
     dims, kept = _reduced(node)
     dtype = node.kwargs.get("dtype")
-    count = math.prod(given.shape[d] for d in dims) if node.key == "mean" else 1
+    count = math.prod(x.shape[d] for d in dims) if node.key == "mean" else 1
     part: Part = lambda x: torch.sum(x, dims, keepdim=True, dtype=dtype)  # noqa: E731
-    return summed(
-        node, given.shape, [same(len(given.shape))], part, dims, kept, lambda x: x / count if count != 1 else x
-    )
+    return summed(node, x.shape, [same(len(x.shape))], part, dims, kept, lambda x: x / count if count != 1 else x)
 
 
 def summed(
@@ -103,11 +101,11 @@ def summed(
         member = workers.rank in _first(workers, split).ranks
 
         def run(*inputs: torch.Tensor) -> torch.Tensor:
-            found = add(part(*inputs))
+            result = add(part(*inputs))
             if not member:
-                return found
-            found = finish(found)
-            return found if kept else found.reshape([m for d, m in enumerate(found.shape) if d not in dims])
+                return result
+            result = finish(result)
+            return result if kept else result.reshape([m for d, m in enumerate(result.shape) if d not in dims])
 
         return run
 
@@ -125,9 +123,9 @@ def summed(
       "soft_margin_loss")  # fmt: skip
 def loss(node: Node) -> Operation:
     """The rule of elementwise losses: any dimension may be split, and the workers' sums are summed."""
-    shape = torch.broadcast_shapes(*(one.shape for one in node.inputs))
+    shape = torch.broadcast_shapes(*(value.shape for value in node.inputs))
     n = len(shape)
-    reads = [broadcast(one, shape) for one in node.inputs]
+    reads = [broadcast(value, shape) for value in node.inputs]
     each, how = _each(node)
     if how == "none":
         return local(node, reads)
@@ -152,7 +150,7 @@ def _weighted_mean(node: Node, each: Part, weight: Value, shape: Sequence[int]) 
     def part(*inputs: torch.Tensor) -> torch.Tensor:
         return torch.stack([each(*inputs).sum(), inputs[slot].sum()]).reshape([1] * (n - 1) + [2])
 
-    reads = [broadcast(one, shape) for one in node.inputs]
+    reads = [broadcast(value, shape) for value in node.inputs]
     if n == 0:
         return local(node, reads)
     return summed(node, shape, reads, part, range(n), False, lambda sums: sums[..., :1] / sums[..., 1:])
@@ -166,12 +164,12 @@ def loss_of_rows(node: Node) -> Operation:
     shape, n = x[:-1], len(x) - 1
     weight = bound(node).get("weight")
     reads: list[Reads] = []
-    for one in node.inputs:
-        if one is weight and len(one.shape) == 1:  # for each class
+    for value in node.inputs:
+        if value is weight and len(value.shape) == 1:  # for each class
             reads.append((None,))
-        elif one.shape == x:
+        elif value.shape == x:
             reads.append((*same(n), None))
-        elif one.shape == shape:
+        elif value.shape == shape:
             reads.append(same(n))
         else:
             raise NoRuleError(f"{node.key} of tensors of different shapes")
@@ -179,7 +177,7 @@ def loss_of_rows(node: Node) -> Operation:
     if how == "none":
         return local(node, reads)
     if n == 0:
-        return local(node, [whole(one) for one in node.inputs])
+        return local(node, [whole(value) for value in node.inputs])
     count = math.prod(shape) if how == "mean" else 1
     part: Part = lambda *inputs: each(*inputs).sum().reshape([1] * n)  # noqa: E731
     return summed(node, shape, reads, part, range(n), False, lambda x: x / count)
@@ -201,13 +199,13 @@ def loss_of_classes(node: Node) -> Operation:
     ignored = bound(node)["ignore_index"]
 
     def part(scores: torch.Tensor, target: torch.Tensor, *weight: torch.Tensor) -> torch.Tensor:
-        found = each(scores.contiguous(), target, *weight)  # torch cannot differentiate others
+        losses = each(scores.contiguous(), target, *weight)  # torch cannot differentiate others
         if has_probabilities:
-            weights = torch.ones_like(found)
+            weights = torch.ones_like(losses)
         else:
             counts = target != ignored
-            weights = weight[0][target.where(counts, 0)] * counts if weight else counts.to(found.dtype)
-        return torch.stack([found.sum(), weights.sum()]).reshape([1] * (n - 2) + [2])
+            weights = weight[0][target.where(counts, 0)] * counts if weight else counts.to(losses.dtype)
+        return torch.stack([losses.sum(), weights.sum()]).reshape([1] * (n - 2) + [2])
 
     finish: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums[..., :1]  # noqa: E731
     if how == "mean":
@@ -217,13 +215,13 @@ def loss_of_classes(node: Node) -> Operation:
 
 def _each(node: Node) -> tuple[Part, str]:
     """A loss without a reduction, and its reduction."""
-    given = bound(node)
-    if given.get("size_average") is not None or given.get("reduce") is not None:
+    arguments = bound(node)
+    if arguments.get("size_average") is not None or arguments.get("reduce") is not None:
         raise NoRuleError(f"{node.key} with size_average or reduce; use reduction")
-    if [one for one in given.values() if isinstance(one, Value)] != node.inputs:
+    if [value for value in arguments.values() if isinstance(value, Value)] != node.inputs:
         raise NoRuleError(f"{node.key} with arguments by name in another order")
-    how = str(given["reduction"])
-    options = {name: one for name, one in given.items() if name not in ("size_average", "reduce")}
+    how = str(arguments["reduction"])
+    options = {name: option for name, option in arguments.items() if name not in ("size_average", "reduce")}
     each: Any = calling(replace(node, args=(), kwargs=options | {"reduction": "none"}))
     return each, how
 

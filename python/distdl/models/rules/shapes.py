@@ -23,18 +23,18 @@ from distdl.parameters.layout import Interval
       takes="* input size shape start_dim end_dim dim sizes dtype tensors")  # fmt: skip
 def reshape(node: Node) -> Operation:
     """Groups of dimensions that have as many elements before and after; of each the first one may be split."""
-    given, shape = node.inputs[0].shape, node.outputs[0].shape
+    shape_before, shape = node.inputs[0].shape, node.outputs[0].shape
     if node.outputs[0].dtype != node.inputs[0].dtype:
         return _view_of_another_type(node)
-    reads: list[Along | None] = [None] * len(given)
+    reads: list[Along | None] = [None] * len(shape_before)
     units: dict[int, int] = {}
     splittable: set[int] = set()
-    for before, after in groups(given, shape):
-        i = next((d for d in before if given[d] != 1), None)
+    for before, after in groups(shape_before, shape):
+        i = next((d for d in before if shape_before[d] != 1), None)
         o = next((d for d in after if shape[d] != 1), None)
         if i is None or o is None:
             continue
-        inner_before = math.prod(given[d] for d in before if d > i)
+        inner_before = math.prod(shape_before[d] for d in before if d > i)
         inner_after = math.prod(shape[d] for d in after if d > o)
         reads[i] = Along(o, Fraction(inner_after, inner_before))
         units[o] = math.lcm(inner_before, inner_after) // inner_after
@@ -61,7 +61,7 @@ def groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int],
     """The finest groups of neighboring dimensions with as many elements before as after."""
     if 0 in before or 0 in after:
         return [([*range(len(before))], [*range(len(after))])]
-    found = []
+    pairs = []
     i = o = 0
     while i < len(before) or o < len(after):
         ins, outs = [], []
@@ -77,8 +77,8 @@ def groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int],
             else:
                 outs.append(o)
                 o += 1
-        found.append((ins, outs))
-    return found
+        pairs.append((ins, outs))
+    return pairs
 
 
 @rule("permute", "transpose", "t", "T", "mT", "swapaxes", "swapdims", "movedim", "moveaxis", "adjoint", "mH")
@@ -111,16 +111,16 @@ def expand(node: Node) -> Operation:
 def concatenate(node: Node) -> Operation:
     """Any dimension: a worker reads of each tensor what its block of the result shows."""
     shape = node.outputs[0].shape
-    if any(len(one.shape) != len(shape) for one in node.inputs):
-        return local(node, [whole(one) for one in node.inputs], range(len(shape)))
+    if any(len(value.shape) != len(shape) for value in node.inputs):
+        return local(node, [whole(value) for value in node.inputs], range(len(shape)))
     dim = {"hstack": min(1, len(shape) - 1), "vstack": 0, "row_stack": 0, "dstack": 2, "column_stack": 1}.get(node.key)
     if dim is None:
         dim = argument(node, 1, "dim", node.kwargs.get("axis", 0)) % len(shape)
     reads, before = [], 0
-    for one in node.inputs:
-        shown = Along(dim, span=partial(_clipped, before, one.shape[dim]))
+    for value in node.inputs:
+        shown = Along(dim, span=partial(_clipped, before, value.shape[dim]))
         reads.append(tuple(shown if d == dim else Along(d) for d in range(len(shape))))
-        before += one.shape[dim]
+        before += value.shape[dim]
     return local(node, reads)
 
 
@@ -134,7 +134,7 @@ def stack(node: Node) -> Operation:
     """Any dimension but the new one."""
     shape = node.outputs[0].shape
     dim = argument(node, 1, "dim", 0) % len(shape)
-    reads = [tuple(Along(d if d < dim else d + 1) for d in range(len(one.shape))) for one in node.inputs]
+    reads = [tuple(Along(d if d < dim else d + 1) for d in range(len(value.shape))) for value in node.inputs]
     return local(node, reads, [dim])
 
 
@@ -186,7 +186,8 @@ def roll(node: Node) -> Operation:
     if dims is None or dims == ():
         return local(node, [(None,) * len(shape)], range(len(shape)))
     by = dict.fromkeys(range(len(shape)), 0)
-    for shift, d in zip(*([one] if isinstance(one, int) else one for one in (shifts, dims)), strict=True):
+    several = ([n] if isinstance(n, int) else n for n in (shifts, dims))
+    for shift, d in zip(*several, strict=True):
         by[d % len(shape)] += shift
     moved = {d: shift % shape[d] for d, shift in by.items() if shape[d] and shift % shape[d]}
     reads = tuple(
@@ -208,11 +209,11 @@ def _rolled(n: int, shift: int, start: int, stop: int) -> Interval:
 @rule("pixel_shuffle", "pixel_unshuffle", "PixelShuffle", "PixelUnshuffle")
 def pixel_shuffle(node: Node) -> Operation:
     """Any dimension, in multiples of the factor."""
-    given, shape = node.inputs[0].shape, node.outputs[0].shape
+    shape_before, shape = node.inputs[0].shape, node.outputs[0].shape
     n = len(shape)
     reads, units = list(same(n)), {}
     for d in range(n - 3, n):
-        scale = Fraction(given[d], shape[d]) if shape[d] else Fraction(1)
+        scale = Fraction(shape_before[d], shape[d]) if shape[d] else Fraction(1)
         reads[d] = Along(d, scale)
         units[d] = scale.denominator
     return replace(local(node, [tuple(reads)]), units=units)
@@ -231,7 +232,7 @@ def repeat_interleave(node: Node) -> Operation:
     x, *counts = node.inputs
     dim = argument(node, 2, "dim")
     if dim is None:
-        return local(node, [whole(one) for one in node.inputs], [0])
+        return local(node, [whole(value) for value in node.inputs], [0])
     n = len(x.shape)
     return local(node, [same(n, but=[dim % n]), *map(whole, counts)], [dim])
 
@@ -239,10 +240,10 @@ def repeat_interleave(node: Node) -> Operation:
 @rule("repeat", "tile")
 def repeat(node: Node) -> Operation:
     """The dimensions that are not repeated may be split."""
-    shape, given = node.outputs[0].shape, node.inputs[0].shape
-    first = len(shape) - len(given)
-    reads = tuple(Along(first + d) if n == shape[first + d] else None for d, n in enumerate(given))
-    return local(node, [reads], [d for d in range(len(shape)) if d < first or given[d - first] != shape[d]])
+    shape, shape_before = node.outputs[0].shape, node.inputs[0].shape
+    first = len(shape) - len(shape_before)
+    reads = tuple(Along(first + d) if n == shape[first + d] else None for d, n in enumerate(shape_before))
+    return local(node, [reads], [d for d in range(len(shape)) if d < first or shape_before[d - first] != shape[d]])
 
 
 @rule("rot90", "cumsum", "cumprod", "sort", "argsort", "topk",
@@ -261,8 +262,8 @@ def along_dims(node: Node) -> Operation:
 def gradient(node: Node) -> Operation:
     """Any dimension but those along which it differentiates, whose coordinates each worker has."""
     x, *coordinates = node.inputs
-    n, given = len(x.shape), node.kwargs.get("dim")
-    dims = range(n) if given is None else {d % n for d in ([given] if isinstance(given, int) else given)}
+    n, dim = len(x.shape), node.kwargs.get("dim")
+    dims = range(n) if dim is None else {d % n for d in ([dim] if isinstance(dim, int) else dim)}
     return local(node, [same(n, but=dims), *map(whole, coordinates)], dims)
 
 
@@ -283,8 +284,8 @@ def trapezoid(node: Node) -> Operation:
     dim = argument(node, 3, "dim", node.kwargs.get("dim", -1)) % n
     keeps = node.key == "cumulative_trapezoid"
     reads = [without(same(n), dim, keeps)]
-    for one in others:
-        places = broadcast(one, y.shape) if len(one.shape) > 1 or n == 1 else (None,)
+    for value in others:
+        places = broadcast(value, y.shape) if len(value.shape) > 1 or n == 1 else (None,)
         reads.append(without(places, dim, keeps))
     return local(node, reads, [dim] if keeps else [])
 
@@ -297,11 +298,11 @@ def _dims_of(node: Node, n: int) -> set[int]:
     defaults = {"glu": -1, "sort": -1, "argsort": -1, "topk": -1, "normalize": 1, "diff": -1}
     position = {"topk": 2, "normalize": 2, "diff": 2, "rot90": 2, "renorm": 2}.get(node.key, 1)
     name = {"flip": "dims", "rot90": "dims"}.get(node.key, "dim")
-    given = node.args[position] if len(node.args) > position else node.kwargs.get(name, defaults.get(node.key))
+    dim = node.args[position] if len(node.args) > position else node.kwargs.get(name, defaults.get(node.key))
     if node.key == "flip" and len(node.args) > 2:
-        given = node.args[1:]
-    if given is None or isinstance(given, bool):
+        dim = node.args[1:]
+    if dim is None or isinstance(dim, bool):
         return set(range(n))
     if node.key == "renorm":
-        return set(range(n)) - {given % n}
-    return {d % n for d in (given if isinstance(given, list | tuple) else [given])}
+        return set(range(n)) - {dim % n}
+    return {d % n for d in (dim if isinstance(dim, list | tuple) else [dim])}
