@@ -419,7 +419,7 @@ def test_a_rank_that_cannot_write_all_of_it(P_world, folder, failing, asynchrono
     if failing == "memory":
         match = "no memory for a checksum"
         if job.rank == 0:
-            monkeypatch.setattr("distdl.checkpoint.file.checksum", no_memory)
+            monkeypatch.setattr("distdl.checkpoint.file.sum_of_words", no_memory)
     elif job.rank == 0:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096 + 100, limits[1]))
     try:
