@@ -80,7 +80,6 @@ class SharedFile:
 
     @property
     def is_open(self) -> bool:
-        """Whether the file is neither complete nor discarded."""
         return self._descriptor >= 0
 
     def write(self, at: int, chunk: torch.Tensor, number: int) -> None:

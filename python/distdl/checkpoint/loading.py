@@ -58,8 +58,8 @@ def load(
         path: the file, which all ranks see.
         model: any model.
         optimizer: an optimizer of the saved kind, to load its states too.
-        strict: whether the file must have exactly the tensors of the model. Otherwise the common tensors are loaded,
-            and the states and options of the optimizer that the file has.
+        strict: whether the file must have exactly the model's tensors. Otherwise common tensors, states and options are
+            loaded.
         rename: turns names in the file into names in the model: a function, which returns None to leave out a tensor,
             or a mapping of names or of prefixes before a dot: ``{"net": "body.net"}``.
 
@@ -74,8 +74,8 @@ def load(
             their arguments differ; or if the model has a tensor in blocks that is not declared. If values are damaged,
             some tensors may have been loaded.
 
-    Collective over the communicator that the partitions come from. If no parameter of the model is distributed, each
-    calling rank loads its own model. Nothing in the file is executed. A rank needs its blocks and less than 64 MiB.
+    Collective over the communicator that the partitions come from. If no parameter is distributed, each calling rank
+    loads its model. Nothing in the file is executed. A rank needs its blocks and less than 64 MiB.
     """
     layouts = layouts_of(model) if isinstance(model, torch.nn.Module) else {}
     all_ranks = ranks_that_save(model, optimizer)
@@ -194,7 +194,6 @@ class _LoadPlan:
         self.dtypes: dict[str, torch.dtype] = {}  # of the tensors in the file, by name in the model
 
     def renamed(self, name: str) -> str | None:
-        """The name in the model of a name in the file."""
         if self._rename is None:
             return name
         if callable(self._rename):

@@ -61,15 +61,12 @@ class StoredTensor:
 
     @property
     def nbytes(self) -> int:
-        """The size in the file, in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def box_on(self, rank: int) -> Box | None:
-        """The box that a rank has."""
         return self._boxes.get(rank)
 
     def is_source(self, rank: int) -> bool:
-        """Whether a rank writes its box."""
         return rank in self._source_ranks
 
     @functools.cached_property

@@ -1,4 +1,4 @@
-"""Comparing the calls of ranks before they act together, so that an error on one rank is raised on all of them.
+"""Comparing the calls of ranks, so that an error on one rank is raised on all of them.
 
 A comparison is one small reduction. Only if it finds a difference do the ranks exchange their views.
 """
@@ -48,7 +48,7 @@ _RAISED: dict[str, type[Exception]] = {
 
 @dataclass(frozen=True)
 class View:
-    """The call that a rank is about to make, or the exception that keeps it from making it."""
+    """The call that a rank is about to make, or its error."""
 
     operation: str = ""
     partitions: tuple[tuple[str, list[int], list[int]], ...] = ()  # name, shape, ranks
@@ -57,12 +57,10 @@ class View:
     text: str = ""
 
     def to_json(self) -> str:
-        """The text for other ranks, equal for equal views."""
         return json.dumps([self.operation, self.partitions, self.options, self.raised, self.text])
 
     @classmethod
     def from_json(cls, text: str) -> View:
-        """The view of another rank, from its text."""
         operation, partitions, options, raised, error = json.loads(text)
         return cls(operation, tuple(map(tuple, partitions)), tuple(map(tuple, options)), raised, error)
 
@@ -77,10 +75,8 @@ def agreed(operation: str, grid: Grid, describe: Callable[[], str]) -> Iterator[
 
     Args:
         operation: its name, for messages.
-        grid: the workers.
+        grid: the workers. Collective over them.
         describe: describes this worker's arguments after the body; if texts differ, all workers raise ValueError.
-
-    Collective over the workers.
     """
     error: Exception | None = None
     try:
@@ -130,13 +126,11 @@ def compare(
 
     Args:
         operation: its name, for messages.
-        call: the operation, for the message if ranks are in different calls.
-        voters: the ranks that take part. Other ranks only raise their own errors.
+        call: its name, for the message if ranks are in different calls.
+        voters: the ranks that take part. Collective over them; other ranks only raise their errors.
         error: the error of this rank, or None.
         grids: the partitions by name.
         options: all other arguments that have to be equal.
-
-    Collective over the voters.
     """
     if error is not None:
         error = error_for_all(operation, options, error)
@@ -160,8 +154,8 @@ def exchange_views(call: str, voters: Grid, view: View, error: Exception | None)
     Args:
         call: the operation, for the message if ranks are in different calls.
         voters: the ranks that take part.
-        view: the call that this rank is about to make.
-        error: the error that keeps it from making it, or None.
+        view: this rank's view.
+        error: the error of this rank, or None.
     """
     if error is not None:
         view = View(raised=type(error).__name__, text=str(error))
@@ -204,7 +198,6 @@ def _cut_to_difference(views: Sequence[View]) -> list[View]:
 
 
 def _first_difference(texts: Sequence[str]) -> int:
-    """The first place at which texts differ; 0 for equal texts."""
     low, high = min(texts), max(texts)
     shortest = min(len(low), len(high))
     return 0 if low == high else next((i for i in range(shortest) if low[i] != high[i]), shortest)
@@ -226,7 +219,7 @@ def _ranks_by_call(views: Mapping[int, View]) -> str:
 
 
 def shown(value: object, show: Callable[[object], str] = repr) -> str:
-    """The text of a value. If ``show`` raises, a text that says so, since an error on one rank would block others."""
+    """The text of a value; a text about the error if ``show`` raises, since other ranks would wait."""
     try:
         return show(value)
     except Exception as error:
@@ -254,8 +247,8 @@ def raise_together(
     """A decorator for functions that ranks call together: arguments that do not fit the signature raise on all ranks.
 
     Args:
-        tell: raises such an error on all ranks that wait for this rank. Its arguments are the name of the function or
-            class, the error and the arguments.
+        tell: raises an error on all ranks that wait for this rank, from the name of the function or class, the error
+            and the arguments.
     """
 
     def decorate(function: Callable[Params, Returned]) -> Callable[Params, Returned]:

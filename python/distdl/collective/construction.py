@@ -27,16 +27,16 @@ def constructing(
     """Check a construction on all ranks before anything is made.
 
     The body checks this rank's arguments. An exception in it is raised on all ranks; so is a ValueError if ranks that
-    share a partition have different partitions or options. Collective over the ranks that construct together; in a
-    backward pass, where an activation checkpoint computes again, over the workers alone.
+    share a partition differ in partitions or options. Collective over the ranks that construct together; in a backward
+    pass, where an activation checkpoint computes again, over the workers.
 
     Args:
         operation: the name of the layer or function.
-        partitions: partitions or bare mpi4py communicators by name.
-        options: all other arguments that have to be equal on all ranks. The body may replace values.
+        partitions: partitions or communicators by name.
+        options: all other arguments that have to be equal. The body may replace values.
 
     Yields:
-        The grids of the partitions, in order, all with the same root communicator.
+        The grids of the partitions, in order, with the same root communicator.
     """
     grids = _resolve_on_all_ranks(operation, partitions)
     if torch._C._current_graph_task_id() != -1:
@@ -102,7 +102,7 @@ def partitions_behind_first(
 def among_workers(grids: list[Grid]) -> list[Grid]:
     """The same grids, whose workers alone construct layers together.
 
-    So constructing and calling use the same communicator, and ranks notice if only some of them construct.
+    So constructing uses the communicator of calls, and ranks notice if only some of them construct.
     """
     ranks = tuple(dict.fromkeys(rank for grid in grids for rank in grid.ranks))
     return [grid.among(ranks) if grid.known else grid for grid in grids]
@@ -132,8 +132,8 @@ def _resolve_on_all_ranks(operation: str, partitions: Mapping[str, PartitionLike
 def resolve(operation: str, partitions: Mapping[str, PartitionLike]) -> dict[str, Grid]:
     """The grids of partitions that a user passed, with the same root communicator.
 
-    Partitions that come from one communicator take no communication. Otherwise, as with bare communicators, only the
-    workers of a partition know it, and they exchange their knowledge: collective over each of the partitions.
+    Partitions that come from one communicator take no communication. Otherwise, as with bare communicators, workers
+    exchange their knowledge of the partitions: collective over each of them.
 
     Raises:
         TypeError: if an argument is neither a partition nor an mpi4py communicator.

@@ -22,12 +22,11 @@ class Grid:
     """Ranks of a communicator as a row-major grid of workers. Making one takes no communication.
 
     Attributes:
-        root: the communicator that ranks are counted in, the same for all related grids; None on a rank that does not
-            know the partition.
+        root: the communicator in which ranks are counted; None on a rank that does not know the partition.
         ranks: the ranks of the workers, in worker order.
         shape: the number of workers along each dimension.
         constructors: the ranks that construct layers and operators on this grid together.
-        me: this rank's number in the root communicator, which the grid may outlive.
+        me: this rank in the root communicator, which the grid may outlive.
         world: all ranks of the root communicator, as ranks of MPI.COMM_WORLD.
     """
 
@@ -59,7 +58,6 @@ class Grid:
 
     @property
     def known(self) -> bool:
-        """Whether this rank knows the partition."""
         return self.root is not None
 
     @functools.cached_property
@@ -69,17 +67,14 @@ class Grid:
 
     @functools.cached_property
     def active(self) -> bool:
-        """Whether this rank is a worker."""
         return self.rank != MPI.PROC_NULL
 
     @property
     def size(self) -> int:
-        """The number of workers."""
         return len(self.ranks)
 
     @property
     def dim(self) -> int:
-        """The number of dimensions."""
         return len(self.shape)
 
     @functools.cached_property
@@ -126,7 +121,6 @@ class Grid:
         return Grid(self.root, self.ranks, self.shape, tuple(ranks), self.me, self.world)
 
     def reshaped(self, shape: Sequence[int]) -> Grid:
-        """The same workers in another shape."""
         return self.related(self.ranks, shape)
 
     def line(self, ranks: Sequence[int]) -> Grid:
@@ -153,7 +147,6 @@ class Grid:
         return tuple(ranks)
 
     def constructing_ranks(self) -> Grid:
-        """The constructors as a 1-d grid."""
         return self.line(self.constructors)
 
     def host_exchange(self) -> _core.HostExchange:
@@ -165,10 +158,7 @@ class Grid:
         return Grid.of(self.host_exchange().apart())
 
     def gather(self, data: bytes) -> list[bytes]:
-        """Every worker's bytes, in worker order. Collective over the workers, without a comparison.
-
-        If making the bytes may raise, use :func:`distdl.collective.comparison.gather_or_raise`.
-        """
+        """Every worker's bytes, in worker order. Collective over the workers, without a comparison."""
         return self.host_exchange().gather(data)
 
     def world_ranks(self) -> tuple[int, ...]:
@@ -189,12 +179,7 @@ class Grid:
 
 
 def refuse_ended(operation: str, root: MPI.Comm | None) -> None:
-    """Raise RuntimeError where a call of MPI would end the process, because it ended or the communicator was freed.
-
-    Args:
-        operation: its name, for messages.
-        root: the communicator that it uses; None if unknown.
-    """
+    """Raise RuntimeError if MPI is not running, or ``root``, the operation's communicator if known, was freed."""
     if not MPI.Is_initialized():
         raise RuntimeError(f"{operation}: MPI is not initialized")
     if MPI.Is_finalized() or root == MPI.COMM_NULL:

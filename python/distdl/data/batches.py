@@ -20,8 +20,6 @@ SampleStructure: TypeAlias = object
 
 
 class IndexedDataset(Protocol):
-    """A dataset of ``torch.utils.data`` that is indexed by numbers."""
-
     def __len__(self) -> int: ...
 
     def __getitem__(self, number: int, /) -> object: ...
@@ -87,7 +85,7 @@ class Batches:
     Args:
         samples: the number of samples.
         size: the number of samples in a batch of a replica.
-        replicas, replica: the number of replicas that share the samples, and the number of this rank's replica.
+        replicas, replica: the number of replicas, and this rank's replica.
         shares: this rank's share for each tensor of a sample.
         drop_last: whether to leave out samples that do not fill the batches of all replicas.
 

@@ -17,7 +17,7 @@ from distdl.parameters.layout import cut
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from distdl.operators.constructors import HaloWidths, Widths
+    from distdl.operators.constructors import HaloPair, HaloWidths
     from distdl.partition import Partition
 
 _TORCH_DTYPES = set(map(np.dtype, ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16")))
@@ -53,8 +53,8 @@ def read_block(array: Sliceable, P: Partition, halo: HaloWidths = 0, *, fill: co
         TypeError: on all ranks, also outside of P: if the array may mask elements and fill is missing, if fill does not
             fit, or if no tensor can have its elements, such as objects, dates, texts and quantities with units.
 
-    If the array is stored in chunks that lie across blocks, several ranks read the same chunks. The first worker warns
-    (``UserWarning``) if all ranks together read at least twice the array.
+    The first worker warns (``UserWarning``) if the chunks of a stored array are so much larger than the blocks that all
+    ranks together read at least twice the array.
 
     No other rank has to call it, and the processes of a ``torch.utils.data.DataLoader`` may.
     """
@@ -108,7 +108,7 @@ def _copy_to_tensor(part: NDArray[np.generic] | torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(values)
 
 
-def _warn_of_chunks(array: Sliceable, P: Partition, widths: Sequence[Widths]) -> None:
+def _warn_of_chunks(array: Sliceable, P: Partition, widths: Sequence[HaloPair]) -> None:
     """Warn if all ranks together read much more than the array, because storage is read by whole chunks."""
     chunks: object = getattr(array, "chunks", None)
     if not isinstance(chunks, tuple) or not all(isinstance(chunk, int) and chunk > 0 for chunk in chunks):
@@ -124,7 +124,7 @@ def _warn_of_chunks(array: Sliceable, P: Partition, widths: Sequence[Widths]) ->
         )
 
 
-def _read_factor(n: int, chunk: int, workers: int, width: Widths) -> float:
+def _read_factor(n: int, chunk: int, workers: int, width: HaloPair) -> float:
     """How many times all workers read the elements of a dimension, in whole chunks."""
     blocks = [_with_halo(slice(*block), n, *width) for block in cut(n, workers)]
     read = (

@@ -52,34 +52,31 @@ def loader(
     """Batches of a dataset in blocks, the same batches in the same order on all ranks.
 
     Args:
-        dataset: a dataset with ``len`` whose samples are indexed by numbers, as those of ``torch.utils.data``.
-        P: the partition of a batch, with the samples along the first dimension. If a sample is a tuple or a dict of
-            tensors, the same structure of partitions. A tensor may have fewer dimensions than its partition, if the
-            further dimensions have extent 1.
+        dataset: a dataset of ``torch.utils.data`` with ``len`` and samples that are indexed by numbers.
+        P: the partition of a batch, with the samples along the first dimension; or a tuple or dict of partitions, for
+            samples of that structure. A partition may have further dimensions of extent 1.
         batch_size: the number of samples in a batch; with P_replicas, in a batch of each replica.
-        root: None if every rank has the dataset. Then a sample is this rank's block of the sample (see
-            :func:`distdl.data.read_block`), and a rank reads only the samples in its block of the batch. Otherwise, the
-            number of the worker of P (of the first partition in it) that has the dataset. Its samples are whole; it
-            reads each batch and sends blocks to the other ranks, whose ``dataset`` may be None.
-        P_replicas: the partition of :class:`distdl.DataParallel`; P is then a partition of this rank's replica. Each
-            replica gets a share of the samples of a batch. The root is a worker of each replica.
-        shuffle, drop_last, generator, collate_fn: as in ``torch.utils.data.DataLoader``. With the same seed, the order
-            equals that of torch's DataLoader in one process. Without a generator, the first worker's default generator
-            counts.
-        options: further options of ``torch.utils.data.DataLoader``, such as ``num_workers``, ``pin_memory``,
-            ``prefetch_factor`` and ``persistent_workers``.
+        root: None if every rank has the dataset: its samples are this rank's blocks of samples (see
+            :func:`distdl.data.read_block`), and a rank reads only the samples in its block of a batch. Otherwise the
+            number of the worker of P (of its first partition) that reads batches of whole samples, and sends blocks to
+            the other ranks, whose ``dataset`` may be None.
+        P_replicas: the partition of :class:`distdl.DataParallel`; P is then a partition of this rank's replica, and
+            replicas share the samples of a batch. The root is a worker of each replica.
+        shuffle, drop_last, generator, collate_fn: as in ``torch.utils.data.DataLoader``, with the same order for the
+            same seed. Without a generator, the first worker's default generator counts.
+        options: further options of ``torch.utils.data.DataLoader``, such as ``num_workers``.
 
     Returns:
-        An iterable with a length. A batch has this rank's blocks in the structure of P. Blocks are empty if the last
-        batch has fewer samples than blocks, and on ranks outside of a partition.
+        An iterable with a length. A batch has this rank's blocks in the structure of P: empty blocks on ranks outside
+        of a partition, or if the last batch has fewer samples than blocks.
 
     Raises:
         ValueError: on all ranks, if their arguments or the lengths of their datasets differ, if root is not a worker,
             or if batch_size is not positive.
         TypeError: on all ranks, if P holds anything but partitions, or ``dataset`` has no length or is missing.
 
-    An error of the dataset on one rank is raised on all ranks. Collective over the communicator that P comes from, or
-    over P_replicas. So is each step of an iteration.
+    Errors of the dataset are raised on all ranks. Collective over the communicator that P comes from, or over
+    P_replicas. So is each step of an iteration.
 
     Source: https://docs.pytorch.org/docs/stable/data.html
     """

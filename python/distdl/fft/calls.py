@@ -20,10 +20,10 @@ Value = TypeVar("Value")
 _MOST_LAYERS = 256  # layers by partition
 
 
-def _raise_on_workers(what: str, error: Exception, arguments: tuple[object, ...]) -> None:
+def _raise_on_workers(name: str, error: Exception, arguments: tuple[object, ...]) -> None:
     """Raise an error on the workers of all partitions among the arguments."""
     grids = [grid_of(argument) for argument in arguments if is_partition(argument)]
-    tell(what, error, [*among_workers(grids), *(argument for argument in arguments if not is_partition(argument))])
+    tell(name, error, [*among_workers(grids), *(argument for argument in arguments if not is_partition(argument))])
 
 
 collective_call: Callable[[Callable[Params, Returned]], Callable[Params, Returned]] = raise_together(_raise_on_workers)

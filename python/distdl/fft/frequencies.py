@@ -30,9 +30,6 @@ def fftfreq(
         dim: the dimension of P_x along which the frequencies are cut.
         d, dtype, device: as in ``torch.fft.fftfreq``.
 
-    Returns:
-        A tensor of one dimension.
-
     Raises:
         TypeError: if P_x is not a partition.
         IndexError: if P_x has no dimension ``dim``.

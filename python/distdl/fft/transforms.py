@@ -56,8 +56,6 @@ Source: https://docs.pytorch.org/docs/stable/generated/torch.fft.{name}.html.
 
 
 class Transform1d(Protocol):
-    """A transform along one dimension."""
-
     @overload
     def __call__(
         self,
@@ -85,8 +83,6 @@ class Transform1d(Protocol):
 
 
 class TransformNd(Protocol):
-    """A transform along several dimensions."""
-
     @overload
     def __call__(
         self,
@@ -153,7 +149,6 @@ _pencils = SimpleNamespace()  # a compiler guards an object that it finds here, 
 
 @assume_constant_result
 def _pencil_name(kind: type[FourierTransform], P_x: PartitionLike, **options: object) -> str:
-    """The name of the pencil in `_pencils`."""
     name, pencil = f"pencil_{len(vars(_pencils))}", _pencil_of_layer(kind, P_x, options)
     takes_part({"P_x": pencil})  # compute cached properties now: they take a lock, which compilers do not trace
     setattr(_pencils, name, pencil)

@@ -61,13 +61,13 @@ def install() -> None:
             loaded.__dict__.setdefault("__path__", [])  # so that modules below it can be imported
 
 
-def legacy_hint(what: str, arguments: Mapping[str, object], positions: Sequence[object] = ()) -> str:
+def legacy_hint(name: str, arguments: Mapping[str, object], positions: Sequence[object] = ()) -> str:
     """A legacy_hint for the message about wrong arguments; "" if there is none.
 
     Args:
-        what: the name of the class or function.
+        name: the class or function.
         arguments: by name.
         positions: arguments by position.
     """
-    text: str = module("hints").hint(what, arguments, positions)
+    text: str = module("hints").hint(name, arguments, positions)
     return text

@@ -43,17 +43,15 @@ def begin_step(
     """Begin a step together.
 
     Args:
-        grid: the ranks, replicas along the first dimension.
+        grid: the ranks, replicas along the first dimension. Collective over them.
         samples: the samples of this rank's input; None on a replica that has left its loop.
         synchronizes: whether this rank sums gradients in the backward pass.
         trained: a hash of the set of trained parameters.
         error: an error of this rank, which all ranks raise.
 
     Raises:
-        ValueError: on all ranks, if they differ in ``synchronizes`` or ``trained``, or if samples cannot be counted.
-        RuntimeError: on all ranks, if one of them is in another call, or has ended.
-
-    Collective over the ranks.
+        ValueError: on all ranks, if they differ in ``synchronizes`` or ``trained``, or samples are not countable.
+        RuntimeError: on all ranks, if any of them is in another call, or has ended.
     """
     answers = _exchange_at(grid, _STEP, [samples, synchronizes, trained], error)
     synchronizing = [answer[1] for answer in answers if answer[0] is not None]
@@ -75,10 +73,7 @@ def begin_step(
 
 
 def begin_pass(grid: Grid) -> None:
-    """Begin a backward pass on all ranks, before gradients travel. Collective over the ranks.
-
-    The sums of gradients run among the ranks with the same parameters, and would not notice other ranks in other calls.
-    """
+    """Begin a backward pass on all ranks, which the sums of gradients do not compare. Collective over the ranks."""
     _exchange_at(grid, _BEGIN, [])
 
 
@@ -86,11 +81,9 @@ def end_pass(grid: Grid, left: bool = False, error: Exception | None = None) -> 
     """End a backward pass on all ranks: with the sums of all gradients, or with an exception.
 
     Args:
-        grid: the ranks.
+        grid: the ranks. Collective over them.
         left: whether an exception ended the pass on this rank, so that the sums lack its gradients.
         error: the error that kept this rank from adding its gradients to the sums.
-
-    Collective over the ranks.
     """
     answers = _exchange_at(grid, _END, [left], error)
     left_on = [rank for rank, (is_left,) in zip(grid.ranks, answers, strict=True) if is_left]

@@ -26,7 +26,7 @@ class Bucket:
     The message ends with a number for each parameter, which is not 0 if any replica has a gradient of it.
 
     Args:
-        parameters: in the order in which their gradients are expected.
+        parameters: in the expected order of their gradients.
         sum: sums tensors over the replicas.
     """
 
@@ -48,7 +48,7 @@ class Bucket:
             idle: whether this replica takes part without gradients.
 
         Returns:
-            The error that kept this replica from adding its gradients, if any.
+            An error of this replica, which took part without gradients then.
         """
         if self._message is None:
             first = self.parameters[0]
@@ -63,7 +63,6 @@ class Bucket:
         return problem
 
     def _fill(self, message: torch.Tensor, scale: float, idle: bool) -> None:
-        """Write this replica's gradients into its message."""
         *parts, flags = message.split([*self._sizes, len(self._sizes)])
         present = [parameter.grad is not None and not idle for parameter in self.parameters]
         flags.copy_(torch.tensor(present, device="cpu"))
@@ -97,8 +96,8 @@ def make_buckets(parameters: ParameterList, cap: int | None, replicas: Grid) -> 
     Args:
         parameters: parameters with elements on this rank.
         cap: the bytes of a bucket; None for a fifth of all, within limits.
-        replicas: the ranks that have the same parameters, as a line on a communicator of the sums alone: the model may
-            have layers over these ranks, whose calls come in another order.
+        replicas: the ranks that have the same parameters, as a line on a communicator without other calls, such as
+            those of layers over these ranks.
 
     Collective over the ranks of ``replicas``.
     """
@@ -163,13 +162,10 @@ class GradientSums:
         return problem
 
     def finish(self, idle: bool = False) -> Exception | None:
-        """Start the remaining buckets, and wait for all of them. Raises errors of the sums.
-
-        Args:
-            idle: whether the remaining buckets take part without this replica's gradients.
+        """Start the remaining buckets, without gradients if idle, and wait for all. Raises errors of the sums.
 
         Returns:
-            The error that kept this replica from adding gradients, if any.
+            An error of this replica, which took part without gradients then.
         """
         self._pass_ended = True
         while len(self._started) < len(self.buckets):
@@ -186,5 +182,4 @@ class GradientSums:
 
     @property
     def bytes(self) -> int:
-        """The bytes of all buckets."""
         return sum(bucket.bytes for bucket in self.buckets)

@@ -37,16 +37,14 @@ class DataParallel(torch.nn.Module):
     Args:
         module: the model on a partition of this replica's ranks, or any model of torch if a replica is a single rank.
             It receives the parameters and buffers of replica 0.
-        P_replicas: the ranks of all replicas: replicas along the first dimension, the workers of each along the others.
-            If it has two, ``P_replicas.create_cartesian_subtopology_partition([False, True])`` is the partition of this
-            rank's replica.
-        reduction: the loss's reduction over the samples: "mean" or "sum". With "mean", a replica counts by the number
-            of its samples, so that batches may be of different sizes.
-        samples: a function of a call's arguments that returns the number of samples. By default, the extent of the
+        P_replicas: replicas along the first dimension, the workers of each along the others.
+        reduction: the loss's reduction over the samples: "mean" or "sum". With "mean", replicas are weighted by their
+            numbers of samples.
+        samples: a function of a call's arguments that returns the number of samples, by default the extent of the
             first dimension of the first tensor. It is summed over the workers of a replica.
         broadcast_buffers: whether replicas receive the buffers of replica 0 before each training step, as in
             ``torch.nn.parallel.DistributedDataParallel``. If not, each replica keeps its running statistics.
-        bucket_cap_mb: the size of a bucket in MiB. By default there are about five buckets, of 1 to 25 MiB.
+        bucket_cap_mb: the size of a bucket in MiB; by default 1 to 25 MiB, for about five buckets.
 
     Raises:
         ValueError: on all ranks, if they pass different options, or models with different parameters; or if a layer
@@ -54,13 +52,13 @@ class DataParallel(torch.nn.Module):
         TypeError: on all ranks, if P_replicas is not a partition, or ``module`` is not a ``torch.nn.Module``.
 
     Constructing is collective over P_replicas, and so are calls and backward passes in training mode while gradients
-    are recorded. In evaluation and under ``torch.no_grad`` each replica calls its model alone. A backward pass counts
-    samples as the last call in training mode did.
+    are recorded. In evaluation and under ``torch.no_grad`` each replica calls its model alone. A backward pass uses the
+    sample counts of the last call in training mode.
 
-    The model may have layers over ranks of several replicas, such as ``DistributedBatchNorm2d(P, ...)`` where P has all
-    replicas along the batch. All replicas then call the model together, in evaluation too. Construct such layers under
-    ``parameter_layout("replicated")`` if they have parameters. With ``reduction="mean"``, all replicas need equally
-    many samples in each step; otherwise the step raises ValueError on all ranks.
+    The model may have layers over ranks of several replicas, such as ``DistributedBatchNorm2d(P, ...)`` with all
+    replicas along the batch. Then all replicas call the model together, in evaluation too. Such layers need
+    ``parameter_layout("replicated")`` if they have parameters, and equally many samples in all replicas with
+    ``reduction="mean"``: otherwise a step raises ValueError on all ranks.
 
     A parameter that any replica uses in a pass gets a gradient on all. ``requires_grad`` may change between steps, on
     all ranks.
@@ -145,9 +143,8 @@ class DataParallel(torch.nn.Module):
     def join(self) -> Iterator[None]:
         """Let replicas take different numbers of steps: replicas that finish wait at the end of the block.
 
-        A waiting replica takes part in the sums without gradients. At the end all replicas have the parameters and
-        buffers of a replica that left last. All ranks have to enter it. Without it, a step that only some replicas take
-        raises RuntimeError on all ranks.
+        At the end all replicas have the parameters and buffers of a replica that left last. All ranks have to enter it.
+        Without it, a step that only some replicas take raises RuntimeError on all ranks.
 
         Source: https://docs.pytorch.org/docs/stable/distributed.algorithms.join.html
         """
@@ -217,7 +214,6 @@ class DataParallel(torch.nn.Module):
             self._sums.begin(1 / self.replicas)
 
     def _trained_hash(self) -> str:
-        """A hash of the set of trained parameters."""
         flags = bytes(parameter.requires_grad for parameter in self.module.parameters())
         return f"{zlib.crc32(flags):x}"
 
