@@ -30,12 +30,7 @@ def names_in_code(model: object, depth: int) -> dict[str, tuple[object, ...]]:
 
     The code of torch and of this package is left out.
 
-    Args:
-        model: the model.
-        depth: the number of calls between the module and this function.
-
-    Returns:
-        The names by function.
+    Returns the names by function. ``depth`` is the number of calls between the module and this function.
     """
     frame = sys._getframe(depth)
     code_by_name = {frame.f_code.co_name: (frame.f_code, frame.f_globals)}

@@ -90,7 +90,7 @@ def _code_findings(model: torch.nn.Module, code: Mapping[str, tuple[object, ...]
 def _optimizer_findings(optimizer: torch.optim.Optimizer | None) -> Iterator[Finding]:
     for kind, problem in _OPTIMIZERS.items():
         if isinstance(optimizer, kind):
-            use = "use one that treats each number by itself, such as Adam or SGD"
+            use = "use an optimizer that treats each number by itself, such as Adam or SGD"
             yield Finding(f"torch.optim.{kind.__name__}", f"{problem}, as if it were the whole model", use)
 
 

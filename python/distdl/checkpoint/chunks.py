@@ -51,7 +51,6 @@ class ChunkExchange:
     """The exchange between the chunks of a file and the blocks of its tensors.
 
     Args:
-        all_ranks: the ranks that take part.
         tensors: (offset, tensor) in the order of the file.
         chunks: (start, stop), in order.
         blocks: this rank's blocks of the tensors, by name.

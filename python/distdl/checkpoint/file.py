@@ -135,7 +135,7 @@ class SharedFile:
     def _raise_error(self) -> None:
         if self._error is not None:
             reason = getattr(self._error, "strerror", None) or repr(self._error)
-            raise OSError(f"save: {self.path} cannot be written: {reason}; what was there is as it was")
+            raise OSError(f"save: {self.path} cannot be written: {reason}; an old file there is unchanged")
 
     def discard(self) -> None:
         """Close the file, and remove it if it was not renamed."""

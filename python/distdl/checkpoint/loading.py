@@ -67,12 +67,12 @@ def load(
         The values that were saved as ``more``, on every rank.
 
     Raises:
-        OSError: on all ranks, if any of them cannot read the file, or if it is not a regular file.
-        RuntimeError: on all ranks, if tensors are missing or unknown, shapes differ, or complex numbers would
-            lose their imaginary parts. Nothing is loaded then.
-        ValueError: on all ranks, if the file is not a safetensors file, is damaged, or changes while it is read; if
-            their arguments differ; or if the model has a tensor in blocks that is not declared. If values are damaged,
-            some tensors may have been loaded.
+        OSError: on all ranks, if any of them cannot read the file, or it is not a regular file.
+        RuntimeError: on all ranks, if tensors are missing or unknown, shapes differ, or complex numbers would lose
+            their imaginary parts. Nothing is loaded then.
+        ValueError: on all ranks, if the file is not a safetensors file, is damaged (some tensors may be
+            loaded then), or changes while it is read; if the ranks' arguments differ; or if the model has a tensor in
+            blocks that is not declared.
 
     Collective over the communicator that the partitions come from. If no parameter is distributed, each calling rank
     loads its model. Nothing in the file is executed. A rank needs its blocks and less than 64 MiB.
@@ -148,7 +148,7 @@ def _parse_header(path: Path, start: int, entries: list[list[Any]], metadata: Ma
         if "optimizer" in parsed:
             check_optimizer(parsed["optimizer"], [tensor for _, tensor in tensors], PREFIX)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"load: {path} is damaged: its header is not one of a checkpoint: {error}") from None
+        raise ValueError(f"load: {path} is damaged: its header is not a header of a checkpoint: {error}") from None
     return _Header(path, start, tensors, parsed, sums)
 
 
@@ -171,7 +171,7 @@ def _raw_header(path: Path) -> list[object]:
         raise ValueError(f"load: {path} has a tensor of dtype {unknown}, which torch does not have")
     unsummed = {key: text for key, text in metadata.items() if key != HEADER_SUM}
     if _OURS & metadata.keys() and metadata.get(HEADER_SUM) != header_sum(entries, unsummed):
-        raise ValueError(f"load: {path} is damaged: its header is not the one that was written")
+        raise ValueError(f"load: {path} is damaged: its header has changed since it was written")
     return [8 + int.from_bytes(first, "little"), entries, metadata]
 
 
@@ -360,7 +360,7 @@ def _read_chunk(chunk: torch.Tensor, descriptor: int, at: int, expected: int | N
             return problem
         total += 0 if expected is None else sum_of_words(piece)
     if expected is not None and total % 2**64 != expected:
-        return f"the {len(chunk)} bytes at {at} are not those that were written"
+        return f"the {len(chunk)} bytes at {at} differ from the bytes that were written"
     return None
 
 

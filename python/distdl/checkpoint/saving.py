@@ -40,7 +40,7 @@ MORE = "more/"
 MARK = "distdl"  # in the metadata of the file
 CHECKSUMS = f"{MARK}.checksums"  # of the chunks
 HEADER_SUM = f"{MARK}.header"  # the checksum of the header
-_LARGEST_HEADER = 100_000_000  # bytes; safetensors refuses larger ones
+_LARGEST_HEADER = 100_000_000  # bytes; safetensors refuses a larger header
 
 
 def ranks_that_save(model: object, optimizer: object) -> Grid:

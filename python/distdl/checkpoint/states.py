@@ -129,7 +129,6 @@ def loadable_state(
     """The argument for ``optimizer.load_state_dict``.
 
     Args:
-        optimizer: the optimizer, which does not change.
         names: the names of the parameters of each group.
         metadata: the optimizer's part of the file's metadata.
         tensors: the states that are tensors, by parameter and key. Their values may be read later.
@@ -187,14 +186,7 @@ def load_optimizer(
     loadable: dict[str, object],
     dtypes: Mapping[str, torch.dtype],
 ) -> None:
-    """Give an optimizer the states of a file.
-
-    Args:
-        optimizer: the optimizer.
-        names: the names of the parameters of each group.
-        loadable: the result of :func:`loadable_state`.
-        dtypes: the dtypes of the parameters in the file, by name in the model.
-    """
+    """Give an optimizer the result of :func:`loadable_state`. ``dtypes``: in the file, by name in the model."""
     optimizer.load_state_dict(loadable)
     # torch has cast all states to the dtype of their parameter. States that had another dtype would give other steps.
     state: dict[int, dict[str, object]] = loadable["state"]  # type: ignore[assignment]

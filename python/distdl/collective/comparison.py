@@ -95,12 +95,9 @@ def agreed(operation: str, grid: Grid, describe: Callable[[], str]) -> Iterator[
 
 
 def gather_or_raise(operation: str, grid: Grid, make: Callable[[], bytes]) -> list[bytes]:
-    """Every worker's bytes, in worker order. An error of ``make`` on any worker is raised on all of them.
+    """Every worker's result of ``make``, in worker order. An error on any worker is raised on all of them.
 
-    Args:
-        operation: its name, for messages.
-        grid: the workers. Collective over them, in one exchange.
-        make: makes this worker's bytes.
+    Collective over the workers, in one exchange.
     """
     error: Exception | None = None
     try:
@@ -151,11 +148,7 @@ def compare(
 def exchange_views(call: str, voters: Grid, view: View, error: Exception | None) -> dict[int, View]:
     """The views of all voters by rank. One voter's error is raised on all voters. Collective over the voters.
 
-    Args:
-        call: the operation, for the message if ranks are in different calls.
-        voters: the ranks that take part.
-        view: this rank's view.
-        error: the error of this rank, or None.
+    ``call`` is the operation, for the message if ranks are in different calls; ``error`` is the error of this rank.
     """
     if error is not None:
         view = View(raised=type(error).__name__, text=str(error))

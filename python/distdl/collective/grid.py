@@ -19,7 +19,7 @@ Workers = tuple[list[int], list[int]]  # shape and ranks, as the C++ core takes 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Ranks of a communicator as a row-major grid of workers. Making one takes no communication.
+    """Ranks of a communicator as a row-major grid of workers. Making a grid takes no communication.
 
     Attributes:
         root: the communicator in which ranks are counted; None on a rank that does not know the partition.
@@ -187,7 +187,7 @@ def refuse_ended(operation: str, root: MPI.Comm | None) -> None:
 
 
 def belongs_to_its_job(name: str) -> TypeError:
-    """The error for pickling a partition, or an object with one."""
+    """The error for pickling a partition, or an object that has a partition."""
     return TypeError(
         f"{name} belongs to its running job and cannot be pickled; save a model's state_dict(), or "
         "distdl.sequential_state_dict(model), and make the partitions and layers anew"

@@ -83,7 +83,6 @@ class Batches:
     """The batches of an epoch: the sampler of a DataLoader.
 
     Args:
-        samples: the number of samples.
         size: the number of samples in a batch of a replica.
         replicas, replica: the number of replicas, and this rank's replica.
         shares: this rank's share for each tensor of a sample.

@@ -138,12 +138,7 @@ class Operator:
         self.core(problem)
 
     def adjoint(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Apply the adjoint to y, without autograd. Collective over the ranks of its partitions.
-
-        Args:
-            x: a tensor with the shape and dtype of the forward input.
-            y: a tensor with the shape and dtype of the forward result.
-        """
+        """Apply the adjoint to y, without autograd; x is like the forward input. Collective like a call."""
         return self.core.adjoint(x, y)
 
     def lifted(self) -> Operator:

@@ -19,7 +19,6 @@ class HaloInRoom:
     """A halo exchange of tensors with room for their halos: the form with four arguments.
 
     Args:
-        P_x: the partition.
         room: [dim, 2] widths of the room around this worker's block.
         received: [dim, 2] widths of the halos that arrive in the room, next to the block; at most the room.
         sent: [dim, 2] widths of the slices for the neighbors, which must equal the neighbors' ``received``.

@@ -62,7 +62,7 @@ def install() -> None:
 
 
 def legacy_hint(name: str, arguments: Mapping[str, object], positions: Sequence[object] = ()) -> str:
-    """A legacy_hint for the message about wrong arguments; "" if there is none.
+    """A hint for the message about wrong arguments; "" if there is none.
 
     Args:
         name: the class or function.

@@ -90,7 +90,7 @@ def end_pass(grid: Grid, left: bool = False, error: Exception | None = None) -> 
     if 0 < len(left_on) < grid.size:
         raise RuntimeError(
             f"DataParallel: an exception ended the backward pass on the ranks {left_on} and on no others, so that the "
-            "sums of this step have no gradients of theirs"
+            "sums of this step lack their gradients"
         )
 
 

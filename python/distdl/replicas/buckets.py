@@ -73,7 +73,7 @@ class Bucket:
             if parameter.grad.layout is not torch.strided:
                 raise TypeError(
                     f"DataParallel: a parameter of shape {list(parameter.shape)} has a gradient of the layout "
-                    f"{parameter.grad.layout}; only dense ones are summed, as an embedding with sparse=False has"
+                    f"{parameter.grad.layout}; only dense gradients are summed, as an embedding with sparse=False has"
                 )
             torch.mul(parameter.grad, scale, out=part.view(parameter.shape))
 

@@ -12,7 +12,6 @@ def spanning_layers(module: torch.nn.Module, replica: Grid, line: Grid) -> list[
     """The layers over ranks of several replicas, in the order of the model.
 
     Args:
-        module: the model.
         replica: the ranks of this replica.
         line: the ranks that have the same parameters, one rank of each replica.
 
