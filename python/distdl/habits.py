@@ -30,8 +30,8 @@ def check(
     """List problems of a model that mixes layers over partitions with torch's layers, and their solutions.
 
     It looks at the modules of the model, the functions of torch that their code and the calling module name, the values
-    of the parameters, and the seeds of the ranks. It changes nothing. An empty list is no proof: see the page on habits
-    for its limits.
+    of the parameters, and the seeds of the ranks. It changes nothing. An empty list is no proof: see
+    the page on habits.
 
     Args:
         model: a model with layers over partitions.

@@ -48,8 +48,7 @@ def set_staging(when: str) -> None:
     The environment variable ``DISTDL_STAGING`` sets the initial value.
 
     Args:
-        when: "where needed", the default: for tensors on devices, even if the MPI library can use their memory;
-            "always": also for tensors on the CPU.
+        when: "where needed", the default, for tensors on devices, or "always", also for tensors on the CPU.
 
     Raises:
         ValueError: for another value.

@@ -20,12 +20,7 @@ _ONE_CTRL_C = 1.0  # seconds: a terminal and mpiexec may both tell a rank of the
 
 
 class _Request:
-    """The request to stop, in this process.
-
-    Attributes:
-        is_made: whether this rank or another rank was asked to stop.
-        asked_at: the time of the first SIGINT; None before.
-    """
+    """The request to stop, in this process; ``asked_at`` is the time of the first SIGINT."""
 
     def __init__(self) -> None:
         self.is_made = False
@@ -82,10 +77,10 @@ def _raise_on_ranks_of(name: str, error: Exception, arguments: tuple[object, ...
 def stop_requested(P: Partition | None = None) -> bool:
     """Whether any rank was asked to stop, by a signal or by :func:`request_stop`: the same answer on all ranks.
 
-    The first call installs handlers for SIGINT (Ctrl-C), SIGTERM and SIGUSR1, unless the program has. From then on they
-    do not end the program, but make all later calls return True. A second Ctrl-C, more than a second after the first,
-    raises KeyboardInterrupt on all ranks, before their next common call. Later forks of a rank, such as workers of a
-    DataLoader, ignore SIGINT and SIGUSR1, and end by SIGTERM.
+    The first call installs handlers for SIGINT (Ctrl-C), SIGTERM and SIGUSR1, unless the program has: these signals
+    make all later calls return True. A second Ctrl-C, more than a second after the first, raises KeyboardInterrupt on
+    all ranks, before their next common call. Processes that a rank forks later, such as workers of a DataLoader, end by
+    SIGTERM only.
 
     Args:
         P: the ranks that stop together, by default all; other ranks get False.

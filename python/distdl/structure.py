@@ -43,9 +43,8 @@ class TensorStructure:
 def structure_check(enabled: bool) -> Iterator[None]:
     """Turn the check of the global structure off (or on) for a block of code.
 
-    Before data moves, the ranks of an operator check in a small reduction that they call the same operator, and that
-    the structure of its input has not changed. Loops in which neither changes can save the reduction. Without the
-    check, a difference among the ranks gives wrong results or a hang.
+    Before data moves, the ranks of an operator check in a small reduction that they call the same operator, on an input
+    of unchanged structure. Without the check, a difference among the ranks gives wrong results or a hang.
 
     Every rank of the operators inside has to use the same setting: the first call after it was turned off raises
     RuntimeError on all ranks if it differs. Changing it takes no communication.

@@ -27,7 +27,7 @@ def sum_of_words(data: Bytes) -> int:
 
 
 def open_to_read(path: Path) -> int:
-    """Open a regular file, and return its descriptor. Raises OSError for anything else: reading a pipe would wait."""
+    """The descriptor of a regular file. Raises OSError for anything else: reading a pipe would wait."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
@@ -94,13 +94,12 @@ class SharedFile:
             data, at = data[written:], at + written
 
     def sync(self) -> None:
-        """Wait until the bytes that this rank wrote are on the disk. An error is kept for :meth:`complete`."""
+        """Wait until this rank's chunks are on the disk. An error is kept for :meth:`complete`."""
         with self._keeping_errors():
             os.fsync(self._descriptor)
 
     @contextlib.contextmanager
     def _keeping_errors(self) -> Iterator[None]:
-        """Keep the first error: after any error the file cannot be completed."""
         try:
             yield
         except Exception as error:

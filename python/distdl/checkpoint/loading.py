@@ -58,8 +58,7 @@ def load(
         path: the file, which all ranks see.
         model: any model.
         optimizer: an optimizer of the saved kind, to load its states too.
-        strict: whether the file must have exactly the model's tensors. Otherwise common tensors, states and options are
-            loaded.
+        strict: whether the file must have exactly the model's tensors; otherwise common tensors and states are loaded.
         rename: turns names in the file into names in the model: a function, which returns None to leave out a tensor,
             or a mapping of names or of prefixes before a dot: ``{"net": "body.net"}``.
 
@@ -153,7 +152,7 @@ def _parse_header(path: Path, start: int, entries: list[list[Any]], metadata: Ma
 
 
 def _raw_header(path: Path) -> list[object]:
-    """The offset of the first tensor; names, dtypes and shapes of all tensors in order; and the metadata."""
+    """The offset of the first tensor, (name, dtype, shape) of all tensors, and the metadata."""
     descriptor = open_to_read(path)
     try:
         first = os.pread(descriptor, 8, 0)
@@ -228,7 +227,7 @@ class _LoadPlan:
         return self._layouts[name].shape if name in self._layouts else tuple(self._state[name].shape)
 
     def match_model(self, strict: bool) -> None:
-        """Match the tensors of the model. Raises RuntimeError if they do not fit."""
+        """Match the model. Raises RuntimeError if it does not fit."""
         unknown, unfit, repeated, matched = [], [], [], set()
         pairs = items_of(self._header.metadata.get("complex", []))
         for _, tensor in self._header.tensors:
@@ -258,7 +257,7 @@ class _LoadPlan:
             raise RuntimeError(f"load: {self._header.path} does not fit the model: {text}")
 
     def match_optimizer(self, groups: list[list[str]], strict: bool) -> None:
-        """Match the states of the optimizer. Raises RuntimeError if they are missing or do not fit."""
+        """Match the optimizer. Raises RuntimeError if it does not fit."""
         saved = self._header.metadata.get("optimizer")
         if not isinstance(saved, dict):
             if strict:

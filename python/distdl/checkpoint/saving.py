@@ -65,7 +65,7 @@ def save(
     """Save a model and the state of its training in a safetensors file of whole tensors.
 
     The tensors have the names of the sequential model's ``state_dict()``, so that plain PyTorch loads them. All ranks
-    write the file together, in chunks. An old file of this name stays whole until all of the new file is on the disk.
+    write chunks of the file. An old file of this name stays whole until the new file is on the disk.
 
     Args:
         path: the file, in a folder that all ranks see.

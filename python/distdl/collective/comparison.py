@@ -180,7 +180,6 @@ _LONGEST = 200  # characters of an option; longer texts are cut around their fir
 
 
 def _cut_to_difference(views: Sequence[View]) -> list[View]:
-    """The views with long options cut to the place of their first difference."""
     texts: dict[str, list[str]] = {}
     for name, text in (option for view in views for option in view.options):
         texts.setdefault(name, []).append(text)

@@ -87,7 +87,6 @@ class Grid:
         return tuple(_core.grid_index(list(self.shape), worker))
 
     def worker(self, index: Sequence[int]) -> int:
-        """The number of the worker at an index."""
         return _core.grid_rank(list(self.shape), list(index))
 
     def neighbors(self, worker: int) -> list[tuple[int, int]]:
@@ -124,7 +123,6 @@ class Grid:
         return self.related(self.ranks, shape)
 
     def line(self, ranks: Sequence[int]) -> Grid:
-        """Ranks of the same root communicator as a 1-d grid."""
         return self.related(ranks, (len(ranks),))
 
     def first_along(self, axes: Sequence[int]) -> Grid:

@@ -110,7 +110,6 @@ class Batches:
             yield self._batch(list(order[i * self._together : (i + 1) * self._together]))
 
     def _batch(self, together: list[int]) -> Batch:
-        """This rank's part of the samples that all replicas take in one step."""
         start, stop = cut(len(together), self._replicas)[self._replica]
         blocks = [(0, 0) if s.place is None else cut(stop - start, s.parts)[s.place] for s in self._shares]
         nonempty = [(low, high) for low, high in blocks if high > low]

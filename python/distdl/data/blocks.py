@@ -53,10 +53,8 @@ def read_block(array: Sliceable, P: Partition, halo: HaloWidths = 0, *, fill: co
         TypeError: on all ranks, also outside of P: if the array may mask elements and fill is missing, if fill does not
             fit, or if no tensor can have its elements, such as objects, dates, texts and quantities with units.
 
-    The first worker warns (``UserWarning``) if the chunks of a stored array are so much larger than the blocks that all
-    ranks together read at least twice the array.
-
-    No other rank has to call it, and the processes of a ``torch.utils.data.DataLoader`` may.
+    The first worker warns (``UserWarning``) if all ranks together read at least twice the array, because it is stored
+    in chunks that lie across blocks. No other rank has to call it; the processes of a DataLoader may.
     """
     shape = tuple(array.shape)
     widths = halo_widths(halo, len(shape), "read_block")

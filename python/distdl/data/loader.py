@@ -148,7 +148,7 @@ def _identity(batch: object) -> object:
 
 
 class SampleOrder:
-    """Draws the order of the samples of each epoch, as torch's DataLoader does, the same on all ranks."""
+    """Draws the order of the samples of each epoch as torch's DataLoader, on all ranks."""
 
     def __init__(self, voters: Grid, shuffle: bool, generator: torch.Generator | None) -> None:
         self.voters, self._shuffle, self._generator = voters, shuffle, generator
@@ -207,7 +207,7 @@ class BatchScatter:
         return fill_structure(self._structure, blocks)
 
     def _operator(self, root: int, i: int, dim: int) -> Operator:
-        """The operator that brings tensor i, of `dim` dimensions, from the root to its blocks."""
+        """The operator that brings tensor i from the root to its blocks."""
         if (i, dim) not in self._operators:
             grid = self._grids[i]
             extents = grid.shape + (1,) * (dim - grid.dim)

@@ -97,7 +97,6 @@ class HaloInRoom:
         return ValueError(f"is of shape {list(x.shape)}; it must have room for halos of {self._room}")
 
     def _block(self, x: torch.Tensor) -> torch.Tensor:
-        """This worker's block of x, without the room."""
         problem = self._problem_of(x)
         if problem is not None or not isinstance(x, torch.Tensor):
             self._exchange.refuse(problem)

@@ -27,11 +27,11 @@ def parameter_layout(kind: str) -> Iterator[None]:
         kind: where a block of a parameter lives that several workers use:
 
             - "owner", the default: on the first of these workers. The block is broadcast when it is used, and gradients
-              are summed on the owner.
-            - "sharded": each of the P workers has 1/P of the block, of its gradient and of the optimizer's state. The
-              block is gathered when it is used, and its gradient is summed in shards (known as ZeRO-3, or FSDP).
-            - "replicated": each of these workers has the whole block, as torch's utilities expect. Nothing travels in
-              the forward pass, and gradients are summed on all of them.
+              are summed there.
+            - "sharded": each of the P workers has 1/P of the block, its gradient and the optimizer's state. The block
+              is gathered when it is used, and its gradient is summed in shards (known as ZeRO-3, or FSDP).
+            - "replicated": each of these workers has the block, as torch's utilities expect. Gradients are summed on
+              all of them.
 
     Raises:
         ValueError: for another kind.
@@ -190,7 +190,6 @@ class Layout:
         return self.grid.related(ranks, extents), along
 
     def _rank_at(self, index: Sequence[int]) -> int:
-        """The rank on which the block at an index of the storage grid lives."""
         place, copy = [0] * self.grid.dim, 0
         for d, (axis, at) in enumerate(zip(self.axes, index, strict=True)):
             block = at

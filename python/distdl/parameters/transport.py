@@ -45,7 +45,6 @@ class Transport:
 
     @staticmethod
     def of(layouts: Sequence[Layout]) -> Transport:
-        """The transport for the kind of these layouts."""
         first = layouts[0]
         if not first.grid.known or first.users == 1:
             return Transport(layouts)
@@ -197,7 +196,7 @@ class ParameterTransport:
         self.is_identity = all(type(transport) is Transport for _, transport in self._transports)
 
     def __call__(self, parameters: TensorSequence) -> TensorSequence:
-        """The blocks that this worker uses, from the parts on all ranks; other ranks get their arguments back."""
+        """The blocks that this worker uses; see :class:`Transport`."""
         if self.is_identity:
             return parameters
         if len(self._transports) == 1:
@@ -205,7 +204,7 @@ class ParameterTransport:
         return self.start(parameters)()
 
     def start(self, parameters: TensorSequence) -> Callable[[], TensorSequence]:
-        """Start the transport; the returned function waits for it."""
+        """Start the transport; see :class:`Transport`."""
         if self.is_identity:
             return lambda: parameters
         started = [

@@ -19,7 +19,7 @@ _PLACES = (_STEP, _BEGIN, _END)
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """Facts about the next step that all ranks know.
+    """The next step, as all ranks know it.
 
     Attributes:
         samples: the number of samples of each replica.

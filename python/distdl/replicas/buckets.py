@@ -119,9 +119,6 @@ class GradientSums:
 
     In one queue with the communication of the model, replicas that use different parameters would wait for each other.
 
-    Args:
-        buckets: the buckets of this rank.
-
     Attributes:
         early_bytes: the bytes of the last pass whose sums were started before the pass ended.
     """
@@ -133,7 +130,7 @@ class GradientSums:
         self._scale, self._pass_ended, self._failed = 1.0, True, False
 
     def begin(self, scale: float) -> None:
-        """Prepare for the next backward pass, in which gradients are multiplied by ``scale``."""
+        """Prepare for the next backward pass, with this factor of gradients."""
         self._scale, self._pass_ended, self._failed, self._started = scale, False, False, []
         for bucket in self.buckets:
             bucket.missing = len(bucket.parameters)

@@ -32,7 +32,7 @@ class DataParallel(torch.nn.Module):
     """Copies of a model, each on its own partition, that train together on different samples.
 
     After ``loss.backward()`` each replica has the gradients of the loss of all samples, as of a single batch. They are
-    summed in buckets, while the backward pass computes further gradients. So parameters stay equal to the last bit.
+    summed in buckets, while the backward pass goes on. Parameters stay equal to the last bit.
 
     Args:
         module: the model on a partition of this replica's ranks, or any model of torch if a replica is a single rank.
@@ -51,9 +51,9 @@ class DataParallel(torch.nn.Module):
             over ranks of several replicas has parameters that some replica does not keep.
         TypeError: on all ranks, if P_replicas is not a partition, or ``module`` is not a ``torch.nn.Module``.
 
-    Constructing is collective over P_replicas, and so are calls and backward passes in training mode while gradients
-    are recorded. In evaluation and under ``torch.no_grad`` each replica calls its model alone. A backward pass uses the
-    sample counts of the last call in training mode.
+    Constructing is collective over P_replicas, and so are calls in training mode while gradients are recorded, and
+    backward passes, which use the sample counts of the last such call. In evaluation and under ``torch.no_grad`` each
+    replica calls its model alone.
 
     The model may have layers over ranks of several replicas, such as ``DistributedBatchNorm2d(P, ...)`` with all
     replicas along the batch. Then all replicas call the model together, in evaluation too. Such layers need
@@ -267,7 +267,7 @@ class DataParallel(torch.nn.Module):
     def _weight(self) -> float:
         """The factor of this replica's gradients and loss before the mean over replicas.
 
-        A sum is computed as a mean too: the mean does not change accumulated gradients, which are equal already.
+        A sum is computed as a mean too, which keeps accumulated gradients, since they are equal on all replicas.
         """
         return self._step.weight(self.replica) if self._mean else float(self.replicas)
 
