@@ -19,15 +19,15 @@ from distdl.collective.grid import Grid
 Bytes = NDArray[np.uint8]
 
 
-def checksum(data: Bytes) -> int:
-    """The sum of the 64-bit words of these bytes, modulo 2**64: a CRC would take longer than most disks."""
+def sum_of_words(data: Bytes) -> int:
+    """The sum of 64-bit words, modulo 2**64, as a checksum: a CRC would take longer than most disks."""
     words = len(data) // 8 * 8
     total = int(data[:words].view(np.uint64).sum(dtype=np.uint64))
     return (total + int.from_bytes(data[words:].tobytes(), "little")) % 2**64
 
 
 def open_to_read(path: Path) -> int:
-    """The descriptor of a regular file. Raises OSError for anything else: a pipe would let its reader wait."""
+    """The descriptor of a regular file. Raises OSError for anything else: reading a pipe would wait."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
@@ -38,34 +38,33 @@ def open_to_read(path: Path) -> int:
 
 
 class SharedFile:
-    """A file under a temporary name in the folder where it is going to be.
+    """A file under a temporary name in its final folder, renamed when it is complete.
 
-    Each rank writes ranges of bytes by ``pwrite``. It is the rename that makes them the file: whoever opens the path
-    sees the file of before, or all of the new one.
+    So readers of the path see the old file or all of the new file.
 
     Args:
-        path: where the file is going to be.
-        everyone: the ranks that write. Constructing, :meth:`complete` and :meth:`discard` are collective over them.
+        path: the final path.
+        all_ranks: the ranks that write. Constructing, :meth:`complete` and :meth:`discard` are collective over them.
 
     Raises:
-        OSError: on all ranks, what the system says on any of them.
+        OSError: on all ranks, the error of any rank.
     """
 
-    def __init__(self, path: Path, everyone: Grid) -> None:
-        self.path, self._everyone = path, everyone
-        self._root = everyone.me == everyone.ranks[0]
+    def __init__(self, path: Path, all_ranks: Grid) -> None:
+        self.path, self._all_ranks = path, all_ranks
+        self._root = all_ranks.me == all_ranks.ranks[0]
         self._descriptor = -1
         self._error: Exception | None = None
         self._sums: list[tuple[int, int]] = []
         name = ""
-        with agreed("save", everyone, lambda: ""):
+        with agreed("save", all_ranks, lambda: ""):
             if self._root:
                 name = self._create()
-        self._temporary = path.with_name(everyone.gather(name.encode())[0].decode())
+        self._temporary = path.with_name(all_ranks.gather(name.encode())[0].decode())
         try:
-            with agreed("save", everyone, lambda: ""):
+            with agreed("save", all_ranks, lambda: ""):
                 if not self._root:
-                    flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW  # the first rank made a file, and no link
+                    flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW  # the first rank made a file, not a link
                     self._descriptor = os.open(self._temporary, flags)
         except Exception:
             self.discard()
@@ -81,28 +80,26 @@ class SharedFile:
 
     @property
     def is_open(self) -> bool:
-        """Whether the file is neither complete nor discarded."""
         return self._descriptor >= 0
 
     def write(self, at: int, chunk: torch.Tensor, number: int) -> None:
         """Write a chunk at an offset. An error is kept for :meth:`complete`, where all ranks raise it."""
         with self._keeping_errors():
-            self._sums.append((number, checksum(chunk.numpy())))
+            self._sums.append((number, sum_of_words(chunk.numpy())))
             self._write(at, memoryview(chunk.numpy()))
 
-    def _write(self, at: int, rest: memoryview) -> None:
-        while rest and self._error is None:
-            written = os.pwrite(self._descriptor, rest, at)
-            rest, at = rest[written:], at + written
+    def _write(self, at: int, data: memoryview) -> None:
+        while data and self._error is None:
+            written = os.pwrite(self._descriptor, data, at)
+            data, at = data[written:], at + written
 
     def sync(self) -> None:
-        """Wait until what this rank wrote is on the disk. An error is kept as well."""
+        """Wait until this rank's chunks are on the disk. An error is kept for :meth:`complete`."""
         with self._keeping_errors():
             os.fsync(self._descriptor)
 
     @contextlib.contextmanager
     def _keeping_errors(self) -> Iterator[None]:
-        """Keep the first error, whatever it is: after it the file cannot become whole."""
         try:
             yield
         except Exception as error:
@@ -110,20 +107,20 @@ class SharedFile:
 
     def checksums(self) -> dict[int, int]:
         """Checksums of all chunks by number, on all ranks. Collective."""
-        gathered = self._everyone.gather(np.array(self._sums, dtype=np.uint64).tobytes())
-        rows = np.concatenate([np.frombuffer(one, dtype=np.uint64).reshape(-1, 2) for one in gathered])
-        return {int(number): int(one) for number, one in rows}
+        rows_of_ranks = self._all_ranks.gather(np.array(self._sums, dtype=np.uint64).tobytes())
+        rows = np.concatenate([np.frombuffer(row, dtype=np.uint64).reshape(-1, 2) for row in rows_of_ranks])
+        return {int(number): int(checksum) for number, checksum in rows}
 
     def complete(self, header: bytes) -> None:
-        """Write the header, and give the file its name if all ranks wrote what they had to."""
+        """Write the header, and rename the file if all ranks wrote without errors."""
         try:
-            with agreed("save", self._everyone, lambda: ""):
+            with agreed("save", self._all_ranks, lambda: ""):
                 if self._root:
                     with self._keeping_errors():
                         self._write(0, memoryview(header))
                         os.fsync(self._descriptor)
-                self._raise()
-            with agreed("save", self._everyone, lambda: ""):
+                self._raise_error()
+            with agreed("save", self._all_ranks, lambda: ""):
                 if self._root:
                     self._temporary.replace(self.path)
                     folder = os.open(self.path.parent, os.O_RDONLY)
@@ -134,13 +131,13 @@ class SharedFile:
         finally:
             self.discard()
 
-    def _raise(self) -> None:
+    def _raise_error(self) -> None:
         if self._error is not None:
             reason = getattr(self._error, "strerror", None) or repr(self._error)
-            raise OSError(f"save: {self.path} cannot be written: {reason}; what was there is as it was")
+            raise OSError(f"save: {self.path} cannot be written: {reason}; an old file there is unchanged")
 
     def discard(self) -> None:
-        """Close the file, and remove it where it did not get its name."""
+        """Close the file, and remove it if it was not renamed."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -1,4 +1,4 @@
-"""The format of a file's metadata, against which both the writer and the reader check them."""
+"""The format of a file's metadata, which the writer and the reader check."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from distdl.checkpoint.stored import Stored
+from distdl.checkpoint.stored import StoredTensor
 from distdl.checkpoint.values import JSON, decoded, members_of
 
 VERSION = 1
 
 VALUE = object()
-"""In a description: a value that :func:`distdl.checkpoint.values.encoded` made."""
+"""In a description: a result of :func:`distdl.checkpoint.values.encoded`."""
 
 
 @dataclass(frozen=True)
 class Each:
-    """In a description: an object whose members have any names, and all the same description."""
+    """In a description: an object with members of any names and the same description."""
 
     members: object
 
@@ -38,28 +38,28 @@ CHECKSUM_DIGITS = 16
 
 
 def check_metadata(metadata: JSON) -> dict[str, JSON]:
-    """The metadata. Raises ValueError where they are not as described; values are checked as they are decoded."""
-    _check(metadata, DESCRIPTION, "the metadata")
-    found = members_of(metadata)
-    if found["version"] != VERSION:
-        raise ValueError(f"the file is of version {found['version']}, and this release reads version {VERSION}")
-    return found
+    """The members of the metadata. Raises ValueError if they do not fit the description."""
+    _check_value(metadata, DESCRIPTION, "the metadata")
+    members = members_of(metadata)
+    if members["version"] != VERSION:
+        raise ValueError(f"the file is of version {members['version']}, and this release reads version {VERSION}")
+    return members
 
 
-def _check(value: JSON, description: object, where: str) -> None:
+def _check_value(value: JSON, description: object, where: str) -> None:
     if isinstance(description, list):
         if not isinstance(value, list):
-            raise ValueError(f"{where}: {_shown(value)} stands in place of a list")
-        for number, one in enumerate(value):
-            _check(one, description[0], f"{where}[{number}]")
+            raise ValueError(f"{where}: {_short_json(value)} stands in place of a list")
+        for number, item in enumerate(value):
+            _check_value(item, description[0], f"{where}[{number}]")
     elif isinstance(description, type):
         if type(value) is not description:
-            raise ValueError(f"{where}: {_shown(value)} stands in place of a value of type {description.__name__}")
+            raise ValueError(f"{where}: {_short_json(value)} stands in place of a value of type {description.__name__}")
     elif description is not VALUE:
         if not isinstance(value, dict):
-            raise ValueError(f"{where}: {_shown(value)} stands in place of an object")
+            raise ValueError(f"{where}: {_short_json(value)} stands in place of an object")
         for name, member in _described_members(value, description, where):
-            _check(value[name], member, f"{where}: {name}")
+            _check_value(value[name], member, f"{where}: {name}")
 
 
 def _described_members(value: dict[str, JSON], description: object, where: str) -> Iterator[tuple[str, object]]:
@@ -75,27 +75,24 @@ def _described_members(value: dict[str, JSON], description: object, where: str) 
             raise ValueError(f"{where}: {name} is missing")
 
 
-def _shown(value: JSON) -> str:
+def _short_json(value: JSON) -> str:
     text = json.dumps(value)
     return text if len(text) < 40 else f"{text[:36]} ..."
 
 
-def check_optimizer(saved: JSON, tensors: Sequence[Stored], prefix: str) -> None:
-    """Raise ValueError where states belong to no parameter of the optimizer, or values cannot be decoded.
+def check_optimizer(saved: JSON, tensors: Sequence[StoredTensor], prefix: str) -> None:
+    """Raise ValueError if states belong to no parameter of the optimizer, or values cannot be decoded.
 
-    Args:
-        saved: what the metadata say of the optimizer, as described.
-        tensors: of the file.
-        prefix: of the names of states.
+    ``saved`` is the optimizer's member of the metadata; names of states begin with ``prefix``.
     """
-    found = members_of(saved)
-    groups: list[dict[str, JSON]] = found["groups"]  # type: ignore[assignment]
+    members = members_of(saved)
+    groups: list[dict[str, JSON]] = members["groups"]  # type: ignore[assignment]
     parameters = {name for group in groups for name in group["params"]}  # type: ignore[union-attr]
-    values = members_of(found["values"])
-    for one in tensors:
-        if one.name.startswith(prefix) and one.name.count("/") < 2:
-            raise ValueError(f"the tensor {one.name} is no state of a parameter: {prefix}KEY/PARAMETER")
-    states = [one.name.split("/", 2)[2] for one in tensors if one.name.startswith(prefix)]
+    values = members_of(members["values"])
+    for tensor in tensors:
+        if tensor.name.startswith(prefix) and tensor.name.count("/") < 2:
+            raise ValueError(f"the tensor {tensor.name} is no state of a parameter: {prefix}KEY/PARAMETER")
+    states = [tensor.name.split("/", 2)[2] for tensor in tensors if tensor.name.startswith(prefix)]
     unknown = next((name for name in [*values, *states] if name not in parameters), None)
     if unknown is not None:
         raise ValueError(f"{unknown} has a state, and is no parameter of the optimizer in the file")
@@ -111,7 +108,7 @@ def check_optimizer(saved: JSON, tensors: Sequence[Stored], prefix: str) -> None
 
 
 def checksums_in(text: str, chunks: int) -> list[int]:
-    """The checksums of all chunks. Raises ValueError where there are more, or fewer."""
+    """The checksums of the chunks. Raises ValueError for another number of them."""
     if len(text) != chunks * CHECKSUM_DIGITS or not set(text) <= set("0123456789abcdef"):
         raise ValueError(f"{chunks} chunks need {chunks * CHECKSUM_DIGITS} hexadecimal digits of checksums")
     return [int(text[i : i + CHECKSUM_DIGITS], 16) for i in range(0, len(text), CHECKSUM_DIGITS)]

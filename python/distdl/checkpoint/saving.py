@@ -1,4 +1,4 @@
-"""Saving a model, an optimizer and what a run needs besides."""
+"""Saving a model, an optimizer and further values of a run."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from mpi4py import MPI
 from distdl.checkpoint.chunks import ChunkExchange, chunks_of
 from distdl.checkpoint.file import SharedFile
 from distdl.checkpoint.metadata import CHECKSUM_DIGITS, VERSION, check_metadata
-from distdl.checkpoint.states import PREFIX, States, saved_states
+from distdl.checkpoint.states import PREFIX, SavedStates, collect_states
 from distdl.checkpoint.stored import (
     NAMES,
-    Stored,
-    as_stored,
+    StoredTensor,
     check_strided,
-    header_of,
+    header_bytes,
     header_sum,
-    in_blocks,
-    placed,
-    whole_on,
+    stored_in_blocks,
+    stored_view,
+    stored_whole,
+    with_offsets,
 )
 from distdl.checkpoint.values import JSON, encoded
 from distdl.collective.comparison import agreed
@@ -40,13 +40,13 @@ MORE = "more/"
 MARK = "distdl"  # in the metadata of the file
 CHECKSUMS = f"{MARK}.checksums"  # of the chunks
 HEADER_SUM = f"{MARK}.header"  # the checksum of the header
-_LARGEST_HEADER = 100_000_000  # bytes; safetensors refuses larger ones
+_LARGEST_HEADER = 100_000_000  # bytes; safetensors refuses a larger header
 
 
 def ranks_that_save(model: object, optimizer: object) -> Grid:
-    """The ranks that write or read a file together; what has no blocks belongs to its rank alone.
+    """The ranks that write or read a file together; this rank alone, if no parameter is in blocks.
 
-    The parameters of the optimizer say which ranks these are, too: also where a rank passes another model by mistake.
+    The optimizer's parameters count too, so that a rank that passes a wrong model still meets the others.
     """
     layouts = layouts_behind([model, optimizer])
     return ranks_of(layouts) if layouts else Grid.of(MPI.COMM_SELF)
@@ -62,61 +62,61 @@ def save(
     asynchronous: bool = False,
     **more: object,
 ) -> Saving | None:
-    """Save a model, and what its training needs to go on, in one safetensors file of whole tensors.
+    """Save a model and the state of its training in a safetensors file of whole tensors.
 
-    The tensors of the model stand under the names of the sequential model's ``state_dict()``, so that plain PyTorch
-    loads them. All ranks write the file together, in chunks. It replaces a file of this name when all of it is on the
-    disk; whatever happens before, the file of before is whole.
+    The tensors have the names of the sequential model's ``state_dict()``, so that plain PyTorch loads them. All ranks
+    write chunks of the file. An old file of this name stays whole until the new file is on the disk.
 
     Args:
-        path: of the file, in a folder that all ranks see.
-        model: a distributed layer, or a model with distributed and other layers.
-        optimizer: saved with its states and options, if given.
-        asynchronous: whether to return as soon as the values are copied, and to write them meanwhile. The copy takes
-            the memory of the file, divided by the ranks.
+        path: the file, in a folder that all ranks see.
+        model: any model.
+        optimizer: an optimizer, whose states and options are saved too.
+        asynchronous: whether to write on a thread, from a copy that takes the memory of the file, divided by the ranks.
         more: numbers, strings, tensors, arrays, and lists, tuples and dicts of them, such as ``epoch=3``,
-            ``scheduler=scheduler.state_dict()`` or ``rng=torch.get_rng_state()``. The first rank's are saved.
+            ``scheduler=scheduler.state_dict()`` or ``rng=torch.get_rng_state()``. The first rank's values are saved.
 
     Returns:
         With ``asynchronous`` a :class:`distdl.checkpoint.Saving`, whose ``wait()`` completes the file; otherwise None.
 
     Raises:
-        OSError: on all ranks, if any of them cannot write. Nothing of a file that was there is lost.
-        TypeError: on all ranks, if ``more`` holds anything else, or a tensor is of a dtype that files do not have.
-        ValueError: on all ranks, if they pass other arguments, if the model has a tensor in blocks that is not
-            declared, or if the optimizer has parameters that are not the model's.
+        OSError: on all ranks, if any of them cannot write. An old file stays whole.
+        TypeError: on all ranks, if ``more`` holds anything else, or a tensor has a dtype that files lack.
+        ValueError: on all ranks, if their arguments differ, if the model has a tensor in blocks that is not declared,
+            or if the optimizer has parameters that the model lacks.
 
-    Collective over the communicator that the partitions come from. If no parameter of the model is distributed, each
-    calling rank saves its own model. A rank needs its blocks and less than 64 MiB.
+    Collective over the communicator that the partitions come from. If no parameter is distributed, each calling rank
+    saves its model. A rank needs its blocks and less than 64 MiB.
 
     Source: https://huggingface.co/docs/safetensors.
     """
     layouts = layouts_of(model) if isinstance(model, torch.nn.Module) else {}
-    everyone = ranks_that_save(model, optimizer)
-    if not everyone.known:
+    all_ranks = ranks_that_save(model, optimizer)
+    if not all_ranks.known:
         return None
     extra: dict[str, torch.Tensor] = {}
     metadata: dict[str, JSON] = {"version": VERSION}
     compared: dict[str, object] = {"path": path, "asynchronous": asynchronous, "more": list(more)}
     compared |= {"optimizer": type(optimizer).__name__}
-    with constructing("save", {"ranks": everyone}, compared):
+    with constructing("save", {"ranks": all_ranks}, compared):
         check_module("save", model)
         compared["model"] = summary_of(model, layouts)
         real_path = Path(os.path.realpath(os.fsdecode(path)))
         os.fsencode(real_path).decode("utf-8")  # safetensors opens no path that is not UTF-8
         more |= extra_states(model)  # under names that no argument has
         metadata["more"] = {name: encoded(value, MORE + name, extra) for name, value in more.items()}
-        tensors, blocks = _tensors_of(model, layouts, everyone)
-        own = tensors_in_state(model)
-        metadata["complex"] = [one.name for one in tensors if blocks[one.name].dim() > own[one.name].dim()]
-    check_undeclared("save", model, everyone, layouts)
-    states = States()
+        tensors, blocks = _tensors_of(model, layouts, all_ranks)
+        state = tensors_in_state(model)
+        metadata["complex"] = [
+            tensor.name for tensor in tensors if blocks[tensor.name].dim() > state[tensor.name].dim()
+        ]
+    check_undeclared("save", model, all_ranks, layouts)
+    states = SavedStates()
     if optimizer is not None:
-        states = saved_states(optimizer, model, layouts, everyone)
+        states = collect_states(optimizer, model, layouts, all_ranks)
         metadata["optimizer"] = states.metadata
-    tensors += states.tensors + _shared(extra, everyone)
-    blocks |= states.blocks | {name: as_stored(value) for name, value in extra.items()}
-    saving = Saving(real_path, everyone, tensors, blocks, metadata, asynchronous)
+    tensors += states.tensors + _extra_tensors(extra, all_ranks)
+    blocks |= states.blocks | {name: stored_view(value) for name, value in extra.items()}
+    saving = Saving(real_path, all_ranks, tensors, blocks, metadata, asynchronous)
     if asynchronous:
         return saving
     saving.wait()
@@ -124,7 +124,7 @@ def save(
 
 
 def summary_of(model: torch.nn.Module, layouts: Mapping[str, Layout]) -> str:
-    """A summary of a model that ranks compare: its names, and how its tensors are cut."""
+    """A summary of a model's names and blocks, for ranks to compare."""
     cuts = [
         (name, layout.shape, layout.axes, layout.first_of, layout.kind, layout.grid.ranks, layout.grid.shape)
         for name, layout in layouts.items()
@@ -134,28 +134,30 @@ def summary_of(model: torch.nn.Module, layouts: Mapping[str, Layout]) -> str:
 
 
 def _tensors_of(
-    model: torch.nn.Module, layouts: Mapping[str, Layout], everyone: Grid
-) -> tuple[list[Stored], dict[str, torch.Tensor]]:
-    """The tensors of a model, and what this rank has of them."""
+    model: torch.nn.Module, layouts: Mapping[str, Layout], all_ranks: Grid
+) -> tuple[list[StoredTensor], dict[str, torch.Tensor]]:
     tensors, blocks = [], {}
     for name, value in tensors_in_state(model).items():
         if name.startswith((PREFIX, MORE)) or name == "__metadata__":
             raise ValueError(f"save: {name} must not begin with {PREFIX} or {MORE}, or be __metadata__")
         check_strided(name, value)
         if name in layouts:
-            tensors.append(in_blocks(name, value.dtype, layouts[name]))
+            tensors.append(stored_in_blocks(name, value.dtype, layouts[name]))
         else:
-            tensors.append(whole_on(name, value.dtype, value.shape, everyone.ranks[0], everyone))
-        blocks[name] = as_stored(value)
+            tensors.append(stored_whole(name, value.dtype, value.shape, all_ranks.ranks[0], all_ranks))
+        blocks[name] = stored_view(value)
     return tensors, blocks
 
 
-def _shared(extra: Mapping[str, torch.Tensor], everyone: Grid) -> list[Stored]:
-    """The user's tensors, as the first rank has them. Collective."""
-    mine = {name: [str(value.dtype), list(value.shape)] for name, value in extra.items()}
-    first = json.loads(everyone.gather(json.dumps(mine).encode())[0])
+def _extra_tensors(extra: Mapping[str, torch.Tensor], all_ranks: Grid) -> list[StoredTensor]:
+    """The user's tensors, which the first rank writes. Collective."""
+    described = {name: [str(value.dtype), list(value.shape)] for name, value in extra.items()}
+    first = json.loads(all_ranks.gather(json.dumps(described).encode())[0])
     dtypes = {str(value.dtype): value.dtype for value in extra.values()}
-    return [whole_on(name, dtypes[dtype], shape, everyone.ranks[0], everyone) for name, (dtype, shape) in first.items()]
+    return [
+        stored_whole(name, dtypes[dtype], shape, all_ranks.ranks[0], all_ranks)
+        for name, (dtype, shape) in first.items()
+    ]
 
 
 class Saving:
@@ -164,30 +166,30 @@ class Saving:
     def __init__(
         self,
         path: Path,
-        everyone: Grid,
-        tensors: list[Stored],
+        all_ranks: Grid,
+        tensors: list[StoredTensor],
         blocks: Mapping[str, torch.Tensor],
         metadata: dict[str, JSON],
         in_thread: bool,
     ) -> None:
-        self._tensors, self._metadata, self._everyone = placed(tensors), check_metadata({**metadata}), everyone
-        self._chunks = chunks_of(sum(one.nbytes for one in tensors))
+        self._tensors, self._metadata, self._all_ranks = with_offsets(tensors), check_metadata({**metadata}), all_ranks
+        self._chunks = chunks_of(sum(tensor.nbytes for tensor in tensors))
         size = len(self._header({}))
-        with constructing("save", {"ranks": everyone}, {"header": size}):
+        with constructing("save", {"ranks": all_ranks}, {"header": size}):
             if size > _LARGEST_HEADER:
                 raise ValueError(f"save: the header of {path} would have {size} bytes; {_LARGEST_HEADER} are possible")
         self._thread: threading.Thread | None = None
-        self._file = SharedFile(path, everyone)
-        kept: list[tuple[int, torch.Tensor]] = []
-        with ChunkExchange(everyone, self._tensors, self._chunks, blocks) as exchange:
+        self._file = SharedFile(path, all_ranks)
+        copied: list[tuple[int, torch.Tensor]] = []
+        with ChunkExchange(all_ranks, self._tensors, self._chunks, blocks) as exchange:
             for turn in range(exchange.rounds):
-                chunk = exchange.gathered(turn)
+                chunk = exchange.gather(turn)
                 if chunk is not None and in_thread:
-                    kept.append((chunk[0], chunk[1].clone()))
+                    copied.append((chunk[0], chunk[1].clone()))
                 elif chunk is not None:
                     self._write(size, *chunk)
         if in_thread:
-            self._thread = threading.Thread(target=self._write_all, args=(size, kept), name="distdl.save")
+            self._thread = threading.Thread(target=self._write_all, args=(size, copied), name="distdl.save")
             self._thread.start()
         else:
             self._file.sync()
@@ -203,19 +205,19 @@ class Saving:
     def _header(self, sums: Mapping[int, int]) -> bytes:
         text = "".join(f"{sums.get(number, 0):0{CHECKSUM_DIGITS}x}" for number in range(len(self._chunks)))
         metadata = {"format": "pt", MARK: json.dumps(self._metadata), CHECKSUMS: text}
-        entries = [(one.name, NAMES[one.dtype], one.shape) for _, one in self._tensors]
-        return header_of(self._tensors, {**metadata, HEADER_SUM: header_sum(entries, metadata)})
+        entries = [(tensor.name, NAMES[tensor.dtype], tensor.shape) for _, tensor in self._tensors]
+        return header_bytes(self._tensors, {**metadata, HEADER_SUM: header_sum(entries, metadata)})
 
     def wait(self) -> None:
-        """Wait until all of the file is on the disk, and give it its name.
+        """Wait until the file is on the disk, and rename it to its path. Without this call there is no file.
 
         Raises:
-            OSError: on all ranks, if any of them could not write. The file of before is as it was.
+            OSError: on all ranks, if any of them could not write. An old file stays as it was.
 
-        Collective over the ranks that save; the second call does nothing. Without it there is no file.
+        Collective over the ranks that save; a second call does nothing.
         """
         if self._thread is not None:
-            with agreed("Saving.wait", self._everyone, lambda: ""):  # some ranks may be in another call
+            with agreed("Saving.wait", self._all_ranks, lambda: ""):  # some ranks may be in another call
                 self._thread.join()
             self._thread = None
         if self._file.is_open:

@@ -1,4 +1,4 @@
-"""The states of an optimizer by the names of parameters: what lives in blocks like a parameter is saved like one."""
+"""The states of an optimizer by the names of parameters. States in blocks are saved like their parameters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from distdl.checkpoint.stored import NAMES, Stored, as_stored, in_blocks, whole_on
+from distdl.checkpoint.stored import NAMES, StoredTensor, stored_in_blocks, stored_view, stored_whole
 from distdl.checkpoint.values import JSON, decoded, encoded, items_of, members_of
 from distdl.collective.comparison import agreed
 from distdl.collective.grid import Grid
@@ -19,22 +19,22 @@ PREFIX = "optimizer/"
 
 
 @dataclass
-class States:
+class SavedStates:
     """The states of an optimizer, for a file.
 
     Attributes:
-        tensors: those that are tensors, whole.
-        blocks: what this rank has of them, by name in the file.
-        metadata: groups of parameters with their options; the other states by parameter and key; and the names in the
-            file of those tensors that are not like their parameter.
+        tensors: the states that are tensors.
+        blocks: this rank's blocks of these tensors, by name in the file.
+        metadata: the groups with their options, the other states, and the names of tensors whose shapes differ from
+            their parameter's.
     """
 
-    tensors: list[Stored] = field(default_factory=list)
+    tensors: list[StoredTensor] = field(default_factory=list)
     blocks: dict[str, torch.Tensor] = field(default_factory=dict)
     metadata: dict[str, JSON] = field(default_factory=dict)
 
 
-def names_in(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> list[list[str]]:
+def parameter_names(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> list[list[str]]:
     """The names of the parameters of each group. Raises ValueError for a parameter that the model does not have."""
     known = {id(parameter): name for name, parameter in model.named_parameters()}
     for group in optimizer.param_groups:
@@ -46,39 +46,41 @@ def names_in(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> list[l
     return [[known[id(parameter)] for parameter in group["params"]] for group in optimizer.param_groups]
 
 
-def saved_states(
-    optimizer: torch.optim.Optimizer, model: torch.nn.Module, layouts: Mapping[str, Layout], everyone: Grid
-) -> States:
-    """The state of an optimizer as a file holds it. All ranks raise the error of any rank. Collective over everyone."""
-    with agreed("save", everyone, lambda: ""):
-        groups = names_in(optimizer, model)
-        own = {
+def collect_states(
+    optimizer: torch.optim.Optimizer, model: torch.nn.Module, layouts: Mapping[str, Layout], all_ranks: Grid
+) -> SavedStates:
+    """The states of an optimizer for a file. An error of any rank is raised on all. Collective."""
+    with agreed("save", all_ranks, lambda: ""):
+        groups = parameter_names(optimizer, model)
+        local_states = {
             name: optimizer.state[parameter]
             for name, parameter in model.named_parameters()
             if parameter in optimizer.state and parameter.numel()
         }
-        described = json.dumps(_described(own, dict(model.named_parameters()))).encode()
-    views = [json.loads(view) for view in everyone.gather(described)]
-    states, unlike = States(), []
+        description = json.dumps(_describe_states(local_states, dict(model.named_parameters()))).encode()
+    views = [json.loads(view) for view in all_ranks.gather(description)]
+    states, unlike = SavedStates(), []
     scalars: dict[str, dict[str, JSON]] = {}
     for name, parameter in model.named_parameters():
-        source = next((at for at, view in enumerate(views) if name in view), None)
+        source = next((rank_number for rank_number, view in enumerate(views) if name in view), None)
         if source is None:
             continue
-        for key, (kind, *of) in views[source][name].items():
+        for key, (kind, *details) in views[source][name].items():
             stored = f"{PREFIX}{key}/{name}"
             if kind == "value":
-                scalars.setdefault(name, {})[key] = of[0]
+                scalars.setdefault(name, {})[key] = details[0]
                 continue
             if kind == "blocks" and name in layouts:
-                states.tensors.append(in_blocks(stored, DTYPES_BY_NAME[of[0]], layouts[name]))
+                states.tensors.append(stored_in_blocks(stored, DTYPES_BY_NAME[details[0]], layouts[name]))
             else:
-                shape = list(parameter.shape) if kind == "blocks" else of[1]
-                states.tensors.append(whole_on(stored, DTYPES_BY_NAME[of[0]], shape, everyone.ranks[source], everyone))
+                shape = list(parameter.shape) if kind == "blocks" else details[1]
+                states.tensors.append(
+                    stored_whole(stored, DTYPES_BY_NAME[details[0]], shape, all_ranks.ranks[source], all_ranks)
+                )
             if kind == "whole":
                 unlike.append(stored)
-            if name in own:
-                states.blocks[stored] = as_stored(own[name][key])
+            if name in local_states:
+                states.blocks[stored] = stored_view(local_states[name][key])
     options: list[JSON] = [
         {"params": list(names), "options": encoded({k: v for k, v in group.items() if k != "params"}, "optimizer", {})}
         for names, group in zip(groups, optimizer.param_groups, strict=True)
@@ -90,35 +92,34 @@ def saved_states(
 DTYPES_BY_NAME = {str(dtype): dtype for dtype in (*NAMES, torch.complex128)}
 
 
-def _described(
+def _describe_states(
     states: Mapping[str, Mapping[str, object]], parameters: Mapping[str, torch.Tensor]
 ) -> dict[str, dict[str, list[JSON]]]:
-    """Describe the state that this rank has of each parameter, by key."""
-    found: dict[str, dict[str, list[JSON]]] = {}
+    described: dict[str, dict[str, list[JSON]]] = {}
     for name, state in states.items():
-        found[name] = {}
+        described[name] = {}
         for key, value in state.items():
             if not isinstance(value, torch.Tensor) or (value.dim() == 0 and not value.is_complex()):
-                within: dict[str, torch.Tensor] = {}
-                found[name][key] = ["value", encoded(value, f"{PREFIX}{key}/{name}", within)]
-                if within:
+                tensors: dict[str, torch.Tensor] = {}
+                described[name][key] = ["value", encoded(value, f"{PREFIX}{key}/{name}", tensors)]
+                if tensors:
                     raise TypeError(f"the state {key} of the optimizer is a {type(value).__name__} of tensors")
             elif value.shape == parameters[name].shape:
-                found[name][key] = ["blocks", str(value.dtype)]
+                described[name][key] = ["blocks", str(value.dtype)]
             else:
-                found[name][key] = ["whole", str(value.dtype), list(value.shape)]
-    return found
+                described[name][key] = ["whole", str(value.dtype), list(value.shape)]
+    return described
 
 
-def unfit_groups(groups: JSON, expected: Sequence[Sequence[str]], renamed: Callable[[str], str | None]) -> str | None:
-    """Why the groups of a file are not those of an optimizer; None if they are."""
+def groups_problem(groups: JSON, expected: Sequence[Sequence[str]], renamed: Callable[[str], str | None]) -> str | None:
+    """The difference between the groups in a file and the optimizer's; None if they are equal."""
     saved = [[renamed(str(name)) for name in items_of(members_of(group)["params"])] for group in items_of(groups)]
     if saved == [list(names) for names in expected]:
         return None
     return f"the optimizer has the groups of parameters {[list(names) for names in expected]}; the file has {saved}"
 
 
-def states_for(
+def loadable_state(
     optimizer: torch.optim.Optimizer,
     names: Sequence[Sequence[str]],
     metadata: Mapping[str, JSON],
@@ -128,23 +129,22 @@ def states_for(
     """The argument for ``optimizer.load_state_dict``.
 
     Args:
-        optimizer: the optimizer, which stays as it is.
-        names: of the parameters of each of its groups.
-        metadata: what those of the file say of an optimizer.
-        tensors: memory of the states that are tensors, by parameter and key. Their values may be read later.
-        renamed: the name in the model of a name in the file.
+        names: the names of the parameters of each group.
+        metadata: the optimizer's part of the file's metadata.
+        tensors: the states that are tensors, by parameter and key. Their values may be read later.
+        renamed: turns a name in the file into the name in the model.
 
     Raises:
-        ValueError: if the file has an option of another kind than the optimizer's, or states that a copy of it refuses.
+        ValueError: if an option in the file has another type than the optimizer's, or the optimizer refuses the states.
     """
     values = {renamed(name): members_of(state) for name, state in members_of(metadata["values"]).items()}
-    order = _numbered(names)
+    order = _parameter_numbers(names)
     state: dict[int, dict[str, object]] = {}
     for name, number in order.items():
-        own: dict[str, object] = {key: decoded(one, {}) for key, one in values.get(name, {}).items()}
-        own |= tensors.get(name, {})
-        if own:
-            state[number] = own
+        parameter_state: dict[str, object] = {key: decoded(item, {}) for key, item in values.get(name, {}).items()}
+        parameter_state |= tensors.get(name, {})
+        if parameter_state:
+            state[number] = parameter_state
     groups = [
         {**{k: v for k, v in group.items() if k != "params"}, "params": [order[name] for name in in_group]}
         for group, in_group in zip(optimizer.param_groups, names, strict=True)
@@ -152,51 +152,46 @@ def states_for(
     for group, saved in zip(groups, items_of(metadata["groups"]), strict=False):
         for key, value in members_of(members_of(saved)["options"]).items():
             option = decoded(value, {})
-            if key in group and not _alike(option, group[key]):
+            if key in group and not _can_replace(option, group[key]):
                 raise ValueError(
                     f"the option {key} of the optimizer is {option!r} in the file, and {group[key]!r} here"
                 )
             group[key] = option
-    found: dict[str, object] = {"state": state, "param_groups": groups}
+    result: dict[str, object] = {"state": state, "param_groups": groups}
     if type(optimizer).__module__.startswith("torch.optim"):  # a copy of any other may lack attributes
         try:
-            copy.copy(optimizer).load_state_dict(found)
+            copy.copy(optimizer).load_state_dict(result)
         except Exception as error:
             raise ValueError(f"the optimizer cannot take its states in the file: {error!r}") from None
-    return found
+    return result
 
 
-def _numbered(names: Sequence[Sequence[str]]) -> dict[str, int]:
+def _parameter_numbers(names: Sequence[Sequence[str]]) -> dict[str, int]:
     return {name: number for number, name in enumerate(name for group in names for name in group)}
 
 
-def _alike(option: object, own: object) -> bool:
-    """Whether an option may stand in place of another. A number may stand for a tensor, and None for a number."""
-    if isinstance(own, list | tuple):
-        return isinstance(option, list | tuple) and len(option) == len(own) and all(map(_alike, option, own))
+def _can_replace(option: object, current: object) -> bool:
+    """Whether an option may replace the current value. Numbers, tensors and None may replace each other."""
+    if isinstance(current, list | tuple):
+        return (
+            isinstance(option, list | tuple) and len(option) == len(current) and all(map(_can_replace, option, current))
+        )
     plain = (bool, int, float, torch.Tensor, type(None))
-    return isinstance(option, plain) if isinstance(own, plain) else isinstance(option, type(own))
+    return isinstance(option, plain) if isinstance(current, plain) else isinstance(option, type(current))
 
 
-def load_states(
+def load_optimizer(
     optimizer: torch.optim.Optimizer,
     names: Sequence[Sequence[str]],
-    found: dict[str, object],
+    loadable: dict[str, object],
     dtypes: Mapping[str, torch.dtype],
 ) -> None:
-    """Give an optimizer the states of a file.
-
-    Args:
-        optimizer: the optimizer.
-        names: of the parameters of each of its groups.
-        found: what :func:`states_for` returned.
-        dtypes: of the parameters in the file, by their names in the model.
-    """
-    optimizer.load_state_dict(found)
-    # torch has cast all states to the dtype of their parameter. Those that had another one would take other steps.
-    state: dict[int, dict[str, object]] = found["state"]  # type: ignore[assignment]
+    """Give an optimizer the result of :func:`loadable_state`. ``dtypes``: in the file, by name in the model."""
+    optimizer.load_state_dict(loadable)
+    # torch has cast all states to the dtype of their parameter. States that had another dtype would give other steps.
+    state: dict[int, dict[str, object]] = loadable["state"]  # type: ignore[assignment]
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for name, number in _numbered(names).items():
+    for name, number in _parameter_numbers(names).items():
         loaded = optimizer.state.get(parameters[number], {})
         for key, value in state.get(number, {}).items():
             cast = loaded.get(key)

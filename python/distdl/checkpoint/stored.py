@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint: where they stand in the file, and which rank has which box of them."""
+"""Tensors of a checkpoint: their places in the file, and the boxes that ranks have."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from distdl.collective.grid import Grid
 from distdl.parameters.layout import Interval, Layout
 
 Box: TypeAlias = tuple[Interval, ...]
-Held: TypeAlias = tuple[int, Box]  # by which rank
+RankBox: TypeAlias = tuple[int, Box]  # a box, and the rank that has it
 
 DTYPES = {
     "BOOL": torch.bool,
@@ -44,114 +44,113 @@ ALIGNMENT = 4096  # of the first tensor in the file: a page
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """A whole tensor of a file.
 
     Attributes:
         name, dtype, shape: as in the file.
-        first: which rank has which box of it, each element once.
-        held: which rank has which box of it, with all copies.
+        sources: the boxes of the ranks that write the tensor: each element once.
+        copies: the boxes of all ranks that hold some of it.
     """
 
     name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
-    first: tuple[Held, ...] = ()
-    held: tuple[Held, ...] = ()
+    sources: tuple[RankBox, ...] = ()
+    copies: tuple[RankBox, ...] = ()
 
     @property
     def nbytes(self) -> int:
-        """Its size in the file."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def box_on(self, rank: int) -> Box | None:
-        """The box of it that a rank has."""
         return self._boxes.get(rank)
 
-    def counts_on(self, rank: int) -> bool:
-        """Whether a rank has the first copy of its box."""
-        return rank in self._ranks_of_first
+    def is_source(self, rank: int) -> bool:
+        return rank in self._source_ranks
 
     @functools.cached_property
-    def _ranks_of_first(self) -> set[int]:
-        return {rank for rank, _ in self.first}
+    def _source_ranks(self) -> set[int]:
+        return {rank for rank, _ in self.sources}
 
     @functools.cached_property
     def _boxes(self) -> dict[int, Box]:
-        return dict(self.held)
+        return dict(self.copies)
 
 
-def in_blocks(name: str, dtype: torch.dtype, layout: Layout) -> Stored:
-    """A tensor that lives in blocks. A dtype that the format lacks is stored as pairs of real numbers."""
-    grid, first = layout.grid, set(layout.storage[0].ranks)
+def stored_in_blocks(name: str, dtype: torch.dtype, layout: Layout) -> StoredTensor:
+    """A tensor in blocks. complex128, which the format lacks, becomes pairs of real numbers."""
+    grid, source_ranks = layout.grid, set(layout.storage[0].ranks)
     boxes = ((rank, layout.owned(grid.index(worker))) for worker, rank in enumerate(grid.ranks))
-    held = tuple((rank, tuple(box)) for rank, box in boxes if box is not None)
-    return _in_real_numbers(name, dtype, layout.shape, tuple(one for one in held if one[0] in first), held)
+    copies = tuple((rank, tuple(box)) for rank, box in boxes if box is not None)
+    return _in_real_numbers(
+        name, dtype, layout.shape, tuple(copy for copy in copies if copy[0] in source_ranks), copies
+    )
 
 
-def whole_on(name: str, dtype: torch.dtype, shape: Sequence[int], source: int, everyone: Grid) -> Stored:
-    """A tensor that every rank has, and that is written as one of them has it."""
+def stored_whole(name: str, dtype: torch.dtype, shape: Sequence[int], source: int, all_ranks: Grid) -> StoredTensor:
+    """A tensor that every rank has whole, and rank ``source`` writes."""
     box = tuple((0, n) for n in shape)
-    return _in_real_numbers(name, dtype, tuple(shape), ((source, box),), tuple((rank, box) for rank in everyone.ranks))
+    return _in_real_numbers(name, dtype, tuple(shape), ((source, box),), tuple((rank, box) for rank in all_ranks.ranks))
 
 
 def _in_real_numbers(
-    name: str, dtype: torch.dtype, shape: tuple[int, ...], first: tuple[Held, ...], held: tuple[Held, ...]
-) -> Stored:
+    name: str, dtype: torch.dtype, shape: tuple[int, ...], sources: tuple[RankBox, ...], copies: tuple[RankBox, ...]
+) -> StoredTensor:
     if dtype is not torch.complex128:
         if dtype not in NAMES:
             raise TypeError(f"{name} is of dtype {dtype}, which safetensors files do not have")
-        return Stored(name, dtype, shape, first, held)
+        return StoredTensor(name, dtype, shape, sources, copies)
     pairs = ((0, 2),)
-    more = [tuple((rank, box + pairs) for rank, box in some) for some in (first, held)]
-    return Stored(name, torch.float64, (*shape, 2), more[0], more[1])
+    paired = [tuple((rank, box + pairs) for rank, box in boxes) for boxes in (sources, copies)]
+    return StoredTensor(name, torch.float64, (*shape, 2), paired[0], paired[1])
 
 
 def check_strided(name: str, tensor: torch.Tensor) -> None:
-    """Raise TypeError for a tensor of which no box can be read."""
+    """Raise TypeError for a tensor that is not dense, or has no values."""
     if tensor.layout is not torch.strided or tensor.is_meta:
-        what = "on the meta device" if tensor.is_meta else f"of layout {tensor.layout}"
-        raise TypeError(f"{name} is {what}; files have dense tensors with values")
+        kind = "on the meta device" if tensor.is_meta else f"of layout {tensor.layout}"
+        raise TypeError(f"{name} is {kind}; files have dense tensors with values")
 
 
-def as_stored(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor as a view of the numbers that are stored of it."""
+def stored_view(tensor: torch.Tensor) -> torch.Tensor:
+    """A view of the numbers that a file stores for a tensor."""
     if tensor.dtype is not torch.complex128:
         return tensor.detach()
     return torch.view_as_real(tensor.detach().resolve_conj())
 
 
-def placed(tensors: Iterable[Stored]) -> list[tuple[int, Stored]]:
-    """The tensors with their offsets, in the order of the file, in which each is aligned to its elements."""
-    offset, found = 0, []
-    for one in sorted(tensors, key=lambda one: -one.dtype.itemsize):
-        found.append((offset, one))
-        offset += one.nbytes
-    return found
+def with_offsets(tensors: Iterable[StoredTensor]) -> list[tuple[int, StoredTensor]]:
+    """(offset, tensor) in the order of the file, which aligns tensors to their element sizes."""
+    offset, result = 0, []
+    for tensor in sorted(tensors, key=lambda tensor: -tensor.dtype.itemsize):
+        result.append((offset, tensor))
+        offset += tensor.nbytes
+    return result
 
 
 def header_sum(entries: Iterable[tuple[str, str, Sequence[int]]], metadata: Mapping[str, str]) -> str:
-    """A checksum of what a header says: name, dtype and shape of each tensor, and the metadata."""
-    said = [sorted([name, dtype, list(shape)] for name, dtype, shape in entries), sorted(metadata.items())]
-    return f"{zlib.crc32(json.dumps(said).encode()):08x}"
+    """A checksum of a header: name, dtype and shape of each tensor, and the metadata."""
+    content = [sorted([name, dtype, list(shape)] for name, dtype, shape in entries), sorted(metadata.items())]
+    return f"{zlib.crc32(json.dumps(content).encode()):08x}"
 
 
-def header_of(tensors: Iterable[tuple[int, Stored]], metadata: dict[str, str]) -> bytes:
+def header_bytes(tensors: Iterable[tuple[int, StoredTensor]], metadata: dict[str, str]) -> bytes:
     """The first bytes of a safetensors file, up to its first tensor.
 
     Source: https://huggingface.co/docs/safetensors, "Format".
     """
     header: dict[str, object] = {"__metadata__": metadata}
-    for offset, one in tensors:
-        place = [offset, offset + one.nbytes]
-        header[one.name] = {"dtype": NAMES[one.dtype], "shape": list(one.shape), "data_offsets": place}
+    for offset, tensor in tensors:
+        place = [offset, offset + tensor.nbytes]
+        header[tensor.name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": place}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % ALIGNMENT)
     return len(text).to_bytes(8, "little") + text
 
 
 def boxes_between(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
-    """The elements from one place to another in row-major order, as boxes in the same order."""
+    """The elements from start to stop in row-major order, as boxes in the same order."""
     if start >= stop:
         return
     if len(shape) <= 1:
@@ -170,7 +169,7 @@ def boxes_between(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
     yield from (((last, last + 1), *box) for box in boxes_between(shape[1:], 0, after))
 
 
-def overlap(a: Box, b: Box) -> Box | None:
+def common_box(a: Box, b: Box) -> Box | None:
     """The common elements of two boxes; None if there are none."""
     common = []
     for (start, stop), (first, last) in zip(a, b, strict=True):

@@ -1,4 +1,4 @@
-"""Averaged weights: the running statistics that belong to them."""
+"""Running statistics of batch norms for averaged weights."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from distdl.nn.norm import DistributedBatchNorm
 def update_bn(loader: Iterable[object], model: torch.nn.Module, device: torch.device | str | int | None = None) -> None:
     """Compute the running statistics of all batch norms of a model anew, as ``torch.optim.swa_utils.update_bn``.
 
-    That function knows the batch norms of torch.nn only, and leaves those of :mod:`distdl.nn` as they are.
+    It includes the batch norms of :mod:`distdl.nn`, which torch's function passes over.
 
     Args:
-        loader: batches in blocks, the same number on all ranks. Of a tuple or list, the first element is taken.
-        model: the model, such as a ``torch.optim.swa_utils.AveragedModel``. It is in the mode of before afterwards.
-        device: where to move each block to first, if given.
+        loader: batches in blocks, or tuples and lists that begin with them; the same number on all ranks.
+        model: the model, such as a ``torch.optim.swa_utils.AveragedModel``. Its mode is restored.
+        device: the device to which each block is moved first.
 
-    Every rank of the model has to call it: it calls the model once for each batch.
+    Every rank of the model has to call it.
 
     Source: https://docs.pytorch.org/docs/stable/optim.html#taking-care-of-batch-normalization.
     """

@@ -30,43 +30,40 @@ def clip_grad_norm_(
 ) -> torch.Tensor:
     """Scale the gradients of a model in place, so that the norm of all of them together is at most ``max_norm``.
 
-    It is the norm of the sequential model: each number counts once, however the parameters live
-    (:func:`distdl.parameter_layout`), and all ranks scale by the same factor. ``torch.nn.utils.clip_grad_norm_`` would
-    take the norm of what lives on each rank.
+    It is the norm of the sequential model, where ``torch.nn.utils.clip_grad_norm_`` takes the norm of each rank's
+    blocks. All ranks scale by the same factor.
 
     Args:
         model: a model, its parameters, or some of them.
         max_norm: the largest norm.
-        norm_type: of the p-norm: any number, or ``inf``.
-        error_if_nonfinite: whether to raise where the norm is NaN or infinite.
+        norm_type: the order p of the norm: any number, or ``inf``.
+        error_if_nonfinite: whether to raise if the norm is NaN or infinite.
 
     Returns:
-        The norm of the gradients before, a tensor without dimensions, on every rank the same bits. It is 0 where
-        nothing has a gradient. A rank outside of the communicator that the partitions come from gets that of its own
-        gradients.
+        The norm of the gradients before, of shape [], with the same bits on all ranks; 0 without gradients. A rank
+        outside of the communicator that the partitions come from gets the norm of its own gradients.
 
     Raises:
         RuntimeError: on all ranks, if the norm is not finite and ``error_if_nonfinite`` is set.
-        ValueError: on all ranks, if they pass other arguments, or if the gradients of a parameter that no layer
-            declared differ among the ranks: nobody could tell whether to count or to add them. A layer of torch that
-            works on blocks belongs into :class:`distdl.nn.Local`.
+        ValueError: on all ranks, if their arguments differ, or if the gradients of a parameter that no layer declared
+            differ: put a layer of torch that works on blocks into :class:`distdl.nn.Local`.
 
     Collective over the communicator that the partitions come from.
 
     Source: `torch.nn.utils.clip_grad_norm_
     <https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html>`__.
     """
-    parameters = _parameters_of(model)
+    parameters = _clipped_tensors(model)
     layouts = layouts_of_parameters(parameters)
-    everyone = ranks_of(layout for layout in layouts if layout is not None)
-    if not everyone.known:
-        filled = [parameter for parameter in parameters if parameter.numel()]
-        return torch.nn.utils.clip_grad_norm_(filled, max_norm, norm_type, error_if_nonfinite)
+    all_ranks = ranks_of(layout for layout in layouts if layout is not None)
+    if not all_ranks.known:
+        nonempty = [parameter for parameter in parameters if parameter.numel()]
+        return torch.nn.utils.clip_grad_norm_(nonempty, max_norm, norm_type, error_if_nonfinite)
     options = {"max_norm": max_norm, "norm_type": norm_type, "error_if_nonfinite": error_if_nonfinite}
-    with constructing("clip_grad_norm_", {"ranks": everyone}, options | {"parameters": len(parameters)}):
+    with constructing("clip_grad_norm_", {"ranks": all_ranks}, options | {"parameters": len(parameters)}):
         p = float(norm_type)
         options["max_norm"] = float(max_norm)
-    total = _norm(parameters, layouts, p, everyone)
+    total = _norm_of_all(parameters, layouts, p, all_ranks)
     if error_if_nonfinite and not np.isfinite(total):
         raise RuntimeError(
             f"clip_grad_norm_: the norm of order {p} of the gradients of {len(parameters)} parameters is {total}, so "
@@ -78,63 +75,65 @@ def clip_grad_norm_(
     return norm
 
 
-def _parameters_of(model: torch.nn.Module | torch.Tensor | Iterable[torch.Tensor]) -> list[torch.Tensor]:
+def _clipped_tensors(model: torch.nn.Module | torch.Tensor | Iterable[torch.Tensor]) -> list[torch.Tensor]:
     if isinstance(model, torch.Tensor):
         return [model]
-    given = model.parameters() if isinstance(model, torch.nn.Module) else model
-    parameters = list(given) if isinstance(given, Iterable) else [given]
-    if wrong := [type(one).__name__ for one in parameters if not isinstance(one, torch.Tensor)]:
+    model = model.parameters() if isinstance(model, torch.nn.Module) else model
+    parameters = list(model) if isinstance(model, Iterable) else [model]
+    if wrong := [type(item).__name__ for item in parameters if not isinstance(item, torch.Tensor)]:
         raise TypeError(f"clip_grad_norm_: model is, or has, a {wrong[0]}; it has to be a model, or its parameters")
     return parameters
 
 
-def _norm(parameters: Sequence[torch.Tensor], layouts: Sequence[Layout | None], p: float, everyone: Grid) -> float:
-    """The norm of the whole gradients, from the norms of what each rank has. Collective over everyone."""
+def _norm_of_all(
+    parameters: Sequence[torch.Tensor], layouts: Sequence[Layout | None], p: float, all_ranks: Grid
+) -> float:
+    """The norm of the whole gradients. Collective over all_ranks."""
     undeclared = sum(layout is None for layout in layouts)
 
-    def mine() -> bytes:
-        own = [_own_norm(parameter, layout, p) for parameter, layout in zip(parameters, layouts, strict=True)]
-        declared = [norm for norm, layout in zip(own, layouts, strict=True) if layout is not None]
-        # For p = 0 torch counts the tensors that are not 0, so that each of them needs a place of its own.
-        first = declared if p == 0 else [_together(declared, p)]
-        others = [norm for norm, layout in zip(own, layouts, strict=True) if layout is None]
-        return np.array([*first, *others]).tobytes()
+    def local_norms() -> bytes:
+        norms = [_local_norm(parameter, layout, p) for parameter, layout in zip(parameters, layouts, strict=True)]
+        declared = [norm for norm, layout in zip(norms, layouts, strict=True) if layout is not None]
+        # For p = 0 torch counts the tensors that are not 0, so each of them is sent.
+        first = declared if p == 0 else [_combined_norm(declared, p)]
+        undeclared_norms = [norm for norm, layout in zip(norms, layouts, strict=True) if layout is None]
+        return np.array([*first, *undeclared_norms]).tobytes()
 
-    views = np.array([np.frombuffer(view) for view in gather_or_raise("clip_grad_norm_", everyone, mine)])
+    views = np.array([np.frombuffer(view) for view in gather_or_raise("clip_grad_norm_", all_ranks, local_norms)])
     first = views.shape[1] - undeclared
-    columns = [_together(column.tolist(), p) for column in views.T[:first]]
-    columns += [_agreed(column, everyone) for column in views.T[first:]]
-    norm = _together(columns, p)
-    return 0.0 if norm == _ABSENT else norm
+    columns = [_combined_norm(column.tolist(), p) for column in views.T[:first]]
+    columns += [_undeclared_norm(column, all_ranks) for column in views.T[first:]]
+    norm = _combined_norm(columns, p)
+    return 0.0 if norm == _NO_NORM else norm
 
 
-_ABSENT = -1.0  # in place of a norm
+_NO_NORM = -1.0  # in place of a norm, where a rank has no gradient
 
 
-def _own_norm(parameter: torch.Tensor, layout: Layout | None, p: float) -> float:
-    """The norm of what this rank contributes of a gradient: nothing where another rank counts it."""
+def _local_norm(parameter: torch.Tensor, layout: Layout | None, p: float) -> float:
+    """The norm of this rank's block of a gradient; _NO_NORM if another rank counts it."""
     gradient = parameter.grad
     if gradient is None or gradient.numel() == 0 or (layout is not None and not layout.storage[0].active):
-        return _ABSENT
+        return _NO_NORM
     return float(torch.linalg.vector_norm(wide(gradient), p))
 
 
-def _together(norms: Iterable[float], p: float) -> float:
-    """The norm of parts, from the norms of the parts; always added in the same order."""
-    present = [norm for norm in norms if norm != _ABSENT]
+def _combined_norm(norms: Iterable[float], p: float) -> float:
+    """The norm of a tensor from the norms of its parts, added in this order."""
+    present = [norm for norm in norms if norm != _NO_NORM]
     if not present:
-        return _ABSENT
+        return _NO_NORM
     return float(torch.linalg.vector_norm(torch.tensor(present, dtype=torch.float64, device="cpu"), p))
 
 
-def _agreed(norms: Norms, everyone: Grid) -> float:
-    """The norm of a gradient that no layer declared: the same on all ranks, or none on all ranks but one."""
-    nonzero = [float(norm) for norm in norms if norm not in (_ABSENT, 0.0)]
+def _undeclared_norm(norms: Norms, all_ranks: Grid) -> float:
+    """The norm of a gradient that no layer declared: equal on all ranks, or nonzero on exactly one."""
+    nonzero = [float(norm) for norm in norms if norm not in (_NO_NORM, 0.0)]
     if len(nonzero) == 1 or (len(set(map(repr, nonzero))) == 1 and len(nonzero) == len(norms)):
         return nonzero[0]
     if not nonzero:
         return float(max(norms))
-    shown = {rank: norm for rank, norm in zip(everyone.ranks, norms.tolist(), strict=True) if norm != _ABSENT}
+    shown = {rank: norm for rank, norm in zip(all_ranks.ranks, norms.tolist(), strict=True) if norm != _NO_NORM}
     raise ValueError(
         f"clip_grad_norm_: a parameter that no layer declared has gradients of the norms {shown} on the ranks, and it "
         "is unknown whether they are parts of one gradient. Make its layer by distdl.nn.Local, or declare the parameter"

@@ -15,7 +15,7 @@ import distdl
 import distdl.nn as dnn
 from distdl.checkpoint.metadata import DESCRIPTION, VALUE, Each
 from distdl.checkpoint.stored import DTYPES, header_sum
-from distdl.checkpoint.values import DEEPEST, KINDS
+from distdl.checkpoint.values import DEEPEST, VALUE_KINDS
 from support.blocks import grid
 from support.ranks import examples_of, job, raises_everywhere
 from support.tensors import same_bits
@@ -70,11 +70,11 @@ def any_value(draw, tensors):
         [leaf, leaf],
         {"a": leaf},
         nested(draw.choice([1, DEEPEST - 4, DEEPEST + 4, 900])),
-        {draw.choice(KINDS): leaf},
-        {draw.choice(KINDS): [[leaf, 1]]},
-        {draw.choice(KINDS): [draw.choice(["int64", "float8_e4m3fn", "bool", "complex64", leaf]), leaf]},
-        {draw.choice(KINDS): leaf, draw.choice(["a", *KINDS]): leaf},
-        {"$array": {draw.choice(KINDS): leaf}},
+        {draw.choice(VALUE_KINDS): leaf},
+        {draw.choice(VALUE_KINDS): [[leaf, 1]]},
+        {draw.choice(VALUE_KINDS): [draw.choice(["int64", "float8_e4m3fn", "bool", "complex64", leaf]), leaf]},
+        {draw.choice(VALUE_KINDS): leaf, draw.choice(["a", *VALUE_KINDS]): leaf},
+        {"$array": {draw.choice(VALUE_KINDS): leaf}},
         {"$items": [[{"$array": draw.choice(tensors)}, 1]]},
     ]
     return draw.choice(objects)
@@ -112,7 +112,7 @@ def change_metadata(file, draw):
     elif isinstance(parent, list):
         parent.append(any_value(draw, list(file.header)))
     else:
-        parent[draw.choice(["x", "params", "lr", *KINDS])] = any_value(draw, list(file.header))
+        parent[draw.choice(["x", "params", "lr", *VALUE_KINDS])] = any_value(draw, list(file.header))
 
 
 def change_all_metadata(file, draw):
