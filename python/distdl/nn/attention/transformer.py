@@ -25,17 +25,17 @@ class DistributedTransformerEncoderLayer(TransformerLayer):
             :class:`distdl.nn.DistributedScaledDotProductAttention`.
 
     Shape:
-        src and the result in blocks; zero volume on all other ranks. ``src_mask`` and ``src_key_padding_mask`` are as
-        attn_mask and key_padding_mask of :class:`distdl.nn.DistributedMultiheadAttention`. ``is_causal=True`` needs no
+        src and the result in blocks; zero volume on all other ranks. ``src_mask`` and ``src_key_padding_mask``: as
+        attn_mask and key_padding_mask in :class:`distdl.nn.DistributedMultiheadAttention`. ``is_causal=True`` needs no
         src_mask.
 
     Attributes:
         self_attn, linear1, linear2, norm1, norm2: the parameters, with the names of torch.nn.
 
     Raises:
-        ValueError: on all ranks, if options or tensors have no meaning together, or P_x splits the features.
+        ValueError: on all ranks, if options or tensors do not match, or P_x splits the features.
 
-    One vote a call. Constructing is collective over the communicator that P_x comes from, calling over its ranks.
+    One vote a call. Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerEncoderLayer.html.
     """
@@ -63,10 +63,10 @@ class DistributedTransformerEncoderLayer(TransformerLayer):
         if not self.grid.active:
             return self.without_part(src)
         parameters = self.parameters_by_name()
-        x = self.added(
+        x = self.add_residual(
             1, src, parameters, lambda x: self.attention(0, x, x, parameters, src_mask, src_key_padding_mask)
         )
-        return self.added(2, x, parameters, lambda x: self.feed_forward(x, parameters))
+        return self.add_residual(2, x, parameters, lambda x: self.feed_forward(x, parameters))
 
 
 class DistributedTransformerDecoderLayer(TransformerLayer):
@@ -82,17 +82,17 @@ class DistributedTransformerDecoderLayer(TransformerLayer):
             :class:`distdl.nn.DistributedScaledDotProductAttention`.
 
     Shape:
-        tgt, memory and the result in blocks, the memory in blocks of its own along the sequence; zero volume on all
-        other ranks. The masks are as those of :class:`distdl.nn.DistributedMultiheadAttention`. ``tgt_is_causal=True``
-        needs no tgt_mask.
+        tgt, memory and the result in blocks; those of tgt and memory may differ along the sequence. Zero volume on all
+        other ranks. Masks as in :class:`distdl.nn.DistributedMultiheadAttention`. ``tgt_is_causal=True`` needs no
+        tgt_mask.
 
     Attributes:
         self_attn, multihead_attn, linear1, linear2, norm1, norm2, norm3: the parameters, with the names of torch.nn.
 
     Raises:
-        ValueError: on all ranks, if options or tensors have no meaning together, or P_x splits the features.
+        ValueError: on all ranks, if options or tensors do not match, or P_x splits the features.
 
-    One vote a call. Constructing is collective over the communicator that P_x comes from, calling over its ranks.
+    One vote a call. Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerDecoderLayer.html.
     """
@@ -140,10 +140,10 @@ class DistributedTransformerDecoderLayer(TransformerLayer):
         if not self.grid.active:
             return self.without_part(tgt)
         parameters = self.parameters_by_name()
-        x = self.added(
+        x = self.add_residual(
             1, tgt, parameters, lambda x: self.attention(0, x, x, parameters, tgt_mask, tgt_key_padding_mask)
         )
-        x = self.added(
+        x = self.add_residual(
             2, x, parameters, lambda x: self.attention(1, x, memory, parameters, memory_mask, memory_key_padding_mask)
         )
-        return self.added(3, x, parameters, lambda x: self.feed_forward(x, parameters))
+        return self.add_residual(3, x, parameters, lambda x: self.feed_forward(x, parameters))

@@ -10,7 +10,7 @@ import torch
 
 from distdl import _core
 from distdl.nn.compiled.arguments import Arguments, Tensors, fill_template, parse_call, result_form, result_tensors
-from distdl.nn.compiled.registry import Record, TensorStructure, new_key, records
+from distdl.nn.compiled.registry import Record, SizesAndDtype, new_key, records
 
 if TYPE_CHECKING:
     from distdl.nn.layer import Layer
@@ -61,7 +61,7 @@ def child_at(module: torch.nn.Module, path: str) -> torch.nn.Module:
 
 
 @contextlib.contextmanager
-def with_caller(layer: Layer, caller: _core.Caller, promised: list[TensorStructure] | None = None) -> Iterator[None]:
+def with_caller(layer: Layer, caller: _core.Caller, promised: list[SizesAndDtype] | None = None) -> Iterator[None]:
     """Set the caller of a layer, and the structure of results for which a program was compiled."""
     agreement, record = layer.agreement, records.setdefault(layer, Record())
     if agreement is None:
@@ -87,7 +87,7 @@ def check_sizes(layer: Layer, result: object) -> None:
         if structure != record.promised:
             promised = _describe(record.promised)
             problem = f"gives results of {_describe(structure)}, and this rank's program was compiled for {promised}"
-    group = layer.everyone
+    group = layer.all_ranks
     for rank, text in zip(group.ranks, group.gather(problem.encode()), strict=True):
         if text:
             records[layer] = Record(guesses=False)
@@ -98,5 +98,5 @@ def check_sizes(layer: Layer, result: object) -> None:
             )
 
 
-def _describe(structures: Sequence[TensorStructure]) -> str:
+def _describe(structures: Sequence[SizesAndDtype]) -> str:
     return ", ".join(f"{list(sizes)} of {dtype}" for sizes, dtype in structures)

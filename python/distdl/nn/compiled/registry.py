@@ -13,7 +13,7 @@ import torch
 if TYPE_CHECKING:
     from distdl.nn.layer import Layer
 
-TensorStructure: TypeAlias = tuple[tuple[int, ...], torch.dtype]
+SizesAndDtype: TypeAlias = tuple[tuple[int, ...], torch.dtype]
 """Sizes and dtype of a tensor."""
 
 _layers: weakref.WeakValueDictionary[int, Layer] = weakref.WeakValueDictionary()
@@ -40,9 +40,9 @@ class Record:
         guesses: whether sizes may be inferred from earlier calls; each call of a compiled program checks them.
     """
 
-    results: dict[tuple[str, tuple[TensorStructure, ...]], list[TensorStructure]] = field(default_factory=dict)
+    results: dict[tuple[str, tuple[SizesAndDtype, ...]], list[SizesAndDtype]] = field(default_factory=dict)
     forms: dict[str, tuple[str, type | None]] = field(default_factory=dict)
-    promised: list[TensorStructure] | None = None
+    promised: list[SizesAndDtype] | None = None
     guesses: bool = True
 
 

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from distdl import _core
 from distdl.nn.compiled.arguments import Tensors, parse_call
 from distdl.nn.compiled.calls import call_with, with_caller, with_tensors
-from distdl.nn.compiled.registry import Record, TensorStructure, exported, records, registered_layer
-from distdl.nn.noticed import unnoticed
+from distdl.nn.compiled.registry import Record, SizesAndDtype, exported, records, registered_layer
+from distdl.nn.noticed import suppress_warnings
 
 if TYPE_CHECKING:
     from distdl.nn.layer import Layer
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WITH_VALUES = (torch.Tensor, torch.nn.Parameter)  # compilers use other classes
 
 
-def known_results(layer: Layer, call: str, tensors: tuple[TensorStructure, ...]) -> list[TensorStructure] | None:
+def known_results(layer: Layer, call: str, tensors: tuple[SizesAndDtype, ...]) -> list[SizesAndDtype] | None:
     """The structure of the results for tensors of this structure, if this rank can infer it alone."""
     record = records.setdefault(layer, Record())
     symbolic = any(isinstance(size, torch.SymInt) for sizes, _ in tensors for size in sizes)
@@ -34,8 +34,8 @@ def known_results(layer: Layer, call: str, tensors: tuple[TensorStructure, ...])
 
 
 def _resized(
-    known: Sequence[TensorStructure], results: Sequence[TensorStructure], tensors: Sequence[TensorStructure]
-) -> list[TensorStructure] | None:
+    known: Sequence[SizesAndDtype], results: Sequence[SizesAndDtype], tensors: Sequence[SizesAndDtype]
+) -> list[SizesAndDtype] | None:
     """The results for tensors of other sizes, if each changed dimension is a dimension of the results, too."""
     if [(len(sizes), dtype) for sizes, dtype in known] != [(len(sizes), dtype) for sizes, dtype in tensors]:
         return None
@@ -53,14 +53,14 @@ def _resized(
     return resized
 
 
-def _structure_from_zeros(layer: Layer, call: str, tensors: tuple[TensorStructure, ...]) -> list[TensorStructure]:
+def _structure_from_zeros(layer: Layer, call: str, tensors: tuple[SizesAndDtype, ...]) -> list[SizesAndDtype]:
     """The structure of the results, by a call on zeros without side effects. Collective like a call."""
     zeros = [torch.zeros(sizes, dtype=dtype, device=_device_in(call)) for sizes, dtype in tensors]
     parameters = [_with_values(parameter) for parameter in layer.parameters()]
     buffers = [_with_values(buffer).clone() for buffer in layer.buffers()]
     by_compiler = with_caller(layer, _core.Caller.compiler)
     with contextlib.ExitStack() as stack:
-        for context in (torch.random.fork_rng(devices=[]), torch.no_grad(), by_compiler, unnoticed(layer)):
+        for context in (torch.random.fork_rng(devices=[]), torch.no_grad(), by_compiler, suppress_warnings(layer)):
             stack.enter_context(context)
         stack.enter_context(with_tensors(layer, "buffers", buffers))
         results = call_with(layer, zeros, parameters, call)
@@ -78,7 +78,7 @@ def _device_in(call: str) -> str:
     return str(parse_call(call)[1])
 
 
-def result_structure(key: int, call: str, tensors: Tensors) -> list[TensorStructure]:
+def result_structure(key: int, call: str, tensors: Tensors) -> list[SizesAndDtype]:
     """The structure of the results, for a compiler."""
     layer = registered_layer(key)
     if torch.compiler.is_exporting() and layer not in exported:

@@ -136,7 +136,7 @@ _DOCUMENTATION = """Applies a {dims}-d convolution to a partitioned tensor: ``to
         ValueError: on all ranks, if the partitions or an option are not as described.
         RuntimeError: on all ranks, if the input has other channels or another dtype, or is smaller than the kernel.
 
-    Constructing is collective over the communicator that the partitions come from, calling over their ranks. Each block
+    Collective: constructing over the partitions' parent communicator, calling over the partitions. Each block
     of the weight travels to the workers that apply it in one broadcast, whose adjoint sums the gradients.
 
     Source: R. J. Hewett, T. J. Grady, "A Linear Algebraic Approach to Model Parallelism in Deep Learning" (2020);

@@ -135,7 +135,7 @@ _DOCUMENTATION = """Applies a {dims}-d {what} to blocks of channels: ``torch.nn.
         ValueError: on all ranks, if P_x or an option is not as described.
         RuntimeError: on all ranks, if the input has other channels or another dtype, or is smaller than the kernel.
 
-    Constructing is collective over the communicator that P_x comes from, calling over the ranks of P_x.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.{twin}.html.
     """

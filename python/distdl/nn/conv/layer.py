@@ -14,9 +14,9 @@ from distdl.nn.conv.grid import ConvGrid, check_groups
 from distdl.nn.conv.halo import HaloConvolution, Sliding, fit
 from distdl.nn.layer import Layer
 from distdl.nn.options import check_choice, integer, per_dimension
-from distdl.nn.overwritten import unless_overwritten
+from distdl.nn.overwritten import check_input_unmodified
 from distdl.nn.precision import HALF
-from distdl.nn.tie import tied
+from distdl.nn.tie import connect_to
 from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Interval, Resizing, as_of, blocks_of_outputs, intervals_of
 from distdl.nn.windows.reader import Reader
 from distdl.parameters.initial import like_linear
@@ -248,7 +248,7 @@ class ConvLayer(Layer):
 
     def convolve_blocks(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the layer to this rank's block of the input."""
-        return unless_overwritten(type(self).__name__, input, self._convolved(input))
+        return check_input_unmodified(type(self).__name__, input, self._convolved(input))
 
     def _convolved(self, input: torch.Tensor) -> torch.Tensor:
         grid = self._grid
@@ -263,7 +263,7 @@ class ConvLayer(Layer):
             read = read.squeeze(grid.copied) if grid.copies and grid.workers.active else read
         on_block = grid.workers.active
         parameters = arrive()
-        result = self._on_block(read, *parameters) if on_block else tied(read, *parameters)
+        result = self._on_block(read, *parameters) if on_block else connect_to(read, *parameters)
         return result if self._sum_reduce is None else self._sum_reduce(result)
 
     def _on_block(self, read: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The shifts of a spectrum in blocks that bring frequency 0 to the middle, and back."""
+"""Shifts of a spectrum in blocks that move frequency 0 to the middle, and back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distdl.operators.dispatch import Operator
 
 
 class Shift(Layer):
-    """A shift of torch.fft, which a derived class names, of a tensor in blocks. One exchange brings all dimensions.
+    """A shift of torch.fft of a tensor in blocks, in a single exchange for all dimensions. Derived classes name it.
 
     Args:
         P_x: the partition of the input and of the result, which has the same blocks.
@@ -34,9 +34,9 @@ class Shift(Layer):
             self._shifted([1] * self.grid.dim)
 
     def _shifted(self, extents: Sequence[int]) -> list[int]:
-        """By how many elements each dimension is shifted. A dimension that is named twice is shifted twice."""
+        """The shift of each dimension, in elements. A dimension named twice is shifted twice."""
         with as_of(type(self).__name__):
-            type(self).function(torch.zeros([1] * len(extents), device="cpu"), self.dim)  # torch judges the argument
+            type(self).function(torch.zeros([1] * len(extents), device="cpu"), self.dim)  # torch checks the argument
         dim = plain(self.dim)
         dims = range(len(extents)) if dim is None else [dim] if isinstance(dim, int) else dim
         shifts = [0] * len(extents)
@@ -46,7 +46,7 @@ class Shift(Layer):
         return shifts
 
     def prepare(self) -> None:
-        """Nothing is exchanged where no shifted dimension is split."""
+        """No exchange unless a shifted dimension is split."""
         self._exchange: Operator | None = None
 
     def set_up(self) -> None:
@@ -70,10 +70,10 @@ class Shift(Layer):
         return type(self).function(input, self.dim) if self._exchange is None else self._exchange(input)
 
 
-def _named(function: Callable[..., torch.Tensor], sign: int) -> type[Shift]:
-    more = {"function": staticmethod(function), "sign": sign, "__doc__": Shift.__doc__}
-    return type(function.__name__.removeprefix("fft_"), (Shift,), more)
+def _shift_layer(function: Callable[..., torch.Tensor], sign: int) -> type[Shift]:
+    attributes = {"function": staticmethod(function), "sign": sign, "__doc__": Shift.__doc__}
+    return type(function.__name__.removeprefix("fft_"), (Shift,), attributes)
 
 
-SHIFTS = {"fftshift": _named(torch.fft.fftshift, 1), "ifftshift": _named(torch.fft.ifftshift, -1)}
-"""The layer of each of torch.fft's shifts."""
+SHIFTS = {"fftshift": _shift_layer(torch.fft.fftshift, 1), "ifftshift": _shift_layer(torch.fft.ifftshift, -1)}
+"""The layers of torch.fft's shifts."""

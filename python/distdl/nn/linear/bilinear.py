@@ -35,7 +35,7 @@ class DistributedBilinear(Layer):
             blocks as described.
         RuntimeError: on all ranks, if the dtypes of inputs, weight and bias differ, without autocast.
 
-    Constructing is collective over the communicator that P_x comes from, calling over the ranks of P_x.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Bilinear.html.
     """

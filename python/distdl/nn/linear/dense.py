@@ -46,7 +46,7 @@ class DistributedLinear(Layer):
         ValueError: on all ranks, if the partitions do not fit each other, or the input is not in blocks as described.
         RuntimeError: on all ranks, if the dtypes of input, weight and bias differ, without autocast.
 
-    Constructing is collective over the communicator that the partitions come from, calling over their ranks.
+    Collective: constructing over the partitions' parent communicator, calling over the partitions.
 
     Source: R. J. Hewett, T. J. Grady, "A Linear Algebraic Approach to Model Parallelism in Deep Learning" (2020); with
     the same seed the global parameters are those of https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html.

@@ -119,7 +119,7 @@ class DistributedLinearAllGather(_LinearOnALine):
         ValueError: on all ranks, if the input is not in blocks as described, or ``sequence_dim`` is not a leading one.
         RuntimeError: on all ranks, if the dtypes of input, weight and bias differ, without autocast.
 
-    Constructing is collective over the communicator that P_x comes from, calling over the ranks of P_x.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: V. Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022);
     https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html.
@@ -172,7 +172,7 @@ class DistributedLinearReduceScatter(_LinearOnALine):
         ValueError: on all ranks, if the input is not in blocks as described, or ``sequence_dim`` is not a leading one.
         RuntimeError: on all ranks, if the dtypes of input, weight and bias differ, without autocast.
 
-    Constructing is collective over the communicator that P_x comes from, calling over the ranks of P_x.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: V. Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022);
     https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html.

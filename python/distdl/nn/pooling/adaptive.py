@@ -132,7 +132,7 @@ _DOCUMENTATION = """Applies {dims}-d adaptive {kind} pooling to a partitioned te
         TypeError, RuntimeError, NotImplementedError: on all workers, where torch.nn raises them for the output's size,
             the input's size or its dtype.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.{twin}{dims}d.html.
     """

@@ -230,7 +230,7 @@ _DOCUMENTATION = """Applies {dims}-d fractional max pooling: ``torch.nn.Fraction
         ValueError, TypeError, RuntimeError, NotImplementedError: on all ranks, where torch.nn raises them for the
             options, the size of the input or its dtype.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: B. Graham, "Fractional Max-Pooling" (2014);
     https://docs.pytorch.org/docs/stable/generated/torch.nn.FractionalMaxPool{dims}d.html.

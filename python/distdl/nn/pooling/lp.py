@@ -79,7 +79,7 @@ _DOCUMENTATION = """Applies {dims}-d power-average pooling to a partitioned tens
         ValueError, TypeError, ZeroDivisionError: on all ranks, as in torch, if norm_type is not a number, or is 0.
         RuntimeError: on all ranks, where torch.nn raises it for the options or the size of the input.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.LPPool{dims}d.html.
     """

@@ -241,7 +241,7 @@ _DOCUMENTATION = """Applies {dims}-d {kind} pooling to a partitioned tensor: ``t
         ValueError: on all ranks, if the partition or output_blocks is not as described.
         RuntimeError: on all ranks, where torch.nn raises it for the options or the size of the input.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: R. J. Hewett, T. J. Grady, "A Linear Algebraic Approach to Model Parallelism in Deep Learning" (2020);
     https://docs.pytorch.org/docs/stable/generated/torch.nn.{twin}{dims}d.html.

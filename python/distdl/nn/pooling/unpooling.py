@@ -96,7 +96,7 @@ class _DistributedMaxUnpool(CheckedLayer):
     def _of_one(self, x: torch.Tensor) -> torch.Tensor:
         return self._functions[self.dims](x, x.long(), 1)
 
-    def problem_here(self, inputs: Sequence[object]) -> str:
+    def local_error(self, inputs: Sequence[object]) -> str:
         indices = inputs[1] if len(inputs) > 1 else None
         if not isinstance(indices, torch.Tensor) or indices.dtype != torch.long or indices.numel() == 0:
             return ""
@@ -149,7 +149,7 @@ _DOCUMENTATION = """Puts maxima back to where they came from: ``torch.nn.MaxUnpo
     Where several elements have the same index, the last one remains, and all of them get its gradient, as in torch.nn
     on one thread. Where space is split, each worker receives all elements of its channels.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MaxUnpool{dims}d.html.
     """

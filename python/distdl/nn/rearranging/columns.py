@@ -112,7 +112,7 @@ class DistributedUnfold(_Columns):
         TypeError, RuntimeError, NotImplementedError: on all ranks, where torch.nn raises them for the options, the
             size of the input or its dtype.
 
-    Constructing is collective over the communicator that the partitions come from, calling over their ranks.
+    Collective: constructing over the partitions' parent communicator, calling over the partitions.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Unfold.html.
     """
@@ -198,7 +198,7 @@ class DistributedFold(_Columns):
         TypeError, RuntimeError, NotImplementedError: on all ranks, where torch.nn raises them for the options, the
             size of the input or its dtype.
 
-    Constructing is collective over the communicator that the partitions come from, calling over their ranks.
+    Collective: constructing over the partitions' parent communicator, calling over the partitions.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Fold.html.
     """

@@ -80,7 +80,7 @@ class DistributedFlatten(_Reshaping):
         ValueError: on all ranks, if P_y has another number of dimensions than the result.
         TypeError, IndexError, RuntimeError: on all ranks, where torch.nn raises them for the dimensions.
 
-    Constructing is collective over the communicator that the partitions come from, calling over their ranks.
+    Collective: constructing over the partitions' parent communicator, calling over the partitions.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Flatten.html.
     """
@@ -155,8 +155,8 @@ class DistributedUnflatten(_Reshaping):
         ValueError: on all ranks, if P_y has another number of dimensions than the result.
         TypeError, IndexError, RuntimeError: on all ranks, where torch.nn raises them for the dimension or the sizes.
 
-    Where P_y splits later ones of the new dimensions, a worker receives whole rows of the first one. Constructing is
-    collective over the communicator that the partitions come from, calling over their ranks.
+    Where P_y splits later ones of the new dimensions, a worker receives whole rows of the first one. Collective:
+    constructing over the partitions' parent communicator, calling over the partitions.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Unflatten.html.
     """

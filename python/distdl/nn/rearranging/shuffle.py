@@ -101,7 +101,7 @@ class DistributedPixelShuffle(_ChannelsAndSpace):
         TypeError, RuntimeError: on all ranks, where torch.nn raises them for the factor or the size of the input.
 
     Nothing travels where the blocks of channels are multiples of ``r**2`` and those of space are balanced or wanted
-    aligned. Constructing is collective over the communicator that P_x comes from, calling over its workers.
+    aligned. Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.PixelShuffle.html.
     """
@@ -140,7 +140,7 @@ class DistributedPixelUnshuffle(_ChannelsAndSpace):
         ValueError: on all ranks, if the partition or output_blocks is not as described.
         TypeError, RuntimeError: on all ranks, where torch.nn raises them for the factor or the size of the input.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.PixelUnshuffle.html.
     """
@@ -180,8 +180,8 @@ class DistributedChannelShuffle(Layer):
         ValueError: on all ranks, if P_x has fewer than three dimensions.
         TypeError, RuntimeError: on all ranks, where torch.nn raises them for the groups or the size of the input.
 
-    Nothing travels where channels are not split. Constructing is collective over the communicator that P_x comes from,
-    calling over its workers.
+    Nothing travels where channels are not split. Collective: constructing over P_x's parent communicator, calling over
+    P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.ChannelShuffle.html.
     """

@@ -13,7 +13,7 @@ from distdl.collective.construction import PartitionLike
 from distdl.nn.layer import Layer
 from distdl.nn.options import check_choice
 from distdl.nn.precision import as_under_autocast
-from distdl.nn.tie import nothing_from
+from distdl.nn.tie import empty_result
 from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Interval, as_of, blocks_of_outputs, intervals_of
 from distdl.nn.windows.memory import check_memory
 from distdl.nn.windows.reader import Reader
@@ -54,8 +54,8 @@ class DistributedPad(Layer):
         RuntimeError: on all ranks, if mode 'circular' has to wrap more elements than cropping has left, for which torch
             has no defined result.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers. With a ``value``
-    other than 0 the layer is affine, and its backward pass is the adjoint of the linear part.
+    Collective: constructing over P_x's parent communicator, calling over P_x. With a ``value`` other than 0 the layer
+    is affine, and its backward pass is the adjoint of the linear part.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.pad.html.
     """
@@ -151,7 +151,7 @@ class DistributedPad(Layer):
             input = input.narrow(*crop)
         if self._read is not None:
             return self._read(input)
-        return input.clone() if self.grid.active else nothing_from(input)
+        return input.clone() if self.grid.active else empty_result(input)
 
     @classmethod
     def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:

@@ -49,7 +49,7 @@ class DistributedUpsample(AdaptiveLayer):
     Where torch's kernels disagree on the nearest input, as some do in double precision or for a fractional
     scale_factor, the result is that of a tensor with contiguous memory, and gradients are those of this result.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Upsample.html and
     https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.interpolate.html.

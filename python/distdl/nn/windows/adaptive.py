@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl.nn.precision import FLOATING
-from distdl.nn.tie import nothing_from
+from distdl.nn.tie import empty_result
 from distdl.nn.windows.layer import WindowLayer
 from distdl.nn.windows.sums import window_sums
 
@@ -33,7 +33,7 @@ class AdaptiveLayer(WindowLayer):
     def no_outputs(self, read: torch.Tensor, shape: list[int]) -> torch.Tensor:
         """The result of a worker without outputs, in the graph of what it read."""
         nothing = read.flatten()[:0].view(shape)
-        return nothing if self._read is not None else nothing_from(nothing)
+        return nothing if self._read is not None else empty_result(nothing)
 
     def average(self, read: torch.Tensor) -> torch.Tensor:
         """Adaptive average pooling of the tensor that this worker read."""

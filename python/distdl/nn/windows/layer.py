@@ -11,9 +11,9 @@ import torch
 from distdl import _core
 from distdl.nn.layer import Layer
 from distdl.nn.options import check_choice
-from distdl.nn.overwritten import unless_overwritten
+from distdl.nn.overwritten import check_input_unmodified
 from distdl.nn.precision import as_under_autocast
-from distdl.nn.tie import nothing_from
+from distdl.nn.tie import empty_result
 from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Interval, Resizing, blocks_of_outputs, intervals_of
 from distdl.nn.windows.memory import check_memory
 from distdl.nn.windows.reader import Reader
@@ -112,10 +112,10 @@ class WindowLayer(Layer):
     def compute(self, input: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Apply the layer to this rank's block of the input."""
         x = as_under_autocast(input, self.on_one, self.dims + 2)
-        read = self._read(x) if self._read is not None else x if self.grid.active else nothing_from(x)
+        read = self._read(x) if self._read is not None else x if self.grid.active else empty_result(x)
         result = self.outputs(read) if self.grid.active else self.nothing(read)
         if self.saves_input:
-            unless_overwritten(type(self).__name__, input, result[0] if isinstance(result, tuple) else result)
+            check_input_unmodified(type(self).__name__, input, result[0] if isinstance(result, tuple) else result)
         return result
 
     def on_one(self, x: torch.Tensor) -> torch.Tensor:
