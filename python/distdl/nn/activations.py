@@ -14,7 +14,7 @@ from distdl.nn.dropout import RandomLayer
 from distdl.nn.layer import Layer
 from distdl.nn.masks import random_uniform
 from distdl.nn.options import integer
-from distdl.nn.windows.blocks import intervals_of
+from distdl.nn.windows.blocks import block_intervals
 from distdl.operators.dispatch import Inactive, Operator
 from distdl.parameters.layout import cut
 
@@ -86,7 +86,6 @@ class DistributedPReLU(Layer):
             raise RuntimeError(f"DistributedPReLU: the input is {dtype} but the weight {self.weight.dtype}")
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to this rank's block of the input."""
         return F.prelu(input, *self.parameters_in_use()) if self.grid.active else self.without_part(input)
 
 
@@ -135,7 +134,7 @@ class DistributedGLU(Layer):
             )
         if not dtype.is_floating_point:
             raise RuntimeError(f"DistributedGLU: the input is {dtype}; torch has no glu for it")
-        half, wanted = extents[d] // 2, [intervals_of(along) for along in sizes]
+        half, wanted = extents[d] // 2, [block_intervals(along) for along in sizes]
         self._halves = []
         if len(sizes[d]) > 1:
             for start in (0, half):
@@ -144,7 +143,6 @@ class DistributedGLU(Layer):
                 self._halves.append(operators.interval_exchange("DistributedGLU", self.grid, self.grid, boxes))
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to this rank's block of the input."""
         if not self.grid.active:
             return self.without_part(input)
         x = torch.cat([half(input) for half in self._halves], self.dim) if self._halves else input
@@ -190,11 +188,9 @@ class DistributedRReLU(RandomLayer):
             raise ValueError(f"DistributedRReLU: lower={self.lower!r} must not exceed upper={self.upper!r}")
 
     def is_random(self) -> bool:
-        """True in training."""
         return self.training
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the activation to this rank's block."""
         if not self.grid.active:
             return self.without_part(input)
         if not self.training:

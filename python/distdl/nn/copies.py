@@ -26,7 +26,6 @@ class CopyId:
         self._called = [0]  # the number of copies called; the layer and its copies share the list
 
     def of_copy(self) -> CopyId:
-        """The identifier for a copy."""
         copied = CopyId()
         copied.text, copied._called = None, self._called
         return copied

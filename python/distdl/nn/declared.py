@@ -71,13 +71,11 @@ def check_undeclared(what: str, model: torch.nn.Module, group: Grid, layouts: Ma
         )
 
 
-def sources_of_gradients(
-    gradients: Mapping[str, torch.Tensor], undeclared: Sequence[str], group: Grid
-) -> dict[str, int]:
+def sources_of_gradients(grads: Mapping[str, torch.Tensor], undeclared: Sequence[str], group: Grid) -> dict[str, int]:
     """The parameters with a gradient on any rank, and for each, the lowest rank that holds the whole gradient.
 
     Args:
-        gradients: of this rank.
+        grads: the gradients of this rank.
         undeclared: the names of the parameters without a layout. Their gradients must be equal on all ranks, or nonzero
             on exactly one rank; otherwise all ranks raise ValueError.
         group: the ranks that compare. Collective over them.
@@ -86,7 +84,7 @@ def sources_of_gradients(
     def seen() -> bytes:
         checksums = {
             name: bits_checksum(gradient) if name in undeclared and bool(torch.count_nonzero(gradient)) else 0
-            for name, gradient in gradients.items()
+            for name, gradient in grads.items()
         }
         return json.dumps(checksums).encode()
 

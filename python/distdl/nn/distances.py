@@ -126,7 +126,6 @@ def cosine(norms: BlockNorms, x1: torch.Tensor, x2: torch.Tensor, axis: int, eps
 
 
 def _at_least(norm: torch.Tensor, eps: float) -> torch.Tensor:
-    """The clamped norm, with the derivative of the norm everywhere."""
     return norm + (eps - norm.detach()).clamp_min(0.0)
 
 
@@ -174,7 +173,6 @@ class _Distance(Layer):
         return dims - (not self.keepdim)
 
     def compute(self, x1: torch.Tensor, x2: torch.Tensor) -> torch.Tensor:
-        """The numbers of this rank's pairs."""
         if not self.grid.active:
             return self.without_part(x1) + zero_of(empty_result(x2)).to(x1.dtype)
         if self._norms is None:
@@ -189,7 +187,6 @@ class _Distance(Layer):
         return self.on_whole(*empty).dtype
 
     def on_whole(self, x1: torch.Tensor, x2: torch.Tensor) -> torch.Tensor:
-        """The numbers if no vector is split."""
         raise NotImplementedError
 
     def on_blocks(self, norms: BlockNorms, x1: torch.Tensor, x2: torch.Tensor) -> torch.Tensor:

@@ -40,12 +40,10 @@ class RandomLayer(Layer):
         self.check_bool("inplace")
 
     def check_bool(self, name: str) -> None:
-        """Raise TypeError if an option is not a bool."""
         if not isinstance(getattr(self, name), bool):
             raise TypeError(f"{type(self).__name__}: {name}={getattr(self, name)!r}; it has to be a bool")
 
     def check_number(self, name: str) -> None:
-        """Raise TypeError if an option is not a number."""
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise TypeError(f"{type(self).__name__}: {name}={value!r}; it has to be a number")
@@ -56,7 +54,6 @@ class RandomLayer(Layer):
         self.intervals: list[Interval] = []
 
     def compared_each_call(self) -> str:
-        """The mode."""
         return "in training" if self.training else "in evaluation"
 
     def accepts(self, dtype: torch.dtype) -> bool:
@@ -64,7 +61,6 @@ class RandomLayer(Layer):
         return dtype.is_floating_point
 
     def set_up(self) -> None:
-        """Find the place of this worker's block in the whole input."""
         dtypes = list(dict.fromkeys(dtype for _, dtype in self.structure(self.grid)))
         if len(dtypes) != 1 or not self.accepts(dtypes[0]):
             raise ValueError(
@@ -108,7 +104,6 @@ class DropoutLayer(RandomLayer):
         return [self.grid.constructing_ranks()] if self.as_sequential else super().agreeing()
 
     def drops(self) -> bool:
-        """Whether the call drops some elements and keeps others."""
         return self.training and 0 < self.p < 1
 
     def is_random(self) -> bool:
@@ -124,7 +119,6 @@ class DropoutLayer(RandomLayer):
         return self.grid.dim
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Drop elements of this rank's block of the input."""
         drops = self.drops() and 0 not in self.whole
         whole_mask = self._mask_of_torch(input.device) if self.as_sequential and drops and self.grid.known else None
         if not self.grid.active:
@@ -136,7 +130,7 @@ class DropoutLayer(RandomLayer):
         return self.times(input, input.new_zeros(())) if drops_all else input
 
     def applied(self, input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """The result, with a mask of 0 and, for kept_value elements, 1/(1-p)."""
+        """The result, with a mask of 0 and, for kept elements, 1/(1-p)."""
         return self.times(input, mask)
 
     kept_value: ClassVar[float | None] = None
@@ -190,7 +184,6 @@ class AlphaDropoutLayer(DropoutLayer):
     kept_value = 1.0
 
     def applied(self, input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """The formula of torch.nn.functional.alpha_dropout."""
         alpha = 1.7580993408473766
         scale = 1 / math.sqrt((alpha * alpha * self.p + 1) * (1 - self.p))
         shift = mask.add(-1).mul_(alpha * scale).add_(alpha * scale * self.p)
@@ -253,7 +246,6 @@ class DistributedFeatureAlphaDropout(AlphaDropoutLayer):
             )
 
     def drawn_dims(self) -> int:
-        """A batch and channels."""
         return 2
 
 

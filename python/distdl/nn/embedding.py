@@ -18,12 +18,12 @@ class DistributedEmbedding(Table):
         P_x: the partition of the indices, with as many dimensions; any of them may be split.
         num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, device, dtype: as
             in ``torch.nn.Embedding``. Frequencies are counted in the whole input.
-        P_w: the workers with blocks of the table: ``[*groups, rows, features]``, with a dimension of groups for each
-            dimension of P_x, of the same extent or 1. A group looks up the indices of all workers of P_x at its place.
-            ``[rows, features]`` is short for a single group. The ranks may differ from the ranks of P_x.
+        P_w: the workers with blocks of the table: ``[*groups, rows, features]``, with groups along each dimension of
+            P_x, as many or 1, or ``[rows, features]`` for a single group. A group looks up the indices of the workers
+            of P_x at its place. Any ranks.
 
-    Without P_w every worker of P_x uses the whole table, stored as :func:`distdl.parameter_layout` says. With P_w each
-    worker looks up the indices in its block, and the results are summed over the rows and gathered on P_x.
+    Without P_w every worker of P_x uses the whole table: see :func:`distdl.parameter_layout`. With P_w each worker
+    looks up the indices in its block; the results are summed over the rows and gathered on P_x.
 
     Shape:
         Indices of any shape, int64 or int32, in blocks of any sizes over P_x; the result ``(*, embedding_dim)`` in the
@@ -67,7 +67,6 @@ class DistributedEmbedding(Table):
         return dims + 1
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Look up this rank's block of the indices."""
         return self.rows_of(input)
 
     @classmethod

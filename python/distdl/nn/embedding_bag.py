@@ -28,8 +28,8 @@ class DistributedEmbeddingBag(Table):
 
         P_w: the workers that use the table in blocks, as in :class:`DistributedEmbedding`.
 
-    Without P_w every worker of P_x uses the whole table, stored as :func:`distdl.parameter_layout` says. With P_w the
-    rows of all indices travel to the workers of P_x, which reduce their bags.
+    Without P_w every worker of P_x uses the whole table: see :func:`distdl.parameter_layout`. With P_w the rows travel
+    to the workers of P_x, which reduce their bags.
 
     Shape:
         Indices (bags, size), int64 or int32, in blocks of any sizes over P_x; or the concatenated indices of this
@@ -127,7 +127,6 @@ class DistributedEmbeddingBag(Table):
         offsets: torch.Tensor | None = None,
         per_sample_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Look up this rank's bags."""
         table, indices, padding = self._rows(input)
         if not self.grid.active:
             return table.flatten()[:0]

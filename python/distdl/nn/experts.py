@@ -28,9 +28,7 @@ __all__ = ["DistributedMixtureOfExperts"]
 class DistributedMixtureOfExperts(Layer):
     r"""Sends each token to the experts that a gate chooses, and sums their answers, weighted by the gate.
 
-    For a token x, with p = softmax(gate x) over all experts and K the top_k experts of the largest p, the result is
-    :math:`\sum_{e \in K} w_e \, \mathrm{expert}_e(x)` with :math:`w_e = p_e / \sum_{j \in K} p_j`, or :math:`w_e = p_e`
-    with ``normalize=False``. In one process::
+    In one process (without the division if ``normalize=False``)::
 
         p = torch.softmax(F.linear(x, gate), -1)
         w, chosen = p.topk(top_k)
@@ -40,16 +38,16 @@ class DistributedMixtureOfExperts(Layer):
             tokens, place = (chosen == e).nonzero(as_tuple=True)
             result.index_add_(0, tokens, expert(x[tokens]) * w[tokens, place, None])
 
-    The experts are in balanced blocks on the workers of P_x, each on a single worker. Each token row goes only to the
-    workers of its experts, and each answer row only to the worker of the token.
+    Balanced blocks of experts are on the workers of P_x. Each token travels only to the workers of its experts, and
+    each answer only to the worker of the token.
 
     Args:
         P_x: the partition of the tokens, ``[*tokens, 1]``; any dimension but the features may be split.
         features: the size of a token.
         num_experts: the number of experts.
-        make_expert: makes the expert of a number: a module that maps (n, features) to (n, features), token by token,
-            without buffers. Every rank makes all experts, in order, and keeps its own, so that the same seed gives the
-            same experts for every partition.
+        make_expert: makes the expert of a number: a module without buffers that maps (n, features) to (n, features),
+            token by token. Every rank makes all experts, in order, and keeps its own: a seed gives the same experts for
+            every partition.
         top_k: the number of experts of a token.
         capacity_factor: None, or the most tokens of an expert, in units of an equal share of all tokens, rounded up.
             Further tokens are dropped: the last in the order of the whole input.
@@ -66,8 +64,8 @@ class DistributedMixtureOfExperts(Layer):
 
     Raises:
         TypeError, ValueError: on all ranks, if an option, an expert or the blocks of the input are not as described.
-        Exceptions of experts, and a ValueError if experts draw random numbers on several workers: on all workers, in
-            any call. The first call with tensors of this structure also passes each expert a token of zeros.
+        Exceptions of experts, and ValueError if experts draw random numbers on several workers: on all workers, in any
+            call. The first call with a new structure also passes each expert a token of zeros.
 
     Collective: constructing over P_x's parent communicator, calling over P_x.
 
@@ -124,7 +122,6 @@ class DistributedMixtureOfExperts(Layer):
                 self.experts.append(self._keep_if_local(self.make_expert(number), number, worker))
 
     def _keep_if_local(self, expert: object, number: int, worker: int) -> torch.nn.Module:
-        """An expert, whose parameters have no rows on other ranks than its own."""
         if not isinstance(expert, torch.nn.Module) or any(isinstance(part, Layer) for part in expert.modules()):
             raise TypeError(
                 f"DistributedMixtureOfExperts: make_expert({number}) returned {type(expert).__name__}; it has to be a "
@@ -147,7 +144,6 @@ class DistributedMixtureOfExperts(Layer):
         self._exchange = _core.RowExchange("DistributedMixtureOfExperts", x.root, list(x.ranks)) if x.active else None
 
     def compared_each_call(self) -> str:
-        """The experts in training."""
         return "experts in training: " + "".join("ny"[part.training] for part in self.experts.modules())
 
     def set_up(self) -> None:
@@ -185,9 +181,8 @@ class DistributedMixtureOfExperts(Layer):
         weights, chosen = self._choose_experts(tokens, gate)
         routes = self._routes(self._gather(chosen.reshape(-1)))
         local_routes = routes[self.grid.rank]
-        order = local_routes.argsort(stable=True)[
-            : int((local_routes < self.num_experts).sum())
-        ]  # by expert, without dropped tokens
+        kept = int((local_routes < self.num_experts).sum())  # dropped tokens are sorted to the end
+        order = local_routes.argsort(stable=True)[:kept]
         rows = order // self.top_k
         sent, received = self._counts(routes)
         arrived = self._send_rows(tokens.index_select(0, rows), sent, received)
@@ -198,7 +193,6 @@ class DistributedMixtureOfExperts(Layer):
         return result.to(input.dtype).reshape(input.shape)
 
     def _choose_experts(self, tokens: torch.Tensor, gate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The weights of each token's experts, and their numbers."""
         with torch.autocast(tokens.device.type, enabled=False):
             scores = F.linear(wide(tokens), wide(gate).to(wide(tokens).dtype)).softmax(-1)
         weights, chosen = scores.topk(self.top_k, -1)
@@ -263,7 +257,6 @@ class DistributedMixtureOfExperts(Layer):
             )
 
     def _answer(self, number: int, part: torch.Tensor) -> torch.Tensor:
-        """The answer of an expert to some rows."""
         answer = self.experts[number](part)
         if not isinstance(answer, torch.Tensor) or answer.shape != part.shape:
             shown = f"a tensor of shape {list(answer.shape)}" if isinstance(answer, torch.Tensor) else f"{answer!r}"

@@ -60,9 +60,7 @@ def _workers_of(module: torch.nn.Module) -> tuple[Sequence[int], Sequence[int] |
     if declared is not None:
         return declared
     partitions = (getattr(module, name, None) for name in ("P_x", "P_y"))
-    known = [
-        partition.grid.shape for partition in partitions if isinstance(partition, Partition) and partition.grid.known
-    ]
+    known = [P.grid.shape for P in partitions if isinstance(P, Partition) and P.grid.known]
     return (known[0], known[-1]) if known else None
 
 

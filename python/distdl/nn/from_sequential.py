@@ -20,7 +20,6 @@ from distdl.state import load_sequential
 
 
 def _optional_arguments(kind: type[torch.nn.Module]) -> list[inspect.Parameter]:
-    """The optional arguments of the constructor of a class of torch.nn."""
     return [option for option in inspect.signature(kind).parameters.values() if option.default is not option.empty]
 
 

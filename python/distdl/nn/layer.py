@@ -23,14 +23,7 @@ from distdl.nn.noticed import FirstValues, notice, random_state, versions
 from distdl.nn.options import NOT_ATTRIBUTES, comparable, kind_of, split_arguments
 from distdl.nn.parametrized import problem_of_parametrizations
 from distdl.nn.subclasses import may_override, overridden
-from distdl.nn.tie import (
-    ask_for_gradients,
-    connect_to,
-    differentiable,
-    empty_result,
-    recompute_together,
-    reshape_empty,
-)
+from distdl.nn.tie import ask_for_gradients, connect_to, differentiable, empty_result, recompute_together, reshape_empty
 from distdl.operators.dispatch import problem_without_memory
 from distdl.parameters.layout import current_kind, cut
 from distdl.parameters.transport import ParameterTransport
@@ -78,9 +71,9 @@ class Layer(FromSequential):
     names begin with ``P_`` are partitions. All ranks compare partitions and options, and each becomes an attribute;
     ``self.grid`` describes P_x. Then :meth:`check_options` and :meth:`prepare` run.
 
-    Before each call the layer's ranks take one vote on the tensors of the call: shapes, dtypes, devices, autocast, and
-    required gradients. If anything changed on any rank, :meth:`set_up` runs on all of them. The operators in
-    :meth:`compute` take no further vote in the forward pass. An error in a tensor of a rank is raised on all ranks.
+    Before each call the layer's ranks take one vote on shapes, dtypes, devices, autocast, and required gradients of its
+    tensors. If anything changed on any rank, :meth:`set_up` runs on all of them. Operators in :meth:`compute` take no
+    further vote in the forward pass. An error in a tensor of any rank is raised on all ranks.
 
     Attributes:
         key_in_graphs: the number of the layer in compiled programs.
@@ -182,17 +175,16 @@ class Layer(FromSequential):
     def compared_each_call(self) -> str:
         """Text that must be equal on all ranks in each call; if it changes, :meth:`set_up` runs.
 
-        Options, also of layers within, are always compared, since they may be assigned between calls. The mode is not,
-        unless a layer that depends on it includes it here.
+        Options, also of layers within, are always compared. A layer that depends on its mode includes it here.
         """
         return ""
 
     def is_random(self) -> bool:
         """Whether the next call draws random numbers; equal on all ranks.
 
-        Such a call takes one number from torch's default generator, on every rank. ``self.random_key`` is the number of
-        worker 0 of P_x: equal on all ranks, even if their generators differ, and the same again in activation
-        checkpointing, which rewinds the generators. See ``distdl.nn.masks``.
+        Such a call takes a number from torch's default generator, on every rank. ``self.random_key`` is the number of
+        worker 0 of P_x, on all ranks; activation checkpointing rewinds the generators, and repeats it. See
+        ``distdl.nn.masks``.
         """
         return False
 
@@ -421,7 +413,6 @@ class Layer(FromSequential):
         return texts
 
     def _shown_others(self, others: Sequence[object]) -> str:
-        """The arguments after the tensors, as text."""
         names = _arguments_of(type(self).compute)[1 + len(self.tensors) :]
         return ", ".join(f"{name}={shown(value)}" for name, value in zip(names, others, strict=False))
 
@@ -447,7 +438,6 @@ class Layer(FromSequential):
         return self._declared_parameters()
 
     def extra_repr(self) -> str:
-        """Options and partitions."""
         shown = [f"{name}={self._shown(name)!r}" for name in self.options if name not in ("device", "dtype")]
         grids = [(name, getattr(self, name)) for name in self.partitions]
         return ", ".join([*shown, *(f"{name}={grid}" for name, grid in grids if grid is not None)])

@@ -34,9 +34,9 @@ ModuleCall = tuple[tuple[object, ...], dict[str, object]]
 class Local(Layer):
     """Applies a module of torch to each block by itself, with parameters that the workers share.
 
-    It is for modules that look across no split dimension: activations, ``torch.nn.Linear`` over whole features,
-    recurrent layers with only the batch split, users' modules. Each worker of P_x calls the module with its own blocks
-    and the whole parameters, whose gradients are summed over the workers.
+    For modules that look across no split dimension: activations, ``torch.nn.Linear`` over whole features, recurrent
+    layers with only the batch split, users' modules. Each worker of P_x calls the module with its blocks and the whole
+    parameters, whose gradients are summed.
 
     Args:
         P_x: the partition of the first tensor of a call, with as many dimensions.
@@ -46,9 +46,8 @@ class Local(Layer):
             for ``torch.nn.LSTM``. Ranks without work return tensors of zero volume in it.
 
     Shape:
-        The module's: the first argument is a tensor in blocks of P_x, other arguments may be anything; arguments other
-        than tensors must be equal on all ranks. The result is the module's result for these blocks; zero volume on all
-        other ranks.
+        The first argument is a tensor in blocks of P_x, other arguments may be anything; all but tensors must be equal
+        on all ranks. The result is the module's for these blocks; zero volume on all other ranks.
 
     Attributes:
         module: the copy. Parameters and buffers keep their names, such as ``weight`` or ``0.weight``. Each parameter is
@@ -57,11 +56,10 @@ class Local(Layer):
     Raises:
         TypeError: on all ranks, if ``module`` is not a module, holds a layer over partitions, or is not initialized.
         ValueError: on all ranks, if P_x splits a dimension that a layer of torch.nn or a ``torch.nn.Sequential`` looks
-            across: the message names the layer to use. Other modules must work on each block by itself; batch norms and
-            dropout in training are refused in them, too. Also if the module writes into a buffer, which would then
-            differ between workers.
-        Exceptions of the module, on all ranks, in the first call with tensors of this structure; other ranks may raise
-            a RuntimeError if they lack the exception's type.
+            across (the message names the layer to use), another module holds batch norms or dropout in training, or the
+            module writes into a buffer, which would differ between workers.
+        Exceptions of the module, on all ranks, in the first call with a new structure; RuntimeError on ranks that lack
+            the exception's type.
 
     A user's module that calls functions such as ``torch.nn.functional.dropout`` draws the same numbers on each block,
     without a warning. Use :class:`distdl.nn.DistributedDropout`.
@@ -117,7 +115,6 @@ class Local(Layer):
             raise ValueError(f"Local: outputs={count}; a module returns at least one tensor")
 
     def _structure(self) -> TreeSpec:
-        """The structure of the results."""
         outputs = self.outputs
         return tree_structure((1,) * outputs if isinstance(outputs, int) and outputs > 1 else outputs)
 
@@ -188,7 +185,6 @@ class Local(Layer):
 
     @classmethod
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
-        """The module."""
         return {"module": module}
 
     @torch.no_grad()
@@ -256,7 +252,6 @@ class Local(Layer):
         return tensors
 
     def compared_each_call(self) -> str:
-        """Modes, and arguments other than tensors."""
         return self._modes() + self._other_arguments
 
     def _own_changed_options(self) -> list[str]:
@@ -280,7 +275,6 @@ class Local(Layer):
         return [*self.module.buffers()]
 
     def _modes(self) -> str:
-        """The modules in training, for messages."""
         modes = [part.training for part in self.modules()]
         if len(set(modes)) == 1:
             return "in training" if modes[0] else "in evaluation"
@@ -320,7 +314,6 @@ class Local(Layer):
         self._first_call = True
 
     def compute(self, call: ModuleCall) -> object:
-        """Apply the module to this rank's blocks."""
         args, kwargs = call
         self.module.training = self.training
         parameters = self.parameters_in_use()
@@ -397,7 +390,6 @@ class Local(Layer):
         return len(through(self.module, self.grid.shape))
 
     def extra_repr(self) -> str:
-        """The module and the partition."""
         return f"{type(self.module).__name__}({self.module.extra_repr()}), P_x={self.P_x}"
 
 

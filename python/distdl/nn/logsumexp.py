@@ -75,7 +75,6 @@ class LogSumExp:
         return _Softmax.apply(require_grad_together(x, agreement), self)
 
     def log_softmax(self, x: torch.Tensor, agreement: _core.LayerAgreement | None) -> torch.Tensor:
-        """The logarithm of the softmax."""
         if _has_tangent(agreement):
             return self._log_softmax(x)
         return _LogSoftmax.apply(require_grad_together(x, agreement), self)

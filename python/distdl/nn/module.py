@@ -248,7 +248,6 @@ class Module(torch.nn.Module):
                 fill(tensor, self.layouts[name], self._initializers[name])
 
     def _declared(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The declared parameters and buffers by name, in order."""
         return ((name, attrgetter(name)(self)) for name in self.layouts)
 
 

@@ -83,11 +83,7 @@ def notice(layer: Layer, args: Sequence[object]) -> None:
         return
     warns = group.rank == 0
     facts: dict[str, object] = {}
-    with (
-        contextlib.suppress(Exception),
-        _disable_current_modes(),
-        torch.no_grad(),
-    ):  # e.g. for tensors of a user's class
+    with contextlib.suppress(Exception), _disable_current_modes(), torch.no_grad():  # e.g. for a user's tensor class
         facts = _local_facts(layer, first, args, warns)
     views = {
         rank: json.loads(text) for rank, text in zip(group.ranks, group.gather(json.dumps(facts).encode()), strict=True)

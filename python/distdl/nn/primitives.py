@@ -53,7 +53,6 @@ class _Primitive(Module):
         self._description = description
 
     def __call__(self, *args: object, **kwargs: object) -> torch.Tensor:
-        """Call the layer, as ``torch.nn.Module`` does."""
         try:
             return super().__call__(*args, **kwargs)
         except TypeError:
@@ -94,7 +93,6 @@ class _Primitive(Module):
         return started.wait()
 
     def extra_repr(self) -> str:
-        """Partitions and options."""
         return self._description
 
     def __deepcopy__(self, memo: dict[int, object]) -> _Primitive:
@@ -112,7 +110,7 @@ class Broadcast(_Primitive):
         P_y: the partition of the output.
         transpose_src: read P_x with its dimensions reversed.
         transpose_dest: read P_y with its dimensions reversed.
-        preserve_batch: whether zero-volume results keep the size of the input's first dimension.
+        preserve_batch: whether zero-volume results keep the input's first extent.
 
     Shape:
         Input: on workers of P_x tensors of any shape and of one dtype. Result: on workers of P_y the copy, of the same
@@ -150,7 +148,7 @@ class SumReduce(_Primitive):
         P_y: the partition of the output.
         transpose_src: read P_x with its dimensions reversed.
         transpose_dest: read P_y with its dimensions reversed.
-        preserve_batch: whether zero-volume results keep the size of the input's first dimension.
+        preserve_batch: whether zero-volume results keep the input's first extent.
 
     Shape:
         Input: on workers of P_x tensors of one dtype, with equal shapes in each sum. Result: on workers of P_y the sum,
@@ -185,7 +183,7 @@ class AllSumReduce(_Primitive):
         Tensors of equal shapes along the axes; the sum has the same shape.
 
     Raises:
-        ValueError, TypeError: as in :class:`Broadcast`, and unless exactly one of the axes arguments is passed.
+        ValueError, TypeError: as in :class:`Broadcast`, and unless exactly one axes argument is passed.
     """
 
     @constructor
@@ -209,7 +207,7 @@ class AllGather(_Primitive):
         A block of a tensor, balanced or not; the result has the tensor's whole extent along the axes.
 
     Raises:
-        ValueError, TypeError: as in :class:`Broadcast`, and unless exactly one of the axes arguments is passed.
+        ValueError, TypeError: as in :class:`Broadcast`, and unless exactly one axes argument is passed.
     """
 
     @constructor
@@ -233,7 +231,7 @@ class ReduceScatter(_Primitive):
         Tensors of equal shapes along the axes; the result is this worker's balanced block of the sum along the axes.
 
     Raises:
-        ValueError, TypeError: as in :class:`Broadcast`, and unless exactly one of the axes arguments is passed.
+        ValueError, TypeError: as in :class:`Broadcast`, and unless exactly one axes argument is passed.
     """
 
     @constructor
@@ -254,7 +252,7 @@ class Repartition(_Primitive):
     Args:
         P_x: the partition of the input, with as many dimensions as the tensor.
         P_y: the partition of the output, with as many dimensions as the tensor.
-        preserve_batch: whether zero-volume results keep the size of the input's first dimension.
+        preserve_batch: whether zero-volume results keep the input's first extent.
 
     Shape:
         Input: on workers of P_x a block, balanced or not. Result: on workers of P_y a balanced block (of p workers
@@ -280,7 +278,7 @@ class HaloExchange(_Primitive):
     elements to their owner.
 
     Args:
-        P_x: the partition of input and output, with as many dimensions as the tensor.
+        P_x: the partition of input and output, with the dimensions of the tensor.
         halo: the number of elements: an int, or for each dimension an int or a pair (left, right). Widths may differ
             from worker to worker.
         periodic: whether the tensor wraps around: a bool for all dimensions, or a bool for each dimension.

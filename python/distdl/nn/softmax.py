@@ -71,7 +71,6 @@ class _Normalization(Layer):
                 raise ValueError(f"{type(self).__name__}: worker {worker} of P_x has an input of {dtype}")
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Normalize this rank's block of the input."""
         if not self.grid.active:
             return self.without_part(input)
         function = type(self).function

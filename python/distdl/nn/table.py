@@ -14,7 +14,7 @@ from distdl.collective.grid import Grid
 from distdl.nn.checked import CheckedLayer
 from distdl.nn.options import integer
 from distdl.nn.precision import wide
-from distdl.nn.windows.blocks import intervals_of
+from distdl.nn.windows.blocks import block_intervals
 from distdl.parameters.layout import Interval, cut
 from distdl.partition import Partition
 
@@ -152,9 +152,8 @@ class Table(CheckedLayer):
         self.blocks(self.grid)
 
     def _construct_exchanges(self) -> None:
-        """Construct the exchanges of indices to the groups, and of rows back."""
         x, w = self.grid, self.workers
-        blocks = [intervals_of(along) for along in self.blocks(x)]
+        blocks = [block_intervals(along) for along in self.blocks(x)]
         groups = [cuts if g > 1 else [(0, cuts[-1][1])] for cuts, g in zip(blocks, w.shape, strict=False)]
         wanted = [*groups, *([(0, 1)] * n for n in w.shape[-2:])]
         self._to_workers = operators.interval_exchange(type(self).__name__, x.reshaped((*x.shape, 1, 1)), w, wanted)

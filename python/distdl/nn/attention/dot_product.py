@@ -25,19 +25,19 @@ class DistributedScaledDotProductAttention(LayerWithDropout):
     r"""Computes :math:`\mathrm{softmax}(q k^T \cdot scale + mask)\, v` where q, k and v are partitioned.
 
     Args:
-        P_x: the partition of the query: ``[*batch, heads, sequence, 1]`` or ``[sequence, 1]``. Keys and values are
-            split along the same dimensions; their blocks of heads and sequence may differ from those of the query.
+        P_x: the partition of query, key and value: ``[*batch, heads, sequence, 1]`` or ``[sequence, 1]``. Keys and
+            values may have other blocks of heads and sequence than the query.
         dropout_p, is_causal, scale, enable_gqa: as in ``torch.nn.functional.scaled_dot_product_attention``. Weights are
             dropped in training only. is_causal: query i attends to the keys up to i.
         method: how workers along the sequence share the work.
 
-            - "heads": an exchange gives each worker some heads of all tokens, and another returns the results. Any
-              number of heads; workers without a head idle.
-            - "ring": each worker keeps its queries, and keys and values arrive block after block, in as many messages
-              as workers. With is_causal and many tokens, queries travel too: each worker computes an early and a late
-              chunk of them, so that all have equal work.
-            - None: "heads", but "ring" if there are fewer heads than workers along the sequence, or a mask has a row
-              for each query: a ring does not move it.
+            - "heads": an exchange gives each worker some heads of all tokens; another returns the results. Workers
+              without a head idle.
+            - "ring": each worker keeps its queries; keys and values arrive block after block, in as many messages as
+              workers. With is_causal and many tokens, queries travel, too: each worker computes an early and a late
+              chunk, to balance the work.
+            - None: "ring" if there are fewer heads than workers along the sequence, or a mask has rows, which a ring
+              does not move; else "heads".
 
     Shape:
         query ``(*batch, H, L, E)``, key ``(*batch, H, S, E)``, value ``(*batch, H, S, F)`` in blocks; zero volume on
@@ -49,9 +49,9 @@ class DistributedScaledDotProductAttention(LayerWithDropout):
     Raises:
         ValueError: on all ranks, if the tensors do not match, a mask is passed with is_causal, or an option is invalid.
 
-    Between the passes a worker keeps only its blocks of query, key, value and result; the backward pass fetches other
-    blocks again, large ones in groups of heads. With dropout, or for second derivatives, a worker keeps all scores of
-    its queries. A backward pass without dropout takes one vote.
+    For the backward pass a worker keeps only its blocks of query, key, value and result, and fetches others again,
+    large ones in groups of heads. With dropout, or for second derivatives, it keeps all scores of its queries. A
+    backward pass without dropout takes one vote.
 
     Collective: constructing over P_x's parent communicator, calling over P_x.
 
@@ -94,7 +94,6 @@ class DistributedScaledDotProductAttention(LayerWithDropout):
         self._grid = self.grid.reshaped((1, *shape)) if len(shape) == 2 else self.grid
 
     def probabilities(self) -> tuple[float, ...]:
-        """The dropout probabilities of the weights."""
         return (self.dropout_p,)
 
     def set_up(self) -> None:
@@ -172,7 +171,6 @@ class DistributedScaledDotProductAttention(LayerWithDropout):
         value: torch.Tensor,
         attn_mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The results of this rank's queries."""
         if not self.grid.active:
             return empty_result(query)
         query, key, value = (lowered(x, self.autocast) for x in (query, key, value))
@@ -182,7 +180,6 @@ class DistributedScaledDotProductAttention(LayerWithDropout):
             masks = [attn_mask.reshape(*(1,) * (dims - attn_mask.dim()), *attn_mask.shape)]
         q, k, v = (x.reshape(*(1,) * (dims - x.dim()), *x.shape) for x in (query, key, value))
         dropout = self.dropout_mask(self.dropout_p, 0, q)
-        result = self._plan(
-            AttentionCall(q, k, v, masks, self.scale, dropout, None, self.is_differentiated, self.has_tangent)
-        )
+        call = AttentionCall(q, k, v, masks, self.scale, dropout, None, self.is_differentiated, self.has_tangent)
+        result = self._plan(call)
         return result.reshape(*query.shape[:-1], value.shape[-1])

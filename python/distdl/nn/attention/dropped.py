@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
-from distdl.nn.attention.geometry import intervals_of
 from distdl.nn.attention.operands import DropoutMask
 from distdl.nn.layer import Layer
 from distdl.nn.masks import key_of_part, random_mask
 from distdl.nn.precision import wide
+from distdl.nn.windows.blocks import block_intervals
 from distdl.parameters.layout import Interval
 
 
@@ -25,26 +25,21 @@ class LayerWithDropout(Layer):
     dropout: float
 
     def check_dropout(self, p: float, name: str = "dropout") -> None:
-        """Raise unless p is a probability."""
         self.check_number(p, name)
         if not 0.0 <= p <= 1.0:
             raise ValueError(f"{type(self).__name__}: {name}={p}; it must be in [0, 1]")
 
     def check_number(self, value: object, name: str) -> None:
-        """Raise unless the value is a number."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise TypeError(f"{type(self).__name__}: {name}={value!r}; it has to be a number")
 
     def is_random(self) -> bool:
-        """Whether training drops some elements and keeps others."""
         return self.training and any(0.0 < p < 1.0 for p in self.probabilities())
 
     def probabilities(self) -> tuple[float, ...]:
-        """The dropout probabilities."""
         return (self.dropout,)
 
     def compared_each_call(self) -> str:
-        """The mode of dropout, as text."""
         return f"dropout {self.mode()}"
 
     def mode(self) -> tuple[float, ...]:
@@ -72,10 +67,9 @@ class LayerWithDropout(Layer):
         return block
 
     def drop(self, x: torch.Tensor, p: float, number: int) -> torch.Tensor:
-        """Drop elements of this worker's block of tokens."""
         mask = self.dropout_mask(p, number, x)
         if mask is None:
             return x
-        intervals = [intervals_of(sizes)[at] for sizes, at in zip(self.tokens, self.grid.place, strict=False)]
+        intervals = [block_intervals(sizes)[at] for sizes, at in zip(self.tokens, self.grid.place, strict=False)]
         whole = [*(sum(sizes) for sizes in self.tokens), x.shape[-1]]
         return x * mask(whole, [*intervals, (0, x.shape[-1])]).to(x.dtype)

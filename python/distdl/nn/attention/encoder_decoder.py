@@ -40,8 +40,7 @@ class DistributedTransformer(CompositeLayer):
             ``torch.nn.Transformer``.
         custom_encoder, custom_decoder: layers of distdl.
         layer_norm_eps, batch_first, norm_first, bias, device, dtype: as in ``torch.nn.Transformer``.
-        method: how workers along the sequence share the work: see
-            :class:`distdl.nn.DistributedScaledDotProductAttention`.
+        method: as in :class:`distdl.nn.DistributedScaledDotProductAttention`.
 
     Shape:
         src, tgt and the result, of tgt's shape, in blocks; those of src and tgt may differ along the sequence. Zero
@@ -138,7 +137,6 @@ class DistributedTransformer(CompositeLayer):
 
     @classmethod
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
-        """The options of this layer's constructor, as a layer of torch.nn has them."""
         options: dict[str, object] = {}
         for name, kind in _STACKS.items():
             stack = getattr(module, name)
@@ -194,7 +192,6 @@ class DistributedTransformer(CompositeLayer):
         tgt_is_causal: bool | None = None,
         memory_is_causal: bool = False,
     ) -> torch.Tensor:
-        """Encode the source, and decode the target with it."""
         memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)
         masks = (tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
         result: torch.Tensor = self.decoder(tgt, memory, *masks, tgt_is_causal, memory_is_causal)

@@ -17,7 +17,7 @@ _FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_bac
 _LARGE = 256.0  # a logarithm of a sum that is larger has lost too much of the sum to rounding
 
 
-class PartialAttention(NamedTuple):
+class Partial(NamedTuple):
     """Results of queries over some of their keys.
 
     Attributes:
@@ -40,7 +40,7 @@ class Gradients(NamedTuple):
     scores: torch.Tensor | None = None
 
 
-InputGradients: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[torch.Tensor | None]]
+InputGrads: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[torch.Tensor | None]]
 """The gradients of queries, keys, values, and each mask; None for a mask without a gradient."""
 
 
@@ -58,26 +58,26 @@ def flash_attention(x: Operands) -> tuple[torch.Tensor, torch.Tensor]:
     return output[..., : shape[-1]].reshape(shape), sums.reshape(shape[:-1])
 
 
-def partial_attention(x: Operands) -> PartialAttention:
+def partial_attention(x: Operands) -> Partial:
     """Attention of the queries over these keys."""
     output, logarithms = flash_attention(x)
     if not _is_large(logarithms):
-        return PartialAttention(output, logarithms, torch.ones_like(logarithms))
+        return Partial(output, logarithms, torch.ones_like(logarithms))
     return _partial_by_scores(x)
 
 
 @without_autocast
-def _partial_by_scores(x: Operands) -> PartialAttention:
+def _partial_by_scores(x: Operands) -> Partial:
     """Attention with large scores, which the call stores."""
     scores = masked_scores(x)
     largest = scores.amax(-1)
     weights = (scores - finite(largest).unsqueeze(-1)).exp()
     total = weights.sum(-1)
     output = (weights @ wide(x.v)) / nonzero(total).unsqueeze(-1)
-    return PartialAttention(output.to(x.q.dtype), largest, total)
+    return Partial(output.to(x.q.dtype), largest, total)
 
 
-def gradients(gradient: torch.Tensor, x: Operands, result: PartialAttention, of_scores: bool = False) -> Gradients:
+def gradients(gradient: torch.Tensor, x: Operands, result: Partial, of_scores: bool = False) -> Gradients:
     """Gradients from the gradient of the output. `result` may be over further keys, too."""
     if _is_empty(x):
         q, k, v = (torch.zeros_like(tensor) for tensor in x[:3])
@@ -96,7 +96,7 @@ def gradients(gradient: torch.Tensor, x: Operands, result: PartialAttention, of_
 
 
 @without_autocast
-def _gradients_by_scores(x: Operands, gradient: torch.Tensor, result: PartialAttention) -> Gradients:
+def _gradients_by_scores(x: Operands, gradient: torch.Tensor, result: Partial) -> Gradients:
     """Gradients with large scores, or of scores, which the call stores."""
     dtype, gradient, output = x.q.dtype, wide(gradient), wide(result.output)
     weights = (masked_scores(x) - finite(result.largest).unsqueeze(-1)).exp()
@@ -109,7 +109,7 @@ def _gradients_by_scores(x: Operands, gradient: torch.Tensor, result: PartialAtt
     return Gradients(of_queries.to(dtype), sum_heads.to(dtype), of_values.to(dtype), of_scores)
 
 
-def gradients_of_masks(scores: torch.Tensor | None, masks: Masks, wanted: Sequence[bool]) -> list[torch.Tensor | None]:
+def mask_gradients(scores: torch.Tensor | None, masks: Masks, wanted: Sequence[bool]) -> list[torch.Tensor | None]:
     """The gradients of masks from the gradient of the scores."""
     return [
         scores.sum_to_size(mask.shape) if is_wanted and scores is not None else None
@@ -117,7 +117,7 @@ def gradients_of_masks(scores: torch.Tensor | None, masks: Masks, wanted: Sequen
     ]
 
 
-def merge_partial(first: PartialAttention, second: PartialAttention) -> PartialAttention:
+def merge_partial(first: Partial, second: Partial) -> Partial:
     """Merge partial attention over two sets of keys. Overwrites the first output."""
     largest = torch.maximum(first.largest, second.largest)
     first_total = first.total * (first.largest - finite(largest)).exp()
@@ -125,7 +125,7 @@ def merge_partial(first: PartialAttention, second: PartialAttention) -> PartialA
     total = first_total + second_total
     output = first.output.mul_((first_total / nonzero(total)).unsqueeze(-1))
     output += wide(second.output) * (second_total / nonzero(total)).unsqueeze(-1)
-    return PartialAttention(output, largest, total)
+    return Partial(output, largest, total)
 
 
 def finite(largest: torch.Tensor) -> torch.Tensor:

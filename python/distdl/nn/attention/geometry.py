@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import torch
 
 from distdl import operators
 from distdl.collective.grid import Grid
+from distdl.nn.windows.blocks import block_intervals
 from distdl.operators import Operator
 from distdl.parameters.layout import Interval, cut
 
@@ -16,11 +16,6 @@ FEW = 1 << 17  # elements that travel as one message, or are computed at once, t
 
 BlockSizes = Sequence[Sequence[int]]
 """The sizes of a tensor's blocks, by dimension."""
-
-
-def intervals_of(sizes: Sequence[int]) -> list[Interval]:
-    """(start, stop) of blocks of these sizes."""
-    return list(itertools.pairwise(itertools.accumulate(sizes, initial=0)))
 
 
 def extents_by_place(grid: Grid, shapes: Sequence[Sequence[int]], d: int) -> list[int]:
@@ -31,9 +26,7 @@ def extents_by_place(grid: Grid, shapes: Sequence[Sequence[int]], d: int) -> lis
     return [extents[at] for at in range(grid.shape[d])]
 
 
-def exchanged_together(
-    operator: Operator | None, k: torch.Tensor, v: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def exchanged(operator: Operator | None, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Exchange keys and values as one message; no operator leaves them in place."""
     if operator is None:
         return k, v
@@ -54,8 +47,8 @@ class Geometry:
         *batch, heads, sequence, _ = grid.shape
         self.heads_grid = grid.reshaped((*batch, heads * sequence, 1, 1))
         self.group = max(1, sum(query[-3])) // max(1, sum(key[-3]))
-        self.rows, self.columns = intervals_of(query[-2]), intervals_of(key[-2])
-        self._heads = intervals_of(query[-3])
+        self.rows, self.columns = block_intervals(query[-2]), block_intervals(key[-2])
+        self._heads = block_intervals(query[-3])
         self._exchanged_heads = [
             (start + first, start + last) for start, stop in self._heads for first, last in cut(stop - start, sequence)
         ]
@@ -66,7 +59,6 @@ class Geometry:
         return Geometry(self.layer, self.grid, query, key, self.causal)
 
     def _key_heads(self, heads: Interval) -> Interval:
-        """The heads of keys that heads of queries attend to."""
         start, stop = heads
         return (start // self.group, -(-stop // self.group)) if stop > start else (0, 0)
 
@@ -75,7 +67,7 @@ class Geometry:
         return operators.interval_exchange(self.layer, self.grid, target, wanted)
 
     def _batch(self) -> list[list[Interval]]:
-        return [intervals_of(sizes) for sizes in self.query[:-3]]
+        return [block_intervals(sizes) for sizes in self.query[:-3]]
 
     def for_heads(self) -> tuple[list[list[Interval]], list[list[Interval]], list[Interval]]:
         """Intervals of queries and of keys that give each worker some heads of all tokens; and these heads."""
@@ -89,7 +81,7 @@ class Geometry:
 
     def has_its_heads(self) -> bool:
         """Whether each worker has the heads of keys that its queries attend to."""
-        return self.key_heads_by_place() == intervals_of(self.key[-3])
+        return self.key_heads_by_place() == block_intervals(self.key[-3])
 
     def fetch(self, columns: Sequence[Interval], features: int) -> Operator:
         """The exchange of keys and values that brings these columns, by place along the sequence."""
@@ -111,7 +103,6 @@ class Geometry:
         return self.rows[self.grid.place[-2]][0] - start
 
     def repeat_heads(self, x: torch.Tensor, place: int, by_heads: bool = False) -> torch.Tensor:
-        """Repeat the heads of keys or values for the heads of queries that attend to them."""
         chosen = self._key_head_indices(x, place, by_heads)
         return x if chosen is None else x.index_select(-3, chosen)
 

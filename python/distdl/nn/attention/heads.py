@@ -8,18 +8,12 @@ from collections.abc import Sequence
 import torch
 
 from distdl import operators
-from distdl.nn.attention.flash import (
-    Gradients,
-    InputGradients,
-    PartialAttention,
-    gradients,
-    gradients_of_masks,
-    partial_attention,
-)
-from distdl.nn.attention.geometry import FEW, BlockSizes, Geometry, intervals_of
+from distdl.nn.attention.flash import Gradients, InputGrads, Partial, gradients, mask_gradients, partial_attention
+from distdl.nn.attention.geometry import FEW, BlockSizes, Geometry
 from distdl.nn.attention.kernel import attend
-from distdl.nn.attention.moves import FeatureExchange
+from distdl.nn.attention.moves import Exchange
 from distdl.nn.attention.operands import AttentionCall, MaskRule, Masks, Operands
+from distdl.nn.windows.blocks import block_intervals
 from distdl.operators import Operator
 
 
@@ -39,16 +33,13 @@ class Heads:
         # Joining q, k and v in one message copies them.
         self._in_one_message = list(g.query[:-1]) == list(g.key[:-1]) and elements < FEW
         if self._in_one_message:
-            self._exchange_all = FeatureExchange(
-                lambda n: g.exchange(g.heads_grid, [*wanted, [(0, n)]]), (2 * e + f, 2 * e + 3 * f)
-            )
+            self._joint = Exchange(lambda n: g.exchange(g.heads_grid, [*wanted, [(0, n)]]), (2 * e + f, 2 * e + 3 * f))
         else:
-            self._queries = FeatureExchange(lambda n: g.exchange(g.heads_grid, [*wanted, [(0, n)]]), (e,))
-            self._keys = FeatureExchange(lambda n: g.exchange(g.heads_grid, [*keys, [(0, n)]]), (e, f))
-        back = [intervals_of(sizes) for sizes in g.query[:-1]]
-        self._back = FeatureExchange(
-            lambda n: operators.interval_exchange(g.layer, g.heads_grid, g.grid, [*back, [(0, n)]]), (f,)
-        )
+            self._queries = Exchange(lambda n: g.exchange(g.heads_grid, [*wanted, [(0, n)]]), (e,))
+            self._keys = Exchange(lambda n: g.exchange(g.heads_grid, [*keys, [(0, n)]]), (e, f))
+        back = [block_intervals(sizes) for sizes in g.query[:-1]]
+        exchange = operators.interval_exchange
+        self._back = Exchange(lambda n: exchange(g.layer, g.heads_grid, g.grid, [*back, [(0, n)]]), (f,))
 
     @property
     def _place(self) -> int:
@@ -61,7 +52,7 @@ class Heads:
         has_heads = sizes[-3] == g.query[-3] and max(sizes[-3]) > 1
         if not has_rows and not has_heads:
             return None
-        wanted = [intervals_of(along) for along in sizes[:-3]]
+        wanted = [block_intervals(along) for along in sizes[:-3]]
         if has_heads:
             wanted.append(self.heads)
         else:
@@ -74,43 +65,37 @@ class Heads:
         g = self.geometry
         e, f = self.features
         if self._in_one_message:
-            q, k, v = self._exchange_all.recorded(torch.cat([call.q, call.k, call.v], -1)).split([e, e, f], -1)
+            q, k, v = self._joint.recorded(torch.cat([call.q, call.k, call.v], -1)).split([e, e, f], -1)
         else:
             q, k, v = self._queries.recorded(call.q), self._keys.recorded(call.k), self._keys.recorded(call.v)
-        k, v = self._repeat_heads(k), self._repeat_heads(v)
+        k, v = self._repeat(k), self._repeat(v)
         start, stop = self.heads[self._place]
         if call.extra_keys is not None:
-            first = intervals_of(g.query[-3])[g.grid.place[-3]][0]
-            k, v = (
-                with_extra_keys(x, extra[start - first : stop - first])
-                for x, extra in zip((k, v), call.extra_keys, strict=True)
-            )
+            first = block_intervals(g.query[-3])[g.grid.place[-3]][0]
+            extra = (x[start - first : stop - first] for x in call.extra_keys)
+            k, v = map(with_extra_keys, (k, v), extra)
         weights = None
         if call.dropout is not None:
-            batch = [intervals_of(sizes)[at] for sizes, at in zip(g.query[:-3], g.grid.place, strict=False)]
+            batch = [block_intervals(sizes)[at] for sizes, at in zip(g.query[:-3], g.grid.place, strict=False)]
             rows, keys = sum(g.query[-2]), k.shape[-2]
             whole = [*(sum(sizes) for sizes in g.query[:-2]), rows, keys]
             weights = call.dropout(whole, [*batch, (start, stop), (0, rows), (0, keys)])
         operands = Operands(q, k, v, masks, self._rule(call.factor))
         return self._back.recorded(attend(operands, weights, call.has_tangent))
 
-    def forward(self, blocks: Operands) -> PartialAttention:
+    def forward(self, blocks: Operands) -> Partial:
         """The results of this worker's queries, and the statistics of all queries of its heads."""
         q, k, v, *_ = self._fetch(blocks)
-        result = partial_attention(
-            Operands(q, self._repeat_heads(k), self._repeat_heads(v), blocks.masks, self._rule(blocks.rule.scale))
-        )
-        return PartialAttention(self._back(result.output), *result[1:])
+        x = Operands(q, self._repeat(k), self._repeat(v), blocks.masks, self._rule(blocks.rule.scale))
+        result = partial_attention(x)
+        return Partial(self._back(result.output), *result[1:])
 
-    def backward(
-        self, gradient: torch.Tensor, blocks: Operands, result: PartialAttention, wanted: Sequence[bool]
-    ) -> InputGradients:
-        """The gradients of this worker's blocks, and of the wanted masks."""
+    def backward(self, gradient: torch.Tensor, blocks: Operands, result: Partial, wanted: Sequence[bool]) -> InputGrads:
         q, k, v, output, gradient = self._fetch(blocks, result.output, gradient)
-        x = Operands(q, self._repeat_heads(k), self._repeat_heads(v), blocks.masks, self._rule(blocks.rule.scale))
-        grads = gradients(gradient, x, PartialAttention(output, *result[1:]), any(wanted))
+        x = Operands(q, self._repeat(k), self._repeat(v), blocks.masks, self._rule(blocks.rule.scale))
+        grads = gradients(gradient, x, Partial(output, *result[1:]), any(wanted))
         grads = Gradients(grads.q, self._sum_heads(grads.k, k), self._sum_heads(grads.v, v), grads.scores)
-        of_masks = gradients_of_masks(grads.scores, blocks.masks, wanted)
+        of_masks = mask_gradients(grads.scores, blocks.masks, wanted)
         del q, k, v, output, gradient, x  # free memory for the exchange below
         return *self._return_gradients(grads, blocks), of_masks
 
@@ -118,30 +103,25 @@ class Heads:
         """Fetch queries, keys, values and outputs: all tokens of this worker's heads."""
         if self._in_one_message:
             tensors = [*blocks[:3], *outputs]
-            return self._exchange_all(torch.cat(tensors, -1)).split([x.shape[-1] for x in tensors], -1)
+            return self._joint(torch.cat(tensors, -1)).split([x.shape[-1] for x in tensors], -1)
         q, k, v = self._queries(blocks.q), self._keys(blocks.k), self._keys(blocks.v)
         return [q, k, v, *(self._back.adjoint(x, q) for x in outputs)]
 
     def _return_gradients(self, grads: Gradients, blocks: Operands) -> Sequence[torch.Tensor]:
-        """Return gradients to this worker's blocks."""
         e, f = self.features
         if self._in_one_message:
-            return self._exchange_all.adjoint(torch.cat(grads[:3], -1), blocks.q).split([e, e, f], -1)
-        return [
-            self._queries.adjoint(grads.q, blocks.q),
-            self._keys.adjoint(grads.k, blocks.k),
-            self._keys.adjoint(grads.v, blocks.k),
-        ]
+            return self._joint.adjoint(torch.cat(grads[:3], -1), blocks.q).split([e, e, f], -1)
+        k, v = (self._keys.adjoint(x, blocks.k) for x in (grads.k, grads.v))
+        return self._queries.adjoint(grads.q, blocks.q), k, v
 
     def _rule(self, scale: float) -> MaskRule:
         return MaskRule(scale, 0 if self.geometry.causal else None)
 
-    def _repeat_heads(self, x: torch.Tensor) -> torch.Tensor:
-        """Keys or values for the heads of this worker's queries."""
+    def _repeat(self, x: torch.Tensor) -> torch.Tensor:
         return self.geometry.repeat_heads(x, self._place, by_heads=True)
 
     def _sum_heads(self, gradient: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """The adjoint of `_repeat_heads`."""
+        """The adjoint of `_repeat`."""
         return self.geometry.sum_heads(gradient, like, self._place, by_heads=True)
 
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import torch
 
-from distdl.nn.attention.flash import InputGradients, PartialAttention, gradients, gradients_of_masks, partial_attention
+from distdl.nn.attention.flash import InputGrads, Partial, gradients, mask_gradients, partial_attention
 from distdl.nn.attention.operands import MaskRule, Masks, Operands
 from distdl.nn.attention.scores import attention_by_scores
 
@@ -39,17 +39,15 @@ class _FlashAttention(torch.autograd.Function):
         q, k, v, output, largest, total, *masks = ctx.saved_tensors
         wanted = ctx.needs_input_grad[4:]
         if torch.is_grad_enabled():  # for second derivatives, which the kernel lacks
-            *of_inputs, of_masks = recomputed_gradients(
-                lambda q, k, v, masks: attention_by_scores(Operands(q, k, v, masks, ctx.rule))[0],
-                (q, k, v),
-                masks,
-                wanted,
-                grad_outputs,
-            )
+
+            def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, masks: Masks) -> torch.Tensor:
+                return attention_by_scores(Operands(q, k, v, masks, ctx.rule))[0]
+
+            *of_inputs, of_masks = recomputed_gradients(attention, (q, k, v), masks, wanted, grad_outputs)
             return *of_inputs, None, *of_masks
         x = Operands(q, k, v, masks, ctx.rule)
-        grads = gradients(grad_outputs[0], x, PartialAttention(output, largest, total), any(wanted))
-        return *grads[:3], None, *in_dtypes(gradients_of_masks(grads.scores, masks, wanted), masks)
+        grads = gradients(grad_outputs[0], x, Partial(output, largest, total), any(wanted))
+        return *grads[:3], None, *in_dtypes(mask_gradients(grads.scores, masks, wanted), masks)
 
 
 Projections: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -61,7 +59,7 @@ def recomputed_gradients(
     masks: Sequence[torch.Tensor],
     wanted: Sequence[bool],
     grad_outputs: Sequence[torch.Tensor],
-) -> InputGradients:
+) -> InputGrads:
     """Differentiable gradients of a function, which is computed again.
 
     Args:
@@ -73,16 +71,14 @@ def recomputed_gradients(
     learned = [i for i, is_wanted in enumerate(wanted) if is_wanted]
     variables = [tensor if tensor.requires_grad else tensor.detach().requires_grad_() for tensor in inputs]
 
-    def with_learned_masks(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *learned_masks: torch.Tensor
-    ) -> torch.Tensor:
+    def of_learned(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *trained: torch.Tensor) -> torch.Tensor:
         all_masks = list(masks)
-        for i, mask in zip(learned, learned_masks, strict=True):
+        for i, mask in zip(learned, trained, strict=True):
             all_masks[i] = mask
         return function(q, k, v, all_masks)
 
     variables += [masks[i] for i in learned]
-    q, k, v, *of_masks = torch.autograd.grad(with_learned_masks(*variables), variables, grad_outputs, create_graph=True)
+    q, k, v, *of_masks = torch.autograd.grad(of_learned(*variables), variables, grad_outputs, create_graph=True)
     by_mask = dict(zip(learned, of_masks, strict=True))
     return q, k, v, [by_mask.get(i) for i in range(len(masks))]
 

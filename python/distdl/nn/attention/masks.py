@@ -17,9 +17,7 @@ def masks_of_workers(layer: str, name: str, described: Sequence[Described], grid
     if not described:
         return None
     if len(described) < grid.size:
-        raise ValueError(
-            f"{layer}: {len(described)} of {grid.size} workers have {name}; all workers must have it, or none"
-        )
+        raise ValueError(f"{layer}: {len(described)} of {grid.size} workers have {name}; all must have it, or none")
     shape, dtype = described[0]
     for worker, (other, kind) in enumerate(described):
         if len(other) != len(shape) or kind != dtype:

@@ -10,7 +10,7 @@ from distdl import _core
 from distdl.operators import Operator, Started
 
 
-class FeatureExchange:
+class Exchange:
     """Exchanges of tensors, an operator for each number of features, planned at the first call.
 
     Autograd functions with their own derivatives call it after a vote: no call takes a vote, none is recorded. All are
@@ -34,7 +34,6 @@ class FeatureExchange:
         return self._planned_for(x)(x)
 
     def start(self, x: torch.Tensor) -> Started:
-        """Begin the exchange."""
         return self._planned_for(x).start(x)
 
     def adjoint(self, y: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ from distdl.collective.comparison import misfit
 from distdl.collective.construction import PartitionLike
 from distdl.nn.attention.dropped import LayerWithDropout
 from distdl.nn.attention.projected import ProjectedAttention
-from distdl.nn.attention.tokens import check_features, check_partition
+from distdl.nn.attention.tokens import check_partition, check_token_features
 from distdl.nn.options import check_choice, integer
 
 __all__ = ["DistributedMultiheadAttention"]
@@ -21,13 +21,12 @@ class DistributedMultiheadAttention(LayerWithDropout):
     r"""Multi-head attention with projections: ``torch.nn.MultiheadAttention`` in blocks.
 
     Args:
-        P_x: the partition of the query: ``[batch, sequence, 1]`` with batch_first, ``[sequence, batch, 1]`` without,
-            and ``[sequence, 1]`` for tensors without a batch. Keys and values are split along the same dimensions;
-            their blocks may differ along the sequence. Features are not split.
+        P_x: the partition of query, key and value: ``[batch, sequence, 1]`` with batch_first, ``[sequence, batch, 1]``
+            without, and ``[sequence, 1]`` for tensors without a batch. Blocks of keys and queries may differ along the
+            sequence.
         embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype: as in
             ``torch.nn.MultiheadAttention``.
-        method: how workers along the sequence share the work: see
-            :class:`distdl.nn.DistributedScaledDotProductAttention`.
+        method: as in :class:`distdl.nn.DistributedScaledDotProductAttention`.
 
     Shape:
         query, key and value as in torch.nn, in blocks; zero volume on all other ranks. ``key_padding_mask``: the block
@@ -46,7 +45,7 @@ class DistributedMultiheadAttention(LayerWithDropout):
             out_proj.bias: as in torch.nn; all workers use the whole parameters. See :func:`distdl.parameter_layout`.
 
     Raises:
-        ValueError: on all ranks, if options or tensors do not match, or P_x splits the features.
+        ValueError: on all ranks, if options or tensors do not match, or P_x splits features.
 
     Collective: constructing over P_x's parent communicator, calling over P_x.
 
@@ -114,7 +113,6 @@ class DistributedMultiheadAttention(LayerWithDropout):
 
     @classmethod
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
-        """The constructor's options for a layer of torch.nn."""
         return {
             **super().options_of(module),
             "bias": module.in_proj_bias is not None,
@@ -149,7 +147,7 @@ class DistributedMultiheadAttention(LayerWithDropout):
         blocks = [self.blocks(self.grid, i) for i in range(3)]
         features = (self.embed_dim, self.kdim, self.vdim)
         for i, (name, expected) in enumerate(zip(self.tensors, features, strict=False)):
-            check_features(self, name, self.structure(self.grid, i), expected, self.autocast)
+            check_token_features(self, name, self.structure(self.grid, i), expected, self.autocast)
         query, key, value = blocks
         batch = None if self.grid.dim == 2 else 0 if self.batch_first else 1
         if key[:-1] != value[:-1] or (batch is not None and query[batch] != key[batch]):
@@ -172,7 +170,6 @@ class DistributedMultiheadAttention(LayerWithDropout):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The results of this rank's queries, and their weights."""
         if not self.grid.active:
             return self.without_part(query), query.clone() if need_weights else None
         y, weights = self._projected(

@@ -70,7 +70,6 @@ class AttentionCall:
 
     @property
     def factor(self) -> float:
-        """The factor of the scores."""
         if self.scale is not None:
             return self.scale
         return float(self.q.shape[-1] ** -0.5) if self.q.shape[-1] else 1.0

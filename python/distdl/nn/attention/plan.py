@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 import torch
 
-from distdl.nn.attention.geometry import FEW, Geometry, exchanged_together, extents_by_place, intervals_of
+from distdl.nn.attention.geometry import FEW, Geometry, exchanged, extents_by_place
 from distdl.nn.attention.heads import Heads, with_extra_keys
 from distdl.nn.attention.kernel import attend
 from distdl.nn.attention.operands import AttentionCall, DropoutMask, MaskRule, Masks, Operands
 from distdl.nn.attention.ring import Ring
 from distdl.nn.attention.scores import attention_by_scores
 from distdl.nn.attention.shared import SharedAttention
+from distdl.nn.windows.blocks import block_intervals
 
 LONG = 1 << 10  # tokens from which a causal ring is balanced: fewer do not repay moving queries
 
@@ -88,7 +89,6 @@ class AttentionPlan:
         return max((n for n in fitting if n * FEW <= elements), default=1)
 
     def __call__(self, call: AttentionCall) -> torch.Tensor:
-        """The results of this worker's queries."""
         is_shared = _fits_shared(call)
         if self.method == "heads":
             masks = [m if move is None else move(m) for m, move in zip(call.masks, self._masks_to_heads, strict=True)]
@@ -110,7 +110,7 @@ class AttentionPlan:
     def _all_keys(self, call: AttentionCall, masks: Masks) -> Operands:
         """This worker's queries, and all keys and values for their heads."""
         g = self.geometry
-        k, v = (g.repeat_heads(x, g.grid.place[-3]) for x in exchanged_together(self._keys, call.k, call.v))
+        k, v = (g.repeat_heads(x, g.grid.place[-3]) for x in exchanged(self._keys, call.k, call.v))
         if call.extra_keys is not None:
             k, v = with_extra_keys(k, call.extra_keys[0]), with_extra_keys(v, call.extra_keys[1])
         return Operands(call.q, k, v, masks, MaskRule(call.factor, g.reach(0) if g.causal else None))
@@ -120,7 +120,7 @@ class AttentionPlan:
             return None
         g = self.geometry
         whole = [*(sum(sizes) for sizes in g.query[:-1]), keys]
-        block = [intervals_of(sizes)[at] for sizes, at in zip(g.query[:-1], g.grid.place, strict=False)]
+        block = [block_intervals(sizes)[at] for sizes, at in zip(g.query[:-1], g.grid.place, strict=False)]
         return dropout(whole, [*block, (0, keys)])
 
 

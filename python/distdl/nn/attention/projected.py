@@ -9,12 +9,13 @@ import torch.nn.functional as F
 
 from distdl import operators
 from distdl.collective.grid import Grid
-from distdl.nn.attention.geometry import Geometry, intervals_of
+from distdl.nn.attention.geometry import Geometry
 from distdl.nn.attention.masks import masks_of_workers
 from distdl.nn.attention.operands import AttentionCall, DropoutMask
 from distdl.nn.attention.plan import AttentionPlan
 from distdl.nn.layer import Described, Layer
 from distdl.nn.precision import FLOATING
+from distdl.nn.windows.blocks import block_intervals
 from distdl.operators import Operator
 from distdl.parameters.initial import like_linear
 
@@ -145,8 +146,8 @@ class ProjectedAttention:
         keys = sum(columns)
         if len(columns) > 1:
             line = self.grid.reshaped((len(batch), len(columns)))
-            all_keys = [(0, keys)] * len(columns)
-            self._gather_padding = operators.interval_exchange(self.name, line, line, [intervals_of(batch), all_keys])
+            wanted = [block_intervals(batch), [(0, keys)] * len(columns)]
+            self._gather_padding = operators.interval_exchange(self.name, line, line, wanted)
         return [[[batch[i], 1, 1, keys + self.extra_keys] for i in self._batches()]]
 
     def _mask_shapes(
@@ -166,7 +167,6 @@ class ProjectedAttention:
         return [shapes]
 
     def _extents(self, sizes: Sequence[Sequence[int]]) -> tuple[Sequence[int], Sequence[int]]:
-        """The blocks of the batch and of the tokens."""
         if self.dims == 2:
             return [1], sizes[0]
         return (sizes[0], sizes[1]) if self.batch_first else (sizes[1], sizes[0])
@@ -254,7 +254,6 @@ class ProjectedAttention:
         return extra[0], extra[1]
 
     def _masks(self, key_padding: torch.Tensor | None, mask: torch.Tensor | None) -> list[torch.Tensor]:
-        """The masks as in scaled_dot_product_attention, for all keys."""
         masks = []
         if key_padding is not None:
             padding = key_padding.unsqueeze(0) if self.dims == 2 else key_padding

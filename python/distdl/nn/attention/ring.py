@@ -7,9 +7,9 @@ from functools import partial
 
 import torch
 
-from distdl.nn.attention.flash import InputGradients, PartialAttention, gradients, merge_partial, partial_attention
+from distdl.nn.attention.flash import InputGrads, Partial, gradients, merge_partial, partial_attention
 from distdl.nn.attention.geometry import Geometry
-from distdl.nn.attention.moves import FeatureExchange
+from distdl.nn.attention.moves import Exchange
 from distdl.nn.attention.operands import MaskRule, Operands
 from distdl.nn.precision import wide
 from distdl.operators import Started
@@ -24,7 +24,7 @@ class Piece:
         exchange: brings them; None for keys of this worker.
     """
 
-    def __init__(self, columns: Interval, exchange: FeatureExchange | None) -> None:
+    def __init__(self, columns: Interval, exchange: Exchange | None) -> None:
         self.columns, self.exchange = columns, exchange
         self._started: list[Started] = []
 
@@ -34,7 +34,6 @@ class Piece:
             self._started = [self.exchange.start(x) for x in tensors]
 
     def wait(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Wait for keys and values."""
         started, self._started = self._started, []
         return list(tensors) if self.exchange is None else [exchange.wait() for exchange in started]
 
@@ -66,19 +65,14 @@ class Ring:
         places, place = g.grid.shape[-2], g.grid.place[-2] if g.grid.active else 0
         rows, steps = _zigzag(g, places) if balanced else _in_order(g, places)
         self._rows = [intervals[place] for intervals in rows]
-        self._queries = (
-            [FeatureExchange(partial(g.fetch_rows, intervals), features) for intervals in rows] if balanced else None
-        )
-        self._steps = [
-            [Piece(intervals[place], FeatureExchange(partial(g.fetch, intervals), features)) for intervals in step]
-            for step in steps
-        ]
+        self._queries = [Exchange(partial(g.fetch_rows, cuts), features) for cuts in rows] if balanced else None
+        self._steps = [[Piece(c[place], Exchange(partial(g.fetch, c), features)) for c in step] for step in steps]
         if not balanced and g.has_its_heads():
             self._steps[0] = [Piece(g.columns[place], None)]
 
-    def forward(self, blocks: Operands) -> PartialAttention:
+    def forward(self, blocks: Operands) -> Partial:
         """The results of this worker's queries, and the statistics of the queries that it computes."""
-        results: list[PartialAttention | None] = [None] * len(self._rows)
+        results: list[Partial | None] = [None] * len(self._rows)
         queries = self._fetch_rows(blocks.q)
         for pieces, arrived in self._arriving(blocks):
             for piece, tensors in zip(pieces, arrived, strict=True):
@@ -86,32 +80,21 @@ class Ring:
                     if self._sees(i, piece) or results[i] is None:
                         new = partial_attention(self._operands(i, q, piece, tensors, blocks))
                         old = results[i]
-                        results[i] = (
-                            PartialAttention(wide(new.output), *new[1:]) if old is None else merge_partial(old, new)
-                        )
+                        results[i] = Partial(wide(new.output), *new[1:]) if old is None else merge_partial(old, new)
         parts = [part for part in results if part is not None]
         outputs = [part.output.to(blocks.q.dtype) for part in parts]
-        return PartialAttention(
-            self._back(outputs, blocks.q), *(torch.cat([part[i] for part in parts], -1) for i in (1, 2))
-        )
+        return Partial(self._back(outputs, blocks.q), *(torch.cat([part[i] for part in parts], -1) for i in (1, 2)))
 
-    def backward(
-        self, gradient: torch.Tensor, blocks: Operands, result: PartialAttention, wanted: Sequence[bool]
-    ) -> InputGradients:
-        """The gradients of this worker's blocks, and of the wanted masks."""
+    def backward(self, gradient: torch.Tensor, blocks: Operands, result: Partial, wanted: Sequence[bool]) -> InputGrads:
         queries, outputs, grads = (self._fetch_rows(x) for x in (blocks.q, result.output, gradient))
-        statistics_by_part = zip(
-            *(statistic.split([q.shape[-2] for q in queries], -1) for statistic in result[1:]), strict=True
-        )
+        statistics_by_part = zip(*(x.split([q.shape[-2] for q in queries], -1) for x in result[1:]), strict=True)
         parts = [
-            _QueryPart(q, grad, PartialAttention(output, *statistics))
+            _QueryPart(q, grad, Partial(output, *statistics))
             for q, grad, output, statistics in zip(queries, grads, outputs, statistics_by_part, strict=True)
         ]
         del queries, outputs, grads
-        of_masks = [
-            torch.zeros_like(wide(mask)) if is_wanted else None
-            for mask, is_wanted in zip(blocks.masks, wanted, strict=True)
-        ]
+        pairs = zip(blocks.masks, wanted, strict=True)
+        of_masks = [torch.zeros_like(wide(mask)) if is_wanted else None for mask, is_wanted in pairs]
         totals: list[torch.Tensor | None] = [None, None]
         for pieces, arrived in self._arriving(blocks):
             for piece, tensors in zip(pieces, arrived, strict=True):
@@ -168,16 +151,13 @@ class Ring:
     def _operands(
         self, i: int, q: torch.Tensor, piece: Piece, tensors: Sequence[torch.Tensor], blocks: Operands
     ) -> Operands:
-        """Queries of part i, and a piece for their heads."""
         reach = self._rows[i][0] - piece.columns[0] if self.geometry.causal else None
         place = self.geometry.grid.place[-3]
         k, v = (self.geometry.repeat_heads(x, place) for x in tensors)
-        return Operands(
-            q, k, v, [self._columns(mask, piece) for mask in blocks.masks], MaskRule(blocks.rule.scale, reach)
-        )
+        masks = [self._columns(mask, piece) for mask in blocks.masks]
+        return Operands(q, k, v, masks, MaskRule(blocks.rule.scale, reach))
 
     def _columns(self, mask: torch.Tensor, piece: Piece) -> torch.Tensor:
-        """The columns of a mask for the keys of a piece."""
         start, stop = piece.columns
         return mask if mask.shape[-1] == 1 else mask[..., start:stop]
 
@@ -202,13 +182,12 @@ class Ring:
 class _QueryPart:
     """Queries that a worker computes, with the gradient of their output, their results, and their gradient so far."""
 
-    def __init__(self, q: torch.Tensor, gradient: torch.Tensor, result: PartialAttention) -> None:
+    def __init__(self, q: torch.Tensor, gradient: torch.Tensor, result: Partial) -> None:
         self.q, self.gradient, self.result = q, gradient, result
         self.total: torch.Tensor | None = None
 
 
 def _plus(total: torch.Tensor | None, term: torch.Tensor) -> torch.Tensor:
-    """A sum that takes over its first term."""
     return wide(term) if total is None else total.add_(term)
 
 

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 import torch
 
 from distdl import _core
-from distdl.nn.attention.flash import InputGradients, PartialAttention
+from distdl.nn.attention.flash import InputGrads, Partial
 from distdl.nn.attention.geometry import Geometry
 from distdl.nn.attention.kernel import Context, in_dtypes, recomputed_gradients
 from distdl.nn.attention.operands import AttentionCall, MaskRule, Masks, Operands
@@ -18,13 +18,11 @@ from distdl.nn.attention.operands import AttentionCall, MaskRule, Masks, Operand
 class Method(Protocol):
     """How workers share the work of some heads. All calls are collective, and take no vote."""
 
-    def forward(self, blocks: Operands) -> PartialAttention:
+    def forward(self, blocks: Operands) -> Partial:
         """The results of this worker's queries, and the statistics that the backward pass needs."""
         ...
 
-    def backward(
-        self, gradient: torch.Tensor, blocks: Operands, result: PartialAttention, wanted: Sequence[bool]
-    ) -> InputGradients:
+    def backward(self, gradient: torch.Tensor, blocks: Operands, result: Partial, wanted: Sequence[bool]) -> InputGrads:
         """The gradients of this worker's blocks, and of the wanted masks."""
         ...
 
@@ -80,7 +78,6 @@ class SharedAttention:
             self._agreement.leave()
 
     def forward(self, blocks: Operands) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """The results of this worker's queries, and the statistics of each group."""
         if self._groups == 1:
             output, *statistics = self._method.forward(blocks)
             return output, statistics
@@ -101,18 +98,15 @@ class SharedAttention:
         output: torch.Tensor,
         statistics: list[torch.Tensor],
         wanted: list[bool],
-    ) -> InputGradients:
-        """The gradients of this worker's blocks, and of the wanted masks."""
+    ) -> InputGrads:
         if self._groups == 1:
-            return self._method.backward(gradient, blocks, PartialAttention(output, *statistics), wanted)
+            return self._method.backward(gradient, blocks, Partial(output, *statistics), wanted)
         totals = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in blocks[:3]]
         targets = zip(*(x.chunk(self._groups, -3) for x in totals), strict=True)
         outputs = zip(gradient.chunk(self._groups, -3), output.chunk(self._groups, -3), strict=True)
         of_masks: list[torch.Tensor | None] = [None] * len(blocks.masks)
         for i, (part, into, (grad, result)) in enumerate(zip(self._parts(blocks), targets, outputs, strict=True)):
-            *grads, new = self._method.backward(
-                grad, part, PartialAttention(result, *statistics[2 * i : 2 * i + 2]), wanted
-            )
+            *grads, new = self._method.backward(grad, part, Partial(result, *statistics[2 * i : 2 * i + 2]), wanted)
             for target, x in zip(into, grads, strict=True):
                 target.copy_(x)
             of_masks = [

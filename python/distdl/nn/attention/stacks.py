@@ -31,17 +31,12 @@ class CompositeLayer(Layer):
     """A layer of layers. It votes for all of them: the layers within vote only when their own structure changed."""
 
     def _agreed_parameters(self) -> list[torch.Tensor]:
-        """The parameters of this layer and of the layers within."""
         declared = self._declared_parameters()
         return [*declared, *(x for x in self.parameters() if all(x is not parameter for parameter in declared))]
 
     def compared_each_call(self) -> str:
-        """The dropout and the modes of the layers within."""
         within = [layer for layer in self.modules() if layer is not self and isinstance(layer, Layer)]
-        modes = [
-            layer.mode() if isinstance(layer, LayerWithDropout) else (layer.training, getattr(layer, "p", None))
-            for layer in within
-        ]
+        modes = [x.mode() if isinstance(x, LayerWithDropout) else (x.training, getattr(x, "p", None)) for x in within]
         return f"dropout within {modes}"
 
     @classmethod
@@ -136,7 +131,6 @@ class Stack(CompositeLayer):
             self.layers.append(copy.train(prototype.training))
 
     def apply_norm(self, x: torch.Tensor) -> torch.Tensor:
-        """Apply the norm, if any."""
         if self._normalized is not None:
             if not self.grid.active:
                 return self.without_part(x)
@@ -153,7 +147,6 @@ class Stack(CompositeLayer):
 
     @classmethod
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
-        """The constructor's options for a layer of torch.nn."""
         layers = module.layers
         layer = layers[0] if have_same_options([cls.of.options_of(module_layer) for module_layer in layers]) else layers
         return {cls.option: layer, "num_layers": len(layers), "norm": module.norm}
@@ -223,7 +216,6 @@ class DistributedTransformerEncoder(Stack):
         src_key_padding_mask: torch.Tensor | None = None,
         is_causal: bool | None = None,
     ) -> torch.Tensor:
-        """Apply the layers one after the other."""
         for layer in self.layers:
             src = layer(src, mask, src_key_padding_mask, bool(is_causal))
         return self.apply_norm(src)
@@ -277,7 +269,6 @@ class DistributedTransformerDecoder(Stack):
         tgt_is_causal: bool | None = None,
         memory_is_causal: bool = False,
     ) -> torch.Tensor:
-        """Apply the layers one after the other."""
         masks = (tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
         for layer in self.layers:
             tgt = layer(tgt, memory, *masks, bool(tgt_is_causal), bool(memory_is_causal))

@@ -20,7 +20,7 @@ def check_partition(layer: str, grid: Grid) -> None:
         )
 
 
-def check_features(
+def check_token_features(
     layer: Layer, name: str, described: Sequence[Described], features: int | None, autocast: torch.dtype | None
 ) -> None:
     """Check the features and dtype of all workers' tensors.

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import torch
 
-from distdl.nn.attention.tokens import check_features
+from distdl.nn.attention.tokens import check_token_features
 from distdl.nn.attention.transformer_layer import TransformerLayer
 
 __all__ = ["DistributedTransformerDecoderLayer", "DistributedTransformerEncoderLayer"]
@@ -21,8 +21,7 @@ class DistributedTransformerEncoderLayer(TransformerLayer):
         d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first: as in
             ``torch.nn.TransformerEncoderLayer``.
         bias, device, dtype: likewise.
-        method: how workers along the sequence share the work: see
-            :class:`distdl.nn.DistributedScaledDotProductAttention`.
+        method: as in :class:`distdl.nn.DistributedScaledDotProductAttention`.
 
     Shape:
         src and the result in blocks; zero volume on all other ranks. ``src_mask`` and ``src_key_padding_mask``: as
@@ -33,7 +32,7 @@ class DistributedTransformerEncoderLayer(TransformerLayer):
         self_attn, linear1, linear2, norm1, norm2: the parameters, with the names of torch.nn.
 
     Raises:
-        ValueError: on all ranks, if options or tensors do not match, or P_x splits the features.
+        ValueError: on all ranks, if options or tensors do not match, or P_x splits features.
 
     One vote a call. Collective: constructing over P_x's parent communicator, calling over P_x.
 
@@ -45,7 +44,7 @@ class DistributedTransformerEncoderLayer(TransformerLayer):
     attentions: ClassVar[tuple[str, ...]] = ("self_attn",)
 
     def set_up(self) -> None:
-        check_features(self, "src", self.structure(self.grid), self.d_model, self.autocast)
+        check_token_features(self, "src", self.structure(self.grid), self.d_model, self.autocast)
         src = self.blocks(self.grid)
         self.tokens = src[:-1]
         padding, mask = self.structure(self.grid, 2), self.structure(self.grid, 1)
@@ -59,7 +58,6 @@ class DistributedTransformerEncoderLayer(TransformerLayer):
         src_key_padding_mask: torch.Tensor | None = None,
         is_causal: bool = False,
     ) -> torch.Tensor:
-        """Apply the layer to this rank's block of tokens."""
         if not self.grid.active:
             return self.without_part(src)
         parameters = self.parameters_by_name()
@@ -78,8 +76,7 @@ class DistributedTransformerDecoderLayer(TransformerLayer):
         d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first: as in
             ``torch.nn.TransformerDecoderLayer``.
         bias, device, dtype: likewise.
-        method: how workers along the sequence share the work: see
-            :class:`distdl.nn.DistributedScaledDotProductAttention`.
+        method: as in :class:`distdl.nn.DistributedScaledDotProductAttention`.
 
     Shape:
         tgt, memory and the result in blocks; those of tgt and memory may differ along the sequence. Zero volume on all
@@ -90,7 +87,7 @@ class DistributedTransformerDecoderLayer(TransformerLayer):
         self_attn, multihead_attn, linear1, linear2, norm1, norm2, norm3: the parameters, with the names of torch.nn.
 
     Raises:
-        ValueError: on all ranks, if options or tensors do not match, or P_x splits the features.
+        ValueError: on all ranks, if options or tensors do not match, or P_x splits features.
 
     One vote a call. Collective: constructing over P_x's parent communicator, calling over P_x.
 
@@ -110,7 +107,7 @@ class DistributedTransformerDecoderLayer(TransformerLayer):
 
     def set_up(self) -> None:
         for i, name in enumerate(("tgt", "memory")):
-            check_features(self, name, self.structure(self.grid, i), self.d_model, self.autocast)
+            check_token_features(self, name, self.structure(self.grid, i), self.d_model, self.autocast)
         tgt, memory = self.blocks(self.grid), self.blocks(self.grid, 1)
         batch = 0 if self.batch_first else 1
         if self.grid.dim == 3 and tgt[batch] != memory[batch]:
@@ -136,7 +133,6 @@ class DistributedTransformerDecoderLayer(TransformerLayer):
         tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
     ) -> torch.Tensor:
-        """Apply the layer to this rank's block of tokens."""
         if not self.grid.active:
             return self.without_part(tgt)
         parameters = self.parameters_by_name()

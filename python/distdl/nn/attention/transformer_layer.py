@@ -122,7 +122,6 @@ class TransformerLayer(LayerWithDropout):
 
     @classmethod
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
-        """The constructor's options for a layer of torch.nn."""
         attention, linear = module.self_attn, module.linear1
         return {
             **super().options_of(module),
@@ -175,7 +174,6 @@ class TransformerLayer(LayerWithDropout):
     # The parts of a call
 
     def norm(self, number: int, x: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """Normalize each token."""
         weight, bias = parameters[f"norm{number}.weight"], parameters.get(f"norm{number}.bias")
         return F.layer_norm(x, (self.d_model,), weight, bias, self.layer_norm_eps)
 
@@ -188,7 +186,6 @@ class TransformerLayer(LayerWithDropout):
         mask: torch.Tensor | None,
         padding: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Let tokens attend to a memory."""
         dropout = self.dropout_mask(self.dropout, 2 * number, x)
         y, _ = self._projected[number](
             parameters, x, memory, memory, padding, mask, dropout,
@@ -197,7 +194,6 @@ class TransformerLayer(LayerWithDropout):
         return self.drop(y, self.dropout, 2 * number + 1)
 
     def feed_forward(self, x: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """Apply the two linear layers."""
         activation = _ACTIVATIONS[self.activation] if isinstance(self.activation, str) else self.activation
         y = activation(F.linear(x, parameters["linear1.weight"], parameters.get("linear1.bias")))
         y = self.drop(y, self.dropout, 4)

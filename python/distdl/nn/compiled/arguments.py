@@ -63,9 +63,7 @@ def result_form(result: object) -> str:
 
 
 def _members_of(result: object) -> Sequence[object]:
-    if isinstance(result, tuple | list) and all(
-        member is None or isinstance(member, torch.Tensor) for member in result
-    ):
+    if isinstance(result, tuple | list) and all(x is None or isinstance(x, torch.Tensor) for x in result):
         return result
     raise TypeError("a layer in a compiled program has to return a tensor, or a tuple or list of tensors and None")
 

@@ -107,9 +107,8 @@ def _call_layer(tensors: Tensors, parameters: Tensors, layer: int, call: str) ->
 @torch.library.impl(_layer_library, "layer_alone", "CompositeExplicitAutograd")
 def _layer_alone(tensors: Tensors, parameters: Tensors, layer: int, call: str) -> Tensors:
     with torch.no_grad():
-        return detached_contiguous(
-            run_compiled(registered_layer(layer), tensors, parameters, call), [*tensors, *parameters]
-        )
+        results = run_compiled(registered_layer(layer), tensors, parameters, call)
+    return detached_contiguous(results, [*tensors, *parameters])
 
 
 @torch.library.register_fake("distdl::layer_alone", lib=_layer_library)

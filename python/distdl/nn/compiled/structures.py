@@ -67,11 +67,9 @@ def _structure_from_zeros(layer: Layer, call: str, tensors: tuple[SizesAndDtype,
     return [(tuple(result.shape), result.dtype) for result in results]
 
 
-def _with_values(tensor: torch.Tensor) -> torch.Tensor:
+def _with_values(x: torch.Tensor) -> torch.Tensor:
     """A parameter or buffer; zeros in place of a tensor of torch.export without values."""
-    return (
-        tensor if type(tensor) in WITH_VALUES else torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-    )
+    return x if type(x) in WITH_VALUES else torch.zeros(x.shape, dtype=x.dtype, device=x.device)
 
 
 def _device_in(call: str) -> str:

@@ -49,12 +49,10 @@ class Transform:
 
     @property
     def first(self) -> int | None:
-        """The dimension that must be transformed before all others."""
         return self.dims[-1] if self.family in _REAL_INPUT else None
 
     @property
     def last(self) -> int | None:
-        """The dimension that must be transformed after all others."""
         return self.dims[-1] if self.family in _REAL_RESULT else None
 
     def __call__(self, x: torch.Tensor, dims: Sequence[int], *, contiguous: bool = False) -> torch.Tensor:

@@ -78,7 +78,6 @@ class Modes:
         return torch.polar(torch.full_like(angle, float(self.n) ** -power), angle).to(dtype.to_complex())
 
     def _applied(self, x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-        """The product of a matrix and x along the dimension."""
         x, matrix = x.movedim(self.dim, -1), matrix.to(x.device)
         y = x @ matrix.T if x.is_complex() else torch.complex(x @ matrix.real.T, x @ matrix.imag.T)
         return y.movedim(-1, self.dim)

@@ -55,7 +55,6 @@ class Task:
         return now - {self.last} if now != remaining and self.last in now else now
 
     def extents(self, remaining: frozenset[int]) -> Shape:
-        """The shape of the tensor while some dimensions remain to be transformed."""
         return tuple(n if d in remaining else m for d, (n, m) in enumerate(zip(self.before, self.after, strict=True)))
 
 
@@ -162,7 +161,6 @@ def _whole(grid: Shape) -> frozenset[int]:
 
 
 def _subsets(dims: frozenset[int]) -> Iterator[frozenset[int]]:
-    """All nonempty subsets."""
     ordered = sorted(dims)
     for size in range(1, len(ordered) + 1):
         yield from map(frozenset, itertools.combinations(ordered, size))

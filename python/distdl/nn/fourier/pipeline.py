@@ -11,9 +11,9 @@ from distdl.collective.grid import Grid
 from distdl.nn.fourier.kinds import Transform, without_elements
 from distdl.nn.fourier.pencils import Stage, Task
 from distdl.nn.fourier.slices import concatenated
-from distdl.nn.windows.blocks import Interval, intervals_of
+from distdl.nn.windows.blocks import block_intervals
 from distdl.operators.dispatch import CompletedCall, Operator, Started
-from distdl.parameters.layout import cut
+from distdl.parameters.layout import Interval, cut
 
 
 class Pipeline:
@@ -66,11 +66,10 @@ class Pipeline:
         result = list(intervals)
         if self._along is not None:
             shares = [cut(n, self._parts)[part] for n in sizes[self._along]]
-            result[self._along] = intervals_of([stop - start for start, stop in shares])
+            result[self._along] = block_intervals([stop - start for start, stop in shares])
         return result
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """This rank's block of the result."""
         arrived: Sequence[Started] = [CompletedCall("input", part) for part in self._parts_of(x)]
         for i, exchanges in enumerate(self._exchanges):
             # During the transform of a part, earlier parts travel to the next stage, and later parts to this stage.
@@ -110,7 +109,7 @@ def wanted_intervals(
         extents = task.extents(remaining)
         exchanges.append(
             [
-                intervals_of(blocks) if len(blocks) == p and sum(blocks) == n else cut(n, p)
+                block_intervals(blocks) if len(blocks) == p and sum(blocks) == n else cut(n, p)
                 for blocks, n, p in zip(sizes, extents, grid.shape, strict=True)
             ]
         )

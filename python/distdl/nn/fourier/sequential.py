@@ -67,14 +67,12 @@ class SpectralConv(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the initial values."""
         scale = initial_scale(self.in_channels, self.out_channels)
         torch.nn.init.normal_(self.weight, 0.0, scale * 0.5**0.5)
         if self.bias is not None:
             torch.nn.init.normal_(self.bias, 0.0, scale)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer."""
         space = input.shape[2:]
         kept = kept_modes(self.modes)
         modes = [
@@ -95,10 +93,8 @@ def mixed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.einsum("bi...,io...->bo...", x, torch.complex(weight[..., 0], weight[..., 1]))
 
 
-def _sequential_spectral_conv(dims: int) -> type[SpectralConv]:
+def _in_dims(dims: int) -> type[SpectralConv]:
     return type(f"SpectralConv{dims}d", (SpectralConv,), {"dims": dims, "__doc__": SpectralConv.__doc__})
 
 
-SpectralConv1d, SpectralConv2d, SpectralConv3d, SpectralConv4d = (
-    _sequential_spectral_conv(dims) for dims in (1, 2, 3, 4)
-)
+SpectralConv1d, SpectralConv2d, SpectralConv3d, SpectralConv4d = (_in_dims(dims) for dims in (1, 2, 3, 4))

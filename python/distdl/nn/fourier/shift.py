@@ -10,7 +10,7 @@ from distdl import operators
 from distdl.collective.construction import PartitionLike
 from distdl.nn.fourier.kinds import Dims, plain
 from distdl.nn.layer import Layer
-from distdl.nn.windows.blocks import as_of, intervals_of
+from distdl.nn.windows.blocks import block_intervals, naming_layer
 from distdl.operators.dispatch import Operator
 
 
@@ -35,7 +35,7 @@ class Shift(Layer):
 
     def _shifted(self, extents: Sequence[int]) -> list[int]:
         """The shift of each dimension, in elements. A dimension named twice is shifted twice."""
-        with as_of(type(self).__name__):
+        with naming_layer(type(self).__name__):
             type(self).function(torch.zeros([1] * len(extents), device="cpu"), self.dim)  # torch checks the argument
         dim = plain(self.dim)
         dims = range(len(extents)) if dim is None else [dim] if isinstance(dim, int) else dim
@@ -46,7 +46,6 @@ class Shift(Layer):
         return shifts
 
     def prepare(self) -> None:
-        """No exchange unless a shifted dimension is split."""
         self._exchange: Operator | None = None
 
     def set_up(self) -> None:
@@ -56,7 +55,7 @@ class Shift(Layer):
         self._exchange = None
         if any(shift and p > 1 for shift, p in zip(shifts, self.grid.shape, strict=True)):
             wanted = [
-                [(start - shift, stop - shift) if start < stop else (0, 0) for start, stop in intervals_of(along)]
+                [(start - shift, stop - shift) if start < stop else (0, 0) for start, stop in block_intervals(along)]
                 for along, shift in zip(sizes, shifts, strict=True)
             ]
             periodic = [shift > 0 for shift in shifts]
@@ -64,7 +63,6 @@ class Shift(Layer):
             self._exchange = operators.interval_exchange(name, self.grid, self.grid, wanted, periodic)
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """This rank's block of the result."""
         if not self.grid.active:
             return input.clone()
         return type(self).function(input, self.dim) if self._exchange is None else self._exchange(input)

@@ -21,7 +21,7 @@ _LARGE = 32 << 20  # bytes: glibc never keeps them (DEFAULT_MMAP_THRESHOLD_MAX)
 _LARGE_ACROSS = 8 << 20  # bytes, along a dimension that is not contiguous
 _SINGLE = 32  # bits: NumPy lacks some smaller dtypes
 
-SliceTransform = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
+Fft = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
 
 _is_compiling = torch.compiler.is_compiling
 _is_transformed = torch._C._functorch.peek_interpreter_stack
@@ -29,13 +29,7 @@ _modes = torch._C._len_torch_dispatch_stack
 
 
 def in_slices(
-    call: SliceTransform,
-    x: torch.Tensor,
-    dims: Sequence[int],
-    shape: Sequence[int],
-    dtype: torch.dtype,
-    *,
-    contiguous: bool,
+    call: Fft, x: torch.Tensor, dims: Sequence[int], shape: Sequence[int], dtype: torch.dtype, *, contiguous: bool
 ) -> torch.Tensor:
     """``call(x, dims)``, slice by slice where faster: x is large, on the CPU, and nothing is recorded.
 
@@ -88,7 +82,7 @@ def _is_unrecorded(x: torch.Tensor) -> bool:
     )
 
 
-def _write(call: SliceTransform, x: torch.Tensor, dims: Sequence[int], result: torch.Tensor, most: int) -> None:
+def _write(call: Fft, x: torch.Tensor, dims: Sequence[int], result: torch.Tensor, most: int) -> None:
     """Write the transform of x into the result, in slices of at most so many bytes if x can be cut."""
     free = [d for d in range(x.dim()) if d not in dims and x.shape[d] > 1]
     count = -(-result.numel() * result.element_size() // most)
@@ -101,7 +95,7 @@ def _write(call: SliceTransform, x: torch.Tensor, dims: Sequence[int], result: t
     return None
 
 
-def _write_slice(call: SliceTransform, x: torch.Tensor, dims: Sequence[int], result: torch.Tensor) -> None:
+def _write_slice(call: Fft, x: torch.Tensor, dims: Sequence[int], result: torch.Tensor) -> None:
     d = dims[0]
     if len(dims) > 1 or math.prod(x.shape[:d]) > 1 or (x.stride(d) == 1 and result.stride(d) == 1):
         result.copy_(call(x, dims))

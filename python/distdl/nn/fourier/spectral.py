@@ -16,7 +16,7 @@ from distdl.nn.fourier.slices import concatenated
 from distdl.nn.layer import Layer
 from distdl.nn.options import integer, per_dimension
 from distdl.nn.precision import lowered
-from distdl.nn.windows.blocks import intervals_of
+from distdl.nn.windows.blocks import block_intervals
 from distdl.operators.dispatch import CompletedCall, Operator, Started
 from distdl.parameters.layout import cut
 
@@ -127,7 +127,6 @@ class _SpectralConv(Layer):
             self.register_parameter("bias", None)
 
     def prepare(self) -> None:
-        """Construct the sums and gathers of the parts."""
         shape = self.grid.shape
         self._split = [d for d in range(2, self.dims + 2) if self.grid.known and shape[d] > 1]
         parts = range(self.parts if self._split else 1)
@@ -157,11 +156,10 @@ class _SpectralConv(Layer):
             n, is_half = sum(along), d == self.dims + 1
             if kept > (n // 2 + 1 if is_half else n):
                 raise ValueError(f"{name}: the input has {n} elements in dimension {d}, too few for modes={self.modes}")
-            block = intervals_of(along)[self.grid.place[d]] if d in self._split and self.grid.active else None
+            block = block_intervals(along)[self.grid.place[d]] if d in self._split and self.grid.active else None
             self._modes.append(Modes(d, n, kept, is_half, self.norm, block))
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """This rank's block of the result."""
         if not self.grid.active:
             return self.without_part(input)
         arriving = self.start_parameters()
@@ -183,7 +181,6 @@ class _SpectralConv(Layer):
         return started
 
     def _gathered(self, y: torch.Tensor) -> list[Started]:
-        """Send the kept frequencies of groups of channels to all workers."""
         if not self._gatherings:
             return [CompletedCall("gathering", y)]
         groups = cut(y.shape[1], len(self._gatherings))

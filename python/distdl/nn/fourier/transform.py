@@ -14,7 +14,7 @@ from distdl.nn.fourier.pipeline import Pipeline
 from distdl.nn.layer import Layer
 from distdl.nn.options import integer
 from distdl.nn.overwritten import check_input_unmodified
-from distdl.nn.windows.blocks import as_of
+from distdl.nn.windows.blocks import naming_layer
 from distdl.nn.windows.memory import check_memory
 from distdl.partition import Partition
 
@@ -79,7 +79,6 @@ class FourierTransform(Layer):
             resolve_transform(self.function, [2] * self.grid.dim, torch.float32, self.size, self.dim, self.norm)
 
     def prepare(self) -> None:
-        """Before the first set-up, nothing is exchanged, and the result stays with the input."""
         self.P_result = self.P_x if self.P_out is None else self.P_out
         self._pencils = {self.grid.shape: self.P_x}
         self._pipeline: Pipeline | None = None
@@ -87,7 +86,7 @@ class FourierTransform(Layer):
     def set_up(self) -> None:
         name, sizes = type(self).__name__, self.blocks(self.grid)
         extents, dtype = [sum(along) for along in sizes], self.structure(self.grid)[0][1]
-        with as_of(name):
+        with naming_layer(name):
             transform = resolve_transform(self.function, extents, dtype, self.size, self.dim, self.norm)
         reads = list(extents)
         for d, read in zip(transform.dims, transform.reads, strict=True):
@@ -114,7 +113,6 @@ class FourierTransform(Layer):
         return self._pencils.setdefault(grid.shape, Partition.of_grid(grid, like=self.P_x))
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """This rank's block of the result."""
         if self._pipeline is None:
             return input.clone()
         result = self._pipeline(input)

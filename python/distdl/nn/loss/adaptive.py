@@ -108,11 +108,8 @@ class DistributedAdaptiveLogSoftmaxWithLoss(Loss):
         self.tail = torch.nn.ModuleList()
         for i, (low, high) in enumerate(itertools.pairwise(bounds)):
             hidden = int(features // self.div_value ** (i + 1))
-            pair = (
-                _Weights(grid, features, hidden, False, **options),
-                _Weights(grid, hidden, high - low, False, **options),
-            )
-            self.tail.append(torch.nn.Sequential(*pair))
+            first = _Weights(grid, features, hidden, False, **options)
+            self.tail.append(torch.nn.Sequential(first, _Weights(grid, hidden, high - low, False, **options)))
         holders = [module for module in self.modules() if isinstance(module, _Weights)]
         layouts = [layout for holder in holders for layout in holder.layouts.values()]
         self._transport = ParameterTransport(layouts)
@@ -144,7 +141,6 @@ class DistributedAdaptiveLogSoftmaxWithLoss(Loss):
         return dims - 1
 
     def compute(self, *tensors: torch.Tensor) -> AdaptiveResult:
-        """The log-probabilities of this rank's targets, and the loss of all ranks."""
         input, target = tensors
         if not self.grid.active:
             output = self.without_part(input)

@@ -25,8 +25,8 @@ from distdl.parameters.transport import zero_of
 class Loss(CheckedLayer):
     """A loss of partitioned tensors: a quotient of two sums over all workers.
 
-    All ranks receive the sums, and so the loss. The loss of worker 0 carries the gradient, and other ranks take part in
-    its backward pass: all ranks call ``backward()``, and the loss counts once.
+    All ranks receive the loss. Worker 0's carries the gradient, and other ranks take part in its backward pass: all
+    call ``backward()``, and the loss counts once.
 
     Attributes:
         function: of torch.nn.functional, for the losses of a worker's blocks. Its options have the layer's names.
@@ -128,7 +128,6 @@ class Loss(CheckedLayer):
             self._to_first_blocks = operators.sum_reduce(grid, grid.first_along([self.axis]))
 
     def agreeing(self) -> list[Grid]:
-        """All ranks, which receive the loss."""
         return [self.grid.constructing_ranks()]
 
     def local_error(self, inputs: Sequence[object]) -> str:
@@ -150,7 +149,6 @@ class Loss(CheckedLayer):
         super()._distdl_module_setup(input)
 
     def set_up(self) -> None:
-        """Check on all ranks that every worker's tensors match."""
         workers = list(zip(*(self.structure(self.grid, i) for i in range(len(self.tensors))), strict=True))
         first = [dtype for _, dtype in workers[0]]
         for worker, described in enumerate(workers):
@@ -188,7 +186,6 @@ class Loss(CheckedLayer):
     # The computation
 
     def compute(self, *tensors: torch.Tensor) -> torch.Tensor:
-        """The loss of all ranks."""
         if self.has_tangent and not self.has_forward_mode:  # torch would raise on some ranks only
             raise NotImplementedError(f"{type(self).__name__}: torch has no forward-mode derivatives of this loss")
         if not self.grid.active:
@@ -268,7 +265,6 @@ def _with_signature(compute: Callable[..., torch.Tensor], names: Sequence[str]) 
 
 
 def _summary(weight: torch.Tensor | None) -> str | None:
-    """A text that differs for different weights."""
     if weight is None or weight.is_meta:
         return None if weight is None else f"{list(weight.shape)} on the meta device"
     values = weight.detach().cpu().contiguous().reshape(-1)

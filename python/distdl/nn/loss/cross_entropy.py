@@ -107,7 +107,6 @@ def _class_index_losses(
     counted: torch.Tensor,
     weights: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:
-    """This worker's part of the cross entropy, and the tensors for its gradient."""
     axis, smoothed = loss.axis, loss.label_smoothing
     shift, log_sum = loss.log_sum_exp(x)
     picked = weights * (1 - smoothed)

@@ -110,12 +110,10 @@ class DistributedCTCLoss(Loss):
         return losses if reduction == "none" else losses.sum()
 
     def count(self, *tensors: torch.Tensor) -> torch.Tensor | float:
-        """The batch size."""
         return float(tensors[0].shape[1] if tensors[0].dim() == 3 else 1)
 
 
 def _lengths(lengths: object) -> object:
-    """Convert integers to a tensor."""
     if isinstance(lengths, int) or (
         isinstance(lengths, list | tuple) and all(isinstance(length, int) for length in lengths)
     ):

@@ -38,7 +38,6 @@ class _ElementwiseLoss(Loss):
     )
 
     def weight_of(self, name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The part that is broadcast to this worker's block."""
         weight = wide(getattr(self, name)) if tensors and tensors[0].dtype.itemsize > 2 else getattr(self, name)
         return weight_block(weight, self._blocks, self.grid.place) if tensors else weight
 
@@ -198,7 +197,6 @@ class DistributedGaussianNLLLoss(_ElementwiseLoss):
         return super().forward(*args, **kwargs)
 
     def problem_of(self, *tensors: torch.Tensor) -> str:
-        """Describe negative variances, as torch does."""
         return "has a negative variance" if (tensors[2] < 0).any() else ""
 
     def why_not(self, *described: Described) -> str:
@@ -237,7 +235,6 @@ class DistributedSoftMarginLoss(_ElementwiseLoss):
         super().__init__(locals())
 
     def problem_of(self, *tensors: torch.Tensor) -> str:
-        """Describe errors that torch would raise on the workers only."""
         asks = tensors[1].requires_grad and torch.is_grad_enabled()
         return "has a target that requires a gradient, which is not defined" if asks else ""
 

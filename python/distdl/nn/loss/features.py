@@ -53,11 +53,9 @@ class FeatureLoss(Loss):
             )
 
     def feature_axis(self, dims: int) -> int:
-        """The dimension of the features."""
         return dims - 1
 
     def rows(self, shape: Sequence[int]) -> list[int]:
-        """The shape of the losses of a block."""
         return [n for d, n in enumerate(shape) if d != self.axis]
 
     def first(self, losses: torch.Tensor) -> torch.Tensor:

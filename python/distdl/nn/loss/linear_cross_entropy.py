@@ -129,7 +129,6 @@ class DistributedLinearCrossEntropyLoss(CheckedLayer):
         return {**super().options_of(module), "in_features": linear.in_features, "bias": linear.bias is not None}
 
     def agreeing(self) -> list[Grid]:
-        """All ranks, which receive the loss, and the grids of the layer."""
         return [self.grid.constructing_ranks(), *super().agreeing()]
 
     def holders(self) -> tuple[str, Grid]:
@@ -137,7 +136,6 @@ class DistributedLinearCrossEntropyLoss(CheckedLayer):
         return "P_x" if self.P_y is None else "P_y", self._logits
 
     def local_error(self, inputs: Sequence[object]) -> str:
-        """The error in the class indices of this rank."""
         target = inputs[1] if len(inputs) > 1 else None
         return self._loss.problem_of_classes(target, self.num_classes) if isinstance(target, torch.Tensor) else ""
 
@@ -152,7 +150,6 @@ class DistributedLinearCrossEntropyLoss(CheckedLayer):
             raise ValueError(f"{name}: ignore_index={ignored} is not supported for a target of probabilities")
 
     def compute(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """The loss of all ranks."""
         logits = self.linear(input)
         if self._logits.active and self.out_features:
             logits = logits.unflatten(-1, (self.num_classes, *self.out_features))

@@ -12,7 +12,7 @@ from distdl.nn.layer import Layer
 from distdl.nn.options import integer
 from distdl.nn.overwritten import check_input_unmodified
 from distdl.nn.tie import connect_to, empty_result
-from distdl.nn.windows.blocks import as_of
+from distdl.nn.windows.blocks import naming_layer
 
 
 def float_option(layer: str, value: object, name: str) -> float:
@@ -35,7 +35,6 @@ class Norm(Layer):
     eps: float
 
     def declare_affine(self, shape: Sequence[int], axes: Sequence[int | None], weight: bool, bias: bool) -> None:
-        """Declare the parameters that exist; the others are None."""
         for name, exists, initialize in (
             ("weight", weight, torch.nn.init.ones_),
             ("bias", weight and bias, torch.nn.init.zeros_),
@@ -64,7 +63,7 @@ class Norm(Layer):
                 )
         self._sample = sample
         self._result_dtypes: dict[str, torch.dtype] = {}
-        with as_of(type(self).__name__), torch.no_grad():
+        with naming_layer(type(self).__name__), torch.no_grad():
             sample(torch.zeros((), dtype=dtypes[0], device="cpu"))
 
     def as_result(self, y: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
@@ -90,7 +89,6 @@ class Norm(Layer):
         return function(x, **samples, **options)
 
     def named(self, parameters: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Weight and bias from the parameters in use."""
         named = dict(zip(self._parameter_names, parameters, strict=True))
         return named.get("weight"), named.get("bias")
 
@@ -146,7 +144,6 @@ class ChannelNorm(Norm):
         raise NotImplementedError
 
     def channel_axis(self) -> int:
-        """The dimension of the channels."""
         return 1
 
     def check_channels(self) -> list[list[int]]:
@@ -167,14 +164,12 @@ class ChannelNorm(Norm):
         return self.running_mean, self.running_var
 
     def sampled(self, function: Callable[..., torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-        """Call torch.nn's function for an input of one channel."""
         with_options = functools.partial(function, momentum=0.0, eps=self.eps)
         training = "training" if function is F.batch_norm else "use_input_stats"
         return self.with_samples(with_options, x, _CHANNEL_TENSORS, **{training: self.uses_statistics_of_input})
 
     @torch.no_grad()
     def track(self, mean: torch.Tensor, variance: torch.Tensor, momentum: float) -> None:
-        """Move the running statistics towards the statistics of a batch."""
         for running, new in zip(self.running, (mean, variance), strict=True):
             assert running is not None
             running.copy_((1 - momentum) * running + momentum * new.reshape(-1))

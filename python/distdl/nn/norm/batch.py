@@ -28,7 +28,7 @@ _DOCUMENTATION = """Normalizes each channel by the moments of the whole batch: {
 
     Attributes:
         weight, bias: this worker's block of the parameters of shape (num_features,); None as in torch.nn. Workers with
-            the same channels use the same block: see :func:`distdl.parameter_layout`.
+            the same channels share it: see :func:`distdl.parameter_layout`.
         running_mean, running_var: running statistics of the whole batch, for the channels of this worker.
         num_batches_tracked: the number of batches, on each worker.
 
@@ -101,7 +101,6 @@ class DistributedBatchNorm(ChannelNorm):
         return self.sampled(F.batch_norm, element.expand(2, 1))
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to this rank's block of the input."""
         if not self.grid.active:
             return self.without_part(input)
         momentum = self._momentum_of_this_batch()
@@ -131,7 +130,6 @@ class DistributedBatchNorm(ChannelNorm):
         return 1.0 / float(self.num_batches_tracked) if self.momentum is None else momentum
 
     def _on_part(self, input: torch.Tensor, gathering: Gathering, momentum: float) -> torch.Tensor:
-        """Normalize a block of channels whose other elements are on other workers."""
         arrive = self.start_parameters()
         block = MomentBlock.of(wide(input))
         mean, squares = gathering.merged(block)

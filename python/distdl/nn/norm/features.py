@@ -73,7 +73,6 @@ class _FeatureNorm(Norm):
         raise NotImplementedError
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to this rank's block of the input."""
         if not self.grid.active:
             return self.without_part(input)
         if self._count == 0:  # on all workers, in blocks of any shape
@@ -101,14 +100,14 @@ class DistributedLayerNorm(_FeatureNorm):
 
     Attributes:
         weight, bias: this worker's block of the parameters of normalized_shape; None as in torch.nn. Workers with the
-            same features use the same block: see :func:`distdl.parameter_layout`.
+            same features share it: see :func:`distdl.parameter_layout`.
 
     Raises:
         ValueError: on all ranks, if P_x has fewer dimensions than normalized_shape, the input is not in blocks as
             described, or its dtypes differ.
         RuntimeError: on all ranks, for a normalized_shape or dtypes of input and parameters that torch.nn refuses.
 
-    Collective: constructing over P_x's parent communicator, calling over P_x. If the features are not split, only the
+    Collective: constructing over P_x's parent communicator, calling over P_x. If features are not split, only
     parameters travel.
 
     Source: J. L. Ba, J. R. Kiros, G. E. Hinton, "Layer Normalization" (2016); options as in
@@ -157,14 +156,14 @@ class DistributedRMSNorm(_FeatureNorm):
 
     Attributes:
         weight: this worker's block of the parameter of normalized_shape; None as in torch.nn. Workers with the same
-            features use the same block: see :func:`distdl.parameter_layout`.
+            features share it: see :func:`distdl.parameter_layout`.
 
     Raises:
         ValueError: on all ranks, if P_x has fewer dimensions than normalized_shape, the input is not in blocks as
             described, or its dtypes differ.
         RuntimeError: on all ranks, for a normalized_shape or dtypes of input and parameters that torch.nn refuses.
 
-    Collective: constructing over P_x's parent communicator, calling over P_x. If the features are not split, only the
+    Collective: constructing over P_x's parent communicator, calling over P_x. If features are not split, only
     parameters travel.
 
     Source: B. Zhang, R. Sennrich, "Root Mean Square Layer Normalization" (2019); options as in

@@ -12,7 +12,7 @@ from distdl.nn.norm.base import Norm, float_option
 from distdl.nn.norm.moments import Gathering, MomentBlock, merge
 from distdl.nn.options import integer
 from distdl.nn.precision import wide
-from distdl.nn.windows.blocks import intervals_of
+from distdl.nn.windows.blocks import block_intervals
 
 __all__ = ["DistributedGroupNorm"]
 
@@ -31,7 +31,7 @@ class DistributedGroupNorm(Norm):
 
     Attributes:
         weight, bias: this worker's block of the parameters of shape (num_channels,); None as in torch.nn. Workers with
-            the same channels use the same block: see :func:`distdl.parameter_layout`.
+            the same channels share it: see :func:`distdl.parameter_layout`.
 
     Raises:
         ValueError: on all ranks, if P_x has fewer than two dimensions, num_channels is not divisible by num_groups, the
@@ -88,7 +88,7 @@ class DistributedGroupNorm(Norm):
         if extents[0] * self._of_group * math.prod(extents[2:]) == 1:
             raise ValueError(f"{name}: Expected more than 1 value per channel when training, got input size {extents}")
         self.check_dtypes(self._on_one_channel)
-        blocks = intervals_of(sizes[1])
+        blocks = block_intervals(sizes[1])
         straddles = any(start % max(self._of_group, 1) for start, _ in blocks)
         split = [d for d in [1, *others] if self.grid.shape[d] > 1 and (d != 1 or straddles)]
         self._is_empty = math.prod(extents) == 0
@@ -106,7 +106,6 @@ class DistributedGroupNorm(Norm):
         return self.with_samples(F.group_norm, x, names, num_groups=1, eps=self.eps)
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to this rank's block of the input."""
         if not self.grid.active:
             return self.without_part(input)
         if self._gathering is not None:
@@ -128,10 +127,7 @@ class DistributedGroupNorm(Norm):
         of_groups = merge(means, squares, counts, (0, 3))  # of shape (batch, groups)
         of_channel = torch.arange(self._start, self._start + channels, device=input.device) // self._of_group
         mean, square = (moment.index_select(1, of_channel).reshape(-1) for moment in of_groups)
-        affine = [
-            None if parameter is None else parameter.expand(n, channels).reshape(-1)
-            for parameter in self.named(arrive())
-        ]
+        affine = [None if x is None else x.expand(n, channels).reshape(-1) for x in self.named(arrive())]
         variance = square / (sum(counts) * self._of_group)
         y = block.normalized(mean, variance, self.eps, *affine, beyond=math.nan)
         return self.as_result(y.view(input.shape), input)

@@ -76,7 +76,6 @@ class _DistributedInstanceNorm(ChannelNorm):
         return self.sampled(F.instance_norm, element.expand(1, 1, 2))
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to this rank's block of the input."""
         if not self.grid.active:
             return self.without_part(input)
         if self._gathering is not None:
@@ -104,7 +103,6 @@ class _DistributedInstanceNorm(ChannelNorm):
         return self.as_result(y.view(input.shape), input)
 
     def _track_instances(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
-        """Move the running statistics towards the averages over all instances."""
         sums = torch.stack([mean, variance])
         sums = sums.sum(1) if self._channels else sums
         if self._over_batch is not None:
@@ -126,7 +124,7 @@ _DOCUMENTATION = """Normalizes each channel of each instance: ``torch.nn.Instanc
 
     Attributes:
         weight, bias: this worker's block of the parameters of shape (num_features,); None as in torch.nn. Workers with
-            the same channels use the same block: see :func:`distdl.parameter_layout`.
+            the same channels share it: see :func:`distdl.parameter_layout`.
         running_mean, running_var: running statistics over all instances, for the channels of this worker; None without
             ``track_running_stats``.
         num_batches_tracked: 0, as in torch.nn.

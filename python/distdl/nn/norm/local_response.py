@@ -11,8 +11,8 @@ from distdl.nn.norm.base import float_option
 from distdl.nn.options import integer
 from distdl.nn.precision import wide
 from distdl.nn.tie import connect_to, empty_result
-from distdl.nn.windows.blocks import as_of, intervals_of
-from distdl.nn.windows.reader import Reader
+from distdl.nn.windows.blocks import block_intervals, naming_layer
+from distdl.nn.windows.reader import BoxReader
 
 __all__ = ["DistributedLocalResponseNorm"]
 
@@ -58,21 +58,20 @@ class DistributedLocalResponseNorm(Layer):
 
     def set_up(self) -> None:
         name, sizes = type(self).__name__, self.blocks(self.grid)
-        with as_of(name):
+        with naming_layer(name):
             for _, dtype in self.structure(self.grid):  # torch has different kernels for more dimensions
                 self._function(torch.zeros((1,) * self.grid.dim, dtype=dtype, device="cpu"))
         before, after = self.size // 2, (self.size - 1) // 2
-        wanted = [intervals_of(along) for along in sizes]
+        wanted = [block_intervals(along) for along in sizes]
         wanted[1] = [(a - before, b + after) if a < b else (a, b) for a, b in wanted[1]]
         split = self.grid.shape[1] > 1
-        self._read = Reader(name, self.grid, self.grid, list(map(sum, sizes)), wanted) if split else None
+        self._read = BoxReader(name, self.grid, self.grid, list(map(sum, sizes)), wanted) if split else None
 
     def _function(self, x: torch.Tensor) -> torch.Tensor:
         # torch joins dimensions by a view, which fails for some memory orders.
         return F.local_response_norm(x.contiguous(), self.size, self.alpha, self.beta, self.k)
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to this rank's block of the input."""
         if not self.grid.active:
             return empty_result(input)
         dtype = self._function(input.detach().new_zeros((1,) * input.dim())).dtype  # differs for integers
