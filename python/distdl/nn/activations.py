@@ -100,7 +100,7 @@ class DistributedGLU(Layer):
 
     Shape:
         Any dimensions of P_x, in any blocks. The result is half as long in ``dim``, in balanced blocks, and in the
-        blocks of the input in all other dimensions; zero volume on all other ranks.
+        input's blocks in other dimensions; zero volume on all other ranks.
 
     Raises:
         ValueError: on all ranks, if the input is not in blocks of P_x, or has no dimension ``dim``.
@@ -153,7 +153,7 @@ class DistributedRReLU(RandomLayer):
     """Multiplies nonpositive elements by random slopes: ``torch.nn.RReLU``, block by block.
 
     Args:
-        P_x: the partition of the input, with as many dimensions; any of them may be split.
+        P_x: the partition of the input, with as many dimensions; any may be split.
         lower, upper, inplace: as in ``torch.nn.RReLU``.
 
     In training each element of the whole input has its own slope, uniform between ``lower`` and ``upper``, by seed,

@@ -37,8 +37,6 @@ class CopyId:
         """Begin the first call of a copy. Collective over the layer's ranks; all raise if any rank calls another copy.
 
         Args:
-            layer: the copy.
-            group: the layer's ranks.
             agree: begins the call with a text that the ranks compare.
         """
         name = f"the first call of a copy of {type(layer).__name__}"

@@ -100,7 +100,6 @@ def with_derivatives(norm: torch.Tensor, sums: torch.Tensor, p: float = 2.0) -> 
 
 
 def _ties(x: torch.Tensor, norm: torch.Tensor, axis: int) -> torch.Tensor:
-    """The number of elements equal to the norm of the block."""
     return (x.detach().abs() == norm.detach()).sum(axis, keepdim=True).to(x.dtype)
 
 
@@ -147,7 +146,6 @@ class _Distance(Layer):
             raise ValueError(f"{name}: the vectors are along dimension {dim}; P_x has shape {list(self.grid.shape)}")
 
     def chosen_dim(self) -> int:
-        """The dimension of the vectors; negative numbers count from the end."""
         raise NotImplementedError
 
     def prepare(self) -> None:
@@ -198,13 +196,13 @@ class DistributedCosineSimilarity(_Distance):
     """The cosine of the angles between vectors: ``torch.nn.CosineSimilarity`` in blocks.
 
     Args:
-        P_x: the partition of both inputs; any dimension may be split, also the vectors.
+        P_x: the partition of both inputs; any dimension may be split.
         dim, eps: as in ``torch.nn.CosineSimilarity``.
 
     Shape:
         Two inputs in blocks over P_x, of the same shape; in dimensions other than ``dim`` either may have extent 1 on
-        all workers, to be broadcast. The output has the common shape without ``dim``, in blocks on the workers with the
-        first parts of the vectors. Zero volume on all other ranks.
+        all workers, to be broadcast. The output has no dimension ``dim``, and is on the workers with the first parts of
+        the vectors. Zero volume on all other ranks.
 
     Raises:
         ValueError: on all ranks, if ``dim`` is not a dimension of P_x, the inputs are not of floating point, or their
@@ -234,13 +232,13 @@ class DistributedPairwiseDistance(_Distance):
     r"""The p-norm :math:`\|x_1 - x_2 + \epsilon\|_p` of the differences of vectors: ``torch.nn.PairwiseDistance``.
 
     Args:
-        P_x: the partition of both inputs; any dimension may be split, also the last one, the vectors.
+        P_x: the partition of both inputs; any dimension may be split.
         p, eps, keepdim: as in ``torch.nn.PairwiseDistance``.
 
     Shape:
         Two inputs in blocks over P_x, of the same shape; in all dimensions but the last either may have extent 1 on all
-        workers, to be broadcast. The output has the common shape without the last dimension, or with extent 1 there if
-        ``keepdim``, in blocks on the workers with the first parts of the vectors. Zero volume on all other ranks.
+        workers, to be broadcast. The output has no last dimension, or extent 1 there with ``keepdim``, and is on the
+        workers with the first parts of the vectors. Zero volume on all other ranks.
 
     Raises:
         ValueError: on all ranks, if P_x has no dimension, the inputs are not of floating point, or their blocks do not

@@ -57,7 +57,6 @@ class RandomLayer(Layer):
         return "in training" if self.training else "in evaluation"
 
     def accepts(self, dtype: torch.dtype) -> bool:
-        """Whether the input in this mode may be of a dtype."""
         return dtype.is_floating_point
 
     def set_up(self) -> None:
@@ -77,7 +76,6 @@ class RandomLayer(Layer):
                 self.intervals.append((stops[place], stops[place + 1]))
 
     def times(self, input: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-        """Multiply the input by a factor, in place if ``inplace``."""
         return input.mul_(factor) if self.inplace else input * factor
 
 

@@ -15,7 +15,7 @@ class DistributedEmbedding(Table):
     """Looks up the rows of a table by indices in blocks: ``torch.nn.Embedding``.
 
     Args:
-        P_x: the partition of the indices, with as many dimensions; any of them may be split.
+        P_x: the partition of the indices, with as many dimensions; any may be split.
         num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, device, dtype: as
             in ``torch.nn.Embedding``. Frequencies are counted in the whole input.
         P_w: the workers with blocks of the table: ``[*groups, rows, features]``, with groups along each dimension of
@@ -35,13 +35,13 @@ class DistributedEmbedding(Table):
     Raises:
         IndexError: on all ranks, if an index of any worker is out of range.
         ValueError: on all ranks, if the partitions do not match, the indices are not in blocks over P_x, padding_idx is
-            out of range, or sparse=True and several workers use the same block of the table: the sum of their gradients
-            is dense.
+            out of range, or sparse=True and several workers share a block of the table: their summed gradients are
+            dense.
         RuntimeError: on all ranks, if the indices are of another dtype.
 
     Collective: constructing over the partitions' parent communicator, calling over the partitions.
 
-    Source: M. Shoeybi et al., "Megatron-LM" (2019), for split rows; with the same seed the table is that of
+    Source: M. Shoeybi et al., "Megatron-LM" (2019), for split rows; the same seed gives the table of
     https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html.
     """
 
@@ -88,8 +88,8 @@ class DistributedEmbedding(Table):
 
         Args:
             P_x, P_w: as in the constructor.
-            embeddings: the whole table, of the same shape and dtype on all ranks, with the values on ``root``.
-            freeze, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse: as in torch.nn.
+            embeddings: the whole table, of the same shape and dtype on all ranks, with the values on ``root``. freeze,
+                padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse: as in torch.nn.
             root: the rank whose values are used.
 
         Raises:

@@ -42,8 +42,7 @@ class DistributedEmbeddingBag(Table):
     Raises:
         IndexError: on all ranks, if an index of any worker is out of range, or its offsets do not match its indices.
         ValueError: on all ranks, if P_x splits bags, offsets or weights are not as described, options contradict each
-            other, or sparse=True and several workers use the same block of the table: the sum of their gradients is
-            dense.
+            other, or sparse=True and several workers share a block of the table: their summed gradients are dense.
         RuntimeError: on all ranks, if the indices are of another dtype, or there are no offsets and bags of size 0.
 
     Collective: constructing over the partitions' parent communicator, calling over the partitions.

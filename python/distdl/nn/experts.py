@@ -64,8 +64,8 @@ class DistributedMixtureOfExperts(Layer):
 
     Raises:
         TypeError, ValueError: on all ranks, if an option, an expert or the blocks of the input are not as described.
-        Exceptions of experts, and ValueError if experts draw random numbers on several workers: on all workers, in any
-            call. The first call with a new structure also passes each expert a token of zeros.
+        Exceptions of experts, and ValueError for random numbers in experts on several workers: on all workers, in any
+            call. A call with a new structure also passes each expert a token of zeros.
 
     Collective: constructing over P_x's parent communicator, calling over P_x.
 
@@ -211,7 +211,6 @@ class DistributedMixtureOfExperts(Layer):
         return list(chosen.split(self._routes_of))
 
     def _counts(self, routes: list[torch.Tensor]) -> tuple[list[int], list[int]]:
-        """The number of rows that this worker sends to, and receives from, each worker."""
         counts = torch.stack([torch.bincount(route, minlength=self.num_experts + 1) for route in routes]).cpu()
         start, stop = self._blocks[self.grid.rank]
         of_worker = counts[self.grid.rank]

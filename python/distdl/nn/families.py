@@ -33,7 +33,6 @@ def family(
     Args:
         name: of the classes, with ``{dims}`` in place of the number.
         documentation: their docstring, with ``{dims}`` and the names in ``fields``.
-        base: their base class.
         parents: a family of further base classes, by number of dimensions.
     """
 

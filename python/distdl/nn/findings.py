@@ -20,8 +20,6 @@ class Finding(NamedTuple):
 
     Attributes:
         where: the name of a module in the model, or of a function; "" for the whole model.
-        what: the problem.
-        instead: the remedy.
     """
 
     where: str
@@ -65,7 +63,6 @@ def _workers_of(module: torch.nn.Module) -> tuple[Sequence[int], Sequence[int] |
 
 
 def _contains(module: torch.nn.Module) -> bool:
-    """Whether to judge the parts of a module instead: it holds modules over partitions, or is a Sequential."""
     return type(module) is torch.nn.Sequential or any(isinstance(part, Module) for part in module.modules())
 
 

@@ -1,15 +1,15 @@
 """The functions of ``torch.nn.init`` for whole parameters in blocks.
 
 Each takes a parameter or buffer of a layer of this package, and the further arguments of torch's function of the same
-name. Together, the blocks equal the whole parameter as torch fills it, with the fan of its whole shape. The same seed
-on all ranks gives the numbers of the sequential model, for every partition and every :func:`distdl.parameter_layout`.
-Other tensors, such as parameters of torch's layers, are filled by torch.
+name. Together, the blocks equal the whole parameter as torch fills it. The same seed on all ranks gives the numbers of
+the sequential model, for every partition and :func:`distdl.parameter_layout`. torch fills other tensors, such as
+parameters of its layers.
 
 They raise torch's exceptions for the whole parameter, and ValueError for a part of a parameter in blocks, such as
 ``layer.weight[0]``.
 
-Every rank of the layer must call them, also ranks without a block, in the same order, to keep the generators equal. No
-communication. Random numbers are drawn for the whole parameter on each rank, with its memory for a moment.
+Every rank of the layer must call them, also ranks without a block, in the same order. No communication: each rank draws
+the numbers of the whole parameter, in its memory for a moment.
 
 Source: https://docs.pytorch.org/docs/stable/nn.init.html.
 """
@@ -51,7 +51,6 @@ calculate_gain = torch.nn.init.calculate_gain
 def _of_whole(
     function: Callable[Concatenate[torch.Tensor, InitOptions], torch.Tensor],
 ) -> Callable[Concatenate[torch.Tensor, InitOptions], torch.Tensor]:
-    """A function of torch.nn.init for the whole parameter of a block."""
 
     def filled(tensor: torch.Tensor, *args: InitOptions.args, **kwargs: InitOptions.kwargs) -> torch.Tensor:
         layout = layout_of(tensor)

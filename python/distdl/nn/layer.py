@@ -153,7 +153,6 @@ class Layer(FromSequential):
     def declare_parameter(
         self, name: str, P: PartitionLike, shape: Sequence[int], axes: Sequence[int | None], **options: object
     ) -> None:
-        """Call :meth:`Module.declare_parameter` with the options ``dtype`` and ``device``."""
         defaults: dict[str, object] = {key: self.given[key] for key in ("dtype", "device") if key in self.given}
         super().declare_parameter(name, P, shape, axes, **(defaults | options))  # type: ignore[arg-type]
 
@@ -395,7 +394,6 @@ class Layer(FromSequential):
         return [buffer for buffer in self._buffers.values() if buffer is not None]
 
     def _changed_options(self) -> str:
-        """The options that changed since construction, here and in layers within; usually none."""
         texts = self._own_changed_options()
         if self._modules:
             within = [layer for layer in self.modules() if layer is not self and isinstance(layer, Layer)]
@@ -434,7 +432,6 @@ class Layer(FromSequential):
         return [known[name] if name in known else attrgetter(name)(self) for name in self._parameter_names]
 
     def _agreed_parameters(self) -> list[torch.Tensor]:
-        """Parameters in the vote, beginning with the declared parameters."""
         return self._declared_parameters()
 
     def extra_repr(self) -> str:

@@ -367,7 +367,6 @@ class Local(Layer):
         return tree_unflatten(connected(leaves, [*parameters, *tree_flatten((args, kwargs))[0]]), structure)
 
     def _check(self, result: object) -> None:
-        """Raise if the results are in another structure than ``outputs``."""
         leaves, structure = tree_flatten(result)
         name = type(self.module).__name__
         if structure != self._structure() or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
@@ -378,7 +377,6 @@ class Local(Layer):
             )
 
     def _check_written(self, buffers: Mapping[str, torch.Tensor]) -> None:
-        """Raise if the module wrote into its buffers, which would differ between workers."""
         written = [name for name, buffer in self.named_buffers() if name in buffers and _differ(buffer, buffers[name])]
         if written:
             raise ValueError(
@@ -394,7 +392,6 @@ class Local(Layer):
 
 
 def _device_of(tensor: torch.Tensor) -> torch.device | None:
-    """The device of a part; the default device for a meta tensor."""
     return None if tensor.is_meta else tensor.device
 
 

@@ -56,7 +56,6 @@ class LogSumExp:
         return largest, *self._over_all(largest, sums)
 
     def _over_all(self, largest: torch.Tensor, sums: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Combine each block's largest element and sum."""
         axis = self.axis
         pairs = self._gather(torch.cat([largest, sums], axis)).unflatten(axis, (-1, 2))
         each, all_sums = pairs.select(axis + 1, 0).detach(), pairs.select(axis + 1, 1)
@@ -67,7 +66,6 @@ class LogSumExp:
         """The softmax of the whole tensor.
 
         Args:
-            x: this worker's block.
             agreement: the vote of the calling layer.
         """
         if _has_tangent(agreement):

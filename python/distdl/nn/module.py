@@ -193,7 +193,7 @@ class Module(torch.nn.Module):
         """Register a parameter in blocks on the workers of a partition.
 
         Initializers, optimizers, ``state_dict()``, :func:`distdl.sequential_state_dict` and
-        :func:`distdl.load_sequential` then know it. :func:`distdl.parameter_layout` chooses where its blocks live.
+        :func:`distdl.load_sequential` know it. :func:`distdl.parameter_layout` places its blocks.
 
         Args:
             name: of the attribute. On ranks without a block, the attribute has no rows. A name with dots is of a
@@ -260,7 +260,6 @@ def refuse_distributed(what: str, module: torch.nn.Module) -> None:
 
     Args:
         what: the function or class that takes the module, for messages.
-        module: the module.
     """
     for part in module.modules():
         if isinstance(part, Module):

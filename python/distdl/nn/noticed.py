@@ -103,7 +103,6 @@ def notice(layer: Layer, args: Sequence[object]) -> None:
 
 
 def _local_facts(layer: Layer, first: FirstValues, args: Sequence[object], warns: bool) -> dict[str, object]:
-    """This rank's facts, for rank 0 to compare."""
     facts: dict[str, object] = {}
     model, where = _model_around(layer)
     if warns:
@@ -150,7 +149,6 @@ def _sample(x: torch.Tensor) -> torch.Tensor:
 
 
 def _model_around(layer: Layer) -> tuple[torch.nn.Module | None, str]:
-    """The outermost module of the current call, and the layer's name in it."""
     model, frame = None, sys._getframe(1)
     while frame is not None:
         if frame.f_code is _CALL:

@@ -51,9 +51,7 @@ def integer(layer: str, value: object, name: str, whole: object = None) -> int:
     """An option as an int.
 
     Args:
-        layer: the layer's name, for messages.
         value: an int, or an object with ``__index__``.
-        name: the option's name, for messages.
         whole: the whole option that messages show, if ``value`` is a part of it.
 
     Raises:

@@ -69,9 +69,9 @@ class _Primitive(Module):
     def start(self, input: torch.Tensor) -> Started:
         """Start to apply the operator, and return the started call at once, for :meth:`wait`.
 
-        The data travels during other computation. In the backward pass the roles are swapped: the adjoint's messages
-        travel while torch differentiates the computation between start and wait. All ranks must start calls in the same
-        order; several may be under way. The input must not be written before the wait.
+        The data travels during other computation; in the backward pass, the adjoint's travels during derivatives of
+        that computation. Several calls may be under way; all ranks must start them in the same order. The input must
+        not be written before the wait.
 
         Collective over the ranks of the partitions. Raises the exceptions of a call.
         """
@@ -286,8 +286,8 @@ class HaloExchange(_Primitive):
         recv_buffer_shape, send_buffer_shape: see below.
 
     The four-argument form ``HaloExchange(P_x, halo_shape, recv_buffer_shape, send_buffer_shape)`` takes a tensor with
-    room for its halos. The three arguments are [dim, 2] widths on each rank: of the room, of the received halos within
-    it, and of the sent slices. The remaining room keeps its values.
+    room for halos. The arguments are [dim, 2] widths on each rank: of the room, the received halos, and the sent
+    slices. The remaining room keeps its values.
 
     Shape:
         A block; the result is the block grown by its halo. In the four-argument form both have the same shape.

@@ -57,7 +57,6 @@ class _Normalization(Layer):
         self._axis %= max(dims, 1)
 
     def chosen_dim(self) -> int:
-        """The normalized dimension; negative numbers count from the end."""
         return self.dim if self.dim is not None else (0 if self.grid.dim in (0, 1, 3) else 1)
 
     def prepare(self) -> None:
@@ -80,7 +79,6 @@ class _Normalization(Layer):
         return self.over_blocks(self._log_sum_exp, wide(input)).to(dtype)
 
     def over_blocks(self, over: LogSumExp, x: torch.Tensor) -> torch.Tensor:
-        """The result if the dimension is split."""
         return over.softmax(x, self._distdl_agreement)
 
 

@@ -1,4 +1,4 @@
-"""Tensors of a user's class with ``__torch_function__``: a call of a layer is one function of torch to them."""
+"""Tensors of a user's class with ``__torch_function__``, which sees a call of a layer as one function of torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ def overridden(
     It is not used within the call: an exception there would be raised on this rank only, and other ranks would wait.
 
     Args:
-        call: of a layer, with these arguments.
         refuse: raises an error of this rank on all ranks of the layer.
     """
     tensors = [x for x in (*args, *kwargs.values()) if _overrides(x)]

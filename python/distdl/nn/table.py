@@ -148,7 +148,6 @@ class Table(CheckedLayer):
             self._construct_exchanges()
 
     def check_blocks(self) -> None:
-        """Raise if the workers' indices do not form a tensor."""
         self.blocks(self.grid)
 
     def _construct_exchanges(self) -> None:
@@ -185,7 +184,6 @@ class Table(CheckedLayer):
         return adjusted
 
     def _norm_factors(self, weight: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Factors that limit the norms of used rows to ``max_norm``."""
         assert self.max_norm is not None
         if self._sum_norms is None:
             norms = wide(weight).norm(self.norm_type, 1, keepdim=True)

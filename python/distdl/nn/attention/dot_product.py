@@ -49,9 +49,9 @@ class DistributedScaledDotProductAttention(LayerWithDropout):
     Raises:
         ValueError: on all ranks, if the tensors do not match, a mask is passed with is_causal, or an option is invalid.
 
-    For the backward pass a worker keeps only its blocks of query, key, value and result, and fetches others again,
-    large ones in groups of heads. With dropout, or for second derivatives, it keeps all scores of its queries. A
-    backward pass without dropout takes one vote.
+    For the backward pass a worker keeps only its blocks of query, key, value and result, and fetches other blocks
+    again, in groups of heads if they are large. With dropout, or for second derivatives, it keeps all scores of its
+    queries. A backward pass without dropout takes one vote.
 
     Collective: constructing over P_x's parent communicator, calling over P_x.
 

@@ -35,7 +35,7 @@ class DistributedTransformer(CompositeLayer):
 
     Args:
         P_x: the partition of source and target: ``[batch, sequence, 1]`` with batch_first, ``[sequence, batch, 1]``
-            without, and ``[sequence, 1]`` for tensors without a batch. Features are not split.
+            without, or ``[sequence, 1]`` for unbatched tensors.
         d_model, nhead, num_encoder_layers, num_decoder_layers, dim_feedforward, dropout, activation: as in
             ``torch.nn.Transformer``.
         custom_encoder, custom_decoder: layers of distdl.
@@ -43,8 +43,8 @@ class DistributedTransformer(CompositeLayer):
         method: as in :class:`distdl.nn.DistributedScaledDotProductAttention`.
 
     Shape:
-        src, tgt and the result, of tgt's shape, in blocks; those of src and tgt may differ along the sequence. Zero
-        volume on all other ranks. Masks as in :class:`distdl.nn.DistributedMultiheadAttention`.
+        src, tgt and the result, of tgt's shape, in blocks, which may differ along the sequence. Zero volume on all
+        other ranks. Masks as in :class:`distdl.nn.DistributedMultiheadAttention`.
 
     Attributes:
         encoder, decoder: the parameters, with the names of torch.nn.
@@ -127,7 +127,6 @@ class DistributedTransformer(CompositeLayer):
         return kind(self.P_x, layer, layers, norm)  # type: ignore[call-arg, arg-type]
 
     def _reset(self) -> None:
-        """Initialize as torch.nn does, in its order."""
         for prefix, module in self.named_modules():
             layouts = getattr(module, "layouts", {}) if prefix else {}
             names = [name for name, _ in module.named_parameters() if name in layouts]

@@ -1,4 +1,4 @@
-"""The blocks of attention: the heads and tokens that a worker has, and those that it needs."""
+"""The blocks of attention: the heads and tokens that workers have and need."""
 
 from __future__ import annotations
 
@@ -76,11 +76,9 @@ class Geometry:
         return queries, keys, self._exchanged_heads
 
     def key_heads_by_place(self) -> list[Interval]:
-        """The heads of keys that workers need, by place along the heads."""
         return [self._key_heads(heads) for heads in self._heads]
 
     def has_its_heads(self) -> bool:
-        """Whether each worker has the heads of keys that its queries attend to."""
         return self.key_heads_by_place() == block_intervals(self.key[-3])
 
     def fetch(self, columns: Sequence[Interval], features: int) -> Operator:

@@ -18,12 +18,7 @@ from distdl.operators import Operator
 
 
 class Heads:
-    """Each worker receives all tokens of some heads, and returns the results.
-
-    Args:
-        geometry: the blocks.
-        features: of keys, and of values.
-    """
+    """Each worker receives all tokens of some heads, and returns the results."""
 
     def __init__(self, geometry: Geometry, features: tuple[int, int]) -> None:
         self.geometry, self.features = geometry, features
@@ -86,8 +81,8 @@ class Heads:
     def forward(self, blocks: Operands) -> Partial:
         """The results of this worker's queries, and the statistics of all queries of its heads."""
         q, k, v, *_ = self._fetch(blocks)
-        x = Operands(q, self._repeat(k), self._repeat(v), blocks.masks, self._rule(blocks.rule.scale))
-        result = partial_attention(x)
+        rule = self._rule(blocks.rule.scale)
+        result = partial_attention(Operands(q, self._repeat(k), self._repeat(v), blocks.masks, rule))
         return Partial(self._back(result.output), *result[1:])
 
     def backward(self, gradient: torch.Tensor, blocks: Operands, result: Partial, wanted: Sequence[bool]) -> InputGrads:
@@ -100,7 +95,6 @@ class Heads:
         return *self._return_gradients(grads, blocks), of_masks
 
     def _fetch(self, blocks: Operands, *outputs: torch.Tensor) -> Sequence[torch.Tensor]:
-        """Fetch queries, keys, values and outputs: all tokens of this worker's heads."""
         if self._in_one_message:
             tensors = [*blocks[:3], *outputs]
             return self._joint(torch.cat(tensors, -1)).split([x.shape[-1] for x in tensors], -1)
@@ -111,8 +105,8 @@ class Heads:
         e, f = self.features
         if self._in_one_message:
             return self._joint.adjoint(torch.cat(grads[:3], -1), blocks.q).split([e, e, f], -1)
-        k, v = (self._keys.adjoint(x, blocks.k) for x in (grads.k, grads.v))
-        return self._queries.adjoint(grads.q, blocks.q), k, v
+        q = self._queries.adjoint(grads.q, blocks.q)
+        return [q, *(self._keys.adjoint(x, blocks.k) for x in (grads.k, grads.v))]
 
     def _rule(self, scale: float) -> MaskRule:
         return MaskRule(scale, 0 if self.geometry.causal else None)
@@ -121,7 +115,6 @@ class Heads:
         return self.geometry.repeat_heads(x, self._place, by_heads=True)
 
     def _sum_heads(self, gradient: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """The adjoint of `_repeat`."""
         return self.geometry.sum_heads(gradient, like, self._place, by_heads=True)
 
 

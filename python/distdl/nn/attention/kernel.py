@@ -63,8 +63,6 @@ def recomputed_gradients(
     """Differentiable gradients of a function, which is computed again.
 
     Args:
-        function: of q, k, v and masks.
-        inputs: q, k and v.
         wanted: whether the gradient is wanted, by mask.
         grad_outputs: the gradient of the function's result.
     """

@@ -15,10 +15,6 @@ class Exchange:
 
     Autograd functions with their own derivatives call it after a vote: no call takes a vote, none is recorded. All are
     collective. Tensors with the same number of features have the same shape on each rank.
-
-    Args:
-        make: makes the exchange of tensors with so many features.
-        features: the numbers of features of the tensors.
     """
 
     def __init__(self, make: Callable[[int], Operator], features: Sequence[int]) -> None:

@@ -22,7 +22,7 @@ class DistributedMultiheadAttention(LayerWithDropout):
 
     Args:
         P_x: the partition of query, key and value: ``[batch, sequence, 1]`` with batch_first, ``[sequence, batch, 1]``
-            without, and ``[sequence, 1]`` for tensors without a batch. Blocks of keys and queries may differ along the
+            without, or ``[sequence, 1]`` for unbatched tensors. Blocks of keys and queries may differ along the
             sequence.
         embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype: as in
             ``torch.nn.MultiheadAttention``.

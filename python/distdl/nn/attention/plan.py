@@ -29,9 +29,9 @@ class AttentionPlan:
     - "gather": each worker receives all keys and values of its heads.
 
     Args:
-        geometry: the blocks of queries and keys.
-        features: the features of the values.
-        masks: the shapes of the masks of each worker, by mask; the last dimension has all keys, or is 1.
+        features: of the values.
+        masks: the shapes of the masks of each worker, by mask; the last dimension has all
+            keys, or is 1.
         method: "heads", "ring", or None to choose.
 
     Constructing and calling are collective over the grid.
@@ -98,7 +98,6 @@ class AttentionPlan:
         return self._gathered(call, call.masks)
 
     def _gathered(self, call: AttentionCall, masks: Masks) -> torch.Tensor:
-        """Results by operations that autograd records."""
         x = self._all_keys(call, masks)
         return attend(x, self._dropout_block(call.dropout, x.k.shape[-2]), call.has_tangent)
 
@@ -108,7 +107,6 @@ class AttentionPlan:
         return attention_by_scores(x, self._dropout_block(call.dropout, x.k.shape[-2]), zero_rows=False)
 
     def _all_keys(self, call: AttentionCall, masks: Masks) -> Operands:
-        """This worker's queries, and all keys and values for their heads."""
         g = self.geometry
         k, v = (g.repeat_heads(x, g.grid.place[-3]) for x in exchanged(self._keys, call.k, call.v))
         if call.extra_keys is not None:

@@ -49,10 +49,8 @@ class ProjectedAttention:
     """The parameters and the computation of ``torch.nn.MultiheadAttention`` within a layer.
 
     Args:
-        layer: declares the parameters.
         prefix: of their names: empty, or ending with a dot.
         embed_dim, num_heads, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first: as in torch.nn.
-        method: as in :class:`distdl.nn.DistributedScaledDotProductAttention`.
     """
 
     def __init__(
@@ -172,7 +170,6 @@ class ProjectedAttention:
         return (sizes[0], sizes[1]) if self.batch_first else (sizes[1], sizes[0])
 
     def _attention_worker(self, worker: int) -> int:
-        """The index in the attention grid of a worker of P_x."""
         if self.dims == 2 or self.batch_first:
             return worker
         batch, _, sequence, _ = self.grid.shape
@@ -222,7 +219,6 @@ class ProjectedAttention:
         return y if self.batch_first else y.transpose(0, 1), weights
 
     def _projections(self, parameters: Parameters, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
-        """Queries, keys and values as (N, H, L, E / H)."""
         bias = parameters.get(f"{self.prefix}in_proj_bias")
         if self.packed:
             weight = parameters[f"{self.prefix}in_proj_weight"]

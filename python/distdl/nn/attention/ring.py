@@ -45,15 +45,13 @@ class Piece:
 class Ring:
     """Each worker fetches the keys and values of the worker t places before it, for t = 0, 1, ...
 
-    The next keys travel during computation. A causal worker receives only the part of a block that it attends to.
+    Keys travel during computation; causal workers receive only the keys that they attend to.
 
     A balanced causal ring of n workers cuts queries and keys into 2n chunks; worker s computes chunks s and 2n - 1 - s.
     Each step then takes each worker the time of two chunks: its late queries attend to every early chunk of keys, and
     of the pairs (early queries, early keys) and (late queries, late keys), exactly one is not in the future.
 
     Args:
-        geometry: the blocks.
-        features: of keys, and of values.
         balanced: whether to balance a causal ring, which moves queries, too.
 
     Source: W. Brandon et al., "Striped Attention" (2023), for the idea to balance; the chunks are from J. Zhu, "zigzag
@@ -131,7 +129,6 @@ class Ring:
         return [_zeros_unless(total, x).to(x.dtype) for total, x in zip(totals, tensors, strict=True)]
 
     def _arriving(self, blocks: Operands) -> Iterator[tuple[list[Piece], list[list[torch.Tensor]]]]:
-        """The pieces of each step with their keys and values."""
         tensors = blocks.k, blocks.v
 
         def start(t: int) -> None:
@@ -144,7 +141,6 @@ class Ring:
             yield pieces, [piece.wait(tensors) for piece in pieces]
 
     def _sees(self, i: int, piece: Piece) -> bool:
-        """Whether queries of part i attend to a piece."""
         start, stop = piece.columns
         return start < stop and (not self.geometry.causal or start < self._rows[i][1])
 
@@ -166,11 +162,9 @@ class Ring:
         return self.geometry.sum_heads(gradient, like, self.geometry.grid.place[-3])
 
     def _fetch_rows(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """The rows that this worker computes, by part."""
         return [x] if self._queries is None else [exchange(x) for exchange in self._queries]
 
     def _back(self, parts: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-        """This worker's rows, from the parts of all workers."""
         if self._queries is None:
             return parts[0]
         total, *others = (exchange.adjoint(x, like) for exchange, x in zip(self._queries, parts, strict=True))

@@ -62,8 +62,6 @@ def attention_by_scores(
     """The output and the weights of attention.
 
     Args:
-        x: the operands.
-        dropout: factors of the weights.
         zero_rows: whether queries without a key have weights of 0, as in scaled_dot_product_attention, or nan, as in a
             softmax.
     """

@@ -37,8 +37,6 @@ class SharedAttention:
     backward pass, which begins with its one vote.
 
     Args:
-        geometry: the blocks of all heads.
-        method: for the blocks of a group.
         groups: the number of groups of heads, to which each worker contributes equally.
         recorded: the same function by operations that torch differentiates any number of times.
     """
@@ -69,7 +67,6 @@ class SharedAttention:
 
     @contextmanager
     def agreed(self, gradient: torch.Tensor) -> Iterator[None]:
-        """The backward pass, which all workers begin together."""
         assert self._agreement is not None
         self._agreement.agree([gradient], [])
         try:

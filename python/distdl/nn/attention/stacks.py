@@ -61,12 +61,7 @@ def have_same_options(options: Sequence[Mapping[str, object]]) -> bool:
 
 
 class Stack(CompositeLayer):
-    """The common part of encoders and decoders: copies of a layer, and a norm after them.
-
-    Attributes:
-        of: the class of the layers.
-        option: the name of the option with the layer.
-    """
+    """The common part of encoders and decoders: copies of a layer, and a norm after them."""
 
     of: ClassVar[type[TransformerLayer]]
     option: ClassVar[str]

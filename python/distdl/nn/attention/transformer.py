@@ -16,8 +16,8 @@ class DistributedTransformerEncoderLayer(TransformerLayer):
     """Self-attention and a feedforward network: ``torch.nn.TransformerEncoderLayer`` in blocks.
 
     Args:
-        P_x: the partition of the input: ``[batch, sequence, 1]`` with batch_first, ``[sequence, batch, 1]`` without,
-            and ``[sequence, 1]`` for tensors without a batch. Features are not split.
+        P_x: the partition of the input: ``[batch, sequence, 1]`` with batch_first, ``[sequence, batch, 1]`` without, or
+            ``[sequence, 1]`` for unbatched tensors.
         d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first: as in
             ``torch.nn.TransformerEncoderLayer``.
         bias, device, dtype: likewise.
@@ -72,16 +72,15 @@ class DistributedTransformerDecoderLayer(TransformerLayer):
 
     Args:
         P_x: the partition of the target, and of the memory: ``[batch, sequence, 1]`` with batch_first, ``[sequence,
-            batch, 1]`` without, and ``[sequence, 1]`` for tensors without a batch. Features are not split.
+            batch, 1]`` without, or ``[sequence, 1]`` for unbatched tensors.
         d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first: as in
             ``torch.nn.TransformerDecoderLayer``.
         bias, device, dtype: likewise.
         method: as in :class:`distdl.nn.DistributedScaledDotProductAttention`.
 
     Shape:
-        tgt, memory and the result in blocks; those of tgt and memory may differ along the sequence. Zero volume on all
-        other ranks. Masks as in :class:`distdl.nn.DistributedMultiheadAttention`. ``tgt_is_causal=True`` needs no
-        tgt_mask.
+        tgt, memory and the result in blocks; tgt and memory may differ along the sequence. Zero volume on all other
+        ranks. Masks as in :class:`distdl.nn.DistributedMultiheadAttention`. ``tgt_is_causal=True`` needs no tgt_mask.
 
     Attributes:
         self_attn, multihead_attn, linear1, linear2, norm1, norm2, norm3: the parameters, with the names of torch.nn.

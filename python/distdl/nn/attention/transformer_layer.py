@@ -26,7 +26,6 @@ def display_name(function: object) -> str:
 
 
 def _is_random(activation: object) -> bool:
-    """Whether an activation draws random numbers, which would differ between ranks."""
     random = (torch.nn.modules.dropout._DropoutNd, torch.nn.RReLU)
     if isinstance(activation, torch.nn.Module):
         return any(isinstance(part, random) for part in activation.modules())
@@ -203,7 +202,6 @@ class TransformerLayer(LayerWithDropout):
     def add_residual(
         self, number: int, x: torch.Tensor, parameters: Parameters, part: Callable[[torch.Tensor], torch.Tensor]
     ) -> torch.Tensor:
-        """Add the result of a part to tokens, with a norm before or after."""
         if self.norm_first:
             return x + part(self.norm(number, x, parameters))
         return self.norm(number, x + part(x), parameters)

@@ -1,8 +1,8 @@
 """Layers in compiled programs: each is an operator of torch's dispatcher, which calls the layer.
 
-``torch.compile`` and ``torch.export`` trace each rank alone, and cannot follow the votes of the ranks. So they do not
-trace layers: the operator states the structure of its results, and in the compiled program calls the layer, which
-votes, sets up and computes as usual. All ranks make the same calls, compiled or not.
+``torch.compile`` and ``torch.export`` trace each rank alone, and cannot follow the votes of the ranks. So the operator
+only states the structure of its results, and in the compiled program calls the layer, which votes, sets up and computes
+as usual. All ranks make the same calls, compiled or not.
 """
 
 from distdl.nn.compiled.calls import check_sizes

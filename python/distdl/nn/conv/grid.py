@@ -134,13 +134,11 @@ class ConvGrid:
 
     @property
     def input(self) -> Grid:
-        """P_x with the copied dimension, of extent 1."""
         shape = self.P_x.shape
         return self.P_x.reshaped((*shape[: self.copied], 1, *shape[self.copied :]))
 
     @property
     def output(self) -> Grid:
-        """P_y with the summed dimension, of extent 1."""
         shape = self.P_y.shape
         return self.P_y.reshaped((*shape[: self.batched + 1], 1, *shape[self.batched + 1 :]))
 

@@ -111,8 +111,6 @@ class HaloConvolution:
     """The convolution of a worker's block of a tensor.
 
     Args:
-        layer: the layer's name, for messages.
-        P_x: the partition of the tensor.
         leading: the blocks along the batch, if any, and along the channels.
         slidings: for each spatial dimension the windows of all workers; :func:`fit` must be true for them.
 
@@ -159,7 +157,6 @@ class HaloConvolution:
         """The worker's outputs.
 
         Args:
-            input: this worker's block.
             parameters: waits for weight and bias, and returns them.
             convolve: the local layer ``convolve(x, weight, bias, padding, along)`` along some spatial dimensions.
         """

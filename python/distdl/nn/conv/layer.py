@@ -275,5 +275,4 @@ class ConvLayer(Layer):
         padding: Sequence[int],
         along: Sequence[int] | None = None,
     ) -> torch.Tensor:
-        """The local layer with this padding, along some dimensions of space if given."""
         raise NotImplementedError

@@ -106,7 +106,6 @@ class _DistributedConvTranspose(ConvLayer):
         """Apply the layer to this rank's block of the input.
 
         Args:
-            input: this rank's block.
             output_size: the size of the whole output, in space only or in all dimensions, as in torch.nn; replaces
                 ``output_padding``.
         """

@@ -25,7 +25,6 @@ class Modes:
     """The kept frequencies of a dimension of a tensor, and the transforms to and from them.
 
     Attributes:
-        dim: the dimension.
         n: its extent in the whole tensor.
         kept: the number of kept frequencies.
         is_half: whether the tensor is real before the transform, so that half of the spectrum is enough.

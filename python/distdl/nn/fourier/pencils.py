@@ -71,7 +71,6 @@ def plan_stages(task: Task, shape: Shape, result: Shape | None, same_workers: bo
     fewer exchanges are cheaper.
 
     Args:
-        task: the transforms.
         shape: the grid of the input, the first stage.
         result: the grid of the last stage; None if the result may stay in the grid of the last transform.
         same_workers: whether the grids of input and result have the same workers in the same order.

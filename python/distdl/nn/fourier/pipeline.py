@@ -20,11 +20,7 @@ class Pipeline:
     """The stages of a tensor's transform.
 
     Args:
-        name: of the function, for messages.
-        transform, task, stages: the transforms and their stages.
-        grids: the workers of the stages.
         sizes: of the input's blocks, by dimension.
-        dtype: of the input.
         parts: the number of parts, if a dimension can be cut into parts.
 
     Constructing is collective, after a vote on all arguments. Calling is collective over the workers of all grids.

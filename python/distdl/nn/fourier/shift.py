@@ -19,7 +19,6 @@ class Shift(Layer):
 
     Args:
         P_x: the partition of the input and of the result, which has the same blocks.
-        dim: as in torch.fft.
     """
 
     function: Callable[..., torch.Tensor]

@@ -1,8 +1,8 @@
 """Transforms of large blocks, slice by slice in the caches.
 
-torch.fft allocates its result, and glibc returns memory of 32 MiB and more to the system at once: each call would map
-it again, page by page, which takes about as long as the transform. The result of a slice stays in the caches until it
-is copied, and its memory serves the next slice. NumPy asks for huge pages for the whole result.
+torch.fft allocates its result, and glibc returns memory of 32 MiB and more to the system at once: mapping it again in
+each call takes about as long as the transform. The result of a slice stays in the caches until it is copied, and its
+memory serves the next slice. NumPy asks for huge pages for the whole result.
 
 Along a dimension that is not contiguous, a slice is transposed first. Otherwise the transform would read a few bytes of
 each cache line, and with a power-of-two stride evict the line before it reads the next bytes.
@@ -35,8 +35,6 @@ def in_slices(
 
     Args:
         call: transforms some dimensions of a slice along the others.
-        x: the block.
-        dims: the transformed dimensions.
         shape, dtype: of the result.
         contiguous: whether a large result is contiguous. Otherwise its transformed dimensions are last in memory, as in
             torch's results, which is faster to write.
@@ -70,7 +68,6 @@ def _in_huge_pages(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
 
 def _is_unrecorded(x: torch.Tensor) -> bool:
-    """Whether neither gradients nor traces are recorded."""
     return (
         type(x) is torch.Tensor
         and x.is_cpu

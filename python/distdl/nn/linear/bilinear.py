@@ -33,7 +33,7 @@ class DistributedBilinear(Layer):
     Raises:
         ValueError: on all ranks, if P_x splits the features, ``in1_features`` is less than 1, or the inputs are not in
             blocks as described.
-        RuntimeError: on all ranks, if the dtypes of inputs, weight and bias differ, without autocast.
+        RuntimeError: on all ranks, if dtypes of inputs and parameters differ without autocast.
 
     Collective: constructing over P_x's parent communicator, calling over P_x.
 

@@ -20,8 +20,8 @@ __all__ = ["DistributedLinear"]
 class DistributedLinear(Layer):
     r"""Applies :math:`y = x W^T + b` where x, y and W are partitioned: ``torch.nn.Linear`` in blocks.
 
-    x is broadcast from P_x to the workers of P_W with the columns of its features. Each worker applies its block of W,
-    workers of column 0 add their block of b, and the results are sum-reduced along the rows of P_W into P_y.
+    x is broadcast from P_x to the columns of P_W. Each worker applies its block of W, workers of column 0 add their
+    block of b, and the results are sum-reduced along the rows of P_W into P_y.
 
     Args:
         P_x: the partition of the input: ``[*leading, p_in]``.
@@ -33,9 +33,8 @@ class DistributedLinear(Layer):
     P_y and P_W may directly follow P_x. Without them features are not split, and P_x is ``[*leading, 1]``.
 
     Shape:
-        Any number of leading dimensions; features in balanced blocks, ``(*, in_features)`` over P_x and ``(*,
-        out_features)`` over P_y. Split leading dimensions are in any blocks, and must be as many as in P_x. Zero volume
-        on all other ranks.
+        Features in balanced blocks, ``(*, in_features)`` over P_x and ``(*, out_features)`` over P_y. Leading
+        dimensions, if split, are in any blocks, as many as in P_x. Zero volume on all other ranks.
 
     Attributes:
         weight: this worker's balanced block of the weight (out_features, in_features). If leading dimensions are split,
@@ -43,13 +42,13 @@ class DistributedLinear(Layer):
         bias: this worker's block of the bias on column 0 of P_W, no rows elsewhere; None without bias.
 
     Raises:
-        ValueError: on all ranks, if the partitions do not match, or the input is not in blocks as described.
-        RuntimeError: on all ranks, if the dtypes of input, weight and bias differ, without autocast.
+        ValueError: on all ranks, if the partitions do not match, or the input is not in such blocks.
+        RuntimeError: on all ranks, if dtypes of input and parameters differ without autocast.
 
     Collective: constructing over the partitions' parent communicator, calling over the partitions.
 
-    Source: R. J. Hewett, T. J. Grady, "A Linear Algebraic Approach to Model Parallelism in Deep Learning" (2020); with
-    the same seed the global parameters are those of https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html.
+    Source: R. J. Hewett, T. J. Grady, "A Linear Algebraic Approach to Model Parallelism in Deep Learning" (2020); the
+    same seed gives the parameters of https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html.
     """
 
     P_y: Partition | None

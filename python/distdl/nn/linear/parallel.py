@@ -60,7 +60,6 @@ class _RowColumnLinear(Layer):
         raise NotImplementedError
 
     def _moved(self) -> int:
-        """The dimension whose blocks are gathered or scattered."""
         return self.grid.dim - 1 if self.sequence_dim is None else self.sequence_dim % self.grid.dim
 
     def _line(self) -> Grid:
@@ -102,19 +101,18 @@ class DistributedLinearAllGather(_RowColumnLinear):
         sequence_dim: the dimension of the tokens, if the last axis of P_x splits tokens of the input, not features.
 
     Shape:
-        ``(*leading, in_features)``, as P_x, in any blocks. With ``sequence_dim`` every worker has all features of its
-        tokens, which axis ``sequence_dim`` of P_x cuts into blocks, and the last axis into smaller ones. The result
-        ``(*leading, out_features)`` is in the input's blocks of the leading dimensions, with ``sequence_dim`` in the
-        gathered blocks, and in balanced blocks of features; zero volume on all other ranks.
+        ``(*leading, in_features)``, as P_x, in any blocks. With ``sequence_dim`` workers have all features of tokens,
+        which axis ``sequence_dim`` of P_x cuts into blocks, and the last axis into smaller blocks. The result
+        ``(*leading, out_features)`` is in the input's (with ``sequence_dim``, gathered) leading blocks and in balanced
+        blocks of features; zero volume on all other ranks.
 
     Attributes:
         weight, bias: this worker's balanced block of the rows of the weight (out_features, in_features), and of the
             bias. Workers along leading axes use the same block: see :func:`distdl.parameter_layout`.
 
     Raises:
-        ValueError: on all ranks, if the input is not in blocks as described, or ``sequence_dim`` is not a leading
-            dimension.
-        RuntimeError: on all ranks, if the dtypes of input, weight and bias differ, without autocast.
+        ValueError: on all ranks, if the input is not in such blocks, or ``sequence_dim`` is not a leading dimension.
+        RuntimeError: on all ranks, if dtypes of input and parameters differ without autocast.
 
     Collective: constructing over P_x's parent communicator, calling over P_x.
 
@@ -153,10 +151,10 @@ class DistributedLinearReduceScatter(_RowColumnLinear):
             features.
 
     Shape:
-        ``(*leading, in_features)``, as P_x, in balanced blocks of features and any blocks of leading dimensions. The
-        result ``(*leading, out_features)`` is in the same blocks of the leading dimensions and in balanced blocks of
-        features. With ``sequence_dim`` every worker has all features, and the last axis of P_x cuts each block of
-        tokens into balanced blocks. Zero volume on all other ranks.
+        ``(*leading, in_features)``, as P_x, in balanced blocks of features and any leading blocks. The result
+        ``(*leading, out_features)`` is in the same leading blocks and in balanced blocks of features; with
+        ``sequence_dim`` it has all features, and the last axis of P_x cuts each block of tokens into balanced blocks.
+        Zero volume on all other ranks.
 
     Attributes:
         weight: this worker's balanced block of the columns of the weight (out_features, in_features). Workers along
@@ -164,9 +162,8 @@ class DistributedLinearReduceScatter(_RowColumnLinear):
         bias: the whole bias on the workers at place 0 of the last axis, which add it; no rows elsewhere.
 
     Raises:
-        ValueError: on all ranks, if the input is not in blocks as described, or ``sequence_dim`` is not a leading
-            dimension.
-        RuntimeError: on all ranks, if the dtypes of input, weight and bias differ, without autocast.
+        ValueError: on all ranks, if the input is not in such blocks, or ``sequence_dim`` is not a leading dimension.
+        RuntimeError: on all ranks, if dtypes of input and parameters differ without autocast.
 
     Collective: constructing over P_x's parent communicator, calling over P_x.
 

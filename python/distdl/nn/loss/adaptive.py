@@ -31,13 +31,13 @@ class AdaptiveResult(NamedTuple):
 class _Weights(Module):
     """The parameters of a linear layer, under torch.nn's names."""
 
-    def __init__(self, P: Grid, in_features: int, out_features: int, bias: bool, **options: object) -> None:
+    def __init__(self, P: Grid, in_features: int, out_features: int, bias: bool, **kind: object) -> None:
         super().__init__()
         shape = (out_features, in_features)
         of_weight, of_bias = like_linear(shape)
-        self.declare_parameter("weight", P, shape, (None, None), initialize=of_weight, **options)  # type: ignore[arg-type]
+        self.declare_parameter("weight", P, shape, (None, None), initialize=of_weight, **kind)  # type: ignore[arg-type]
         if bias:
-            self.declare_parameter("bias", P, shape[:1], (None,), initialize=of_bias, **options)  # type: ignore[arg-type]
+            self.declare_parameter("bias", P, shape[:1], (None,), initialize=of_bias, **kind)  # type: ignore[arg-type]
         else:
             self.register_parameter("bias", None)
         self.reset_parameters()

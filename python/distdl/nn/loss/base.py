@@ -34,7 +34,6 @@ class Loss(CheckedLayer):
         weights_follow: whether weights are converted to the dtype of the input.
         reductions: the values of ``reduction``.
         integral: the arguments that may be integers.
-        shapes: the section of the docstring on shapes.
         has_forward_mode: whether torch has forward derivatives of ``function``.
     """
 

@@ -83,7 +83,6 @@ class _ClassLoss(PartialSums):
         return weight.to(tensors[0].dtype) if tensors else weight
 
     def own_weights(self, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """The part of a weight for this worker's classes, along the dimension of the classes."""
         part = weight.narrow(0, self.start, x.shape[self.axis])
         return part.view(-1, *(1,) * (x.dim() - 1 - self.axis))
 

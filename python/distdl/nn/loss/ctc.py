@@ -54,7 +54,6 @@ class DistributedCTCLoss(Loss):
         return F.ctc_loss(log_probs, zero.to(device).unsqueeze(0), zero + 1, zero, reduction="none").dtype
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """Accept lengths as sequences of integers."""
         named = {**dict(zip(self.tensors, args, strict=False)), **kwargs}
         if len(args) + len(kwargs) == len(named) and set(named) == set(self.tensors):
             args = tuple(_lengths(named[name]) if "lengths" in name else named[name] for name in self.tensors)

@@ -76,7 +76,6 @@ class PartialSums(FeatureLoss):
         return self._to_first_blocks(self.parts(*tensors))
 
     def parts(self, *tensors: torch.Tensor) -> torch.Tensor:
-        """This worker's parts of the losses of its rows."""
         raise NotImplementedError
 
 

@@ -36,15 +36,15 @@ class DistributedLinearCrossEntropyLoss(CheckedLayer):
     ``size_average`` and ``reduce`` are left out.
 
     Shape:
-        Features ``(N, in_features)`` or ``(in_features)`` in blocks over P_x, balanced along the features. Targets of
-        class indices ``(N, *out_features)``, or of probabilities ``(N, num_classes, *out_features)``, are in blocks
-        over P_y, as in :class:`DistributedCrossEntropyLoss`. The result is a scalar on every rank; with
-        reduction='none' the block of the losses, on the workers with the first classes.
+        Features ``(N, in_features)`` or ``(in_features)`` in blocks over P_x, balanced in features. Targets of class
+        indices ``(N, *out_features)``, or of probabilities ``(N, num_classes, *out_features)``, are in blocks over P_y,
+        as in :class:`DistributedCrossEntropyLoss`. The result is a scalar on every rank; with reduction='none' the
+        block of the losses, on the workers with the first classes.
 
     Raises:
         ValueError: on all ranks, if the partitions or blocks do not match, classes are split although ``out_features``
             is not empty, or an option is out of range.
-        RuntimeError: on all ranks, if the dtypes of features and parameters differ, without autocast.
+        RuntimeError: on all ranks, if dtypes of features and parameters differ without autocast.
 
     Constructing and calling are collective over the partitions' parent communicator. Every rank must call
     ``backward()``; the loss counts once.
@@ -132,7 +132,6 @@ class DistributedLinearCrossEntropyLoss(CheckedLayer):
         return [self.grid.constructing_ranks(), *super().agreeing()]
 
     def holders(self) -> tuple[str, Grid]:
-        """The partition of the workers that hold the targets."""
         return "P_x" if self.P_y is None else "P_y", self._logits
 
     def local_error(self, inputs: Sequence[object]) -> str:

@@ -13,7 +13,6 @@ def weight_block(weight: torch.Tensor, blocks: Sequence[Sequence[int]], place: S
     Args:
         weight: broadcast to the whole tensor, by torch's rules.
         blocks: the sizes of the tensor's blocks by dimension.
-        place: of the worker.
     """
     first = len(blocks) - weight.dim()
     for d, n in enumerate(weight.shape):

@@ -80,7 +80,6 @@ class Norm(Layer):
     def with_samples(
         self, function: Callable[..., torch.Tensor], x: torch.Tensor, names: Sequence[str], **options: object
     ) -> torch.Tensor:
-        """Call a function of torch.nn with one-element parameters and buffers of these names."""
         values = {name: getattr(self, name) for name in names}
         samples = {
             name: None if value is None else torch.ones(1, dtype=value.dtype, device=x.device)
@@ -140,7 +139,6 @@ class ChannelNorm(Norm):
         )
 
     def check_partition(self) -> None:
-        """Check the number of dimensions of P_x, if it is known."""
         raise NotImplementedError
 
     def channel_axis(self) -> int:
@@ -160,7 +158,6 @@ class ChannelNorm(Norm):
 
     @property
     def running(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """The running mean and variance that this call reads or updates."""
         return self.running_mean, self.running_var
 
     def sampled(self, function: Callable[..., torch.Tensor], x: torch.Tensor) -> torch.Tensor:

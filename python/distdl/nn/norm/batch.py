@@ -33,7 +33,7 @@ _DOCUMENTATION = """Normalizes each channel by the moments of the whole batch: {
         num_batches_tracked: the number of batches, on each worker.
 
     Raises:
-        ValueError: on all ranks, if P_x has another number of dimensions, the input is not in blocks as described, its
+        ValueError: on all ranks, if P_x has another number of dimensions, the input is not in such blocks, its
             dtypes differ, or a channel has a single value in training.
         RuntimeError: on all ranks, for dtypes of input and parameters that torch.nn refuses.
 

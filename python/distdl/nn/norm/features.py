@@ -103,8 +103,8 @@ class DistributedLayerNorm(_FeatureNorm):
             same features share it: see :func:`distdl.parameter_layout`.
 
     Raises:
-        ValueError: on all ranks, if P_x has fewer dimensions than normalized_shape, the input is not in blocks as
-            described, or its dtypes differ.
+        ValueError: on all ranks, if P_x has fewer dimensions than normalized_shape, the input is not in such blocks, or
+            its dtypes differ.
         RuntimeError: on all ranks, for a normalized_shape or dtypes of input and parameters that torch.nn refuses.
 
     Collective: constructing over P_x's parent communicator, calling over P_x. If features are not split, only
@@ -159,8 +159,8 @@ class DistributedRMSNorm(_FeatureNorm):
             features share it: see :func:`distdl.parameter_layout`.
 
     Raises:
-        ValueError: on all ranks, if P_x has fewer dimensions than normalized_shape, the input is not in blocks as
-            described, or its dtypes differ.
+        ValueError: on all ranks, if P_x has fewer dimensions than normalized_shape, the input is not in such blocks, or
+            its dtypes differ.
         RuntimeError: on all ranks, for a normalized_shape or dtypes of input and parameters that torch.nn refuses.
 
     Collective: constructing over P_x's parent communicator, calling over P_x. If features are not split, only

@@ -35,7 +35,7 @@ class DistributedGroupNorm(Norm):
 
     Raises:
         ValueError: on all ranks, if P_x has fewer than two dimensions, num_channels is not divisible by num_groups, the
-            input is not in blocks as described, its dtypes differ, or the input is a single value.
+            input is not in such blocks, its dtypes differ, or the input is a single value.
         RuntimeError: on all ranks, for numbers of channels and groups, or dtypes of input and parameters, that torch.nn
             refuses.
 

@@ -130,7 +130,7 @@ _DOCUMENTATION = """Normalizes each channel of each instance: ``torch.nn.Instanc
         num_batches_tracked: 0, as in torch.nn.
 
     Raises:
-        ValueError: on all ranks, if P_x has another number of dimensions, the input is not in blocks as described, its
+        ValueError: on all ranks, if P_x has another number of dimensions, the input is not in such blocks, its
             dtypes differ, or a channel has a single element where its own moments are used.
         RuntimeError: on all ranks, for dtypes of input and parameters that torch.nn refuses.
 

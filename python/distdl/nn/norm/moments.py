@@ -84,15 +84,12 @@ class Gathering:
 
     Args:
         grid: the workers; this rank is in it.
-        axes: the axes.
         sizes: of the blocks along each dimension.
-        dims: the dimensions of the moments.
 
     Attributes:
         counts: the number of elements of each moment, by worker in rank order.
 
-    A layer makes it in its set-up, where its ranks have voted on all arguments. Calling is collective over the workers
-    along the axes.
+    Constructed in a set-up, after a vote on all arguments. Calling is collective over the workers along the axes.
     """
 
     def __init__(self, grid: Grid, axes: Sequence[int], sizes: Sequence[Sequence[int]], dims: Sequence[int]) -> None:
@@ -107,7 +104,6 @@ class Gathering:
         return message if self._gather is None else self._gather(message)
 
     def merged(self, block: MomentBlock) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and sum of squared deviations of each channel over all workers."""
         means, squares = self(block.mean, block.squares).view(len(self.counts), 2, -1).unbind(1)
         return merge(means, squares, self.counts, (0,))
 

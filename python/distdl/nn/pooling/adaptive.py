@@ -129,7 +129,7 @@ _DOCUMENTATION = """Applies {dims}-d adaptive {kind} pooling to a partitioned te
         batch and channels, and in balanced or aligned blocks of space. Zero volume on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if the partition or output_blocks is not as described.
+        ValueError: on all ranks, if the partition or output_blocks is invalid.
         TypeError, RuntimeError, NotImplementedError: on all workers, for an output size, input size or dtype that
             torch.nn refuses.
 

@@ -159,7 +159,6 @@ class _DistributedFractionalMaxPool(WindowLayer):
         return [1] * (self.dims + 2 - len(self.extents)) + self.extents[: -self.dims] + [self.dims]
 
     def _samples(self, read: torch.Tensor) -> torch.Tensor:
-        """The samples of this worker's batch and channels, as torch draws them for the whole tensor."""
         samples = self._random_samples
         if samples is None:
             _, dtype = self.structure(self.grid)[0]
@@ -227,7 +226,7 @@ _DOCUMENTATION = """Applies {dims}-d fractional max pooling: ``torch.nn.Fraction
         batch and channels, and in balanced or aligned blocks of space. Zero volume on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if the partition or output_blocks is not as described.
+        ValueError: on all ranks, if the partition or output_blocks is invalid.
         ValueError, TypeError, RuntimeError, NotImplementedError: on all ranks, for options, an input size or a dtype
             that torch.nn refuses.
 

@@ -74,7 +74,7 @@ _DOCUMENTATION = """Applies {dims}-d power-average pooling to a partitioned tens
         batch and channels, and in balanced or aligned blocks of space. Zero volume on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if the partition or output_blocks is not as described.
+        ValueError: on all ranks, if the partition or output_blocks is invalid.
         ValueError, TypeError, ZeroDivisionError: on all ranks, as in torch, if norm_type is not a number, or is 0.
         RuntimeError: on all ranks, for options or an input size that torch.nn refuses.
 

@@ -237,7 +237,7 @@ _DOCUMENTATION = """Applies {dims}-d {kind} pooling to a partitioned tensor: ``t
         batch and channels, and in balanced or aligned blocks of space. Zero volume on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if the partition or output_blocks is not as described.
+        ValueError: on all ranks, if the partition or output_blocks is invalid.
         RuntimeError: on all ranks, for options or an input size that torch.nn refuses.
 
     Collective: constructing over P_x's parent communicator, calling over P_x.

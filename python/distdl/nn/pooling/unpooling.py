@@ -27,7 +27,7 @@ Size = int | tuple[int, ...]
 class _DistributedMaxUnpool(CheckedLayer):
     """The common part of the layers.
 
-    An index may point anywhere: each worker receives all elements of its channels, and keeps those in its block.
+    An index may point anywhere: each worker receives all elements of its channels, and keeps the elements of its block.
     """
 
     _functions = {1: F.max_unpool1d, 2: F.max_unpool2d, 3: F.max_unpool3d}
@@ -83,7 +83,6 @@ class _DistributedMaxUnpool(CheckedLayer):
             ) from error
 
     def _check_structure(self) -> None:
-        """Raise torch.nn's errors for the shapes and dtypes of the tensors on any worker."""
         name, inputs, indices = type(self).__name__, self.structure(self.grid), self.structure(self.grid, tensor=1)
         for worker, ((shape, dtype), (index_shape, index_dtype)) in enumerate(zip(inputs, indices, strict=True)):
             if shape != index_shape or index_dtype != torch.long:

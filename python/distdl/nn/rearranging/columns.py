@@ -94,8 +94,8 @@ class DistributedUnfold(_Columns):
         P_x: the partition of the input, ``[channels, rows, columns]`` or ``[batch, channels, rows, columns]``; any
             dimension may be split.
         kernel_size, dilation, padding, stride: as in ``torch.nn.Unfold``.
-        P_y: the partition of the result, ``[channels, windows]`` after the batch. By default, the workers of both
-            spatial dimensions in a row along the windows. It may directly follow P_x.
+        P_y: the partition of the result, ``[channels, windows]`` after the batch. Default: the workers of both spatial
+            dimensions in a row. It may directly follow P_x.
 
     Shape:
         ``(N, C, H, W)`` or ``(C, H, W)``, as P_x, in any blocks. The result ``(N, C * prod(kernel_size), L)`` is in
@@ -256,7 +256,6 @@ class DistributedFold(_Columns):
             self._box = [along[i] for along, i in zip(meeting, place[-2:], strict=True)]
 
     def _windows_at(self, d: int, block: Interval) -> Interval:
-        """(start, stop) of the windows along a spatial dimension that meet a block of the result."""
         (start, stop), step = block, self.stride[d]
         first = -(-(start + self.padding[d] - self._windows[d].reach() + 1) // step)
         last = (stop - 1 + self.padding[d]) // step

@@ -62,8 +62,8 @@ class _Reshaping(Layer):
 class DistributedFlatten(_Reshaping):
     """Joins several dimensions: ``torch.nn.Flatten`` in blocks.
 
-    If only the first of the flattened dimensions is split, into balanced blocks, each worker flattens its block.
-    Otherwise each worker receives the rows of this dimension with its elements.
+    If only the first flattened dimension is split, into balanced blocks, each worker flattens its block. Otherwise it
+    receives the rows with its elements.
 
     Args:
         P_x: the partition of the input; any dimension may be split.

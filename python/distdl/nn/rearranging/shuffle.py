@@ -32,7 +32,6 @@ class _ChannelsAndSpace(Layer):
     grows: ClassVar[tuple[bool, bool, bool]]  # whether channels, rows and columns grow
 
     def factors(self) -> tuple[int, int, int]:
-        """The factors by which channels, rows and columns grow or shrink."""
         raise NotImplementedError
 
     def rearranged(self, x: torch.Tensor) -> torch.Tensor:
@@ -96,7 +95,7 @@ class DistributedPixelShuffle(_ChannelsAndSpace):
         three dimensions, in the input's blocks in all others. Zero volume on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if the partition or output_blocks is not as described.
+        ValueError: on all ranks, if the partition or output_blocks is invalid.
         TypeError, RuntimeError: on all ranks, for a factor or an input size that torch.nn refuses.
 
     Nothing travels if the blocks of channels are multiples of ``r**2`` and space is balanced or aligned. Collective:
@@ -136,7 +135,7 @@ class DistributedPixelUnshuffle(_ChannelsAndSpace):
         three dimensions, in the input's blocks in all others. Zero volume on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if the partition or output_blocks is not as described.
+        ValueError: on all ranks, if the partition or output_blocks is invalid.
         TypeError, RuntimeError: on all ranks, for a factor or an input size that torch.nn refuses.
 
     Collective: constructing over P_x's parent communicator, calling over P_x.
@@ -224,7 +223,6 @@ class DistributedChannelShuffle(Layer):
             self._order = self._order_of(parts, range(*blocks[1][self.grid.place[1]]), each)
 
     def _order_of(self, parts: Sequence[Sequence[tuple[int, int]]], channels: range, each: int) -> NDArray[np.int64]:
-        """The places of this worker's channels among the channels that it reads."""
         read = [channel for part in parts for channel in range(*part[self.grid.place[1]])]
         at = {channel: i for i, channel in enumerate(read)}
         return np.array([at[o % self.groups * each + o // self.groups] for o in channels], dtype=np.int64)

@@ -35,7 +35,7 @@ class DistributedPad(Layer):
     """Pads or crops a partitioned tensor: ``torch.nn.functional.pad`` in blocks.
 
     Args:
-        P_x: the partition of input and output, with as many dimensions as the tensor; any of them may be split.
+        P_x: the partition of input and output, with as many dimensions as the tensor; any may be split.
         pad: the widths (left, right) of the last dimension, then of the last but one, and so on. Negative widths crop.
         mode: 'constant', 'reflect', 'replicate' or 'circular'.
         value: the padding in mode 'constant'; 0 by default.

@@ -39,7 +39,7 @@ class DistributedUpsample(AdaptiveLayer):
         aligned blocks of space. Zero volume on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if the partition or output_blocks is not as described.
+        ValueError: on all ranks, if the partition or output_blocks is invalid.
         ValueError, TypeError, NotImplementedError: on all ranks, for options that torch.nn refuses.
         RuntimeError: on all workers, if the input or the output would have size 0 in space.
         NotImplementedError: on all workers, for a dtype that torch.nn refuses, and for uint8 in modes with weights.

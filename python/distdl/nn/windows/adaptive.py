@@ -27,7 +27,6 @@ class AdaptiveLayer(WindowLayer):
         return windows
 
     def dims_of_average(self) -> int:
-        """The number of last dimensions that torch.nn requires to be nonempty for averages."""
         return self.dims + (self.dims == 3)  # only AdaptiveAvgPool3d refuses an input without channels
 
     def no_outputs(self, read: torch.Tensor, shape: list[int]) -> torch.Tensor:

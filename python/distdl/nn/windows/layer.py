@@ -107,7 +107,6 @@ class WindowLayer(Layer):
             )
 
     def nonempty_dims(self) -> int:
-        """The number of last dimensions of the input that must be nonempty."""
         return self.dims + 1
 
     def compute(self, input: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:

@@ -17,8 +17,6 @@ def check_memory(name: str, grid: Grid, largest: Sequence[int], dtype: torch.dty
     """Raise on all workers of a grid if any of them cannot allocate a block of the result. Collective.
 
     Args:
-        name: of the layer.
-        grid: its workers.
         largest: the largest block along each dimension.
         dtype: of the result.
 

@@ -29,7 +29,6 @@ class BoxReader:
     """Brings each worker of P_y its box of a tensor on P_x, with padding beyond the tensor.
 
     Args:
-        layer: the layer's name, for messages.
         P_x, P_y: partitions with as many dimensions as the tensor.
         extents: the shape of the tensor.
         reads: for each dimension the (start, stop) that each place along it of P_y reads. The intervals may reach
