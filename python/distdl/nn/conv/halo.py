@@ -79,7 +79,7 @@ class Borders(torch.autograd.Function):
         return x.view_as(x), *Borders.cut(x, ctx.widths)
 
 
-class AddInPlace(torch.autograd.Function):
+class Added(torch.autograd.Function):
     """Adds terms in place to a tensor, from an index of a dimension on.
 
     Autograd's addition to a view would copy the whole gradient in the backward pass.
@@ -174,10 +174,10 @@ class HaloConvolution:
                 share = self._slidings[d].share(self._place[d], start, stop)
                 halo = read.narrow(at, first, stop - start).contiguous()  # backward then saves only the halo
                 taps = weight.narrow(at, share.taps[0], share.taps[1] - share.taps[0])
-                output = AddInPlace.apply(output, self._terms(d, share, halo, taps, convolve), at, share.outputs[0])
+                output = Added.apply(output, self._terms(d, share, halo, taps, convolve), at, share.outputs[0])
             if before == after == 0:  # other workers have a halo: the graphs must be equal
                 zero = zero_of(read) * zero_of(weight)
-                output = AddInPlace.apply(output, zero.expand_as(output.narrow(at, 0, 0)), at, 0)
+                output = Added.apply(output, zero.expand_as(output.narrow(at, 0, 0)), at, 0)
         return output
 
     def _terms(

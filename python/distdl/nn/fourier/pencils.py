@@ -64,7 +64,7 @@ class _Route:
     stages: tuple[Stage, ...]
 
 
-def plan_stages(task: Task, shape: Shape, result: Shape | None, same_workers: bool = True) -> list[Stage]:
+def plan(task: Task, shape: Shape, result: Shape | None, same_workers: bool = True) -> list[Stage]:
     """The stages of the cheapest route; the tensor is exchanged between stages.
 
     The cost of an exchange is the largest block of a worker before or after it. Between routes with all workers busy,

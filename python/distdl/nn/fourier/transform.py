@@ -9,7 +9,7 @@ import torch
 from distdl.collective.construction import PartitionLike
 from distdl.collective.grid import Grid
 from distdl.nn.fourier.kinds import FUNCTIONS, Dims, Sizes, resolve_transform
-from distdl.nn.fourier.pencils import Stage, Task, largest_blocks, plan_stages
+from distdl.nn.fourier.pencils import Stage, Task, largest_blocks, plan
 from distdl.nn.fourier.pipeline import Pipeline
 from distdl.nn.layer import Layer
 from distdl.nn.options import integer
@@ -94,7 +94,7 @@ class FourierTransform(Layer):
         task = Task(transform.dims, transform.first, transform.last, tuple(reads), transform.shape)
         target = None if self.pencil else self.grid if self.P_out is None else self.P_out.grid
         same = target is None or target.ranks == self.grid.ranks
-        stages = plan_stages(task, self.grid.shape, None if target is None else target.shape, same)
+        stages = plan(task, self.grid.shape, None if target is None else target.shape, same)
         grids = [self.grid, *(self._grid_of(stage) for stage in stages[1:])]
         for largest in largest_blocks(task, stages):
             check_memory(name, self.all_ranks, largest, transform.complex_dtype)
