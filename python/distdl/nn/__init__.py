@@ -1,6 +1,6 @@
-"""Distributed layers. Names, arguments and defaults are those of torch.nn, preceded by the partitions.
+"""Distributed layers, with torch.nn's names, arguments and defaults after the partitions.
 
-A family of layers is a module or a folder that lists its names in ``__all__``; here is the table of families.
+A family of layers is a module or folder that lists its names in ``__all__``.
 """
 
 from distdl.nn import (
@@ -42,7 +42,7 @@ from distdl.nn.primitives import *  # noqa: F403
 from distdl.nn.rearranging import *  # noqa: F403
 from distdl.nn.resizing import *  # noqa: F403
 from distdl.nn.softmax import *  # noqa: F403
-from distdl.nn.twins import twins
+from distdl.nn.twins import layers_by_class
 
 _FAMILIES = (
     activations,
@@ -64,7 +64,7 @@ _FAMILIES = (
     softmax,
 )
 
-SEQUENTIAL = twins(_FAMILIES)
-"""The layer of this package for each class of torch.nn that has one."""
+SEQUENTIAL = layers_by_class(_FAMILIES)
+"""The layers of this package by class of torch.nn."""
 
 __all__ = ["SEQUENTIAL", "Layer", "Module", "init", *(name for family in _FAMILIES for name in family.__all__)]

@@ -1,4 +1,4 @@
-"""Activations that own parameters, draw random numbers, or look across a dimension."""
+"""Activations with parameters or random numbers, or across a dimension."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distdl.nn.dropout import RandomLayer
 from distdl.nn.layer import Layer
 from distdl.nn.masks import random_uniform
 from distdl.nn.options import integer
-from distdl.nn.windows.blocks import intervals_of
+from distdl.nn.windows.blocks import block_intervals
 from distdl.operators.dispatch import Inactive, Operator
 from distdl.parameters.layout import cut
 
@@ -29,18 +29,18 @@ class DistributedPReLU(Layer):
         num_parameters, init, device, dtype: as in ``torch.nn.PReLU``.
 
     Shape:
-        Any number of dimensions, as P_x has, in any blocks; channels, dimension 1, in balanced blocks where there are
-        several parameters. The result is in the same blocks; zero volume on all other ranks.
+        Any dimensions of P_x, in any blocks; channels, dimension 1, in balanced blocks if there are several parameters.
+        The result is in the same blocks; zero volume on all other ranks.
 
     Attributes:
-        weight: a number for all channels, or this worker's balanced block of one for each channel.
+        weight: a number for all channels, or this worker's balanced block of numbers by channel.
 
     Raises:
-        RuntimeError: on all ranks, if there are several parameters and not as many channels, or if the dtypes of input
-            and weight differ.
+        RuntimeError: on all ranks, if the number of parameters is neither 1 nor the number of channels, or the dtypes
+            of input and weight differ.
         ValueError: on all ranks, if the input is not in blocks as described.
 
-    Constructing is collective over the communicator that P_x comes from, calling over the ranks of P_x.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.PReLU.html.
     """
@@ -86,29 +86,27 @@ class DistributedPReLU(Layer):
             raise RuntimeError(f"DistributedPReLU: the input is {dtype} but the weight {self.weight.dtype}")
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to this rank's block of the input."""
         return F.prelu(input, *self.parameters_in_use()) if self.grid.active else self.without_part(input)
 
 
 class DistributedGLU(Layer):
     r"""Applies :math:`a \sigma(b)` to the halves a and b of a dimension: ``torch.nn.GLU`` in blocks.
 
-    Where the dimension is split, each worker receives those elements of both halves from which its block of the result
-    is made.
+    If the dimension is split, each worker receives the elements of both halves for its block of the result.
 
     Args:
         P_x: the partition of input and result, of any shape.
         dim: the dimension, as in ``torch.nn.GLU``.
 
     Shape:
-        Any number of dimensions, as P_x has, in any blocks. The result is half as long in ``dim``, in balanced blocks
-        there, and in the same blocks as the input in all other dimensions; zero volume on all other ranks.
+        Any dimensions of P_x, in any blocks. The result is half as long in ``dim``, in balanced blocks, and in the
+        input's blocks in other dimensions; zero volume on all other ranks.
 
     Raises:
         ValueError: on all ranks, if the input is not in blocks of P_x, or has no dimension ``dim``.
         RuntimeError: on all ranks, if an odd number of elements cannot be halved, or torch has no such dtype.
 
-    Constructing is collective over the communicator that P_x comes from, calling over the ranks of P_x.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.GLU.html.
     """
@@ -136,7 +134,7 @@ class DistributedGLU(Layer):
             )
         if not dtype.is_floating_point:
             raise RuntimeError(f"DistributedGLU: the input is {dtype}; torch has no glu for it")
-        half, wanted = extents[d] // 2, [intervals_of(along) for along in sizes]
+        half, wanted = extents[d] // 2, [block_intervals(along) for along in sizes]
         self._halves = []
         if len(sizes[d]) > 1:
             for start in (0, half):
@@ -145,7 +143,6 @@ class DistributedGLU(Layer):
                 self._halves.append(operators.interval_exchange("DistributedGLU", self.grid, self.grid, boxes))
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to this rank's block of the input."""
         if not self.grid.active:
             return self.without_part(input)
         x = torch.cat([half(input) for half in self._halves], self.dim) if self._halves else input
@@ -153,25 +150,24 @@ class DistributedGLU(Layer):
 
 
 class DistributedRReLU(RandomLayer):
-    """Multiplies what is not positive by random slopes: ``torch.nn.RReLU``, block by block.
+    """Multiplies nonpositive elements by random slopes: ``torch.nn.RReLU``, block by block.
 
     Args:
-        P_x: the partition of the input, with as many dimensions; any of them may be split.
+        P_x: the partition of the input, with as many dimensions; any may be split.
         lower, upper, inplace: as in ``torch.nn.RReLU``.
 
-    In training each element of the whole input has a slope of its own, uniform between ``lower`` and ``upper``, which
-    is a function of the seed, the call and its index: see :class:`distdl.nn.DistributedDropout`. The slopes are not
-    those that torch.nn draws in one process, which depend on the signs of all elements. In evaluation the slope is
-    (lower + upper) / 2.
+    In training each element of the whole input has its own slope, uniform between ``lower`` and ``upper``, by seed,
+    call and index: see :class:`distdl.nn.DistributedDropout`. torch.nn draws other slopes, which depend on the signs of
+    all elements. In evaluation the slope is (lower + upper) / 2.
 
     Shape:
         Any shape, in blocks of any sizes over P_x; the result in the same blocks.
 
     Raises:
-        TypeError, ValueError: on all ranks, if an option is not what torch.nn takes, or the input is not in blocks over
-            P_x of one floating point dtype.
+        TypeError, ValueError: on all ranks, if torch.nn refuses an option, or the input is not in blocks over P_x of
+            one floating point dtype.
 
-    Constructing is collective over the communicator that P_x comes from, calling over P_x. No data is sent.
+    Collective: constructing over P_x's parent communicator, calling over P_x. No data is sent.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.RReLU.html.
     """
@@ -192,11 +188,9 @@ class DistributedRReLU(RandomLayer):
             raise ValueError(f"DistributedRReLU: lower={self.lower!r} must not exceed upper={self.upper!r}")
 
     def is_random(self) -> bool:
-        """In training."""
         return self.training
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the activation to this rank's block."""
         if not self.grid.active:
             return self.without_part(input)
         if not self.training:

@@ -1,4 +1,4 @@
-"""Copies of modules with other tensors in place of theirs."""
+"""Deep copies of modules with other tensors."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from torch.utils._pytree import tree_flatten
 def copied(module: torch.nn.Module, tensors: Mapping[int, object]) -> torch.nn.Module:
     """A deep copy of a module.
 
-    Objects that cannot be copied, such as a lock, an open file or a namespace of ``torch.ops``, are those of the module
-    itself, where they are attributes or in lists, tuples and dicts of attributes.
+    Attributes that cannot be copied, such as locks, open files or namespaces of ``torch.ops``, are shared with the
+    module, also in lists, tuples and dicts.
 
     Args:
-        tensors: by the ``id()`` of a tensor or object, what stands in its place in the copy.
+        tensors: replacements by the ``id()`` of a tensor or object.
     """
     try:
         return copy.deepcopy(module, dict(tensors))
     except Exception:
-        held = [one for part in module.modules() for one in tree_flatten(list(vars(part).values()))[0]]
-        shared = {id(one): one for one in held if id(one) not in tensors and not _can_be_copied(one, tensors)}
+        values = [value for part in module.modules() for value in tree_flatten(list(vars(part).values()))[0]]
+        shared = {id(x): x for x in values if id(x) not in tensors and not _can_be_copied(x, tensors)}
         return copy.deepcopy(module, {**tensors, **shared})
 
 
-def _can_be_copied(one: object, tensors: Mapping[int, object]) -> bool:
+def _can_be_copied(value: object, tensors: Mapping[int, object]) -> bool:
     try:
-        copy.deepcopy(one, dict(tensors))
+        copy.deepcopy(value, dict(tensors))
     except Exception:
-        return isinstance(one, torch.nn.Module | torch.Tensor)
+        return isinstance(value, torch.nn.Module | torch.Tensor)
     return True

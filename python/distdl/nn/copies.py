@@ -1,4 +1,4 @@
-"""Copies of a module: ranks that call a copy where others call the layer itself, or another copy, all raise."""
+"""Copies of a module: ranks raise if some call the module and others a copy."""
 
 from __future__ import annotations
 
@@ -11,44 +11,41 @@ if TYPE_CHECKING:
     from distdl.nn.module import Module
 
 
-class CopyNumber:
-    """Which of a layer and its copies this is.
+class CopyId:
+    """Identifies a copy of a layer.
 
-    A rank may make copies that others do not make, so a copy has no number before its first call. All ranks make that
-    call together, and count alike.
+    Ranks may make different copies, so a copy has no number before its first call. All ranks make this call together,
+    and count alike.
 
     Attributes:
-        text: for the ranks to compare in each call: "" for the layer itself, None for a copy that was not called.
+        text: compared between ranks in each call: "" for the original, None for a copy before its first call.
     """
 
     def __init__(self) -> None:
         self.text: str | None = ""
-        self._called = [0]  # how many copies were; the layer and its copies share the list
+        self._called = [0]  # the number of copies called; the layer and its copies share the list
 
-    def of_copy(self) -> CopyNumber:
-        """The number for a copy of the layer."""
-        copied = CopyNumber()
+    def of_copy(self) -> CopyId:
+        copied = CopyId()
         copied.text, copied._called = None, self._called
         return copied
 
-    def __deepcopy__(self, memo: dict[int, object]) -> CopyNumber:
-        return self  # the copied layer asks for another one
+    def __deepcopy__(self, memo: dict[int, object]) -> CopyId:
+        return self  # __setstate__ of the copied layer calls of_copy()
 
-    def first_call(self, layer: Module, everyone: Grid, agree: Callable[[str], bool]) -> bool:
-        """Begin the first call of a copy. Collective over the layer's ranks, which raise if others call anything else.
+    def first_call(self, layer: Module, group: Grid, agree: Callable[[str], bool]) -> bool:
+        """Begin the first call of a copy. Collective over the layer's ranks; all raise if any rank calls another copy.
 
         Args:
-            layer: the copy.
-            everyone: the layer's ranks.
-            agree: begins the call, with this text for the ranks to compare.
+            agree: begins the call with a text that the ranks compare.
         """
-        what = f"the first call of a copy of {type(layer).__name__}"
-        refuse_ended(what, everyone.root)
-        copied_alike, _ = everyone.host_exchange().compare(what, str(layer.first_values is None))
+        name = f"the first call of a copy of {type(layer).__name__}"
+        refuse_ended(name, group.root)
+        copied_alike, _ = group.host_exchange().compare(name, str(layer.first_values is None))
         text = f"copy {self._called[0] + 1}"
         changed = agree(text)
         self._called[0] += 1
         self.text = text
-        if not copied_alike:  # before its first call, in which habits are noticed, and after it
+        if not copied_alike:  # copied before its first call, which checks habits, and after it
             layer.first_values = None
         return changed

@@ -1,7 +1,7 @@
-"""How each layer of torch.nn runs on blocks: by a layer of this package, as it is, or not at all.
+"""Support for each layer of torch.nn on blocks: a layer of this package, the layer itself, or none.
 
-A layer works on each block by itself where the dimensions that it looks across are not split. The rules here say which
-these are; :class:`distdl.nn.Local` asks them before it calls a module, and the table in the documentation shows them.
+A layer works on blocks if the dimensions that it looks across are not split. The rules here list these dimensions.
+:class:`distdl.nn.Local` checks them before it calls a module, and the documentation shows them in a table.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import torch
 from distdl.nn.families import space_of
 
 Dims = Callable[[Any, int], Iterable[int]]
-"""From a module and the number of dimensions of its input: the dimensions that may not be split, also from the end."""
+"""The dimensions that must not be split, from a module and the number of dimensions; they may count from the end."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """When a layer of torch.nn gives on each block what it gives on the whole.
+    """The condition under which a layer of torch.nn gives on blocks the same results as on the whole.
 
     Attributes:
-        condition: what must not be split, in words; "" for no condition.
-        whole: the same as dimensions.
-        anywhere: whether no order of dimensions makes it right, where the rule is that nothing may be split.
-        owns: whether the layer has parameters, which ranks have to share.
+        condition: the dimensions that must not be split, in words; "" for no condition.
+        whole: these dimensions.
+        anywhere: whether the rule holds for any order of dimensions, if no dimension may be split.
+        owns: whether the layer has parameters, which ranks must share.
     """
 
     condition: str = ""
@@ -51,7 +51,7 @@ def _last(count: int) -> Dims:
 
 
 def _dim(module: Any, n: int) -> Iterable[int]:
-    """The option ``dim``; torch.nn chooses one where it is None."""
+    """The option ``dim``; torch.nn chooses a dimension if it is None."""
     implicit = 0 if n in (0, 1, 3) else 1
     return (implicit if module.dim is None else module.dim,)
 
@@ -81,7 +81,7 @@ def _but_batch_of_sequence(module: Any, n: int) -> Iterable[int]:
 
 
 def _of_loss(module: Any, n: int) -> Iterable[int]:
-    kind = _of_torch(module).__name__
+    kind = _torch_class(module).__name__
     batch = 1 if kind == "CTCLoss" else 0
     has_batch = kind in _OF_ELEMENTS or n > batch + 1
     return [d for d in range(n) if module.reduction != "none" or d != batch or not has_batch]
@@ -91,7 +91,7 @@ _OF_ELEMENTS = (
     "BCELoss", "BCEWithLogitsLoss", "GaussianNLLLoss", "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss",
     "MSELoss", "MarginRankingLoss", "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss",
 )  # fmt: skip
-"""The losses of one dimension and more; the others look across the features or the classes of each input."""
+"""The losses of single elements; other losses look across the features or the classes."""
 
 
 _ELEMENTWISE = (
@@ -108,7 +108,7 @@ WORKS: Mapping[str, Rule] = {
     **dict.fromkeys(("RNN", "LSTM", "GRU"), _OF_SEQUENCE),
     **dict.fromkeys(("RNNCell", "LSTMCell", "GRUCell"), _OF_STEP),
 }
-"""The layers of torch.nn that have none of ours, and work on blocks as they are."""
+"""The layers of torch.nn that work on blocks themselves, without a layer of this package."""
 
 CONTAINERS = {
     "Module": "a module of your own goes into Local, if it works on each block by itself",
@@ -119,7 +119,7 @@ CONTAINERS = {
     "ParameterList": "its parameters are shared by the ranks where the module that has it is in Local",
     "ParameterDict": "its parameters are shared by the ranks where the module that has it is in Local",
 }
-"""What holds layers or parameters, and computes nothing itself."""
+"""Classes that hold layers or parameters, and compute nothing."""
 
 _LAZY = "its shapes would come from one block; call it once on one process, or give the shapes to {name}"
 REFUSED = {
@@ -135,7 +135,7 @@ REFUSED = {
         )
     },
 }  # fmt: skip
-"""The layers of torch.nn that there is no use for, and what takes their place."""
+"""The layers of torch.nn that are refused, with the reason or a replacement."""
 
 _BATCH_NORM = Rule("channels, and in training any dimension", _of_batch, anywhere=True, owns=True)
 _INSTANCE_NORM = Rule("space, and channels with parameters", _of_instance, owns=True)
@@ -183,11 +183,11 @@ ALSO: Mapping[str, Rule] = {
     "PairwiseDistance": Rule("the last dimension", _last(1)),
     "AdaptiveLogSoftmaxWithLoss": Rule("any dimension", _all, owns=True),
 }  # fmt: skip
-"""The same of layers that have a layer of ours, which is for the dimensions that these cannot look across."""
+"""Rules of layers with a counterpart in this package, which works if these dimensions are split."""
 
 
 def rule_of(kind: type[torch.nn.Module]) -> Rule | None:
-    """The rule of a class of torch.nn; None for other classes, and for those that no rule lets work."""
+    """The rule of a class of torch.nn; None for other classes, and classes that never work."""
     name = kind.__name__
     if getattr(torch.nn, name, None) is not kind:
         return None
@@ -200,50 +200,50 @@ def rule_of(kind: type[torch.nn.Module]) -> Rule | None:
 
 
 def problem_of(module: torch.nn.Module, shape: Sequence[int]) -> str:
-    """Why a module would give other numbers on blocks than on the whole; "" if it would not.
+    """The reason why a module gives other numbers on blocks than on the whole; "" if it does not.
 
     Args:
-        shape: how many workers there are along each dimension of the input.
+        shape: the number of workers along each dimension of the input.
 
-    The layers of torch.nn are known by the rules, one behind the other in Sequential. A module of another class says
-    itself that it works on blocks; what it holds is judged as far as it depends on no order of dimensions.
+    Layers of torch.nn are judged by the rules, also within Sequential. Modules of other classes count as safe; only the
+    rules for any order of dimensions apply to the layers within.
     """
     return next(_problems(module, list(shape)), "")
 
 
-def _of_torch(module: torch.nn.Module) -> type[torch.nn.Module]:
-    """The class of torch.nn that the module's own class is, or derives from, as a parametrized one does."""
+def _torch_class(module: torch.nn.Module) -> type[torch.nn.Module]:
+    """The class of torch.nn that the module's class is or derives from."""
     return next(kind for kind in type(module).__mro__ if getattr(torch.nn, kind.__name__, None) is kind)
 
 
 def _problems(module: torch.nn.Module, shape: list[int]) -> Iterator[str]:
-    kind = _of_torch(module)
-    for one in module.modules():
-        chance = getattr(one, "dropout", 0.0) if one.training and math.prod(shape) > 1 else 0.0
-        if isinstance(chance, int | float) and chance > 0 and _of_torch(one) is not torch.nn.Module:
+    kind = _torch_class(module)
+    for part in module.modules():
+        chance = getattr(part, "dropout", 0.0) if part.training and math.prod(shape) > 1 else 0.0
+        if isinstance(chance, int | float) and chance > 0 and _torch_class(part) is not torch.nn.Module:
             yield (
-                f"{type(one).__name__} with dropout={chance} draws random numbers in training, block by block; "
+                f"{type(part).__name__} with dropout={chance} draws random numbers in training, block by block; "
                 "use dropout=0 and a DistributedDropout"
             )
     if type(module).forward is not kind.forward:
-        kind = torch.nn.Module  # a class of the user's, which does something else
+        kind = torch.nn.Module  # a user's class with its own forward()
     if kind is torch.nn.Sequential:
-        for one in module.children():
-            yield from _problems(one, shape)
-            shape = through(one, shape)
+        for part in module.children():
+            yield from _problems(part, shape)
+            shape = through(part, shape)
     elif kind.__name__ in REFUSED and getattr(torch.nn, kind.__name__) is kind:
         yield f"{kind.__name__}: {REFUSED[kind.__name__]}"
     elif (rule := rule_of(kind)) is not None:
-        yield from _split(module, rule, shape)
+        yield from _split_problems(module, rule, shape)
     else:
-        for one in module.modules():
-            inner = rule_of(_of_torch(one))
-            if inner is not None and inner.anywhere and len([*inner.whole(one, len(shape))]) == len(shape):
-                yield from _split(one, inner, shape)
+        for part in module.modules():
+            inner = rule_of(_torch_class(part))
+            if inner is not None and inner.anywhere and len([*inner.whole(part, len(shape))]) == len(shape):
+                yield from _split_problems(part, inner, shape)
 
 
-def _split(module: torch.nn.Module, rule: Rule, shape: Sequence[int]) -> Iterator[str]:
-    n, name, kind = len(shape), type(module).__name__, _of_torch(module)
+def _split_problems(module: torch.nn.Module, rule: Rule, shape: Sequence[int]) -> Iterator[str]:
+    n, name, kind = len(shape), type(module).__name__, _torch_class(module)
     for d in rule.whole(module, n):
         if -n <= d < n and shape[d] > 1:
             ours = "" if kind.__name__ in WORKS else f"; use {layer_name(kind)}"
@@ -254,10 +254,10 @@ def _split(module: torch.nn.Module, rule: Rule, shape: Sequence[int]) -> Iterato
 
 
 def through(module: torch.nn.Module, shape: Sequence[int]) -> list[int]:
-    """The workers along each dimension of a layer's result, as far as it is one of torch.nn."""
+    """The workers along each dimension of the result of a layer of torch.nn."""
     n = len(shape)
     if type(module) is torch.nn.Sequential:
-        return functools.reduce(lambda found, one: through(one, found), module, [*shape])
+        return functools.reduce(lambda workers, part: through(part, workers), module, [*shape])
     if isinstance(module, torch.nn.Flatten) and n > 0:
         return [*shape[: module.start_dim % n + 1], *shape[module.end_dim % n + 1 :]]
     if isinstance(module, torch.nn.Unflatten) and n > 0:
@@ -267,17 +267,17 @@ def through(module: torch.nn.Module, shape: Sequence[int]) -> list[int]:
 
 
 def layer_name(kind: type[torch.nn.Module]) -> str:
-    """The name of a layer of ours that does the same as a layer of torch.nn."""
-    return f"Distributed{_NAMED_OTHERWISE.get(kind.__name__, kind.__name__)}"
+    """The name of the layer of this package for a layer of torch.nn."""
+    return f"Distributed{_OTHER_NAMES.get(kind.__name__, kind.__name__)}"
 
 
-_NAMED_OTHERWISE = {
+_OTHER_NAMES = {
     "SyncBatchNorm": "BatchNorm",
     **dict.fromkeys(("UpsamplingNearest2d", "UpsamplingBilinear2d"), "Upsample"),
     **{f"{kind}Pad{dims}d": "Pad" for kind in ("Constant", "Zero", "Reflection", "Replication", "Circular")
        for dims in (1, 2, 3)},
 }  # fmt: skip
-"""Where our layer's name is another one than that of torch.nn."""
+"""Names that differ from torch.nn."""
 
 
 # The table
@@ -285,23 +285,23 @@ _NAMED_OTHERWISE = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a layer of torch.nn runs on blocks: "ours", "as it is", "in Local" or "refused", with an explanation."""
+    """Support for a layer of torch.nn: "ours", "as it is", "in Local" or "refused", with an explanation."""
 
     kind: str
     text: str
 
 
 def classes() -> list[type[torch.nn.Module]]:
-    """Every class of modules that torch.nn has, in the order of their names."""
+    """All classes of modules in torch.nn, by name."""
     return [
-        found
-        for _, found in sorted(vars(torch.nn).items())
-        if inspect.isclass(found) and issubclass(found, torch.nn.Module)
+        kind
+        for _, kind in sorted(vars(torch.nn).items())
+        if inspect.isclass(kind) and issubclass(kind, torch.nn.Module)
     ]
 
 
 def verdict(kind: type[torch.nn.Module], ours: Mapping[type[torch.nn.Module], type]) -> Verdict | None:
-    """How a class of torch.nn runs on blocks; None if it is not in the tables.
+    """The support for a class of torch.nn; None if it is not in the tables.
 
     Args:
         ours: :data:`distdl.nn.SEQUENTIAL`.

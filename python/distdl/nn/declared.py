@@ -1,4 +1,4 @@
-"""Declarations of a model's modules: the layouts of its tensors, and the ranks that hold them."""
+"""The layouts of a model's tensors, and the ranks that hold them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from distdl.parameters.layout import Layout
 
 
 def check_module(what: str, model: object) -> None:
-    """Raise TypeError for something else than a module."""
+    """Raise TypeError unless the model is a module."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"{what}: model is a {type(model).__name__}; it has to be a torch.nn.Module")
 
 
 def layouts_of(model: torch.nn.Module) -> dict[str, Layout]:
-    """The layouts of all parameters and buffers that live in blocks, by their names in the model's state_dict."""
+    """The layouts of all parameters and buffers in blocks, by their names in the model's state_dict."""
     return {
         name_in_state(f"{prefix}.{name}" if prefix else name): layout
         for prefix, module in model.named_modules(remove_duplicate=False)
@@ -32,69 +32,68 @@ def layouts_of(model: torch.nn.Module) -> dict[str, Layout]:
 
 
 def ranks_of(layouts: Iterable[Layout]) -> Grid:
-    """All ranks of the communicator that a model's partitions come from; unknown on ranks outside of it.
+    """All ranks of the parent communicator of a model's partitions; unknown on ranks outside of it.
 
-    If layers are on different bare communicators, these are the ranks of the largest one. Without layouts there is no
-    such communicator, and the ranks are unknown as well.
+    If layers are on different bare communicators, the ranks of the largest one. Unknown without layouts.
     """
     widest = max((layout.grid for layout in layouts), key=lambda grid: len(grid.constructors), default=Grid.unknown())
     return widest.constructing_ranks()
 
 
-def check_undeclared(what: str, model: torch.nn.Module, everyone: Grid, layouts: Mapping[str, Layout]) -> None:
-    """Refuse tensors that differ among the ranks although no layout describes them. Collective over everyone.
+def check_undeclared(what: str, model: torch.nn.Module, group: Grid, layouts: Mapping[str, Layout]) -> None:
+    """Raise if tensors without a layout differ between ranks. Collective over the group.
 
-    A tensor of one of torch's modules counts as whole if its shape is the same on all ranks. A tensor of a module over
-    partitions must have the same values, too: if it is a block, the module has to declare it.
+    A tensor of torch's modules must have the same shape on all ranks. A tensor of a module over partitions must have
+    the same values, too: if it is a block, the module must declare it.
     """
     named = model.named_modules(remove_duplicate=False)
     ours = [name_in_state(f"{prefix}.")[:-1] for prefix, module in named if isinstance(module, Module)]
 
     def seen() -> bytes:
-        found = {}
+        facts = {}
         for name, value in tensors_in_state(model).items():
             if name not in layouts:
                 owner = name.rpartition(".")[0].partition("parametrizations.")[0].rstrip(".")
-                found[name] = [str(value.dtype), list(value.shape), checksum(value) if owner in ours else 0]
-        return json.dumps(found).encode()
+                facts[name] = [str(value.dtype), list(value.shape), bits_checksum(value) if owner in ours else 0]
+        return json.dumps(facts).encode()
 
-    views = [json.loads(view) for view in gather_or_raise(what, everyone, seen)]
+    views = [json.loads(view) for view in gather_or_raise(what, group, seen)]
     for name, here in views[0].items():
-        other = next((rank for rank, view in zip(everyone.ranks, views, strict=True) if view[name] != here), None)
+        other = next((rank for rank, view in zip(group.ranks, views, strict=True) if view[name] != here), None)
         if other is None:
             continue
-        there = views[everyone.ranks.index(other)][name]
+        there = views[group.ranks.index(other)][name]
         differs = "shapes" if here[:2] != there[:2] else "values"
         raise ValueError(
-            f"{what}: {name} has other {differs} on rank {other} (shape {there[1]}) than on rank {everyone.ranks[0]} "
+            f"{what}: {name} has other {differs} on rank {other} (shape {there[1]}) than on rank {group.ranks[0]} "
             f"(shape {here[1]}), and no layout says how they make up a whole. A tensor in blocks has to be declared "
             "(distdl.nn.Module.declare_parameter). A parametrized parameter of a distributed layer cannot be declared"
         )
 
 
-def sources_of_gradients(own: Mapping[str, torch.Tensor], undeclared: Sequence[str], everyone: Grid) -> dict[str, int]:
-    """The parameters that have a gradient on any rank, each with the first rank of those that have all of it.
+def sources_of_gradients(grads: Mapping[str, torch.Tensor], undeclared: Sequence[str], group: Grid) -> dict[str, int]:
+    """The parameters with a gradient on any rank, and for each, the lowest rank that holds the whole gradient.
 
     Args:
-        own: the gradients of this rank.
-        undeclared: the names of the parameters that no layout describes. Their gradients have to be the same on all
-            ranks, or 0 on all ranks but one; otherwise all ranks raise ValueError.
-        everyone: the ranks that compare. Collective over them.
+        grads: the gradients of this rank.
+        undeclared: the names of the parameters without a layout. Their gradients must be equal on all ranks, or nonzero
+            on exactly one rank; otherwise all ranks raise ValueError.
+        group: the ranks that compare. Collective over them.
     """
 
     def seen() -> bytes:
-        found = {
-            name: checksum(gradient) if name in undeclared and bool(torch.count_nonzero(gradient)) else 0
-            for name, gradient in own.items()
+        checksums = {
+            name: bits_checksum(gradient) if name in undeclared and bool(torch.count_nonzero(gradient)) else 0
+            for name, gradient in grads.items()
         }
-        return json.dumps(found).encode()
+        return json.dumps(checksums).encode()
 
-    views = [json.loads(view) for view in gather_or_raise("sequential_gradients", everyone, seen)]
+    views = [json.loads(view) for view in gather_or_raise("sequential_gradients", group, seen)]
     sources = {}
     for name in dict.fromkeys(name for view in views for name in view):
         sums = [view.get(name, 0) for view in views]
-        nonzero = [rank for rank, checked in zip(everyone.ranks, sums, strict=True) if checked]
-        sources[name] = nonzero[0] if nonzero else everyone.ranks[0]
+        nonzero = [rank for rank, checked in zip(group.ranks, sums, strict=True) if checked]
+        sources[name] = nonzero[0] if nonzero else group.ranks[0]
         if len(nonzero) > 1 and len(set(sums)) > 1:
             raise ValueError(
                 f"sequential_gradients: no layer declared {name}, its gradients differ among the ranks {nonzero}, and "
@@ -103,7 +102,7 @@ def sources_of_gradients(own: Mapping[str, torch.Tensor], undeclared: Sequence[s
     return sources
 
 
-def checksum(value: torch.Tensor) -> int:
-    """A number that tells the bits of a tensor from other bits."""
+def bits_checksum(value: torch.Tensor) -> int:
+    """A checksum of a tensor's bits."""
     flat = value.detach().resolve_conj().cpu().contiguous().reshape(-1)
     return zlib.crc32(flat.view(torch.uint8).numpy().tobytes()) if flat.numel() else 0

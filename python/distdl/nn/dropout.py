@@ -1,4 +1,4 @@
-"""Dropout over blocks: the mask belongs to the whole tensor, whatever its partition."""
+"""Dropout over blocks: the mask belongs to the whole tensor, for every partition."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ __all__ = [
 
 
 class RandomLayer(Layer):
-    """The base class of layers that multiply by random numbers, of which each element of the whole input has its own.
+    """The base class of layers that multiply each element of the whole input by its own random number.
 
-    Of each call torch's default generator gives one number on every rank; all others follow from that of worker 0. So
-    they are the same for every partition, different at each call and in each layer, and the same again where
-    activation checkpointing computes a call again.
+    Each call takes one number from torch's default generator on every rank; the number of worker 0 decides. So results
+    are equal for every partition, differ between calls and layers, and repeat when activation checkpointing recomputes
+    a call.
     """
 
     inplace: bool
@@ -40,31 +40,26 @@ class RandomLayer(Layer):
         self.check_bool("inplace")
 
     def check_bool(self, name: str) -> None:
-        """Raise a TypeError if an option is not a bool."""
         if not isinstance(getattr(self, name), bool):
             raise TypeError(f"{type(self).__name__}: {name}={getattr(self, name)!r}; it has to be a bool")
 
     def check_number(self, name: str) -> None:
-        """Raise a TypeError if an option is not a number."""
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise TypeError(f"{type(self).__name__}: {name}={value!r}; it has to be a number")
 
     def prepare(self) -> None:
-        """Begin with what a rank outside of P_x knows of the input, which is nothing."""
+        """Ranks outside P_x know no shape yet."""
         self.whole: list[int] = []
         self.intervals: list[Interval] = []
 
     def compared_each_call(self) -> str:
-        """The mode."""
         return "in training" if self.training else "in evaluation"
 
     def accepts(self, dtype: torch.dtype) -> bool:
-        """Whether the input of a call in this mode may be of a dtype."""
         return dtype.is_floating_point
 
     def set_up(self) -> None:
-        """Find the place of this worker's block in the whole input."""
         dtypes = list(dict.fromkeys(dtype for _, dtype in self.structure(self.grid)))
         if len(dtypes) != 1 or not self.accepts(dtypes[0]):
             raise ValueError(
@@ -81,7 +76,6 @@ class RandomLayer(Layer):
                 self.intervals.append((stops[place], stops[place + 1]))
 
     def times(self, input: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-        """Input times factor, in place if the option says so."""
         return input.mul_(factor) if self.inplace else input * factor
 
 
@@ -104,27 +98,25 @@ class DropoutLayer(RandomLayer):
             raise ValueError(f"{type(self).__name__}: p={self.p!r}; it must be between 0 and 1")
 
     def agreeing(self) -> list[Grid]:
-        """With as_sequential=True all ranks, since all of them draw numbers for the whole input."""
+        """All ranks with as_sequential=True, since all of them draw numbers for the whole input."""
         return [self.grid.constructing_ranks()] if self.as_sequential else super().agreeing()
 
     def drops(self) -> bool:
-        """Whether the call drops some elements and keeps others."""
         return self.training and 0 < self.p < 1
 
     def is_random(self) -> bool:
-        """In training, unless all elements are dropped or none. as_sequential=True draws in its own way."""
+        """Whether the call takes a key; as_sequential=True draws as torch.nn does."""
         return self.drops() and not self.as_sequential
 
     def accepts(self, dtype: torch.dtype) -> bool:
-        """Any dtype where nothing is drawn, as torch does."""
+        """Any dtype if nothing is dropped, as in torch."""
         return dtype.is_floating_point or not self.drops()
 
     def drawn_dims(self) -> int:
-        """How many dimensions, from the first on, the random numbers have; they are the same along all others."""
+        """The number of leading dimensions of the random numbers, which are equal along all others."""
         return self.grid.dim
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Drop elements of this rank's block of the input."""
         drops = self.drops() and 0 not in self.whole
         whole_mask = self._mask_of_torch(input.device) if self.as_sequential and drops and self.grid.known else None
         if not self.grid.active:
@@ -136,37 +128,37 @@ class DropoutLayer(RandomLayer):
         return self.times(input, input.new_zeros(())) if drops_all else input
 
     def applied(self, input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """The result, with a mask that is 0 or, where elements are kept, 1/(1-p)."""
+        """The result, with a mask of 0 and, for kept elements, 1/(1-p)."""
         return self.times(input, mask)
 
-    kept: ClassVar[float | None] = None
-    """What the mask is where elements are kept, if not 1/(1-p)."""
+    kept_value: ClassVar[float | None] = None
+    """Value of kept_value elements in the mask; None for 1/(1-p)."""
 
     def _shape(self) -> list[int]:
         return [n if d < self.drawn_dims() else 1 for d, n in enumerate(self.whole)]
 
     def _intervals(self) -> list[Interval]:
-        return [one if d < self.drawn_dims() else (0, 1) for d, one in enumerate(self.intervals)]
+        return [interval if d < self.drawn_dims() else (0, 1) for d, interval in enumerate(self.intervals)]
 
     def _slices(self) -> tuple[slice, ...]:
         return tuple(itertools.starmap(slice, self._intervals()))
 
     def _mask(self, input: torch.Tensor) -> torch.Tensor:
         where, of_input = (self._shape(), self._intervals()), {"dtype": input.dtype, "device": input.device}
-        if self.kept is None:
+        if self.kept_value is None:
             return random_mask(self.random_key, *where, self.p, **of_input)
-        return random_choice(self.random_key, *where, self.p, (0.0, self.kept), **of_input)
+        return random_choice(self.random_key, *where, self.p, (0.0, self.kept_value), **of_input)
 
     def _mask_of_torch(self, device: torch.device) -> torch.Tensor:
-        """The whole mask as torch.nn.functional draws it; on every rank, so that the generators stay in step."""
+        """The whole mask as torch.nn.functional draws it; on every rank, to keep the generators equal."""
         shape, dtype = self._shape(), self.dtype_of_input
-        if self.kept is None and shape == self.whole:  # on a GPU drawn in another way
+        if self.kept_value is None and shape == self.whole:  # GPUs draw it differently
             return F.dropout(torch.ones(shape, dtype=dtype, device=device), self.p)
         mask = torch.empty(shape, dtype=dtype, device=device).bernoulli_(1 - self.p)
-        return mask.div_(1 - self.p) if self.kept is None else mask.mul_(self.kept)
+        return mask.div_(1 - self.p) if self.kept_value is None else mask.mul_(self.kept_value)
 
 
-class DropoutOfChannels(DropoutLayer):
+class ChannelDropout(DropoutLayer):
     """The base class of dropout of whole channels in ``dims`` spatial dimensions."""
 
     dims: ClassVar[int]
@@ -180,17 +172,16 @@ class DropoutOfChannels(DropoutLayer):
             )
 
     def drawn_dims(self) -> int:
-        """1 without a batch; torch.nn.Dropout2d takes an input of 3 dimensions for one with a batch."""
+        """1 without a batch; torch.nn.Dropout2d takes an input of 3 dimensions as a batch."""
         return 1 if self.grid.dim == self.dims + 1 and self.dims != 2 else 2
 
 
-class DropoutToMean(DropoutLayer):
+class AlphaDropoutLayer(DropoutLayer):
     """The base class of alpha dropout."""
 
-    kept = 1.0
+    kept_value = 1.0
 
     def applied(self, input: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """The formula of torch.nn.functional.alpha_dropout."""
         alpha = 1.7580993408473766
         scale = 1 / math.sqrt((alpha * alpha * self.p + 1) * (1 - self.p))
         shift = mask.add(-1).mul_(alpha * scale).add_(alpha * scale * self.p)
@@ -198,49 +189,49 @@ class DropoutToMean(DropoutLayer):
         return result.add_(shift) if self.inplace else result + shift
 
 
-_DOCUMENTATION = """{what}: ``torch.nn.{name}``, block by block.
+_DOCUMENTATION = """{title}: ``torch.nn.{name}``, block by block.
 
     Args:
         P_x: the partition of the input, with {dimensions}; any dimension may be split.
         p, inplace: as in ``torch.nn.{name}``.
-        as_sequential: draw what ``torch.nn.{name}`` draws in one process with the same seed. Every rank draws the
-            numbers of the whole input, for which it takes the time and the memory. The mask is that of a contiguous
-            input; torch fills that of a transposed or channels-last one in the order of its memory.
+        as_sequential: draw the same mask as ``torch.nn.{name}`` in one process with the same seed. Every rank draws the
+            whole mask, with its time and memory. The mask is right for contiguous inputs; torch fills masks of
+            transposed or channels-last inputs in the order of memory.
 
-    What is dropped is a function of the seed, the call and the index in the whole input: the same for every partition
-    and number of ranks, different at each call and in each layer, and the same again where activation checkpointing
-    computes a call again. Each call in training takes one number from torch's default generator, on every rank; that of
-    worker 0 decides. With ``as_sequential=True`` the generators of all ranks have to be in step.
+    The mask is a function of the seed, the call and the index in the whole input: equal for every partition and number
+    of ranks, different at each call and in each layer, and equal again when activation checkpointing recomputes a call.
+    Each call in training takes one number from torch's default generator, on every rank; the number of worker 0
+    decides. With ``as_sequential=True`` the generators of all ranks must be in the same state.
 
     Shape:
         {shape}, in blocks of any sizes over P_x; the result in the same blocks.
 
     Raises:
-        TypeError, ValueError: on all ranks, if an option is not what torch.nn takes, P_x has other dimensions, or the
-            input is not in blocks over P_x of one dtype, of floating point where elements are dropped.
-        ValueError: on all ranks, if p, the other options or the mode are not the same on all of them.
+        TypeError, ValueError: on all ranks, if torch.nn refuses an option, P_x has other dimensions, or the input is
+            not in blocks over P_x of one dtype, of floating point if elements are dropped.
+        ValueError: on all ranks, if options or the mode differ between ranks.
 
-    Constructing is collective over the communicator that P_x comes from, calling over P_x; with ``as_sequential=True``
-    both are collective over the communicator. No data is sent.
+    Collective: constructing over P_x's parent communicator, calling over P_x; with ``as_sequential=True`` calling over
+    the parent communicator, too. No data is sent.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.{name}.html; J. K. Salmon, M. A. Moraes, R. O. Dror,
     D. E. Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011).
     """
 
 
-def _documentation(name: str, what: str, shape: str, dimensions: str = "as many dimensions as it") -> str:
-    return _DOCUMENTATION.format(name=name, what=what, shape=shape, dimensions=dimensions)
+def _documentation(name: str, title: str, shape: str, dimensions: str = "as many dimensions as it") -> str:
+    return _DOCUMENTATION.format(name=name, title=title, shape=shape, dimensions=dimensions)
 
 
 class DistributedDropout(DropoutLayer):
     __doc__ = _documentation("Dropout", "Drops elements", "Any shape")
 
 
-class DistributedAlphaDropout(DropoutToMean):
+class DistributedAlphaDropout(AlphaDropoutLayer):
     __doc__ = _documentation("AlphaDropout", "Drops elements, and keeps mean and variance", "Any shape")
 
 
-class DistributedFeatureAlphaDropout(DropoutToMean):
+class DistributedFeatureAlphaDropout(AlphaDropoutLayer):
     __doc__ = _documentation(
         "FeatureAlphaDropout", "Drops channels, and keeps mean and variance", "``(N, C, *)``", "at least 2 dimensions"
     )
@@ -253,7 +244,6 @@ class DistributedFeatureAlphaDropout(DropoutToMean):
             )
 
     def drawn_dims(self) -> int:
-        """A batch and channels."""
         return 2
 
 
@@ -262,5 +252,5 @@ DistributedDropout1d, DistributedDropout2d, DistributedDropout3d = family(
     _documentation(
         "Dropout{dims}d", "Drops channels", "A batch, channels and {dims} spatial dimensions, or as torch.nn takes it"
     ),
-    DropoutOfChannels,
+    ChannelDropout,
 )

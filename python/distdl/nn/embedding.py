@@ -1,4 +1,4 @@
-"""Embeddings of indices in blocks, by a table that is whole or split."""
+"""Embeddings of indices in blocks, with a whole or split table."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class DistributedEmbedding(Table):
     """Looks up the rows of a table by indices in blocks: ``torch.nn.Embedding``.
 
     Args:
-        P_x: the partition of the indices, with as many dimensions; any of them may be split.
+        P_x: the partition of the indices, with as many dimensions; any may be split.
         num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, device, dtype: as
-            in ``torch.nn.Embedding``. Frequencies are those in the whole input.
-        P_w: the workers that use the table in blocks: ``[*groups, rows, features]``, with a dimension of groups for
-            each one of P_x, of as many workers or of one. A group looks up the indices of all workers of P_x at its
-            place. Where there is one group, ``[rows, features]`` is enough. The ranks may be those of P_x, or others.
+            in ``torch.nn.Embedding``. Frequencies are counted in the whole input.
+        P_w: the workers with blocks of the table: ``[*groups, rows, features]``, with groups along each dimension of
+            P_x, as many or 1, or ``[rows, features]`` for a single group. A group looks up the indices of the workers
+            of P_x at its place. Any ranks.
 
-    Without P_w every worker of P_x uses the whole table; where it lives, :func:`distdl.parameter_layout` says. With P_w
-    each worker looks up what is in its block, and the results are summed over the rows and put together on P_x.
+    Without P_w every worker of P_x uses the whole table: see :func:`distdl.parameter_layout`. With P_w each worker
+    looks up the indices in its block; the results are summed over the rows and gathered on P_x.
 
     Shape:
         Indices of any shape, int64 or int32, in blocks of any sizes over P_x; the result ``(*, embedding_dim)`` in the
@@ -34,14 +34,14 @@ class DistributedEmbedding(Table):
 
     Raises:
         IndexError: on all ranks, if an index of any worker is out of range.
-        ValueError: on all ranks, if the partitions do not fit each other, the indices are in no blocks over P_x,
-            padding_idx is out of range, or sparse=True where several workers use the same block of the table: a sum of
-            their gradients is dense.
+        ValueError: on all ranks, if the partitions do not match, the indices are not in blocks over P_x, padding_idx is
+            out of range, or sparse=True and several workers share a block of the table: their summed gradients are
+            dense.
         RuntimeError: on all ranks, if the indices are of another dtype.
 
-    Constructing is collective over the communicator that the partitions come from, calling over their ranks.
+    Collective: constructing over the partitions' parent communicator, calling over the partitions.
 
-    Source: M. Shoeybi et al., "Megatron-LM" (2019), for split rows; with the same seed the table is that of
+    Source: M. Shoeybi et al., "Megatron-LM" (2019), for split rows; the same seed gives the table of
     https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html.
     """
 
@@ -67,7 +67,6 @@ class DistributedEmbedding(Table):
         return dims + 1
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Look up this rank's block of the indices."""
         return self.rows_of(input)
 
     @classmethod
@@ -85,22 +84,22 @@ class DistributedEmbedding(Table):
         P_w: PartitionLike | None = None,
         root: int = 0,
     ) -> DistributedEmbedding:
-        """The layer with this table, as ``torch.nn.Embedding.from_pretrained`` makes it.
+        """Make the layer from a table, as ``torch.nn.Embedding.from_pretrained`` does.
 
         Args:
             P_x, P_w: as in the constructor.
-            embeddings: the whole table, of the same shape and dtype on all ranks; the values are those on ``root``.
-            freeze, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse: as in torch.nn.
-            root: the rank whose values count.
+            embeddings: the whole table, of the same shape and dtype on all ranks, with the values on ``root``. freeze,
+                padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse: as in torch.nn.
+            root: the rank whose values are used.
 
         Raises:
-            TypeError, ValueError: on all ranks, if ``embeddings`` is no table, and what the constructor raises.
+            TypeError, ValueError: on all ranks, if ``embeddings`` is not a table, and exceptions of the constructor.
 
         Collective like constructing the layer.
         """
         if not isinstance(embeddings, torch.Tensor) or embeddings.dim() != 2:
-            what = list(embeddings.shape) if isinstance(embeddings, torch.Tensor) else type(embeddings).__name__
-            problem = TypeError(f"DistributedEmbedding: embeddings must be a tensor of 2 dimensions, not {what}")
+            description = list(embeddings.shape) if isinstance(embeddings, torch.Tensor) else type(embeddings).__name__
+            problem = TypeError(f"DistributedEmbedding: embeddings must be a tensor of 2 dimensions, not {description}")
             tell(cls.__name__, problem, [P_x, P_w])
             raise problem
         twin = torch.nn.Embedding(*embeddings.shape, _weight=embeddings, _freeze=freeze)

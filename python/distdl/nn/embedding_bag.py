@@ -1,4 +1,4 @@
-"""Sums, means and maxima of bags of embeddings, of which each worker has its own bags."""
+"""Sums, means and maxima of bags of embeddings; each worker has its own bags."""
 
 from __future__ import annotations
 
@@ -19,35 +19,33 @@ class DistributedEmbeddingBag(Table):
     """Looks up bags of rows of a table, and reduces each bag to one row: ``torch.nn.EmbeddingBag``.
 
     Args:
-        P_x: the partition of the bags: ``[bags, 1]`` for an input of 2 dimensions, ``[bags]`` for one of 1 dimension
-            with offsets. A bag is not split.
+        P_x: the partition of the bags: ``[bags, 1]`` for an input of 2 dimensions, ``[bags]`` for 1 dimension with
+            offsets. Bags are not split.
         num_embeddings, embedding_dim, max_norm, norm_type, mode, sparse: as in ``torch.nn.EmbeddingBag``.
-        scale_grad_by_freq: divide gradients by the frequencies in the whole input. On CPUs, torch 2.13 takes those
-            of other rows by mistake (https://github.com/pytorch/pytorch/issues/190063).
+        scale_grad_by_freq: divide gradients by the frequencies in the whole input. On CPUs, torch 2.13 wrongly takes
+            frequencies of other rows (https://github.com/pytorch/pytorch/issues/190063).
         include_last_offset, padding_idx, device, dtype: as in ``torch.nn.EmbeddingBag``.
 
         P_w: the workers that use the table in blocks, as in :class:`DistributedEmbedding`.
 
-    Without P_w every worker of P_x uses the whole table; where it lives, :func:`distdl.parameter_layout` says. With P_w
-    the rows of all indices travel to the workers of P_x, which reduce their bags.
+    Without P_w every worker of P_x uses the whole table: see :func:`distdl.parameter_layout`. With P_w the rows travel
+    to the workers of P_x, which reduce their bags.
 
     Shape:
-        Indices (bags, size), int64 or int32, in blocks of any sizes over P_x; or the indices of this worker's bags,
-        one bag after the other, and offsets, which count from the first index of this worker. ``per_sample_weights``
-        has the shape of the indices. The result is (bags, embedding_dim) in blocks over the same workers; zero volume
-        on all other ranks.
+        Indices (bags, size), int64 or int32, in blocks of any sizes over P_x; or the concatenated indices of this
+        worker's bags, and offsets from the first index of this worker. ``per_sample_weights`` has the shape of the
+        indices. The result is (bags, embedding_dim) in blocks over the same workers; zero volume on all other ranks.
 
     Attributes:
         weight: this worker's part of the table (num_embeddings, embedding_dim).
 
     Raises:
-        IndexError: on all ranks, if an index of any worker is out of range, or its offsets do not fit its indices.
-        ValueError: on all ranks, if P_x splits bags, offsets or weights are not as described, options do not go with
-            each other, or sparse=True where several workers use the same block of the table: a sum of their gradients
-            is dense.
+        IndexError: on all ranks, if an index of any worker is out of range, or its offsets do not match its indices.
+        ValueError: on all ranks, if P_x splits bags, offsets or weights are not as described, options contradict each
+            other, or sparse=True and several workers share a block of the table: their summed gradients are dense.
         RuntimeError: on all ranks, if the indices are of another dtype, or there are no offsets and bags of size 0.
 
-    Constructing is collective over the communicator that the partitions come from, calling over their ranks.
+    Collective: constructing over the partitions' parent communicator, calling over the partitions.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.EmbeddingBag.html.
     """
@@ -88,31 +86,31 @@ class DistributedEmbeddingBag(Table):
         if self.grid.known and (len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1)):
             raise ValueError(f"{name}: P_x has shape {list(shape)}; it must be [bags, 1], or [bags] with offsets")
 
-    def problem_here(self, inputs: Sequence[object]) -> str:
-        problem, offsets = super().problem_here(inputs), inputs[1] if len(inputs) > 1 else None
+    def local_error(self, inputs: Sequence[object]) -> str:
+        problem, offsets = super().local_error(inputs), inputs[1] if len(inputs) > 1 else None
         x = inputs[0] if inputs else None
         if problem or not isinstance(offsets, torch.Tensor) or not isinstance(x, torch.Tensor):
             return problem
         if offsets.dtype not in (torch.int64, torch.int32) or offsets.dim() != 1 or offsets.is_sparse:
-            return ""  # which set_up refuses
-        everything = [0, *offsets.tolist(), x.numel()]
-        begins = len(everything) == 2 or everything[1] == 0
-        ends = not self.include_last_offset or everything[-2] == everything[-1]
-        if begins and ends and everything == sorted(everything) and (len(offsets) > 0 or not self.include_last_offset):
+            return ""  # set_up raises
+        bounds = [0, *offsets.tolist(), x.numel()]
+        begins = len(bounds) == 2 or bounds[1] == 0
+        ends = not self.include_last_offset or bounds[-2] == bounds[-1]
+        if begins and ends and bounds == sorted(bounds) and (len(offsets) > 0 or not self.include_last_offset):
             return ""
         return f"has offsets {offsets.tolist()} into {x.numel()} indices"
 
     def set_up(self) -> None:
-        """Check on all ranks that offsets and weights belong to the indices."""
+        """Check on all ranks that offsets and weights match the indices."""
         super().set_up()
         inputs, offsets, weights = (self.structure(self.grid, tensor) for tensor in range(3))
-        name, wanted = "DistributedEmbeddingBag", len(inputs) if self.grid.dim == 1 else 0
-        if self.grid.dim == 2 and self.blocks(self.grid)[1] == [0]:  # on workers without bags nothing else would
+        name, expected_offsets = "DistributedEmbeddingBag", len(inputs) if self.grid.dim == 1 else 0
+        if self.grid.dim == 2 and self.blocks(self.grid)[1] == [0]:  # workers without bags would not raise otherwise
             raise RuntimeError(f"{name}: the workers of P_x have indices {inputs}; bags of size 0 need offsets")
-        if len(offsets) != wanted or any(len(shape) != 1 for shape, _ in offsets):
+        if len(offsets) != expected_offsets or any(len(shape) != 1 for shape, _ in offsets):
             raise ValueError(
                 f"{name}: the workers of P_x have offsets {offsets}; with P_x of shape {list(self.grid.shape)} "
-                f"{'each needs offsets of 1 dimension' if wanted else 'there must be none'}"
+                f"{'each needs offsets of 1 dimension' if expected_offsets else 'there must be none'}"
             )
         if any(dtype != of_input for (_, dtype), (_, of_input) in zip(offsets, inputs, strict=False)):
             raise ValueError(f"{name}: the offsets {offsets} must be of the dtype of the indices {inputs}")
@@ -128,14 +126,13 @@ class DistributedEmbeddingBag(Table):
         offsets: torch.Tensor | None = None,
         per_sample_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Look up this rank's bags."""
         table, indices, padding = self._rows(input)
         if not self.grid.active:
             return table.flatten()[:0]
         bags = len(input) if offsets is None else len(offsets) - self.include_last_offset
         if bags == 0:
-            none = table.flatten()[:0].reshape(0, self.embedding_dim)
-            return none if per_sample_weights is None else none + zero_of(per_sample_weights)
+            empty = table.flatten()[:0].reshape(0, self.embedding_dim)
+            return empty if per_sample_weights is None else empty + zero_of(per_sample_weights)
         return F.embedding_bag(
             indices,
             table,
@@ -148,14 +145,14 @@ class DistributedEmbeddingBag(Table):
         )
 
     def _rows(self, input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, int | None]:
-        """A table with the rows of this rank's indices, the indices in it, and which of them is left out."""
+        """A table with the rows of this rank's indices, the indices in it, and the index of the padding."""
         if self.P_w is None:
             table = self.table(input) if self.grid.active else self.parameters_in_use()[0]
             return table, input, self.padding_idx
-        found = self.rows_of(input)
+        result = self.rows_of(input)
         if not self.grid.active:
-            return found, input, None
-        rows, count = found.reshape(input.numel(), self.embedding_dim), input.numel()
+            return result, input, None
+        rows, count = result.reshape(input.numel(), self.embedding_dim), input.numel()
         indices = torch.arange(count, dtype=input.dtype, device=input.device).view(input.shape)
         if self.padding_idx is None and count > 0:
             return rows, indices, None

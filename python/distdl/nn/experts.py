@@ -1,4 +1,4 @@
-"""A mixture of experts: tokens in blocks, which travel to the experts on other ranks and back."""
+"""Mixture of experts: tokens in blocks travel to experts on other ranks, and answers back."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ __all__ = ["DistributedMixtureOfExperts"]
 
 
 class DistributedMixtureOfExperts(Layer):
-    r"""Sends each token to the experts that a gate chooses, and adds up what they answer, weighted by the gate.
+    r"""Sends each token to the experts that a gate chooses, and sums their answers, weighted by the gate.
 
-    For a token x, with p = softmax(gate x) over all experts and K the top_k experts of the largest p, the result is
-    :math:`\sum_{e \in K} w_e \, \mathrm{expert}_e(x)` with :math:`w_e = p_e / \sum_{j \in K} p_j`, or :math:`w_e = p_e`
-    with ``normalize=False``. In one process::
+    In one process (without the division if ``normalize=False``)::
 
         p = torch.softmax(F.linear(x, gate), -1)
         w, chosen = p.topk(top_k)
@@ -40,19 +38,19 @@ class DistributedMixtureOfExperts(Layer):
             tokens, place = (chosen == e).nonzero(as_tuple=True)
             result.index_add_(0, tokens, expert(x[tokens]) * w[tokens, place, None])
 
-    The experts live in balanced blocks on the workers of P_x, each one on one worker; tokens travel to them, and
-    answers back, as rows that only those workers receive that they are for.
+    Balanced blocks of experts are on the workers of P_x. Each token travels only to the workers of its experts, and
+    each answer only to the worker of the token.
 
     Args:
-        P_x: the partition of the tokens, ``[*tokens, 1]``; any dimension but that of the features may be split.
+        P_x: the partition of the tokens, ``[*tokens, 1]``; any dimension but the features may be split.
         features: the size of a token.
-        num_experts: how many experts there are.
-        make_expert: makes the expert of a number, a module that maps (n, features) to (n, features), token by token,
-            with parameters but without buffers. Every rank makes all of them, in order, and keeps its own, so that with
-            the same seed they are the same for every partition.
-        top_k: how many experts a token is sent to.
-        capacity_factor: None, or how many times an equal share of all tokens an expert takes at most, rounded up. What
-            exceeds it is dropped: the last tokens in the order of the whole input.
+        num_experts: the number of experts.
+        make_expert: makes the expert of a number: a module without buffers that maps (n, features) to (n, features),
+            token by token. Every rank makes all experts, in order, and keeps its own: a seed gives the same experts for
+            every partition.
+        top_k: the number of experts of a token.
+        capacity_factor: None, or the most tokens of an expert, in units of an equal share of all tokens, rounded up.
+            Further tokens are dropped: the last in the order of the whole input.
         normalize: whether the weights of a token are divided by their sum.
         device, dtype: of the gate.
 
@@ -62,15 +60,14 @@ class DistributedMixtureOfExperts(Layer):
     Attributes:
         gate: the weight of the gate (num_experts, features), which all workers use: see
             :func:`distdl.parameter_layout`.
-        experts: all experts, with parameters without rows but for those that live on this rank.
+        experts: all experts; parameters of experts on other ranks have no rows.
 
     Raises:
-        TypeError, ValueError: on all ranks, if an option or an expert is not as described, or the input is in no such
-            blocks.
-        Any exception of an expert, and a ValueError if experts draw random numbers on several workers: on all workers,
-            in any call. In the first call with tensors of this structure each expert is also passed a token of zeros.
+        TypeError, ValueError: on all ranks, if an option, an expert or the blocks of the input are not as described.
+        Exceptions of experts, and ValueError for random numbers in experts on several workers: on all workers, in any
+            call. A call with a new structure also passes each expert a token of zeros.
 
-    Constructing is collective over the communicator that P_x comes from, calling over P_x.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: N. Shazeer et al., "Outrageously large neural networks: the sparsely-gated mixture-of-experts layer" (2017);
     D. Lepikhin et al., "GShard" (2020), for the capacity.
@@ -122,11 +119,10 @@ class DistributedMixtureOfExperts(Layer):
         self.experts = torch.nn.ModuleList()
         for worker, (start, stop) in enumerate(self._blocks):
             for number in range(start, stop):
-                self.experts.append(self._kept(self.make_expert(number), number, worker))
+                self.experts.append(self._keep_if_local(self.make_expert(number), number, worker))
 
-    def _kept(self, expert: object, number: int, worker: int) -> torch.nn.Module:
-        """An expert, with its parameters where it lives and without rows elsewhere."""
-        if not isinstance(expert, torch.nn.Module) or any(isinstance(one, Layer) for one in expert.modules()):
+    def _keep_if_local(self, expert: object, number: int, worker: int) -> torch.nn.Module:
+        if not isinstance(expert, torch.nn.Module) or any(isinstance(part, Layer) for part in expert.modules()):
             raise TypeError(
                 f"DistributedMixtureOfExperts: make_expert({number}) returned {type(expert).__name__}; it has to be a "
                 "module of one process"
@@ -148,8 +144,7 @@ class DistributedMixtureOfExperts(Layer):
         self._exchange = _core.RowExchange("DistributedMixtureOfExperts", x.root, list(x.ranks)) if x.active else None
 
     def compared_each_call(self) -> str:
-        """Which experts are in training."""
-        return "experts in training: " + "".join("ny"[one.training] for one in self.experts.modules())
+        return "experts in training: " + "".join("ny"[part.training] for part in self.experts.modules())
 
     def set_up(self) -> None:
         """Number the tokens of all workers, row-major in the whole input."""
@@ -172,64 +167,63 @@ class DistributedMixtureOfExperts(Layer):
             block = whole[tuple(slice(s[i], s[i + 1]) for s, i in zip(starts, at, strict=False))]
             numbers.append(block.reshape(-1))
         self._numbers = torch.cat(numbers)
-        self._routes_of = [self.top_k * len(one) for one in numbers]
+        self._routes_of = [self.top_k * len(of_worker) for of_worker in numbers]
         share = self.top_k * whole.numel() / self.num_experts
         self._capacity = None if self.capacity_factor is None else math.ceil(self.capacity_factor * share)
         self._first_call = True
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Send this rank's tokens to their experts, and the tokens that arrive through its own."""
+        """Send this rank's tokens to their experts, and the arriving tokens through its own experts."""
         if not self.grid.active:
             return self.without_part(input)
         gate = self.parameters_by_name()["gate"]
         tokens = input.reshape(-1, self.features)
-        weights, chosen = self._chosen(tokens, gate)
+        weights, chosen = self._choose_experts(tokens, gate)
         routes = self._routes(self._gather(chosen.reshape(-1)))
-        mine = routes[self.grid.rank]
-        order = mine.argsort(stable=True)[: int((mine < self.num_experts).sum())]  # by expert; not those dropped
+        local_routes = routes[self.grid.rank]
+        kept = int((local_routes < self.num_experts).sum())  # dropped tokens are sorted to the end
+        order = local_routes.argsort(stable=True)[:kept]
         rows = order // self.top_k
         sent, received = self._counts(routes)
-        arrived = self._travel(tokens.index_select(0, rows), sent, received)
+        arrived = self._send_rows(tokens.index_select(0, rows), sent, received)
         answers = self._answers(arrived, routes)
-        answers = self._travel(answers, received, sent)
+        answers = self._send_rows(answers, received, sent)
         weighted = wide(answers) * weights.reshape(-1).index_select(0, order).unsqueeze(1)
         result = torch.zeros_like(tokens, dtype=weighted.dtype).index_add(0, rows, weighted)
         return result.to(input.dtype).reshape(input.shape)
 
-    def _chosen(self, tokens: torch.Tensor, gate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The weights of each token's experts, and their numbers."""
+    def _choose_experts(self, tokens: torch.Tensor, gate: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         with torch.autocast(tokens.device.type, enabled=False):
             scores = F.linear(wide(tokens), wide(gate).to(wide(tokens).dtype)).softmax(-1)
         weights, chosen = scores.topk(self.top_k, -1)
         return (weights / weights.sum(-1, keepdim=True) if self.normalize else weights), chosen
 
-    def _routes(self, everyone: torch.Tensor) -> list[torch.Tensor]:
-        """The expert of each token's choices, by worker; num_experts for those that exceed the capacity."""
-        if self._capacity is not None and everyone.numel():
-            numbers = self._numbers.to(everyone.device).unsqueeze(1) * self.top_k
-            numbers = (numbers + torch.arange(self.top_k, device=everyone.device)).reshape(-1)
-            order = (everyone * everyone.numel() + numbers).argsort()
-            counts = torch.bincount(everyone, minlength=self.num_experts)
-            first = (counts.cumsum(0) - counts)[everyone[order]]
-            exceeds = torch.arange(len(order), device=everyone.device) - first >= self._capacity
-            everyone = everyone.index_fill(0, order[exceeds], self.num_experts)
-        return list(everyone.split(self._routes_of))
+    def _routes(self, chosen: torch.Tensor) -> list[torch.Tensor]:
+        """The expert of each token's choices, by worker; num_experts for choices beyond the capacity."""
+        if self._capacity is not None and chosen.numel():
+            numbers = self._numbers.to(chosen.device).unsqueeze(1) * self.top_k
+            numbers = (numbers + torch.arange(self.top_k, device=chosen.device)).reshape(-1)
+            order = (chosen * chosen.numel() + numbers).argsort()
+            counts = torch.bincount(chosen, minlength=self.num_experts)
+            first = (counts.cumsum(0) - counts)[chosen[order]]
+            exceeds = torch.arange(len(order), device=chosen.device) - first >= self._capacity
+            chosen = chosen.index_fill(0, order[exceeds], self.num_experts)
+        return list(chosen.split(self._routes_of))
 
     def _counts(self, routes: list[torch.Tensor]) -> tuple[list[int], list[int]]:
-        """How many rows this worker sends to each worker, and receives from each."""
-        counts = torch.stack([torch.bincount(one, minlength=self.num_experts + 1) for one in routes]).cpu()
+        counts = torch.stack([torch.bincount(route, minlength=self.num_experts + 1) for route in routes]).cpu()
         start, stop = self._blocks[self.grid.rank]
-        own = counts[self.grid.rank]
-        return [int(own[a:b].sum()) for a, b in self._blocks], counts[:, start:stop].sum(1).tolist()
+        of_worker = counts[self.grid.rank]
+        return [int(of_worker[a:b].sum()) for a, b in self._blocks], counts[:, start:stop].sum(1).tolist()
 
-    def _travel(self, rows: torch.Tensor, sent: list[int], received: list[int]) -> torch.Tensor:
+    def _send_rows(self, rows: torch.Tensor, sent: list[int], received: list[int]) -> torch.Tensor:
         assert self._exchange is not None
         assert self._distdl_agreement is not None
         agreed = self._distdl_agreement
         return self._exchange(rows, sent, received, agreed.requires_grad, agreed.has_tangent)
 
     def _answers(self, arrived: torch.Tensor, routes: list[torch.Tensor]) -> torch.Tensor:
-        """The answers of this worker's experts. All workers raise the error of any expert."""
+        """Outputs of the local experts. An error in any expert is raised on all workers."""
         first, self._first_call = self._first_call, False
         error, answers = None, arrived
         try:
@@ -242,14 +236,14 @@ class DistributedMixtureOfExperts(Layer):
         if bool(self._gather_failures(failed).any()):
             name, agreement = type(self).__name__, self._distdl_agreement
             if agreement is not None:
-                agreement.forget()  # so that the next call sets up again, on all ranks
+                agreement.forget()  # the next call sets up again, on all ranks
             compare(name, f"call of {name}", self.grid.line(self.grid.ranks), error, {}, {})
         return answers
 
     def _try_experts(self, like: torch.Tensor) -> None:
-        """Pass each of this worker's experts a token of zeros: some may receive tokens in later calls alone.
+        """Pass each local expert a token of zeros: some may receive tokens only in later calls.
 
-        Selective checkpointing does not see it, since the call that is computed again does not do it.
+        Hidden from selective checkpointing, since a recomputed call does not repeat it.
         """
         generator = generator_state(like.device)
         with torch.no_grad(), _disable_current_modes():
@@ -262,7 +256,6 @@ class DistributedMixtureOfExperts(Layer):
             )
 
     def _answer(self, number: int, part: torch.Tensor) -> torch.Tensor:
-        """The answer of an expert to some rows."""
         answer = self.experts[number](part)
         if not isinstance(answer, torch.Tensor) or answer.shape != part.shape:
             shown = f"a tensor of shape {list(answer.shape)}" if isinstance(answer, torch.Tensor) else f"{answer!r}"
@@ -273,28 +266,28 @@ class DistributedMixtureOfExperts(Layer):
         return answer
 
     def _through_experts(self, arrived: torch.Tensor, routes: list[torch.Tensor]) -> torch.Tensor:
-        """The answers of this worker's experts to the rows that arrived from each worker, sorted by expert there."""
+        """The answers of the local experts to the rows that arrived from each worker, sorted by expert there."""
         start, stop = self._blocks[self.grid.rank]
-        numbers = torch.cat([one[(one >= start) & (one < stop)].sort().values for one in routes])
+        numbers = torch.cat([route[(route >= start) & (route < stop)].sort().values for route in routes])
         order = numbers.argsort(stable=True)
         counts = torch.bincount(numbers - start, minlength=stop - start).tolist()
         parts = arrived.index_select(0, order).split(counts) if counts else ()
         answers = [arrived[:0]]
         for number, part in zip(range(start, stop), parts, strict=True):
             # An expert without tokens has a gradient of 0.
-            answer = self._answer(number, part) if len(part) else part + sum_of_none(self.experts[number])
+            answer = self._answer(number, part) if len(part) else part + connected_zero(self.experts[number])
             answers.append(answer.to(arrived.dtype))
         return torch.cat(answers).index_select(0, order.argsort())
 
 
 def generator_state(device: torch.device) -> bytes:
-    """The states of the generators of the CPU and of a device, which change when random numbers are drawn."""
+    """The states of the generators of the CPU and of a device, which change with each draw."""
     states = [torch.get_rng_state()]
     if device.type == "cuda":
         states.append(torch.cuda.get_rng_state(device))
     return torch.cat(states).numpy().tobytes()
 
 
-def sum_of_none(module: torch.nn.Module) -> torch.Tensor | float:
-    """0, connected with all parameters of a module."""
+def connected_zero(module: torch.nn.Module) -> torch.Tensor | float:
+    """0, connected to all parameters of a module."""
     return functools.reduce(operator.add, map(zero_of, module.parameters()), 0.0)

@@ -1,16 +1,15 @@
-"""The functions of ``torch.nn.init``, which fill a whole parameter of which each rank has a block.
+"""The functions of ``torch.nn.init`` for whole parameters in blocks.
 
-Each takes a parameter or buffer of a layer of this package and the further arguments of the function of the same name
-in ``torch.nn.init``. Put together, the blocks are what torch's function gives the whole parameter, with the fan of its
-whole shape. With the same seed on all ranks they are the numbers of the sequential model, for every partition and
-every :func:`distdl.parameter_layout`. Any other tensor, such as a parameter of a layer of torch, is filled by torch.
+Each takes a parameter or buffer of a layer of this package, and the further arguments of torch's function of the same
+name. Together, the blocks equal the whole parameter as torch fills it. The same seed on all ranks gives the numbers of
+the sequential model, for every partition and :func:`distdl.parameter_layout`. torch fills other tensors, such as
+parameters of its layers.
 
-They raise what torch raises for the whole parameter, and ValueError for a part of a parameter in blocks, such as
+They raise torch's exceptions for the whole parameter, and ValueError for a part of a parameter in blocks, such as
 ``layer.weight[0]``.
 
-Every rank of the layer calls them, ranks that have nothing of the parameter as well, and in the same order, so that the
-ranks' generators stay in step. They take no communication. Random numbers are drawn for the whole parameter on each
-rank, which takes its memory for a moment.
+Every rank of the layer must call them, also ranks without a block, in the same order. No communication: each rank draws
+the numbers of the whole parameter, in its memory for a moment.
 
 Source: https://docs.pytorch.org/docs/stable/nn.init.html.
 """
@@ -44,17 +43,16 @@ __all__ = [
     "zeros_",
 ]
 
-Options = ParamSpec("Options")
+InitOptions = ParamSpec("InitOptions")
 
 calculate_gain = torch.nn.init.calculate_gain
 
 
 def _of_whole(
-    function: Callable[Concatenate[torch.Tensor, Options], torch.Tensor],
-) -> Callable[Concatenate[torch.Tensor, Options], torch.Tensor]:
-    """A function of torch.nn.init as a function of the whole parameter that a block belongs to."""
+    function: Callable[Concatenate[torch.Tensor, InitOptions], torch.Tensor],
+) -> Callable[Concatenate[torch.Tensor, InitOptions], torch.Tensor]:
 
-    def filled(tensor: torch.Tensor, *args: Options.args, **kwargs: Options.kwargs) -> torch.Tensor:
+    def filled(tensor: torch.Tensor, *args: InitOptions.args, **kwargs: InitOptions.kwargs) -> torch.Tensor:
         layout = layout_of(tensor)
         if layout is None:
             return function(tensor, *args, **kwargs)
@@ -63,7 +61,7 @@ def _of_whole(
 
     functools.update_wrapper(filled, function)
     filled.__doc__ = f"Fill the whole parameter as ``torch.nn.init.{function.__name__}`` does. Returns its block."
-    return filled  # type: ignore[return-value]  # torch names the first argument, too
+    return filled  # type: ignore[return-value]  # torch also accepts the first argument by name
 
 
 constant_ = _of_whole(torch.nn.init.constant_)

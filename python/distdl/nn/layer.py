@@ -1,4 +1,4 @@
-"""The contract of every layer: what it has to do beyond its own arithmetic is done here, once."""
+"""The base class of all layers: options, votes, set-up and calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from distdl.nn.noticed import FirstValues, notice, random_state, versions
 from distdl.nn.options import NOT_ATTRIBUTES, comparable, kind_of, split_arguments
 from distdl.nn.parametrized import problem_of_parametrizations
 from distdl.nn.subclasses import may_override, overridden
-from distdl.nn.tie import ask_for_gradients, differentiable, nothing_from, nothing_of, recomputed, tied
+from distdl.nn.tie import ask_for_gradients, connect_to, differentiable, empty_result, recompute_together, reshape_empty
 from distdl.operators.dispatch import problem_without_memory
 from distdl.parameters.layout import current_kind, cut
 from distdl.parameters.transport import ParameterTransport
@@ -34,7 +34,7 @@ Described = tuple[list[int], torch.dtype]
 
 _is_compiling = torch.compiler.is_compiling
 _is_transformed = torch._C._functorch.peek_interpreter_stack
-_WITHOUT_VALUES = TypeError("meets a parameter or buffer that has no values: sparse, fake, or on the meta device")
+_NO_VALUES = TypeError("meets a parameter or buffer that has no values: sparse, fake, or on the meta device")
 _TRANSFORMED = TypeError("meets parameters within the transforms of torch.func; these go through primitives only")
 _FUNCTIONAL = TypeError("is wrapped for functionalization; it has to be a plain torch.Tensor")
 _MISSING = TypeError("is of type NoneType; it has to be a torch.Tensor")
@@ -45,18 +45,18 @@ def _arguments_of(compute: Callable[..., object]) -> list[str]:
     return list(inspect.signature(compute).parameters)
 
 
-def _is_without_values(one: torch.Tensor | None) -> bool:
-    if one is None:
+def _is_without_values(tensor: torch.Tensor | None) -> bool:
+    if tensor is None:
         return False
-    return one.is_meta or one.layout is not torch.strided or problem_without_memory(one) is not None
+    return tensor.is_meta or tensor.layout is not torch.strided or problem_without_memory(tensor) is not None
 
 
-def _is_functional(one: object) -> bool:
-    return isinstance(one, torch.Tensor) and torch._is_functional_tensor(one)
+def _is_functional(x: object) -> bool:
+    return isinstance(x, torch.Tensor) and torch._is_functional_tensor(x)
 
 
 def _meets_transform(parameters: Sequence[torch.Tensor], tensors: Sequence[object]) -> bool:
-    """Whether parameters are wrapped, or tensors by functionalize. Other wrapped tensors are refused in the vote."""
+    """Whether parameters are wrapped, or tensors by functionalize. The vote refuses other wrapped tensors."""
     return any(map(_is_functional, tensors)) or any(map(is_functorch_wrapped_tensor, parameters))
 
 
@@ -65,26 +65,25 @@ def _not_defined(self: Layer, *args: object) -> object:
 
 
 class Layer(FromSequential):
-    """A layer over partitions, as its author sees it: options, :meth:`set_up` and :meth:`compute`.
+    """A layer over partitions: a derived class has options, :meth:`set_up` and :meth:`compute`.
 
-    The signature of the constructor spells the options, once; its body is ``super().__init__(locals())``. Arguments
-    whose names begin with ``P_`` are partitions. All ranks compare partitions and options, and each becomes an
-    attribute. ``self.grid`` describes P_x. Then :meth:`check_options` and :meth:`prepare` run.
+    The signature of the constructor declares the options; its body is ``super().__init__(locals())``. Arguments whose
+    names begin with ``P_`` are partitions. All ranks compare partitions and options, and each becomes an attribute;
+    ``self.grid`` describes P_x. Then :meth:`check_options` and :meth:`prepare` run.
 
-    Before each call the layer's ranks agree in one vote on the tensors of the call: shapes, dtypes, devices, autocast,
-    and what asks for gradients. If anything changed on any rank, :meth:`set_up` runs on all of them. The operators
-    that :meth:`compute` calls hold no vote of their own in the forward pass. What is wrong with a tensor on one rank is
-    raised on all of them.
+    Before each call the layer's ranks take one vote on shapes, dtypes, devices, autocast, and required gradients of its
+    tensors. If anything changed on any rank, :meth:`set_up` runs on all of them. Operators in :meth:`compute` take no
+    further vote in the forward pass. An error in a tensor of any rank is raised on all ranks.
 
     Attributes:
-        key_in_graphs: the number by which compiled programs know the layer.
+        key_in_graphs: the number of the layer in compiled programs.
         tensors: names of the arguments of :meth:`compute` that are tensors; they come first.
-        optional: those of them that may be None.
+        optional: the names among them that may be None.
         options: the names of the options, in order.
-        brings_parameters: whether :meth:`parameters_in_use` brings parameters to where they are used.
+        brings_parameters: whether :meth:`parameters_in_use` moves parameters to the workers that use them.
     """
 
-    _distdl_sets_up = False  # forward() does
+    _distdl_sets_up = False  # forward() sets up
     tensors: ClassVar[tuple[str, ...]] = ("input",)
     optional: ClassVar[tuple[str, ...]] = ()
     brings_parameters: ClassVar[bool] = True
@@ -93,15 +92,15 @@ class Layer(FromSequential):
     key_in_graphs: int
 
     def __init_subclass__(cls) -> None:
-        """Have arguments that do not fit the constructor raise on all ranks."""
+        """Let arguments that do not match the constructor raise on all ranks."""
         super().__init_subclass__()
         if "__init__" in vars(cls):
             cls.__init__ = constructor(cls.__init__)  # type: ignore[method-assign]
 
-    def __init__(self, given: Mapping[str, object]) -> None:
+    def __init__(self, arguments: Mapping[str, object]) -> None:
         super().__init__()
         name = type(self).__name__
-        partitions, options = split_arguments(given)
+        partitions, options = split_arguments(arguments)
         if taken := [key for key in options if hasattr(Layer, key)]:
             raise TypeError(f"{name}: an option must not be called {taken[0]!r}, which is an attribute of every layer")
         self.options = tuple(options)
@@ -124,114 +123,112 @@ class Layer(FromSequential):
             pass
         parameters = dict(self.named_parameters())
         self._parameter_names = tuple(name for name in self.layouts if name in parameters)
-        brought = self._parameter_names if self.brings_parameters else ()
-        dtypes = [parameters[one].dtype for one in brought]
-        self._transport = ParameterTransport([self.layouts[one] for one in brought], dtypes)
-        before = random_state(self)
+        moved = self._parameter_names if self.brings_parameters else ()
+        dtypes = [parameters[key].dtype for key in moved]
+        self._transport = ParameterTransport([self.layouts[key] for key in moved], dtypes)
+        state = random_state(self)
         self.reset_parameters()
-        self.first_values = FirstValues(before, versions(self))
+        self.first_values = FirstValues(state, versions(self))
         self.prepare()
         self._first_options = {option: vars(self)[option] for option in self.options if option in vars(self)}
         self._distdl_agreement = agreement_among(name, self.agreeing(), self.tensors)
         if self._distdl_agreement is not None:
-            for one in self._parameter_names:
-                layout = self.layouts[one]
-                self._distdl_agreement.expect(one, list(layout.local_shape), not layout.grid.active)
-        self._distdl_everyone = self.everyone
+            for key in self._parameter_names:
+                layout = self.layouts[key]
+                self._distdl_agreement.expect(key, list(layout.local_shape), not layout.grid.active)
+        self._distdl_all_ranks = self.all_ranks
         result = getattr(self, "P_y", None) or self.P_x
         self._dims_of_nothing = 0 if result.active else self.result_dims(result.dim)
         self.key_in_graphs = new_key(self)
 
-    # For the layer's author
+    # Methods for derived classes
 
     def check_options(self) -> None:
-        """Check the options, normalize the attributes and declare parameters. What it raises is raised on all ranks.
+        """Check the options, normalize the attributes and declare parameters. Exceptions are raised on all ranks.
 
-        ``weight``, ``bias``, ``device`` and ``dtype`` are options that are no attributes: they are in ``self.given``.
-        A rank that knows nothing of P_x runs this, too: there ``self.grid.known`` is False, and the shape is empty.
+        ``weight``, ``bias``, ``device`` and ``dtype`` are not attributes, but in ``self.given``. Ranks without P_x run
+        this, too: there ``self.grid.known`` is False, and the shape is empty.
         """
 
     def declare_parameter(
-        self, name: str, P: PartitionLike, shape: Sequence[int], axes: Sequence[int | None], **more: object
+        self, name: str, P: PartitionLike, shape: Sequence[int], axes: Sequence[int | None], **options: object
     ) -> None:
-        """Call :meth:`Module.declare_parameter` with the options ``dtype`` and ``device``."""
-        own: dict[str, object] = {key: self.given[key] for key in ("dtype", "device") if key in self.given}
-        super().declare_parameter(name, P, shape, axes, **(own | more))  # type: ignore[arg-type]
+        defaults: dict[str, object] = {key: self.given[key] for key in ("dtype", "device") if key in self.given}
+        super().declare_parameter(name, P, shape, axes, **(defaults | options))  # type: ignore[arg-type]
 
     def further_compared(self) -> dict[str, object]:
-        """Further values that have to be equal on all ranks, after :meth:`check_options`."""
+        """Further values that must be equal on all ranks, after :meth:`check_options`."""
         return {}
 
     def prepare(self) -> None:
-        """Construct the operators that do not depend on the tensors of a call. Every rank does."""
+        """Construct the operators that do not depend on tensors. Every rank calls it."""
 
     def agreeing(self) -> list[Grid]:
         """The grids whose ranks call the layer together; by default all of its partitions."""
         return [P.grid for P in (getattr(self, name) for name in self.partitions) if P is not None]
 
-    def looked_at(self, inputs: Sequence[object]) -> Sequence[object]:
-        """The tensors of a call for the agreement; an exception in place of a tensor says what is wrong with it."""
+    def compared_tensors(self, inputs: Sequence[object]) -> Sequence[object]:
+        """The tensors of a call for the vote; an exception in place of a tensor describes its error."""
         return inputs
 
     def compared_each_call(self) -> str:
-        """Text that has to be equal on all ranks in each call; where it changes, :meth:`set_up` runs.
+        """Text that must be equal on all ranks in each call; if it changes, :meth:`set_up` runs.
 
-        The options are compared in any case, since they may be assigned between calls, and so are those of the layers
-        within. The mode is not, unless a layer that depends on it says so here.
+        Options, also of layers within, are always compared. A layer that depends on its mode includes it here.
         """
         return ""
 
     def is_random(self) -> bool:
-        """Whether the next call draws random numbers; the same on all ranks.
+        """Whether the next call draws random numbers; equal on all ranks.
 
-        Such a call takes one number from torch's default generator, on every rank. ``self.random_key`` is that of
-        worker 0 of P_x: the same on all ranks, though their generators may differ, and the same again in activation
-        checkpointing, which rewinds the generators. See ``distdl.nn.masks``.
+        Such a call takes a number from torch's default generator, on every rank. ``self.random_key`` is the number of
+        worker 0 of P_x, on all ranks; activation checkpointing rewinds the generators, and repeats it. See
+        ``distdl.nn.masks``.
         """
         return False
 
     def set_up(self) -> None:
-        """Prepare for tensors of this structure, which all ranks of the layer know; what it raises, all of them raise.
+        """Prepare for tensors of this structure, which all ranks of the layer know. Exceptions are raised on all ranks.
 
         Ranks outside of the layer's partitions do not run it. ``self.others`` are the arguments of :meth:`compute`
-        behind the tensors, which are equal on all ranks.
+        after the tensors, equal on all ranks.
         """
 
     compute: Callable[..., object] = _not_defined
-    """What the layer does. Every rank runs it, and applies the same operators in the same order.
+    """The computation of the layer. Every rank runs it, and applies the same operators in the same order.
 
-    Ranks that compute nothing run it as well, and return :meth:`without_part`.
+    Ranks without work run it, too, and return :meth:`without_part`.
     """
 
     def result_dims(self, dims: int) -> int:
-        """The number of dimensions of the result, for one of P_y, or of P_x where there is no P_y.
+        """The number of dimensions of the result; ``dims`` is that number of P_y, or of P_x without P_y.
 
-        Ranks that have no part of the result return it with as many, so that ``torch.nn.Flatten`` works on all ranks.
+        Ranks without a part of the result return as many dimensions, so that ``torch.nn.Flatten`` works on all ranks.
         """
         return dims
 
     def ask_for_gradients(self, result: object) -> None:
-        """Let results require gradients on ranks on which nothing that they passed does."""
+        """Let results require gradients on ranks whose own tensors do not."""
         ask_for_gradients(result)
 
     def without_part(self, input: torch.Tensor) -> torch.Tensor:
-        """The result on a rank that computes nothing: its input, connected with the parameters.
+        """The result on a rank without work: its input, connected to the parameters.
 
-        The rank has no part of the result, but it has to take part in the communication of the others' backward passes.
+        The rank takes part in the communication of the other ranks' backward passes.
         """
         parameters = self.parameters_in_use()
-        return tied(input, *parameters) if parameters else nothing_from(input)
+        return connect_to(input, *parameters) if parameters else empty_result(input)
 
     def check_balanced(self, dim: int, extent: int, name: str) -> None:
-        """Refuse an input that is not in balanced blocks along a dimension, as parameters are. For :meth:`set_up`.
+        """Raise unless an input is in balanced blocks along a dimension, as parameters are. For :meth:`set_up`.
 
         Args:
-            dim: of the input.
-            extent: of the whole input there.
-            name: of the option that says so, for the message.
+            dim: the dimension of the input.
+            extent: its extent in the whole input.
+            name: the option with this extent, for the message.
 
         Raises:
-            ValueError: on all ranks. Without it, torch may broadcast a block of 1 element.
+            ValueError: on all ranks. Otherwise torch might broadcast a block of 1 element.
         """
         sizes = self.blocks(self.grid)[dim]
         balanced = [stop - start for start, stop in cut(extent, len(sizes))]
@@ -242,67 +239,67 @@ class Layer(FromSequential):
             )
 
     def structure(self, P: PartitionLike, tensor: int = 0) -> list[Described]:
-        """(shape, dtype) of a tensor of the call on each worker of a partition, as agreed on."""
+        """(shape, dtype) of a tensor of the call on each worker of a partition, as voted."""
         agreement = self._distdl_agreement
-        everyone = [] if agreement is None else agreement.structure(tensor, list(grid_of(P).ranks))
-        return [one for one in everyone if one is not None]
+        described = [] if agreement is None else agreement.structure(tensor, list(grid_of(P).ranks))
+        return [worker for worker in described if worker is not None]
 
     def blocks(self, P: PartitionLike, tensor: int = 0, name: str = "P_x") -> list[list[int]]:
-        """The sizes of a tensor's blocks by dimension, as agreed on. Raises ValueError where they do not fit."""
+        """The sizes of a tensor's blocks by dimension, as voted. Raises ValueError if they do not match."""
         if self._distdl_agreement is None:
             return []
         grid = grid_of(P)
         return self._distdl_agreement.blocks(tensor, name, list(grid.shape), list(grid.ranks))
 
     @property
-    def everyone(self) -> Grid:
+    def all_ranks(self) -> Grid:
         """The ranks that call the layer together, in a row."""
         return self.grid.line(tuple(dict.fromkeys(rank for grid in self.agreeing() for rank in grid.ranks)))
 
     @property
     def agreement(self) -> _core.LayerAgreement | None:
-        """How the ranks agree on a call; None on a rank that knows none of the partitions."""
+        """The vote of the ranks on a call; None on a rank outside of all partitions."""
         return self._distdl_agreement
 
     @property
     def autocast(self) -> torch.dtype | None:
-        """The dtype of autocast, as agreed on; None where it is off."""
+        """The dtype of autocast, as voted; None if it is off."""
         return None if self._distdl_agreement is None else self._distdl_agreement.autocast
 
     @property
     def is_differentiated(self) -> bool:
-        """Whether gradients are recorded and tensors or parameters of any rank require them, as agreed on."""
+        """Whether gradients are recorded, and a tensor or parameter of any rank requires them, as voted."""
         agreement = self._distdl_agreement
         return agreement is not None and agreement.requires_grad and torch.is_grad_enabled()
 
     @property
     def has_tangent(self) -> bool:
-        """Whether tensors or parameters of any rank have forward derivatives, as agreed on.
+        """Whether a tensor or parameter of any rank has forward derivatives, as voted.
 
-        Autograd functions without a rule for them raise, on these ranks alone.
+        Autograd functions without a forward-mode rule raise, on these ranks only.
         """
         return self._distdl_agreement is not None and self._distdl_agreement.has_tangent
 
     def parameters_in_use(self) -> Sequence[torch.Tensor]:
-        """The blocks of the declared parameters that this worker uses, in order, from where they live."""
+        """The blocks of the declared parameters that this worker uses, in order, moved from their owners."""
         return self._transport(self._declared_parameters())
 
     def parameters_by_name(self) -> dict[str, torch.Tensor]:
-        """The result of :meth:`parameters_in_use` by the names with which the parameters were declared."""
+        """The result of :meth:`parameters_in_use`, by the declared names."""
         return dict(zip(self._parameter_names, self.parameters_in_use(), strict=True))
 
     def start_parameters(self) -> Callable[[], Sequence[torch.Tensor]]:
-        """Let the parameters travel while something is computed; what it returns waits for them."""
+        """Start moving the parameters, for computation meanwhile; the returned function waits for them."""
         return self._transport.start(self._declared_parameters())
 
     def let_parameters_stay(self) -> None:
-        """Use the declared parameters where they are: a model around the layer brings them to its workers."""
+        """Use the declared parameters in place: a surrounding model moves them to its workers."""
         self._transport = ParameterTransport([])
 
-    # How it is kept
+    # The call
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """Agree on the call, set up where something changed, and compute. Collective over the layer's ranks."""
+        """Vote, set up if anything changed, and compute. Collective over the layer's ranks."""
         if _is_compiling():
             return call_in_graph(self.key_in_graphs, list(self.parameters()), args, kwargs)
         if kwargs or may_override(args):
@@ -310,14 +307,14 @@ class Layer(FromSequential):
         return self.call(*args)
 
     def call(self, *args: object, **kwargs: object) -> object:
-        """Do the work of :meth:`forward`, also where a compiler traces."""
+        """Do the work of :meth:`forward`, also while a compiler traces."""
         if kwargs or len(args) != len(self.tensors):
             args = self._bound(args, kwargs)
         agreement = self._distdl_agreement
         if agreement is None or not agreement.active:
             if self.is_random():
-                draw_key()  # so that the ranks' generators stay in step
-            return nothing_of(self.compute(*args), self._dims_of_nothing)
+                draw_key()  # to keep the ranks' generators equal
+            return reshape_empty(self.compute(*args), self._dims_of_nothing)
         try:
             self._distdl_forward_pre_hook(self, args)
             if self.first_values is not None:
@@ -326,18 +323,18 @@ class Layer(FromSequential):
                 args = differentiable(args)
             result = self.compute(*args)
             if self._dims_of_nothing:
-                result = nothing_of(result, self._dims_of_nothing)
+                result = reshape_empty(result, self._dims_of_nothing)
             if agreement.sizes_are_in_question:
                 check_sizes(self, result)
             if self.is_differentiated:
                 self.ask_for_gradients(result)
-            return recomputed(result)
+            return recompute_together(result)
         finally:
             agreement.leave()
 
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)
-        self.key_in_graphs = new_key(self)  # a copy is another layer
+        self.key_in_graphs = new_key(self)  # a copy needs another key
 
     def _bound(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
         problem = misfit(self.compute, args, kwargs)
@@ -345,77 +342,75 @@ class Layer(FromSequential):
             self._distdl_refuse(TypeError(f"cannot be passed to forward(): {problem}"))
             raise problem
         bound = inspect.signature(self.compute).bind(*args, **kwargs)
-        if bound.kwargs:  # there is a gap before them
+        if bound.kwargs:  # optional tensors were left out
             bound.apply_defaults()
         return bound.args
 
     def _distdl_look_at(self, input: tuple[object, ...]) -> bool:
-        """Whether the structure of any tensor of the call changed, on any rank, since the last call. The vote."""
+        """Vote: whether the structure of any tensor of the call changed, on any rank, since the last call."""
         count, tensors = len(self.tensors), list[object]()
-        try:  # whatever raises here on one rank is raised on all of them
-            own = self._shown_others(input[count:]) if len(input) > count else ""
+        try:  # an exception of any rank is raised on all of them
+            compared = self._shown_others(input[count:]) if len(input) > count else ""
             tensors = [
                 _MISSING if tensor is None and name not in self.optional else (problem_without_memory(tensor) or tensor)
-                for name, tensor in zip(self.tensors, self.looked_at(input[:count]), strict=False)
+                for name, tensor in zip(self.tensors, self.compared_tensors(input[:count]), strict=False)
             ]
-            for more in (self._changed_options(), self._described_buffers(), self.compared_each_call()):
-                own = f"{own}, {more}" if own and more else own or more
+            for text in (self._changed_options(), self._described_buffers(), self.compared_each_call()):
+                compared = f"{compared}, {text}" if compared and text else compared or text
             if self._modules or self._forward_pre_hooks:
                 for problem in problem_of_parametrizations(self, self._known_modules()):
                     raise ValueError(problem)
             parameters, is_random = self._agreed_parameters(), self.is_random()
             if _is_transformed() is not None and _meets_transform(parameters, tensors):
-                own, tensors, parameters, is_random = "", [_TRANSFORMED], [], False
+                compared, tensors, parameters, is_random = "", [_TRANSFORMED], [], False
             elif any(map(_is_functional, tensors)):
-                own, tensors, parameters, is_random = "", [_FUNCTIONAL], [], False
+                compared, tensors, parameters, is_random = "", [_FUNCTIONAL], [], False
             elif any(map(_is_without_values, [*parameters, *self._buffers_in_use()])):
-                own, tensors, parameters, is_random = "", [_WITHOUT_VALUES], [], False
-        except Exception as error:  # of an argument, or of an option with a value that it cannot have
-            if not any(isinstance(one, Exception) for one in tensors):  # which is what is wrong in the first place
-                deleted = isinstance(error, AttributeError)  # a parameter, perhaps by a parametrization
+                compared, tensors, parameters, is_random = "", [_NO_VALUES], [], False
+        except Exception as error:  # of an argument, or of an option with a bad value
+            if not any(isinstance(tensor, Exception) for tensor in tensors):  # the first error counts
+                deleted = isinstance(error, AttributeError)  # a parameter, perhaps deleted by a parametrization
                 problem = "meets a parameter that is not there" if deleted else "cannot be passed on"
                 tensors = [ValueError(f"{problem}: {shown(error, str) or type(error).__name__}")]
-            own, parameters, is_random = "", [], False
+            compared, parameters, is_random = "", [], False
         if not is_random:
-            return self._distdl_agree(tensors, parameters, own)
+            return self._distdl_agree(tensors, parameters, compared)
         key = draw_key()
-        changed = self._distdl_agree(tensors, parameters, own, key if self.grid.rank == 0 else 0)
+        changed = self._distdl_agree(tensors, parameters, compared, key if self.grid.rank == 0 else 0)
         assert self._distdl_agreement is not None
         self.random_key = self._distdl_agreement.told
         return changed
 
     def _known_modules(self) -> Iterable[torch.nn.Module] | None:
-        """This module and those within, where they were looked for once; None if they may change."""
+        """This module and the modules within, if they never change; None if they may change."""
         return None
 
     def _described_buffers(self) -> str:
-        """For the ranks to compare: one of them may have converted the layer, or deleted a buffer, also one of None."""
-        dtypes = [str(one.dtype) for one in self._buffers_in_use() if one.is_floating_point()]
+        """A text for the vote: a rank may have converted the layer, or deleted a buffer."""
+        dtypes = [str(buffer.dtype) for buffer in self._buffers_in_use() if buffer.is_floating_point()]
         return f"{len(self._buffers)} own buffers, of [{', '.join(dtypes)}]" if self._buffers or dtypes else ""
 
     def _buffers_in_use(self) -> list[torch.Tensor]:
-        return [one for one in self._buffers.values() if one is not None]
+        return [buffer for buffer in self._buffers.values() if buffer is not None]
 
     def _changed_options(self) -> str:
-        """The options with other values than after construction, here and in the layers within; usually none."""
-        found = self._own_changed_options()
+        texts = self._own_changed_options()
         if self._modules:
-            within = [one for one in self.modules() if one is not self and isinstance(one, Layer)]
-            found += [f"within {text}" for one in within for text in one._own_changed_options()]
-        return ", ".join(found)
+            within = [layer for layer in self.modules() if layer is not self and isinstance(layer, Layer)]
+            texts += [f"within {text}" for layer in within for text in layer._own_changed_options()]
+        return ", ".join(texts)
 
     def _own_changed_options(self) -> list[str]:
-        first, own, found = self._first_options, self.__dict__, []
-        for name in [name for name, value in first.items() if own.get(name) is not value]:  # a microsecond for all
-            was, now = (repr(comparable(options.get(name))) for options in (first, own))
+        first, values, texts = self._first_options, self.__dict__, []
+        for name in [name for name, value in first.items() if values.get(name) is not value]:  # one microsecond
+            was, now = (repr(comparable(options.get(name))) for options in (first, values))
             if was == now:
-                first[name] = own[name]
+                first[name] = values[name]
             else:
-                found.append(f"{type(self).__name__}.{name}={now} (it was constructed with {was})")
-        return found
+                texts.append(f"{type(self).__name__}.{name}={now} (it was constructed with {was})")
+        return texts
 
     def _shown_others(self, others: Sequence[object]) -> str:
-        """The arguments behind the tensors, by name."""
         names = _arguments_of(type(self).compute)[1 + len(self.tensors) :]
         return ", ".join(f"{name}={shown(value)}" for name, value in zip(names, others, strict=False))
 
@@ -433,15 +428,13 @@ class Layer(FromSequential):
 
     def _declared_parameters(self) -> list[torch.Tensor]:
         known = self._parameters
-        # A parametrized parameter has become a property; one of a module within is named with a dot.
+        # A parametrized parameter is a property; names of parameters of modules within have dots.
         return [known[name] if name in known else attrgetter(name)(self) for name in self._parameter_names]
 
     def _agreed_parameters(self) -> list[torch.Tensor]:
-        """Tensors that ranks agree on beside those of a call, beginning with the declared parameters."""
         return self._declared_parameters()
 
     def extra_repr(self) -> str:
-        """Options and partitions."""
         shown = [f"{name}={self._shown(name)!r}" for name in self.options if name not in ("device", "dtype")]
         grids = [(name, getattr(self, name)) for name in self.partitions]
         return ", ".join([*shown, *(f"{name}={grid}" for name, grid in grids if grid is not None)])

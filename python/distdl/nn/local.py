@@ -1,4 +1,4 @@
-"""Layers of torch, and modules of the user's, that work on each block by itself."""
+"""Modules of torch, and users' modules, that work on each block by itself."""
 
 from __future__ import annotations
 
@@ -28,49 +28,47 @@ from distdl.structure import zero_volume_tensor
 
 __all__ = ["Local"]
 
-Call = tuple[tuple[object, ...], dict[str, object]]
+ModuleCall = tuple[tuple[object, ...], dict[str, object]]
 
 
 class Local(Layer):
-    """Applies a module of torch to each block by itself, with parameters that are owned and shared like ours.
+    """Applies a module of torch to each block by itself, with parameters that the workers share.
 
-    It is for what looks across no dimension that is split: activations, ``torch.nn.Linear`` over features that are
-    whole, recurrent layers where the batch alone is split, modules of the user's. Each worker of P_x calls the module
-    with its own blocks, and with all of its parameters; their gradients are summed over the workers.
+    For modules that look across no split dimension: activations, ``torch.nn.Linear`` over whole features, recurrent
+    layers with only the batch split, users' modules. Each worker of P_x calls the module with its blocks and the whole
+    parameters, whose gradients are summed.
 
     Args:
         P_x: the partition of the first tensor of a call, with as many dimensions.
-        module: any module of torch, with the same options and weights on all ranks, as the same seed gives them;
-            :meth:`from_sequential` takes the weights of one rank. It is copied, and remains as it is.
-        outputs: how many tensors the module returns, as a number or, where they are nested, in the same structure:
-            ``outputs=(1, (1, 1))`` for ``torch.nn.LSTM``. Ranks that compute nothing return zero volume in it.
+        module: any module of torch, with equal options and weights on all ranks, as from the same seed;
+            :meth:`from_sequential` takes the weights of one rank. It is copied.
+        outputs: the number of tensors that the module returns, or their structure if nested: ``outputs=(1, (1, 1))``
+            for ``torch.nn.LSTM``. Ranks without work return tensors of zero volume in it.
 
     Shape:
-        What the module takes: the first argument is a tensor in blocks of P_x, any other argument may be anything.
-        What is no tensor has to be equal on all ranks. The result is what the module makes of these blocks; zero volume
-        on all other ranks.
+        The first argument is a tensor in blocks of P_x, other arguments may be anything; all but tensors must be equal
+        on all ranks. The result is the module's for these blocks; zero volume on all other ranks.
 
     Attributes:
-        module: the copy. Parameters and buffers have the names that they have in it, such as ``weight`` or
-            ``0.weight``. Each parameter is whole on its owner: see :func:`distdl.parameter_layout`.
+        module: the copy. Parameters and buffers keep their names, such as ``weight`` or ``0.weight``. Each parameter is
+            whole on its owner: see :func:`distdl.parameter_layout`.
 
     Raises:
-        TypeError: on all ranks, if ``module`` is no module, holds a layer over partitions, or was not initialized.
-        ValueError: on all ranks, if P_x splits a dimension that the module looks across, as far as it is a layer of
-            torch.nn or a ``torch.nn.Sequential``: the message names the layer to use. Of other modules the author knows
-            that they work on each block by itself; batch norms and dropout in training are refused in them, too. Also
-            if the module writes into one of its buffers, which would differ from worker to worker.
-        What the module raises, on all ranks, in the first call with tensors of this structure; a type of exception that
-            other ranks may not have becomes a RuntimeError.
+        TypeError: on all ranks, if ``module`` is not a module, holds a layer over partitions, or is not initialized.
+        ValueError: on all ranks, if P_x splits a dimension that a layer of torch.nn or a ``torch.nn.Sequential`` looks
+            across (the message names the layer to use), another module holds batch norms or dropout in training, or the
+            module writes into a buffer, which would differ between workers.
+        Exceptions of the module, on all ranks, in the first call with a new structure; RuntimeError on ranks that lack
+            the exception's type.
 
-    A module of the user's that calls functions such as ``torch.nn.functional.dropout`` draws the same numbers on each
-    block; nobody can notice that from outside. Use :class:`distdl.nn.DistributedDropout`.
+    A user's module that calls functions such as ``torch.nn.functional.dropout`` draws the same numbers on each block,
+    without a warning. Use :class:`distdl.nn.DistributedDropout`.
 
-    Constructing is collective over the communicator that P_x comes from, calling over the ranks of P_x.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
     """
 
     tensors: ClassVar[tuple[str, ...]] = ("first tensor", *(f"tensor {i}" for i in range(1, 16)))
-    needs_one_name: ClassVar[bool] = True  # that no module within is there under two
+    needs_one_name: ClassVar[bool] = True  # whether modules within must have a single name
     module: torch.nn.Module
     outputs: Any
 
@@ -86,22 +84,22 @@ class Local(Layer):
         kind = type(module).__name__
         refuse_lazy("Local", module)
         refuse_distributed("Local", module)
-        modules = [one for _, one in module.named_modules(remove_duplicate=False) if tensors_in_state(one)]
+        modules = [part for _, part in module.named_modules(remove_duplicate=False) if tensors_in_state(part)]
         if self.needs_one_name and len(modules) > len(set(modules)):
-            twice = next(one for i, one in enumerate(modules) if one in modules[:i])
+            twice = next(part for i, part in enumerate(modules) if part in modules[:i])
             raise ValueError(
                 f"Local: {kind} holds the same {type(twice).__name__} under two names; let two modules share the "
                 "parameters, or call one module twice in forward()"
             )
         self._check_outputs()
         self._declare_all(module)
-        # Parameters, buffers and children of the copy are those of this layer, under the same names.
+        # This layer shares the parameters, buffers and children of the copy, under the same names.
         for held in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
             self.__dict__[held] = self.module.__dict__[held]
-        own_classes = {type(one).__module__.startswith("torch.nn.modules.") for one in module.modules()}
-        self._may_leave_out = own_classes != {True} and self.grid.size > 1
+        own_classes = {type(part).__module__.startswith("torch.nn.modules.") for part in module.modules()}
+        self._may_skip_tensors = own_classes != {True} and self.grid.size > 1
         self._first_call = False
-        self._that_fit: set[tuple[object, ...]] = set()
+        self._checked_signatures: set[tuple[object, ...]] = set()
         self.training = module.training
 
     def _check_outputs(self) -> None:
@@ -117,12 +115,11 @@ class Local(Layer):
             raise ValueError(f"Local: outputs={count}; a module returns at least one tensor")
 
     def _structure(self) -> TreeSpec:
-        """The structure of the results."""
         outputs = self.outputs
         return tree_structure((1,) * outputs if isinstance(outputs, int) and outputs > 1 else outputs)
 
     def _declare_all(self, module: torch.nn.Module) -> None:
-        """Copy the module with this rank's part in place of each parameter and each buffer that is in its state."""
+        """Copy the module with this rank's part of each parameter, and of each buffer in its state."""
         parts: dict[int, Any] = dict(computed_weights(module))
         in_state = set(tensors_in_state(module))
         for name, tensor in module.named_parameters(remove_duplicate=False):
@@ -136,7 +133,7 @@ class Local(Layer):
                 parts.setdefault(
                     id(tensor), torch.empty(layout.local_shape, dtype=tensor.dtype, device=_device_of(tensor))
                 )
-        self.__dict__["module"] = self.given["module"] = copied(module, parts)  # the whole one need not stay
+        self.__dict__["module"] = self.given["module"] = copied(module, parts)  # frees the whole module
         self.__dict__["_given"] = module
 
     def _whole_on_each(self, tensor: torch.Tensor, kind: str) -> Layout:
@@ -144,35 +141,35 @@ class Local(Layer):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Give the parameters the first values that the module's own layers give them; with the same seed on all ranks.
+        """Initialize the parameters as the module's layers do; with the same seed on all ranks.
 
-        The layers in the module that have no method ``reset_parameters`` keep their values.
+        Layers without a method ``reset_parameters`` keep their values.
         """
-        given = self.__dict__.pop("_given", None)
-        own = {} if given is None else tensors_in_state(given)
-        if given is not None and not any(tensor.is_meta for tensor in own.values()):
-            self._take(own)
+        original = self.__dict__.pop("_given", None)
+        tensors = {} if original is None else tensors_in_state(original)
+        if original is not None and not any(tensor.is_meta for tensor in tensors.values()):
+            self._take(tensors)
             return
         wholes = {
-            id(getattr(one, held)[leaf]): torch.nn.Parameter(
+            id(getattr(owner, held)[leaf]): torch.nn.Parameter(
                 torch.empty(self.layouts[name].shape, dtype=tensor.dtype, device=tensor.device), tensor.requires_grad
             )
-            for one, held, leaf, name, tensor in self._tensors()
+            for owner, held, leaf, name, tensor in self._tensors()
         }
         for prefix, whole in copied(self.module, wholes).named_modules():
             reset = getattr(whole, "reset_parameters", None) or getattr(whole, "_reset_parameters", None)
             if callable(reset):
                 reset()
                 named = tensors_in_state(whole)
-                self._take({f"{prefix}.{name}".removeprefix("."): one for name, one in named.items()})
+                self._take({f"{prefix}.{name}".removeprefix("."): value for name, value in named.items()})
 
     def _tensors(self) -> Iterable[tuple[torch.nn.Module, str, str, str, torch.Tensor]]:
-        for prefix, one in self.module.named_modules():
+        for prefix, owner in self.module.named_modules():
             for held in ("_parameters", "_buffers"):
-                for leaf, tensor in getattr(one, held).items():
+                for leaf, tensor in getattr(owner, held).items():
                     name = f"{prefix}.{leaf}".removeprefix(".")
                     if name in self.layouts and tensor is not None:
-                        yield one, held, leaf, name, tensor
+                        yield owner, held, leaf, name, tensor
 
     def _take(self, wholes: Mapping[str, torch.Tensor]) -> None:
         for *_, name, part in self._tensors():
@@ -188,137 +185,135 @@ class Local(Layer):
 
     @classmethod
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
-        """The module."""
         return {"module": module}
 
     @torch.no_grad()
     def take_weights(self, module: torch.nn.Module, root: int) -> None:
-        """Take parameters and buffers of the module of one rank, also the buffers that are in no state."""
+        """Take parameters and buffers of the module of one rank, also buffers outside of the state."""
         super().take_weights(module, root)
-        everyone, in_state = self.grid.constructing_ranks(), tensors_in_state(self)
-        given = {name: one for name, one in module.named_buffers() if name not in in_state}
-        if not everyone.known or not given:
+        group, in_state = self.grid.constructing_ranks(), tensors_in_state(self)
+        buffers = {name: buffer for name, buffer in module.named_buffers() if name not in in_state}
+        if not group.known or not buffers:
             return
         name = f"{type(self).__name__}.from_sequential"
-        with constructing(name, {"ranks": everyone}, {"buffers": {key: list(one.shape) for key, one in given.items()}}):
-            has_values = bytes(not one.is_meta for one in given.values())
-        of_root = everyone.gather(has_values)[everyone.ranks.index(root)]
-        spread = operators.broadcast(everyone.line((root,)), everyone)
-        for (key, one), is_there in zip(given.items(), of_root, strict=True):
+        shapes = {key: list(buffer.shape) for key, buffer in buffers.items()}
+        with constructing(name, {"ranks": group}, {"buffers": shapes}):
+            has_values = bytes(not buffer.is_meta for buffer in buffers.values())
+        of_root = group.gather(has_values)[group.ranks.index(root)]
+        spread = operators.broadcast(group.line((root,)), group)
+        for (key, buffer), is_there in zip(buffers.items(), of_root, strict=True):
             if is_there:
-                own = self.get_buffer(key)
-                if own.is_meta:
-                    own = torch.empty_like(own, device=self.P_x.device)
+                target = self.get_buffer(key)
+                if target.is_meta:
+                    target = torch.empty_like(target, device=self.P_x.device)
                     held, leaf = place_of(self, "buffers", key)
-                    held[leaf] = own
-                own.copy_(spread(one.to(own.device) if everyone.me == root else zero_volume_tensor(dtype=own.dtype)))
+                    held[leaf] = target
+                empty = zero_volume_tensor(dtype=target.dtype)
+                target.copy_(spread(buffer.to(target.device) if group.me == root else empty))
 
     def get_submodule(self, target: str) -> torch.nn.Module:
-        """Look up a submodule as torch does, also by names that this layer uses itself, such as ``blocks``."""
+        """Look up a submodule, also by names that this layer uses itself, such as ``blocks``."""
         return self.module.get_submodule(target) if target else self
 
-    # Call
+    # The call
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """Agree on the call, and let the module compute. Collective over the layer's ranks."""
+        """Vote on the call, and apply the module. Collective over the layer's ranks."""
         if not torch.compiler.is_compiling() and (kwargs or may_override(args)):
-            return overridden(self._called, self._distdl_refuse, args, kwargs)
-        return self._called(*args, **kwargs)
+            return overridden(self._call_module, self._distdl_refuse, args, kwargs)
+        return self._call_module(*args, **kwargs)
 
-    def _called(self, *args: object, **kwargs: object) -> object:
+    def _call_module(self, *args: object, **kwargs: object) -> object:
         return super().forward((args, kwargs))
 
     def _bound(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
-        return args  # the call, of which only the module knows the signature
+        return args  # only the module knows its signature
 
-    def looked_at(self, inputs: Sequence[object]) -> Sequence[object]:
-        """The tensors of the call; what else is said in it is noted."""
-        self._said = ""
+    def compared_tensors(self, inputs: Sequence[object]) -> Sequence[object]:
+        """The tensors of the call; keeps other arguments as text."""
+        self._other_arguments = ""
         if self._modules is not getattr(self.__dict__.get("module"), "_modules", None):
-            return [TypeError("meets another module than it was made of; make another Local for that one")]
-        args, kwargs = cast(Call, inputs[0])
-        given: list[object] = [*args]
-        if kwargs or not args or not all(isinstance(one, torch.Tensor) for one in args):
+            return [TypeError("wraps another module than at construction; make another Local for that module")]
+        args, kwargs = cast(ModuleCall, inputs[0])
+        tensors: list[object] = [*args]
+        if kwargs or not args or not all(isinstance(x, torch.Tensor) for x in args):
             leaves, structure = tree_flatten((args, kwargs))
-            given = [one for one in leaves if isinstance(one, torch.Tensor)]
-            others = [shown(one) for one in leaves if not isinstance(one, torch.Tensor)]
-            self._said = f" {shown(structure)} [{', '.join(others)}]"
+            tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+            others = [shown(x) for x in leaves if not isinstance(x, torch.Tensor)]
+            self._other_arguments = f" {shown(structure)} [{', '.join(others)}]"
             first = leaves[0] if leaves else None
             if not isinstance(first, torch.Tensor):
-                given = [first]
+                tensors = [first]
         problem = self._misfit(args, kwargs)
         if problem is not None:
             return [TypeError(f"cannot be passed to {type(self.module).__name__}: {problem}")]
-        if len(given) > len(self.tensors):
-            return [ValueError(f"is one of {len(given)}; at most {len(self.tensors)} are expected")]
-        return given
+        if len(tensors) > len(self.tensors):
+            return [ValueError(f"is one of {len(tensors)}; at most {len(self.tensors)} are expected")]
+        return tensors
 
     def compared_each_call(self) -> str:
-        """Modes, and what is no tensor in the call."""
-        return self._modes() + self._said
+        return self._modes() + self._other_arguments
 
     def _own_changed_options(self) -> list[str]:
         return [*super()._own_changed_options(), *self._changed_within()]
 
     def _changed_within(self) -> list[str]:
-        """The options of the layers of torch in the module, and which modules and buffers these are."""
-        found: list[str] = []
+        """Changes of modules, buffers, and options of layers of torch in the module."""
+        changes: list[str] = []
         if [*self.module.modules()] != self._first_modules:
             return [f"module={' '.join(repr(self.module).split())}"]
-        shapes = [one.shape for one in self.module.buffers()]
+        shapes = [buffer.shape for buffer in self.module.buffers()]
         if shapes != self._first_shapes:
-            found.append(f"buffers of shapes {[list(shape) for shape in shapes]}")
-        for one, name, value in [each for each in self._first_within if vars(each[0]).get(each[1]) is not each[2]]:
-            was, now = repr(comparable(value)), repr(comparable(vars(one).get(name)))
+            changes.append(f"buffers of shapes {[list(shape) for shape in shapes]}")
+        for layer, name, value in [each for each in self._first_within if vars(each[0]).get(each[1]) is not each[2]]:
+            was, now = repr(comparable(value)), repr(comparable(vars(layer).get(name)))
             if was != now:
-                found.append(f"{type(one).__name__}.{name}={now} (it was constructed with {was})")
-        return found
+                changes.append(f"{type(layer).__name__}.{name}={now} (it was constructed with {was})")
+        return changes
 
     def _buffers_in_use(self) -> list[torch.Tensor]:
         return [*self.module.buffers()]
 
     def _modes(self) -> str:
-        """Which modules are in training, for messages."""
-        modes = [one.training for one in self.modules()]
+        modes = [part.training for part in self.modules()]
         if len(set(modes)) == 1:
             return "in training" if modes[0] else "in evaluation"
-        return f"in training: {[name or 'Local' for name, one in self.named_modules() if one.training]}"
+        return f"in training: {[name or 'Local' for name, part in self.named_modules() if part.training]}"
 
     def _misfit(self, args: tuple[object, ...], kwargs: dict[str, object]) -> TypeError | None:
-        """Why the arguments do not fit the module; it takes a look at their number and names alone."""
+        """The reason why the arguments do not match the module; it checks only their number and names."""
         names = (len(args), *kwargs)
-        if names not in self._that_fit:
+        if names not in self._checked_signatures:
             problem = misfit(self.module.forward, args, kwargs)
             if problem is not None:
                 return problem
-            self._that_fit.add(names)
+            self._checked_signatures.add(names)
         return None
 
     def _declared_parameters(self) -> list[torch.Tensor]:
         return [attrgetter(name)(self.module) for name in self._parameter_names]
 
     def prepare(self) -> None:
-        """Note what may be assigned on one rank between calls: modules, and the options of those of torch."""
+        """Note the modules, and the options of layers of torch, which a rank may assign between calls."""
         self._first_modules = [*self.module.modules()]
-        self._first_shapes = [one.shape for one in self.module.buffers()]
+        self._first_shapes = [buffer.shape for buffer in self.module.buffers()]
         self._first_within = [
-            (one, name, value)
-            for one in self._first_modules
-            if type(one).__module__.startswith("torch.nn.modules.")
-            for name, value in vars(one).items()
+            (layer, name, value)
+            for layer in self._first_modules
+            if type(layer).__module__.startswith("torch.nn.modules.")
+            for name, value in vars(layer).items()
             if name[0] != "_" and name != "training"
         ]
 
     def set_up(self) -> None:
-        self.blocks(self.grid)  # raises where the blocks do not fit together
+        self.blocks(self.grid)  # raises if the blocks do not match
         self.module.training = self.training
         problem = problem_of(self.module, self.grid.shape)
         if problem:
             raise ValueError(f"Local: {problem}")
         self._first_call = True
 
-    def compute(self, call: Call) -> object:
-        """Apply the module to this rank's blocks."""
+    def compute(self, call: ModuleCall) -> object:
         args, kwargs = call
         self.module.training = self.training
         parameters = self.parameters_in_use()
@@ -326,16 +321,16 @@ class Local(Layer):
             problem = self._misfit(args, kwargs)
             if problem is not None:
                 raise problem
-            found = [one for one in tree_flatten(call)[0] if isinstance(one, torch.Tensor)]
-            nothing = self.without_part(found[0]) if found else torch.empty(0, device="cpu")
+            tensors = [x for x in tree_flatten(call)[0] if isinstance(x, torch.Tensor)]
+            empty = self.without_part(tensors[0]) if tensors else torch.empty(0, device="cpu")
             structure = self._structure()
-            return tree_unflatten([nothing] * structure.num_leaves, structure)
+            return tree_unflatten([empty] * structure.num_leaves, structure)
         first, self._first_call = self._first_call, False
         if not first:
             return self._apply_module(parameters, args, kwargs, {})
         error: Exception | None = None
-        with _disable_current_modes():  # selective checkpointing sees what every call does
-            buffers = {name: one.clone() for name, one in self.named_buffers()} if self.grid.size > 1 else {}
+        with _disable_current_modes():  # selective checkpointing must see the same in every call
+            buffers = {name: buffer.clone() for name, buffer in self.named_buffers()} if self.grid.size > 1 else {}
         state = dict(buffers)
         try:
             result = self._apply_module(parameters, args, kwargs, state)
@@ -348,7 +343,7 @@ class Local(Layer):
             compare("Local", "first call of Local", self.grid.line(self.grid.ranks), error, {}, {})
         except Exception:
             assert self._distdl_agreement is not None
-            self._distdl_agreement.forget()  # so that the next call asks again, on all ranks
+            self._distdl_agreement.forget()  # the next call votes again, on all ranks
             raise
         return result
 
@@ -359,32 +354,30 @@ class Local(Layer):
         kwargs: dict[str, object],
         state: dict[str, torch.Tensor],
     ) -> object:
-        """Call the module. It uses the buffers in `state` in place of its own, and may replace them there."""
+        """Call the module with the buffers in `state` in place of its own; it may replace them there."""
         if not state and self._transport.is_identity:
             result = self.module(*args, **kwargs)
         else:
             state.update(zip(self._parameter_names, parameters, strict=True))
             result = torch.func.functional_call(self.module, state, args, kwargs)
-        if not self._may_leave_out:
+        if not self._may_skip_tensors:
             return result
-        # What the module does not use on this worker it may use on another one.
+        # The module may use tensors on other workers that it does not use here.
         leaves, structure = tree_flatten(result)
         return tree_unflatten(connected(leaves, [*parameters, *tree_flatten((args, kwargs))[0]]), structure)
 
     def _check(self, result: object) -> None:
-        """Refuse results in another structure than was said."""
         leaves, structure = tree_flatten(result)
         name = type(self.module).__name__
-        if structure != self._structure() or not all(isinstance(one, torch.Tensor) for one in leaves):
-            shown = tree_unflatten([1 if isinstance(one, torch.Tensor) else one for one in leaves], structure)
+        if structure != self._structure() or not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+            shown = tree_unflatten([1 if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], structure)
             raise ValueError(
-                f"Local: {name} returns tensors in the structure {shown!r}, and outputs={self.outputs!r}; outputs has "
-                "to be the structure"
+                f"Local: {name} returns tensors in the structure {shown!r}, and outputs={self.outputs!r}; outputs "
+                "must be the structure"
             )
 
     def _check_written(self, buffers: Mapping[str, torch.Tensor]) -> None:
-        """Refuse a module that wrote into its buffers, which would differ among the workers."""
-        written = [name for name, one in self.named_buffers() if name in buffers and _differ(one, buffers[name])]
+        written = [name for name, buffer in self.named_buffers() if name in buffers and _differ(buffer, buffers[name])]
         if written:
             raise ValueError(
                 f"Local: {type(self.module).__name__} writes into its buffer {written[0]}, which would differ among "
@@ -395,15 +388,13 @@ class Local(Layer):
         return len(through(self.module, self.grid.shape))
 
     def extra_repr(self) -> str:
-        """The module and the partition."""
         return f"{type(self.module).__name__}({self.module.extra_repr()}), P_x={self.P_x}"
 
 
 def _device_of(tensor: torch.Tensor) -> torch.device | None:
-    """Where its part lives: on the usual device, if nobody has the tensor."""
     return None if tensor.is_meta else tensor.device
 
 
 def _differ(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether values differ; what is not a number is equal."""
+    """Whether values differ; nan equals nan."""
     return a.shape != b.shape or not bool(((a == b) | ((a != a) & (b != b))).all())

@@ -1,4 +1,4 @@
-"""The logarithm of a sum of exponentials over all blocks along an axis: softmax and cross entropy are made of it."""
+"""The log-sum-exp of all blocks along an axis, for softmax and cross entropy."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import torch
 
 from distdl import _core, operators
 from distdl.collective.grid import Grid
-from distdl.nn.tie import joining
+from distdl.nn.tie import require_grad_together
 
-PIECE = 1 << 17  # elements that stay in the cache while several operations pass over them
+PIECE = 1 << 17  # elements that stay in the cache during several operations
 
 Context: TypeAlias = torch.autograd.function.FunctionCtx
 
 
 class LogSumExp:
-    """The largest element of all blocks along an axis, and the logarithm of the sum of exponentials relative to it.
+    """The largest element of all blocks along an axis, and the log-sum-exp relative to it.
 
-    Each worker sends its own largest element and its own sum: one gathering in place of a maximum and a sum. It can be
-    differentiated any number of times; each backward pass exchanges one sum.
+    A single gather of each worker's largest element and sum. Differentiable any number of times; each backward pass
+    exchanges one sum.
 
     Args:
         grid: the workers; tensors have as many dimensions.
@@ -35,50 +35,47 @@ class LogSumExp:
         self.sum = operators.all_sum_reduce(grid, [axis])
 
     def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The largest element, which counts as a constant, and the logarithm; both with the dimension, of extent 1.
+        """The largest element, as a constant, and the logarithm; both with extent 1 along the axis.
 
-        Where all elements are -inf, they are 0 and -inf.
+        0 and -inf if all elements are -inf.
         """
-        largest = _largest(x.detach(), self.axis)
-        return self._over_all(largest, (x - _shift(largest)).exp_().sum(self.axis, keepdim=True))
+        largest = _block_max(x.detach(), self.axis)
+        return self._over_all(largest, (x - _finite_shift(largest)).exp_().sum(self.axis, keepdim=True))
 
     def of_constant(self, x: torch.Tensor, powers: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The largest element of the block, then what a call gives; without derivatives, in pieces.
+        """The largest element of the block, then the results of a call; without derivatives, in pieces.
 
         ``powers``, of the shape of x, receives exp(x - the block's largest element).
         """
         largest, sums = (x.new_empty([1 if d == self.axis else n for d, n in enumerate(x.shape)]) for _ in range(2))
         if x.numel() == 0:
             largest.fill_(-torch.inf), sums.zero_()
-        for one, power, most, total in _pieces(self.axis, x, powers, largest, sums):
-            torch.amax(one, 1, keepdim=True, out=most)
-            torch.sum(torch.sub(one, _shift(most), out=power).exp_(), 1, keepdim=True, out=total)
+        for piece, power, most, total in _pieces(self.axis, x, powers, largest, sums):
+            torch.amax(piece, 1, keepdim=True, out=most)
+            torch.sum(torch.sub(piece, _finite_shift(most), out=power).exp_(), 1, keepdim=True, out=total)
         return largest, *self._over_all(largest, sums)
 
     def _over_all(self, largest: torch.Tensor, sums: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Combine each block's largest element and its sum."""
         axis = self.axis
         pairs = self._gather(torch.cat([largest, sums], axis)).unflatten(axis, (-1, 2))
         each, all_sums = pairs.select(axis + 1, 0).detach(), pairs.select(axis + 1, 1)
-        shift = _shift(each.amax(axis, keepdim=True))
+        shift = _finite_shift(each.amax(axis, keepdim=True))
         return shift, (all_sums * (each - shift).exp()).sum(axis, keepdim=True).log()
 
     def softmax(self, x: torch.Tensor, agreement: _core.LayerAgreement | None) -> torch.Tensor:
-        """exp(x), divided by the sum of all exponentials.
+        """The softmax of the whole tensor.
 
         Args:
-            x: this worker's block.
-            agreement: of the layer that calls.
+            agreement: the vote of the calling layer.
         """
         if _has_tangent(agreement):
             return self._log_softmax(x).exp()
-        return _Softmax.apply(joining(x, agreement), self)
+        return _Softmax.apply(require_grad_together(x, agreement), self)
 
     def log_softmax(self, x: torch.Tensor, agreement: _core.LayerAgreement | None) -> torch.Tensor:
-        """The logarithm of the softmax."""
         if _has_tangent(agreement):
             return self._log_softmax(x)
-        return _LogSoftmax.apply(joining(x, agreement), self)
+        return _LogSoftmax.apply(require_grad_together(x, agreement), self)
 
     def _log_softmax(self, x: torch.Tensor) -> torch.Tensor:
         shift, log_sum = self(x)
@@ -86,34 +83,34 @@ class LogSumExp:
 
 
 def _has_tangent(agreement: _core.LayerAgreement | None) -> bool:
-    """Whether any rank's tensors have forward derivatives, which autograd functions without a rule for them refuse."""
+    """Whether any rank's tensors have forward derivatives, for which the functions below have no rule."""
     return agreement is not None and agreement.has_tangent
 
 
-def _largest(x: torch.Tensor, axis: int) -> torch.Tensor:
+def _block_max(x: torch.Tensor, axis: int) -> torch.Tensor:
     if x.shape[axis] == 0:
         return x.new_full([1 if d == axis else n for d, n in enumerate(x.shape)], -torch.inf)
     return x.amax(axis, keepdim=True)
 
 
-def _shift(largest: torch.Tensor) -> torch.Tensor:
-    """0 in place of -inf, of which differences are not defined."""
+def _finite_shift(largest: torch.Tensor) -> torch.Tensor:
+    """The shift, with 0 in place of -inf, since -inf - (-inf) is nan."""
     return largest.masked_fill(largest == -torch.inf, 0.0)
 
 
 def _pieces(axis: int, *tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Tensors without their first dimensions, up to an axis, of which some rows at a time stay in the cache.
+    """Tensors with their dimensions before an axis joined, in pieces of rows that stay in the cache.
 
-    Where one of them is written, it has to be contiguous. None where the first has no elements.
+    Written tensors must be contiguous. No pieces if the first tensor is empty.
     """
     first = tensors[0]
     count = math.prod(first.shape[:axis])
     size = max(1, PIECE * count // first.numel()) if first.numel() and first.is_cpu else max(1, count)
-    rows = (one.reshape(count, *one.shape[axis:]).split(size) for one in tensors)
+    rows = (x.reshape(count, *x.shape[axis:]).split(size) for x in tensors)
     return zip(*rows, strict=True) if first.numel() else iter(())
 
 
-# Autograd alone would keep and pass over more tensors of the size of x. What is computed in place has no graph.
+# Own backward passes: plain autograd would save and read more tensors of the size of x. In-place results have no graph.
 
 
 class _Softmax(torch.autograd.Function):
@@ -133,11 +130,11 @@ class _Softmax(torch.autograd.Function):
             products = gradient * y
             return products - y * over.sum(products.sum(over.axis, keepdim=True)), None
         total = y.new_zeros([1 if d == over.axis else n for d, n in enumerate(y.shape)])
-        for slope, one, part in _pieces(over.axis, gradient, y, total):
-            torch.sum(slope * one, 1, keepdim=True, out=part)
+        for slope, values, part in _pieces(over.axis, gradient, y, total):
+            torch.sum(slope * values, 1, keepdim=True, out=part)
         total, result = over.sum(total), torch.empty_like(y)
-        for slope, one, part, to in _pieces(over.axis, gradient, y, total, result):
-            torch.sub(slope, part, out=to).mul_(one)
+        for slope, values, part, to in _pieces(over.axis, gradient, y, total, result):
+            torch.sub(slope, part, out=to).mul_(values)
         return result, None
 
 
@@ -147,8 +144,8 @@ class _LogSoftmax(torch.autograd.Function):
         result = torch.empty_like(x, memory_format=torch.contiguous_format)
         _, shift, log_sum = over.of_constant(x, result)
         ctx.over = over
-        for one, to, large, rest in _pieces(over.axis, x, result, shift, log_sum):
-            torch.sub(one, large, out=to).sub_(rest)
+        for piece, to, large, log in _pieces(over.axis, x, result, shift, log_sum):
+            torch.sub(piece, large, out=to).sub_(log)
         ctx.save_for_backward(result)
         return result
 
@@ -159,6 +156,6 @@ class _LogSoftmax(torch.autograd.Function):
         if torch.is_grad_enabled():
             return gradient - y.exp() * total, None
         result = torch.empty_like(y)
-        for slope, one, part, to in _pieces(over.axis, gradient, y, total, result):
-            torch.exp(one, out=to).mul_(-part).add_(slope)
+        for slope, values, part, to in _pieces(over.axis, gradient, y, total, result):
+            torch.exp(values, out=to).mul_(-part).add_(slope)
         return result, None

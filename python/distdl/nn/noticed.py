@@ -1,7 +1,7 @@
-"""Habits of programs of one process that a layer notices in its first call, and says once, as a warning.
+"""Warn once, at a layer's first call, about single-process code that gives wrong results on several ranks.
 
-The first call compares what the ranks have in one exchange of small texts; later calls ask nothing. One rank warns. If
-warnings are errors there, all ranks of the layer raise the error.
+The first call compares facts of the ranks in one exchange of small texts; later calls compare nothing. One rank warns.
+If warnings are errors there, all ranks of the layer raise the error.
 """
 
 from __future__ import annotations
@@ -26,105 +26,103 @@ from distdl.nn.findings import Finding, blocks_of, checksum, copies, in_modules,
 if TYPE_CHECKING:
     from distdl.nn.layer import Layer
 
-# Of each tensor no more elements are looked at; fewer than LEAST may be equal by chance.
+# The most elements to compare in each tensor; fewer than LEAST may be equal by chance.
 MOST, LEAST = 4096, 16
 
 _CALL = torch.nn.Module._call_impl.__code__
-_LIBRARIES = tuple(f"{Path(module.__file__ or '').parent}{os.sep}" for module in (torch, sys.modules["distdl"]))
+_LIBRARY_FOLDERS = tuple(f"{Path(module.__file__ or '').parent}{os.sep}" for module in (torch, sys.modules["distdl"]))
 
 said: set[str] = set()
-"""The kinds of habits that this rank has warned of."""
-_looked_at: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+"""The kinds of habits that this rank has warned about."""
+_checked_models: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
 
 class FirstValues(NamedTuple):
-    """The checksum of the generator's state from which parameters were drawn, and their versions after that."""
+    """The checksum of the generator's state before parameters were drawn, and their versions afterwards."""
 
     drawn_from: int
     versions: list[int]
 
 
 def random_state(layer: Layer) -> int:
-    """A checksum of the state from which a layer's parameters will be drawn; 0 where there are none."""
+    """A checksum of the generator's state before a layer's parameters are drawn; 0 without parameters."""
     return checksum(torch.get_rng_state()) if layer.layouts else 0
 
 
 def versions(layer: Layer) -> list[int]:
-    """How many times each parameter was written."""
-    return [getattr(one, "_version", 0) for one in layer.parameters()]
+    """The number of writes to each parameter."""
+    return [getattr(parameter, "_version", 0) for parameter in layer.parameters()]
 
 
 def forget_draws(module: torch.nn.Module) -> None:
-    """The values of one rank have replaced what the ranks had drawn, from whatever states of their generators."""
-    for one in module.modules():
-        if (first := getattr(one, "first_values", None)) is not None:
-            one.first_values = FirstValues(0, first.versions)
+    """Stop comparing the generators that drew parameters: the parameters were loaded from one rank."""
+    for part in module.modules():
+        if (first := getattr(part, "first_values", None)) is not None:
+            part.first_values = FirstValues(0, first.versions)
 
 
 @contextlib.contextmanager
-def unnoticed(layer: Layer) -> Iterator[None]:
-    """Make calls, such as those of compilers, of which nothing is noticed."""
-    layers = [one for one in layer.modules() if getattr(one, "first_values", None) is not None]
-    held = [one.first_values for one in layers]
+def suppress_warnings(layer: Layer) -> Iterator[None]:
+    """Suppress first-call warnings, for calls that a compiler makes."""
+    layers = [part for part in layer.modules() if getattr(part, "first_values", None) is not None]
+    values = [part.first_values for part in layers]
     try:
-        for one in layers:
-            one.first_values = None
+        for part in layers:
+            part.first_values = None
         yield
     finally:
-        for one, before in zip(layers, held, strict=True):
-            one.first_values = before
+        for part, value in zip(layers, values, strict=True):
+            part.first_values = value
 
 
 def notice(layer: Layer, args: Sequence[object]) -> None:
     """Look for habits in the first call of a layer. Collective over the layer's ranks."""
     first, layer.first_values = layer.first_values, None
-    everyone = layer.everyone
-    if everyone.size < 2 or first is None:
+    group = layer.all_ranks
+    if group.size < 2 or first is None:
         return
-    speaks = everyone.rank == 0
-    mine: dict[str, object] = {}
-    with contextlib.suppress(Exception), _disable_current_modes(), torch.no_grad():  # a tensor of the user's own class
-        mine = _seen(layer, first, args, speaks)
+    warns = group.rank == 0
+    facts: dict[str, object] = {}
+    with contextlib.suppress(Exception), _disable_current_modes(), torch.no_grad():  # e.g. for a user's tensor class
+        facts = _local_facts(layer, first, args, warns)
     views = {
-        rank: json.loads(text)
-        for rank, text in zip(everyone.ranks, everyone.gather(json.dumps(mine).encode()), strict=True)
+        rank: json.loads(text) for rank, text in zip(group.ranks, group.gather(json.dumps(facts).encode()), strict=True)
     }
-    known = views[everyone.ranks[0]].get("said", [])
-    news = {kind: one for kind, one in _found(layer, views) if kind not in known}
-    if not news:
+    known = views[group.ranks[0]].get("said", [])
+    findings = {kind: finding for kind, finding in _findings(layer, views) if kind not in known}
+    if not findings:
         return
     error: Exception | None = None
     try:
-        for kind, finding in news.items() if speaks else ():
+        for kind, finding in findings.items() if warns else ():
             said.add(kind)
-            warnings.warn(f"{finding}. distdl.check(model) lists all it sees", HabitWarning, stacklevel=_level())
+            warnings.warn(f"{finding}. distdl.check(model) lists all it sees", HabitWarning, stacklevel=_stacklevel())
     except Exception as raised:
         error = raised
-    compare("", f"first call of {type(layer).__name__}", everyone, error, {}, {})
+    compare("", f"first call of {type(layer).__name__}", group, error, {}, {})
 
 
-def _seen(layer: Layer, first: FirstValues, args: Sequence[object], speaks: bool) -> dict[str, object]:
-    """Collect the facts that this rank can see, for rank 0 to compare."""
-    found: dict[str, object] = {}
+def _local_facts(layer: Layer, first: FirstValues, args: Sequence[object], warns: bool) -> dict[str, object]:
+    facts: dict[str, object] = {}
     model, where = _model_around(layer)
-    if speaks:
-        found = {"where": where, "said": sorted(said), "modules": []}
-        if model is not None and model not in _looked_at:
-            _looked_at.add(model)
-            found["modules"] = list(in_modules(model))
-    x = next((one for one in tree_leaves(list(args)) if isinstance(one, torch.Tensor)), None)
+    if warns:
+        facts = {"where": where, "said": sorted(said), "modules": []}
+        if model is not None and model not in _checked_models:
+            _checked_models.add(model)
+            facts["modules"] = list(in_modules(model))
+    x = next((leaf for leaf in tree_leaves(list(args)) if isinstance(leaf, torch.Tensor)), None)
     if layer.grid.active and x is not None and x.is_floating_point() and x.grad_fn is None:
-        found["input"] = [list(x.shape), checksum(_sample(x), LEAST)]
+        facts["input"] = [list(x.shape), checksum(_sample(x), LEAST)]
     if first.versions == versions(layer):
-        found["drawn_from"] = first.drawn_from
+        facts["drawn_from"] = first.drawn_from
     else:
         blocks = blocks_of(layer)
-        found["blocks"] = {name: (intervals, checksum(_sample(one), LEAST)) for name, intervals, one in blocks}
-    return found
+        facts["blocks"] = {name: (intervals, checksum(_sample(block), LEAST)) for name, intervals, block in blocks}
+    return facts
 
 
-def _found(layer: Layer, views: Mapping[int, Mapping[str, object]]) -> Iterator[tuple[str, Finding]]:
-    """The habits, by kind; the same on all ranks."""
+def _findings(layer: Layer, views: Mapping[int, Mapping[str, object]]) -> Iterator[tuple[str, Finding]]:
+    """The habits, by kind; equal on all ranks."""
     speaker = next(iter(views.values()))
     where = str(speaker.get("where", ""))
     modules: Sequence[Sequence[str]] = speaker.get("modules", [])  # type: ignore[assignment]
@@ -135,7 +133,7 @@ def _found(layer: Layer, views: Mapping[int, Mapping[str, object]]) -> Iterator[
     if len({view["drawn_from"] for view in views.values() if "drawn_from" in view}) > 1:
         yield "seeds", other_draws(where)
     inputs: list[tuple[object, int]] = [views[rank].get("input", ((), 0)) for rank in layer.grid.ranks]  # type: ignore[misc]
-    if len(inputs) > 1 and inputs[0][1] and all(one == inputs[0] for one in inputs):
+    if len(inputs) > 1 and inputs[0][1] and all(value == inputs[0] for value in inputs):
         yield "whole", same_input(inputs[0][0], where)
     for finding in copies({rank: view.get("blocks", {}) for rank, view in views.items()}):  # type: ignore[misc]
         yield "copies", Finding(f"{where}.{finding.where}", finding.what, finding.instead)
@@ -143,7 +141,7 @@ def _found(layer: Layer, views: Mapping[int, Mapping[str, object]]) -> Iterator[
 
 
 def _sample(x: torch.Tensor) -> torch.Tensor:
-    """Some of the elements of a tensor, at places that depend on its shape alone."""
+    """Some elements of a tensor, at places that depend only on its shape."""
     while x.numel() > MOST:
         d = max(range(x.dim()), key=lambda d: x.shape[d])
         x = x[(slice(None),) * d + (slice(None, None, 2),)]
@@ -151,7 +149,6 @@ def _sample(x: torch.Tensor) -> torch.Tensor:
 
 
 def _model_around(layer: Layer) -> tuple[torch.nn.Module | None, str]:
-    """The outermost module whose call this is a part of, and the layer's name in it."""
     model, frame = None, sys._getframe(1)
     while frame is not None:
         if frame.f_code is _CALL:
@@ -159,12 +156,12 @@ def _model_around(layer: Layer) -> tuple[torch.nn.Module | None, str]:
         frame = frame.f_back  # type: ignore[assignment]
     if not isinstance(model, torch.nn.Module) or model is layer:
         return None, type(layer).__name__
-    return model, next((name for name, one in model.named_modules() if one is layer), type(layer).__name__)
+    return model, next((name for name, part in model.named_modules() if part is layer), type(layer).__name__)
 
 
-def _level() -> int:
-    """How many calls the line of the user's program is away from the function that asks."""
+def _stacklevel() -> int:
+    """The stacklevel of the first frame outside torch and distdl."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARY_FOLDERS):
         frame, level = frame.f_back, level + 1
     return level

@@ -1,4 +1,4 @@
-"""The options of layers: their permitted values, and the messages for all others."""
+"""Checks of the options of layers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _LARGEST = 1 << 31  # products of two smaller numbers fit into 64 bits
 NOT_ATTRIBUTES = ("weight", "pos_weight", "bias", "device", "dtype")
 
 
-def split_arguments(given: Mapping[str, object]) -> tuple[dict[str, PartitionLike], dict[str, object]]:
-    """Partitions and options from the local variables at the beginning of a constructor."""
-    arguments = {name: value for name, value in given.items() if name not in ("self", "__class__")}
+def split_arguments(local_variables: Mapping[str, object]) -> tuple[dict[str, PartitionLike], dict[str, object]]:
+    """Split the local variables of a constructor into partitions and options."""
+    arguments = {name: value for name, value in local_variables.items() if name not in ("self", "__class__")}
     partitions = {name: value for name, value in arguments.items() if name.startswith("P_")}
     return cast(dict[str, PartitionLike], partitions), {
         name: value for name, value in arguments.items() if name not in partitions
@@ -28,22 +28,22 @@ def split_arguments(given: Mapping[str, object]) -> tuple[dict[str, PartitionLik
 
 
 def comparable(value: object) -> object:
-    """The part of an option that is equal on all ranks: the name of a function, because its repr shows an address."""
+    """The part of an option that is equal on all ranks: the name of a function, since its repr has an address."""
     return (
         getattr(value, "__qualname__", value) if callable(value) and not isinstance(value, torch.nn.Module) else value
     )
 
 
 def refuse_lazy(what: str, module: torch.nn.Module) -> None:
-    """Raise TypeError if a module has parameters whose shapes only its first call would say."""
-    for one in module.modules():
-        if any(map(is_lazy, one.parameters(recurse=False))):
-            kind = type(one).__name__
+    """Raise TypeError if a module has parameters without shapes before its first call."""
+    for part in module.modules():
+        if any(map(is_lazy, part.parameters(recurse=False))):
+            kind = type(part).__name__
             raise TypeError(f"{what}: the parameters of this {kind} are not initialized; call the module once before")
 
 
 def kind_of(device: torch.device | str | None) -> str | None:
-    """The type of a device, such as "cuda", which is equal on ranks with different devices."""
+    """The type of a device, such as "cuda", equal on all ranks."""
     return None if device is None else str(device).split(":")[0]
 
 
@@ -51,9 +51,7 @@ def integer(layer: str, value: object, name: str, whole: object = None) -> int:
     """An option as an int.
 
     Args:
-        layer: the layer's name, for messages.
         value: an int, or an object with ``__index__``.
-        name: the option's name, for messages.
         whole: the whole option that messages show, if ``value`` is a part of it.
 
     Raises:
@@ -78,7 +76,7 @@ def number(layer: str, value: object, name: str) -> float:
 
 
 def flag(layer: str, value: object, name: str) -> bool:
-    """An option that is True or False. Raises TypeError for any other value."""
+    """Raise TypeError unless an option is True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{layer}: {name}={value!r}; it must be True or False")
     return value
@@ -87,7 +85,7 @@ def flag(layer: str, value: object, name: str) -> bool:
 def per_dimension(layer: str, value: object, dims: int, name: str) -> tuple[int, ...]:
     """An int for each spatial dimension, from an int or a sequence.
 
-    As in torch.nn, a single int, or a sequence of length 1, holds for all dimensions.
+    As in torch.nn, an int or a sequence of length 1 holds for all dimensions.
 
     Raises:
         RuntimeError: if a sequence has another length, as in torch.nn.
@@ -103,7 +101,7 @@ def per_dimension(layer: str, value: object, dims: int, name: str) -> tuple[int,
 
 
 def check_choice(layer: str, name: str, value: object, choices: Iterable[str]) -> None:
-    """Raise a ValueError if a value is not one of the choices."""
+    """Raise ValueError if a value is none of the choices."""
     choices = list(choices)
     if value not in choices:
         *others, last = map(repr, choices)

@@ -1,4 +1,4 @@
-"""Inputs that are written in place after a call: the backward pass raises, as that of torch.nn does."""
+"""Check that inputs are not written in place before the backward pass, as torch.nn does."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import torch
 _version_of = torch.Tensor._version.__get__
 
 
-def unless_overwritten(layer: str, input: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+def check_input_unmodified(layer: str, input: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     """The result of a layer whose twin in torch.nn saves its input. Its backward pass raises if the input was written.
 
-    Some workers compute from a copy of the input, in which nobody would notice, and others from parts of it, of which
-    torch's message would speak. The input is not kept alive, and may be dropped after it was written.
+    Workers may compute from a copy of the input, which a write does not change, or from parts of it, which torch's
+    message would name. The input is not kept alive.
 
     Raises:
         RuntimeError: in the backward pass, on every rank that has written its input.
@@ -19,7 +19,7 @@ def unless_overwritten(layer: str, input: torch.Tensor, result: torch.Tensor) ->
     if not result.requires_grad or input.is_inference() or _is_traced():
         return result
     counter, shape = input.detach(), list(input.shape)
-    counter.data = input.new_empty(0)  # it counts the writes to the input, without its memory
+    counter.data = input.new_empty(0)  # counts the writes to the input without holding its memory
     version = _version_of(counter)
 
     def check(gradient: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Parametrizations of torch that compute a weight from the whole of another one: they do not work on its blocks."""
+"""Parametrizations of torch that compute a weight from a whole weight: they do not work on blocks."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from torch.nn.utils.weight_norm import WeightNorm
 from distdl.nn.declared import layouts_of
 
 _OF_WHOLE = (_SpectralNorm, _Orthogonal, _WeightNorm)
-_HOOKS_OF_WHOLE = (SpectralNorm, WeightNorm)  # of torch.nn.utils, which are older than parametrizations
+_HOOKS_OF_WHOLE = (SpectralNorm, WeightNorm)  # of torch.nn.utils, older than parametrizations
 
 
 def problem_of_parametrizations(
     module: torch.nn.Module, known: Iterable[torch.nn.Module] | None = None
 ) -> Iterator[str]:
-    """Why parametrizations of a layer, and of what is in it, give other weights than those of its twin, one by one.
+    """Reasons why parametrizations within a layer give other weights than its twin's.
 
-    A parametrization that treats each number by itself works on blocks as it is.
+    A parametrization of each number alone works on blocks.
 
     Args:
-        known: the layer's modules, where they need not be looked for.
+        known: the layer's modules, if they are known.
     """
     if not any(map(_may_compute_weights, module.modules() if known is None else known)):
         return
     layouts = layouts_of(module)
-    for prefix, one in module.named_modules():
-        for name, kind in _computed_from_whole(one):
+    for prefix, part in module.named_modules():
+        for name, kind in _computed_from_whole(part):
             full = f"{prefix}.{name}" if prefix else name
             layout = layouts.get(full)
             if layout is None or (layout.grid.known and layout.grid.constructing_ranks().size == 1):
@@ -41,28 +41,28 @@ def problem_of_parametrizations(
 
 
 def computed_weights(module: torch.nn.Module) -> dict[int, torch.Tensor]:
-    """The weights that older parametrizations compute before each call, by id, and their values without a graph.
+    """Weights that older parametrizations compute before each call, as copies without a graph, by id.
 
-    For ``copy.deepcopy``, which copies no tensor that was computed from another one.
+    For ``copy.deepcopy``, which does not copy tensors with a graph.
     """
-    hooks = ((one, hook) for one in module.modules() for hook in vars(one)["_forward_pre_hooks"].values())
-    weights = [getattr(one, hook.name) for one, hook in hooks if isinstance(hook, WeightNorm)]
+    hooks = ((owner, hook) for owner in module.modules() for hook in vars(owner)["_forward_pre_hooks"].values())
+    weights = [getattr(owner, hook.name) for owner, hook in hooks if isinstance(hook, WeightNorm)]
     return {id(weight): weight.detach().clone() for weight in weights}
 
 
 def _may_compute_weights(module: torch.nn.Module) -> bool:
-    own = vars(module)
-    return bool(own["_forward_pre_hooks"]) or "parametrizations" in own["_modules"]
+    attributes = vars(module)
+    return bool(attributes["_forward_pre_hooks"]) or "parametrizations" in attributes["_modules"]
 
 
 def _computed_from_whole(module: torch.nn.Module) -> Iterator[tuple[str, str]]:
-    """The weights of one module that are computed from whole ones, and by what."""
-    own = vars(module)
-    for hook in own["_forward_pre_hooks"].values():
+    """The weights of a module that are computed from whole weights, and the parametrizations' names."""
+    attributes = vars(module)
+    for hook in attributes["_forward_pre_hooks"].values():
         if isinstance(hook, _HOOKS_OF_WHOLE):
             yield hook.name, type(hook).__name__
-    parametrizations = own["_modules"].get("parametrizations")
-    for name, several in parametrizations.named_children() if parametrizations is not None else ():
-        for one in several.children():
-            if isinstance(one, _OF_WHOLE):
-                yield name, type(one).__name__.removeprefix("_")
+    parametrizations = attributes["_modules"].get("parametrizations")
+    for name, chain in parametrizations.named_children() if parametrizations is not None else ():
+        for parametrization in chain.children():
+            if isinstance(parametrization, _OF_WHOLE):
+                yield name, type(parametrization).__name__.removeprefix("_")

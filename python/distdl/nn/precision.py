@@ -1,4 +1,4 @@
-"""The rules of precision: the dtypes of sums and of results."""
+"""Dtypes of sums and of results."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ FLOATING = (*HALF, torch.float, torch.double)
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor in the precision in which sums are computed: single precision for half."""
+    """A tensor in the precision of sums: single precision for half."""
     return tensor.float() if tensor.dtype in HALF else tensor
 
 
 def as_under_autocast(input: torch.Tensor, function: Callable[[torch.Tensor], torch.Tensor], dims: int) -> torch.Tensor:
     """An input of half precision in the precision that autocast chooses for a function of torch.
 
-    The lists of autocast differ by device and version, so the function says it, of a tensor of `dims` dimensions with
-    one element.
+    Autocast's lists differ by device and version: the function is tried on an element in `dims` dimensions.
     """
     if input.dtype not in HALF or not torch.is_autocast_enabled(input.device.type):
         return input
@@ -29,10 +28,10 @@ def as_under_autocast(input: torch.Tensor, function: Callable[[torch.Tensor], to
 
 
 def lowered(input: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    """An input in the dtype in which autocast computes; None where it is off. It leaves double precision as it is."""
+    """An input in autocast's dtype; None where it is off. Double precision stays."""
     return input if dtype is None or input.dtype == torch.double else input.to(dtype)
 
 
 def loss_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """The dtype of a loss. Autocast leaves losses of half precision in single precision, as in torch.nn."""
+    """The dtype of a loss. Autocast computes losses of half precision in single precision, as in torch.nn."""
     return torch.float32 if dtype in HALF and torch.is_autocast_enabled(device.type) else dtype

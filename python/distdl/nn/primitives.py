@@ -1,7 +1,7 @@
-"""The primitives as layers: how distributed tensors move. Each is a linear operator; its backward is its adjoint.
+"""Primitives as layers: linear operators that move distributed tensors. The backward pass is the adjoint.
 
-Primitives have no parameters. Constructing a primitive is collective over the communicator that its partitions come
-from, calling it over the ranks of its partitions. An error on one rank raises the same exception on all of them.
+Primitives have no parameters. Constructing is collective over the partitions' parent communicator, calling over the
+partitions. An error on one rank raises the same exception on all of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class _Primitive(Module):
-    """A layer around one operator of the C++ core. The operator agrees on the structure of its input by itself.
+    """A layer around an operator of the C++ core, which votes on the structure of its input.
 
     ``layer(x)`` is ``layer.wait(layer.start(x))``.
     """
@@ -38,7 +38,7 @@ class _Primitive(Module):
     _distdl_sets_up = False
 
     workers_of_blocks: tuple[Sequence[int], Sequence[int] | None]
-    """The workers along each dimension of the input and of the result; None where the result's blocks may be equal."""
+    """The workers along each dimension of the input and of the result; None if the result's blocks may be equal."""
 
     def __init__(
         self,
@@ -53,7 +53,6 @@ class _Primitive(Module):
         self._description = description
 
     def __call__(self, *args: object, **kwargs: object) -> torch.Tensor:
-        """Call the layer, as ``torch.nn.Module`` does."""
         try:
             return super().__call__(*args, **kwargs)
         except TypeError:
@@ -68,23 +67,23 @@ class _Primitive(Module):
         self._operator.refuse(problem)
 
     def start(self, input: torch.Tensor) -> Started:
-        """Begin to apply the operator, and return the started call at once, for :meth:`wait`.
+        """Start to apply the operator, and return the started call at once, for :meth:`wait`.
 
-        The data travels while Python and torch compute something else. In the backward pass the roles are swapped: the
-        adjoint's messages travel while torch goes back through the computations between start and wait. Several calls
-        may be under way; all ranks have to start them in the same order. The input must not be written before the wait.
+        The data travels during other computation; in the backward pass, the adjoint's travels during derivatives of
+        that computation. Several calls may be under way; all ranks must start them in the same order. The input must
+        not be written before the wait.
 
-        Collective over the ranks of the partitions. It raises the same exceptions as a call.
+        Collective over the ranks of the partitions. Raises the exceptions of a call.
         """
         return self._operator.start(input)
 
     def wait(self, started: Started) -> torch.Tensor:
-        """The result of a started call. Each start needs its wait; no other rank has to call it.
+        """The result of a started call. Each start needs a wait; no other rank has to call it.
 
         Raises:
             RuntimeError: if the call was waited for before, or the input was written since :meth:`start`. A started
                 call that was never waited for raises at the next call of any operator, on all of its ranks.
-            TypeError: if ``started`` is not what :meth:`start` returned.
+            TypeError: if ``started`` is not a result of :meth:`start`.
             ValueError: if another layer started the call.
         """
         if not hasattr(started, "wait"):
@@ -94,29 +93,28 @@ class _Primitive(Module):
         return started.wait()
 
     def extra_repr(self) -> str:
-        """Partitions and options."""
         return self._description
 
     def __deepcopy__(self, memo: dict[int, object]) -> _Primitive:
-        return self  # there are no parameters to copy, and the operator is shared
+        return self  # without parameters; copies share the operator
 
 
 class Broadcast(_Primitive):
     r"""Copies each worker's tensor from P_x to all workers of P_y that match it.
 
-    In each dimension the extents of P_x and P_y must be equal, or that of P_x 1; P_x is extended to the left with ones.
-    The adjoint is :class:`SumReduce`.
+    In each dimension the extents of P_x and P_y must be equal, or the extent of P_x 1; P_x is extended to the left with
+    ones. The adjoint is :class:`SumReduce`.
 
     Args:
         P_x: the partition of the input.
         P_y: the partition of the output.
         transpose_src: read P_x with its dimensions reversed.
         transpose_dest: read P_y with its dimensions reversed.
-        preserve_batch: whether zero-volume results keep the size of the input's first dimension.
+        preserve_batch: whether zero-volume results keep the input's first extent.
 
     Shape:
-        Input: on workers of P_x tensors of any shape and of one dtype; on all other ranks a zero-volume tensor.
-        Result: on workers of P_y the copy, of the same shape; on all other ranks a zero-volume tensor.
+        Input: on workers of P_x tensors of any shape and of one dtype. Result: on workers of P_y the copy, of the same
+        shape. Zero volume on all other ranks.
 
     Raises:
         ValueError: on all ranks, if the partitions do not match, or the input is not as described.
@@ -141,24 +139,23 @@ class Broadcast(_Primitive):
 class SumReduce(_Primitive):
     r"""Sums tensors on P_y: each worker of P_y receives the sum over the workers of P_x that match it.
 
-    In each dimension the extents of P_x and P_y must be equal, or that of P_y 1; P_y is extended to the left with ones.
-    The adjoint is :class:`Broadcast`. The sum of bools is their logical or; half, bfloat16 and 8-bit floats are summed
-    in float32.
+    In each dimension the extents of P_x and P_y must be equal, or the extent of P_y 1; P_y is extended to the left with
+    ones. The adjoint is :class:`Broadcast`. The sum of bools is their logical or; half, bfloat16 and 8-bit floats are
+    summed in float32.
 
     Args:
         P_x: the partition of the input.
         P_y: the partition of the output.
         transpose_src: read P_x with its dimensions reversed.
         transpose_dest: read P_y with its dimensions reversed.
-        preserve_batch: whether zero-volume results keep the size of the input's first dimension.
+        preserve_batch: whether zero-volume results keep the input's first extent.
 
     Shape:
-        Input: on workers of P_x tensors of one dtype, of equal shapes where they are summed; on all other ranks a
-        zero-volume tensor. Result: on workers of P_y the sum, of the same shape; on all other ranks a zero-volume
-        tensor.
+        Input: on workers of P_x tensors of one dtype, with equal shapes in each sum. Result: on workers of P_y the sum,
+        of the same shape. Zero volume on all other ranks.
 
     Raises:
-        ValueError, TypeError: as :class:`Broadcast` does.
+        ValueError, TypeError: as in :class:`Broadcast`.
     """
 
     @constructor
@@ -186,7 +183,7 @@ class AllSumReduce(_Primitive):
         Tensors of equal shapes along the axes; the sum has the same shape.
 
     Raises:
-        ValueError, TypeError: as :class:`Broadcast` does, and if both of the axes arguments are given, or neither.
+        ValueError, TypeError: as in :class:`Broadcast`, and unless exactly one axes argument is passed.
     """
 
     @constructor
@@ -197,7 +194,7 @@ class AllSumReduce(_Primitive):
 
 
 class AllGather(_Primitive):
-    r"""Puts the blocks of the workers along some axes of P_x together; all of them receive the result.
+    r"""Gathers the blocks of the workers along some axes of P_x; all of them receive the result.
 
     The adjoint is :class:`ReduceScatter`.
 
@@ -210,7 +207,7 @@ class AllGather(_Primitive):
         A block of a tensor, balanced or not; the result has the tensor's whole extent along the axes.
 
     Raises:
-        ValueError, TypeError: as :class:`Broadcast` does, and if both of the axes arguments are given, or neither.
+        ValueError, TypeError: as in :class:`Broadcast`, and unless exactly one axes argument is passed.
     """
 
     @constructor
@@ -234,7 +231,7 @@ class ReduceScatter(_Primitive):
         Tensors of equal shapes along the axes; the result is this worker's balanced block of the sum along the axes.
 
     Raises:
-        ValueError, TypeError: as :class:`Broadcast` does, and if both of the axes arguments are given, or neither.
+        ValueError, TypeError: as in :class:`Broadcast`, and unless exactly one axes argument is passed.
     """
 
     @constructor
@@ -255,15 +252,14 @@ class Repartition(_Primitive):
     Args:
         P_x: the partition of the input, with as many dimensions as the tensor.
         P_y: the partition of the output, with as many dimensions as the tensor.
-        preserve_batch: whether zero-volume results keep the size of the input's first dimension.
+        preserve_batch: whether zero-volume results keep the input's first extent.
 
     Shape:
-        Input: on workers of P_x a block, balanced or not; on all other ranks a zero-volume tensor. Result: on workers
-        of P_y a balanced block (of p workers along a dimension of n elements, the first n mod p hold one element more);
-        on all other ranks a zero-volume tensor.
+        Input: on workers of P_x a block, balanced or not. Result: on workers of P_y a balanced block (of p workers
+        along a dimension of n elements, the first n mod p hold one element more). Zero volume on all other ranks.
 
     Raises:
-        ValueError, TypeError: as :class:`Broadcast` does, and if the numbers of dimensions differ.
+        ValueError, TypeError: as in :class:`Broadcast`, and if the numbers of dimensions differ.
     """
 
     @constructor
@@ -277,27 +273,27 @@ DistributedTranspose = Repartition
 class HaloExchange(_Primitive):
     r"""Grows each worker's block by a halo of its neighbors' elements.
 
-    A halo may be wider than the neighbor's whole block: it then comes from several workers. Beyond the tensor, halos
-    wrap around in periodic dimensions and hold ``fill_value`` in others. Negative widths cut elements away. The adjoint
-    adds each halo's elements to their owner.
+    A halo wider than the neighbor's whole block comes from several workers. Beyond the tensor, halos wrap around in
+    periodic dimensions and hold ``fill_value`` in others. Negative widths remove elements. The adjoint adds each halo's
+    elements to their owner.
 
     Args:
-        P_x: the partition of input and output, with as many dimensions as the tensor.
+        P_x: the partition of input and output, with the dimensions of the tensor.
         halo: the number of elements: an int, or for each dimension an int or a pair (left, right). Widths may differ
             from worker to worker.
         periodic: whether the tensor wraps around: a bool for all dimensions, or a bool for each dimension.
         fill_value: the value of elements beyond the tensor.
         recv_buffer_shape, send_buffer_shape: see below.
 
-    The four-argument form ``HaloExchange(P_x, halo_shape, recv_buffer_shape, send_buffer_shape)`` takes a tensor that
-    already has room for its halos. The three arguments are [dim, 2] widths on each rank: of the room, of the halos that
-    are received in it, and of the slices that are sent. The rest of the room keeps its values.
+    The four-argument form ``HaloExchange(P_x, halo_shape, recv_buffer_shape, send_buffer_shape)`` takes a tensor with
+    room for halos. The arguments are [dim, 2] widths on each rank: of the room, the received halos, and the sent
+    slices. The remaining room keeps its values.
 
     Shape:
         A block; the result is the block grown by its halo. In the four-argument form both have the same shape.
 
     Raises:
-        ValueError, TypeError: as :class:`Broadcast` does, and if widths do not fit the partition or each other.
+        ValueError, TypeError: as in :class:`Broadcast`, and if widths do not match the partition or each other.
     """
 
     @constructor

@@ -1,4 +1,4 @@
-"""Softmax and its relatives, over blocks of any dimension."""
+"""Softmax and related layers, over blocks of any dimension."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ __all__ = ["DistributedLogSoftmax", "DistributedSoftmax", "DistributedSoftmax2d"
 _SECTIONS = """
 
     Args:
-        P_x: the partition of the input; any dimension may be split, also the one that is normalized.{options}
+        P_x: the partition of the input; any dimension may be split, also the normalized dimension.{options}
 
     Shape:
-        Any shape with the dimensions of P_x, in any blocks, and zero volume on all other ranks; so is the output.
+        Input and output have the dimensions of P_x, in any blocks; zero volume on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if the input is not of floating point, its blocks do not fit together, or ``dim`` is
-            not a dimension of P_x.
+        ValueError: on all ranks, if the input is not of floating point, its blocks do not match, or ``dim`` is not a
+            dimension of P_x.
 
-    Where the dimension is split, the workers gather the largest element and one sum of each block. Constructing is
-    collective over the communicator that P_x comes from, calling over its ranks.
+    If the dimension is split, the workers gather the largest element and one sum of each block. Collective:
+    constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.{name}.html.
     """
-_DIM = "\n        dim: the dimension that is normalized. None means 0 if P_x has 0, 1 or 3 dimensions, and 1 otherwise."
+_DIM = "\n        dim: the normalized dimension. None means 0 if P_x has 0, 1 or 3 dimensions, and 1 otherwise."
 
 
 class _Normalization(Layer):
@@ -57,7 +57,6 @@ class _Normalization(Layer):
         self._axis %= max(dims, 1)
 
     def chosen_dim(self) -> int:
-        """The dimension that is normalized, as the caller counts it."""
         return self.dim if self.dim is not None else (0 if self.grid.dim in (0, 1, 3) else 1)
 
     def prepare(self) -> None:
@@ -65,23 +64,21 @@ class _Normalization(Layer):
         self._log_sum_exp = LogSumExp(self.grid, self._axis) if self._splits else None
 
     def set_up(self) -> None:
-        self.blocks(self.grid)  # raises where they do not fit together
+        self.blocks(self.grid)  # raises if they do not match
         for worker, (_, dtype) in enumerate(self.structure(self.grid)):
             if not dtype.is_floating_point:
                 raise ValueError(f"{type(self).__name__}: worker {worker} of P_x has an input of {dtype}")
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Normalize this rank's block of the input."""
         if not self.grid.active:
             return self.without_part(input)
         function = type(self).function
         if self._log_sum_exp is None:
             return function(input, self._axis)
-        dtype = function(input.detach().new_empty((0,)), 0).dtype  # that of autocast, where it is on
+        dtype = function(input.detach().new_empty((0,)), 0).dtype  # autocast's, if it is on
         return self.over_blocks(self._log_sum_exp, wide(input)).to(dtype)
 
     def over_blocks(self, over: LogSumExp, x: torch.Tensor) -> torch.Tensor:
-        """The result where the dimension is split."""
         return over.softmax(x, self._distdl_agreement)
 
 

@@ -1,4 +1,4 @@
-"""Tensors of a user's own class: to them the call of a layer is one function of torch."""
+"""Tensors of a user's class with ``__torch_function__``, which sees a call of a layer as one function of torch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch.overrides import handle_torch_function
 from distdl.collective.comparison import shown
 
 may_override = torch._C._has_torch_function
-"""Whether any of these objects has a ``__torch_function__`` of its own. It also holds within modes of functions."""
+"""Whether any of these objects overrides ``__torch_function__``; also True within function modes."""
 
-_PLAIN = (torch.Tensor.__torch_function__, torch._C._disabled_torch_function_impl)
+_DEFAULTS = (torch.Tensor.__torch_function__, torch._C._disabled_torch_function_impl)
 
 
-def _overrides(one: object) -> bool:
-    return isinstance(one, torch.Tensor) and type(one).__torch_function__ not in _PLAIN
+def _overrides(x: object) -> bool:
+    return isinstance(x, torch.Tensor) and type(x).__torch_function__ not in _DEFAULTS
 
 
 def overridden(
@@ -25,15 +25,14 @@ def overridden(
     args: Sequence[object],
     kwargs: Mapping[str, object],
 ) -> object:
-    """The result of a call, through the ``__torch_function__`` of the arguments' classes.
+    """Call a layer through the ``__torch_function__`` of the arguments' classes.
 
-    Within the call they are not asked: what they raise there is raised on this rank alone, and others would wait.
+    It is not used within the call: an exception there would be raised on this rank only, and other ranks would wait.
 
     Args:
-        call: of a layer, with these arguments.
-        refuse: raises on all ranks of the layer what keeps this rank from the call.
+        refuse: raises an error of this rank on all ranks of the layer.
     """
-    tensors = [one for one in (*args, *kwargs.values()) if _overrides(one)]
+    tensors = [x for x in (*args, *kwargs.values()) if _overrides(x)]
     if not tensors:
         return call(*args, **kwargs)
     begun, named, name = False, None, type(tensors[0]).__name__

@@ -1,4 +1,4 @@
-"""Tables of which rows are looked up by indices in blocks."""
+"""Tables whose rows are looked up by indices in blocks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from distdl.collective.grid import Grid
 from distdl.nn.checked import CheckedLayer
 from distdl.nn.options import integer
 from distdl.nn.precision import wide
-from distdl.nn.windows.blocks import intervals_of
+from distdl.nn.windows.blocks import block_intervals
 from distdl.parameters.layout import Interval, cut
 from distdl.partition import Partition
 
 
 class RowFactors(torch.autograd.Function):
-    """Multiplies the rows of a table by some factors, and those of its gradient by others, where they are given."""
+    """Multiplies the rows of a table, and the rows of its gradient, by factors; None for 1."""
 
     @staticmethod
     def forward(
@@ -39,8 +39,8 @@ class RowFactors(torch.autograd.Function):
 class Table(CheckedLayer):
     """The base class of layers that look up rows of a table.
 
-    The workers of ``self.workers``, a grid ``[*groups, rows, features]``, use the table in blocks; those of a group
-    have the same indices.
+    The workers of ``self.workers``, a grid ``[*groups, rows, features]``, hold blocks of the table; the workers of a
+    group have the same indices.
     """
 
     error = IndexError
@@ -92,7 +92,7 @@ class Table(CheckedLayer):
             )
 
     def workers_of_table(self) -> Grid:
-        """P_w with all of its dimensions; without it, every worker of P_x, which uses all of the table."""
+        """P_w with all of its dimensions; without it, every worker of P_x, with the whole table."""
         x, name = self.grid, type(self).__name__
         if self.P_w is None or not x.known:
             return x.reshaped((*x.shape, 1, 1)) if x.known else x.reshaped((1, 1))
@@ -127,10 +127,10 @@ class Table(CheckedLayer):
 
     # Indices out of range
 
-    def problem_here(self, inputs: Sequence[object]) -> str:
+    def local_error(self, inputs: Sequence[object]) -> str:
         x = inputs[0] if inputs else None
         if not isinstance(x, torch.Tensor) or x.dtype not in (torch.int64, torch.int32):
-            return ""  # which set_up refuses
+            return ""  # set_up raises
         lowest, highest = torch.aminmax(x) if x.numel() else (0, -1)
         if lowest >= 0 and highest < self.num_embeddings:
             return ""
@@ -148,14 +148,12 @@ class Table(CheckedLayer):
             self._construct_exchanges()
 
     def check_blocks(self) -> None:
-        """Raise where the workers' indices do not make up a tensor."""
         self.blocks(self.grid)
 
     def _construct_exchanges(self) -> None:
-        """Construct the exchanges that bring indices to the groups, and rows back."""
         x, w = self.grid, self.workers
-        blocks = [intervals_of(along) for along in self.blocks(x)]
-        groups = [one if g > 1 else [(0, one[-1][1])] for one, g in zip(blocks, w.shape, strict=False)]
+        blocks = [block_intervals(along) for along in self.blocks(x)]
+        groups = [cuts if g > 1 else [(0, cuts[-1][1])] for cuts, g in zip(blocks, w.shape, strict=False)]
         wanted = [*groups, *([(0, 1)] * n for n in w.shape[-2:])]
         self._to_workers = operators.interval_exchange(type(self).__name__, x.reshaped((*x.shape, 1, 1)), w, wanted)
         first = w.first_along([w.dim - 2])
@@ -167,7 +165,7 @@ class Table(CheckedLayer):
     # The table
 
     def table(self, indices: torch.Tensor) -> torch.Tensor:
-        """This worker's block of the table, for the indices of its group: renormalized, its gradient scaled."""
+        """This worker's block of the table for its group's indices, renormalized, with a scaled gradient."""
         (weight,) = self.parameters_in_use()
         if self.max_norm is None and not self.scale_grad_by_freq:
             return weight
@@ -177,16 +175,15 @@ class Table(CheckedLayer):
         if self._count is not None:
             counts = self._count(counts)
         scales = 1.0 / counts.clamp(min=1).to(wide(weight).dtype).unsqueeze(1) if self.scale_grad_by_freq else None
-        factors = None if self.max_norm is None else self._to_largest_norm(weight.detach(), counts)
+        factors = None if self.max_norm is None else self._norm_factors(weight.detach(), counts)
         adjusted: torch.Tensor = RowFactors.apply(weight, factors, scales)
         owned = self.layouts["weight"].intervals
-        if factors is not None and owned is not None:  # after the use: the block in use may be the one that lives here
+        if factors is not None and owned is not None:  # after the use: the block may be the parameter itself
             with torch.no_grad():
                 self.weight.mul_(factors[owned[0][0] - start : owned[0][1] - start])
         return adjusted
 
-    def _to_largest_norm(self, weight: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Factors for the rows, so that the norms of rows in use do not exceed ``max_norm``."""
+    def _norm_factors(self, weight: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         assert self.max_norm is not None
         if self._sum_norms is None:
             norms = wide(weight).norm(self.norm_type, 1, keepdim=True)
@@ -199,29 +196,29 @@ class Table(CheckedLayer):
     # The rows
 
     def rows_of(self, indices: torch.Tensor) -> torch.Tensor:
-        """The rows of this rank's block of the indices, from wherever they are. Every rank calls it."""
+        """The rows of this rank's block of indices. Every rank calls it."""
         x = indices
         if self._to_workers is not None:
             x = self._to_workers(x[..., None, None] if self.grid.active else x)
             x = x[..., 0, 0] if self.workers.active else x
-        y = self._looked_up(x, self.table(x)) if self.workers.active else self.parameters_in_use()[0].flatten()[:0]
+        y = self._look_up(x, self.table(x)) if self.workers.active else self.parameters_in_use()[0].flatten()[:0]
         y = y if self._sum is None else self._sum(y)
         return y if self._back is None else self._back(y)
 
-    def _looked_up(self, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-        """The rows of this worker's block of the table; zeros for all other indices."""
+    def _look_up(self, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        """The rows in this worker's block of the table; zeros for all other indices."""
         start, stop = self.rows
         padding = self.padding_idx
         padding = None if padding is None or not start <= padding < stop else padding - start
         if stop - start == self.num_embeddings:
             return self._rows_at(x, table, padding)
         flat = x.reshape(-1)
-        mine = ((flat >= start) & (flat < stop)).nonzero().squeeze(1)
-        found = self._rows_at(flat[mine] - start, table, padding)
-        result = found.new_zeros(flat.numel(), table.shape[1]).index_copy(0, mine, found)
+        places = ((flat >= start) & (flat < stop)).nonzero().squeeze(1)
+        rows = self._rows_at(flat[places] - start, table, padding)
+        result = rows.new_zeros(flat.numel(), table.shape[1]).index_copy(0, places, rows)
         return result.reshape(*x.shape, table.shape[1])
 
     def _rows_at(self, x: torch.Tensor, table: torch.Tensor, padding: int | None) -> torch.Tensor:
-        if x.numel() == 0 and not self.sparse:  # of which torch has no second derivatives
+        if x.numel() == 0 and not self.sparse:  # torch has no second derivatives for it
             return table.flatten()[:0].reshape(*x.shape, table.shape[1])
         return F.embedding(x, table, padding, sparse=self.sparse)

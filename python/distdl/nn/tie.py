@@ -14,11 +14,11 @@ from distdl import _core
 from distdl.parameters.transport import zero_of
 
 
-def tied(x: torch.Tensor, weight: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
-    """x, connected with parameters as the result of a layer is that is linear in input and weight.
+def connect_to(x: torch.Tensor, weight: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+    """Connect x to parameters in the graph, as if it were ``x @ weight + others``.
 
-    Other ranks compute ``x`` times ``weight`` plus ``others``. This rank has no part of that, but it has to take part
-    in the communication of their backward passes, also of derivatives of derivatives.
+    This rank has no part of that result, but takes part in the communication of the backward passes of ranks that have,
+    also of higher derivatives.
     """
     result = x + zero_of(x) * zero_of(weight)
     for other in others:
@@ -26,98 +26,96 @@ def tied(x: torch.Tensor, weight: torch.Tensor, *others: torch.Tensor) -> torch.
     return result
 
 
-def nothing_from(x: torch.Tensor) -> torch.Tensor:
+def empty_result(x: torch.Tensor) -> torch.Tensor:
     """The result for a tensor of zero volume, whose gradient depends on the tensor as on other ranks.
 
-    So this rank, too, can differentiate the gradient; that of a copy would have no graph.
+    So this rank can differentiate the gradient, too; the gradient of a copy would have no graph.
     """
     return x.exp() if x.is_floating_point() or x.is_complex() else x.clone()
 
 
-def joining(x: torch.Tensor, agreement: _core.LayerAgreement | None) -> torch.Tensor:
-    """x, which requires gradients if anything of any rank does: before a function whose derivatives communicate."""
+def require_grad_together(x: torch.Tensor, agreement: _core.LayerAgreement | None) -> torch.Tensor:
+    """Let x require gradients if a tensor of any rank does: before functions whose derivatives communicate."""
     if agreement is None or not agreement.requires_grad or x.requires_grad or not torch.is_grad_enabled():
         return x
     return x.detach().requires_grad_()
 
 
 def connected(results: Iterable[object], others: Iterable[object]) -> list[object]:
-    """Results, those of floating point connected with tensors that they may not depend on, in all derivatives.
+    """Connect results of floating point to tensors that they may not depend on, in all derivatives.
 
-    On other ranks they may depend on them, and the communication of the backward passes takes all ranks.
+    On other ranks they may depend on them, and all ranks take part in the communication of backward passes.
     """
-    zeros = [
-        zero_of(one) for one in others if isinstance(one, torch.Tensor) and one.requires_grad and not one.is_complex()
-    ]
+    zeros = [zero_of(x) for x in others if isinstance(x, torch.Tensor) and x.requires_grad and not x.is_complex()]
     if not zeros:
         return list(results)
-    # 0, of which no derivative is constant.
+    # 0, without constant derivatives.
     zero = torch.expm1(functools.reduce(operator.add, zeros))
     return [
-        one + zero.to(one.dtype) if isinstance(one, torch.Tensor) and one.is_floating_point() else one
-        for one in results
+        result + zero.to(result.dtype) if isinstance(result, torch.Tensor) and result.is_floating_point() else result
+        for result in results
     ]
 
 
-def none_of(x: torch.Tensor) -> torch.Tensor:
-    """None of the elements of a tensor, in its number of dimensions and in its graph."""
+def empty_of(x: torch.Tensor) -> torch.Tensor:
+    """An empty view of a tensor with the same number of dimensions, in the same graph."""
     return x.flatten()[:0].reshape([0] * max(x.dim(), 1))
 
 
-def nothing_of(results: object, dims: int) -> object:
-    """Results, those of zero volume with so many dimensions, of which the first keeps its size."""
+def reshape_empty(results: object, dims: int) -> object:
+    """Reshape empty results to `dims` dimensions; keep the size of the first."""
 
-    def reshaped(one: object) -> object:
-        if not isinstance(one, torch.Tensor) or one.numel() > 0 or one.dim() == dims or dims == 0:
-            return one
-        return one.reshape(one.shape[0] if dims > 1 else 0, *[0] * (dims - 1))
+    def reshaped(result: object) -> object:
+        if not isinstance(result, torch.Tensor) or result.numel() > 0 or result.dim() == dims or dims == 0:
+            return result
+        return result.reshape(result.shape[0] if dims > 1 else 0, *[0] * (dims - 1))
 
     return tree_map(reshaped, results)
 
 
 def differentiable(args: tuple[object, ...]) -> tuple[object, ...]:
-    """The arguments of a call, with copies of tensors that were made in inference mode.
+    """The arguments of a call, with copies of inference tensors.
 
-    Autograd saves no such tensor, and lets neither it nor its views ask for gradients: this rank alone would raise.
+    Autograd neither saves an inference tensor, nor lets it or its views require gradients: this rank alone would raise.
     """
 
-    def copied(one: object) -> object:
-        return one.clone() if isinstance(one, torch.Tensor) and one.is_inference() else one
+    def clone_inference(x: object) -> object:
+        return x.clone() if isinstance(x, torch.Tensor) and x.is_inference() else x
 
-    return tuple(copied(one) if isinstance(one, torch.Tensor) else tree_map(copied, one) for one in args)
+    return tuple(clone_inference(x) if isinstance(x, torch.Tensor) else tree_map(clone_inference, x) for x in args)
 
 
 def ask_for_gradients(results: object) -> None:
-    """Let the results require gradients where those of other ranks do, because of what these ranks passed.
+    """Let results require gradients if results of other ranks do, because of tensors of those ranks.
 
-    So ``backward()`` can be called on every rank, as it is on the others.
+    So ``backward()`` can be called on every rank.
     """
-    for one in results if isinstance(results, tuple) else (results,):
-        if isinstance(one, torch.Tensor) and not one.requires_grad and (one.is_floating_point() or one.is_complex()):
-            one.requires_grad_(True)
+    for x in results if isinstance(results, tuple) else (results,):
+        if isinstance(x, torch.Tensor) and not x.requires_grad and (x.is_floating_point() or x.is_complex()):
+            x.requires_grad_(True)
 
 
-def unseen_by_hooks() -> contextlib.AbstractContextManager[object]:
-    """A context in which hooks from around do not see the tensors that autograd saves.
+def hide_saved_tensors() -> contextlib.AbstractContextManager[object]:
+    """A context that hides the tensors that autograd saves from surrounding hooks.
 
-    Non-reentrant activation checkpointing counts what a call saves. A set-up happens in the first call alone.
+    Non-reentrant activation checkpointing counts the tensors that a call saves, and only the first call has a set-up.
     """
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
         return contextlib.nullcontext()
     return torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved)
 
 
-def recomputed(result: object) -> object:
-    """The result of a layer, for which each rank saves a tensor where hooks look at the tensors that autograd saves.
+def recompute_together(result: object) -> object:
+    """The result of a layer. Under hooks on saved tensors, each rank saves a tensor after all communication.
 
-    Non-reentrant activation checkpointing computes a call again only on ranks that saved something, and only up to what
-    they saved last. With a tensor saved behind all communication, the ranks communicate together there.
+    Non-reentrant activation checkpointing recomputes a call only on ranks that saved a tensor, and up to their last
+    saved tensor. So all ranks communicate again.
     """
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
         return result
 
-    def saved(one: object) -> object:
-        asks = isinstance(one, torch.Tensor) and one.requires_grad
-        return one * one.new_ones(()) if asks else one  # type: ignore[attr-defined]
+    def saved(x: object) -> object:
+        asks = isinstance(x, torch.Tensor) and x.requires_grad
+        return x * x.new_ones(()) if asks else x  # type: ignore[attr-defined]
 
     return tree_map(saved, result)

@@ -1,4 +1,4 @@
-"""Which layer does in blocks what a layer of torch.nn does in one process."""
+"""Registry of the layers for classes of torch.nn."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from distdl.nn.layer import Layer
 
 
-def twins(families: Iterable[ModuleType]) -> dict[type[torch.nn.Module], type[Layer]]:
-    """The layer for each class of torch.nn; of several the one that is named like it."""
-    found: dict[type[torch.nn.Module], type[Layer]] = {}
+def layers_by_class(families: Iterable[ModuleType]) -> dict[type[torch.nn.Module], type[Layer]]:
+    """The layer for each class of torch.nn; of several, the layer of the same name."""
+    layers: dict[type[torch.nn.Module], type[Layer]] = {}
     for family in families:
         for name in family.__all__:
             layer = getattr(family, name)
@@ -21,6 +21,6 @@ def twins(families: Iterable[ModuleType]) -> dict[type[torch.nn.Module], type[La
             for twin in layer.sequential_classes():
                 if not twin.__module__.startswith("torch."):
                     continue  # a sequential layer of this package
-                if twin not in found or layer.__name__ == f"Distributed{twin.__name__}":
-                    found[twin] = layer
-    return found
+                if twin not in layers or layer.__name__ == f"Distributed{twin.__name__}":
+                    layers[twin] = layer
+    return layers

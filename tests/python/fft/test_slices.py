@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import distdl
 from distdl.nn.fourier import slices
-from distdl.nn.fourier.kinds import resolve
+from distdl.nn.fourier.kinds import resolve_transform
 from support.blocks import grid
 from support.ranks import draws
 
@@ -38,7 +38,7 @@ def test_any_slices(small_is_large, data):
     if data.draw(st.booleans()):
         x = x.narrow(0, 0, 1).expand(shape)
     x = x.conj() if data.draw(st.booleans()) else x
-    transform = resolve(function, shape, dtype, sizes, dims, None)
+    transform = resolve_transform(function, shape, dtype, sizes, dims, None)
     expected = getattr(torch.fft, function)(x, sizes, dims)
     for contiguous in (False, True):
         y = transform(x, dims, contiguous=contiguous)
@@ -52,10 +52,10 @@ def test_any_slices(small_is_large, data):
 def test_parts_are_joined(small_is_large):
     """As torch.cat joins them, with and without gradients; a single part is not copied."""
     parts = [torch.randn(2, n, 3, dtype=torch.complex64).conj() for n in (2, 0, 1)]
-    assert torch.equal(slices.joined(parts, 1), torch.cat(parts, 1))
-    assert slices.joined(parts[:1], 1) is parts[0]
+    assert torch.equal(slices.concatenated(parts, 1), torch.cat(parts, 1))
+    assert slices.concatenated(parts[:1], 1) is parts[0]
     parts[1].requires_grad_()
-    assert slices.joined(parts, 1).requires_grad
+    assert slices.concatenated(parts, 1).requires_grad
 
 
 def test_what_is_recorded_is_not_sliced(small_is_large, P_world, monkeypatch):
@@ -64,7 +64,7 @@ def test_what_is_recorded_is_not_sliced(small_is_large, P_world, monkeypatch):
     P_x = grid(P_world, [1, 1])
     x = torch.randn(4, 6, dtype=torch.complex128, requires_grad=True)
     assert torch.autograd.gradgradcheck(lambda x: distdl.fft.fft2(x, P_x), x)
-    transform = resolve("fft2", (4, 6), x.dtype, None, (0, 1), None)
+    transform = resolve_transform("fft2", (4, 6), x.dtype, None, (0, 1), None)
     assert torch.func.vmap(lambda x: transform(x, (0, 1)))(x.detach().expand(2, 4, 6)).shape == (2, 4, 6)
 
 

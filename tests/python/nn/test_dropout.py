@@ -85,7 +85,7 @@ def test_the_numbers_of_other_devices():
     """They are made by tensor operations, and are the same."""
     shape, part, key = (9, 33, 7), [(2, 9), (1, 30), (0, 7)], 12345678901234567
     block = torch.empty([stop - start for start, stop in part])
-    by_tensors = masks.filled(block, key, shape, part, lambda numbers: numbers.double() * 2.0**-32)
+    by_tensors = masks.fill_block(block, key, shape, part, lambda numbers: numbers.double() * 2.0**-32)
     assert torch.equal(by_tensors, masks.random_uniform(key, shape, part, 0.0, 1.0))
 
 

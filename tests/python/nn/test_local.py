@@ -420,7 +420,7 @@ def test_a_module_that_is_replaced_on_one_rank(P_world, other, called):
     copied = copy.deepcopy(layer)
     if job.rank == job.size - 1:
         layer.module = other
-    raises_everywhere(TypeError, "another module than it was made of", lambda: layer(torch.ones(2, 3)))
+    raises_everywhere(TypeError, "another module than at construction", lambda: layer(torch.ones(2, 3)))
     copied(torch.ones(2, 3))
 
 

@@ -1,4 +1,4 @@
-"""Attention of queries to keys and values, all of them in blocks."""
+"""Attention of queries to keys and values, in blocks."""
 
 from __future__ import annotations
 
@@ -8,54 +8,52 @@ from typing import ClassVar
 import torch
 
 from distdl.collective.construction import PartitionLike
-from distdl.nn.attention.dropped import Dropping
+from distdl.nn.attention.dropped import LayerWithDropout
 from distdl.nn.attention.geometry import Geometry
-from distdl.nn.attention.masks import check_columns, of_all_workers
-from distdl.nn.attention.operands import Call
-from distdl.nn.attention.plan import Plan
+from distdl.nn.attention.masks import check_columns, masks_of_workers
+from distdl.nn.attention.operands import AttentionCall
+from distdl.nn.attention.plan import AttentionPlan
 from distdl.nn.layer import Described
 from distdl.nn.options import check_choice
 from distdl.nn.precision import FLOATING, lowered
-from distdl.nn.tie import nothing_from
+from distdl.nn.tie import empty_result
 
 __all__ = ["DistributedScaledDotProductAttention"]
 
 
-class DistributedScaledDotProductAttention(Dropping):
+class DistributedScaledDotProductAttention(LayerWithDropout):
     r"""Computes :math:`\mathrm{softmax}(q k^T \cdot scale + mask)\, v` where q, k and v are partitioned.
 
     Args:
-        P_x: the partition of the query, of as many dimensions: ``[*batch, heads, sequence, 1]``, or ``[sequence, 1]``.
-            The keys and values are cut along the same axes, into blocks of their own along heads and sequence.
-        dropout_p, is_causal, scale, enable_gqa: as in ``torch.nn.functional.scaled_dot_product_attention``. The weights
-            are dropped in training alone. is_causal lets query i look at the keys up to i.
+        P_x: the partition of query, key and value: ``[*batch, heads, sequence, 1]`` or ``[sequence, 1]``. Keys and
+            values may have other blocks of heads and sequence than the query.
+        dropout_p, is_causal, scale, enable_gqa: as in ``torch.nn.functional.scaled_dot_product_attention``. Weights are
+            dropped in training only. is_causal: query i attends to the keys up to i.
         method: how workers along the sequence share the work.
 
-            - "heads": tokens are exchanged for heads, so that each worker computes some heads of all tokens, and the
-              results are exchanged back. Any number of heads; workers that get none idle.
-            - "ring": each worker keeps its queries, and the keys and values visit it block after block. It needs as
-              many messages as there are workers, and no heads. With is_causal and many tokens, each worker computes
-              with an early and with a late chunk of the queries, which travel for it, so that all of them have as much
-              to do.
-            - None: "heads", but "ring" where there are fewer heads than workers along the sequence, or a mask has rows
-              for all queries, which a ring leaves where they are.
+            - "heads": an exchange gives each worker some heads of all tokens; another returns the results. Workers
+              without a head idle.
+            - "ring": each worker keeps its queries; keys and values arrive block after block, in as many messages as
+              workers. With is_causal and many tokens, queries travel, too: each worker computes an early and a late
+              chunk, to balance the work.
+            - None: "ring" if there are fewer heads than workers along the sequence, or a mask has rows, which a ring
+              does not move; else "heads".
 
     Shape:
         query ``(*batch, H, L, E)``, key ``(*batch, H, S, E)``, value ``(*batch, H, S, F)`` in blocks; zero volume on
-        all other ranks. With enable_gqa, keys and values may have fewer heads. attn_mask, boolean (True for keys that
-        count) or added to the scores: this worker's rows of the queries, and all S keys; broadcastable to ``(*batch, H,
-        L, S)`` of its block. The result is the block ``(*batch, H, L, F)`` of this worker's queries. Queries that look
-        at no key have a result of 0.
+        all other ranks. With enable_gqa, keys and values may have fewer heads. attn_mask, boolean (True: the key
+        counts) or added to the scores, has the rows of this worker's queries and all S keys; broadcastable to
+        ``(*batch, H, L, S)`` of its block. The result is the block ``(*batch, H, L, F)`` of this worker's queries, 0
+        for queries without a key.
 
     Raises:
-        ValueError: on all ranks, if the tensors do not fit each other, there is both a mask and is_causal, or an option
-            has no meaning.
+        ValueError: on all ranks, if the tensors do not match, a mask is passed with is_causal, or an option is invalid.
 
-    Between the passes a worker keeps its blocks of the query, the key, the value and the result alone; what it computes
-    with of others travels again in the backward pass, in groups of heads where there is much of it. With dropout, or
-    for second derivatives, it keeps all scores of its queries. A backward pass without dropout takes one vote.
+    For the backward pass a worker keeps only its blocks of query, key, value and result, and fetches other blocks
+    again, in groups of heads if they are large. With dropout, or for second derivatives, it keeps all scores of its
+    queries. A backward pass without dropout takes one vote.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its ranks.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html;
     S. A. Jacobs et al., "DeepSpeed Ulysses" (2023); H. Liu et al., "Ring Attention with Blockwise Transformers" (2023).
@@ -96,7 +94,6 @@ class DistributedScaledDotProductAttention(Dropping):
         self._grid = self.grid.reshaped((1, *shape)) if len(shape) == 2 else self.grid
 
     def probabilities(self) -> tuple[float, ...]:
-        """The probabilities of dropping a weight."""
         return (self.dropout_p,)
 
     def set_up(self) -> None:
@@ -111,12 +108,12 @@ class DistributedScaledDotProductAttention(Dropping):
             )
         if len(query) == 2:
             query, key = [[1], *query], [[1], *key]
-        heads, of_keys = sum(query[-3]), sum(key[-3])
+        heads, key_heads = sum(query[-3]), sum(key[-3])
         if self.enable_gqa and len(tensors[0][0][0]) > 2:
-            if heads != of_keys and (of_keys == 0 or heads % of_keys):
+            if heads != key_heads and (key_heads == 0 or heads % key_heads):
                 raise ValueError(
-                    f"{type(self).__name__}: the query has {heads} heads, the key {of_keys}; with enable_gqa=True the "
-                    "first must be a multiple of the second"
+                    f"{type(self).__name__}: the query has {heads} heads, the key {key_heads}; with enable_gqa=True "
+                    "the first must be a multiple of the second"
                 )
         elif query[-3] != key[-3]:
             raise ValueError(
@@ -125,7 +122,7 @@ class DistributedScaledDotProductAttention(Dropping):
             )
         masks = self._masks(query, sum(key[-2]))
         geometry = Geometry(type(self).__name__, self._grid, query, key, self.is_causal)
-        self._plan = Plan(geometry, value[-1][0], masks, self.method)
+        self._plan = AttentionPlan(geometry, value[-1][0], masks, self.method)
 
     def _check(self, tensors: Sequence[Sequence[Described]]) -> None:
         first = tensors[0][0]
@@ -144,16 +141,16 @@ class DistributedScaledDotProductAttention(Dropping):
                     )
 
     def _masks(self, query: list[list[int]], keys: int) -> list[list[list[int]]]:
-        """The shapes of the workers' masks with as many dimensions as the query, by mask."""
+        """The shapes of the workers' masks, by mask, with as many dimensions as the query."""
         name = type(self).__name__
-        given = of_all_workers(name, "attn_mask", self.structure(self.grid, 3), self.grid)
-        if given is None:
+        masks = masks_of_workers(name, "attn_mask", self.structure(self.grid, 3), self.grid)
+        if masks is None:
             return []
         if self.is_causal:
-            raise ValueError(f"{name}: there is an attn_mask and is_causal=True; it takes one of them")
+            raise ValueError(f"{name}: attn_mask is passed with is_causal=True; it takes only one of them")
         dtypes = (torch.bool, *FLOATING)
         shapes = []
-        for worker, (shape, dtype) in enumerate(given):
+        for worker, (shape, dtype) in enumerate(masks):
             extents = [1] * (len(query) - len(shape)) + shape
             place = self._grid.index(worker)
             block = [sizes[at] for sizes, at in zip(query[:-1], place, strict=False)]
@@ -174,15 +171,15 @@ class DistributedScaledDotProductAttention(Dropping):
         value: torch.Tensor,
         attn_mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The results of this rank's queries."""
         if not self.grid.active:
-            return nothing_from(query)
+            return empty_result(query)
         query, key, value = (lowered(x, self.autocast) for x in (query, key, value))
         masks = []
         dims = max(3, query.dim())
         if attn_mask is not None:
             masks = [attn_mask.reshape(*(1,) * (dims - attn_mask.dim()), *attn_mask.shape)]
         q, k, v = (x.reshape(*(1,) * (dims - x.dim()), *x.shape) for x in (query, key, value))
-        kept = self.kept(self.dropout_p, 0, q)
-        result = self._plan(Call(q, k, v, masks, self.scale, kept, None, self.is_differentiated, self.has_tangent))
+        dropout = self.dropout_mask(self.dropout_p, 0, q)
+        call = AttentionCall(q, k, v, masks, self.scale, dropout, None, self.is_differentiated, self.has_tangent)
+        result = self._plan(call)
         return result.reshape(*query.shape[:-1], value.shape[-1])

@@ -1,4 +1,4 @@
-"""The dropout within attention and transformers."""
+"""Dropout within attention and transformer layers."""
 
 from __future__ import annotations
 
@@ -6,57 +6,52 @@ from collections.abc import Sequence
 
 import torch
 
-from distdl.nn.attention.geometry import intervals_of
-from distdl.nn.attention.operands import Kept
+from distdl.nn.attention.operands import DropoutMask
 from distdl.nn.layer import Layer
 from distdl.nn.masks import key_of_part, random_mask
 from distdl.nn.precision import wide
+from distdl.nn.windows.blocks import block_intervals
 from distdl.parameters.layout import Interval
 
 
-class Dropping(Layer):
+class LayerWithDropout(Layer):
     """A layer that drops elements of several tensors in a call, each by its index in the whole tensor.
 
     Attributes:
-        tokens: the sizes of the blocks of what :meth:`drop` is given, by dimension, without features.
+        tokens: the sizes of the blocks of the tensors that :meth:`drop` takes, by dimension, without features.
     """
 
     tokens: Sequence[Sequence[int]]
     dropout: float
 
     def check_dropout(self, p: float, name: str = "dropout") -> None:
-        """Refuse what is no probability."""
         self.check_number(p, name)
         if not 0.0 <= p <= 1.0:
             raise ValueError(f"{type(self).__name__}: {name}={p}; it must be in [0, 1]")
 
     def check_number(self, value: object, name: str) -> None:
-        """Refuse what is no number."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise TypeError(f"{type(self).__name__}: {name}={value!r}; it has to be a number")
 
     def is_random(self) -> bool:
-        """In training, where some elements are dropped and others are kept."""
         return self.training and any(0.0 < p < 1.0 for p in self.probabilities())
 
     def probabilities(self) -> tuple[float, ...]:
-        """The probabilities of dropping an element."""
         return (self.dropout,)
 
     def compared_each_call(self) -> str:
-        """The mode of dropout, as text."""
         return f"dropout {self.mode()}"
 
     def mode(self) -> tuple[float, ...]:
-        """The probabilities that count in the next call, which have to be equal on all ranks."""
+        """The probabilities in use, which must be equal on all ranks."""
         return self.probabilities() if self.training else ()
 
-    def kept(self, p: float, number: int, like: torch.Tensor) -> Kept | None:
-        """The mask by which weights are multiplied; None where nothing is dropped.
+    def dropout_mask(self, p: float, number: int, like: torch.Tensor) -> DropoutMask | None:
+        """The factors of a tensor's elements; None if nothing is dropped.
 
         Args:
             p: the probability of 0.
-            number: of the tensor among those of a call.
+            number: the tensor's place among the tensors of a call.
             like: has the dtype and the device.
         """
         if not self.training or p == 0.0:
@@ -72,10 +67,9 @@ class Dropping(Layer):
         return block
 
     def drop(self, x: torch.Tensor, p: float, number: int) -> torch.Tensor:
-        """Drop elements of this worker's block of tokens."""
-        kept = self.kept(p, number, x)
-        if kept is None:
+        mask = self.dropout_mask(p, number, x)
+        if mask is None:
             return x
-        intervals = [intervals_of(sizes)[at] for sizes, at in zip(self.tokens, self.grid.place, strict=False)]
+        intervals = [block_intervals(sizes)[at] for sizes, at in zip(self.tokens, self.grid.place, strict=False)]
         whole = [*(sum(sizes) for sizes in self.tokens), x.shape[-1]]
-        return x * kept(whole, [*intervals, (0, x.shape[-1])]).to(x.dtype)
+        return x * mask(whole, [*intervals, (0, x.shape[-1])]).to(x.dtype)

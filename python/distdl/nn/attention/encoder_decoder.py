@@ -1,4 +1,4 @@
-"""The whole transformer: an encoder and a decoder, which agree on a call together."""
+"""The whole transformer: an encoder and a decoder, which take one vote a call together."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch.nn.functional as F
 
 from distdl.collective.construction import PartitionLike
 from distdl.nn.attention.stacks import (
-    Around,
+    CompositeLayer,
     DistributedTransformerDecoder,
     DistributedTransformerEncoder,
     Stack,
-    are_equal,
+    have_same_options,
 )
-from distdl.nn.attention.transformer_layer import Activation, name_of
+from distdl.nn.attention.transformer_layer import Activation, display_name
 from distdl.nn.layer import Layer
 from distdl.parameters.initial import fill
 
@@ -30,30 +30,29 @@ _SHARED = ("d_model", "nhead", "dim_feedforward", "dropout", "activation", "laye
            "norm_first", "bias", "device", "dtype", "method")  # fmt: skip
 
 
-class DistributedTransformer(Around):
+class DistributedTransformer(CompositeLayer):
     """An encoder and a decoder: ``torch.nn.Transformer`` in blocks.
 
     Args:
-        P_x: the partition of the source and of the target: ``[batch, sequence, 1]`` with batch_first, ``[sequence,
-            batch, 1]`` without, and ``[sequence, 1]`` for tensors without a batch. Features are not split.
+        P_x: the partition of source and target: ``[batch, sequence, 1]`` with batch_first, ``[sequence, batch, 1]``
+            without, or ``[sequence, 1]`` for unbatched tensors.
         d_model, nhead, num_encoder_layers, num_decoder_layers, dim_feedforward, dropout, activation: as in
             ``torch.nn.Transformer``.
         custom_encoder, custom_decoder: layers of distdl.
         layer_norm_eps, batch_first, norm_first, bias, device, dtype: as in ``torch.nn.Transformer``.
-        method: how workers along the sequence share the work: see
-            :class:`distdl.nn.DistributedScaledDotProductAttention`.
+        method: as in :class:`distdl.nn.DistributedScaledDotProductAttention`.
 
     Shape:
-        src, tgt and the result, of tgt's shape, in blocks of their own along the sequence; zero volume on all other
-        ranks. The masks are as those of :class:`distdl.nn.DistributedMultiheadAttention`.
+        src, tgt and the result, of tgt's shape, in blocks, which may differ along the sequence. Zero volume on all
+        other ranks. Masks as in :class:`distdl.nn.DistributedMultiheadAttention`.
 
     Attributes:
         encoder, decoder: the parameters, with the names of torch.nn.
 
     Raises:
-        TypeError, ValueError: on all ranks, if options or tensors have no meaning together.
+        TypeError, ValueError: on all ranks, if options or tensors do not match.
 
-    One vote a call. Constructing is collective over the communicator that P_x comes from, calling over its ranks.
+    One vote a call. Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Transformer.html.
     """
@@ -116,29 +115,27 @@ class DistributedTransformer(Around):
                 raise TypeError(f"{type(self).__name__}: {which}={custom!r}; it has to be a layer of distdl, or None")
 
     def further_compared(self) -> dict[str, object]:
-        custom = {name: name_of(type(self.given[name])) for name in ("custom_encoder", "custom_decoder")}
-        return {"activation": name_of(self.activation), **custom}
+        custom = {name: display_name(type(self.given[name])) for name in ("custom_encoder", "custom_decoder")}
+        return {"activation": display_name(self.activation), **custom}
 
     def _part(self, kind: type[Stack], custom: torch.nn.Module | None, layers: int) -> torch.nn.Module:
         if custom is not None:
             return custom
         layer = kind.of(self.P_x, **{name: self.given[name] for name in _SHARED})  # type: ignore[arg-type]
-        own: dict[str, object] = {name: self.given[name] for name in ("device", "dtype")}
-        norm = torch.nn.LayerNorm(self.d_model, self.layer_norm_eps, bias=bool(self.given["bias"]), **own)
+        options: dict[str, object] = {name: self.given[name] for name in ("device", "dtype")}
+        norm = torch.nn.LayerNorm(self.d_model, self.layer_norm_eps, bias=bool(self.given["bias"]), **options)
         return kind(self.P_x, layer, layers, norm)  # type: ignore[call-arg, arg-type]
 
     def _reset(self) -> None:
-        """The first values of torch.nn, in its order."""
         for prefix, module in self.named_modules():
             layouts = getattr(module, "layouts", {}) if prefix else {}
-            whole = [name for name, _ in module.named_parameters() if name in layouts]
-            for name in whole:
+            names = [name for name, _ in module.named_parameters() if name in layouts]
+            for name in names:
                 if len(layouts[name].shape) > 1:
                     fill(module.get_parameter(name), layouts[name], torch.nn.init.xavier_uniform_)
 
     @classmethod
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
-        """The options of this layer's constructor, as a layer of torch.nn has them."""
         options: dict[str, object] = {}
         for name, kind in _STACKS.items():
             stack = getattr(module, name)
@@ -155,28 +152,28 @@ class DistributedTransformer(Around):
 
     @classmethod
     def from_sequential(
-        cls, module: torch.nn.Module, P_x: PartitionLike, *partitions: PartitionLike, root: int = 0, **more: object
+        cls, module: torch.nn.Module, P_x: PartitionLike, *partitions: PartitionLike, root: int = 0, **options: object
     ) -> Self:
-        """The layer that does what a layer of torch.nn does; see :meth:`distdl.nn.Layer.from_sequential`.
+        """Make the layer from a layer of torch.nn; see :meth:`distdl.nn.Layer.from_sequential`.
 
-        The layers within have their own options and modes. TypeError if this layer cannot express one of them.
+        The layers within keep their options and modes. TypeError if this layer cannot express them.
         """
         if cls._unfit(module) is None and not cls._is_uniform(module):
-            shared: dict[str, Any] = {name: value for name, value in more.items() if name in _SHARED}
+            shared: dict[str, Any] = {name: value for name, value in options.items() if name in _SHARED}
             for name, kind in _STACKS.items():
                 stack, make = getattr(module, name), cast(Callable[..., Stack], kind)
-                layers = [kind.of.from_sequential(one, P_x, root=root, **shared) for one in stack.layers]
-                more.setdefault(f"custom_{name}", make(P_x, torch.nn.ModuleList(layers), len(layers), stack.norm))
-        return super().from_sequential(module, P_x, *partitions, root=root, **more)
+                layers = [kind.of.from_sequential(layer, P_x, root=root, **shared) for layer in stack.layers]
+                options.setdefault(f"custom_{name}", make(P_x, torch.nn.ModuleList(layers), len(layers), stack.norm))
+        return super().from_sequential(module, P_x, *partitions, root=root, **options)
 
     @staticmethod
     def _is_uniform(module: torch.nn.Module) -> bool:
-        """Whether all layers have the same options, and the norms behind them are as those within."""
+        """Whether all layers have the same options, and the final norms match the norms within."""
         stacks = [(getattr(module, name), kind) for name, kind in _STACKS.items()]
-        options = [kind.of.options_of(one) for stack, kind in stacks for one in stack.layers]
+        options = [kind.of.options_of(layer) for stack, kind in stacks for layer in stack.layers]
         wanted = (options[0]["layer_norm_eps"], options[0]["bias"])
         norms = [stack.norm for stack, _ in stacks]
-        return are_equal(options) and all(
+        return have_same_options(options) and all(
             isinstance(norm, torch.nn.LayerNorm) and (norm.eps, norm.bias is not None) == wanted for norm in norms
         )
 
@@ -194,7 +191,6 @@ class DistributedTransformer(Around):
         tgt_is_causal: bool | None = None,
         memory_is_causal: bool = False,
     ) -> torch.Tensor:
-        """Encode the source, and decode the target with it."""
         memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)
         masks = (tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
         result: torch.Tensor = self.decoder(tgt, memory, *masks, tgt_is_causal, memory_is_causal)

@@ -1,4 +1,4 @@
-"""The masks of attention, as the workers pass them."""
+"""Checks of the masks that workers pass to attention."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from distdl.collective.grid import Grid
 from distdl.nn.layer import Described
 
 
-def of_all_workers(layer: str, name: str, described: Sequence[Described], grid: Grid) -> Sequence[Described] | None:
-    """The masks of all workers; None where nobody has one.
+def masks_of_workers(layer: str, name: str, described: Sequence[Described], grid: Grid) -> Sequence[Described] | None:
+    """The masks of all workers; None if no worker has a mask.
 
     Raises:
-        ValueError: if some workers have a mask and others have none, or of another dtype or number of dimensions.
+        ValueError: if only some workers have a mask, or the masks differ in dtype or number of dimensions.
     """
     if not described:
         return None
     if len(described) < grid.size:
-        raise ValueError(f"{layer}: {len(described)} of {grid.size} workers have {name}; all of them or none must")
+        raise ValueError(f"{layer}: {len(described)} of {grid.size} workers have {name}; all must have it, or none")
     shape, dtype = described[0]
     for worker, (other, kind) in enumerate(described):
         if len(other) != len(shape) or kind != dtype:
@@ -29,13 +29,13 @@ def of_all_workers(layer: str, name: str, described: Sequence[Described], grid: 
 
 
 def check_columns(layer: str, name: str, shapes: Sequence[Sequence[int]], grid: Grid) -> None:
-    """Refuse masks that are broadcast on some of the workers, and are not on others, in the same place of the grid."""
+    """Raise if masks at the same place of the grid are broadcast on some workers only."""
     for d in range(grid.dim):
         seen: dict[int, int] = {}
         for worker, shape in enumerate(shapes):
-            at = grid.index(worker)[d]
-            if seen.setdefault(at, shape[d]) != shape[d]:
+            place = grid.index(worker)[d]
+            if seen.setdefault(place, shape[d]) != shape[d]:
                 raise ValueError(
-                    f"{layer}: worker {worker} of P_x has {name} of shape {list(shape)}; another worker at place {at} "
-                    f"along dimension {d} has extent {seen[at]} there, and they must have the same"
+                    f"{layer}: worker {worker} of P_x has {name} of shape {list(shape)}; another worker at place "
+                    f"{place} along dimension {d} has extent {seen[place]} there, and they must have the same"
                 )

@@ -1,4 +1,4 @@
-"""Exchanges of blocks that differ in their features alone."""
+"""Exchanges of blocks that differ only in their number of features."""
 
 from __future__ import annotations
 
@@ -10,15 +10,11 @@ from distdl import _core
 from distdl.operators import Operator, Started
 
 
-class Move:
-    """Exchanges of tensors, one for each number of features, planned at the first call.
+class Exchange:
+    """Exchanges of tensors, an operator for each number of features, planned at the first call.
 
-    A function with derivatives of its own calls it, whose ranks have agreed on its call: no call takes a vote, none is
-    recorded. All calls are collective. Those with the same features have tensors of the same shape on each rank.
-
-    Args:
-        make: the exchange of tensors with so many features.
-        features: the numbers of features of its tensors.
+    Autograd functions with their own derivatives call it after a vote: no call takes a vote, none is recorded. All are
+    collective. Tensors with the same number of features have the same shape on each rank.
     """
 
     def __init__(self, make: Callable[[int], Operator], features: Sequence[int]) -> None:
@@ -26,22 +22,21 @@ class Move:
         self._planned: dict[int, _core.PlannedOperator] = {}
 
     def recorded(self, x: torch.Tensor) -> torch.Tensor:
-        """The exchange as autograd records it, with votes of its own in the backward pass."""
+        """Exchange with autograd, whose backward pass takes votes."""
         return self._operators[x.shape[-1]](x)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """The tensor that arrives."""
-        return self._of(x)(x)
+        return self._planned_for(x)(x)
 
     def start(self, x: torch.Tensor) -> Started:
-        """Begin the exchange."""
-        return self._of(x).start(x)
+        return self._planned_for(x).start(x)
 
     def adjoint(self, y: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """The way back: what came from the same place is added. `like` has the rows of the result."""
-        return self._of(y.new_empty(()).expand(*like.shape[:-1], y.shape[-1])).adjoint()(y)
+        """Send y back; blocks sent to several workers are summed. `like` has the rows of the result."""
+        return self._planned_for(y.new_empty(()).expand(*like.shape[:-1], y.shape[-1])).adjoint()(y)
 
-    def _of(self, x: torch.Tensor) -> _core.PlannedOperator:
+    def _planned_for(self, x: torch.Tensor) -> _core.PlannedOperator:
         features = x.shape[-1]
         if features not in self._planned:
             self._planned[features] = self._operators[features].plan(x)

@@ -1,4 +1,4 @@
-"""Attention of several heads over a split batch and a split sequence."""
+"""Multi-head attention over a split batch and a split sequence."""
 
 from __future__ import annotations
 
@@ -9,46 +9,45 @@ import torch
 
 from distdl.collective.comparison import misfit
 from distdl.collective.construction import PartitionLike
-from distdl.nn.attention.dropped import Dropping
-from distdl.nn.attention.projected import Projected
-from distdl.nn.attention.tokens import check_features, check_partition
+from distdl.nn.attention.dropped import LayerWithDropout
+from distdl.nn.attention.projected import ProjectedAttention
+from distdl.nn.attention.tokens import check_partition, check_token_features
 from distdl.nn.options import check_choice, integer
 
 __all__ = ["DistributedMultiheadAttention"]
 
 
-class DistributedMultiheadAttention(Dropping):
-    r"""Attention of several heads to projected keys and values: ``torch.nn.MultiheadAttention`` in blocks.
+class DistributedMultiheadAttention(LayerWithDropout):
+    r"""Multi-head attention with projections: ``torch.nn.MultiheadAttention`` in blocks.
 
     Args:
-        P_x: the partition of the query: ``[batch, sequence, 1]`` with batch_first, ``[sequence, batch, 1]`` without,
-            and ``[sequence, 1]`` for tensors without a batch. Keys and values are cut along the same axes, into blocks
-            of their own along the sequence. Features are not split.
+        P_x: the partition of query, key and value: ``[batch, sequence, 1]`` with batch_first, ``[sequence, batch, 1]``
+            without, or ``[sequence, 1]`` for unbatched tensors. Blocks of keys and queries may differ along the
+            sequence.
         embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype: as in
             ``torch.nn.MultiheadAttention``.
-        method: how workers along the sequence share the work: see
-            :class:`distdl.nn.DistributedScaledDotProductAttention`.
+        method: as in :class:`distdl.nn.DistributedScaledDotProductAttention`.
 
     Shape:
         query, key and value as in torch.nn, in blocks; zero volume on all other ranks. ``key_padding_mask``: the block
-        (N, S) of this worker's keys. ``attn_mask``: this worker's rows of the queries, and all keys, (L, S) or
-        (N * num_heads, L, S). Both are boolean, True for keys that do not count, or added to the scores.
-        The results are the block of this worker's queries, and with need_weights=True the weights of these queries for
-        all keys, (N, L, S), or (N, num_heads, L, S) without average_attn_weights; None otherwise.
+        (N, S) of this worker's keys. ``attn_mask``: this worker's rows of the queries, and all keys, (L, S) or (N *
+        num_heads, L, S). Both are boolean (True: the key does not count) or added to the scores. The results are the
+        block of this worker's queries, and with need_weights=True their weights for all keys, (N, L, S), or (N,
+        num_heads, L, S) without average_attn_weights; None otherwise.
 
-    ``is_causal=True`` lets query i look at the keys up to i. It needs no attn_mask, which is left out, but for
-    need_weights=True or with a key_padding_mask, as in torch.nn, if there is one.
+    ``is_causal=True``: query i attends to the keys up to i. It needs no attn_mask. As in torch.nn, an attn_mask is then
+    used only with need_weights=True or a key_padding_mask.
 
-    With need_weights=True, the default of torch.nn, a worker needs the memory of all scores of its queries.
+    With need_weights=True, the default, a worker stores all scores of its queries.
 
     Attributes:
         in_proj_weight, in_proj_bias, q_proj_weight, k_proj_weight, v_proj_weight, bias_k, bias_v, out_proj.weight,
             out_proj.bias: as in torch.nn; all workers use the whole parameters. See :func:`distdl.parameter_layout`.
 
     Raises:
-        ValueError: on all ranks, if options or tensors have no meaning together, or P_x splits the features.
+        ValueError: on all ranks, if options or tensors do not match, or P_x splits features.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its ranks.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html.
     """
@@ -98,7 +97,7 @@ class DistributedMultiheadAttention(Dropping):
         self.check_dropout(self.dropout)
         if self.method is not None:
             check_choice(name, "method", self.method, ("heads", "ring"))
-        self._projected = Projected(
+        self._projected = ProjectedAttention(
             self,
             "",
             self.embed_dim,
@@ -114,7 +113,6 @@ class DistributedMultiheadAttention(Dropping):
 
     @classmethod
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
-        """The options of this layer's constructor, as a layer of torch.nn has them."""
         return {
             **super().options_of(module),
             "bias": module.in_proj_bias is not None,
@@ -122,15 +120,15 @@ class DistributedMultiheadAttention(Dropping):
         }
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """Attend to the keys; with the arguments of ``torch.nn.MultiheadAttention``, in the same order."""
+        """Attend, with the arguments of ``torch.nn.MultiheadAttention`` in the same order."""
         problem = misfit(self._arguments, args, kwargs)
         if problem is not None:
             self._distdl_refuse(TypeError(f"cannot be passed to forward(): {problem}"))
             raise problem
-        given = inspect.signature(self._arguments).bind(*args, **kwargs)
-        given.apply_defaults()
+        arguments = inspect.signature(self._arguments).bind(*args, **kwargs)
+        arguments.apply_defaults()
         names = (*self.tensors, "need_weights", "average_attn_weights", "is_causal")
-        return super().forward(*(given.arguments[name] for name in names))
+        return super().forward(*(arguments.arguments[name] for name in names))
 
     @staticmethod
     def _arguments(
@@ -143,13 +141,13 @@ class DistributedMultiheadAttention(Dropping):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> None:
-        """The order of the arguments in torch.nn, where tensors do not come first."""
+        """The order of torch.nn's arguments, where tensors do not come first."""
 
     def set_up(self) -> None:
         blocks = [self.blocks(self.grid, i) for i in range(3)]
         features = (self.embed_dim, self.kdim, self.vdim)
-        for i, (name, wanted) in enumerate(zip(self.tensors, features, strict=False)):
-            check_features(self, name, self.structure(self.grid, i), wanted, self.autocast)
+        for i, (name, expected) in enumerate(zip(self.tensors, features, strict=False)):
+            check_token_features(self, name, self.structure(self.grid, i), expected, self.autocast)
         query, key, value = blocks
         batch = None if self.grid.dim == 2 else 0 if self.batch_first else 1
         if key[:-1] != value[:-1] or (batch is not None and query[batch] != key[batch]):
@@ -172,7 +170,6 @@ class DistributedMultiheadAttention(Dropping):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The results of this rank's queries, and their weights."""
         if not self.grid.active:
             return self.without_part(query), query.clone() if need_weights else None
         y, weights = self._projected(
@@ -182,7 +179,7 @@ class DistributedMultiheadAttention(Dropping):
             value,
             key_padding_mask,
             attn_mask,
-            self.kept(self.dropout, 0, query),
+            self.dropout_mask(self.dropout, 0, query),
             need_weights,
             self.is_differentiated,
             self.has_tangent,

@@ -1,4 +1,4 @@
-"""Attention of several heads with its projections, as a part of a layer."""
+"""Multi-head attention with its projections, as a part of layers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import torch.nn.functional as F
 
 from distdl import operators
 from distdl.collective.grid import Grid
-from distdl.nn.attention.geometry import Geometry, intervals_of
-from distdl.nn.attention.masks import of_all_workers
-from distdl.nn.attention.operands import Call, Kept
-from distdl.nn.attention.plan import Plan
+from distdl.nn.attention.geometry import Geometry
+from distdl.nn.attention.masks import masks_of_workers
+from distdl.nn.attention.operands import AttentionCall, DropoutMask
+from distdl.nn.attention.plan import AttentionPlan
 from distdl.nn.layer import Described, Layer
 from distdl.nn.precision import FLOATING
+from distdl.nn.windows.blocks import block_intervals
 from distdl.operators import Operator
 from distdl.parameters.initial import like_linear
 
@@ -22,7 +23,7 @@ Parameters = Mapping[str, torch.Tensor]
 
 
 def attention_grid(grid: Grid, batch_first: bool) -> Grid:
-    """The workers as ``[batch, heads, sequence, 1]``, from the partition of (N, L, E), (L, N, E) or (L, E)."""
+    """The workers as ``[batch, heads, sequence, 1]``, from a partition of (N, L, E), (L, N, E) or (L, E)."""
     if not grid.known:
         return grid
     if grid.dim == 2:
@@ -34,8 +35,8 @@ def attention_grid(grid: Grid, batch_first: bool) -> Grid:
     return grid.related(ranks, (batch, 1, sequence, 1))
 
 
-def first_zero(initialize: object) -> object:
-    """Draw as an initializer does, and fill with 0: a bias that torch.nn draws before it sets it to 0."""
+def draw_then_zero(initialize: object) -> object:
+    """Advance the generator as torch.nn does, then fill with 0."""
 
     def fill(tensor: torch.Tensor) -> None:
         initialize(tensor)  # type: ignore[operator]
@@ -44,14 +45,12 @@ def first_zero(initialize: object) -> object:
     return fill
 
 
-class Projected:
-    """The parameters of ``torch.nn.MultiheadAttention`` in a layer, and what is done with them.
+class ProjectedAttention:
+    """The parameters and the computation of ``torch.nn.MultiheadAttention`` within a layer.
 
     Args:
-        layer: declares the parameters.
-        prefix: of their names, with a dot at its end, or nothing.
+        prefix: of their names: empty, or ending with a dot.
         embed_dim, num_heads, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first: as in torch.nn.
-        method: as of :class:`distdl.nn.DistributedScaledDotProductAttention`.
     """
 
     def __init__(
@@ -74,14 +73,14 @@ class Projected:
         self.features = (embed_dim, embed_dim if kdim is None else kdim, embed_dim if vdim is None else vdim)
         self.packed = self.features == (embed_dim,) * 3
         self.bias, self.add_bias_kv, self.add_zero_attn = bias, add_bias_kv, add_zero_attn
-        self.further = int(add_bias_kv) + int(add_zero_attn)
+        self.extra_keys = int(add_bias_kv) + int(add_zero_attn)
         self.dims = layer.grid.dim
         self.grid = attention_grid(layer.grid, batch_first)
         self._gather_padding: Operator | None = None
         self._declare(layer)
 
     def _declare(self, layer: Layer) -> None:
-        """In the order in which torch.nn draws first values."""
+        """Declare the parameters in the order in which torch.nn draws them."""
 
         def declare(name: str, shape: tuple[int, ...], initialize: object) -> None:
             layer.declare_parameter(self.prefix + name, layer.grid, shape, (None,) * len(shape), initialize=initialize)
@@ -91,7 +90,7 @@ class Projected:
         xavier = torch.nn.init.xavier_uniform_
         declare("out_proj.weight", (e, e), of_weight)
         if self.bias:
-            declare("out_proj.bias", (e,), first_zero(of_bias))
+            declare("out_proj.bias", (e,), draw_then_zero(of_bias))
         if self.packed:
             declare("in_proj_weight", (3 * e, e), xavier)
         else:
@@ -115,27 +114,27 @@ class Projected:
         need_weights: bool = False,
         names: tuple[str, str] = ("key_padding_mask", "attn_mask"),
     ) -> None:
-        """Prepare for blocks of these sizes by dimension of the layer's tensors, and masks of all workers.
+        """Prepare for blocks of these sizes, by dimension of the layer's tensors, and for masks of all workers.
 
-        As in torch.nn, is_causal stands for the mask where there is no other, and no weights are wanted.
+        As in torch.nn, is_causal replaces the mask if there is no key padding mask and weights are not wanted.
         """
         self._leaves_out_mask = bool(is_causal and mask and not key_padding and not need_weights)
         causal = is_causal and (self._leaves_out_mask or not mask)
         batch, rows = self._extents(query)
         columns = self._extents(key)[1]
-        shapes = self._of_padding(names[0], key_padding, batch, columns)
-        of_mask = self._of_mask(names[1], mask, batch, rows, sum(columns))
+        shapes = self._padding_shapes(names[0], key_padding, batch, columns)
+        of_mask = self._mask_shapes(names[1], mask, batch, rows, sum(columns))
         shapes += [] if self._leaves_out_mask else of_mask
         heads, size = [self.num_heads], [self.embed_dim // self.num_heads]
         geometry = Geometry(self.name, self.grid, [batch, heads, rows, size], [batch, heads, columns, size], causal)
-        self.plan = Plan(geometry, size[0], shapes, self.method)
+        self.plan = AttentionPlan(geometry, size[0], shapes, self.method)
 
-    def _of_padding(
+    def _padding_shapes(
         self, name: str, described: Sequence[Described], batch: Sequence[int], columns: Sequence[int]
     ) -> list[list[list[int]]]:
-        """The shapes of all workers' paddings as masks of the plan; and what gathers those of all keys."""
+        """The shapes of all workers' padding masks, by worker. Sets up the exchange that gathers padding."""
         self._gather_padding = None
-        paddings = of_all_workers(self.name, name, described, self.grid)
+        paddings = masks_of_workers(self.name, name, described, self.grid)
         if paddings is None:
             return []
         for worker, (shape, dtype) in enumerate(paddings):
@@ -145,34 +144,32 @@ class Projected:
         keys = sum(columns)
         if len(columns) > 1:
             line = self.grid.reshaped((len(batch), len(columns)))
-            everything = [(0, keys)] * len(columns)
-            self._gather_padding = operators.interval_exchange(self.name, line, line, [intervals_of(batch), everything])
-        return [[[batch[i], 1, 1, keys + self.further] for i in self._batches()]]
+            wanted = [block_intervals(batch), [(0, keys)] * len(columns)]
+            self._gather_padding = operators.interval_exchange(self.name, line, line, wanted)
+        return [[[batch[i], 1, 1, keys + self.extra_keys] for i in self._batches()]]
 
-    def _of_mask(
+    def _mask_shapes(
         self, name: str, described: Sequence[Described], batch: Sequence[int], rows: Sequence[int], keys: int
     ) -> list[list[list[int]]]:
-        """The shapes of all workers' masks as masks of the plan."""
-        masks = of_all_workers(self.name, name, described, self.grid)
+        """The shapes of all workers' masks, by worker of the attention grid."""
+        masks = masks_of_workers(self.name, name, described, self.grid)
         if masks is None:
             return []
-        found: list[list[int]] = [[]] * self.grid.size
+        shapes: list[list[int]] = [[]] * self.grid.size
         for worker, (shape, dtype) in enumerate(masks):
             b, _, s, _ = self._place(worker)
             extents = [rows[s], keys]
             self._check_mask(name, worker, shape, dtype, [extents, [batch[b] * self.num_heads, *extents]])
             leading = [1, 1] if len(shape) == 2 else [batch[b], self.num_heads]
-            found[self._order(worker)] = [*leading, rows[s], keys + self.further]
-        return [found]
+            shapes[self._attention_worker(worker)] = [*leading, rows[s], keys + self.extra_keys]
+        return [shapes]
 
     def _extents(self, sizes: Sequence[Sequence[int]]) -> tuple[Sequence[int], Sequence[int]]:
-        """The blocks of the batch and of the tokens."""
         if self.dims == 2:
             return [1], sizes[0]
         return (sizes[0], sizes[1]) if self.batch_first else (sizes[1], sizes[0])
 
-    def _order(self, worker: int) -> int:
-        """The number in the grid of attention of a worker of P_x."""
+    def _attention_worker(self, worker: int) -> int:
         if self.dims == 2 or self.batch_first:
             return worker
         batch, _, sequence, _ = self.grid.shape
@@ -180,7 +177,7 @@ class Projected:
         return b * sequence + s
 
     def _place(self, worker: int) -> tuple[int, ...]:
-        return self.grid.index(self._order(worker))
+        return self.grid.index(self._attention_worker(worker))
 
     def _batches(self) -> list[int]:
         return [self.grid.index(worker)[0] for worker in range(self.grid.size)]
@@ -188,10 +185,10 @@ class Projected:
     def _check_mask(
         self, name: str, worker: int, shape: Sequence[int], dtype: torch.dtype, expected: Sequence[Sequence[int]]
     ) -> None:
-        if list(shape) not in [list(one) for one in expected] or dtype not in (torch.bool, *FLOATING):
+        if list(shape) not in [list(extents) for extents in expected] or dtype not in (torch.bool, *FLOATING):
             raise ValueError(
                 f"{self.name}: worker {worker} of P_x has {name} of shape {list(shape)} ({dtype}); it must be boolean "
-                f"or of floating point, of shape {' or '.join(str(list(one)) for one in expected)}"
+                f"or of floating point, of shape {' or '.join(str(list(extents)) for extents in expected)}"
             )
 
     # The call
@@ -204,16 +201,16 @@ class Projected:
         value: torch.Tensor,
         key_padding: torch.Tensor | None,
         mask: torch.Tensor | None,
-        kept: Kept | None = None,
+        dropout: DropoutMask | None = None,
         need_weights: bool = False,
         differentiated: bool = False,
         has_tangent: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The results of this worker's queries, and the weights (N, H, L, S) where they are wanted."""
+        """The results of this worker's queries, and on request the weights (N, H, L, S)."""
         q, k, v = self._projections(parameters, query, key, value)
-        further = self._further(parameters, q) if self.further else None
+        further = self._extra_keys_and_values(parameters, q) if self.extra_keys else None
         masks = self._masks(key_padding, None if self._leaves_out_mask else mask)
-        call = Call(q, k, v, masks, None, kept, further, differentiated, has_tangent)
+        call = AttentionCall(q, k, v, masks, None, dropout, further, differentiated, has_tangent)
         y, weights = self.plan.weights(call) if need_weights else (self.plan(call), None)
         y = y.transpose(1, 2).reshape(y.shape[0], y.shape[2], self.embed_dim)
         y = F.linear(y, parameters[f"{self.prefix}out_proj.weight"], parameters.get(f"{self.prefix}out_proj.bias"))
@@ -222,12 +219,11 @@ class Projected:
         return y if self.batch_first else y.transpose(0, 1), weights
 
     def _projections(self, parameters: Parameters, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
-        """Queries, keys and values as (N, H, L, E / H)."""
         bias = parameters.get(f"{self.prefix}in_proj_bias")
         if self.packed:
             weight = parameters[f"{self.prefix}in_proj_weight"]
-            if all(one is tensors[0] for one in tensors):
-                return [self._heads(one) for one in F.linear(tensors[0], weight, bias).chunk(3, -1)]
+            if all(tensor is tensors[0] for tensor in tensors):
+                return [self._heads(tensor) for tensor in F.linear(tensors[0], weight, bias).chunk(3, -1)]
             weights = weight.chunk(3)
         else:
             weights = tuple(parameters[f"{self.prefix}{name}_proj_weight"] for name in "qkv")
@@ -241,20 +237,19 @@ class Projected:
             x = x.transpose(0, 1)
         return x.unflatten(-1, (self.num_heads, self.embed_dim // self.num_heads)).transpose(1, 2)
 
-    def _further(self, parameters: Parameters, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The keys and values that all queries look at, of shape (H, n, E / H)."""
-        found = []
+    def _extra_keys_and_values(self, parameters: Parameters, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Extra keys and values of all queries, (H, n, E / H)."""
+        extra = []
         for name in ("bias_k", "bias_v"):
             rows = []
             if self.add_bias_kv:
                 rows.append(parameters[self.prefix + name].reshape(1, self.num_heads, -1).to(q.dtype))
             if self.add_zero_attn:
                 rows.append(q.new_zeros(1, self.num_heads, q.shape[-1]))
-            found.append(torch.cat(rows).transpose(0, 1))
-        return found[0], found[1]
+            extra.append(torch.cat(rows).transpose(0, 1))
+        return extra[0], extra[1]
 
     def _masks(self, key_padding: torch.Tensor | None, mask: torch.Tensor | None) -> list[torch.Tensor]:
-        """The masks as scaled_dot_product_attention has them, for all keys."""
         masks = []
         if key_padding is not None:
             padding = key_padding.unsqueeze(0) if self.dims == 2 else key_padding
@@ -263,7 +258,7 @@ class Projected:
             masks.append(padding[:, None, None, :])
         if mask is not None:
             masks.append(mask[None, None] if mask.dim() == 2 else mask.unflatten(0, (-1, self.num_heads)))
-        masks = [~one if one.dtype == torch.bool else one for one in masks]
-        if not self.further:
+        masks = [~mask if mask.dtype == torch.bool else mask for mask in masks]
+        if not self.extra_keys:
             return masks
-        return [F.pad(one, (0, self.further), value=float(one.dtype == torch.bool)) for one in masks]
+        return [F.pad(mask, (0, self.extra_keys), value=float(mask.dtype == torch.bool)) for mask in masks]

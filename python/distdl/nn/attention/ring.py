@@ -1,4 +1,4 @@
-"""Attention where each worker keeps its queries, and the keys come block after block."""
+"""Attention where each worker keeps its queries, and keys and values arrive block after block."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from functools import partial
 
 import torch
 
-from distdl.nn.attention.flash import Derived, Found, attended, gradients, merged
+from distdl.nn.attention.flash import InputGrads, Partial, gradients, merge_partial, partial_attention
 from distdl.nn.attention.geometry import Geometry
-from distdl.nn.attention.moves import Move
-from distdl.nn.attention.operands import Operands, Rule
+from distdl.nn.attention.moves import Exchange
+from distdl.nn.attention.operands import MaskRule, Operands
 from distdl.nn.precision import wide
 from distdl.operators import Started
 from distdl.parameters.layout import Interval, cut
@@ -21,121 +21,115 @@ class Piece:
 
     Args:
         columns: of the keys.
-        move: the exchange that brings them; None for those that this worker has.
+        exchange: brings them; None for keys of this worker.
     """
 
-    def __init__(self, columns: Interval, move: Move | None) -> None:
-        self.columns, self.move = columns, move
+    def __init__(self, columns: Interval, exchange: Exchange | None) -> None:
+        self.columns, self.exchange = columns, exchange
         self._started: list[Started] = []
 
     def start(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Let keys and values travel. Collective."""
-        if self.move is not None:
-            self._started = [self.move.start(x) for x in tensors]
+        """Start sending keys and values. Collective."""
+        if self.exchange is not None:
+            self._started = [self.exchange.start(x) for x in tensors]
 
     def wait(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Keys and values."""
         started, self._started = self._started, []
-        return list(tensors) if self.move is None else [one.wait() for one in started]
+        return list(tensors) if self.exchange is None else [exchange.wait() for exchange in started]
 
-    def returned(self, tensors: Sequence[torch.Tensor], like: torch.Tensor) -> Sequence[torch.Tensor]:
-        """Return gradients of keys and values to the workers that the keys and values came from. Collective."""
-        return tensors if self.move is None else [self.move.adjoint(x, like) for x in tensors]
+    def return_gradients(self, tensors: Sequence[torch.Tensor], like: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Send gradients of keys and values back to their workers. Collective."""
+        return tensors if self.exchange is None else [self.exchange.adjoint(x, like) for x in tensors]
 
 
 class Ring:
     """Each worker fetches the keys and values of the worker t places before it, for t = 0, 1, ...
 
-    The next keys travel while the worker computes with others. Where a causal worker looks at a part of a block, this
-    part travels.
+    Keys travel during computation; causal workers receive only the keys that they attend to.
 
-    A causal ring of n workers is balanced if its queries and keys are cut into 2n chunks, of which worker s computes
-    with chunks s and 2n - 1 - s. Then each step takes each worker the time of two chunks: the late chunk of its queries
-    looks at each early chunk of keys, and of the early chunk with an early one, and the late chunk with a late one,
-    exactly one pair is not in the future.
+    A balanced causal ring of n workers cuts queries and keys into 2n chunks; worker s computes chunks s and 2n - 1 - s.
+    Each step then takes each worker the time of two chunks: its late queries attend to every early chunk of keys, and
+    of the pairs (early queries, early keys) and (late queries, late keys), exactly one is not in the future.
 
     Args:
-        geometry: the blocks.
-        features: of keys, and of values.
-        balanced: whether a causal ring is balanced: it moves queries, too.
+        balanced: whether to balance a causal ring, which moves queries, too.
 
-    Source: W. Brandon et al., "Striped Attention" (2023), for the idea to balance; the chunks are those of J. Zhu,
-    "zigzag ring attention" (2024).
+    Source: W. Brandon et al., "Striped Attention" (2023), for the idea to balance; the chunks are from J. Zhu, "zigzag
+    ring attention" (2024).
     """
 
     def __init__(self, geometry: Geometry, features: tuple[int, int], balanced: bool) -> None:
         self.geometry = g = geometry
-        places, own = g.grid.shape[-2], g.grid.place[-2] if g.grid.active else 0
+        places, place = g.grid.shape[-2], g.grid.place[-2] if g.grid.active else 0
         rows, steps = _zigzag(g, places) if balanced else _in_order(g, places)
-        self._rows = [one[own] for one in rows]
-        self._queries = [Move(partial(g.fetch_rows, one), features) for one in rows] if balanced else None
-        self._steps = [[Piece(one[own], Move(partial(g.fetch, one), features)) for one in step] for step in steps]
+        self._rows = [intervals[place] for intervals in rows]
+        self._queries = [Exchange(partial(g.fetch_rows, cuts), features) for cuts in rows] if balanced else None
+        self._steps = [[Piece(c[place], Exchange(partial(g.fetch, c), features)) for c in step] for step in steps]
         if not balanced and g.has_its_heads():
-            self._steps[0] = [Piece(g.columns[own], None)]
+            self._steps[0] = [Piece(g.columns[place], None)]
 
-    def forward(self, own: Operands) -> Found:
-        """The results of this worker's queries, and what is known of the queries that it computes with."""
-        found: list[Found | None] = [None] * len(self._rows)
-        queries = self._there(own.q)
-        for pieces, arrived in self._arrivals(own):
+    def forward(self, blocks: Operands) -> Partial:
+        """The results of this worker's queries, and the statistics of the queries that it computes."""
+        results: list[Partial | None] = [None] * len(self._rows)
+        queries = self._fetch_rows(blocks.q)
+        for pieces, arrived in self._arriving(blocks):
             for piece, tensors in zip(pieces, arrived, strict=True):
                 for i, q in enumerate(queries):
-                    if self._sees(i, piece) or found[i] is None:
-                        more = attended(self._operands(i, q, piece, tensors, own))
-                        before = found[i]
-                        found[i] = Found(wide(more.output), *more[1:]) if before is None else merged(before, more)
-        known = [one for one in found if one is not None]
-        outputs = [one.output.to(own.q.dtype) for one in known]
-        return Found(self._back(outputs, own.q), *(torch.cat([one[i] for one in known], -1) for i in (1, 2)))
+                    if self._sees(i, piece) or results[i] is None:
+                        new = partial_attention(self._operands(i, q, piece, tensors, blocks))
+                        old = results[i]
+                        results[i] = Partial(wide(new.output), *new[1:]) if old is None else merge_partial(old, new)
+        parts = [part for part in results if part is not None]
+        outputs = [part.output.to(blocks.q.dtype) for part in parts]
+        return Partial(self._back(outputs, blocks.q), *(torch.cat([part[i] for part in parts], -1) for i in (1, 2)))
 
-    def backward(self, gradient: torch.Tensor, own: Operands, found: Found, wanted: Sequence[bool]) -> Derived:
-        """The gradients of this worker's blocks, and of the masks that are wanted."""
-        queries, outputs, given = (self._there(x) for x in (own.q, found.output, gradient))
-        known = zip(*(one.split([q.shape[-2] for q in queries], -1) for one in found[1:]), strict=True)
+    def backward(self, gradient: torch.Tensor, blocks: Operands, result: Partial, wanted: Sequence[bool]) -> InputGrads:
+        queries, outputs, grads = (self._fetch_rows(x) for x in (blocks.q, result.output, gradient))
+        statistics_by_part = zip(*(x.split([q.shape[-2] for q in queries], -1) for x in result[1:]), strict=True)
         parts = [
-            _Part(q, grad, Found(output, *statistics))
-            for q, grad, output, statistics in zip(queries, given, outputs, known, strict=True)
+            _QueryPart(q, grad, Partial(output, *statistics))
+            for q, grad, output, statistics in zip(queries, grads, outputs, statistics_by_part, strict=True)
         ]
-        del queries, outputs, given
-        of_masks = [torch.zeros_like(wide(mask)) if one else None for mask, one in zip(own.masks, wanted, strict=True)]
+        del queries, outputs, grads
+        pairs = zip(blocks.masks, wanted, strict=True)
+        of_masks = [torch.zeros_like(wide(mask)) if is_wanted else None for mask, is_wanted in pairs]
         totals: list[torch.Tensor | None] = [None, None]
-        for pieces, arrived in self._arrivals(own):
+        for pieces, arrived in self._arriving(blocks):
             for piece, tensors in zip(pieces, arrived, strict=True):
-                of_piece = self._of_piece(piece, tensors, parts, own, of_masks)
-                tensors.clear()  # for what follows takes memory, too
-                for i, x in enumerate(piece.returned(of_piece, own.k)):
+                piece_gradients = self._gradients_of_piece(piece, tensors, parts, blocks, of_masks)
+                tensors.clear()  # free memory for the exchange below
+                for i, x in enumerate(piece.return_gradients(piece_gradients, blocks.k)):
                     totals[i] = _plus(totals[i], x)
-                del of_piece
-        of_queries = [_zeros_unless(part.total, part.q).to(own.q.dtype) for part in parts]
-        k, v = (_zeros_unless(total, x).to(x.dtype) for total, x in zip(totals, (own.k, own.v), strict=True))
-        return self._back(of_queries, own.q), k, v, of_masks
+                del piece_gradients
+        of_queries = [_zeros_unless(part.total, part.q).to(blocks.q.dtype) for part in parts]
+        k, v = (_zeros_unless(total, x).to(x.dtype) for total, x in zip(totals, (blocks.k, blocks.v), strict=True))
+        return self._back(of_queries, blocks.q), k, v, of_masks
 
-    def _of_piece(
+    def _gradients_of_piece(
         self,
         piece: Piece,
         tensors: Sequence[torch.Tensor],
-        parts: Sequence[_Part],
-        own: Operands,
+        parts: Sequence[_QueryPart],
+        blocks: Operands,
         of_masks: Sequence[torch.Tensor | None],
     ) -> list[torch.Tensor]:
-        """The gradients of keys and values that arrived; those of queries and masks are added up."""
+        """The gradients of keys and values that arrived; adds to the gradients of queries and masks."""
         totals: list[torch.Tensor | None] = [None, None]
         for i, part in enumerate(parts):
             if not self._sees(i, piece):
                 continue
-            x = self._operands(i, part.q, piece, tensors, own)
-            of = gradients(part.gradient, x, part.found, any(one is not None for one in of_masks))
-            part.total = _plus(part.total, of.q)
-            for j, one in enumerate((of.k, of.v)):
-                totals[j] = _plus(totals[j], self._summed(one, tensors[j]))
+            x = self._operands(i, part.q, piece, tensors, blocks)
+            grads = gradients(part.gradient, x, part.result, any(grad is not None for grad in of_masks))
+            part.total = _plus(part.total, grads.q)
+            for j, grad in enumerate((grads.k, grads.v)):
+                totals[j] = _plus(totals[j], self._sum_heads(grad, tensors[j]))
             for total, seen in zip(of_masks, x.masks, strict=True):
-                if total is not None and of.scores is not None:
-                    self._columns(total, piece).add_(of.scores.sum_to_size(seen.shape))
+                if total is not None and grads.scores is not None:
+                    self._columns(total, piece).add_(grads.scores.sum_to_size(seen.shape))
         return [_zeros_unless(total, x).to(x.dtype) for total, x in zip(totals, tensors, strict=True)]
 
-    def _arrivals(self, own: Operands) -> Iterator[tuple[list[Piece], list[list[torch.Tensor]]]]:
-        """The pieces of each step with their keys and values."""
-        tensors = own.k, own.v
+    def _arriving(self, blocks: Operands) -> Iterator[tuple[list[Piece], list[list[torch.Tensor]]]]:
+        tensors = blocks.k, blocks.v
 
         def start(t: int) -> None:
             for piece in self._steps[t] if t < len(self._steps) else ():
@@ -147,53 +141,48 @@ class Ring:
             yield pieces, [piece.wait(tensors) for piece in pieces]
 
     def _sees(self, i: int, piece: Piece) -> bool:
-        """Whether queries of part i look at a piece."""
         start, stop = piece.columns
         return start < stop and (not self.geometry.causal or start < self._rows[i][1])
 
     def _operands(
-        self, i: int, q: torch.Tensor, piece: Piece, tensors: Sequence[torch.Tensor], own: Operands
+        self, i: int, q: torch.Tensor, piece: Piece, tensors: Sequence[torch.Tensor], blocks: Operands
     ) -> Operands:
-        """Queries of part i, and a piece for their heads."""
         reach = self._rows[i][0] - piece.columns[0] if self.geometry.causal else None
         place = self.geometry.grid.place[-3]
-        k, v = (self.geometry.for_queries(x, place) for x in tensors)
-        return Operands(q, k, v, [self._columns(mask, piece) for mask in own.masks], Rule(own.rule.scale, reach))
+        k, v = (self.geometry.repeat_heads(x, place) for x in tensors)
+        masks = [self._columns(mask, piece) for mask in blocks.masks]
+        return Operands(q, k, v, masks, MaskRule(blocks.rule.scale, reach))
 
     def _columns(self, mask: torch.Tensor, piece: Piece) -> torch.Tensor:
-        """The columns of a mask for the keys of a piece."""
         start, stop = piece.columns
         return mask if mask.shape[-1] == 1 else mask[..., start:stop]
 
-    def _summed(self, gradient: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """The gradient of keys or values from that for the heads of queries."""
-        return self.geometry.of_keys(gradient, like, self.geometry.grid.place[-3])
+    def _sum_heads(self, gradient: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """The gradient of keys or values from the gradient for the heads of queries."""
+        return self.geometry.sum_heads(gradient, like, self.geometry.grid.place[-3])
 
-    def _there(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """The rows that this worker computes with, by part."""
-        return [x] if self._queries is None else [move(x) for move in self._queries]
+    def _fetch_rows(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return [x] if self._queries is None else [exchange(x) for exchange in self._queries]
 
     def _back(self, parts: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-        """This worker's rows, from the parts of all workers."""
         if self._queries is None:
             return parts[0]
-        total, *others = (move.adjoint(x, like) for move, x in zip(self._queries, parts, strict=True))
-        for one in others:
-            total += one  # each element is 0 but in one of them
+        total, *others = (exchange.adjoint(x, like) for exchange, x in zip(self._queries, parts, strict=True))
+        for other in others:
+            total += other  # each element is 0 in all terms but one
         return total
 
 
-class _Part:
-    """Queries that a worker computes with, the gradient of their output, what they found, and their gradient so far."""
+class _QueryPart:
+    """Queries that a worker computes, with the gradient of their output, their results, and their gradient so far."""
 
-    def __init__(self, q: torch.Tensor, gradient: torch.Tensor, found: Found) -> None:
-        self.q, self.gradient, self.found = q, gradient, found
+    def __init__(self, q: torch.Tensor, gradient: torch.Tensor, result: Partial) -> None:
+        self.q, self.gradient, self.result = q, gradient, result
         self.total: torch.Tensor | None = None
 
 
-def _plus(total: torch.Tensor | None, more: torch.Tensor) -> torch.Tensor:
-    """A sum, which takes over its first term."""
-    return wide(more) if total is None else total.add_(more)
+def _plus(total: torch.Tensor | None, term: torch.Tensor) -> torch.Tensor:
+    return wide(term) if total is None else total.add_(term)
 
 
 def _zeros_unless(total: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
@@ -213,7 +202,7 @@ def _in_order(g: Geometry, places: int) -> tuple[list[list[Interval]], list[list
 
 
 def _zigzag(g: Geometry, places: int) -> tuple[list[list[Interval]], list[list[list[Interval]]]]:
-    """The same for a causal ring that is balanced."""
+    """The rows and columns of a balanced causal ring, as from `_in_order`."""
     chunks, keys = cut(g.rows[-1][1], 2 * places), g.columns[-1][1]
     last = 2 * places - 1
 
@@ -224,7 +213,7 @@ def _zigzag(g: Geometry, places: int) -> tuple[list[list[Interval]], list[list[l
 
     steps = []
     for t in range(places):
-        of = [(s - t) % places for s in range(places)]
-        late = [columns(last - j) if j >= s else (0, 0) for s, j in enumerate(of)]
-        steps.append([[columns(j) for j in of], late])
+        early = [(s - t) % places for s in range(places)]
+        late = [columns(last - j) if j >= s else (0, 0) for s, j in enumerate(early)]
+        steps.append([[columns(j) for j in early], late])
     return [[chunks[s] for s in range(places)], [chunks[last - s] for s in range(places)]], steps

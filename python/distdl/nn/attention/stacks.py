@@ -1,4 +1,4 @@
-"""Stacks of transformer layers, which agree on a call together."""
+"""Stacks of transformer layers, which take one vote a call together."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from distdl.collective.construction import PartitionLike
-from distdl.nn.attention.dropped import Dropping
+from distdl.nn.attention.dropped import LayerWithDropout
 from distdl.nn.attention.transformer import DistributedTransformerDecoderLayer, DistributedTransformerEncoderLayer
-from distdl.nn.attention.transformer_layer import TransformerLayer, name_of
+from distdl.nn.attention.transformer_layer import TransformerLayer, display_name
 from distdl.nn.layer import Layer
 from distdl.nn.options import integer
 from distdl.parameters.initial import Initializer
@@ -19,56 +19,49 @@ from distdl.parameters.initial import Initializer
 __all__ = ["DistributedTransformerDecoder", "DistributedTransformerEncoder"]
 
 
-def _like(values: torch.Tensor, name: str) -> Initializer:
-    """The first values of a norm: its own, or those of torch.nn if they are on the meta device."""
+def _initializer_from(values: torch.Tensor, name: str) -> Initializer:
+    """Initialize from the values of a norm, or as torch.nn does if they are on the meta device."""
     if values.is_meta:
         return torch.nn.init.ones_ if name == "weight" else torch.nn.init.zeros_
-    own = values.detach().clone()
-    return lambda tensor: tensor.copy_(own)
+    copy = values.detach().clone()
+    return lambda tensor: tensor.copy_(copy)
 
 
-class Around(Layer):
-    """A layer of layers. It votes for all of them: the layers within vote where their own structure changed."""
+class CompositeLayer(Layer):
+    """A layer of layers. It votes for all of them: the layers within vote only when their own structure changed."""
 
     def _agreed_parameters(self) -> list[torch.Tensor]:
-        """The parameters of this layer and of the layers within, which follow what this layer agreed on."""
-        own = self._declared_parameters()
-        return [*own, *(one for one in self.parameters() if all(one is not other for other in own))]
+        declared = self._declared_parameters()
+        return [*declared, *(x for x in self.parameters() if all(x is not parameter for parameter in declared))]
 
     def compared_each_call(self) -> str:
-        """The dropout of the layers within, and their modes."""
-        within = [one for one in self.modules() if one is not self and isinstance(one, Layer)]
-        modes = [one.mode() if isinstance(one, Dropping) else (one.training, getattr(one, "p", None)) for one in within]
+        within = [layer for layer in self.modules() if layer is not self and isinstance(layer, Layer)]
+        modes = [x.mode() if isinstance(x, LayerWithDropout) else (x.training, getattr(x, "p", None)) for x in within]
         return f"dropout within {modes}"
 
     @classmethod
     def from_sequential(
-        cls, module: torch.nn.Module, P_x: PartitionLike, *partitions: PartitionLike, root: int = 0, **more: object
+        cls, module: torch.nn.Module, P_x: PartitionLike, *partitions: PartitionLike, root: int = 0, **options: object
     ) -> Self:
-        """The layer that does what a layer of torch.nn does; see :meth:`distdl.nn.Layer.from_sequential`.
+        """Make the layer from a layer of torch.nn; see :meth:`distdl.nn.Layer.from_sequential`.
 
-        The layers within have their own options and modes. TypeError if this layer cannot express one of them.
+        The layers within keep their options and modes. TypeError if this layer cannot express them.
         """
-        made = super().from_sequential(module, P_x, *partitions, root=root, **more)
-        modes = {name: one.training for name, one in module.named_modules()}
-        for name, one in made.named_modules():
-            if isinstance(one, Layer) and name in modes:
-                one.train(modes[name])
-        return made
+        layer = super().from_sequential(module, P_x, *partitions, root=root, **options)
+        modes = {name: part.training for name, part in module.named_modules()}
+        for name, part in layer.named_modules():
+            if isinstance(part, Layer) and name in modes:
+                part.train(modes[name])
+        return layer
 
 
-def are_equal(options: Sequence[Mapping[str, object]]) -> bool:
+def have_same_options(options: Sequence[Mapping[str, object]]) -> bool:
     """Whether all layers have the same options."""
-    return all(one == options[0] for one in options)
+    return all(other == options[0] for other in options)
 
 
-class Stack(Around):
-    """The common part of encoders and decoders: copies of a layer, and a norm behind them.
-
-    Attributes:
-        of: the class of the layers.
-        option: the name of the option that is the layer.
-    """
+class Stack(CompositeLayer):
+    """The common part of encoders and decoders: copies of a layer, and a norm after them."""
 
     of: ClassVar[type[TransformerLayer]]
     option: ClassVar[str]
@@ -76,14 +69,14 @@ class Stack(Around):
 
     def check_options(self) -> None:
         name = type(self).__name__
-        given, norm = self.given[self.option], self.given["norm"]
-        each = given if isinstance(given, torch.nn.ModuleList) and len(given) else [given]
-        if not all(isinstance(one, (Layer, *self.of.sequential_classes())) for one in each):
-            raise TypeError(f"{name}: {self.option}={given!r}; it has to be a {self.of.__name__}, or torch.nn's")
+        layer, norm = self.given[self.option], self.given["norm"]
+        each = layer if isinstance(layer, torch.nn.ModuleList) and len(layer) else [layer]
+        if not all(isinstance(part, (Layer, *self.of.sequential_classes())) for part in each):
+            raise TypeError(f"{name}: {self.option}={layer!r}; it has to be a {self.of.__name__}, or torch.nn's")
         if integer(name, self.num_layers, "num_layers") < 1:
             raise ValueError(f"{name}: num_layers={self.num_layers}; it must be at least 1")
-        if isinstance(given, torch.nn.ModuleList) and len(given) != self.num_layers:
-            raise ValueError(f"{name}: num_layers={self.num_layers}; {self.option} has {len(given)} layers")
+        if isinstance(layer, torch.nn.ModuleList) and len(layer) != self.num_layers:
+            raise ValueError(f"{name}: num_layers={self.num_layers}; {self.option} has {len(layer)} layers")
         if norm is not None and not isinstance(norm, Layer | torch.nn.LayerNorm):
             raise TypeError(f"{name}: norm={norm!r}; it has to be a layer of distdl, a torch.nn.LayerNorm, or None")
         del self.__dict__[self.option], self.__dict__["norm"]
@@ -106,34 +99,33 @@ class Stack(Around):
                     self.grid,
                     shape,
                     (None,),
-                    initialize=_like(values, name),
+                    initialize=_initializer_from(values, name),
                     dtype=values.dtype,
                     device=values.device if values.device.type not in ("cpu", "meta") else None,
                 )
 
     def further_compared(self) -> dict[str, object]:
-        return {name: name_of(type(self.given[name])) for name in (self.option, "norm")}
+        return {name: display_name(type(self.given[name])) for name in (self.option, "norm")}
 
     def append_layers(self) -> None:
-        """Make the layers, all with the parameters of the one that was given; or take those of a list."""
-        given = self.given[self.option]
-        if isinstance(given, torch.nn.ModuleList):
+        """Append copies of the option's layer with its parameters, or the layers of its list."""
+        option = self.given[self.option]
+        if isinstance(option, torch.nn.ModuleList):
             with torch.random.fork_rng(devices=[]):
-                for one in given:
-                    self.layers.append(one if isinstance(one, Layer) else self.of.from_sequential(one, self.P_x))
+                for layer in option:
+                    self.layers.append(layer if isinstance(layer, Layer) else self.of.from_sequential(layer, self.P_x))
             return
-        prototype = given if isinstance(given, Layer) else self.of.from_sequential(given, self.P_x)
+        prototype = option if isinstance(option, Layer) else self.of.from_sequential(option, self.P_x)
         partitions = [getattr(prototype, name) for name in prototype.partitions]
         for _ in range(self.num_layers):
             with torch.random.fork_rng(devices=[]):  # copies draw no numbers, as in torch.nn
                 copy = type(prototype)(*partitions, **prototype.given)  # type: ignore[arg-type]
             copy.load_state_dict(prototype.state_dict())
-            for one, other in zip(copy.parameters(), prototype.parameters(), strict=True):
-                one.requires_grad_(other.requires_grad)
+            for parameter, other in zip(copy.parameters(), prototype.parameters(), strict=True):
+                parameter.requires_grad_(other.requires_grad)
             self.layers.append(copy.train(prototype.training))
 
-    def normalized(self, x: torch.Tensor) -> torch.Tensor:
-        """Behind the norm, if there is one."""
+    def apply_norm(self, x: torch.Tensor) -> torch.Tensor:
         if self._normalized is not None:
             if not self.grid.active:
                 return self.without_part(x)
@@ -145,23 +137,22 @@ class Stack(Around):
         return result
 
     def extra_repr(self) -> str:
-        """Without the layer that was given, which is shown as the layers within."""
+        """Without the option with the layer: the layers within are shown."""
         return f"num_layers={self.num_layers}, P_x={self.P_x}"
 
     @classmethod
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
-        """The options of this layer's constructor, as a layer of torch.nn has them."""
         layers = module.layers
-        given = layers[0] if are_equal([cls.of.options_of(one) for one in layers]) else layers
-        return {cls.option: given, "num_layers": len(layers), "norm": module.norm}
+        layer = layers[0] if have_same_options([cls.of.options_of(module_layer) for module_layer in layers]) else layers
+        return {cls.option: layer, "num_layers": len(layers), "norm": module.norm}
 
     @classmethod
     def _unfit(cls, module: object) -> TypeError | None:
         problem = super()._unfit(module)
         if problem is None:
             assert isinstance(module, torch.nn.Module)
-            for i, one in enumerate(module.layers):
-                problem = problem or cls._unfit_within(one, i)
+            for i, layer in enumerate(module.layers):
+                problem = problem or cls._unfit_within(layer, i)
         return problem
 
     @classmethod
@@ -175,21 +166,21 @@ class DistributedTransformerEncoder(Stack):
 
     Args:
         P_x: the partition of the input.
-        encoder_layer: a :class:`distdl.nn.DistributedTransformerEncoderLayer` on P_x, or a
-            ``torch.nn.TransformerEncoderLayer``. The layers are copies of it. Or a ``torch.nn.ModuleList`` of
-            num_layers such layers, each with options of its own; those of distdl are taken as they are.
-        num_layers: how many.
-        norm: a layer behind them: one of distdl, or a ``torch.nn.LayerNorm`` over the features.
-        enable_nested_tensor, mask_check: of torch.nn's fast path; without meaning here. Padded tokens have results
-            like all others, as in torch.nn in training.
+        encoder_layer: a :class:`distdl.nn.DistributedTransformerEncoderLayer` on P_x or a
+            ``torch.nn.TransformerEncoderLayer``, which is copied; or a ``torch.nn.ModuleList`` of num_layers such
+            layers with any options. Layers of distdl in a list are used without a copy.
+        num_layers: the number of layers.
+        norm: a layer after them: of distdl, or a ``torch.nn.LayerNorm`` over the features.
+        enable_nested_tensor, mask_check: of torch.nn's fast path; ignored. Padded tokens have results, as in torch.nn
+            in training.
 
     Shape:
-        As of the layers. The masks are given to each of them.
+        As in the layers, each of which receives the masks.
 
     Raises:
-        TypeError, ValueError: on all ranks, if an option has no meaning.
+        TypeError, ValueError: on all ranks, if an option is invalid.
 
-    One vote a call. Constructing is collective over the communicator that P_x comes from, calling over its ranks.
+    One vote a call. Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerEncoder.html.
     """
@@ -220,10 +211,9 @@ class DistributedTransformerEncoder(Stack):
         src_key_padding_mask: torch.Tensor | None = None,
         is_causal: bool | None = None,
     ) -> torch.Tensor:
-        """Apply the layers one after the other."""
         for layer in self.layers:
             src = layer(src, mask, src_key_padding_mask, bool(is_causal))
-        return self.normalized(src)
+        return self.apply_norm(src)
 
 
 class DistributedTransformerDecoder(Stack):
@@ -231,19 +221,19 @@ class DistributedTransformerDecoder(Stack):
 
     Args:
         P_x: the partition of the target, and of the memory.
-        decoder_layer: a :class:`distdl.nn.DistributedTransformerDecoderLayer` on P_x, or a
-            ``torch.nn.TransformerDecoderLayer``. The layers are copies of it. Or a ``torch.nn.ModuleList`` of
-            num_layers such layers, each with options of its own; those of distdl are taken as they are.
-        num_layers: how many.
-        norm: a layer behind them: one of distdl, or a ``torch.nn.LayerNorm`` over the features.
+        decoder_layer: a :class:`distdl.nn.DistributedTransformerDecoderLayer` on P_x or a
+            ``torch.nn.TransformerDecoderLayer``, which is copied; or a ``torch.nn.ModuleList`` of num_layers such
+            layers with any options. Layers of distdl in a list are used without a copy.
+        num_layers: the number of layers.
+        norm: a layer after them: of distdl, or a ``torch.nn.LayerNorm`` over the features.
 
     Shape:
-        As of the layers. The masks are given to each of them.
+        As in the layers, each of which receives the masks.
 
     Raises:
-        TypeError, ValueError: on all ranks, if an option has no meaning.
+        TypeError, ValueError: on all ranks, if an option is invalid.
 
-    One vote a call. Constructing is collective over the communicator that P_x comes from, calling over its ranks.
+    One vote a call. Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerDecoder.html.
     """
@@ -274,8 +264,7 @@ class DistributedTransformerDecoder(Stack):
         tgt_is_causal: bool | None = None,
         memory_is_causal: bool = False,
     ) -> torch.Tensor:
-        """Apply the layers one after the other."""
         masks = (tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
         for layer in self.layers:
             tgt = layer(tgt, memory, *masks, bool(tgt_is_causal), bool(memory_is_causal))
-        return self.normalized(tgt)
+        return self.apply_norm(tgt)

@@ -1,4 +1,4 @@
-"""Checks of layers of tokens: partitions and tensors of (N, L, E), (L, N, E) or (L, E)."""
+"""Checks of partitions and tensors of tokens, (N, L, E), (L, N, E) or (L, E)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from distdl.nn.layer import Described, Layer
 
 
 def check_partition(layer: str, grid: Grid) -> None:
-    """Refuse a partition that is not of tokens, or splits the features.
-
-    Raises:
-        ValueError: if it does.
-    """
+    """Raise ValueError if a partition is not of tokens, or splits the features."""
     if grid.known and (len(grid.shape) not in (2, 3) or grid.shape[-1] != 1):
         raise ValueError(
             f"{layer}: P_x has shape {list(grid.shape)}; it must be [batch, sequence, 1] with batch_first, [sequence, "
@@ -24,14 +20,14 @@ def check_partition(layer: str, grid: Grid) -> None:
         )
 
 
-def check_features(
+def check_token_features(
     layer: Layer, name: str, described: Sequence[Described], features: int | None, autocast: torch.dtype | None
 ) -> None:
-    """Refuse tensors of other features or another dtype than the layer's.
+    """Check the features and dtype of all workers' tensors.
 
     Raises:
-        ValueError: if a worker's tensor does not fit.
-        RuntimeError: if its dtype does not.
+        ValueError: if a worker's tensor has other dimensions or features.
+        RuntimeError: if its dtype differs from the layer's.
     """
     title, dtype = type(layer).__name__, next(layer.parameters()).dtype
     for worker, (shape, kind) in enumerate(described):

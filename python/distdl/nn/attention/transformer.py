@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import torch
 
-from distdl.nn.attention.tokens import check_features
+from distdl.nn.attention.tokens import check_token_features
 from distdl.nn.attention.transformer_layer import TransformerLayer
 
 __all__ = ["DistributedTransformerDecoderLayer", "DistributedTransformerEncoderLayer"]
@@ -16,26 +16,25 @@ class DistributedTransformerEncoderLayer(TransformerLayer):
     """Self-attention and a feedforward network: ``torch.nn.TransformerEncoderLayer`` in blocks.
 
     Args:
-        P_x: the partition of the input: ``[batch, sequence, 1]`` with batch_first, ``[sequence, batch, 1]`` without,
-            and ``[sequence, 1]`` for tensors without a batch. Features are not split.
+        P_x: the partition of the input: ``[batch, sequence, 1]`` with batch_first, ``[sequence, batch, 1]`` without, or
+            ``[sequence, 1]`` for unbatched tensors.
         d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first: as in
             ``torch.nn.TransformerEncoderLayer``.
         bias, device, dtype: likewise.
-        method: how workers along the sequence share the work: see
-            :class:`distdl.nn.DistributedScaledDotProductAttention`.
+        method: as in :class:`distdl.nn.DistributedScaledDotProductAttention`.
 
     Shape:
-        src and the result in blocks; zero volume on all other ranks. ``src_mask`` and ``src_key_padding_mask`` are as
-        attn_mask and key_padding_mask of :class:`distdl.nn.DistributedMultiheadAttention`. ``is_causal=True`` needs no
+        src and the result in blocks; zero volume on all other ranks. ``src_mask`` and ``src_key_padding_mask``: as
+        attn_mask and key_padding_mask in :class:`distdl.nn.DistributedMultiheadAttention`. ``is_causal=True`` needs no
         src_mask.
 
     Attributes:
         self_attn, linear1, linear2, norm1, norm2: the parameters, with the names of torch.nn.
 
     Raises:
-        ValueError: on all ranks, if options or tensors have no meaning together, or P_x splits the features.
+        ValueError: on all ranks, if options or tensors do not match, or P_x splits features.
 
-    One vote a call. Constructing is collective over the communicator that P_x comes from, calling over its ranks.
+    One vote a call. Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerEncoderLayer.html.
     """
@@ -45,7 +44,7 @@ class DistributedTransformerEncoderLayer(TransformerLayer):
     attentions: ClassVar[tuple[str, ...]] = ("self_attn",)
 
     def set_up(self) -> None:
-        check_features(self, "src", self.structure(self.grid), self.d_model, self.autocast)
+        check_token_features(self, "src", self.structure(self.grid), self.d_model, self.autocast)
         src = self.blocks(self.grid)
         self.tokens = src[:-1]
         padding, mask = self.structure(self.grid, 2), self.structure(self.grid, 1)
@@ -59,14 +58,13 @@ class DistributedTransformerEncoderLayer(TransformerLayer):
         src_key_padding_mask: torch.Tensor | None = None,
         is_causal: bool = False,
     ) -> torch.Tensor:
-        """Apply the layer to this rank's block of tokens."""
         if not self.grid.active:
             return self.without_part(src)
         parameters = self.parameters_by_name()
-        x = self.added(
+        x = self.add_residual(
             1, src, parameters, lambda x: self.attention(0, x, x, parameters, src_mask, src_key_padding_mask)
         )
-        return self.added(2, x, parameters, lambda x: self.feed_forward(x, parameters))
+        return self.add_residual(2, x, parameters, lambda x: self.feed_forward(x, parameters))
 
 
 class DistributedTransformerDecoderLayer(TransformerLayer):
@@ -74,25 +72,23 @@ class DistributedTransformerDecoderLayer(TransformerLayer):
 
     Args:
         P_x: the partition of the target, and of the memory: ``[batch, sequence, 1]`` with batch_first, ``[sequence,
-            batch, 1]`` without, and ``[sequence, 1]`` for tensors without a batch. Features are not split.
+            batch, 1]`` without, or ``[sequence, 1]`` for unbatched tensors.
         d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first: as in
             ``torch.nn.TransformerDecoderLayer``.
         bias, device, dtype: likewise.
-        method: how workers along the sequence share the work: see
-            :class:`distdl.nn.DistributedScaledDotProductAttention`.
+        method: as in :class:`distdl.nn.DistributedScaledDotProductAttention`.
 
     Shape:
-        tgt, memory and the result in blocks, the memory in blocks of its own along the sequence; zero volume on all
-        other ranks. The masks are as those of :class:`distdl.nn.DistributedMultiheadAttention`. ``tgt_is_causal=True``
-        needs no tgt_mask.
+        tgt, memory and the result in blocks; tgt and memory may differ along the sequence. Zero volume on all other
+        ranks. Masks as in :class:`distdl.nn.DistributedMultiheadAttention`. ``tgt_is_causal=True`` needs no tgt_mask.
 
     Attributes:
         self_attn, multihead_attn, linear1, linear2, norm1, norm2, norm3: the parameters, with the names of torch.nn.
 
     Raises:
-        ValueError: on all ranks, if options or tensors have no meaning together, or P_x splits the features.
+        ValueError: on all ranks, if options or tensors do not match, or P_x splits features.
 
-    One vote a call. Constructing is collective over the communicator that P_x comes from, calling over its ranks.
+    One vote a call. Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerDecoderLayer.html.
     """
@@ -110,7 +106,7 @@ class DistributedTransformerDecoderLayer(TransformerLayer):
 
     def set_up(self) -> None:
         for i, name in enumerate(("tgt", "memory")):
-            check_features(self, name, self.structure(self.grid, i), self.d_model, self.autocast)
+            check_token_features(self, name, self.structure(self.grid, i), self.d_model, self.autocast)
         tgt, memory = self.blocks(self.grid), self.blocks(self.grid, 1)
         batch = 0 if self.batch_first else 1
         if self.grid.dim == 3 and tgt[batch] != memory[batch]:
@@ -136,14 +132,13 @@ class DistributedTransformerDecoderLayer(TransformerLayer):
         tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
     ) -> torch.Tensor:
-        """Apply the layer to this rank's block of tokens."""
         if not self.grid.active:
             return self.without_part(tgt)
         parameters = self.parameters_by_name()
-        x = self.added(
+        x = self.add_residual(
             1, tgt, parameters, lambda x: self.attention(0, x, x, parameters, tgt_mask, tgt_key_padding_mask)
         )
-        x = self.added(
+        x = self.add_residual(
             2, x, parameters, lambda x: self.attention(1, x, memory, parameters, memory_mask, memory_key_padding_mask)
         )
-        return self.added(3, x, parameters, lambda x: self.feed_forward(x, parameters))
+        return self.add_residual(3, x, parameters, lambda x: self.feed_forward(x, parameters))

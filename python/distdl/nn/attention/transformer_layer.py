@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from distdl.collective.construction import PartitionLike
-from distdl.nn.attention.dropped import Dropping
-from distdl.nn.attention.projected import Parameters, Projected
+from distdl.nn.attention.dropped import LayerWithDropout
+from distdl.nn.attention.projected import Parameters, ProjectedAttention
 from distdl.nn.attention.tokens import check_partition
 from distdl.nn.options import check_choice, integer
 from distdl.parameters.initial import like_linear
@@ -20,24 +20,23 @@ Activation: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 _ACTIVATIONS: Mapping[str, Activation] = {"relu": F.relu, "gelu": F.gelu}
 
 
-def name_of(function: object) -> str:
-    """The name of a function or of a module, which is the same on all ranks."""
+def display_name(function: object) -> str:
+    """The name of a function or module, the same on all ranks."""
     return function if isinstance(function, str) else getattr(function, "__qualname__", "") or repr(function)
 
 
 def _is_random(activation: object) -> bool:
-    """Whether an activation draws numbers, which would be other ones on each rank."""
     random = (torch.nn.modules.dropout._DropoutNd, torch.nn.RReLU)
     if isinstance(activation, torch.nn.Module):
-        return any(isinstance(one, random) for one in activation.modules())
+        return any(isinstance(part, random) for part in activation.modules())
     return activation is F.dropout
 
 
-class TransformerLayer(Dropping):
-    """The common part of the layers of encoders and decoders: attention, a feedforward network, and norms.
+class TransformerLayer(LayerWithDropout):
+    """The common part of encoder and decoder layers: attention, a feedforward network, and norms.
 
     Attributes:
-        attentions: the names of the attentions in it, in order.
+        attentions: the names of its attentions, in order.
     """
 
     attentions: ClassVar[tuple[str, ...]]
@@ -89,7 +88,7 @@ class TransformerLayer(Dropping):
         if _is_random(self.activation):
             raise TypeError(f"{name}: activation={self.activation!r}; it must not draw random numbers")
         self._projected = [
-            Projected(
+            ProjectedAttention(
                 self,
                 f"{attention}.",
                 self.d_model,
@@ -118,11 +117,10 @@ class TransformerLayer(Dropping):
             self.declare_parameter(f"{name}.bias", self.grid, shape, (None,), initialize=torch.nn.init.zeros_)
 
     def further_compared(self) -> dict[str, object]:
-        return {"activation": name_of(self.activation)}
+        return {"activation": display_name(self.activation)}
 
     @classmethod
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
-        """The options of this layer's constructor, as a layer of torch.nn has them."""
         attention, linear = module.self_attn, module.linear1
         return {
             **super().options_of(module),
@@ -141,41 +139,40 @@ class TransformerLayer(Dropping):
         if problem is not None:
             return problem
         assert isinstance(module, torch.nn.Module)
-        for values in cls._in_common(module):
-            (first, wanted), *others = values.items()
+        for values in cls._shared_options(module):
+            (first, expected), *others = values.items()
             for name, value in others:
-                if value != wanted:
+                if value != expected:
                     return TypeError(
-                        f"{cls.__name__}: from_sequential was passed a {type(module).__name__} with {first}={wanted} "
+                        f"{cls.__name__}: from_sequential was passed a {type(module).__name__} with {first}={expected} "
                         f"and {name}={value}; this layer has one value for both"
                     )
         return None
 
     @classmethod
-    def _in_common(cls, module: torch.nn.Module) -> list[dict[str, object]]:
-        """Options that a layer of torch.nn has in several places, where they have to be equal."""
+    def _shared_options(cls, module: torch.nn.Module) -> list[dict[str, object]]:
+        """Options that a layer of torch.nn has in several places, which must be equal."""
         children = dict(module.named_children())
-        drops = {name: one for name, one in children.items() if name.startswith("dropout")}
+        drops = {name: layer for name, layer in children.items() if name.startswith("dropout")}
         attentions = {name: children[name] for name in cls.attentions}
-        norms = {name: one for name, one in children.items() if name.startswith("norm") and name[4:].isdigit()}
-        probabilities = {f"{name}.p": getattr(one, "p", None) for name, one in drops.items()}
-        probabilities |= {f"{name}.dropout": one.dropout for name, one in attentions.items()}
-        found: list[dict[str, object]] = [
+        norms = {name: layer for name, layer in children.items() if name.startswith("norm") and name[4:].isdigit()}
+        probabilities = {f"{name}.p": getattr(layer, "p", None) for name, layer in drops.items()}
+        probabilities |= {f"{name}.dropout": layer.dropout for name, layer in attentions.items()}
+        shared: list[dict[str, object]] = [
             probabilities,
-            {f"type({name})": type(one).__name__ for name, one in norms.items()},
-            {f"{name}.eps": getattr(one, "eps", None) for name, one in norms.items()},
-            {f"{name}.num_heads": one.num_heads for name, one in attentions.items()},
-            {f"{name}.batch_first": one.batch_first for name, one in attentions.items()},
+            {f"type({name})": type(layer).__name__ for name, layer in norms.items()},
+            {f"{name}.eps": getattr(layer, "eps", None) for name, layer in norms.items()},
+            {f"{name}.num_heads": layer.num_heads for name, layer in attentions.items()},
+            {f"{name}.batch_first": layer.batch_first for name, layer in attentions.items()},
         ]
         if any(probabilities.values()):
-            modes = {f"{name}.training": one.training for name, one in (drops | attentions).items()}
-            found.append({"training": module.training, **modes})
-        return found
+            modes = {f"{name}.training": layer.training for name, layer in (drops | attentions).items()}
+            shared.append({"training": module.training, **modes})
+        return shared
 
     # The parts of a call
 
     def norm(self, number: int, x: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """Normalize each token."""
         weight, bias = parameters[f"norm{number}.weight"], parameters.get(f"norm{number}.bias")
         return F.layer_norm(x, (self.d_model,), weight, bias, self.layer_norm_eps)
 
@@ -188,26 +185,23 @@ class TransformerLayer(Dropping):
         mask: torch.Tensor | None,
         padding: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Let tokens attend to a memory."""
-        kept = self.kept(self.dropout, 2 * number, x)
+        dropout = self.dropout_mask(self.dropout, 2 * number, x)
         y, _ = self._projected[number](
-            parameters, x, memory, memory, padding, mask, kept,
+            parameters, x, memory, memory, padding, mask, dropout,
             differentiated=self.is_differentiated, has_tangent=self.has_tangent,
         )  # fmt: skip
         return self.drop(y, self.dropout, 2 * number + 1)
 
     def feed_forward(self, x: torch.Tensor, parameters: Parameters) -> torch.Tensor:
-        """The two linear layers."""
         activation = _ACTIVATIONS[self.activation] if isinstance(self.activation, str) else self.activation
         y = activation(F.linear(x, parameters["linear1.weight"], parameters.get("linear1.bias")))
         y = self.drop(y, self.dropout, 4)
         y = F.linear(y, parameters["linear2.weight"], parameters.get("linear2.bias"))
         return self.drop(y, self.dropout, 5)
 
-    def added(
+    def add_residual(
         self, number: int, x: torch.Tensor, parameters: Parameters, part: Callable[[torch.Tensor], torch.Tensor]
     ) -> torch.Tensor:
-        """Tokens and a part of them, with a norm before or behind."""
         if self.norm_first:
             return x + part(self.norm(number, x, parameters))
         return self.norm(number, x + part(x), parameters)

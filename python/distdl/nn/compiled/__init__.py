@@ -1,9 +1,8 @@
-"""A layer in a compiled program: one operator of torch's dispatcher, which calls the layer.
+"""Layers in compiled programs: each is an operator of torch's dispatcher, which calls the layer.
 
-``torch.compile`` and ``torch.export`` trace each rank by itself, and cannot follow the agreement of the ranks.
-So they do not look into a layer. To them it is an operator that states the structure of its results; in the compiled
-program this operator calls the layer, which agrees, sets up and computes as in any other program. Whatever the other
-ranks run, they meet in the same calls.
+``torch.compile`` and ``torch.export`` trace each rank alone, and cannot follow the votes of the ranks. So the operator
+only states the structure of its results, and in the compiled program calls the layer, which votes, sets up and computes
+as usual. All ranks make the same calls, compiled or not.
 """
 
 from distdl.nn.compiled.calls import check_sizes

@@ -1,4 +1,4 @@
-"""The call of a layer in a compiled program, or for a compiler."""
+"""Calls of layers by compiled programs and compilers."""
 
 from __future__ import annotations
 
@@ -9,60 +9,60 @@ from typing import TYPE_CHECKING, Literal, cast
 import torch
 
 from distdl import _core
-from distdl.nn.compiled.arguments import Arguments, Tensors, filled, form_of, parsed, tensors_of
-from distdl.nn.compiled.registry import Described, Record, new_key, records
+from distdl.nn.compiled.arguments import Arguments, Tensors, fill_template, parse_call, result_form, result_tensors
+from distdl.nn.compiled.registry import Record, SizesAndDtype, new_key, records
 
 if TYPE_CHECKING:
     from distdl.nn.layer import Layer
 
 
-def called(layer: Layer, tensors: Tensors, parameters: Tensors, call: str) -> list[torch.Tensor]:
-    """The results of a layer's call with these tensors in place of its arguments and parameters."""
-    template, device, autocast = parsed(call)
-    args, kwargs = cast(Arguments, filled(template, tensors))
+def call_with(layer: Layer, tensors: Tensors, parameters: Tensors, call: str) -> list[torch.Tensor]:
+    """Call a layer with these tensors in place of its arguments and parameters."""
+    template, device, autocast = parse_call(call)
+    args, kwargs = cast(Arguments, fill_template(template, tensors))
     dtype = getattr(torch, autocast.removeprefix("torch.")) if autocast else None
-    with in_place_of(layer, "parameters", parameters), torch.autocast(device, dtype, enabled=bool(autocast)):
+    with with_tensors(layer, "parameters", parameters), torch.autocast(device, dtype, enabled=bool(autocast)):
         result = layer.call(*args, **kwargs)
     named = type(result) if hasattr(result, "_fields") else None
-    records.setdefault(layer, Record()).forms.setdefault(call, (form_of(result), named))
-    return tensors_of(result)
+    records.setdefault(layer, Record()).forms.setdefault(call, (result_form(result), named))
+    return result_tensors(result)
 
 
 @contextlib.contextmanager
-def in_place_of(layer: Layer, kind: Literal["parameters", "buffers"], tensors: Tensors) -> Iterator[None]:
-    """Let a layer use these tensors in place of its parameters or buffers, of which one may have several names."""
+def with_tensors(layer: Layer, kind: Literal["parameters", "buffers"], tensors: Tensors) -> Iterator[None]:
+    """Let a layer use these tensors in place of its parameters or buffers, some of which may have several names."""
     places: list[tuple[dict[str, torch.Tensor | None], str, torch.Tensor]] = []
-    for name, before in getattr(layer, f"named_{kind}")(remove_duplicate=False):
-        places.append((*place_of(layer, kind, name), before))
-    distinct = dict.fromkeys(id(before) for *_, before in places)
-    instead = dict(zip(distinct, tensors, strict=True))
+    for name, original in getattr(layer, f"named_{kind}")(remove_duplicate=False):
+        places.append((*place_of(layer, kind, name), original))
+    distinct = dict.fromkeys(id(original) for *_, original in places)
+    replacements = dict(zip(distinct, tensors, strict=True))
     try:
-        for held, name, before in places:
-            held[name] = instead[id(before)]
+        for holder, name, original in places:
+            holder[name] = replacements[id(original)]
         yield
     finally:
-        for held, name, before in places:
-            held[name] = before
+        for holder, name, original in places:
+            holder[name] = original
 
 
 def place_of(
     module: torch.nn.Module, kind: Literal["parameters", "buffers"], name: str
 ) -> tuple[dict[str, torch.Tensor], str]:
-    """The dict in which a module within holds a parameter or a buffer, and the name there."""
+    """The dict that holds a parameter or buffer of a module within, and its name there."""
     path, _, leaf = name.rpartition(".")
     return vars(child_at(module, path))[f"_{kind}"], leaf
 
 
 def child_at(module: torch.nn.Module, path: str) -> torch.nn.Module:
-    """The module of this name within a module, also of ``blocks`` and other names of what layers have themselves."""
+    """The module of this name within a module, even if a layer has an attribute of the same name."""
     for name in filter(None, path.split(".")):
         module = vars(module)["_modules"][name]
     return module
 
 
 @contextlib.contextmanager
-def called_by(layer: Layer, caller: _core.Caller, promised: list[Described] | None = None) -> Iterator[None]:
-    """Tell a layer who calls it, and for results of which structure a compiled program was made."""
+def with_caller(layer: Layer, caller: _core.Caller, promised: list[SizesAndDtype] | None = None) -> Iterator[None]:
+    """Set the caller of a layer, and the structure of results for which a program was compiled."""
     agreement, record = layer.agreement, records.setdefault(layer, Record())
     if agreement is None:
         yield
@@ -77,27 +77,26 @@ def called_by(layer: Layer, caller: _core.Caller, promised: list[Described] | No
 
 
 def check_sizes(layer: Layer, result: object) -> None:
-    """Raise on all ranks of a layer if any rank's compiled program relies on results of another structure.
+    """Raise on all ranks of a layer if results differ from the structure that a rank's program was compiled for.
 
-    Then all of them compile anew at the next call, for a layer of another key. Collective over the layer's ranks.
+    The layer then gets another key, so that all ranks compile anew at the next call. Collective over the layer's ranks.
     """
     record, problem = records.setdefault(layer, Record()), ""
     if record.promised is not None:
-        found = [(tuple(one.shape), one.dtype) for one in tensors_of(result)]
-        if found != record.promised:
-            problem = (
-                f"gives results of {_shown(found)}, and this rank's program was compiled for {_shown(record.promised)}"
-            )
-    everyone = layer.everyone
-    for rank, said in zip(everyone.ranks, everyone.gather(problem.encode()), strict=True):
-        if said:
+        structure = [(tuple(tensor.shape), tensor.dtype) for tensor in result_tensors(result)]
+        if structure != record.promised:
+            promised = _describe(record.promised)
+            problem = f"gives results of {_describe(structure)}, and this rank's program was compiled for {promised}"
+    group = layer.all_ranks
+    for rank, text in zip(group.ranks, group.gather(problem.encode()), strict=True):
+        if text:
             records[layer] = Record(guesses=False)
             layer.key_in_graphs = new_key(layer)
             raise RuntimeError(
-                f"{type(layer).__name__}: on rank {rank} it {said.decode()}: tensors of other ranks have changed. "
+                f"{type(layer).__name__}: on rank {rank} it {text.decode()}: tensors of other ranks have changed. "
                 "The next call is compiled anew"
             )
 
 
-def _shown(described: Sequence[Described]) -> str:
-    return ", ".join(f"{list(sizes)} of {dtype}" for sizes, dtype in described)
+def _describe(structures: Sequence[SizesAndDtype]) -> str:
+    return ", ".join(f"{list(sizes)} of {dtype}" for sizes, dtype in structures)

@@ -1,4 +1,4 @@
-"""The operators of torch's dispatcher that a layer is to compilers. In a compiled program they call the layer."""
+"""Operators that stand for layers: compilers trace a layer as a single node, and compiled programs call it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import torch
 
 from distdl import _core
 from distdl.nn.compiled.arguments import Tensors, template_of
-from distdl.nn.compiled.calls import called, called_by
-from distdl.nn.compiled.registry import layer_of, records
-from distdl.nn.compiled.structures import WITH_VALUES, described, known_results
+from distdl.nn.compiled.calls import call_with, with_caller
+from distdl.nn.compiled.registry import records, registered_layer
+from distdl.nn.compiled.structures import WITH_VALUES, known_results, result_structure
 from distdl.process.compilers import assume_constant_result
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ Context: TypeAlias = torch.autograd.function.FunctionCtx
 def call_in_graph(
     key: int, parameters: list[torch.Tensor], args: Sequence[object], kwargs: dict[str, object]
 ) -> object:
-    """The call of the layer of this key, as a compiler traces it. Not collective; that of the compiled program is."""
+    """Trace a layer's call for a compiler. Not collective; the compiled program's call is."""
     tensors: list[torch.Tensor] = []
     template = template_of([list(args), kwargs], tensors)
     device = tensors[0].device.type if tensors else "cpu"
@@ -37,45 +37,45 @@ def call_in_graph(
     form = _form_told(key, call)
     if form == "t":
         return results[0]
-    left = iter(results)
-    filled = [next(left) if one == "t" else None for one in form[1:]]
+    remaining = iter(results)
+    members = [next(remaining) if mark == "t" else None for mark in form[1:]]
     if form[0] == "[":
-        return filled
+        return members
     named = _named_tuple_told(key, call)
-    return tuple.__new__(named or tuple, filled)  # dynamo does not follow the constructor of a named tuple it was told
+    return tuple.__new__(named or tuple, members)  # dynamo does not follow the constructor of a named tuple it was told
 
 
 @assume_constant_result
 def _form_told(key: int, call: str) -> str:
-    return records[layer_of(key)].forms[call][0]
+    return records[registered_layer(key)].forms[call][0]
 
 
 @assume_constant_result
 def _named_tuple_told(key: int, call: str) -> type | None:
-    return records[layer_of(key)].forms[call][1]
+    return records[registered_layer(key)].forms[call][1]
 
 
-def run(layer: Layer, tensors: Tensors, parameters: Tensors, call: str) -> list[torch.Tensor]:
-    """:func:`called` in a program that was compiled for results of certain sizes: checked on all ranks."""
-    described = tuple((tuple(one.shape), one.dtype) for one in tensors)
-    with called_by(layer, _core.Caller.compiled_program, known_results(layer, call, described)):
-        return called(layer, tensors, parameters, call)
+def run_compiled(layer: Layer, tensors: Tensors, parameters: Tensors, call: str) -> list[torch.Tensor]:
+    """Call a layer in a compiled program, and check the sizes of its results on all ranks."""
+    structure = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors)
+    with with_caller(layer, _core.Caller.compiled_program, known_results(layer, call, structure)):
+        return call_with(layer, tensors, parameters, call)
 
 
-def own(results: Tensors, inputs: Tensors) -> list[torch.Tensor]:
-    """Results as operators have to return them: contiguous, and none in the memory of an input."""
-    storages = {one.untyped_storage().data_ptr() for one in inputs}
+def detached_contiguous(results: Tensors, inputs: Tensors) -> list[torch.Tensor]:
+    """Results as operators must return them: contiguous, without an input's memory."""
+    storages = {tensor.untyped_storage().data_ptr() for tensor in inputs}
     return [
-        one.detach().clone(memory_format=torch.contiguous_format)
-        if one.untyped_storage().data_ptr() in storages
-        else one.detach().contiguous()
-        for one in results
+        result.detach().clone(memory_format=torch.contiguous_format)
+        if result.untyped_storage().data_ptr() in storages
+        else result.detach().contiguous()
+        for result in results
     ]
 
 
 @dataclass
 class Graph:
-    """A layer's call, to be differentiated."""
+    """The autograd graph of a layer's call."""
 
     results: list[torch.Tensor]
     leaves: list[torch.Tensor]
@@ -84,57 +84,58 @@ class Graph:
 # The operators
 
 
-_library = torch.library.Library("distdl", "FRAGMENT")
-_library.define("layer(Tensor[] tensors, Tensor[] parameters, int layer, str call) -> Tensor[]")
-_library.define("layer_alone(Tensor[] tensors, Tensor[] parameters, int layer, str call) -> Tensor[]")
-_library.define(
+_layer_library = torch.library.Library("distdl", "FRAGMENT")
+_layer_library.define("layer(Tensor[] tensors, Tensor[] parameters, int layer, str call) -> Tensor[]")
+_layer_library.define("layer_alone(Tensor[] tensors, Tensor[] parameters, int layer, str call) -> Tensor[]")
+_layer_library.define(
     "layer_recorded(Tensor[] tensors, Tensor[] parameters, int layer, str call, bool[] differentiated) -> Tensor[]"
 )
-_library.define("layer_backward(Tensor graph, Tensor[] gradients, SymInt[] sizes, str leaves) -> Tensor[]")
+_layer_library.define("layer_backward(Tensor graph, Tensor[] gradients, SymInt[] sizes, str leaves) -> Tensor[]")
 
 
-@torch.library.impl(_library, "layer", "CompositeImplicitAutograd")
-def _layer(tensors: Tensors, parameters: Tensors, layer: int, call: str) -> Tensors:
-    """Outside of a compiler the call itself, with its own graph; for a compiler one of the operators below."""
-    everything = [*tensors, *parameters]
-    if all(type(one) in WITH_VALUES for one in everything):
-        return run(layer_of(layer), tensors, parameters, call)
-    if torch.is_grad_enabled() and any(one.requires_grad for one in everything):
-        return list(_Recorded.apply(layer, call, len(tensors), *everything))
+@torch.library.impl(_layer_library, "layer", "CompositeImplicitAutograd")
+def _call_layer(tensors: Tensors, parameters: Tensors, layer: int, call: str) -> Tensors:
+    """Call the layer outside of compilers, with its own graph; for a compiler, call an operator below."""
+    inputs = [*tensors, *parameters]
+    if all(type(tensor) in WITH_VALUES for tensor in inputs):
+        return run_compiled(registered_layer(layer), tensors, parameters, call)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
+        return list(_RecordedLayer.apply(layer, call, len(tensors), *inputs))
     return torch.ops.distdl.layer_alone(tensors, parameters, layer, call)
 
 
-@torch.library.impl(_library, "layer_alone", "CompositeExplicitAutograd")
+@torch.library.impl(_layer_library, "layer_alone", "CompositeExplicitAutograd")
 def _layer_alone(tensors: Tensors, parameters: Tensors, layer: int, call: str) -> Tensors:
     with torch.no_grad():
-        return own(run(layer_of(layer), tensors, parameters, call), [*tensors, *parameters])
+        results = run_compiled(registered_layer(layer), tensors, parameters, call)
+    return detached_contiguous(results, [*tensors, *parameters])
 
 
-@torch.library.register_fake("distdl::layer_alone", lib=_library)
+@torch.library.register_fake("distdl::layer_alone", lib=_layer_library)
 def _layer_alone_fake(tensors: Tensors, parameters: Tensors, layer: int, call: str) -> Tensors:
     like = tensors[0]
-    return [like.new_empty(sizes, dtype=dtype) for sizes, dtype in described(layer, call, tensors)]
+    return [like.new_empty(sizes, dtype=dtype) for sizes, dtype in result_structure(layer, call, tensors)]
 
 
-@torch.library.impl(_library, "layer_recorded", "CompositeExplicitAutograd")
+@torch.library.impl(_layer_library, "layer_recorded", "CompositeExplicitAutograd")
 def _layer_recorded(
     tensors: Tensors, parameters: Tensors, layer: int, call: str, differentiated: Sequence[bool]
 ) -> Tensors:
-    # A compiler knows nothing of what the graph saves, and uses the memory of inputs and results again; not that of
+    # Compilers do not know the tensors that the graph saves: they reuse the memory of inputs and results, not of
     # parameters.
-    stays = {one.untyped_storage().data_ptr() for one in layer_of(layer).parameters()}
-    given = [
-        one.detach() if one.untyped_storage().data_ptr() in stays else one.detach().clone()
-        for one in (*tensors, *parameters)
+    parameter_storages = {parameter.untyped_storage().data_ptr() for parameter in registered_layer(layer).parameters()}
+    copies = [
+        tensor.detach() if tensor.untyped_storage().data_ptr() in parameter_storages else tensor.detach().clone()
+        for tensor in (*tensors, *parameters)
     ]
     with autograd_again(), torch.enable_grad():
-        leaves = [one.requires_grad_(asks) for one, asks in zip(given, differentiated, strict=True)]
-        results = run(layer_of(layer), leaves[: len(tensors)], leaves[len(tensors) :], call)
-    own = [one.detach().clone(memory_format=torch.contiguous_format) for one in results]
-    return [*own, _core.holder_of(Graph(results, leaves))]
+        leaves = [copy.requires_grad_(asks) for copy, asks in zip(copies, differentiated, strict=True)]
+        results = run_compiled(registered_layer(layer), leaves[: len(tensors)], leaves[len(tensors) :], call)
+    copies_of_results = [result.detach().clone(memory_format=torch.contiguous_format) for result in results]
+    return [*copies_of_results, _core.holder_of(Graph(results, leaves))]
 
 
-@torch.library.register_fake("distdl::layer_recorded", lib=_library)
+@torch.library.register_fake("distdl::layer_recorded", lib=_layer_library)
 def _layer_recorded_fake(
     tensors: Tensors, parameters: Tensors, layer: int, call: str, differentiated: Sequence[bool]
 ) -> Tensors:
@@ -142,32 +143,32 @@ def _layer_recorded_fake(
     return [*_layer_alone_fake(tensors, parameters, layer, call), graph]
 
 
-@torch.library.impl(_library, "layer_backward", "CompositeExplicitAutograd")
+@torch.library.impl(_layer_library, "layer_backward", "CompositeExplicitAutograd")
 def _layer_backward(graph: torch.Tensor, gradients: Tensors, sizes: Sequence[int], leaves: str) -> Tensors:
-    """The gradients of the leaves that ask for one. All nodes of the graph run, as those of other ranks do."""
-    held = cast(Graph, _core.held_by(graph))
-    asking = [one for one in held.leaves if one.requires_grad]
+    """The gradients of the leaves that require them. All nodes of the graph run, as on other ranks."""
+    call_graph = cast(Graph, _core.held_by(graph))
+    asking = [leaf for leaf in call_graph.leaves if leaf.requires_grad]
     roots = [
-        (one, gradient)
-        for one, gradient in zip([one for one in held.results if _has_derivatives(one)], gradients, strict=True)
-        if one.requires_grad
+        (result, gradient)
+        for result, gradient in zip(filter(_has_derivatives, call_graph.results), gradients, strict=True)
+        if result.requires_grad
     ]
     if roots:
         with autograd_again():
             torch.autograd.backward(*map(list, zip(*roots, strict=True)), retain_graph=True)
-    found = [torch.zeros_like(one) if one.grad is None else one.grad for one in asking]
-    for one in asking:
-        one.grad = None
-    return own([one.to_dense() if one.is_sparse else one for one in found], gradients)
+    of_leaves = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in asking]
+    for leaf in asking:
+        leaf.grad = None
+    return detached_contiguous([leaf.to_dense() if leaf.is_sparse else leaf for leaf in of_leaves], gradients)
 
 
-@torch.library.register_fake("distdl::layer_backward", lib=_library)
+@torch.library.register_fake("distdl::layer_backward", lib=_layer_library)
 def _layer_backward_fake(graph: torch.Tensor, gradients: Tensors, sizes: Sequence[int], leaves: str) -> Tensors:
-    left, found = iter(sizes), []
+    remaining, results = iter(sizes), []
     for dtype, dims in ast.literal_eval(leaves):
-        shape = list(itertools.islice(left, dims))
-        found.append(gradients[0].new_empty(shape, dtype=getattr(torch, dtype)))
-    return found
+        shape = list(itertools.islice(remaining, dims))
+        results.append(gradients[0].new_empty(shape, dtype=getattr(torch, dtype)))
+    return results
 
 
 def _has_derivatives(tensor: torch.Tensor) -> bool:
@@ -178,7 +179,7 @@ _AUTOGRAD = ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor", "
 
 
 def autograd_again() -> contextlib.AbstractContextManager[None]:
-    """Let torch record graphs: compiled programs run where it does not, even with gradients enabled."""
+    """Let autograd record: compiled programs exclude it, even with gradients enabled."""
     excluded = torch._C._dispatch_tls_local_exclude_set()
     for name in _AUTOGRAD:
         excluded = excluded.remove(getattr(torch._C.DispatchKey, name))
@@ -188,29 +189,29 @@ def autograd_again() -> contextlib.AbstractContextManager[None]:
     return guard
 
 
-class _Recorded(torch.autograd.Function):
+class _RecordedLayer(torch.autograd.Function):
     """A layer's call and its backward pass, as a compiler traces them."""
 
     @staticmethod
-    def forward(ctx: Context, layer: int, call: str, count: int, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        ctx.asks = [one.requires_grad for one in given]
-        *results, graph = torch.ops.distdl.layer_recorded(given[:count], given[count:], layer, call, ctx.asks)
+    def forward(ctx: Context, layer: int, call: str, count: int, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.asks = [tensor.requires_grad for tensor in inputs]
+        *results, graph = torch.ops.distdl.layer_recorded(inputs[:count], inputs[count:], layer, call, ctx.asks)
         ctx.save_for_backward(graph)
-        leaves = [one for one, asks in zip(given, ctx.asks, strict=True) if asks]
-        ctx.sizes = [size for one in leaves for size in one.shape]
-        ctx.leaves = repr([(str(one.dtype).removeprefix("torch."), one.dim()) for one in leaves])
-        ctx.mark_non_differentiable(*(one for one in results if not _has_derivatives(one)))
-        ctx.differentiable = [_has_derivatives(one) for one in results]
+        leaves = [tensor for tensor, asks in zip(inputs, ctx.asks, strict=True) if asks]
+        ctx.sizes = [size for leaf in leaves for size in leaf.shape]
+        ctx.leaves = repr([(str(leaf.dtype).removeprefix("torch."), leaf.dim()) for leaf in leaves])
+        ctx.mark_non_differentiable(*(result for result in results if not _has_derivatives(result)))
+        ctx.differentiable = [_has_derivatives(result) for result in results]
         return tuple(results)
 
     @staticmethod
     def backward(ctx: Context, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (graph,) = ctx.saved_tensors
-        given = [one.contiguous() for one, has in zip(gradients, ctx.differentiable, strict=True) if has]
-        found = iter(torch.ops.distdl.layer_backward(graph, given, ctx.sizes, ctx.leaves))
-        return None, None, None, *(next(found) if asks else None for asks in ctx.asks)
+        contiguous = [gradient.contiguous() for gradient, has in zip(gradients, ctx.differentiable, strict=True) if has]
+        of_inputs = iter(torch.ops.distdl.layer_backward(graph, contiguous, ctx.sizes, ctx.leaves))
+        return None, None, None, *(next(of_inputs) if asks else None for asks in ctx.asks)
 
 
 # Compilers keep the order of operators with effects: the other ranks make the same calls in the same order.
 for _name in ("layer_alone", "layer_recorded", "layer_backward"):
-    _library._register_effectful_op(f"distdl::{_name}", torch.library.EffectType.ORDERED)
+    _layer_library._register_effectful_op(f"distdl::{_name}", torch.library.EffectType.ORDERED)

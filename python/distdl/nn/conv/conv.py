@@ -13,7 +13,7 @@ from distdl.nn.conv.kernels import conv3d
 from distdl.nn.conv.layer import ConvLayer
 from distdl.nn.families import family
 from distdl.nn.options import check_choice, per_dimension
-from distdl.nn.windows.blocks import as_of
+from distdl.nn.windows.blocks import naming_layer
 
 __all__ = [
     "DistributedChannelConv1d",
@@ -78,7 +78,7 @@ class _DistributedConv(ConvLayer):
             windows.append(_core.Window(kernel, stride, self._sides(d), dilation))
         if self.padding_mode != "zeros":
             sides = [side for window in reversed(windows) for side in window.padding]
-            with as_of(name):
+            with naming_layer(name):
                 F.pad(torch.empty(1, 1, *extents, device="meta"), sides, self.padding_mode)
         for d, (n, window) in enumerate(zip(extents, windows, strict=True)):
             if window.outputs(n) < 1:
@@ -89,14 +89,12 @@ class _DistributedConv(ConvLayer):
         return windows
 
     def _sides(self, d: int) -> tuple[int, int]:
-        """The padding on both sides of a dimension of space."""
         if not isinstance(self.padding, str):
             return (self.padding[d], self.padding[d])
         total = self.dilation[d] * (self.kernel_size[d] - 1) if self.padding == "same" else 0
         return (total // 2, total - total // 2)  # the longer side on the right, as in torch.nn
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to this rank's block of the input."""
         return self.convolve_blocks(input)
 
     def convolve(
@@ -121,36 +119,36 @@ _DOCUMENTATION = """Applies a {dims}-d convolution to a partitioned tensor: ``to
 {partitions}
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device, dtype: as
             in ``torch.nn.Conv{dims}d``.
-        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the stride lets it.
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input is cut, as far as the stride allows.
 
     Shape:
-        ``(N, in_channels, *space)`` or ``(in_channels, *space)``, as P_x has dimensions, in any blocks. The result is
-        that of ``torch.nn.Conv{dims}d``, in the same blocks of batch, in balanced blocks of channels, and in balanced
-        or aligned blocks of space. Zero volume on all other ranks.
+        ``(N, in_channels, *space)`` or ``(in_channels, *space)``, as P_x, in any blocks. The result of torch.nn is in
+        the same blocks of batch, in balanced blocks of channels, and in balanced or aligned blocks of space. Zero
+        volume on all other ranks.
 
     Attributes:
         weight: the balanced block of the weight that this worker owns; zero volume on all other ranks.{owner}
-        bias: the balanced block of the bias that this worker owns, likewise; None without bias.
+        bias: the balanced block of the bias that this worker owns; None without bias.
 
     Raises:
         ValueError: on all ranks, if the partitions or an option are not as described.
         RuntimeError: on all ranks, if the input has other channels or another dtype, or is smaller than the kernel.
 
-    Constructing is collective over the communicator that the partitions come from, calling over their ranks. Each block
-    of the weight travels to the workers that apply it in one broadcast, whose adjoint sums the gradients.
+    Collective: constructing over the partitions' parent communicator, calling over the partitions. One broadcast brings
+    each block of the weight to the workers that apply it; its adjoint sums the gradients.
 
     Source: R. J. Hewett, T. J. Grady, "A Linear Algebraic Approach to Model Parallelism in Deep Learning" (2020);
     https://docs.pytorch.org/docs/stable/generated/torch.nn.Conv{dims}d.html.
     """
-_P_X = """        P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``, of
-            which channels must be 1."""
+_P_X = """        P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]`` with
+            1 for channels."""
 _P_XYW = """        P_x: the partition of the input: ``[batch, p_in, *space]``, or without batch.
         P_y: the partition of the output: ``[batch, p_out, *space]``, likewise.
         P_w: the workers that compute: ``[batch, p_out, p_in, *space]``. Worker ``(b, i, j, *s)`` applies block (i, j)
             of the weight, which worker (0, i, j, 0, ...) owns, and results are summed over j. P_w may be
-            ``[p_out, p_in, *space]`` where batch is 1, and ``[p_out, p_in]`` where space is 1 as well. With groups, P_x
-            is ``[batch, p, *space]`` like P_y, P_w is ``[batch, p, 1, *space]``, and blocks of channels have to be
-            whole groups."""
+            ``[p_out, p_in, *space]`` if batch is 1, and ``[p_out, p_in]`` if space is 1, too. With groups, P_x is
+            ``[batch, p, *space]`` like P_y, P_w is ``[batch, p, 1, *space]``, and blocks of channels must be whole
+            groups."""
 _SPACE = """
     Space and batch may be split. The weight is on one worker.
 """
@@ -161,11 +159,11 @@ _ALL = """
     Batch, channels and space may be split, all at once.
 """
 _EITHER = """
-    Given P_x alone, the layer splits space and batch, as :class:`DistributedFeatureConv{dims}d` does. Given P_x, P_y
-    and P_w, in this order before all other arguments or by name, it splits channels too, as
+    With P_x alone, the layer splits space and batch, as :class:`DistributedFeatureConv{dims}d` does. With P_x, P_y and
+    P_w, in this order before all other arguments or by name, it splits channels, too, as
     :class:`DistributedGeneralConv{dims}d` does.
 """
-_FIRST = "\n            With P_x alone, worker 0 of P_x owns all of it."
+_OWNER = "\n            With P_x alone, worker 0 of P_x owns all of it."
 
 
 class _SplitsSpace(_DistributedConv):
@@ -190,11 +188,11 @@ class _SplitsChannels(_SplitsAll):
 
 
 _CONV = family(
-    "DistributedConv{dims}d", _DOCUMENTATION, _DistributedConv, form=_EITHER, partitions=_P_XYW, owner=_FIRST
+    "DistributedConv{dims}d", _DOCUMENTATION, _DistributedConv, form=_EITHER, partitions=_P_XYW, owner=_OWNER
 )
 DistributedConv1d, DistributedConv2d, DistributedConv3d = _CONV
 DistributedFeatureConv1d, DistributedFeatureConv2d, DistributedFeatureConv3d = family(
-    "DistributedFeatureConv{dims}d", _DOCUMENTATION, _SplitsSpace, _CONV, form=_SPACE, partitions=_P_X, owner=_FIRST
+    "DistributedFeatureConv{dims}d", _DOCUMENTATION, _SplitsSpace, _CONV, form=_SPACE, partitions=_P_X, owner=_OWNER
 )
 DistributedChannelConv1d, DistributedChannelConv2d, DistributedChannelConv3d = family(
     "DistributedChannelConv{dims}d", _DOCUMENTATION, _SplitsChannels, _CONV, form=_CHANNELS, partitions=_P_XYW, owner=""

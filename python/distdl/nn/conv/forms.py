@@ -1,4 +1,4 @@
-"""Convolutions whose input and output are both in blocks of channels on one partition."""
+"""Convolutions with input and output in blocks of channels on a single partition."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ __all__ = [
 Size = int | tuple[int, ...]
 
 
-class _Form(ConvLayer):
-    """A convolution of which each worker has a block of the channels of input and output."""
+class _ChannelParallelConv(ConvLayer):
+    """A convolution whose workers have a block of the channels of input and output."""
 
     gathers: ClassVar[bool]
 
@@ -41,19 +41,17 @@ class _Form(ConvLayer):
         return ConvGrid.of_form(name, self.dims, self.groups, self.grid, self.gathers)
 
     def _check_form(self) -> None:
-        """It takes one partition."""
+        """The layer takes a single partition."""
 
     def _summation(self) -> operators.Operator | None:
-        """The sum over input channels, of which each worker receives its output channels."""
         return operators.reduce_scatter(self.grid, [self._grid.batched]) if self._grid.p_in > 1 else None
 
     @classmethod
     def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
-        """Conv, or ConvTranspose."""
         return (getattr(torch.nn, f"Conv{'Transpose' if cls.transposed else ''}{cls.dims}d"),)
 
 
-class _ConvForm(_Form):
+class _ConvArguments(_ChannelParallelConv):
     def __init__(
         self,
         P_x: PartitionLike,
@@ -74,7 +72,7 @@ class _ConvForm(_Form):
         ConvLayer.__init__(self, locals())
 
 
-class _TransposeForm(_Form):
+class _TransposeArguments(_ChannelParallelConv):
     def __init__(
         self,
         P_x: PartitionLike,
@@ -96,36 +94,35 @@ class _TransposeForm(_Form):
         ConvLayer.__init__(self, locals())
 
 
-class _GatheringConv(_ConvForm):
+class _GatheringConv(_ConvArguments):
     gathers = True
 
 
-class _ScatteringConv(_ConvForm):
+class _ScatteringConv(_ConvArguments):
     gathers = False
 
 
-class _GatheringTranspose(_TransposeForm):
+class _GatheringTranspose(_TransposeArguments):
     gathers = True
 
 
-class _ScatteringTranspose(_TransposeForm):
+class _ScatteringTranspose(_TransposeArguments):
     gathers = False
 
 
-_DOCUMENTATION = """Applies a {dims}-d {what} to blocks of channels: ``torch.nn.{twin}``.
+_DOCUMENTATION = """Applies a {dims}-d {title} to blocks of channels: ``torch.nn.{twin}``.
 
     {how}
 
     Args:
         P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``, of any shape.
         in_channels, out_channels, kernel_size and all other arguments: as in ``torch.nn.{twin}``.
-        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the stride lets it.
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input is cut, as far as the stride allows.
 
     Shape:
-        ``(N, in_channels, *space)`` or ``(in_channels, *space)``, as P_x has dimensions, in any blocks. The result is
-        that of ``torch.nn.{twin}``, in the same blocks of batch, in balanced blocks of channels, and in balanced or
-        aligned blocks of space. Zero volume on all other ranks. With groups nothing is gathered or summed; blocks of
-        channels have to be whole groups.
+        ``(N, in_channels, *space)`` or ``(in_channels, *space)``, as P_x, in any blocks. The result of torch.nn is in
+        the same blocks of batch, in balanced blocks of channels, and in balanced or aligned blocks of space. Zero
+        volume on all other ranks. With groups nothing is gathered or summed; blocks of channels must be whole groups.
 
     Attributes:
         weight: this worker's balanced block of the weight, {weight}.
@@ -135,26 +132,24 @@ _DOCUMENTATION = """Applies a {dims}-d {what} to blocks of channels: ``torch.nn.
         ValueError: on all ranks, if P_x or an option is not as described.
         RuntimeError: on all ranks, if the input has other channels or another dtype, or is smaller than the kernel.
 
-    Constructing is collective over the communicator that P_x comes from, calling over the ranks of P_x.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.{twin}.html.
     """
 _GATHERING = {
-    "how": "Each worker receives all channels of the input that its outputs depend on, and computes its own channels "
-    "of the\n    result.",
+    "how": "Each worker receives all channels of its inputs, and computes its channels of the result.",
     "weight": "cut along the output channels",
     "bias": "this worker's balanced block of the bias",
 }
 _SCATTERING = {
-    "how": "Each worker applies its channels of the input to all channels of the output. The results are terms of a "
-    "sum, of\n    which each worker receives its channels.",
+    "how": "Each worker computes terms of all outputs from its input channels; a reduce-scatter sums them by channel.",
     "weight": "cut along the input channels",
-    "bias": "all of the bias on the workers at place 0 of the channels, which add it; no rows elsewhere",
+    "bias": "the whole bias on the workers at place 0 of the channels, which add it; no rows elsewhere",
 }
 _CONVS = (DistributedConv1d, DistributedConv2d, DistributedConv3d)
 _TRANSPOSES = (DistributedConvTranspose1d, DistributedConvTranspose2d, DistributedConvTranspose3d)
-_CONV = {"what": "convolution", "twin": "Conv{dims}d"}
-_TRANSPOSE = {"what": "transposed convolution", "twin": "ConvTranspose{dims}d"}
+_CONV = {"title": "convolution", "twin": "Conv{dims}d"}
+_TRANSPOSE = {"title": "transposed convolution", "twin": "ConvTranspose{dims}d"}
 
 DistributedChannelAllGatherConv1d, DistributedChannelAllGatherConv2d, DistributedChannelAllGatherConv3d = family(
     "DistributedChannelAllGatherConv{dims}d", _DOCUMENTATION, _GatheringConv, _CONVS, **_CONV, **_GATHERING

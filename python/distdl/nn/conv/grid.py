@@ -1,4 +1,4 @@
-"""The workers of a convolution over blocks, and the blocks of the tensors that each worker has."""
+"""The workers of a convolution over blocks, and the blocks of each worker."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class ConvGrid:
         """The grid of these partitions; P_x alone splits no channels.
 
         Raises:
-            ValueError: if the partitions do not fit each other or the number of dimensions.
+            ValueError: if the partitions do not match each other or the number of dimensions.
         """
         x = P_x.shape
-        if not P_x.known:  # this rank is in none of the partitions
+        if not P_x.known:  # this rank is outside of the partitions
             return cls(P_x, P_x, P_x, dims, groups > 1)
         if len(x) not in (dims + 1, dims + 2):
             raise ValueError(
@@ -67,13 +67,13 @@ class ConvGrid:
 
     @classmethod
     def of_form(cls, name: str, dims: int, groups: int, P_x: Grid, gathers: bool) -> ConvGrid:
-        """The grid of a layer whose input and output are both in blocks of channels on P_x.
+        """The grid of a layer with input and output in blocks of channels on P_x.
 
-        Its workers read all input channels and compute their block of the output channels, or they read their block and
-        compute terms of all output channels. With groups they do neither: a block of the output depends on one block.
+        Its workers read all input channels and compute their block of output channels, or read their block and compute
+        terms of all output channels. With groups, a block of the output depends on a single block.
 
         Raises:
-            ValueError: if P_x does not fit the number of dimensions.
+            ValueError: if P_x does not match the number of dimensions.
         """
         if not P_x.known:
             return cls(P_x, P_x, P_x, dims, groups > 1)
@@ -89,27 +89,23 @@ class ConvGrid:
 
     @property
     def known(self) -> bool:
-        """Whether this rank knows the partitions."""
         return self.workers.known
 
     @property
     def batched(self) -> int:
-        """The number of batch dimensions: 0 or 1."""
         return len(self.P_x.shape) - self.dims - 1
 
     @property
     def p_out(self) -> int:
-        """The number of blocks of output channels."""
         return self.workers.shape[self.batched] if self.known else 1
 
     @property
     def p_in(self) -> int:
-        """The number of blocks of input channels that are summed over."""
+        """The number of blocks of input channels, over which results are summed."""
         return self.workers.shape[self.batched + 1] if self.known else 1
 
     @property
     def space(self) -> tuple[int, ...]:
-        """The number of blocks along each spatial dimension."""
         return self.workers.shape[-self.dims :]
 
     @functools.cached_property
@@ -122,7 +118,7 @@ class ConvGrid:
 
     @property
     def copied(self) -> int:
-        """The dimension along which workers read the same input: that of p_out, or with groups that of p_in."""
+        """The dimension along which workers read the same input: p_out, or p_in with groups."""
         return self.batched + (1 if self.grouped else 0)
 
     @functools.cached_property
@@ -138,13 +134,11 @@ class ConvGrid:
 
     @property
     def input(self) -> Grid:
-        """P_x with the copied dimension, of extent 1."""
         shape = self.P_x.shape
         return self.P_x.reshaped((*shape[: self.copied], 1, *shape[self.copied :]))
 
     @property
     def output(self) -> Grid:
-        """P_y with the dimension that is summed over, of extent 1."""
         shape = self.P_y.shape
         return self.P_y.reshaped((*shape[: self.batched + 1], 1, *shape[self.batched + 1 :]))
 
@@ -161,7 +155,7 @@ def check_groups(name: str, grid: ConvGrid, in_channels: int, out_channels: int,
     """Check that blocks of channels hold whole groups.
 
     Raises:
-        ValueError: if a bound of a block falls inside of a group.
+        ValueError: if a block ends inside of a group.
     """
     if groups == 1 or not grid.known:
         return
@@ -169,7 +163,7 @@ def check_groups(name: str, grid: ConvGrid, in_channels: int, out_channels: int,
         blocks = [_core.balanced_block(channels, grid.p_out, i) for channels in (in_channels, out_channels)]
         per_group = (in_channels // groups, out_channels // groups)
         held = [[divmod(bound, per) for bound in block] for block, per in zip(blocks, per_group, strict=True) if per]
-        if held[0] != held[-1] or any(rest for _, rest in held[0]):
+        if held[0] != held[-1] or any(remainder for _, remainder in held[0]):
             raise ValueError(
                 f"{name}: in_channels={in_channels}, out_channels={out_channels} and groups={groups} over {grid.p_out} "
                 f"workers; worker {i} would have input channels {blocks[0]} and output channels {blocks[1]}, which "

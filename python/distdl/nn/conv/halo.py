@@ -1,8 +1,8 @@
-"""Convolution without a copy of the block: the sum of the results of a worker's own block and of its halos.
+"""Convolution without a copy of the block: the sum of the results of a worker's block and of its halos.
 
-A convolution is linear in its input. Where a block is cut off from its neighbors, the local layer pads the block with
-zeros; the outputs there lack the products of the elements beyond the cut. These elements, the halo, travel while the
-block is convolved, and their products are added afterwards.
+A convolution is linear in its input. The local layer pads the block with zeros at cuts; the outputs there lack the
+products with elements beyond the cut, the halo. It travels during the convolution of the block, and its products are
+added afterwards.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import torch
 
 from distdl import _core, operators
 from distdl.collective.grid import Grid
-from distdl.nn.windows.blocks import Interval
+from distdl.parameters.layout import Interval
 from distdl.parameters.transport import zero_of
 
 Context: TypeAlias = torch.autograd.function.FunctionCtx
 Widths: TypeAlias = Sequence[tuple[int, int, int]]  # (dimension, left, right)
 
-# The smallest block, in elements, for which HaloConvolution is used: for smaller blocks, the small convolutions at the
-# border take longer than a copy of the block. It is measured: see the page on performance.
+# The smallest block, in elements, for HaloConvolution: for smaller blocks, the small convolutions at the border take
+# longer than a copy of the block. Measured: see the page on performance.
 SMALLEST = 1 << 20
 
 
-Share: TypeAlias = _core.Share
+HaloShare: TypeAlias = _core.Share
 Sliding: TypeAlias = _core.Sliding
 
 
@@ -46,7 +46,7 @@ def fit(slidings: Sequence[Sliding], others: int) -> bool:
 
 
 class Borders(torch.autograd.Function):
-    """A block, and for each of some dimensions the slices at its two ends, concatenated."""
+    """A block, and for some dimensions its concatenated slices at both ends."""
 
     @staticmethod
     def forward(x: torch.Tensor, widths: Widths) -> tuple[torch.Tensor, ...]:
@@ -65,7 +65,7 @@ class Borders(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Context, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         whole, *borders = gradients
-        # The gradient of the block comes from the convolution, and nothing else refers to it: it is not copied.
+        # The gradient of the block comes from the convolution and has no other user: no copy.
         if torch.is_grad_enabled():
             whole = whole.clone()
         for (d, left, right), border in zip(ctx.widths, borders, strict=True):
@@ -80,9 +80,9 @@ class Borders(torch.autograd.Function):
 
 
 class Added(torch.autograd.Function):
-    """A tensor to which terms are added in place, from an index of a dimension on.
+    """Adds terms in place to a tensor, from an index of a dimension on.
 
-    Autograd's own addition to a view would copy the whole gradient in the backward pass.
+    Autograd's addition to a view would copy the whole gradient in the backward pass.
     """
 
     @staticmethod
@@ -108,15 +108,13 @@ class Added(torch.autograd.Function):
 
 
 class HaloConvolution:
-    """A convolution of the blocks of a tensor, as its worker computes it.
+    """The convolution of a worker's block of a tensor.
 
     Args:
-        layer: the layer's name, for messages.
-        P_x: the partition of the tensor.
-        leading: for batch, if there is one, and for channels, the blocks along the dimension.
+        leading: the blocks along the batch, if any, and along the channels.
         slidings: for each spatial dimension the windows of all workers; :func:`fit` must be true for them.
 
-    A layer makes it in its set-up, where its ranks have agreed on all arguments. Calling is collective over P_x.
+    Constructed in a set-up, after a vote on all arguments. Calling is collective over P_x.
     """
 
     def __init__(
@@ -142,7 +140,7 @@ class HaloConvolution:
 
     @staticmethod
     def _in_a_row(sliding: Sliding) -> list[Interval]:
-        """The interval that each place wants of the borders, put one after the other: its own, grown by its halo."""
+        """The interval of each place in the concatenated borders: its own, grown by its halo."""
         wanted, start = [], 0
         for i in range(len(sliding.blocks)):
             (left, right), stop = sliding.halo(i), start + sum(sliding.border(i))
@@ -159,8 +157,7 @@ class HaloConvolution:
         """The worker's outputs.
 
         Args:
-            input: this worker's block.
-            parameters: waits for weight and bias, which are on their way, and returns them.
+            parameters: waits for weight and bias, and returns them.
             convolve: the local layer ``convolve(x, weight, bias, padding, along)`` along some spatial dimensions.
         """
         block, *borders = Borders.apply(input, self._borders)
@@ -169,28 +166,28 @@ class HaloConvolution:
         output = convolve(block, weight, bias, self._padding)
         for d, call in zip(self._split, started, strict=True):
             read, at = call.wait(), d - self._dims
-            before, behind = self._slidings[d].halo(self._place[d])
+            before, after = self._slidings[d].halo(self._place[d])
             end = block.shape[at]
-            for start, stop, first in ((-before, 0, 0), (end, end + behind, read.shape[at] - behind)):
+            for start, stop, first in ((-before, 0, 0), (end, end + after, read.shape[at] - after)):
                 if start == stop:
                     continue
                 share = self._slidings[d].share(self._place[d], start, stop)
-                halo = read.narrow(at, first, stop - start).contiguous()  # so that backward saves the halo only
+                halo = read.narrow(at, first, stop - start).contiguous()  # backward then saves only the halo
                 taps = weight.narrow(at, share.taps[0], share.taps[1] - share.taps[0])
                 output = Added.apply(output, self._terms(d, share, halo, taps, convolve), at, share.outputs[0])
-            if before == behind == 0:  # other workers have a halo: this worker's graph has to equal theirs
-                nothing = zero_of(read) * zero_of(weight)
-                output = Added.apply(output, nothing.expand_as(output.narrow(at, 0, 0)), at, 0)
+            if before == after == 0:  # other workers have a halo: the graphs must be equal
+                zero = zero_of(read) * zero_of(weight)
+                output = Added.apply(output, zero.expand_as(output.narrow(at, 0, 0)), at, 0)
         return output
 
     def _terms(
-        self, d: int, share: Share, halo: torch.Tensor, taps: torch.Tensor, convolve: Callable[..., torch.Tensor]
+        self, d: int, share: HaloShare, halo: torch.Tensor, taps: torch.Tensor, convolve: Callable[..., torch.Tensor]
     ) -> torch.Tensor:
-        """The terms that a halo along dimension d adds to the outputs."""
+        """The terms of a halo along dimension d in the outputs."""
         at, along = d - self._dims, [*range(self._dims)]
         padding = [0 if self._later(e, d) else width for e, width in enumerate(self._padding)]
         padding[d] = share.padding
-        if halo.shape[at] == 1 < self._dims:  # it meets one tap; torch's convolutions of fewer dimensions are faster
+        if halo.shape[at] == 1 < self._dims:  # one tap; torch's convolutions in fewer dimensions are faster
             del along[d], padding[d]
             return convolve(halo.squeeze(at), taps.squeeze(at), None, padding, along).unsqueeze(at)
         low, high = share.outputs

@@ -1,8 +1,8 @@
-"""The local 3-d convolution, by the kernel that torch takes for large tensors.
+"""The local 3-d convolution, by the kernel that torch uses for large tensors.
 
-torch computes a large 3-d convolution in single precision with oneDNN, and a small convolution with a kernel of its
-own, which takes several times as long unless the tensor is tiny. The blocks of a large tensor may be small: with
-torch's choice, a convolution would take longer on several workers than on a single process.
+torch computes large 3-d convolutions in single precision with oneDNN, and small ones with its own kernel, which takes
+several times as long unless the tensor is tiny. Blocks of a large tensor may be small: with torch's choice, a
+convolution would take longer on several workers than in one process.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from torch.autograd import forward_ad
 
 Context: TypeAlias = torch.autograd.function.FunctionCtx
-Inputs: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, Sequence[int], Sequence[int], Sequence[int]]
+ConvArgs: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, *tuple[Sequence[int], ...]]
 
-# torch takes oneDNN where batch, channels and the first two dimensions of space have more elements than this.
+# torch uses oneDNN if batch, channels and the first two dimensions of space have more elements than this.
 TORCH_TAKES_ONEDNN = 20480
-# From this many multiplications on, oneDNN takes less time. It is measured: with fewer, the call itself takes longer.
+# From this many multiplications on, oneDNN is faster. Measured: with fewer, the call itself takes longer.
 ONEDNN_PAYS = 1 << 22
-# With fewer input channels than this, oneDNN's backward pass takes longer than torch's. It is measured, too.
+# With fewer input channels than this, oneDNN's backward pass is slower than torch's. Measured, too.
 FEWEST_CHANNELS_BACKWARD = 3
 
 
@@ -35,7 +35,7 @@ def conv3d(
     dilation: Sequence[int] = (1, 1, 1),
     groups: int = 1,
 ) -> torch.Tensor:
-    """``torch.nn.functional.conv3d``, up to the order of its sums. Arguments and shapes are the same."""
+    """``torch.nn.functional.conv3d``, up to the order of its sums, with the same arguments and shapes."""
     tensors = (input, weight) if bias is None else (input, weight, bias)
     shape = input.shape if input.dim() == 5 else (1, *input.shape)
     small = (
@@ -55,17 +55,16 @@ def conv3d(
 
 
 def _takes_slow_kernel(input: Sequence[int], weight: Sequence[int], groups: int) -> bool:
-    """Whether torch would take oneDNN for these shapes if the tensor were larger."""
+    """Whether torch would use oneDNN for these shapes only in a larger tensor."""
     if len(weight) != 5 or len(input) != 5 or input[0] != 1 or groups != 1 or input[1] != weight[1]:
         return False
-    is_product = max(weight[3:]) == 1  # a product of matrices, for which torch's kernel is fast
+    is_product = max(weight[3:]) == 1  # a matrix product, fast in torch's kernel
     return not is_product and min(weight[3:]) <= 3 and math.prod(input[:4]) <= TORCH_TAKES_ONEDNN
 
 
 def _multiplications(
     input: Sequence[int], weight: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
 ) -> int:
-    """The number of multiplications in the convolution; 0 if it has no outputs."""
     count = math.prod(weight)
     for n, k, s, p, d in zip(input[2:], weight[2:], stride, padding, dilation, strict=True):
         count *= max((n + 2 * p - d * (k - 1) - 1) // s + 1, 0)
@@ -87,7 +86,7 @@ class OneDNNConvolution(torch.autograd.Function):
         return torch.mkldnn_convolution(input, weight, bias, padding, stride, dilation, 1)
 
     @staticmethod
-    def setup_context(ctx: Context, inputs: Inputs, output: torch.Tensor) -> None:
+    def setup_context(ctx: Context, inputs: ConvArgs, output: torch.Tensor) -> None:
         input, weight, bias, *ctx.options = inputs
         ctx.save_for_backward(input, weight)
         ctx.save_for_forward(input, weight)
@@ -96,7 +95,7 @@ class OneDNNConvolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Context, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (gradient,), (input, weight) = gradients, ctx.saved_tensors
-        # torch takes oneDNN if the input has oneDNN's layout; a result in this layout cannot be differentiated again.
+        # torch uses oneDNN for inputs in oneDNN's layout; results in this layout cannot be differentiated again.
         differentiated = any(forward_ad.unpack_dual(t).tangent is not None for t in (gradient, input, weight))
         differentiated = differentiated or torch.is_grad_enabled()
         if not differentiated and input.shape[1] >= FEWEST_CHANNELS_BACKWARD:

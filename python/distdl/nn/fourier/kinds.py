@@ -1,4 +1,4 @@
-"""The transforms of torch.fft: which dimensions they transform, and how one block is transformed along some of them."""
+"""The transforms of torch.fft: their dimensions, and the transform of a block along some of them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Transform:
     Attributes:
         family: the name of the function in one dimension.
         dims: the transformed dimensions, counted from the front.
-        reads: for each of them, how many elements the transform reads at most; zeros follow where there are fewer.
-        sizes: for each of them, the n of the transform in one dimension.
+        reads: for each dimension, the most elements that the transform reads; zeros follow if there are fewer.
+        sizes: for each dimension, the n of the transform in one dimension.
         norm: as in torch.fft.
-        shape, dtype: those of the whole result.
+        shape, dtype: of the whole result.
         complex_dtype: the dtype between transforms.
     """
 
@@ -49,18 +49,16 @@ class Transform:
 
     @property
     def first(self) -> int | None:
-        """The dimension that has to be transformed before all others."""
         return self.dims[-1] if self.family in _REAL_INPUT else None
 
     @property
     def last(self) -> int | None:
-        """The dimension that has to be transformed behind all others."""
         return self.dims[-1] if self.family in _REAL_RESULT else None
 
     def __call__(self, x: torch.Tensor, dims: Sequence[int], *, contiguous: bool = False) -> torch.Tensor:
-        """Transform a block along some dimensions, all of which it has whole.
+        """Transform a block along some dimensions, which it has whole.
 
-        Large results are contiguous in memory if asked to be, as is best for what is sent; see ``slices.py``.
+        On request, large results are contiguous, which is best for sending; see ``slices.py``.
         """
         if not dims:
             return x
@@ -72,7 +70,7 @@ class Transform:
         if 0 in shape:
             return without_elements(x, shape, dtype)
         real = self.family not in ("fft", "ifft") and self.dims[-1] in dims
-        chosen = [d for d in self.dims if d in dims]  # the one of half the spectrum stays last
+        chosen = [d for d in self.dims if d in dims]  # the half-spectrum dimension stays last
         sizes = [self.sizes[self.dims.index(d)] for d in chosen]
         function = self.family if real else "ifft" if self.family in _INVERSE else "fft"
         call: Callable[..., torch.Tensor] = getattr(torch.fft, f"{function}n")
@@ -84,7 +82,7 @@ class Transform:
 
 
 def without_elements(x: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of no elements that is connected with x. (torch's transforms take no empty batch.)"""
+    """An empty tensor that is connected to x. (torch's transforms refuse an empty batch.)"""
     zero = zero_of(x if x.is_floating_point() or x.is_complex() else x.to(dtype))
     zero = zero.real if zero.is_complex() and not dtype.is_complex else zero
     return zero.to(dtype).expand(tuple(shape)).contiguous()
@@ -97,19 +95,19 @@ def result_dtype(function: str, dtype: torch.dtype) -> torch.dtype:
     return floating.to_real() if function.rstrip("2n") in _REAL_RESULT else floating.to_complex()
 
 
-def resolve(
+def resolve_transform(
     function: str, shape: Sequence[int], dtype: torch.dtype, size: Sizes, dim: Dims, norm: str | None
 ) -> Transform:
-    """Work out what a function of torch.fft does with a whole tensor. Raises torch's errors for the arguments."""
+    """Resolve the arguments of a function of torch.fft for a whole tensor. Raises torch's errors for them."""
     size, dim = plain(size), plain(dim)
-    _try_on_little(function, len(shape), dtype, size, dim, norm)
+    _check_by_torch(function, len(shape), dtype, size, dim, norm)
     family = function.rstrip("2n")
     dims = _dims(len(shape), size, dim)
-    given = [-1] * len(dims) if size is None else [size] if isinstance(size, int) else list(size)
-    sizes = [shape[d] if n == -1 else operator.index(n) for d, n in zip(dims, given, strict=True)]
+    numbers = [-1] * len(dims) if size is None else [size] if isinstance(size, int) else list(size)
+    sizes = [shape[d] if n == -1 else operator.index(n) for d, n in zip(dims, numbers, strict=True)]
     reads, after = list(sizes), list(shape)
     if family in _REAL_RESULT:
-        sizes[-1] = 2 * (shape[dims[-1]] - 1) if given[-1] == -1 else sizes[-1]
+        sizes[-1] = 2 * (shape[dims[-1]] - 1) if numbers[-1] == -1 else sizes[-1]
         reads[-1] = sizes[-1] // 2 + 1
     if min(sizes, default=1) < 1:
         raise RuntimeError(f"Invalid number of data points ({min(sizes)}) specified")
@@ -124,7 +122,7 @@ def resolve(
 
 
 def plain(value: Sizes) -> Sizes:
-    """The int that a NumPy integer or a tensor of one integer stands for; anything else as it is, also bool."""
+    """A NumPy integer or one-element integer tensor as an int; other values, also bool, unchanged."""
     if isinstance(value, bool):
         return value
     try:
@@ -133,22 +131,22 @@ def plain(value: Sizes) -> Sizes:
         return value
 
 
-def _try_on_little(function: str, count: int, dtype: torch.dtype, size: Sizes, dim: Dims, norm: str | None) -> None:
-    """Have torch judge the arguments, by a few elements: its first call on the meta device takes seconds."""
+def _check_by_torch(function: str, count: int, dtype: torch.dtype, size: Sizes, dim: Dims, norm: str | None) -> None:
+    """Let torch check the arguments on a few elements: its first call on the meta device takes seconds."""
     if isinstance(size, int):
         size = min(size, _FEW)
     elif isinstance(size, list | tuple) and all(isinstance(n, int) for n in size):
         size = [min(n, _FEW) for n in size]
     if dtype in (torch.float16, torch.complex32) and torch.cuda.is_available():
-        dtype = torch.float32 if dtype == torch.float16 else torch.complex64  # torch transforms half on devices alone
+        dtype = torch.float32 if dtype == torch.float16 else torch.complex64  # torch transforms half only on devices
     call: Callable[..., torch.Tensor] = getattr(torch.fft, function)
     call(torch.zeros([_FEW] * count, dtype=dtype, device="cpu"), size, dim, norm)
 
 
 def _dims(count: int, size: Sizes, dim: Dims) -> tuple[int, ...]:
-    """The transformed dimensions, counted from the front: all of them by default, or the last ones that have sizes."""
+    """The transformed dimensions, counted from the front: all by default, or the last dimensions with sizes."""
     if dim is None:
         wanted = count if size is None else 1 if isinstance(size, int) else len(size)
         return tuple(range(count - wanted, count))
-    given = [dim] if isinstance(dim, int) else dim
-    return tuple(operator.index(d) % max(count, 1) for d in given)
+    named = [dim] if isinstance(dim, int) else dim
+    return tuple(operator.index(d) % max(count, 1) for d in named)

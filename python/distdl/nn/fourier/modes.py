@@ -1,4 +1,4 @@
-"""The low frequencies of a dimension, of which a worker has all elements or a block."""
+"""The kept low frequencies of a dimension, which a worker has whole or in a block."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ import torch
 from distdl.nn.fourier.kinds import without_elements
 
 _FORWARD = {None: 0.0, "backward": 0.0, "ortho": 0.5, "forward": 1.0}
-"""By the powers of 1 / n: how a transform is scaled. The transform back has the rest of 1."""
+"""The power of 1 / n that scales the forward transform; the inverse has 1 minus it."""
 
 NORMS = tuple(_FORWARD)
 
 
 def frequencies(kept: int, is_half: bool) -> tuple[int, int]:
-    """(start, stop) of the kept frequencies: of half a spectrum the first ones, otherwise those around 0."""
+    """(start, stop) of the kept frequencies: the first of half a spectrum, otherwise around 0."""
     return (0, kept) if is_half else (-(kept // 2), kept - kept // 2)
 
 
 @dataclass(frozen=True)
 class Modes:
-    """The kept frequencies of one dimension of a tensor, and how to come there and back.
+    """The kept frequencies of a dimension of a tensor, and the transforms to and from them.
 
     Attributes:
-        dim: the dimension.
-        n: how many elements it has in the whole tensor.
-        kept: how many frequencies are kept.
+        n: its extent in the whole tensor.
+        kept: the number of kept frequencies.
         is_half: whether the tensor is real before the transform, so that half of the spectrum is enough.
         norm: as in torch.fft.
         block: (start, stop) of this worker's elements; None if it has all of them.
@@ -41,7 +40,7 @@ class Modes:
     block: tuple[int, int] | None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The kept frequencies of x; of a block, its part of each of them, which sum up to the frequencies."""
+        """The kept frequencies of x; for a block, its terms of their sum over the workers."""
         if self.block is not None:
             return self._applied(x, self._matrix(x.dtype, -1, _FORWARD[self.norm]))
         if x.numel() == 0:
@@ -53,7 +52,7 @@ class Modes:
         return torch.cat([x.narrow(self.dim, self.n + start, -start), x.narrow(self.dim, 0, stop)], self.dim)
 
     def backward(self, y: torch.Tensor) -> torch.Tensor:
-        """The elements that have these frequencies and no others; those of the block."""
+        """The elements with these frequencies and no others; for a block, its elements."""
         if self.block is not None:
             matrix = self._matrix(y.dtype, 1, 1 - _FORWARD[self.norm])
             return self._real_part(y, matrix) if self.is_half else self._applied(y, matrix.T)
@@ -78,16 +77,15 @@ class Modes:
         return torch.polar(torch.full_like(angle, float(self.n) ** -power), angle).to(dtype.to_complex())
 
     def _applied(self, x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-        """The product of a matrix and x along the dimension."""
         x, matrix = x.movedim(self.dim, -1), matrix.to(x.device)
         y = x @ matrix.T if x.is_complex() else torch.complex(x @ matrix.real.T, x @ matrix.imag.T)
         return y.movedim(-1, self.dim)
 
     def _real_part(self, y: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-        """The product with the transposed matrix, and the other half of the spectrum, which is the conjugate one."""
+        """The real product with the transposed matrix, plus the conjugate half of the spectrum."""
         y, matrix = y.movedim(self.dim, -1), matrix.to(y.device)
         k = torch.arange(self.kept, device=y.device).unsqueeze(-1)
-        # Frequency 0 and the highest one of an even n have no other half. Nothing is written through a view, which
+        # Frequency 0, and the highest frequency of an even n, have no conjugate. No writes through views, which
         # selective checkpointing may have kept from the first call.
         twice = torch.where((k == 0) | (2 * k == self.n), 1.0, 2.0).to(matrix.real.dtype)
         x = y.real @ (twice * matrix.real) - y.imag @ (twice * matrix.imag)

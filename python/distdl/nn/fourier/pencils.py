@@ -1,6 +1,6 @@
-"""The way of a tensor through grids of workers in which its transformed dimensions are whole, one after the other.
+"""Sequences of grids in which each transformed dimension of a tensor is whole once.
 
-Geometry alone: neither tensors nor communication.
+Geometry only: neither tensors nor communication.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import TypeAlias
 
 Shape: TypeAlias = tuple[int, ...]
 
-# An exchange costs as much as moving so many elements: of small tensors the number of exchanges counts.
+# An exchange costs as much as moving so many elements: small tensors need few exchanges.
 _ELEMENTS_FOR_A_MESSAGE = 4096
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A grid of workers, of which the first ones of the partition stand in it, and what they transform there.
+    """A grid of the first workers of a partition, and the dimensions that they transform there.
 
     Attributes:
         shape: the number of workers along each dimension.
-        dims: the dimensions that are transformed; one worker has them whole.
+        dims: the transformed dimensions, which are whole.
     """
 
     shape: Shape
@@ -33,11 +33,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Task:
-    """Which dimensions of a tensor are transformed, and what is known of their order.
+    """The dimensions of a tensor to transform, and constraints on their order.
 
     Attributes:
         dims: the transformed dimensions.
-        first, last: the dimension that has to be transformed before all others, or after them.
+        first, last: the dimension that must be transformed before all others, or after them.
         before, after: the shape of the tensor as far as the transforms read it, and the shape of the result.
     """
 
@@ -47,16 +47,15 @@ class Task:
     before: Shape
     after: Shape
 
-    def ready(self, left: frozenset[int], whole: frozenset[int]) -> frozenset[int]:
+    def ready(self, remaining: frozenset[int], whole: frozenset[int]) -> frozenset[int]:
         """The remaining dimensions that can be transformed in a grid in which some dimensions are whole."""
-        now = left & whole
-        if self.first in left and self.first not in now:
+        now = remaining & whole
+        if self.first in remaining and self.first not in now:
             return frozenset()
-        return now - {self.last} if now != left and self.last in now else now
+        return now - {self.last} if now != remaining and self.last in now else now
 
-    def extents(self, left: frozenset[int]) -> Shape:
-        """The shape of the tensor while some dimensions are left to be transformed."""
-        return tuple(n if d in left else m for d, (n, m) in enumerate(zip(self.before, self.after, strict=True)))
+    def extents(self, remaining: frozenset[int]) -> Shape:
+        return tuple(n if d in remaining else m for d, (n, m) in enumerate(zip(self.before, self.after, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -66,54 +65,53 @@ class _Route:
 
 
 def plan(task: Task, shape: Shape, result: Shape | None, same_workers: bool = True) -> list[Stage]:
-    """The stages of the cheapest way; between two of them the tensor is exchanged.
+    """The stages of the cheapest route; the tensor is exchanged between stages.
 
-    The cost of an exchange is the largest block that a worker has before or behind it. Of two ways that leave no worker
-    idle the one with fewer exchanges is the cheaper one.
+    The cost of an exchange is the largest block of a worker before or after it. Between routes with all workers busy,
+    fewer exchanges are cheaper.
 
     Args:
-        task: what to transform.
         shape: the grid of the input, the first stage.
-        result: the grid of the last stage; None if the result may stay where the last transform is.
+        result: the grid of the last stage; None if the result may stay in the grid of the last transform.
         same_workers: whether the grids of input and result have the same workers in the same order.
     """
     workers = math.prod(shape)
 
     @functools.cache
-    def cheapest(grid: Shape, left: frozenset[int], at_start: bool) -> _Route:
-        done = task.ready(left, _whole(grid))
-        rest = left - done
-        here = Stage(grid, tuple(sorted(done)))
-        extents = task.extents(rest)
-        if not rest and (result is None or (grid == result and (same_workers or not at_start))):
+    def cheapest(grid: Shape, remaining: frozenset[int], at_start: bool) -> _Route:
+        now = task.ready(remaining, _whole(grid))
+        then = remaining - now
+        here = Stage(grid, tuple(sorted(now)))
+        extents = task.extents(then)
+        if not then and (result is None or (grid == result and (same_workers or not at_start))):
             return _Route(0, (here,))
-        if result is not None and task.ready(rest, _whole(result)) == rest:
-            end = Stage(result, tuple(sorted(rest)))
+        if result is not None and task.ready(then, _whole(result)) == then:
+            end = Stage(result, tuple(sorted(then)))
             return _Route(_cost(extents, grid, result), (here, end))
         routes = []
-        for dims in _subsets(rest):
-            if task.ready(rest, dims) == dims:
+        for dims in _subsets(then):
+            if task.ready(then, dims) == dims:
                 to = best_grid(workers, extents, dims, grid)
-                further = cheapest(to, rest, False)
-                routes.append(_Route(_cost(extents, grid, to) + further.cost, (here, *further.stages)))
+                continuation = cheapest(to, then, False)
+                routes.append(_Route(_cost(extents, grid, to) + continuation.cost, (here, *continuation.stages)))
         return min(routes, key=lambda route: (route.cost, len(route.stages)))
 
     return _with_neighbors(task, cheapest(shape, frozenset(task.dims), True).stages)
 
 
 def largest_blocks(task: Task, stages: Sequence[Stage]) -> Iterator[Shape]:
-    """The largest block of a worker behind each stage."""
-    left = frozenset(task.dims)
+    """The largest block of a worker after each stage."""
+    remaining = frozenset(task.dims)
     for stage in stages:
-        left -= set(stage.dims)
-        yield tuple(-(-n // p) for n, p in zip(task.extents(left), stage.shape, strict=True))
+        remaining -= set(stage.dims)
+        yield tuple(-(-n // p) for n, p in zip(task.extents(remaining), stage.shape, strict=True))
 
 
 def _with_neighbors(task: Task, stages: Sequence[Stage]) -> list[Stage]:
-    """The same stages, of which each later one also transforms the dimensions behind its own if it can.
+    """The same stages, but later stages also transform the dimension after their own, where possible.
 
-    Dimensions that are neighbors in memory are transformed together in less time than on their own: so ``ifftn`` of
-    columns transforms them, and then the other dimensions at once. What travels stays the same.
+    A joint transform of neighbors in memory is faster: ``ifftn`` of columns transforms them, and then the other
+    dimensions at once. The exchanges stay the same.
     """
     dims = [set(stage.dims) for stage in stages]
     for i, j in itertools.combinations(range(len(stages)), 2):
@@ -122,14 +120,14 @@ def _with_neighbors(task: Task, stages: Sequence[Stage]) -> list[Stage]:
             if d - 1 in dims[j] and stages[j].shape[d] == 1 and same_size and not ends:
                 dims[i].remove(d)
                 dims[j].add(d)
-    return [Stage(stage.shape, tuple(sorted(own))) for stage, own in zip(stages, dims, strict=True)]
+    return [Stage(stage.shape, tuple(sorted(stage_dims))) for stage, stage_dims in zip(stages, dims, strict=True)]
 
 
 def best_grid(workers: int, extents: Sequence[int], whole: frozenset[int], like: Shape) -> Shape:
-    """A grid in which some dimensions are whole, with the smallest largest block, and no worker without elements.
+    """A grid with some dimensions whole, the smallest largest block, and no worker without elements.
 
-    Of several such grids it is the one that has as many workers as another grid along most dimensions, and more workers
-    along earlier dimensions.
+    Ties are broken by as many workers as in `like` along most dimensions, then by more workers along earlier
+    dimensions.
     """
     room = tuple(1 if d in whole else max(n, 1) for d, n in enumerate(extents))
     for count in range(workers, 0, -1):
@@ -147,7 +145,7 @@ def best_grid(workers: int, extents: Sequence[int], whole: frozenset[int], like:
 
 
 def _grids(workers: int, room: Shape) -> Iterator[Shape]:
-    """All grids of so many workers with at most as many along each dimension as there is room."""
+    """All grids of so many workers within the room of each dimension."""
     if not room:
         if workers == 1:
             yield ()
@@ -162,7 +160,6 @@ def _whole(grid: Shape) -> frozenset[int]:
 
 
 def _subsets(dims: frozenset[int]) -> Iterator[frozenset[int]]:
-    """All but the empty one."""
     ordered = sorted(dims)
     for size in range(1, len(ordered) + 1):
         yield from map(frozenset, itertools.combinations(ordered, size))

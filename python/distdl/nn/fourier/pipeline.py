@@ -1,4 +1,4 @@
-"""The transforms and exchanges of tensors of one structure, in parts of which one travels while another is computed."""
+"""Transforms and exchanges of tensors of one structure, in parts: a part travels during other transforms."""
 
 from __future__ import annotations
 
@@ -10,24 +10,20 @@ from distdl import operators
 from distdl.collective.grid import Grid
 from distdl.nn.fourier.kinds import Transform, without_elements
 from distdl.nn.fourier.pencils import Stage, Task
-from distdl.nn.fourier.slices import joined
-from distdl.nn.windows.blocks import Interval, intervals_of
+from distdl.nn.fourier.slices import concatenated
+from distdl.nn.windows.blocks import block_intervals
 from distdl.operators.dispatch import CompletedCall, Operator, Started
-from distdl.parameters.layout import cut
+from distdl.parameters.layout import Interval, cut
 
 
 class Pipeline:
-    """The way of a tensor through the stages of its transform.
+    """The stages of a tensor's transform.
 
     Args:
-        name: of the function, for messages.
-        transform, task, stages: what to transform, and where.
-        grids: the workers of the stages.
         sizes: of the input's blocks, by dimension.
-        dtype: of the input.
-        parts: in how many parts the tensor travels, if some dimension can be cut into parts.
+        parts: the number of parts, if a dimension can be cut into parts.
 
-    Ranks that have agreed on all arguments construct it together. Calling is collective over the workers of all grids.
+    Constructing is collective, after a vote on all arguments. Calling is collective over the workers of all grids.
     """
 
     def __init__(
@@ -43,7 +39,7 @@ class Pipeline:
     ) -> None:
         self._transform, self._grids = transform, grids
         self._dims = [stage.dims for stage in stages]
-        self._dtypes = [dtype]  # before the first stage, and behind each of them
+        self._dtypes = [dtype]  # before the first stage, and after each stage
         for dims in self._dims:
             ends = transform.last is None or transform.last in dims
             after = transform.dtype if ends else transform.complex_dtype
@@ -53,33 +49,32 @@ class Pipeline:
         wanted = wanted_intervals(task, stages, grids, sizes)
         self._exchanges: list[list[Operator]] = [
             [
-                operators.interval_exchange(name, source, target, self._of_part(part, intervals, sizes))
+                operators.interval_exchange(name, source, target, self._part_intervals(part, intervals, sizes))
                 for part in range(self._parts)
             ]
             for source, target, intervals in zip(grids, grids[1:], wanted, strict=False)
         ]
 
-    def _of_part(
+    def _part_intervals(
         self, part: int, intervals: Sequence[list[Interval]], sizes: Sequence[Sequence[int]]
     ) -> list[list[Interval]]:
-        """The intervals of one part: its share of each block along the dimension that is cut into parts."""
-        found = list(intervals)
+        """The intervals of a part: its share of each block along the dimension of the parts."""
+        result = list(intervals)
         if self._along is not None:
             shares = [cut(n, self._parts)[part] for n in sizes[self._along]]
-            found[self._along] = intervals_of([stop - start for start, stop in shares])
-        return found
+            result[self._along] = block_intervals([stop - start for start, stop in shares])
+        return result
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """This rank's block of the result."""
         arrived: Sequence[Started] = [CompletedCall("input", part) for part in self._parts_of(x)]
         for i, exchanges in enumerate(self._exchanges):
-            # While a part is transformed, those before it travel to the next stage and those behind it to this one.
+            # During the transform of a part, earlier parts travel to the next stage, and later parts to this stage.
             arrived = [
                 self._send(exchange, self._transformed(i, part.wait()))
                 for exchange, part in zip(exchanges, arrived, strict=True)
             ]
         results = [self._transformed(len(self._exchanges), part.wait()) for part in arrived]
-        return joined(results, self._along if self._along is not None and self._grids[-1].active else 0)
+        return concatenated(results, self._along if self._along is not None and self._grids[-1].active else 0)
 
     def _parts_of(self, x: torch.Tensor) -> list[torch.Tensor]:
         if self._along is None:
@@ -102,22 +97,22 @@ def wanted_intervals(
 ) -> list[list[list[Interval]]]:
     """The intervals that each exchange brings to the places of the next grid: by exchange, by dimension, by place.
 
-    They are balanced blocks, or those of the input where a dimension is as long and among as many workers.
+    They are the input's blocks in dimensions of the same extent and number of workers, otherwise balanced blocks.
     """
-    left, found = frozenset(task.dims), []
+    remaining, exchanges = frozenset(task.dims), []
     for stage, grid in zip(stages, grids[1:], strict=False):
-        left -= set(stage.dims)
-        extents = task.extents(left)
-        found.append(
+        remaining -= set(stage.dims)
+        extents = task.extents(remaining)
+        exchanges.append(
             [
-                intervals_of(own) if len(own) == p and sum(own) == n else cut(n, p)
-                for own, n, p in zip(sizes, extents, grid.shape, strict=True)
+                block_intervals(blocks) if len(blocks) == p and sum(blocks) == n else cut(n, p)
+                for blocks, n, p in zip(sizes, extents, grid.shape, strict=True)
             ]
         )
-    return found
+    return exchanges
 
 
 def _dim_of_parts(dims: Sequence[int], grids: Sequence[Grid], sizes: Sequence[Sequence[int]]) -> int | None:
-    """The longest of the dimensions that are neither transformed nor exchanged; None if there is none."""
+    """The longest dimension that is neither transformed nor exchanged; None if there is none."""
     free = [d for d in range(len(sizes)) if d not in dims and len({grid.shape[d] for grid in grids}) == 1]
     return max(free, key=lambda d: sum(sizes[d]), default=None)

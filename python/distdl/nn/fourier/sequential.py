@@ -1,4 +1,4 @@
-"""The spectral convolution in one process, written with torch.fft: what the layer over blocks is equal to."""
+"""The spectral convolution in one process by torch.fft, equal to the layer over blocks."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from distdl.nn.fourier.modes import Modes
 
 
 def kept_modes(modes: Sequence[int]) -> tuple[int, ...]:
-    """How many frequencies are kept: half of the last dimension's, because the input is real."""
+    """The numbers of kept frequencies: half in the last dimension, because the input is real."""
     return (*modes[:-1], modes[-1] // 2 + 1)
 
 
 def initial_scale(in_channels: int, out_channels: int) -> float:
-    """The standard deviation of the first values of a spectral convolution."""
+    """The standard deviation of the initial values of a spectral convolution."""
     return (2 / (in_channels + out_channels)) ** 0.5
 
 
 class SpectralConv(torch.nn.Module):
-    """The convolution of a Fourier neural operator: each kept frequency has a matrix of its own over the channels.
+    """The convolution of a Fourier neural operator: each kept frequency has its own matrix over the channels.
 
     Args:
         in_channels, out_channels: numbers of channels.
-        modes: for each spatial dimension how many frequencies are kept, of both signs; of the last dimension
-            ``modes[-1] // 2 + 1``, because the input is real. One int holds for all dimensions.
-        bias: whether to add one number to each channel.
+        modes: the number of kept frequencies of both signs, for each spatial dimension or as one int; the last
+            dimension keeps ``modes[-1] // 2 + 1``, because the input is real.
+        bias: whether to add a number to each channel.
         norm: of the transforms, as in torch.fft.
         device, dtype: of the parameters.
 
@@ -35,12 +35,12 @@ class SpectralConv(torch.nn.Module):
         ``(N, in_channels, *space)`` to ``(N, out_channels, *space)``.
 
     Attributes:
-        weight: ``(in_channels, out_channels, *kept, 2)``: real and imaginary parts, so that dtypes, optimizers and
-            checkpoints treat it as any other parameter. Frequencies are in ascending order, from ``-(k // 2)`` on.
+        weight: ``(in_channels, out_channels, *kept, 2)``: real and imaginary parts, as dtypes, optimizers and
+            checkpoints expect. Frequencies ascend from ``-(k // 2)``.
         bias: ``(out_channels, 1, ...)``, or None.
 
-    Source: Z. Li et al., "Fourier Neural Operator for Parametric Partial Differential Equations" (2021); the modes are
-    those of ``neuralop.layers.spectral_convolution.SpectralConv``.
+    Source: Z. Li et al., "Fourier Neural Operator for Parametric Partial Differential Equations" (2021); the modes
+    follow ``neuralop.layers.spectral_convolution.SpectralConv``.
     """
 
     dims: ClassVar[int]
@@ -67,14 +67,12 @@ class SpectralConv(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the first values."""
         scale = initial_scale(self.in_channels, self.out_channels)
         torch.nn.init.normal_(self.weight, 0.0, scale * 0.5**0.5)
         if self.bias is not None:
             torch.nn.init.normal_(self.bias, 0.0, scale)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer."""
         space = input.shape[2:]
         kept = kept_modes(self.modes)
         modes = [
@@ -82,11 +80,11 @@ class SpectralConv(torch.nn.Module):
             for d, (n, k) in enumerate(zip(space, kept, strict=True))
         ]
         x = input
-        for one in reversed(modes):
-            x = one.forward(x)
+        for mode in reversed(modes):
+            x = mode.forward(x)
         y = mixed(x, self.weight)
-        for one in modes:
-            y = one.backward(y)
+        for mode in modes:
+            y = mode.backward(y)
         return y if self.bias is None else y + self.bias
 
 
@@ -95,8 +93,8 @@ def mixed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.einsum("bi...,io...->bo...", x, torch.complex(weight[..., 0], weight[..., 1]))
 
 
-def _in(dims: int) -> type[SpectralConv]:
+def _in_dims(dims: int) -> type[SpectralConv]:
     return type(f"SpectralConv{dims}d", (SpectralConv,), {"dims": dims, "__doc__": SpectralConv.__doc__})
 
 
-SpectralConv1d, SpectralConv2d, SpectralConv3d, SpectralConv4d = (_in(dims) for dims in (1, 2, 3, 4))
+SpectralConv1d, SpectralConv2d, SpectralConv3d, SpectralConv4d = (_in_dims(dims) for dims in (1, 2, 3, 4))

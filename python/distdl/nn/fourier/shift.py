@@ -1,4 +1,4 @@
-"""The shifts of a spectrum in blocks that bring frequency 0 to the middle, and back."""
+"""Shifts of a spectrum in blocks that move frequency 0 to the middle, and back."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from distdl import operators
 from distdl.collective.construction import PartitionLike
 from distdl.nn.fourier.kinds import Dims, plain
 from distdl.nn.layer import Layer
-from distdl.nn.windows.blocks import as_of, intervals_of
+from distdl.nn.windows.blocks import block_intervals, naming_layer
 from distdl.operators.dispatch import Operator
 
 
 class Shift(Layer):
-    """A shift of torch.fft, which a derived class names, of a tensor in blocks. One exchange brings all dimensions.
+    """A shift of torch.fft of a tensor in blocks, in a single exchange for all dimensions. Derived classes name it.
 
     Args:
         P_x: the partition of the input and of the result, which has the same blocks.
-        dim: as in torch.fft.
     """
 
     function: Callable[..., torch.Tensor]
@@ -34,9 +33,9 @@ class Shift(Layer):
             self._shifted([1] * self.grid.dim)
 
     def _shifted(self, extents: Sequence[int]) -> list[int]:
-        """By how many elements each dimension is shifted. A dimension that is named twice is shifted twice."""
-        with as_of(type(self).__name__):
-            type(self).function(torch.zeros([1] * len(extents), device="cpu"), self.dim)  # torch judges the argument
+        """The shift of each dimension, in elements. A dimension named twice is shifted twice."""
+        with naming_layer(type(self).__name__):
+            type(self).function(torch.zeros([1] * len(extents), device="cpu"), self.dim)  # torch checks the argument
         dim = plain(self.dim)
         dims = range(len(extents)) if dim is None else [dim] if isinstance(dim, int) else dim
         shifts = [0] * len(extents)
@@ -46,7 +45,6 @@ class Shift(Layer):
         return shifts
 
     def prepare(self) -> None:
-        """Nothing is exchanged where no shifted dimension is split."""
         self._exchange: Operator | None = None
 
     def set_up(self) -> None:
@@ -56,7 +54,7 @@ class Shift(Layer):
         self._exchange = None
         if any(shift and p > 1 for shift, p in zip(shifts, self.grid.shape, strict=True)):
             wanted = [
-                [(start - shift, stop - shift) if start < stop else (0, 0) for start, stop in intervals_of(along)]
+                [(start - shift, stop - shift) if start < stop else (0, 0) for start, stop in block_intervals(along)]
                 for along, shift in zip(sizes, shifts, strict=True)
             ]
             periodic = [shift > 0 for shift in shifts]
@@ -64,16 +62,15 @@ class Shift(Layer):
             self._exchange = operators.interval_exchange(name, self.grid, self.grid, wanted, periodic)
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """This rank's block of the result."""
         if not self.grid.active:
             return input.clone()
         return type(self).function(input, self.dim) if self._exchange is None else self._exchange(input)
 
 
-def _named(function: Callable[..., torch.Tensor], sign: int) -> type[Shift]:
-    more = {"function": staticmethod(function), "sign": sign, "__doc__": Shift.__doc__}
-    return type(function.__name__.removeprefix("fft_"), (Shift,), more)
+def _shift_layer(function: Callable[..., torch.Tensor], sign: int) -> type[Shift]:
+    attributes = {"function": staticmethod(function), "sign": sign, "__doc__": Shift.__doc__}
+    return type(function.__name__.removeprefix("fft_"), (Shift,), attributes)
 
 
-SHIFTS = {"fftshift": _named(torch.fft.fftshift, 1), "ifftshift": _named(torch.fft.ifftshift, -1)}
-"""The layer of each of torch.fft's shifts."""
+SHIFTS = {"fftshift": _shift_layer(torch.fft.fftshift, 1), "ifftshift": _shift_layer(torch.fft.ifftshift, -1)}
+"""The layers of torch.fft's shifts."""

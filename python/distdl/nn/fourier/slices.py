@@ -1,11 +1,11 @@
-"""The transform of a large block, slice by slice in the caches.
+"""Transforms of large blocks, slice by slice in the caches.
 
-torch.fft writes into memory of its own, and glibc gives memory of 32 MiB and more back to the system at once: each call
-would have it mapped again, page by page, which takes about as long as the transform. The result of a slice stays in the
-caches until it is copied, and its memory serves the next slice. NumPy asks for huge pages for the whole result.
+torch.fft allocates its result, and glibc returns memory of 32 MiB and more to the system at once: mapping it again in
+each call takes about as long as the transform. The result of a slice stays in the caches until it is copied, and its
+memory serves the next slice. NumPy asks for huge pages for the whole result.
 
-Along a dimension whose elements are not neighbors in memory, a slice is transposed first. Otherwise the transform would
-read a few bytes of each cache line, and where the stride is a power of two it would lose the line before the next ones.
+Along a dimension that is not contiguous, a slice is transposed first. Otherwise the transform would read a few bytes of
+each cache line, and with a power-of-two stride evict the line before it reads the next bytes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-_SLICE = 1 << 20  # bytes for each thread: less than the caches, and a thousand times what a call costs
-_LARGE = 32 << 20  # bytes: what glibc never keeps (DEFAULT_MMAP_THRESHOLD_MAX)
+_SLICE = 1 << 20  # bytes for each thread: less than the caches, a thousand times the cost of a call
+_LARGE = 32 << 20  # bytes: glibc never keeps them (DEFAULT_MMAP_THRESHOLD_MAX)
 _LARGE_ACROSS = 8 << 20  # bytes, along a dimension that is not contiguous
-_SINGLE = 32  # bits: NumPy has no memory for all smaller dtypes
+_SINGLE = 32  # bits: NumPy lacks some smaller dtypes
 
-Call = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
+Fft = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
 
 _is_compiling = torch.compiler.is_compiling
 _is_transformed = torch._C._functorch.peek_interpreter_stack
@@ -29,21 +29,19 @@ _modes = torch._C._len_torch_dispatch_stack
 
 
 def in_slices(
-    call: Call, x: torch.Tensor, dims: Sequence[int], shape: Sequence[int], dtype: torch.dtype, *, contiguous: bool
+    call: Fft, x: torch.Tensor, dims: Sequence[int], shape: Sequence[int], dtype: torch.dtype, *, contiguous: bool
 ) -> torch.Tensor:
-    """``call(x, dims)``, slice by slice where that is faster: x is large, on the CPU, and nobody records what happens.
+    """``call(x, dims)``, slice by slice where faster: x is large, on the CPU, and nothing is recorded.
 
     Args:
         call: transforms some dimensions of a slice along the others.
-        x: the block.
-        dims: the dimensions that are transformed.
-        shape, dtype: those of the result.
-        contiguous: whether a large result is contiguous. Otherwise its transformed dimensions are the last ones in
-            memory, as in torch's results, which is faster to write.
+        shape, dtype: of the result.
+        contiguous: whether a large result is contiguous. Otherwise its transformed dimensions are last in memory, as in
+            torch's results, which is faster to write.
     """
     across = len(dims) == 1 and (x.stride(dims[0]) != 1 or (contiguous and dims[0] != x.dim() - 1))
     bytes_ = max(math.prod(shape) * dtype.itemsize, x.numel() * x.element_size())
-    if bytes_ < (_LARGE_ACROSS if across else _LARGE) or not _is_plain(x) or torch.finfo(dtype).bits < _SINGLE:
+    if bytes_ < (_LARGE_ACROSS if across else _LARGE) or not _is_unrecorded(x) or torch.finfo(dtype).bits < _SINGLE:
         return call(x, dims)
     order = list(range(x.dim()))
     if not contiguous:
@@ -53,24 +51,23 @@ def in_slices(
     return result
 
 
-def joined(parts: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
-    """The parts put together; a single part as it is."""
+def concatenated(parts: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
+    """Concatenate the parts; a single part is returned as it is."""
     if len(parts) == 1:
         return parts[0]
     dtype, bytes_ = parts[0].dtype, sum(part.numel() * part.element_size() for part in parts)
-    if bytes_ < _LARGE or not all(map(_is_plain, parts)) or torch.finfo(dtype).bits < _SINGLE:
+    if bytes_ < _LARGE or not all(map(_is_unrecorded, parts)) or torch.finfo(dtype).bits < _SINGLE:
         return torch.cat(list(parts), dim)
     shape = [sum(part.shape[d] for part in parts) if d == dim else n for d, n in enumerate(parts[0].shape)]
     return torch.cat(list(parts), dim, out=_in_huge_pages(shape, dtype))
 
 
 def _in_huge_pages(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A contiguous tensor in new memory, for which NumPy asks for huge pages: they are cheaper to map."""
+    """A contiguous tensor in new memory from NumPy, which asks for huge pages: they are cheaper to map."""
     return torch.from_numpy(np.empty(shape, torch.empty(0, dtype=dtype, device="cpu").numpy().dtype))
 
 
-def _is_plain(x: torch.Tensor) -> bool:
-    """Whether neither gradients nor anything else is recorded."""
+def _is_unrecorded(x: torch.Tensor) -> bool:
     return (
         type(x) is torch.Tensor
         and x.is_cpu
@@ -82,8 +79,8 @@ def _is_plain(x: torch.Tensor) -> bool:
     )
 
 
-def _write(call: Call, x: torch.Tensor, dims: Sequence[int], result: torch.Tensor, most: int) -> None:
-    """Write the transform of x into the result, in slices of so many bytes where x can be cut into them."""
+def _write(call: Fft, x: torch.Tensor, dims: Sequence[int], result: torch.Tensor, most: int) -> None:
+    """Write the transform of x into the result, in slices of at most so many bytes if x can be cut."""
     free = [d for d in range(x.dim()) if d not in dims and x.shape[d] > 1]
     count = -(-result.numel() * result.element_size() // most)
     if count <= 1 or not free:
@@ -95,7 +92,7 @@ def _write(call: Call, x: torch.Tensor, dims: Sequence[int], result: torch.Tenso
     return None
 
 
-def _write_slice(call: Call, x: torch.Tensor, dims: Sequence[int], result: torch.Tensor) -> None:
+def _write_slice(call: Fft, x: torch.Tensor, dims: Sequence[int], result: torch.Tensor) -> None:
     d = dims[0]
     if len(dims) > 1 or math.prod(x.shape[:d]) > 1 or (x.stride(d) == 1 and result.stride(d) == 1):
         result.copy_(call(x, dims))

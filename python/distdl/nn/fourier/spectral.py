@@ -12,56 +12,56 @@ from distdl import operators
 from distdl.collective.construction import PartitionLike
 from distdl.nn.fourier import sequential
 from distdl.nn.fourier.modes import NORMS, Modes
-from distdl.nn.fourier.slices import joined
+from distdl.nn.fourier.slices import concatenated
 from distdl.nn.layer import Layer
 from distdl.nn.options import integer, per_dimension
 from distdl.nn.precision import lowered
-from distdl.nn.windows.blocks import intervals_of
+from distdl.nn.windows.blocks import block_intervals
 from distdl.operators.dispatch import CompletedCall, Operator, Started
 from distdl.parameters.layout import cut
 
 __all__ = ["SpectralConv1d", "SpectralConv2d", "SpectralConv3d", "SpectralConv4d"]
 
-_DOCUMENTATION = """Multiplies the low frequencies of an input in blocks by a matrix of weights for each of them.
+_DOCUMENTATION = """Multiplies each low frequency of an input in blocks by its matrix of weights.
 
-Each worker transforms its block: a dimension that it has whole by torch.fft, and of a split dimension its part of the
-kept frequencies. The workers sum the parts up, so that each of them gets a block of the kept frequencies. It multiplies
-them by its block of the weight, all workers gather the kept frequencies, and each transforms them back to its block.
+Each worker transforms its block: whole dimensions by torch.fft, split dimensions to its terms of the kept frequencies.
+A reduce-scatter of the terms gives each worker a block of the kept frequencies. It multiplies them by its block of the
+weight; all workers gather the products, and each transforms them back to its block.
 
 Args:
     P_x: the partition of the input and of the result, ``[batch, channels, *space]`` with {dims} spatial dimensions; any
-        of them may be split.
+        dimension may be split.
     in_channels, out_channels: numbers of channels.
-    modes: for each spatial dimension how many frequencies are kept, of both signs; of the last dimension
-        ``modes[-1] // 2 + 1``, because the input is real. One int holds for all dimensions.
-    bias: whether to add one number to each channel.
+    modes: the number of kept frequencies of both signs, for each spatial dimension or as one int; the last dimension
+        keeps ``modes[-1] // 2 + 1``, because the input is real.
+    bias: whether to add a number to each channel.
     norm: of the transforms, as in torch.fft.
     device, dtype: of the parameters.
-    parts: in how many groups of channels the frequencies travel. One group travels while the next one is transformed.
+    parts: the number of groups of channels. A group of frequencies travels during the transform of the next group.
 
 Shape:
     ``(N, in_channels, *space)`` to ``(N, out_channels, *space)``; batch and space in any blocks, channels in balanced
-    ones. The result has the input's blocks. Zero volume on all ranks outside of P_x.
+    blocks. The result has the input's blocks. Zero volume on all ranks outside of P_x.
 
 Attributes:
-    weight: this worker's block of the weight ``(in_channels, out_channels, *kept, 2)``, of which the last dimension has
-        real and imaginary parts. Input channels and frequencies are cut into balanced blocks along their dimensions of
-        P_x. Workers that differ along the batch alone use the same block: see :func:`distdl.parameter_layout`.
+    weight: this worker's block of the weight ``(in_channels, out_channels, *kept, 2)``, with real and imaginary parts
+        in the last dimension. Input channels and frequencies are in balanced blocks along their dimensions of P_x.
+        Workers along the batch use the same block: see :func:`distdl.parameter_layout`.
     bias: this worker's block of the bias ``(out_channels, 1, ...)``; None without bias.
 
 Raises:
     ValueError: on all ranks, if P_x has another number of dimensions, or the input has too few elements along a
         dimension for the kept frequencies.
-    TypeError, RuntimeError: on all ranks, if an option or the dtype of the input does not fit.
+    TypeError, RuntimeError: on all ranks, if an option or the dtype of the input is invalid.
 
-Of K complex numbers, which are batch, channels and kept frequencies of P workers in space together, each worker sends
-(P - 1) / P to sum the input's and (P - 1) / P to gather the result's. ``from_sequential`` takes
-``distdl.nn.fourier.sequential.SpectralConv{dims}d``, which does the same in one process; the parameters have its names.
+P workers in space have K complex numbers together (batch, channels, kept frequencies); each worker sends (P - 1) / P of
+K to sum the input's, and as many to gather the result's. ``from_sequential`` takes
+``distdl.nn.fourier.sequential.SpectralConv{dims}d``, the same layer in one process, with the same parameter names.
 
-Constructing is collective over the communicator that P_x comes from, calling over its ranks.
+Collective: constructing over P_x's parent communicator, calling over P_x.
 
-Source: Z. Li et al., "Fourier Neural Operator for Parametric Partial Differential Equations" (2021); the modes are
-those of ``neuralop.layers.spectral_convolution.SpectralConv``.
+Source: Z. Li et al., "Fourier Neural Operator for Parametric Partial Differential Equations" (2021); the modes follow
+``neuralop.layers.spectral_convolution.SpectralConv``.
 """
 
 
@@ -127,7 +127,6 @@ class _SpectralConv(Layer):
             self.register_parameter("bias", None)
 
     def prepare(self) -> None:
-        """Make the sums and the gatherings of the parts."""
         shape = self.grid.shape
         self._split = [d for d in range(2, self.dims + 2) if self.grid.known and shape[d] > 1]
         parts = range(self.parts if self._split else 1)
@@ -157,61 +156,59 @@ class _SpectralConv(Layer):
             n, is_half = sum(along), d == self.dims + 1
             if kept > (n // 2 + 1 if is_half else n):
                 raise ValueError(f"{name}: the input has {n} elements in dimension {d}, too few for modes={self.modes}")
-            block = intervals_of(along)[self.grid.place[d]] if d in self._split and self.grid.active else None
+            block = block_intervals(along)[self.grid.place[d]] if d in self._split and self.grid.active else None
             self._modes.append(Modes(d, n, kept, is_half, self.norm, block))
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """This rank's block of the result."""
         if not self.grid.active:
             return self.without_part(input)
         arriving = self.start_parameters()
         with torch.autocast(input.device.type, enabled=False):
             x = lowered(input, None if self.autocast is None else torch.float32)
-            x = joined([started.wait() for started in self._summed(x)], 1)
+            x = concatenated([started.wait() for started in self._summed(x)], 1)
             weight, *bias = arriving()
             y = sequential.mixed(x, weight)
             y = y if self._over_channels is None else self._over_channels(y)
-            y = joined([self._backward(started.wait()) for started in self._gathered(y)], 1)
+            y = concatenated([self._backward(started.wait()) for started in self._gathered(y)], 1)
             return y + bias[0] if bias else y
 
     def _summed(self, x: torch.Tensor) -> list[Started]:
-        """The kept frequencies of groups of channels on their way, of which each worker receives a block."""
-        found = []
+        """Send the kept frequencies of groups of channels; each worker receives a block of their sums."""
+        started = []
         for i, (start, stop) in enumerate(cut(x.shape[1], max(len(self._sums), 1))):
             part = self._forward(x[:, start:stop])
-            found.append(self._begun(self._sums[i], part) if self._sums else CompletedCall("sum", part))
-        return found
+            started.append(self._start(self._sums[i], part) if self._sums else CompletedCall("sum", part))
+        return started
 
     def _gathered(self, y: torch.Tensor) -> list[Started]:
-        """The kept frequencies of groups of channels on their way to all workers."""
         if not self._gatherings:
             return [CompletedCall("gathering", y)]
         groups = cut(y.shape[1], len(self._gatherings))
         return [
-            self._begun(gather, y[:, start:stop])
+            self._start(gather, y[:, start:stop])
             for gather, (start, stop) in zip(self._gatherings, groups, strict=True)
         ]
 
-    def _begun(self, operator: Operator, x: torch.Tensor) -> Started:
+    def _start(self, operator: Operator, x: torch.Tensor) -> Started:
         return operator.start(x) if self.parts > 1 else CompletedCall(operator.name, operator(x))
 
     def _forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The last dimension first, because it is real, then those that are whole."""
+        """Transform the last dimension first, because it is real, then whole dimensions."""
         *others, last = self._modes
-        for one in (last, *sorted(others, key=lambda one: one.block is not None)):
-            x = one.forward(x)
+        for modes in (last, *sorted(others, key=lambda modes: modes.block is not None)):
+            x = modes.forward(x)
         return x
 
     def _backward(self, y: torch.Tensor) -> torch.Tensor:
         *others, last = self._modes
-        for one in (*sorted(others, key=lambda one: one.block is None), last):
-            y = one.backward(y)
+        for modes in (*sorted(others, key=lambda modes: modes.block is None), last):
+            y = modes.backward(y)
         return y
 
 
-def _in(dims: int) -> type[_SpectralConv]:
+def _spectral_conv(dims: int) -> type[_SpectralConv]:
     text = _DOCUMENTATION.format(dims=dims)
     return type(f"SpectralConv{dims}d", (_SpectralConv,), {"dims": dims, "__doc__": text, "__module__": __name__})
 
 
-SpectralConv1d, SpectralConv2d, SpectralConv3d, SpectralConv4d = (_in(dims) for dims in (1, 2, 3, 4))
+SpectralConv1d, SpectralConv2d, SpectralConv3d, SpectralConv4d = (_spectral_conv(dims) for dims in (1, 2, 3, 4))

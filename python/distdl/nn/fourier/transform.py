@@ -1,4 +1,4 @@
-"""Fourier transforms of tensors in blocks, any of whose dimensions may be split."""
+"""Fourier transforms of tensors in blocks; any dimension may be split."""
 
 from __future__ import annotations
 
@@ -8,36 +8,35 @@ import torch
 
 from distdl.collective.construction import PartitionLike
 from distdl.collective.grid import Grid
-from distdl.nn.fourier.kinds import FUNCTIONS, Dims, Sizes, resolve
+from distdl.nn.fourier.kinds import FUNCTIONS, Dims, Sizes, resolve_transform
 from distdl.nn.fourier.pencils import Stage, Task, largest_blocks, plan
 from distdl.nn.fourier.pipeline import Pipeline
 from distdl.nn.layer import Layer
 from distdl.nn.options import integer
-from distdl.nn.overwritten import unless_overwritten
-from distdl.nn.windows.blocks import as_of
+from distdl.nn.overwritten import check_input_unmodified
+from distdl.nn.windows.blocks import naming_layer
 from distdl.nn.windows.memory import check_memory
 from distdl.partition import Partition
 
 __all__ = ["TRANSFORMS", "FourierTransform"]
 
 _SAVE_REAL_INPUT = ("fft", "ifft", "rfft", "rfft2", "rfftn", "ihfft")
-"""The functions of torch whose backward pass raises where their input, if it is real, was written in between."""
+"""The functions of torch whose backward pass raises if their real input was written after the call."""
 
 
 class FourierTransform(Layer):
-    """A function of torch.fft, which a derived class names, of a tensor in blocks.
+    """A function of torch.fft of a tensor in blocks. Derived classes name it.
 
-    A dimension is transformed where one worker has it whole. The workers stand in one grid after the other, so that
-    each transformed dimension is whole in one of them (``pencils.py``), and exchange the elements in between.
+    A dimension is transformed where a worker has it whole. The workers form a sequence of grids in which each
+    transformed dimension is whole once (``pencils.py``), and exchange the elements in between.
 
     Args:
         P_x: the partition of the input.
         size, dim, norm: as in torch.fft; ``size`` is ``n``, or ``s`` of transforms in several dimensions.
-        parts: in how many parts the tensor is transformed, one after the other, so that a part travels while the next
-            one is transformed. They are cut along a dimension that is neither transformed nor exchanged, if there is
-            such a dimension.
-        pencil: whether the result stays in the grid in which the last dimension was transformed.
-        P_out: the partition of the result; that of the input without it.
+        parts: the number of parts, along a dimension that is neither transformed nor exchanged, if any. A part travels
+            during the transform of the next part.
+        pencil: whether the result stays in the grid of the last transform.
+        P_out: the partition of the result; by default the input's.
 
     Attributes:
         P_result: the partition of the last call's result.
@@ -76,11 +75,10 @@ class FourierTransform(Layer):
                 f"{list(self.P_out.grid.shape)}; they must have as many dimensions"
             )
         if self.grid.known:
-            # Of any extents: what torch says of the arguments is the same.
-            resolve(self.function, [2] * self.grid.dim, torch.float32, self.size, self.dim, self.norm)
+            # With any extents torch raises the same errors for the arguments.
+            resolve_transform(self.function, [2] * self.grid.dim, torch.float32, self.size, self.dim, self.norm)
 
     def prepare(self) -> None:
-        """Nothing is exchanged before the first set-up, and the result stays with the input."""
         self.P_result = self.P_x if self.P_out is None else self.P_out
         self._pencils = {self.grid.shape: self.P_x}
         self._pipeline: Pipeline | None = None
@@ -88,8 +86,8 @@ class FourierTransform(Layer):
     def set_up(self) -> None:
         name, sizes = type(self).__name__, self.blocks(self.grid)
         extents, dtype = [sum(along) for along in sizes], self.structure(self.grid)[0][1]
-        with as_of(name):
-            transform = resolve(self.function, extents, dtype, self.size, self.dim, self.norm)
+        with naming_layer(name):
+            transform = resolve_transform(self.function, extents, dtype, self.size, self.dim, self.norm)
         reads = list(extents)
         for d, read in zip(transform.dims, transform.reads, strict=True):
             reads[d] = min(read, extents[d])
@@ -99,7 +97,7 @@ class FourierTransform(Layer):
         stages = plan(task, self.grid.shape, None if target is None else target.shape, same)
         grids = [self.grid, *(self._grid_of(stage) for stage in stages[1:])]
         for largest in largest_blocks(task, stages):
-            check_memory(name, self.everyone, largest, transform.complex_dtype)
+            check_memory(name, self.all_ranks, largest, transform.complex_dtype)
         if target is not None:
             grids[-1] = target
         else:
@@ -111,22 +109,21 @@ class FourierTransform(Layer):
         return self.grid.related(self.grid.ranks[: math.prod(stage.shape)], stage.shape)
 
     def _pencil_of(self, grid: Grid) -> Partition:
-        """The partition of this grid, always the same one, so that what is made for it is found again."""
+        """The partition of this grid, always the same object, so that objects made for it are found again."""
         return self._pencils.setdefault(grid.shape, Partition.of_grid(grid, like=self.P_x))
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """This rank's block of the result."""
         if self._pipeline is None:
             return input.clone()
         result = self._pipeline(input)
         if self.function in _SAVE_REAL_INPUT and not input.is_complex():
-            unless_overwritten(type(self).__name__, input, result)
-        return result if result.dtype == self._dtype else result.to(self._dtype)  # where no dimension is transformed
+            check_input_unmodified(type(self).__name__, input, result)
+        return result if result.dtype == self._dtype else result.to(self._dtype)  # if no dimension is transformed
 
 
-def _named(function: str) -> type[FourierTransform]:
+def _transform_layer(function: str) -> type[FourierTransform]:
     return type(function, (FourierTransform,), {"function": function, "__doc__": FourierTransform.__doc__})
 
 
-TRANSFORMS = {function: _named(function) for function in FUNCTIONS}
-"""The layer of each function of torch.fft."""
+TRANSFORMS = {function: _transform_layer(function) for function in FUNCTIONS}
+"""The layers of the functions of torch.fft."""

@@ -1,4 +1,4 @@
-"""Linear and bilinear layers over blocks of features, and of all other dimensions."""
+"""Linear and bilinear layers over blocks of features and all other dimensions."""
 
 from distdl.nn.linear.bilinear import *  # noqa: F403
 from distdl.nn.linear.bilinear import __all__ as _bilinear

@@ -1,4 +1,4 @@
-"""The bilinear layer over blocks of everything but features."""
+"""The bilinear layer over blocks of all dimensions but features."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class DistributedBilinear(Layer):
         in1_features, in2_features, out_features, bias, device, dtype: as in ``torch.nn.Bilinear``.
 
     Shape:
-        ``(*leading, in1_features)`` and ``(*leading, in2_features)``, as P_x has dimensions, both in the same blocks,
-        of any sizes. The result ``(*leading, out_features)`` is in the same blocks; zero volume on all other ranks.
+        ``(*leading, in1_features)`` and ``(*leading, in2_features)``, as P_x, both in the same blocks of any sizes. The
+        result ``(*leading, out_features)`` is in the same blocks; zero volume on all other ranks.
 
     Attributes:
         weight, bias: as in ``torch.nn.Bilinear``, whole on worker 0: see :func:`distdl.parameter_layout`.
@@ -33,9 +33,9 @@ class DistributedBilinear(Layer):
     Raises:
         ValueError: on all ranks, if P_x splits the features, ``in1_features`` is less than 1, or the inputs are not in
             blocks as described.
-        RuntimeError: on all ranks, if the dtypes of inputs, weight and bias differ, without autocast.
+        RuntimeError: on all ranks, if dtypes of inputs and parameters differ without autocast.
 
-    Constructing is collective over the communicator that P_x comes from, calling over the ranks of P_x.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Bilinear.html.
     """
@@ -63,8 +63,8 @@ class DistributedBilinear(Layer):
             raise ValueError(f"DistributedBilinear: in1_features={self.in1_features}; it must be at least 1")
         if self.grid.known and self.grid.shape[-1:] != (1,):
             raise ValueError(
-                f"DistributedBilinear: P_x has shape {list(self.grid.shape)}; its last dimension, which is that of the "
-                "features, must be 1"
+                f"DistributedBilinear: P_x has shape {list(self.grid.shape)}; its last dimension, the features, must "
+                "be 1"
             )
         shape = (self.out_features, self.in1_features, self.in2_features)
         initialize = Uniform(1 / math.sqrt(self.in1_features))
@@ -90,7 +90,6 @@ class DistributedBilinear(Layer):
         check_dtypes(self, self.weight, self.bias, input1=dtypes[0], input2=dtypes[1])
 
     def compute(self, input1: torch.Tensor, input2: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to this rank's blocks of the inputs."""
         if not self.grid.active:
             return self.without_part(input1 + input2.sum())
         weight, bias = (*self.parameters_in_use(), None)[:2]

@@ -18,38 +18,37 @@ __all__ = ["DistributedLinear"]
 
 
 class DistributedLinear(Layer):
-    r"""Applies :math:`y = x W^T + b` where x, y and W are partitioned: ``torch.nn.Linear``, put together.
+    r"""Applies :math:`y = x W^T + b` where x, y and W are partitioned: ``torch.nn.Linear`` in blocks.
 
-    x is broadcast from P_x to the workers of P_W whose block of W reads its features. Each worker applies its block of
-    W, workers of column 0 add their block of b, and the results are sum-reduced along the rows of P_W into P_y.
+    x is broadcast from P_x to the columns of P_W. Each worker applies its block of W, workers of column 0 add their
+    block of b, and the results are sum-reduced along the rows of P_W into P_y.
 
     Args:
         P_x: the partition of the input: ``[*leading, p_in]``.
         in_features, out_features, bias, device, dtype: as in ``torch.nn.Linear``.
         P_y: the partition of the output: ``[*leading, p_out]``.
-        P_W: the workers that compute: ``[*leading, p_out, p_in]``. Where the leading dimensions are not split,
-            ``[p_out, p_in]`` is enough.
+        P_W: the workers that compute: ``[*leading, p_out, p_in]``, or ``[p_out, p_in]`` if leading dimensions are not
+            split.
 
-    P_y and P_W may stand directly behind P_x. Without them the features are not split, and P_x is ``[*leading, 1]``.
+    P_y and P_W may directly follow P_x. Without them features are not split, and P_x is ``[*leading, 1]``.
 
     Shape:
-        Any number of leading dimensions; the features in balanced blocks, ``(*, in_features)`` over P_x and
-        ``(*, out_features)`` over P_y. Leading dimensions that are split come in any blocks, and have to be as many as
-        in P_x. Zero volume on all other ranks.
+        Features in balanced blocks, ``(*, in_features)`` over P_x and ``(*, out_features)`` over P_y. Leading
+        dimensions, if split, are in any blocks, as many as in P_x. Zero volume on all other ranks.
 
     Attributes:
-        weight: this worker's balanced block of the weight (out_features, in_features). Where leading dimensions are
-            split, several workers use the same block: see :func:`distdl.parameter_layout`. No rows outside of P_W.
+        weight: this worker's balanced block of the weight (out_features, in_features). If leading dimensions are split,
+            several workers use the same block: see :func:`distdl.parameter_layout`. No rows outside of P_W.
         bias: this worker's block of the bias on column 0 of P_W, no rows elsewhere; None without bias.
 
     Raises:
-        ValueError: on all ranks, if the partitions do not fit each other, or the input is not in blocks as described.
-        RuntimeError: on all ranks, if the dtypes of input, weight and bias differ, without autocast.
+        ValueError: on all ranks, if the partitions do not match, or the input is not in such blocks.
+        RuntimeError: on all ranks, if dtypes of input and parameters differ without autocast.
 
-    Constructing is collective over the communicator that the partitions come from, calling over their ranks.
+    Collective: constructing over the partitions' parent communicator, calling over the partitions.
 
-    Source: R. J. Hewett, T. J. Grady, "A Linear Algebraic Approach to Model Parallelism in Deep Learning" (2020); with
-    the same seed the global parameters are those of https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html.
+    Source: R. J. Hewett, T. J. Grady, "A Linear Algebraic Approach to Model Parallelism in Deep Learning" (2020); the
+    same seed gives the parameters of https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html.
     """
 
     P_y: Partition | None
@@ -80,7 +79,7 @@ class DistributedLinear(Layer):
         declare_linear(self, self._workers, shape, (row, column), first_of=(column,))
 
     def _grids(self) -> tuple[tuple[int, ...], Grid, Grid, Grid]:
-        """The leading dimensions, and all partitions with these, a row and a column."""
+        """The leading dimensions, and all partitions extended to leading dimensions, row and column."""
         x = self.grid
         if (self.P_y is None) != (self.P_W is None):
             missing = "P_y" if self.P_y is None else "P_W"
@@ -96,7 +95,7 @@ class DistributedLinear(Layer):
         w = x.reshaped((*x.shape[:-1], 1, *x.shape[-1:])) if self.P_W is None else self.P_W.grid
         leading = x.shape[:-1]
         if len(w.shape) == 2 and math.prod((*leading, *y.shape[:-1])) == 1:
-            leading = ()  # dimensions of one worker, of which P_x and P_y may have different numbers
+            leading = ()  # dimensions of one worker; P_x and P_y may have different numbers of them
         fits = bool(x.shape and y.shape) and w.shape == (*leading, y.shape[-1], x.shape[-1])
         if not fits or (leading and y.shape[:-1] != leading):
             raise ValueError(
@@ -107,16 +106,15 @@ class DistributedLinear(Layer):
         return leading, x.reshaped((*leading, 1, x.shape[-1])), w, y.reshaped((*leading, y.shape[-1], 1))
 
     def prepare(self) -> None:
-        """Make the operators, but for those that would copy what a worker has."""
         p_out, p_in = self._workers.shape[-2:] if self._workers.known else (1, 1)
-        reads_own = p_out == 1 and self._input.ranks == self._workers.ranks
-        keeps_own = p_in == 1 and self._output.ranks == self._workers.ranks
-        self._broadcast = None if reads_own else operators.broadcast(self._input, self._workers)
-        self._sum_reduce = None if keeps_own else operators.sum_reduce(self._workers, self._output)
+        same_input = p_out == 1 and self._input.ranks == self._workers.ranks
+        same_output = p_in == 1 and self._output.ranks == self._workers.ranks
+        self._broadcast = None if same_input else operators.broadcast(self._input, self._workers)
+        self._sum_reduce = None if same_output else operators.sum_reduce(self._workers, self._output)
 
     def set_up(self) -> None:
         if math.prod(self._leading) > 1:
-            self.blocks(self.grid)  # raises where leading dimensions do not fit together
+            self.blocks(self.grid)  # raises if leading dimensions do not match
         xs = self.structure(self.grid)
         features = cut(self.in_features, self.grid.shape[-1])
         for worker, (shape, dtype) in enumerate(xs):
@@ -135,7 +133,6 @@ class DistributedLinear(Layer):
             check_dtypes(self, self.weight, self.bias, input=dtype)
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to this rank's block of the input."""
         x = input if self._broadcast is None else self._broadcast(input)
         if self._workers.active:
             y = term(x, *self.parameters_in_use(), place=self._workers.place[-1])

@@ -1,4 +1,4 @@
-"""The common part of linear layers: their parameters, and the checks of options and dtypes."""
+"""The common part of linear layers: parameters, and checks of options and dtypes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distdl.parameters.transport import zero_of
 
 
 def check_features(layer: Layer, *names: str, least: int = 0) -> None:
-    """Make options integers, and refuse less than a number."""
+    """Convert options to integers, and raise if they are less than a number."""
     name = type(layer).__name__
     for which in names:
         value = integer(name, getattr(layer, which), which)
@@ -26,21 +26,21 @@ def check_features(layer: Layer, *names: str, least: int = 0) -> None:
 
 
 def check_dtypes(layer: Layer, weight: torch.Tensor, bias: torch.Tensor | None, **inputs: torch.dtype) -> None:
-    """Refuse dtypes that torch.nn would refuse, in a set-up, where all ranks know the same."""
+    """Raise for dtypes that torch.nn would refuse, in a set-up, where all ranks know the same."""
     named = dict(inputs) if bias is None else {**inputs, "bias": bias.dtype}
-    for what, dtype in named.items():
+    for name, dtype in named.items():
         if dtype != weight.dtype and layer.autocast is None:
-            raise RuntimeError(f"{type(layer).__name__}: the {what} is {dtype} but the weight {weight.dtype}")
+            raise RuntimeError(f"{type(layer).__name__}: the {name} is {dtype} but the weight {weight.dtype}")
 
 
 def declare_linear(
     layer: Layer, grid: Grid, shape: tuple[int, int], axes: tuple[int | None, int | None], first_of: Sequence[int] = ()
 ) -> None:
-    """Declare a weight of (outputs, inputs) and, as the option says, a bias, with the first values of torch.nn.Linear.
+    """Declare a weight of (outputs, inputs) and an optional bias, with the initial values of torch.nn.Linear.
 
     Args:
-        axes: of the grid, along which outputs and inputs are cut.
-        first_of: axes along which the workers at place 0 alone have the bias.
+        axes: of the grid, which split outputs and inputs.
+        first_of: axes along which only the workers at place 0 have the bias.
     """
     of_weight, of_bias = like_linear(shape)
     layer.declare_parameter("weight", grid, shape, axes, initialize=of_weight)

@@ -1,4 +1,4 @@
-"""The column and the row form of a linear layer, whose input and output are in blocks on the same workers."""
+"""Column-parallel and row-parallel linear layers, with input and output in blocks on the same workers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from distdl.nn.options import integer
 __all__ = ["DistributedLinearAllGather", "DistributedLinearReduceScatter"]
 
 
-class _LinearOnALine(Layer):
-    """A linear layer whose weight is in blocks along the last axis of P_x: each line of workers there has all of it."""
+class _RowColumnLinear(Layer):
+    """A linear layer with its weight in blocks along the last axis of P_x: each line of workers has all blocks."""
 
     in_features: int
     out_features: int
@@ -39,7 +39,6 @@ class _LinearOnALine(Layer):
 
     @classmethod
     def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
-        """Linear."""
         return (torch.nn.Linear,)
 
     def check_options(self) -> None:
@@ -58,21 +57,19 @@ class _LinearOnALine(Layer):
         self._declare_blocks((self.out_features, self.in_features), max(n - 1, 0))
 
     def _declare_blocks(self, shape: tuple[int, int], last: int) -> None:
-        """Declare weight and bias, in blocks along the last axis of P_x."""
         raise NotImplementedError
 
     def _moved(self) -> int:
-        """The dimension of the tensors whose blocks are gathered or scattered."""
         return self.grid.dim - 1 if self.sequence_dim is None else self.sequence_dim % self.grid.dim
 
     def _line(self) -> Grid:
-        """The workers that differ from this one along the last axis alone, as blocks of what is gathered."""
+        """The workers along the last axis through this worker, as a grid of the moved blocks."""
         n = self.grid.dim
         shape = [self.grid.shape[-1] if d == self._moved() else 1 for d in range(n)]
         return self.grid.related(self.grid.side_by_side(self.grid.place, (n - 1,)), shape)
 
     def _with_tokens(self) -> Grid:
-        """P_x where the last axis splits the tokens: as the minor part of the axis that splits them anyway."""
+        """P_x with the last axis as the minor part of the axis of the tokens, if sequence_dim is set."""
         if self.sequence_dim is None:
             return self.grid
         grid, d = self.grid, self._moved()
@@ -92,34 +89,32 @@ class _LinearOnALine(Layer):
         check_dtypes(self, self.weight, self.bias, input=self.structure(self.grid)[0][1])
 
 
-class DistributedLinearAllGather(_LinearOnALine):
+class DistributedLinearAllGather(_RowColumnLinear):
     r"""Applies :math:`y = x W^T + b` where W is in blocks of rows: each worker computes its features of y.
 
-    x is gathered along the last axis of P_x, and each worker applies its block of W and b. It is the first of the two
-    linear layers of a pair: :class:`DistributedLinearReduceScatter` is the second one.
+    x is gathered along the last axis of P_x, and each worker applies its block of W and b. It is the first layer of a
+    pair; the second is :class:`DistributedLinearReduceScatter`.
 
     Args:
         P_x: the partition of input and result: ``[*leading, p]``.
         in_features, out_features, bias, device, dtype: as in ``torch.nn.Linear``.
-        sequence_dim: where the last axis of P_x splits the tokens of the input in place of its features: the dimension
-            of the tokens.
+        sequence_dim: the dimension of the tokens, if the last axis of P_x splits tokens of the input, not features.
 
     Shape:
-        ``(*leading, in_features)``, as P_x has dimensions, in any blocks. With ``sequence_dim`` every worker has all
-        features of its tokens; these are cut along axis ``sequence_dim`` of P_x, and each block is cut again along the
-        last axis. The result ``(*leading, out_features)`` is in the input's blocks of the leading dimensions, with
-        ``sequence_dim`` in blocks that are gathered, and in balanced blocks of features; zero volume on all other
-        ranks.
+        ``(*leading, in_features)``, as P_x, in any blocks. With ``sequence_dim`` workers have all features of tokens,
+        which axis ``sequence_dim`` of P_x cuts into blocks, and the last axis into smaller blocks. The result
+        ``(*leading, out_features)`` is in the input's (with ``sequence_dim``, gathered) leading blocks and in balanced
+        blocks of features; zero volume on all other ranks.
 
     Attributes:
         weight, bias: this worker's balanced block of the rows of the weight (out_features, in_features), and of the
-            bias. Workers that differ along leading axes use the same: see :func:`distdl.parameter_layout`.
+            bias. Workers along leading axes use the same block: see :func:`distdl.parameter_layout`.
 
     Raises:
-        ValueError: on all ranks, if the input is not in blocks as described, or ``sequence_dim`` is not a leading one.
-        RuntimeError: on all ranks, if the dtypes of input, weight and bias differ, without autocast.
+        ValueError: on all ranks, if the input is not in such blocks, or ``sequence_dim`` is not a leading dimension.
+        RuntimeError: on all ranks, if dtypes of input and parameters differ without autocast.
 
-    Constructing is collective over the communicator that P_x comes from, calling over the ranks of P_x.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: V. Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022);
     https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html.
@@ -129,7 +124,6 @@ class DistributedLinearAllGather(_LinearOnALine):
         declare_linear(self, self.grid, shape, (last, None))
 
     def prepare(self) -> None:
-        """Make the gathering along this worker's line, unless it is alone there."""
         alone = not self.grid.active or self.grid.shape[-1] == 1
         self._gather = None if alone else operators.all_gather_among(self._line(), self._moved())
 
@@ -137,7 +131,6 @@ class DistributedLinearAllGather(_LinearOnALine):
         self._check_features_of_input(sum(self.blocks(self._with_tokens())[-1]))
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to this rank's block of the input."""
         if not self.grid.active:
             return self.without_part(input)
         x = input if self._gather is None else self._gather(input)
@@ -145,34 +138,34 @@ class DistributedLinearAllGather(_LinearOnALine):
         return F.linear(x, weight, bias)
 
 
-class DistributedLinearReduceScatter(_LinearOnALine):
+class DistributedLinearReduceScatter(_RowColumnLinear):
     r"""Applies :math:`y = x W^T + b` where W is in blocks of columns: each worker reads its features of x.
 
-    The results of the workers along the last axis of P_x are terms of a sum, of which each worker receives a block. It
-    is the second of the two linear layers of a pair: :class:`DistributedLinearAllGather` is the first one.
+    A reduce-scatter sums the results of the workers along the last axis of P_x. It is the second layer of a pair; the
+    first is :class:`DistributedLinearAllGather`.
 
     Args:
         P_x: the partition of input and result: ``[*leading, p]``.
         in_features, out_features, bias, device, dtype: as in ``torch.nn.Linear``.
-        sequence_dim: where the last axis of P_x is to split the tokens of the result in place of its features: the
-            dimension of the tokens.
+        sequence_dim: the dimension of the tokens, if the last axis of P_x shall split tokens of the result, not
+            features.
 
     Shape:
-        ``(*leading, in_features)``, as P_x has dimensions, in balanced blocks of features and any blocks of leading
-        dimensions. The result ``(*leading, out_features)`` is in the same blocks of the leading dimensions and in
-        balanced blocks of features. With ``sequence_dim`` every worker has all features; each block of tokens is cut
-        into balanced blocks along the last axis of P_x. Zero volume on all other ranks.
+        ``(*leading, in_features)``, as P_x, in balanced blocks of features and any leading blocks. The result
+        ``(*leading, out_features)`` is in the same leading blocks and in balanced blocks of features; with
+        ``sequence_dim`` it has all features, and the last axis of P_x cuts each block of tokens into balanced blocks.
+        Zero volume on all other ranks.
 
     Attributes:
-        weight: this worker's balanced block of the columns of the weight (out_features, in_features). Workers that
-            differ along leading axes use the same: see :func:`distdl.parameter_layout`.
-        bias: all of the bias, on the workers at place 0 of the last axis, which add it; no rows elsewhere.
+        weight: this worker's balanced block of the columns of the weight (out_features, in_features). Workers along
+            leading axes use the same block: see :func:`distdl.parameter_layout`.
+        bias: the whole bias on the workers at place 0 of the last axis, which add it; no rows elsewhere.
 
     Raises:
-        ValueError: on all ranks, if the input is not in blocks as described, or ``sequence_dim`` is not a leading one.
-        RuntimeError: on all ranks, if the dtypes of input, weight and bias differ, without autocast.
+        ValueError: on all ranks, if the input is not in such blocks, or ``sequence_dim`` is not a leading dimension.
+        RuntimeError: on all ranks, if dtypes of input and parameters differ without autocast.
 
-    Constructing is collective over the communicator that P_x comes from, calling over the ranks of P_x.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: V. Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022);
     https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html.
@@ -182,7 +175,6 @@ class DistributedLinearReduceScatter(_LinearOnALine):
         declare_linear(self, self.grid, shape, (None, last), first_of=(last,))
 
     def prepare(self) -> None:
-        """Make the sum along this worker's line, unless it is alone there."""
         alone = not self.grid.active or self.grid.shape[-1] == 1
         self._scatter = None if alone else operators.reduce_scatter_among(self._line(), self._moved())
 
@@ -191,7 +183,6 @@ class DistributedLinearReduceScatter(_LinearOnALine):
         self.check_balanced(self.grid.dim - 1, self.in_features, "in_features")
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to this rank's block of the input."""
         if not self.grid.active:
             return self.without_part(input)
         y = term(input, *self.parameters_in_use(), place=self.grid.place[-1])

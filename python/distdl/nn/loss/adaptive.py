@@ -1,4 +1,4 @@
-"""The adaptive softmax: classes in clusters, rare ones with fewer features."""
+"""Adaptive softmax: classes in clusters, rare classes with fewer features."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["DistributedAdaptiveLogSoftmaxWithLoss"]
 
 
 class AdaptiveResult(NamedTuple):
-    """The result, with the fields of torch.nn's."""
+    """The result of the adaptive softmax, with torch.nn's fields."""
 
     output: torch.Tensor
     loss: torch.Tensor
 
 
 class _Weights(Module):
-    """The parameters of a linear layer, under its names; the layer around it uses them."""
+    """The parameters of a linear layer, under torch.nn's names."""
 
     def __init__(self, P: Grid, in_features: int, out_features: int, bias: bool, **kind: object) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class DistributedAdaptiveLogSoftmaxWithLoss(Loss):
         self.div_value = number(name, self.div_value, "div_value")
         if not isinstance(self.cutoffs, Sequence):
             raise TypeError(f"{name}: cutoffs={self.cutoffs!r}; it must be a sequence of integers")
-        self.cutoffs = [integer(name, one, "cutoffs", self.cutoffs) for one in self.cutoffs]
+        self.cutoffs = [integer(name, cutoff, "cutoffs", self.cutoffs) for cutoff in self.cutoffs]
         bounds = [0, *self.cutoffs, self.n_classes]
         if not self.cutoffs or any(a >= b for a, b in itertools.pairwise(bounds)):
             raise ValueError(
@@ -101,17 +101,17 @@ class DistributedAdaptiveLogSoftmaxWithLoss(Loss):
 
     def prepare(self) -> None:
         super().prepare()
-        kind = {key: self.given[key] for key in ("device", "dtype")}
+        options = {key: self.given[key] for key in ("device", "dtype")}
         bounds, grid, features = [*self.cutoffs, self.n_classes], self.grid, self.in_features
         clusters = len(self.cutoffs)
-        self.head = _Weights(grid, features, self.cutoffs[0] + clusters, bool(self.given["head_bias"]), **kind)
+        self.head = _Weights(grid, features, self.cutoffs[0] + clusters, bool(self.given["head_bias"]), **options)
         self.tail = torch.nn.ModuleList()
         for i, (low, high) in enumerate(itertools.pairwise(bounds)):
             hidden = int(features // self.div_value ** (i + 1))
-            pair = (_Weights(grid, features, hidden, False, **kind), _Weights(grid, hidden, high - low, False, **kind))
-            self.tail.append(torch.nn.Sequential(*pair))
-        holders = [one for one in self.modules() if isinstance(one, _Weights)]
-        layouts = [layout for one in holders for layout in one.layouts.values()]
+            first = _Weights(grid, features, hidden, False, **options)
+            self.tail.append(torch.nn.Sequential(first, _Weights(grid, hidden, high - low, False, **options)))
+        holders = [module for module in self.modules() if isinstance(module, _Weights)]
+        layouts = [layout for holder in holders for layout in holder.layouts.values()]
         self._transport = ParameterTransport(layouts)
 
     def _declared_parameters(self) -> list[torch.Tensor]:
@@ -126,7 +126,7 @@ class DistributedAdaptiveLogSoftmaxWithLoss(Loss):
         return "" if target == shape[:-1] and kind == torch.int64 else "there must be a target of int64 for each row"
 
     def check_extents(self) -> None:
-        self.blocks(self.grid)  # raises where they do not fit together
+        self.blocks(self.grid)  # raises if they do not match
 
     def _tried(self, dtypes: Sequence[torch.dtype], device: torch.device | None = None) -> torch.dtype:
         return dtypes[0]
@@ -141,29 +141,28 @@ class DistributedAdaptiveLogSoftmaxWithLoss(Loss):
         return dims - 1
 
     def compute(self, *tensors: torch.Tensor) -> AdaptiveResult:
-        """The log-probabilities of this rank's targets, and the loss of all."""
         input, target = tensors
         if not self.grid.active:
             output = self.without_part(input)
             return AdaptiveResult(output, self._reduced(output, 0.0))
-        head, bias, tail = self._in_use()
+        head, bias, tail = self._split_parameters()
         rows, indices = input.reshape(-1, self.in_features), target.reshape(-1)
         first = self.cutoffs[0]
         places, output = indices.clamp(max=first - 1), rows.new_zeros(len(rows))
         for i, ((low, high), weights) in enumerate(zip(self._clusters(), tail, strict=True)):
             chosen = ((indices >= low) & (indices < high)).nonzero().squeeze(1)
             places = places.index_fill(0, chosen, first + i)
-            # Also for no row: all workers have the same graph.
+            # Without rows, too: all workers have the same graph.
             log_p = self._cluster(rows.index_select(0, chosen), weights)
-            found = log_p.gather(1, (indices[chosen] - low).unsqueeze(1)).squeeze(1)
-            output = output.index_add(0, chosen, found.to(output.dtype))  # under autocast it may be of half precision
+            picked = log_p.gather(1, (indices[chosen] - low).unsqueeze(1)).squeeze(1)
+            output = output.index_add(0, chosen, picked.to(output.dtype))  # under autocast it may be of half precision
         log_p = F.log_softmax(F.linear(rows, head, bias), 1)
         output = (output + log_p.gather(1, places.unsqueeze(1)).squeeze(1)).reshape(target.shape)
         return AdaptiveResult(output, self._reduced(-output.sum(), float(output.numel())))
 
     def log_prob(self, input: torch.Tensor) -> torch.Tensor:
-        """The log-probabilities ``(N, n_classes)`` for this rank's features ``(N, in_features)``. All ranks call it."""
-        head, bias, tail = self._in_use()
+        """Log-probabilities ``(N, n_classes)`` of this rank's features ``(N, in_features)``. All ranks call it."""
+        head, bias, tail = self._split_parameters()
         if not self.grid.active:
             return input.clone()
         first = self.cutoffs[0]
@@ -172,14 +171,14 @@ class DistributedAdaptiveLogSoftmaxWithLoss(Loss):
         return torch.cat([log_p[:, :first], *parts], 1)
 
     def predict(self, input: torch.Tensor) -> torch.Tensor:
-        """The most probable classes ``(N)`` for this rank's features ``(N, in_features)``. All ranks call it."""
+        """The most probable classes ``(N)`` of this rank's features ``(N, in_features)``. All ranks call it."""
         log_p = self.log_prob(input)
         return log_p.argmax(1) if self.grid.active else log_p.long()
 
     def _clusters(self) -> list[tuple[int, int]]:
         return list(itertools.pairwise([*self.cutoffs, self.n_classes]))
 
-    def _in_use(self) -> tuple[torch.Tensor, torch.Tensor | None, list[tuple[torch.Tensor, torch.Tensor]]]:
+    def _split_parameters(self) -> tuple[torch.Tensor, torch.Tensor | None, list[tuple[torch.Tensor, torch.Tensor]]]:
         used = list(self.parameters_in_use())
         head, bias = used.pop(0), used.pop(0) if self.head.bias is not None else None
         return head, bias, list(zip(used[::2], used[1::2], strict=True))

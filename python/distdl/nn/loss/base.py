@@ -1,4 +1,4 @@
-"""The common part of all losses: what is checked, and how the workers' parts become one number on every rank."""
+"""The common part of all losses: checks, and the sum of the workers' losses on every rank."""
 
 from __future__ import annotations
 
@@ -15,27 +15,25 @@ from distdl import operators
 from distdl.collective.grid import Grid
 from distdl.nn.checked import CheckedLayer
 from distdl.nn.layer import Described
-from distdl.nn.loss.documentation import documented
+from distdl.nn.loss.documentation import with_sections
 from distdl.nn.options import check_choice, flag, integer, number
 from distdl.nn.precision import wide
-from distdl.nn.tie import nothing_from, nothing_of
+from distdl.nn.tie import empty_result, reshape_empty
 from distdl.parameters.transport import zero_of
 
 
 class Loss(CheckedLayer):
     """A loss of partitioned tensors: a quotient of two sums over all workers.
 
-    All ranks receive the workers' sums, and so the loss. That of worker 0 carries the gradient, and the others take
-    part in its backward pass: all ranks call ``backward()``, and the loss counts once.
+    All ranks receive the loss. Worker 0's carries the gradient, and other ranks take part in its backward pass: all
+    call ``backward()``, and the loss counts once.
 
     Attributes:
-        function: of torch.nn.functional, which gives the losses of a worker's blocks. Its options have the layer's
-            names.
-        weights: the options that are tensors, whole and the same on all ranks.
+        function: of torch.nn.functional, for the losses of a worker's blocks. Its options have the layer's names.
+        weights: the options that are tensors, whole and equal on all ranks.
         weights_follow: whether weights are converted to the dtype of the input.
         reductions: the values of ``reduction``.
-        integral: the arguments that need not be of floating point.
-        shapes: the section of the docstring on shapes.
+        integral: the arguments that may be integers.
         has_forward_mode: whether torch has forward derivatives of ``function``.
     """
 
@@ -49,37 +47,37 @@ class Loss(CheckedLayer):
     shapes: ClassVar[str] = ""
     has_forward_mode: ClassVar[bool] = True
     reduction: str
-    axis: int | None = None  # of P_x, along which elements share a loss
+    axis: int | None = None  # the dimension of P_x along which elements share a loss
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if "__init__" in vars(cls):
-            cls.compute = _naming(cls.compute, cls.tensors)  # type: ignore[method-assign]
-            cls.__doc__ = documented(cls, cls.shapes, cls.weights)
+            cls.compute = _with_signature(cls.compute, cls.tensors)  # type: ignore[method-assign]
+            cls.__doc__ = with_sections(cls, cls.shapes, cls.weights)
 
     # Options
 
     def check_options(self) -> None:
         name = type(self).__name__
         check_choice(name, "reduction", self.reduction, self.reductions)
-        kinds: dict[str, str] = {}
-        for one in reversed(type(self).__mro__):
-            kinds |= vars(one).get("__annotations__", {})
+        annotations: dict[str, str] = {}
+        for base in reversed(type(self).__mro__):
+            annotations |= vars(base).get("__annotations__", {})
         for option in self.options:
             value = self.given[option]
             if option in self.weights:
                 if value is not None and not isinstance(value, torch.Tensor):
                     raise TypeError(f"{name}: {option}={value!r}; it has to be a torch.Tensor")
                 self.register_buffer(option, value)
-            elif kinds.get(option) == "float":
+            elif annotations.get(option) == "float":
                 setattr(self, option, number(name, value, option))
-            elif kinds.get(option) == "int":
+            elif annotations.get(option) == "int":
                 setattr(self, option, integer(name, value, option))
-            elif kinds.get(option) == "bool":
+            elif annotations.get(option) == "bool":
                 flag(name, value, option)
         if self.grid.known:
             self.check_grid()
-            self._tried([torch.int64 if one in self.integral else torch.float32 for one in self.tensors])
+            self._tried([torch.int64 if name in self.integral else torch.float32 for name in self.tensors])
 
     def check_grid(self) -> None:
         """Check the shape of P_x, and choose ``axis``."""
@@ -88,27 +86,27 @@ class Loss(CheckedLayer):
         return {name: _summary(getattr(self, name)) for name in self.weights}
 
     def arguments(self, tensors: Sequence[torch.Tensor]) -> dict[str, object]:
-        """The options for ``function``, with the part of each weight that belongs to these blocks."""
-        found = {name: getattr(self, name) for name in self.options if name != "reduction"}
+        """The options of ``function``, with the part of each weight for these blocks."""
+        arguments = {name: getattr(self, name) for name in self.options if name != "reduction"}
         for name in self.weights:
-            found[name] = None if found[name] is None else self.weight_of(name, tensors)
-        return found
+            arguments[name] = None if arguments[name] is None else self.weight_of(name, tensors)
+        return arguments
 
     def follow(self, dtypes: Sequence[torch.dtype]) -> bool:
         """Whether weights are converted to the dtype of the input, for tensors of these dtypes."""
         return self.weights_follow
 
     def weight_of(self, name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The part of a weight that belongs to this worker's blocks."""
+        """The part of a weight for this worker's blocks."""
         return getattr(self, name)
 
     def samples(self, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
-        """The smallest tensors that the loss takes, on which ``function`` is tried; of any dtypes."""
+        """The smallest tensors that the loss takes, of any dtypes, for a trial of ``function``."""
         return (torch.full((1,) * self.grid.dim, 0.5, dtype=torch.float64, device="cpu"),) * len(self.tensors)
 
     def _tried(self, dtypes: Sequence[torch.dtype], device: torch.device | None = None) -> torch.dtype:
-        """The dtype of the result for inputs of these dtypes. Raises what torch raises for dtypes and options."""
-        samples = [one.to(device, dtype) for one, dtype in zip(self.samples(dtypes), dtypes, strict=True)]
+        """The dtype of the result for inputs of these dtypes. Raises errors of torch for dtypes and options."""
+        samples = [sample.to(device, dtype) for sample, dtype in zip(self.samples(dtypes), dtypes, strict=True)]
         options = self.arguments(())
         for name in self.weights:
             if options[name] is not None:
@@ -129,17 +127,16 @@ class Loss(CheckedLayer):
             self._to_first_blocks = operators.sum_reduce(grid, grid.first_along([self.axis]))
 
     def agreeing(self) -> list[Grid]:
-        """All ranks that hold the loss: each of them receives the number."""
         return [self.grid.constructing_ranks()]
 
-    def problem_here(self, inputs: Sequence[object]) -> str:
-        """Call :meth:`problem_of`, whatever was passed to the layer."""
-        tensors = [one for one in inputs if isinstance(one, torch.Tensor)]
+    def local_error(self, inputs: Sequence[object]) -> str:
+        """Call :meth:`problem_of`, for any arguments."""
+        tensors = [tensor for tensor in inputs if isinstance(tensor, torch.Tensor)]
         if len(tensors) < len(self.tensors):
             return ""
         try:
             return self.problem_of(*tensors)
-        except (RuntimeError, TypeError, IndexError) as error:  # such as a sparse tensor, or of shapes that do not fit
+        except (RuntimeError, TypeError, IndexError) as error:  # e.g. a sparse tensor, or shapes that do not match
             return f"has values that cannot be compared: {error}"
 
     def problem_of(self, *tensors: torch.Tensor) -> str:
@@ -147,11 +144,10 @@ class Loss(CheckedLayer):
         return ""
 
     def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
-        self._device = next((one.device for one in input if isinstance(one, torch.Tensor)), None)
+        self._device = next((tensor.device for tensor in input if isinstance(tensor, torch.Tensor)), None)
         super()._distdl_module_setup(input)
 
     def set_up(self) -> None:
-        """Check on all ranks that every worker's tensors belong together."""
         workers = list(zip(*(self.structure(self.grid, i) for i in range(len(self.tensors))), strict=True))
         first = [dtype for _, dtype in workers[0]]
         for worker, described in enumerate(workers):
@@ -180,7 +176,7 @@ class Loss(CheckedLayer):
         return "their dtypes must be of floating point"
 
     def why_not(self, *described: Described) -> str:
-        """The reason why a worker's tensors do not belong together; "" if they do."""
+        """The reason why a worker's tensors do not match; "" if they do."""
         return "" if all(shape == described[0][0] for shape, _ in described) else "their shapes must be equal"
 
     def check_extents(self) -> None:
@@ -189,32 +185,31 @@ class Loss(CheckedLayer):
     # The computation
 
     def compute(self, *tensors: torch.Tensor) -> torch.Tensor:
-        """The loss of this rank's blocks and of all others."""
-        if self.has_tangent and not self.has_forward_mode:  # torch would raise on some ranks alone
+        if self.has_tangent and not self.has_forward_mode:  # torch would raise on some ranks only
             raise NotImplementedError(f"{type(self).__name__}: torch has no forward-mode derivatives of this loss")
         if not self.grid.active:
-            others = [zero_of(nothing_from(one)).to(tensors[0].dtype) for one in tensors[1:] if one.requires_grad]
-            mine = sum(others, nothing_from(tensors[0]))
-            return mine if self.reduction == "none" else self._reduced(mine, 0.0)
+            others = [zero_of(empty_result(x)).to(tensors[0].dtype) for x in tensors[1:] if x.requires_grad]
+            numerator = sum(others, empty_result(tensors[0]))
+            return numerator if self.reduction == "none" else self._reduced(numerator, 0.0)
         if self.reduction == "none" and not self._splits:
             return self.losses("none", *tensors)
-        blocks = [wide(one) for one in tensors]
+        blocks = [wide(x) for x in tensors]
         if self.reduction == "none":
             return cast(
-                torch.Tensor, nothing_of(self.on_split(*blocks).to(self._dtype), self.result_dims(self.grid.dim))
+                torch.Tensor, reshape_empty(self.on_split(*blocks).to(self._dtype), self.result_dims(self.grid.dim))
             )
         total = self.split_sum(*blocks) if self._splits else self.losses("sum", *blocks)
         return self._reduced(total, self.count(*blocks))
 
     def losses(self, reduction: str, *tensors: torch.Tensor) -> torch.Tensor:
-        """The losses of this worker's blocks, or their sum, where no loss has parts on several workers."""
-        # For the sum of no losses, F.multi_margin_loss and F.multilabel_margin_loss return memory as it was.
-        nothing = reduction == "sum" and not tensors[0].numel()
-        losses = type(self).function(*tensors, **self.arguments(tensors), reduction="none" if nothing else reduction)
-        return losses.sum() if nothing else losses
+        """The losses of this worker's blocks, or their sum, if no loss spans several workers."""
+        # F.multi_margin_loss and F.multilabel_margin_loss return uninitialized memory as the sum of no losses.
+        is_empty = reduction == "sum" and not tensors[0].numel()
+        losses = type(self).function(*tensors, **self.arguments(tensors), reduction="none" if is_empty else reduction)
+        return losses.sum() if is_empty else losses
 
     def split_sum(self, *tensors: torch.Tensor) -> torch.Tensor:
-        """This worker's part of the sum of all losses, where losses have parts on several workers."""
+        """This worker's part of the sum of all losses, if losses span several workers."""
         return self.on_split(*tensors).sum()
 
     def on_split(self, *tensors: torch.Tensor) -> torch.Tensor:
@@ -222,7 +217,7 @@ class Loss(CheckedLayer):
         raise NotImplementedError
 
     def count(self, *tensors: torch.Tensor) -> torch.Tensor | float:
-        """This worker's part of the denominator of the mean: how many losses it has."""
+        """This worker's part of the denominator of the mean: its number of losses."""
         if self.axis is None:
             return float(tensors[0].numel())
         if self.grid.place[self.axis]:
@@ -233,31 +228,31 @@ class Loss(CheckedLayer):
         """The sum of the workers' numerators, divided by the sum of their denominators unless 'sum', on every rank.
 
         Args:
-            numerator, denominator: this worker's scalars; a zero-volume numerator on all other ranks.
+            numerator, denominator: this worker's scalars; a numerator of zero volume on all other ranks.
 
-        Collective over all ranks that hold the loss.
+        Collective over all ranks.
         """
-        dtype = torch.promote_types(self._dtype, torch.float32)  # the same on all ranks, and not of half precision
+        dtype = torch.promote_types(self._dtype, torch.float32)  # equal on all ranks, and not of half precision
         if self.grid.active:
             parts = [numerator, torch.as_tensor(denominator, device=numerator.device)]
-            mine = torch.stack([part.to(dtype) for part in parts])
+            fraction = torch.stack([part.to(dtype) for part in parts])
         else:
-            mine = numerator.new_zeros(2, dtype=dtype) + zero_of(numerator).to(dtype)
-        sums = self._sum_of_all(mine)
-        # The denominator does not depend on the input; detached, it does not appear in second derivatives either.
+            fraction = numerator.new_zeros(2, dtype=dtype) + zero_of(numerator).to(dtype)
+        sums = self._sum_of_all(fraction)
+        # The denominator does not depend on the input; detached, it adds no node to second derivatives.
         loss = sums[0] if self.reduction == "sum" else sums[0] / sums[1].detach()
         loss = (loss + 0.0).to(self._dtype)  # -0.0 becomes 0.0
         if self.grid.active and self.grid.rank == 0:
             return loss
-        loss = loss.detach() + zero_of(sums).to(self._dtype)  # which connects this rank with the backward pass
+        loss = loss.detach() + zero_of(sums).to(self._dtype)  # connects this rank to the backward pass
         knows = self.agreement is not None and self.agreement.active
         if not knows and torch.is_grad_enabled() and not loss.requires_grad:
-            loss.requires_grad_(True)  # so that backward() can be called here, as perhaps on the workers
+            loss.requires_grad_(True)  # so that backward() can be called here, as on workers
         return loss
 
 
-def _naming(compute: Callable[..., torch.Tensor], names: Sequence[str]) -> Callable[..., torch.Tensor]:
-    """A method with these arguments: they can be passed by name, and messages name them."""
+def _with_signature(compute: Callable[..., torch.Tensor], names: Sequence[str]) -> Callable[..., torch.Tensor]:
+    """Give a method these arguments, to be passed by name and named in messages."""
 
     @functools.wraps(compute)
     def named(self: Loss, *tensors: torch.Tensor) -> torch.Tensor:
@@ -269,7 +264,6 @@ def _naming(compute: Callable[..., torch.Tensor], names: Sequence[str]) -> Calla
 
 
 def _summary(weight: torch.Tensor | None) -> str | None:
-    """A value that two weights share only if they are equal."""
     if weight is None or weight.is_meta:
         return None if weight is None else f"{list(weight.shape)} on the meta device"
     values = weight.detach().cpu().contiguous().reshape(-1)

@@ -1,4 +1,4 @@
-"""Losses of scores of classes, which may be spread over workers."""
+"""Losses of class scores, which may be split over workers."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ class _ClassLoss(PartialSums):
         self._sizes: list[int] = []  # of the blocks of classes, after the set-up
 
     def problem_of(self, *tensors: torch.Tensor) -> str:
-        """Check class indices in each call: an index out of range would raise on this worker alone."""
+        """Check class indices in each call: an index out of range would raise on this worker only."""
         return self.problem_of_classes(tensors[1], sum(self._sizes))
 
     def problem_of_classes(self, target: torch.Tensor, classes: int) -> str:
         """The error in a target for logits of so many classes, or ""."""
         if target.dtype not in (torch.int64, torch.uint8) or not target.numel():
             return ""
-        kept = self.kept(target)
-        if not kept.numel() or (kept.min() >= 0 and kept.max() < classes):
+        counted = self.counted_targets(target)
+        if not counted.numel() or (counted.min() >= 0 and counted.max() < classes):
             return ""
-        return f"has classes from {kept.min()} to {kept.max()}; the logits are of {classes} classes"
+        return f"has classes from {counted.min()} to {counted.max()}; the logits are of {classes} classes"
 
-    def kept(self, target: torch.Tensor) -> torch.Tensor:
-        """The indices that are not ignored. A uint8 is never equal to a negative ignore_index."""
+    def counted_targets(self, target: torch.Tensor) -> torch.Tensor:
+        """The indices that are not ignored. A uint8 never equals a negative ignore_index."""
         indices = target.long()
         return indices if self.ignore_index is None else indices[indices != self.ignore_index]
 
@@ -72,7 +72,7 @@ class _ClassLoss(PartialSums):
         return ""
 
     def check_extents(self) -> None:
-        if not sum(self._sizes) and (self.needs_classes or self._splits):  # the workers alone would raise
+        if not sum(self._sizes) and (self.needs_classes or self._splits):  # only the workers would raise
             raise ValueError(f"{type(self).__name__}: there are no classes")
         if self.weight is not None and list(self.weight.shape) != [sum(self._sizes)]:
             shape = list(self.weight.shape)
@@ -82,37 +82,38 @@ class _ClassLoss(PartialSums):
         weight: torch.Tensor = getattr(self, name)
         return weight.to(tensors[0].dtype) if tensors else weight
 
-    def own(self, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """The part of a weight for this worker's classes, along the dimension of the classes."""
+    def own_weights(self, weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         part = weight.narrow(0, self.start, x.shape[self.axis])
         return part.view(-1, *(1,) * (x.dim() - 1 - self.axis))
 
     @property
     def start(self) -> int:
-        """The first of this worker's classes; 0 on ranks without any, where some tools look at all attributes."""
+        """The first of this worker's classes; 0 on other ranks, where some tools read all attributes."""
         return sum(self._sizes[: self.grid.place[self.axis]]) if self.grid.active else 0
 
     def picked(self, x: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The targets' places among this worker's classes, with the dimension of the classes.
 
-        With them, of each target: whether it is there, whether it is not ignored, and its weight.
+        Further results, for each target: whether its class is here, whether it is not ignored, and its weight.
         """
         indices = target.long().unsqueeze(self.axis)
-        size, own = x.shape[self.axis], indices - self.start
-        kept = torch.ones_like(indices, dtype=torch.bool) if self.ignore_index is None else indices != self.ignore_index
-        weights = kept.to(x.dtype)
+        size, places = x.shape[self.axis], indices - self.start
+        counted = (
+            torch.ones_like(indices, dtype=torch.bool) if self.ignore_index is None else indices != self.ignore_index
+        )
+        weights = counted.to(x.dtype)
         if self.weight is not None:
-            weights = weights * self.weight.to(x.dtype)[indices.where(kept, 0)]
-        return own.clamp(0, max(size - 1, 0)), (own >= 0) & (own < size) & kept, kept, weights
+            weights = weights * self.weight.to(x.dtype)[indices.where(counted, 0)]
+        return places.clamp(0, max(size - 1, 0)), (places >= 0) & (places < size) & counted, counted, weights
 
 
-def at(x: torch.Tensor, axis: int, place: torch.Tensor) -> torch.Tensor:
-    """The elements at places along a dimension; zeros where it has no elements."""
+def gather_or_zero(x: torch.Tensor, axis: int, place: torch.Tensor) -> torch.Tensor:
+    """The elements at places along a dimension; zeros if the dimension is empty."""
     return x.gather(axis, place) if x.shape[axis] else x.sum(axis, keepdim=True)
 
 
 class DistributedMultiMarginLoss(_ClassLoss):
-    """By how much a class is not above all others by a margin: ``torch.nn.MultiMarginLoss`` in blocks."""
+    """The hinge loss of scores that exceed the target's score less a margin: ``torch.nn.MultiMarginLoss`` in blocks."""
 
     function = staticmethod(F.multi_margin_loss)
     has_forward_mode = False
@@ -148,16 +149,16 @@ class DistributedMultiMarginLoss(_ClassLoss):
     def parts(self, *tensors: torch.Tensor) -> torch.Tensor:
         x, target = tensors
         place, here, _, weights = self.picked(x, target)
-        wanted = self._sum(torch.where(here, at(x, self.axis, place), 0.0))
+        wanted = self._sum(torch.where(here, gather_or_zero(x, self.axis, place), 0.0))
         over = (self.margin - wanted + x).relu().pow(self.p)
         if x.shape[self.axis]:
-            itself = torch.zeros_like(x, dtype=torch.bool).scatter_(self.axis, place, here)
-            over = over.masked_fill(itself, 0.0)
+            is_target = torch.zeros_like(x, dtype=torch.bool).scatter_(self.axis, place, here)
+            over = over.masked_fill(is_target, 0.0)
         return (over * weights).sum(self.axis) / sum(self._sizes)
 
 
 class Likelihood(_ClassLoss):
-    """The mean is weighted by the weights of the targets."""
+    """A loss whose mean is weighted by the weights of the targets."""
 
     def losses(self, reduction: str, *tensors: torch.Tensor) -> torch.Tensor:
         input, target = tensors
@@ -170,8 +171,8 @@ class Likelihood(_ClassLoss):
             return 0.0
         if target.is_floating_point():
             return float(math.prod(self.rows(input.shape))) if sum(self._sizes) else 0.0
-        kept = self.kept(target)
-        return float(kept.numel()) if self.weight is None else self.weight.to(input.dtype)[kept].sum()
+        counted = self.counted_targets(target)
+        return float(counted.numel()) if self.weight is None else self.weight.to(input.dtype)[counted].sum()
 
 
 class DistributedNLLLoss(Likelihood):
@@ -190,11 +191,11 @@ class DistributedNLLLoss(Likelihood):
         super().__init__(locals())
 
     def losses(self, reduction: str, *tensors: torch.Tensor) -> torch.Tensor:
-        """torch's backward pass refuses images in another order of memory, which would be on this worker alone."""
+        """Pass contiguous input: torch's backward pass would refuse other images, on this worker only."""
         input, target = tensors
         return super().losses(reduction, input.contiguous(), target)
 
     def parts(self, *tensors: torch.Tensor) -> torch.Tensor:
         x, target = tensors
         place, here, _, weights = self.picked(x, target)
-        return torch.where(here, -weights * at(x, self.axis, place), 0.0).squeeze(self.axis)
+        return torch.where(here, -weights * gather_or_zero(x, self.axis, place), 0.0).squeeze(self.axis)

@@ -1,4 +1,4 @@
-"""The cross entropy, with the classes split, too."""
+"""Cross entropy, also with split classes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from distdl.collective.construction import PartitionLike
 from distdl.nn.layer import Described
 from distdl.nn.logsumexp import LogSumExp
-from distdl.nn.loss.classes import Likelihood, at
-from distdl.nn.tie import joining
+from distdl.nn.loss.classes import Likelihood, gather_or_zero
+from distdl.nn.tie import require_grad_together
 
 __all__ = ["DistributedCrossEntropyLoss"]
 
@@ -68,11 +68,11 @@ class DistributedCrossEntropyLoss(Likelihood):
         return input, torch.ones_like(input) if dtypes[1].is_floating_point else target
 
     def follow(self, dtypes: Sequence[torch.dtype]) -> bool:
-        """Whether weights follow the logits' dtype: torch promotes so for class indices, not for probabilities."""
+        """Whether weights follow the logits' dtype, as torch promotes for class indices, not for probabilities."""
         return not dtypes[1].is_floating_point
 
     def weight_of(self, name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        if tensors and not self.follow([one.dtype for one in tensors]):
+        if tensors and not self.follow([tensor.dtype for tensor in tensors]):
             weight: torch.Tensor = getattr(self, name)
             return weight
         return super().weight_of(name, tensors)
@@ -82,47 +82,47 @@ class DistributedCrossEntropyLoss(Likelihood):
         if not target.is_floating_point():
             picked = self.picked(x, target)
             if self.has_tangent:
-                return _of_classes(x, self, *picked)[0].squeeze(self.axis)
-            return _OfClasses.apply(joining(x, self._distdl_agreement), self, *picked).squeeze(self.axis)
-        wanted = target * (1 - self.label_smoothing) + self.label_smoothing / sum(self._sizes)
+                return _class_index_losses(x, self, *picked)[0].squeeze(self.axis)
+            x = require_grad_together(x, self._distdl_agreement)
+            return _ClassIndexLoss.apply(x, self, *picked).squeeze(self.axis)
+        probabilities = target * (1 - self.label_smoothing) + self.label_smoothing / sum(self._sizes)
         if self.weight is not None:
-            wanted = wanted * self.own(self.weight, x)
+            probabilities = probabilities * self.own_weights(self.weight, x)
         shift, log_sum = self.log_sum_exp(x)
-        return (wanted * (log_sum - (x - shift))).sum(self.axis)
+        return (probabilities * (log_sum - (x - shift))).sum(self.axis)
 
     def smoothing(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The weights that label smoothing adds to each of this worker's classes, and to all classes together."""
+        """The weights that label smoothing adds to each of this worker's classes, and their sum over all classes."""
         classes = sum(self._sizes)
         weight = x.new_ones(classes) if self.weight is None else self.weight.to(x.dtype)
         weight = weight * (self.label_smoothing / classes)
-        return self.own(weight, x), weight.sum()
+        return self.own_weights(weight, x), weight.sum()
 
 
-def _of_classes(
+def _class_index_losses(
     x: torch.Tensor,
     loss: DistributedCrossEntropyLoss,
     place: torch.Tensor,
     here: torch.Tensor,
-    kept: torch.Tensor,
+    counted: torch.Tensor,
     weights: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:
-    """This worker's part of the cross entropy, and what its gradient is made of."""
     axis, smoothed = loss.axis, loss.label_smoothing
     shift, log_sum = loss.log_sum_exp(x)
     picked = weights * (1 - smoothed)
-    losses, total = torch.where(here, picked * (log_sum - (at(x, axis, place) - shift)), 0.0), picked
+    losses, total = torch.where(here, picked * (log_sum - (gather_or_zero(x, axis, place) - shift)), 0.0), picked
     if smoothed:
-        own, everything = loss.smoothing(x)
-        spread = ((log_sum - (x - shift)) * own).sum(axis, keepdim=True)
-        losses, total = losses + torch.where(kept, spread, 0.0), total + everything
+        own_weights, all_weights = loss.smoothing(x)
+        spread = ((log_sum - (x - shift)) * own_weights).sum(axis, keepdim=True)
+        losses, total = losses + torch.where(counted, spread, 0.0), total + all_weights
     return losses, shift, log_sum, picked, total
 
 
-class _OfClasses(torch.autograd.Function):
-    """This worker's part of the cross entropy of class indices, with the dimension of the classes, of extent 1.
+class _ClassIndexLoss(torch.autograd.Function):
+    """This worker's part of the cross entropy of class indices, of extent 1 along the classes.
 
-    All workers along the classes receive the same gradient, that of their sum. So the gradient of the logits takes no
-    communication, and no memory but its own. Derivatives of it sum the exponentials again.
+    All workers along the classes receive the gradient of their sum. So the gradient of the logits needs no
+    communication and no further memory. Its derivatives sum the exponentials again.
     """
 
     @staticmethod
@@ -132,21 +132,21 @@ class _OfClasses(torch.autograd.Function):
         loss: DistributedCrossEntropyLoss,
         place: torch.Tensor,
         here: torch.Tensor,
-        kept: torch.Tensor,
+        counted: torch.Tensor,
         weights: torch.Tensor,
     ) -> torch.Tensor:
-        losses, *found = _of_classes(x, loss, place, here, kept, weights)
-        shift, log_sum, picked, total = found
-        ctx.save_for_backward(x, shift, log_sum, place, here, kept, picked, total)
+        losses, *saved = _class_index_losses(x, loss, place, here, counted, weights)
+        shift, log_sum, picked, total = saved
+        ctx.save_for_backward(x, shift, log_sum, place, here, counted, picked, total)
         ctx.loss = loss
         return losses
 
     @staticmethod
     def backward(ctx: Context, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, shift, log_sum, place, here, kept, picked, total = ctx.saved_tensors
+        x, shift, log_sum, place, here, counted, picked, total = ctx.saved_tensors
         loss, again = ctx.loss, torch.is_grad_enabled()
-        # Of a mean of nothing the gradient is infinite: a product with 0 would not be 0.
-        gradient = torch.where(kept, gradients[0], 0.0)
+        # The mean of no losses has an infinite gradient, whose product with 0 would be nan.
+        gradient = torch.where(counted, gradients[0], 0.0)
         if again:
             shift, log_sum = loss.log_sum_exp(x)
         scale = gradient * total * (-log_sum).exp()

@@ -1,4 +1,4 @@
-"""The connectionist temporal classification loss over blocks of the batch."""
+"""Connectionist temporal classification (CTC) over blocks of the batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["DistributedCTCLoss"]
 
 
 class DistributedCTCLoss(Loss):
-    """The loss of sequences whose alignment is not known: ``torch.nn.CTCLoss`` in blocks of the batch.
+    """The CTC loss of unaligned sequences: ``torch.nn.CTCLoss`` in blocks of the batch.
 
     Steps and classes are not split: each step goes over all classes and needs the step before it.
     """
@@ -27,7 +27,7 @@ class DistributedCTCLoss(Loss):
     integral = ("targets", "input_lengths", "target_lengths")
     shapes = (
         "Log-probabilities ``(T, N, C)`` over P_x ``[1, p, 1]``, or ``(T, C)`` over ``[1, 1]``. Targets ``(N, S)``, or "
-        "put together in one dimension, and lengths ``(N)``, as tensors or sequences, each for this worker's part of "
+        "concatenated, and lengths ``(N)``, as tensors or sequences, each for this worker's part of "
         "the batch. With reduction='none' the result is the block of the losses ``(N)``."
     )
     blank: int
@@ -49,15 +49,14 @@ class DistributedCTCLoss(Loss):
             raise ValueError(f"DistributedCTCLoss: blank={self.blank}; it must not be negative")
 
     def _tried(self, dtypes: Sequence[torch.dtype], device: torch.device | None = None) -> torch.dtype:
-        none = torch.zeros(1, dtype=torch.int64, device="cpu")
+        zero = torch.zeros(1, dtype=torch.int64, device="cpu")
         log_probs = torch.zeros((1, 1, 1), dtype=dtypes[0], device=device)
-        return F.ctc_loss(log_probs, none.to(device).unsqueeze(0), none + 1, none, reduction="none").dtype
+        return F.ctc_loss(log_probs, zero.to(device).unsqueeze(0), zero + 1, zero, reduction="none").dtype
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """Take lengths as sequences of integers as well."""
         named = {**dict(zip(self.tensors, args, strict=False)), **kwargs}
         if len(args) + len(kwargs) == len(named) and set(named) == set(self.tensors):
-            args = tuple(_lengths(named[one]) if "lengths" in one else named[one] for one in self.tensors)
+            args = tuple(_lengths(named[name]) if "lengths" in name else named[name] for name in self.tensors)
             kwargs = {}
         return super().forward(*args, **kwargs)
 
@@ -68,18 +67,18 @@ class DistributedCTCLoss(Loss):
         if any(dtype not in (torch.int32, torch.int64) for _, dtype in described[1:]):
             return "targets and lengths must be of dtype int32 or int64"
         batch = shape[1:-1]
-        if any(one not in (batch, batch or [1]) for one in lengths) or len(targets) not in (1, 1 + len(batch)):
+        if any(extents not in (batch, batch or [1]) for extents in lengths) or len(targets) not in (1, 1 + len(batch)):
             return "there must be a target and two lengths for each element of the batch"
         return "there must be a target for each element of the batch" if targets[:-1] not in ([], batch) else ""
 
     def check_extents(self) -> None:
         classes = self.structure(self.grid)[0][0][-1]
-        self.blocks(self.grid)  # raises where they do not fit together
+        self.blocks(self.grid)  # raises if they do not match
         if self.blank >= classes:
             raise ValueError(f"DistributedCTCLoss: blank={self.blank}; there are {classes} classes")
 
     def problem_of(self, *tensors: torch.Tensor) -> str:
-        """Describe errors that torch raises on this worker alone, and class numbers beyond the memory of the scores."""
+        """Describe errors that torch raises on this worker only, and class indices out of bounds."""
         log_probs, targets, steps, lengths = tensors
         if not steps.numel():
             return ""
@@ -110,12 +109,12 @@ class DistributedCTCLoss(Loss):
         return losses if reduction == "none" else losses.sum()
 
     def count(self, *tensors: torch.Tensor) -> torch.Tensor | float:
-        """The batch."""
         return float(tensors[0].shape[1] if tensors[0].dim() == 3 else 1)
 
 
-def _lengths(given: object) -> object:
-    """Lengths as a tensor, if they are given as integers."""
-    if isinstance(given, int) or (isinstance(given, list | tuple) and all(isinstance(one, int) for one in given)):
-        return torch.tensor(given, dtype=torch.int64, device="cpu")
-    return given
+def _lengths(lengths: object) -> object:
+    if isinstance(lengths, int) or (
+        isinstance(lengths, list | tuple) and all(isinstance(length, int) for length in lengths)
+    ):
+        return torch.tensor(lengths, dtype=torch.int64, device="cpu")
+    return lengths

@@ -1,4 +1,4 @@
-"""Losses of each element by itself: any dimension may be split."""
+"""Losses of single elements: any dimension may be split."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from distdl.collective.construction import PartitionLike
 from distdl.nn.layer import Described
 from distdl.nn.loss.base import Loss
-from distdl.nn.loss.weights import check_broadcast, part_of
+from distdl.nn.loss.weights import check_broadcast, weight_block
 from distdl.nn.precision import wide
 
 __all__ = [
@@ -38,9 +38,8 @@ class _ElementwiseLoss(Loss):
     )
 
     def weight_of(self, name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The part that is broadcast to this worker's block."""
         weight = wide(getattr(self, name)) if tensors and tensors[0].dtype.itemsize > 2 else getattr(self, name)
-        return part_of(weight, self._blocks, self.grid.place) if tensors else weight
+        return weight_block(weight, self._blocks, self.grid.place) if tensors else weight
 
     def check_extents(self) -> None:
         if any(getattr(self, name) is not None for name in self.weights):
@@ -101,9 +100,9 @@ class DistributedBCELoss(_ElementwiseLoss):
         super().__init__(locals())
 
     def problem_of(self, *tensors: torch.Tensor) -> str:
-        """Describe values outside of 0 to 1, NaN among them, as torch does."""
-        for name, one in zip(self.tensors, tensors, strict=True):
-            if not ((one >= 0) & (one <= 1)).all():
+        """Describe values outside of 0 to 1, and NaN, as torch does."""
+        for name, x in zip(self.tensors, tensors, strict=True):
+            if not ((x >= 0) & (x <= 1)).all():
                 return f"has {name} values that are not between 0 and 1"
         return ""
 
@@ -144,7 +143,7 @@ class DistributedKLDivLoss(_ElementwiseLoss):
 
     def check_extents(self) -> None:
         if self.reduction == "batchmean":
-            self.blocks(self.grid)  # raises where they do not fit together
+            self.blocks(self.grid)  # raises if they do not match
 
     def count(self, *tensors: torch.Tensor) -> torch.Tensor | float:
         if self.reduction != "batchmean":
@@ -177,8 +176,8 @@ class DistributedPoissonNLLLoss(_ElementwiseLoss):
 class DistributedGaussianNLLLoss(_ElementwiseLoss):
     """The negative log-likelihood of a target with normal distributions: ``torch.nn.GaussianNLLLoss`` in blocks.
 
-    The call takes a third argument, the variance: a tensor of the shape of the input, with extents of 1 where it is
-    broadcast, or without the last dimension; or a number.
+    The call takes a third argument, the variance: a number, or a tensor of the input's shape, with extents of 1 where
+    it is broadcast, or without the last dimension.
     """
 
     tensors = ("input", "target", "var")
@@ -190,7 +189,7 @@ class DistributedGaussianNLLLoss(_ElementwiseLoss):
         super().__init__(locals())
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """Take a number for the variance as well."""
+        """Accept a number as the variance."""
         if kwargs:
             args, kwargs = self._bound(args, kwargs), {}
         if len(args) == 3 and isinstance(args[2], float) and isinstance(args[0], torch.Tensor):
@@ -198,7 +197,6 @@ class DistributedGaussianNLLLoss(_ElementwiseLoss):
         return super().forward(*args, **kwargs)
 
     def problem_of(self, *tensors: torch.Tensor) -> str:
-        """Describe negative variances, as torch does."""
         return "has a negative variance" if (tensors[2] < 0).any() else ""
 
     def why_not(self, *described: Described) -> str:
@@ -237,13 +235,12 @@ class DistributedSoftMarginLoss(_ElementwiseLoss):
         super().__init__(locals())
 
     def problem_of(self, *tensors: torch.Tensor) -> str:
-        """Describe errors that torch would raise on the workers alone."""
         asks = tensors[1].requires_grad and torch.is_grad_enabled()
         return "has a target that requires a gradient, which is not defined" if asks else ""
 
 
 class DistributedMarginRankingLoss(_ElementwiseLoss):
-    """By how much two inputs are not ranked as the target, 1 or -1, says: ``torch.nn.MarginRankingLoss`` in blocks."""
+    """The margin by which inputs miss the order of the target, 1 or -1: ``torch.nn.MarginRankingLoss`` in blocks."""
 
     tensors = ("input1", "input2", "target")
     function = staticmethod(F.margin_ranking_loss)

@@ -1,4 +1,4 @@
-"""Losses of vectors: one for each row of features, which may be spread over workers where a sum over them is enough."""
+"""Losses of rows of features. Features may be split if the loss needs only a sum over them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from distdl.collective.construction import PartitionLike
 from distdl.nn.distances import BlockNorms
 from distdl.nn.layer import Described
 from distdl.nn.loss.base import Loss
-from distdl.nn.loss.weights import check_broadcast, part_of
-from distdl.nn.tie import none_of
+from distdl.nn.loss.weights import check_broadcast, weight_block
+from distdl.nn.tie import empty_of
 from distdl.parameters.transport import zero_of
 
 __all__ = [
@@ -26,12 +26,12 @@ __all__ = [
 
 
 class FeatureLoss(Loss):
-    """A loss for each row of features, which are along the last dimension.
+    """A loss of rows of features along the last dimension.
 
     Attributes:
-        features: what messages call the features.
+        features: the name of the features in messages.
         most: the largest number of dimensions.
-        whole: whether the features must not be split.
+        whole: the reason why the features must not be split, or "".
     """
 
     features: ClassVar[str] = "features"
@@ -53,16 +53,14 @@ class FeatureLoss(Loss):
             )
 
     def feature_axis(self, dims: int) -> int:
-        """The dimension of the features."""
         return dims - 1
 
     def rows(self, shape: Sequence[int]) -> list[int]:
-        """The shape of the losses of a block."""
         return [n for d, n in enumerate(shape) if d != self.axis]
 
     def first(self, losses: torch.Tensor) -> torch.Tensor:
-        """Losses that all workers along the features have, where they count: on the first of them."""
-        return losses if not self.grid.place[self.axis] else none_of(losses)
+        """The losses on the first worker along the features, and zero volume on others: all have them."""
+        return losses if not self.grid.place[self.axis] else empty_of(losses)
 
     def result_dims(self, dims: int) -> int:
         return dims - 1
@@ -78,7 +76,6 @@ class PartialSums(FeatureLoss):
         return self._to_first_blocks(self.parts(*tensors))
 
     def parts(self, *tensors: torch.Tensor) -> torch.Tensor:
-        """This worker's parts of the losses of its rows."""
         raise NotImplementedError
 
 
@@ -107,7 +104,7 @@ class DistributedMultiLabelSoftMarginLoss(PartialSums):
 
     def weight_of(self, name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         weight: torch.Tensor = getattr(self, name)
-        return part_of(weight, self._blocks, self.grid.place).to(tensors[0].dtype) if tensors else weight
+        return weight_block(weight, self._blocks, self.grid.place).to(tensors[0].dtype) if tensors else weight
 
     def parts(self, *tensors: torch.Tensor) -> torch.Tensor:
         input, target = tensors
@@ -118,7 +115,7 @@ class DistributedMultiLabelSoftMarginLoss(PartialSums):
 
 
 class DistributedMultiLabelMarginLoss(FeatureLoss):
-    """By how much labels that apply are not above all others by 1: ``torch.nn.MultiLabelMarginLoss`` in blocks."""
+    """The hinge loss of labels that do not exceed all others by 1: ``torch.nn.MultiLabelMarginLoss`` in blocks."""
 
     function = staticmethod(F.multilabel_margin_loss)
     has_forward_mode = False
@@ -140,7 +137,7 @@ class DistributedMultiLabelMarginLoss(FeatureLoss):
     def why_not(self, *described: Described) -> str:
         if described[1][1] != torch.int64:
             return "the target must be of dtype int64"
-        if described[0][0][-1:] == [0]:  # the worker alone would raise, and others wait for the loss
+        if described[0][0][-1:] == [0]:  # only this worker would raise, and others would wait
             return "there must be labels"
         return super().why_not(*described)
 
@@ -169,8 +166,8 @@ class DistributedCosineEmbeddingLoss(FeatureLoss):
         super().__init__(locals())
 
     def samples(self, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
-        one, other, target = super().samples(dtypes)
-        return one, other, target[0]
+        first, second, target = super().samples(dtypes)
+        return first, second, target[0]
 
     def why_not(self, *described: Described) -> str:
         if described[2][0] != self.rows(described[0][0]):
@@ -178,20 +175,20 @@ class DistributedCosineEmbeddingLoss(FeatureLoss):
         return super().why_not(*described[:2])
 
     def on_split(self, *tensors: torch.Tensor) -> torch.Tensor:
-        one, other, target = tensors
-        products = torch.stack([(one * other).sum(-1), one.square().sum(-1), other.square().sum(-1)], -1)
+        first, second, target = tensors
+        products = torch.stack([(first * second).sum(-1), first.square().sum(-1), second.square().sum(-1)], -1)
         sums = self._to_first_blocks(products)
         if self.grid.place[-1]:
-            return none_of(sums) + zero_of(target) if target.requires_grad else none_of(sums)
+            return empty_of(sums) + zero_of(target) if target.requires_grad else empty_of(sums)
         # torch adds this number to each square.
-        product, square, other_square = sums.unbind(-1)
-        cosine = product / ((square + 1e-12) * (other_square + 1e-12)).sqrt()
+        product, square, second_square = sums.unbind(-1)
+        cosine = product / ((square + 1e-12) * (second_square + 1e-12)).sqrt()
         below = (cosine - self.margin).clamp_min(0)
         return torch.where(target == 1, 1 - cosine, 0.0) + torch.where(target == -1, below, 0.0)
 
 
 class _Triplets(FeatureLoss):
-    """By how much an anchor is not nearer to a positive than to a negative by a margin."""
+    """A loss of anchors that are not nearer to a positive than to a negative by a margin."""
 
     tensors = ("anchor", "positive", "negative")
     margin: float
@@ -203,7 +200,7 @@ class _Triplets(FeatureLoss):
 
 
 class DistributedTripletMarginLoss(_Triplets):
-    """By how much an anchor is not nearer to one vector than to another: ``torch.nn.TripletMarginLoss`` in blocks."""
+    """The hinge loss of anchors that are not nearer to a positive: ``torch.nn.TripletMarginLoss`` in blocks."""
 
     function = staticmethod(F.triplet_margin_loss)
     shapes = (
@@ -236,7 +233,7 @@ class DistributedTripletMarginLoss(_Triplets):
         anchor, positive, negative = tensors
         assert self._norms is not None
         pairs = [(anchor, positive), (anchor, negative), *([(positive, negative)] if self.swap else [])]
-        near, far, *swapped = self._norms(*(one - other + self.eps for one, other in pairs))
+        near, far, *swapped = self._norms(*(x - y + self.eps for x, y in pairs))
         for distance in swapped:
             far = torch.minimum(far, distance)
         return self.first((self.margin + near - far).clamp_min(0))
@@ -245,8 +242,8 @@ class DistributedTripletMarginLoss(_Triplets):
 class DistributedTripletMarginWithDistanceLoss(_Triplets):
     """The triplet margin loss with any distance: ``torch.nn.TripletMarginWithDistanceLoss`` in blocks.
 
-    ``distance_function`` is called on each worker's blocks. It has to be the same function on all ranks, without
-    parameters, and give each row's distance from the row alone. By default it is the Euclidean distance.
+    ``distance_function`` is called on each worker's blocks. It must be the same function on all ranks, without
+    parameters, and compute each row by itself. Default: the Euclidean distance.
     """
 
     function = staticmethod(F.triplet_margin_with_distance_loss)

@@ -1,4 +1,4 @@
-"""The cross entropy of a linear layer's logits: the last two layers of a language model in one."""
+"""The cross entropy of the logits of a linear layer: the last two layers of a language model in one."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ __all__ = ["DistributedLinearCrossEntropyLoss"]
 class DistributedLinearCrossEntropyLoss(CheckedLayer):
     """The cross entropy of linearly transformed features: ``torch.nn.LinearCrossEntropyLoss`` in blocks.
 
-    It is :class:`DistributedLinear`, whose parameters are those of ``linear``, and
-    :class:`DistributedCrossEntropyLoss`: with the classes split, no rank ever has the logits of all classes.
+    :class:`DistributedLinear`, as ``linear``, followed by :class:`DistributedCrossEntropyLoss`: if classes are split,
+    no rank ever has the logits of all classes.
 
     Args:
         P_x: the partition of the features: ``[batch, p_in]``, or ``[p_in]`` without a batch.
         in_features, num_classes, out_features, bias, device, dtype: as in ``torch.nn.LinearCrossEntropyLoss``.
-        reduction, weight, ignore_index, label_smoothing: likewise. Weights are whole, the same on all ranks.
+        reduction, weight, ignore_index, label_smoothing: likewise. Weights are whole, equal on all ranks.
         P_y: the partition of the logits: ``[batch, p_classes]``, or ``[p_classes]``.
         P_W: the workers that compute the logits, as in :class:`DistributedLinear`.
 
-    Without P_y and P_W neither features nor classes are split. torch.nn's ``options``, which choose how logits are cut
-    into chunks to save memory, and ``size_average`` and ``reduce`` are left out.
+    Without P_y and P_W neither features nor classes are split. torch.nn's ``options`` (chunks of logits),
+    ``size_average`` and ``reduce`` are left out.
 
     Shape:
-        Features ``(N, in_features)`` or ``(in_features)`` in blocks over P_x, balanced along the features. Targets of
-        class indices ``(N, *out_features)``, or of probabilities ``(N, num_classes, *out_features)``, are in blocks
-        over P_y, as in :class:`DistributedCrossEntropyLoss`. The result is a scalar on every rank; with
-        reduction='none' it is the block of the losses, on the workers with the first classes.
+        Features ``(N, in_features)`` or ``(in_features)`` in blocks over P_x, balanced in features. Targets of class
+        indices ``(N, *out_features)``, or of probabilities ``(N, num_classes, *out_features)``, are in blocks over P_y,
+        as in :class:`DistributedCrossEntropyLoss`. The result is a scalar on every rank; with reduction='none' the
+        block of the losses, on the workers with the first classes.
 
     Raises:
-        ValueError: on all ranks, if the partitions or blocks do not fit each other, classes are split although
-            ``out_features`` is not empty, or an option is out of its range.
-        RuntimeError: on all ranks, if the dtypes of features and parameters differ, without autocast.
+        ValueError: on all ranks, if the partitions or blocks do not match, classes are split although ``out_features``
+            is not empty, or an option is out of range.
+        RuntimeError: on all ranks, if dtypes of features and parameters differ without autocast.
 
-    Constructing and calling are collective over the communicator that the partitions come from. Every rank has to call
+    Constructing and calling are collective over the partitions' parent communicator. Every rank must call
     ``backward()``; the loss counts once.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.LinearCrossEntropyLoss.html.
@@ -110,14 +110,14 @@ class DistributedLinearCrossEntropyLoss(CheckedLayer):
         self._logits = classes
 
     def prepare(self) -> None:
-        given, grid = self.given, self._logits
+        options, grid = self.given, self._logits
         self.linear = DistributedLinear(
-            self.P_x, self.in_features, self.num_classes * math.prod(self.out_features), given["bias"],
-            given["device"], given["dtype"], P_y=self.P_y, P_W=self.P_W,
+            self.P_x, self.in_features, self.num_classes * math.prod(self.out_features), options["bias"],
+            options["device"], options["dtype"], P_y=self.P_y, P_W=self.P_W,
         )  # fmt: skip
         logits = grid.reshaped((*grid.shape, *(1,) * len(self.out_features))) if grid.known else grid
         ignored = -100 if self.ignore_index is None else self.ignore_index
-        loss = DistributedCrossEntropyLoss(logits, given["weight"], ignored, self.reduction, self.label_smoothing)
+        loss = DistributedCrossEntropyLoss(logits, options["weight"], ignored, self.reduction, self.label_smoothing)
         loss.is_checked_around = True
         self.register_buffer("weight", loss.weight)
         self.__dict__["_loss"] = loss  # no submodule: in the state the weight is this layer's
@@ -129,15 +129,12 @@ class DistributedLinearCrossEntropyLoss(CheckedLayer):
         return {**super().options_of(module), "in_features": linear.in_features, "bias": linear.bias is not None}
 
     def agreeing(self) -> list[Grid]:
-        """All ranks that hold the loss: each of them receives the number."""
         return [self.grid.constructing_ranks(), *super().agreeing()]
 
     def holders(self) -> tuple[str, Grid]:
-        """The partition of the workers that hold the targets."""
         return "P_x" if self.P_y is None else "P_y", self._logits
 
-    def problem_here(self, inputs: Sequence[object]) -> str:
-        """The error in the class indices of this rank."""
+    def local_error(self, inputs: Sequence[object]) -> str:
         target = inputs[1] if len(inputs) > 1 else None
         return self._loss.problem_of_classes(target, self.num_classes) if isinstance(target, torch.Tensor) else ""
 
@@ -145,16 +142,15 @@ class DistributedLinearCrossEntropyLoss(CheckedLayer):
         return self.linear._declared_parameters()
 
     def set_up(self) -> None:
-        self.blocks(self.grid)  # raises where the blocks of the features do not fit together
+        self.blocks(self.grid)  # raises if the blocks of the features do not match
         probabilities = [1 for _, dtype in self.structure(self._logits, 1) if dtype.is_floating_point]
         if probabilities and self.ignore_index is not None:
             name, ignored = type(self).__name__, self.ignore_index
             raise ValueError(f"{name}: ignore_index={ignored} is not supported for a target of probabilities")
 
     def compute(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """The loss of this rank's blocks and of all others."""
         logits = self.linear(input)
         if self._logits.active and self.out_features:
             logits = logits.unflatten(-1, (self.num_classes, *self.out_features))
-        self._loss.weight = self.weight  # which a conversion of this layer may have replaced
+        self._loss.weight = self.weight  # a conversion of this layer may have replaced it
         return self._loss(logits, target)

@@ -1,4 +1,4 @@
-"""Weights that all ranks have whole: the part of them that belongs to a block."""
+"""Blocks of weights that all ranks have whole."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ from collections.abc import Sequence
 import torch
 
 
-def part_of(weight: torch.Tensor, blocks: Sequence[Sequence[int]], place: Sequence[int]) -> torch.Tensor:
+def weight_block(weight: torch.Tensor, blocks: Sequence[Sequence[int]], place: Sequence[int]) -> torch.Tensor:
     """The part of a weight that is broadcast to a worker's block.
 
     Args:
-        weight: is broadcast to the whole tensor, as torch broadcasts.
+        weight: broadcast to the whole tensor, by torch's rules.
         blocks: the sizes of the tensor's blocks by dimension.
-        place: of the worker.
     """
     first = len(blocks) - weight.dim()
     for d, n in enumerate(weight.shape):
-        sizes, at = blocks[first + d], place[first + d]
+        sizes, gather_or_zero = blocks[first + d], place[first + d]
         if n > 1:
-            weight = weight.narrow(d, sum(sizes[:at]), sizes[at])
+            weight = weight.narrow(d, sum(sizes[:gather_or_zero]), sizes[gather_or_zero])
     return weight
 
 
 def check_broadcast(layer: str, name: str, weight: torch.Tensor | None, whole: Sequence[int]) -> None:
-    """Raise a ValueError unless a weight can be broadcast to a tensor of this shape."""
+    """Raise ValueError unless a weight can be broadcast to a tensor of this shape."""
     if weight is None:
         return
     extents = whole[len(whole) - weight.dim() :]

@@ -1,4 +1,4 @@
-"""The common part of the layers that normalize by moments: their parameters, and what they agree on."""
+"""The common part of normalization layers: parameters, dtypes, and running statistics."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch.nn.functional as F
 
 from distdl.nn.layer import Layer
 from distdl.nn.options import integer
-from distdl.nn.overwritten import unless_overwritten
-from distdl.nn.tie import nothing_from, tied
-from distdl.nn.windows.blocks import as_of
+from distdl.nn.overwritten import check_input_unmodified
+from distdl.nn.tie import connect_to, empty_result
+from distdl.nn.windows.blocks import naming_layer
 
 
-def number(layer: str, value: object, name: str) -> float:
-    """An option as a float. Raises a TypeError if it is none."""
+def float_option(layer: str, value: object, name: str) -> float:
+    """An option as a float. Raises TypeError unless it is a number."""
     if isinstance(value, bool):
         raise TypeError(f"{layer}: {name}={value!r} is not a number")
     try:
@@ -28,14 +28,13 @@ def number(layer: str, value: object, name: str) -> float:
 class Norm(Layer):
     """A layer that normalizes groups of elements, and then applies weight and bias.
 
-    Workers that have parts of the same groups bring their moments together. Where no group is on several workers, each
-    of them calls torch.nn's function.
+    Workers with parts of the same groups exchange their moments. If no group is on several workers, each calls
+    torch.nn's function.
     """
 
     eps: float
 
     def declare_affine(self, shape: Sequence[int], axes: Sequence[int | None], weight: bool, bias: bool) -> None:
-        """Declare those parameters that there are; the others are None."""
         for name, exists, initialize in (
             ("weight", weight, torch.nn.init.ones_),
             ("bias", weight and bias, torch.nn.init.zeros_),
@@ -50,7 +49,7 @@ class Norm(Layer):
         return "in training" if self.training else "in evaluation"
 
     def check_dtypes(self, sample: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Raise on all ranks what torch.nn raises for the input's dtype and the options. For :meth:`set_up`.
+        """Raise torch.nn's errors for the input's dtype and the options on all ranks. For :meth:`set_up`.
 
         Args:
             sample: calls torch.nn's function on elements of one channel, with weight and bias of one element.
@@ -64,50 +63,49 @@ class Norm(Layer):
                 )
         self._sample = sample
         self._result_dtypes: dict[str, torch.dtype] = {}
-        with as_of(type(self).__name__), torch.no_grad():
+        with naming_layer(type(self).__name__), torch.no_grad():
             sample(torch.zeros((), dtype=dtypes[0], device="cpu"))
 
     def as_result(self, y: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
-        """The result in the dtype that torch.nn gives for this input, under autocast too.
+        """The result in torch.nn's dtype for this input, also under autocast.
 
-        torch.nn's layers save their input, so that its backward pass raises where the input is written in between.
+        As in torch.nn, the backward pass raises if the input was written after the call.
         """
         kind = input.device.type
         if kind not in self._result_dtypes:
             with torch.no_grad():
                 self._result_dtypes[kind] = self._sample(input.new_zeros(())).dtype
-        return unless_overwritten(type(self).__name__, input, y.to(self._result_dtypes[kind]))
+        return check_input_unmodified(type(self).__name__, input, y.to(self._result_dtypes[kind]))
 
     def with_samples(
         self, function: Callable[..., torch.Tensor], x: torch.Tensor, names: Sequence[str], **options: object
     ) -> torch.Tensor:
-        """Call a function of torch.nn with one element in place of each of these parameters and buffers."""
-        own = {name: getattr(self, name) for name in names}
+        values = {name: getattr(self, name) for name in names}
         samples = {
-            name: None if one is None else torch.ones(1, dtype=one.dtype, device=x.device) for name, one in own.items()
+            name: None if value is None else torch.ones(1, dtype=value.dtype, device=x.device)
+            for name, value in values.items()
         }
         return function(x, **samples, **options)
 
     def named(self, parameters: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Weight and bias from the parameters in use."""
         named = dict(zip(self._parameter_names, parameters, strict=True))
         return named.get("weight"), named.get("bias")
 
-    def on_nothing(self, input: torch.Tensor) -> torch.Tensor:
-        """The result for a block without elements where groups are on one worker each.
+    def on_empty(self, input: torch.Tensor) -> torch.Tensor:
+        """The result for an empty block if each group is on one worker.
 
-        Only where all workers that use these parameters have no elements, or torch's function reaches the weight alone
-        in second derivatives: those of layer and group normalization go through the bias, as far as the graph knows.
+        Only if all workers with these parameters have no elements, or torch's function reaches the weight only in
+        second derivatives: second derivatives of layer and group normalization go through the bias in the graph.
         """
         parameters = self.parameters_in_use()
-        return self.as_result(tied(input, *parameters) if parameters else nothing_from(input), input)
+        return self.as_result(connect_to(input, *parameters) if parameters else empty_result(input), input)
 
 
-_OF_CHANNELS = ("running_mean", "running_var", "weight", "bias")
+_CHANNEL_TENSORS = ("running_mean", "running_var", "weight", "bias")
 
 
 class ChannelNorm(Norm):
-    """A layer with weight, bias and running statistics for each channel: those of batches and of instances."""
+    """A layer with weight, bias and running statistics for each channel: batch and instance normalization."""
 
     dims: int | None = None  # spatial dimensions; None for any number
     num_features: int
@@ -122,9 +120,9 @@ class ChannelNorm(Norm):
         name = type(self).__name__
         if integer(name, self.num_features, "num_features") < 0:
             raise RuntimeError(f"{name}: num_features={self.num_features}; it must not be negative")
-        self.eps = number(name, self.eps, "eps")
+        self.eps = float_option(name, self.eps, "eps")
         if self.momentum is not None:
-            self.momentum = number(name, self.momentum, "momentum")
+            self.momentum = float_option(name, self.momentum, "momentum")
         self.check_partition()
         self._channels = self.channel_axis()
         shape, axes = (self.num_features,), (self._channels,)
@@ -141,15 +139,13 @@ class ChannelNorm(Norm):
         )
 
     def check_partition(self) -> None:
-        """Check the number of dimensions of P_x, where it is known."""
         raise NotImplementedError
 
     def channel_axis(self) -> int:
-        """The dimension of the channels."""
         return 1
 
     def check_channels(self) -> list[list[int]]:
-        """The sizes of the input's blocks, in which channels fit parameters and buffers. For :meth:`set_up`."""
+        """Check that the input's channels match parameters and buffers; the sizes of its blocks. For :meth:`set_up`."""
         sizes = self.blocks(self.grid)
         if self.layouts:
             self.check_balanced(self._channels, self.num_features, "num_features")
@@ -157,29 +153,26 @@ class ChannelNorm(Norm):
 
     @property
     def uses_statistics_of_input(self) -> bool:
-        """Whether the input is normalized by its own moments, not by the running ones."""
+        """Whether the input is normalized by its own moments, not by running statistics."""
         raise NotImplementedError
 
     @property
     def running(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """The running mean and variance that this call uses or moves."""
         return self.running_mean, self.running_var
 
     def sampled(self, function: Callable[..., torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-        """Call torch.nn's function for an input of one channel."""
-        with_own = functools.partial(function, momentum=0.0, eps=self.eps)
+        with_options = functools.partial(function, momentum=0.0, eps=self.eps)
         training = "training" if function is F.batch_norm else "use_input_stats"
-        return self.with_samples(with_own, x, _OF_CHANNELS, **{training: self.uses_statistics_of_input})
+        return self.with_samples(with_options, x, _CHANNEL_TENSORS, **{training: self.uses_statistics_of_input})
 
     @torch.no_grad()
     def track(self, mean: torch.Tensor, variance: torch.Tensor, momentum: float) -> None:
-        """Move the running statistics towards those of a batch."""
         for running, new in zip(self.running, (mean, variance), strict=True):
             assert running is not None
             running.copy_((1 - momentum) * running + momentum * new.reshape(-1))
 
     def reset_running_stats(self) -> None:
-        """Give the running statistics their first values, as in torch.nn. Not collective."""
+        """Reset the running statistics, as in torch.nn. Not collective."""
         if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
             self.running_mean.zero_()
             self.running_var.fill_(1)
@@ -189,7 +182,7 @@ class ChannelNorm(Norm):
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
         options = super().options_of(module)
         running = getattr(module, "running_mean", None)
-        if isinstance(running, torch.Tensor):  # without parameters the dtype is theirs
+        if isinstance(running, torch.Tensor):  # the dtype if there are no parameters
             options["dtype"] = running.dtype
             options.setdefault("device", None if running.device.type in ("cpu", "meta") else running.device)
         return options

@@ -11,7 +11,7 @@ from distdl.collective.construction import PartitionLike
 from distdl.nn.families import family
 from distdl.nn.norm.base import ChannelNorm
 from distdl.nn.norm.block_moments import with_plain_gradient
-from distdl.nn.norm.moments import Block, Gathering
+from distdl.nn.norm.moments import Gathering, MomentBlock
 from distdl.nn.precision import wide
 
 __all__ = ["DistributedBatchNorm", "DistributedBatchNorm1d", "DistributedBatchNorm2d", "DistributedBatchNorm3d"]
@@ -23,22 +23,22 @@ _DOCUMENTATION = """Normalizes each channel by the moments of the whole batch: {
         num_features, eps, momentum, affine, track_running_stats, device, dtype, bias: as in {twin}.
 
     Shape:
-        ``{shape}`` in any blocks; where there are parameters or running statistics, the channels in balanced ones. The
-        result is in the same blocks. Zero volume on all other ranks.
+        ``{shape}`` in any blocks; with parameters or running statistics, channels in balanced blocks. The result is in
+        the same blocks. Zero volume on all other ranks.
 
     Attributes:
         weight, bias: this worker's block of the parameters of shape (num_features,); None as in torch.nn. Workers with
-            the same channels use the same block: see :func:`distdl.parameter_layout`.
-        running_mean, running_var: the running statistics of the channels of this worker, of the whole batch.
+            the same channels share it: see :func:`distdl.parameter_layout`.
+        running_mean, running_var: running statistics of the whole batch, for the channels of this worker.
         num_batches_tracked: the number of batches, on each worker.
 
     Raises:
-        ValueError: on all ranks, if P_x has another number of dimensions, the input is not in blocks as described, its
+        ValueError: on all ranks, if P_x has another number of dimensions, the input is not in such blocks, its
             dtypes differ, or a channel has a single value in training.
-        RuntimeError: on all ranks, where torch.nn raises it for the dtypes of input and parameters.
+        RuntimeError: on all ranks, for dtypes of input and parameters that torch.nn refuses.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers. In training the
-    workers that have parts of the same channels exchange their moments, once in each direction.
+    Collective: constructing over P_x's parent communicator, calling over P_x. In training, workers with parts of the
+    same channels exchange their moments, once in each direction.
 
     Source: S. Ioffe, C. Szegedy, "Batch Normalization" (2015); options as in
     https://docs.pytorch.org/docs/stable/generated/torch.nn.{page}.html.
@@ -70,7 +70,7 @@ class DistributedBatchNorm(ChannelNorm):
 
     @classmethod
     def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
-        """SyncBatchNorm does the same on as many dimensions, where each process has a block of the batch."""
+        """SyncBatchNorm takes any number of dimensions, with a block of the batch in each process."""
         return (torch.nn.SyncBatchNorm,) if cls.dims is None else super().sequential_classes()
 
     def check_partition(self) -> None:
@@ -97,18 +97,17 @@ class DistributedBatchNorm(ChannelNorm):
         spread = uses and split and self._count > 0 and self.grid.active
         self._gathering = Gathering(self.grid, split, sizes, self._reduced) if spread else None
 
-    def _on_one_channel(self, one: torch.Tensor) -> torch.Tensor:
-        return self.sampled(F.batch_norm, one.expand(2, 1))
+    def _on_one_channel(self, element: torch.Tensor) -> torch.Tensor:
+        return self.sampled(F.batch_norm, element.expand(2, 1))
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to this rank's block of the input."""
         if not self.grid.active:
             return self.without_part(input)
         momentum = self._momentum_of_this_batch()
         if self._gathering is not None:
             return self._on_part(input, self._gathering, momentum)
         if input.numel() == 0:
-            return self.on_nothing(input)
+            return self.on_empty(input)
         weight, bias = self.named(self.parameters_in_use())
         uses = self.uses_statistics_of_input
         return with_plain_gradient(F.batch_norm(input, *self.running, weight, bias, uses, momentum, self.eps))
@@ -119,11 +118,11 @@ class DistributedBatchNorm(ChannelNorm):
 
     @property
     def running(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """None where training leaves them alone."""
+        """None if training does not update them."""
         return super().running if not self.training or self.track_running_stats else (None, None)
 
     def _momentum_of_this_batch(self) -> float:
-        """Count the batch in training; the weight that it gets in the running statistics."""
+        """Count the batch in training; its weight in the running statistics."""
         momentum = 0.0 if self.momentum is None else self.momentum
         if not self.training or not self.track_running_stats or self.num_batches_tracked is None:
             return momentum
@@ -131,9 +130,8 @@ class DistributedBatchNorm(ChannelNorm):
         return 1.0 / float(self.num_batches_tracked) if self.momentum is None else momentum
 
     def _on_part(self, input: torch.Tensor, gathering: Gathering, momentum: float) -> torch.Tensor:
-        """Normalize a block of channels of which other workers have the other elements."""
         arrive = self.start_parameters()
-        block = Block.of(wide(input))
+        block = MomentBlock.of(wide(input))
         mean, squares = gathering.merged(block)
         if self.running[0] is not None:
             self.track(mean, squares / (self._count - 1), momentum)

@@ -1,8 +1,8 @@
 """The moments of a worker's block.
 
-The derivatives that torch has of a composed formula pass over a large block about three times as often as needed, and
-keep further tensors of its size. So a large block has kernels of our own, which pass over it once in each direction;
-nothing but the input is kept. Derivatives of derivatives are those of torch's operations.
+torch's derivatives of a composed formula read a large block about three times as often as needed, and save further
+tensors of its size. So large blocks have their own kernels, which read the block once in each direction and save only
+the input. Higher derivatives use torch's operations.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from distdl import _core
 
-LARGE = 1 << 15  # elements of a block from which on it has kernels of its own
+LARGE = 1 << 15  # elements of a block from which it has its own kernels
 
 Context: TypeAlias = torch.autograd.function.FunctionCtx
 Moments: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -23,11 +23,11 @@ Moments: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 @dataclass
 class DeferredScale:
-    """The factor by which the backward pass of the moments still has to multiply the gradient of the block.
+    """The factor that the backward pass of the moments still has to apply to the gradient of the block.
 
-    The contexts of both functions hold it, and the collector does not see what autograd's graph in C++ holds. So the
-    scale has no history, and is there from one backward pass to the other alone: with a history it would keep the
-    graph of everything before the normalization alive.
+    The contexts of both functions hold it, and Python's collector does not see autograd's graph in C++. So the scale
+    has no graph, and exists only between the two backward passes: otherwise it would keep the graph before the
+    normalization alive.
     """
 
     scale: torch.Tensor | None = None
@@ -37,7 +37,7 @@ class DeferredScale:
         self.scale = scale.detach()
 
     def take(self) -> torch.Tensor | None:
-        """The scale, once."""
+        """Return the scale, and forget it."""
         scale, self.scale = self.scale, None
         return scale
 
@@ -46,27 +46,27 @@ def moments(x: torch.Tensor) -> tuple[torch.Tensor, DeferredScale | None, Moment
     """The moments of each channel of a block (N, C, *others).
 
     Returns:
-        The tensor to go on with in place of x; what :func:`scaled` needs, if it has a kernel of its own; and three
-        tensors of the channels: the mean as far as the precision of the block has it, which counts as constant in
-        derivatives; the rest of the mean, in double precision; and the sum of the squared deviations from the mean, in
-        double precision. All are 0 for channels without elements.
+        The tensor to use in place of x; the deferred scale for :func:`scaled`, if it has its own kernel; and three
+        tensors by channel: the mean in the precision of the block, constant in derivatives; the remainder of the mean,
+        in double precision; and the sum of squared deviations from the mean, in double precision. All are 0 for empty
+        channels.
     """
-    if x.numel() < LARGE or _is_transformed():
+    if x.numel() < LARGE or _needs_torch_operations():
         return x, None, _moments(x)
     deferred = DeferredScale()
-    followed, *found = _Moments.apply(x, deferred)
-    return followed, deferred, (found[0], found[1], found[2])
+    output, *values = _Moments.apply(x, deferred)
+    return output, deferred, (values[0], values[1], values[2])
 
 
 def scaled(
     x: torch.Tensor, deferred: DeferredScale | None, pivot: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor
 ) -> torch.Tensor:
-    """(x - pivot) * scale + shift, of which the latter are of the channels, and the pivot is a constant.
+    """(x - pivot) * scale + shift; pivot, scale and shift are by channel, and the pivot is constant.
 
     Args:
-        x, deferred: of :func:`moments`; with ``deferred`` nothing else may be done with x.
+        x, deferred: from :func:`moments`; with ``deferred`` x must have no other use.
     """
-    if x.numel() == 0:  # torch's kernel would not look at scale and shift
+    if x.numel() == 0:  # torch's kernel would ignore scale and shift
         return (x - per_channel(pivot, x)) * per_channel(scale, x) + per_channel(shift, x)
     if deferred is not None and x.is_cpu and x.is_contiguous():
         result: torch.Tensor = _Scaled.apply(x, deferred, pivot, scale, shift)
@@ -75,16 +75,16 @@ def scaled(
 
 
 def with_plain_gradient(y: torch.Tensor) -> torch.Tensor:
-    """The result of torch's batch norm or instance norm, to which the gradient comes with plain strides.
+    """A result of torch's batch or instance norm, whose gradient arrives with plain strides.
 
-    Their backward passes on a CPU read others wrongly: such as those of a transposition behind the norm, where the
-    batch or an extent is 1. A block may have such a size where the whole tensor has not.
+    Their CPU backward passes misread other strides, e.g. of a transposition after the norm if the batch or an extent is
+    1. A block may have such a size even if the whole tensor has not.
     """
     return y.flatten().view(y.shape) if y.requires_grad and y.is_contiguous() else y
 
 
-def _is_transformed() -> bool:
-    """Whether torch's own operations are needed: by compilers, torch.func, and forward derivatives."""
+def _needs_torch_operations() -> bool:
+    """Whether torch's own operations are needed: for compilers, torch.func, and forward derivatives."""
     return (
         torch.compiler.is_compiling()
         or torch._C._functorch.peek_interpreter_stack() is not None
@@ -97,44 +97,44 @@ def _moments(x: torch.Tensor) -> Moments:
     n = max(1, x[:, :1].numel()) if x.shape[1] else 1
     pivot = x.detach().sum(dims) / n
     deviations = x - per_channel(pivot, x)
-    rest = deviations.sum(dims).double() / n
-    squares, excess = deviations.square().sum(dims).double(), n * rest.square()
-    return pivot, rest, squares - excess.masked_fill(squares.isinf(), 0.0)  # both may be infinite
+    remainder = deviations.sum(dims).double() / n
+    squares, excess = deviations.square().sum(dims).double(), n * remainder.square()
+    return pivot, remainder, squares - excess.masked_fill(squares.isinf(), 0.0)  # both may be infinite
 
 
-def per_channel(one: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """A value for each channel, in a shape that fits (N, C, *others)."""
-    return one.view(-1, *[1] * (x.dim() - 2))
+def per_channel(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """A value for each channel, in a shape that broadcasts to (N, C, *others)."""
+    return values.view(-1, *[1] * (x.dim() - 2))
 
 
 class _Moments(torch.autograd.Function):
-    """Later operations use the first result in place of x, so that its gradient arrives here."""
+    """Later operations use the first result in place of x, so its gradient arrives here."""
 
     @staticmethod
     def forward(ctx: Context, x: torch.Tensor, deferred: DeferredScale) -> tuple[torch.Tensor, ...]:
         if x.is_cpu and x.is_contiguous():
             mean, squares = _core.channel_moments(x)
             pivot = mean.to(x.dtype)
-            rest = mean - pivot
+            remainder = mean - pivot
         else:
-            pivot, rest, squares = _moments(x)
+            pivot, remainder, squares = _moments(x)
         ctx.deferred = deferred
-        ctx.save_for_backward(x, pivot, rest)
+        ctx.save_for_backward(x, pivot, remainder)
         ctx.mark_non_differentiable(pivot)
-        return x.view_as(x), pivot, rest, squares
+        return x.view_as(x), pivot, remainder, squares
 
     @staticmethod
     def backward(ctx: Context, gradient: torch.Tensor, *of_moments: torch.Tensor) -> tuple[torch.Tensor, None]:
-        x, pivot, rest = ctx.saved_tensors
-        _, of_rest, of_squares = of_moments
+        x, pivot, remainder = ctx.saved_tensors
+        _, of_remainder, of_squares = of_moments
         slope = 2 * of_squares
-        constant = of_rest / x[:, :1].numel() - slope * rest
-        pivot, constant, slope = (one.to(x.dtype) for one in (pivot, constant, slope))
+        constant = of_remainder / x[:, :1].numel() - slope * remainder
+        pivot, constant, slope = (value.to(x.dtype) for value in (pivot, constant, slope))
         scale = ctx.deferred.take()
         if torch.is_grad_enabled() or not (x.is_cpu and x.is_contiguous() and gradient.is_contiguous()):
-            pivot, constant, slope = (per_channel(one, x) for one in (pivot, constant, slope))
+            pivot, constant, slope = (per_channel(value, x) for value in (pivot, constant, slope))
             return torch.addcmul(gradient + constant, x - pivot, slope), None
-        # A gradient that is scaled already is one that nothing else has; another one is the caller's.
+        # A scaled gradient has no other user; an unscaled gradient belongs to the caller.
         result = gradient if scale is None else torch.empty_like(x)
         scale = torch.ones_like(pivot) if scale is None else scale
         _core.combine_channels(result, gradient, scale, x, pivot, slope, constant)
@@ -142,7 +142,7 @@ class _Moments(torch.autograd.Function):
 
 
 class _Scaled(torch.autograd.Function):
-    """Its backward pass reads the block for the sums of the channels, and leaves the product to that of the moments."""
+    """Scale and shift; its backward pass sums by channel, and leaves the product to the moments."""
 
     @staticmethod
     def forward(

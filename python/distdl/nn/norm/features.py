@@ -1,4 +1,4 @@
-"""Normalization by the last dimensions, over blocks: layer normalization, and by the root mean square."""
+"""Layer normalization and root mean square normalization over blocks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from distdl.collective.construction import PartitionLike
-from distdl.nn.norm.base import Norm, number
-from distdl.nn.norm.moments import Block, Gathering
+from distdl.nn.norm.base import Norm, float_option
+from distdl.nn.norm.moments import Gathering, MomentBlock
 from distdl.nn.options import integer
 from distdl.nn.precision import wide
 
@@ -18,7 +18,7 @@ __all__ = ["DistributedLayerNorm", "DistributedRMSNorm"]
 
 
 class _FeatureNorm(Norm):
-    """The common part of both norms: for each element of the leading dimensions, the last dimensions are a group."""
+    """The common part of both norms: each index of the leading dimensions is a group."""
 
     normalized_shape: tuple[int, ...]
     elementwise_affine: bool
@@ -56,9 +56,11 @@ class _FeatureNorm(Norm):
         spread = split and self._count > 0 and self.grid.active
         self._gathering = Gathering(self.grid, split, sizes, self._features) if spread else None
 
-    def _on_one_feature(self, one: torch.Tensor) -> torch.Tensor:
+    def _on_one_feature(self, element: torch.Tensor) -> torch.Tensor:
         names = [name for name in ("weight", "bias") if hasattr(self, name)]
-        return self.with_samples(lambda x, weight, bias=None: self.function(x, [1], weight, bias), one.view(1), names)
+        return self.with_samples(
+            lambda x, weight, bias=None: self.function(x, [1], weight, bias), element.view(1), names
+        )
 
     def function(
         self, x: torch.Tensor, shape: Sequence[int], weight: torch.Tensor | None, bias: torch.Tensor | None
@@ -71,11 +73,10 @@ class _FeatureNorm(Norm):
         raise NotImplementedError
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to this rank's block of the input."""
         if not self.grid.active:
             return self.without_part(input)
-        if self._count == 0:  # on all workers, whose blocks may have any shape
-            return self.on_nothing(input)
+        if self._count == 0:  # on all workers, in blocks of any shape
+            return self.on_empty(input)
         if self._gathering is None:
             return self.function(input, self.normalized_shape, *self.named(self.parameters_in_use()))
         arrive = self.start_parameters()
@@ -94,21 +95,20 @@ class DistributedLayerNorm(_FeatureNorm):
         normalized_shape, eps, elementwise_affine, bias, device, dtype: as in ``torch.nn.LayerNorm``.
 
     Shape:
-        ``(*leading, *normalized_shape)`` in any blocks; where there are parameters, the features in balanced ones. The
-        result is in the same blocks. Zero volume on all other ranks.
+        ``(*leading, *normalized_shape)`` in any blocks; with parameters, features in balanced blocks. The result is in
+        the same blocks. Zero volume on all other ranks.
 
     Attributes:
         weight, bias: this worker's block of the parameters of normalized_shape; None as in torch.nn. Workers with the
-            same features use the same block: see :func:`distdl.parameter_layout`.
+            same features share it: see :func:`distdl.parameter_layout`.
 
     Raises:
-        ValueError: on all ranks, if P_x has less dimensions than normalized_shape, the input is not in blocks as
-            described, or its dtypes differ.
-        RuntimeError: on all ranks, where torch.nn raises it for normalized_shape and for the dtypes of input and
-            parameters.
+        ValueError: on all ranks, if P_x has fewer dimensions than normalized_shape, the input is not in such blocks, or
+            its dtypes differ.
+        RuntimeError: on all ranks, for a normalized_shape or dtypes of input and parameters that torch.nn refuses.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers. Where the features
-    are not split, nothing but the parameters travels.
+    Collective: constructing over P_x's parent communicator, calling over P_x. If features are not split, only
+    parameters travel.
 
     Source: J. L. Ba, J. R. Kiros, G. E. Hinton, "Layer Normalization" (2016); options as in
     https://docs.pytorch.org/docs/stable/generated/torch.nn.LayerNorm.html.
@@ -127,7 +127,7 @@ class DistributedLayerNorm(_FeatureNorm):
         super().__init__(locals())
 
     def check_options(self) -> None:
-        self.eps = number(type(self).__name__, self.eps, "eps")
+        self.eps = float_option(type(self).__name__, self.eps, "eps")
         super().check_options()
 
     def function(
@@ -137,7 +137,7 @@ class DistributedLayerNorm(_FeatureNorm):
 
     def on_part(self, x: torch.Tensor, gathering: Gathering) -> torch.Tensor:
         leading = self._features[0]
-        block = Block.of(x.reshape(1, math.prod(x.shape[:leading]), math.prod(x.shape[leading:])))
+        block = MomentBlock.of(x.reshape(1, math.prod(x.shape[:leading]), math.prod(x.shape[leading:])))
         mean, squares = gathering.merged(block)
         variance = squares / self._count
         return block.normalized(mean, variance, self.eps, centered=True, beyond=math.nan).view(x.shape)
@@ -151,21 +151,20 @@ class DistributedRMSNorm(_FeatureNorm):
         normalized_shape, eps, elementwise_affine, device, dtype: as in ``torch.nn.RMSNorm``.
 
     Shape:
-        ``(*leading, *normalized_shape)`` in any blocks; where there are parameters, the features in balanced ones. The
-        result is in the same blocks. Zero volume on all other ranks.
+        ``(*leading, *normalized_shape)`` in any blocks; with parameters, features in balanced blocks. The result is in
+        the same blocks. Zero volume on all other ranks.
 
     Attributes:
         weight: this worker's block of the parameter of normalized_shape; None as in torch.nn. Workers with the same
-            features use the same block: see :func:`distdl.parameter_layout`.
+            features share it: see :func:`distdl.parameter_layout`.
 
     Raises:
-        ValueError: on all ranks, if P_x has less dimensions than normalized_shape, the input is not in blocks as
-            described, or its dtypes differ.
-        RuntimeError: on all ranks, where torch.nn raises it for normalized_shape and for the dtypes of input and
-            parameters.
+        ValueError: on all ranks, if P_x has fewer dimensions than normalized_shape, the input is not in such blocks, or
+            its dtypes differ.
+        RuntimeError: on all ranks, for a normalized_shape or dtypes of input and parameters that torch.nn refuses.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers. Where the features
-    are not split, nothing but the parameters travels.
+    Collective: constructing over P_x's parent communicator, calling over P_x. If features are not split, only
+    parameters travel.
 
     Source: B. Zhang, R. Sennrich, "Root Mean Square Layer Normalization" (2019); options as in
     https://docs.pytorch.org/docs/stable/generated/torch.nn.RMSNorm.html.
@@ -186,7 +185,7 @@ class DistributedRMSNorm(_FeatureNorm):
 
     def check_options(self) -> None:
         if self.eps is not None:
-            self.eps = number(type(self).__name__, self.eps, "eps")
+            self.eps = float_option(type(self).__name__, self.eps, "eps")
         super().check_options()
 
     def function(
@@ -195,7 +194,7 @@ class DistributedRMSNorm(_FeatureNorm):
         return F.rms_norm(x, list(shape), weight, self.eps)
 
     def on_part(self, x: torch.Tensor, gathering: Gathering) -> torch.Tensor:
-        mine = x.square().sum(self._features, keepdim=True)
-        squares = gathering(mine).view(len(gathering.counts), *mine.shape).sum(0)
+        sums = x.square().sum(self._features, keepdim=True)
+        squares = gathering(sums).view(len(gathering.counts), *sums.shape).sum(0)
         eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
         return x * (squares / self._count + eps).rsqrt()

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 
 from distdl.collective.construction import PartitionLike
-from distdl.nn.norm.base import Norm, number
-from distdl.nn.norm.moments import Block, Gathering, merge
+from distdl.nn.norm.base import Norm, float_option
+from distdl.nn.norm.moments import Gathering, MomentBlock, merge
 from distdl.nn.options import integer
 from distdl.nn.precision import wide
-from distdl.nn.windows.blocks import intervals_of
+from distdl.nn.windows.blocks import block_intervals
 
 __all__ = ["DistributedGroupNorm"]
 
@@ -21,25 +21,25 @@ class DistributedGroupNorm(Norm):
     """Normalizes groups of channels by the moments of each group: ``torch.nn.GroupNorm`` over blocks.
 
     Args:
-        P_x: the partition of input and output, ``[batch, channels, *others]``; any dimension may be split, and a group
-            may be spread over any workers.
+        P_x: the partition of input and output, ``[batch, channels, *others]``; any dimension may be split, also within
+            groups.
         num_groups, num_channels, eps, affine, device, dtype, bias: as in ``torch.nn.GroupNorm``.
 
     Shape:
-        ``(N, C, *others)`` in any blocks; where there are parameters, the channels in balanced ones. The result is in
-        the same blocks. Zero volume on all other ranks.
+        ``(N, C, *others)`` in any blocks; with parameters, channels in balanced blocks. The result is in the same
+        blocks. Zero volume on all other ranks.
 
     Attributes:
         weight, bias: this worker's block of the parameters of shape (num_channels,); None as in torch.nn. Workers with
-            the same channels use the same block: see :func:`distdl.parameter_layout`.
+            the same channels share it: see :func:`distdl.parameter_layout`.
 
     Raises:
-        ValueError: on all ranks, if P_x has less than two dimensions, num_channels is not divisible by num_groups, the
-            input is not in blocks as described, its dtypes differ, or the input is a single value.
-        RuntimeError: on all ranks, where torch.nn raises it for the numbers of channels and groups, and for the dtypes
-            of input and parameters.
+        ValueError: on all ranks, if P_x has fewer than two dimensions, num_channels is not divisible by num_groups, the
+            input is not in such blocks, its dtypes differ, or the input is a single value.
+        RuntimeError: on all ranks, for numbers of channels and groups, or dtypes of input and parameters, that torch.nn
+            refuses.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: Y. Wu, K. He, "Group Normalization" (2018); options as in
     https://docs.pytorch.org/docs/stable/generated/torch.nn.GroupNorm.html.
@@ -71,7 +71,7 @@ class DistributedGroupNorm(Norm):
             raise RuntimeError(f"{name}: num_groups={groups} and num_channels={channels}; they must be positive")
         if channels % groups:
             raise ValueError(f"{name}: num_channels ({channels}) must be divisible by num_groups ({groups})")
-        self.eps = number(name, self.eps, "eps")
+        self.eps = float_option(name, self.eps, "eps")
         if self.grid.known and self.grid.dim < 2:
             raise ValueError(f"{name}: P_x has shape {list(self.grid.shape)}; it must be [batch, channels, *others]")
         self.declare_affine((channels,), (1,), bool(self.affine), bool(self.given["bias"]))
@@ -88,7 +88,7 @@ class DistributedGroupNorm(Norm):
         if extents[0] * self._of_group * math.prod(extents[2:]) == 1:
             raise ValueError(f"{name}: Expected more than 1 value per channel when training, got input size {extents}")
         self.check_dtypes(self._on_one_channel)
-        blocks = intervals_of(sizes[1])
+        blocks = block_intervals(sizes[1])
         straddles = any(start % max(self._of_group, 1) for start, _ in blocks)
         split = [d for d in [1, *others] if self.grid.shape[d] > 1 and (d != 1 or straddles)]
         self._is_empty = math.prod(extents) == 0
@@ -97,46 +97,45 @@ class DistributedGroupNorm(Norm):
         if not self.grid.active:
             return
         place = self.grid.place[1]
-        # The sizes of the blocks of channels that are put together, and where this worker's block begins among them.
-        self._together = sizes[1] if straddles else [sizes[1][place]]
+        # The sizes of the gathered blocks of channels, and the start of this worker's block among them.
+        self._gathered_sizes = sizes[1] if straddles else [sizes[1][place]]
         self._start = blocks[place][0] if straddles else 0
 
-    def _on_one_channel(self, one: torch.Tensor) -> torch.Tensor:
-        x, names = one.expand(1, 1, 2), ("weight", "bias")
+    def _on_one_channel(self, element: torch.Tensor) -> torch.Tensor:
+        x, names = element.expand(1, 1, 2), ("weight", "bias")
         return self.with_samples(F.group_norm, x, names, num_groups=1, eps=self.eps)
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to this rank's block of the input."""
         if not self.grid.active:
             return self.without_part(input)
         if self._gathering is not None:
             return self._on_part(input, self._gathering)
         if self._is_empty or input.shape[1] == 0:  # as on all workers with the same channels
-            return self.on_nothing(input)
+            return self.on_empty(input)
         weight, bias = self.named(self.parameters_in_use())
-        # F.group_norm would refuse a single value; the whole input has more.
+        # F.group_norm would refuse a single value of a larger input.
         groups, cudnn = input.shape[1] // self._of_group, torch.backends.cudnn.enabled
         return torch.group_norm(input, groups, weight, bias, self.eps, cudnn)
 
     def _on_part(self, input: torch.Tensor, gathering: Gathering) -> torch.Tensor:
-        """Normalize a block with parts of groups: the moments of all parts of the channels make those of the groups."""
+        """Normalize a block with parts of groups, whose moments are merged from all parts."""
         arrive = self.start_parameters()
         n, channels = input.shape[:2]
-        block = Block.of(wide(input).reshape(1, n * channels, math.prod(input.shape[2:])))
-        means, squares = self._put_together(gathering(block.mean, block.squares), n).unbind(1)
+        block = MomentBlock.of(wide(input).reshape(1, n * channels, math.prod(input.shape[2:])))
+        means, squares = self._by_group(gathering(block.mean, block.squares), n).unbind(1)
         counts = gathering.counts[: means.shape[0]]  # equal for all blocks of channels
         of_groups = merge(means, squares, counts, (0, 3))  # of shape (batch, groups)
         of_channel = torch.arange(self._start, self._start + channels, device=input.device) // self._of_group
-        mean, square = (one.index_select(1, of_channel).reshape(-1) for one in of_groups)
-        own = [None if one is None else one.expand(n, channels).reshape(-1) for one in self.named(arrive())]
+        mean, square = (moment.index_select(1, of_channel).reshape(-1) for moment in of_groups)
+        affine = [None if x is None else x.expand(n, channels).reshape(-1) for x in self.named(arrive())]
         variance = square / (sum(counts) * self._of_group)
-        y = block.normalized(mean, variance, self.eps, *own, beyond=math.nan)
+        y = block.normalized(mean, variance, self.eps, *affine, beyond=math.nan)
         return self.as_result(y.view(input.shape), input)
 
-    def _put_together(self, gathered: torch.Tensor, n: int) -> torch.Tensor:
+    def _by_group(self, gathered: torch.Tensor, n: int) -> torch.Tensor:
         """(workers along the others, mean or squares, batch, groups, channels of a group) from all messages."""
         assert self._gathering is not None
-        others = len(self._gathering.counts) // len(self._together)
-        parts = gathered.split([others * 2 * n * channels for channels in self._together])
-        whole = [part.view(others, 2, n, channels) for part, channels in zip(parts, self._together, strict=True)]
+        others = len(self._gathering.counts) // len(self._gathered_sizes)
+        parts = gathered.split([others * 2 * n * channels for channels in self._gathered_sizes])
+        whole = [part.view(others, 2, n, channels) for part, channels in zip(parts, self._gathered_sizes, strict=True)]
         return torch.cat(whole, -1).unflatten(-1, (-1, self._of_group))

@@ -12,7 +12,7 @@ from distdl.collective.construction import PartitionLike
 from distdl.nn.families import family
 from distdl.nn.norm.base import ChannelNorm
 from distdl.nn.norm.block_moments import with_plain_gradient
-from distdl.nn.norm.moments import Block, Gathering
+from distdl.nn.norm.moments import Gathering, MomentBlock
 from distdl.nn.precision import wide
 
 __all__ = ["DistributedInstanceNorm1d", "DistributedInstanceNorm2d", "DistributedInstanceNorm3d"]
@@ -53,7 +53,7 @@ class _DistributedInstanceNorm(ChannelNorm):
     def set_up(self) -> None:
         sizes, channels = self.check_channels(), self._channels
         extents = [sum(along) for along in sizes]
-        if extents[channels] != self.num_features:  # torch.nn uses it for nothing then, and warns, too
+        if extents[channels] != self.num_features:  # torch.nn ignores num_features then, and warns, too
             warnings.warn(
                 f"{type(self).__name__}: the input has {extents[channels]} channels, num_features is "
                 f"{self.num_features}", stacklevel=2,
@@ -72,17 +72,16 @@ class _DistributedInstanceNorm(ChannelNorm):
         self._gathering = Gathering(self.grid, split, sizes, self._space) if spread else None
         self._over_batch = Gathering(self.grid, [0], sizes, [0]) if spread and tracks_split_batch else None
 
-    def _on_one_channel(self, one: torch.Tensor) -> torch.Tensor:
-        return self.sampled(F.instance_norm, one.expand(1, 1, 2))
+    def _on_one_channel(self, element: torch.Tensor) -> torch.Tensor:
+        return self.sampled(F.instance_norm, element.expand(1, 1, 2))
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to this rank's block of the input."""
         if not self.grid.active:
             return self.without_part(input)
         if self._gathering is not None:
             return self._on_part(input, self._gathering)
         if input.numel() == 0:
-            return self.on_nothing(input)
+            return self.on_empty(input)
         weight, bias = self.named(self.parameters_in_use())
         x = input if self._channels else input.unsqueeze(0)
         uses, momentum = self.uses_statistics_of_input, self.momentum or 0.0
@@ -90,24 +89,25 @@ class _DistributedInstanceNorm(ChannelNorm):
         return with_plain_gradient(y if self._channels else y.squeeze(0))
 
     def _on_part(self, input: torch.Tensor, gathering: Gathering) -> torch.Tensor:
-        """Normalize a block of channels of which other workers have other elements."""
+        """Normalize a block of channels whose other elements are on other workers."""
         arrive = self.start_parameters()
         channels = input.shape[: self._channels + 1]
-        block = Block.of(wide(input).reshape(1, math.prod(channels), math.prod(input.shape[len(channels) :])))
+        block = MomentBlock.of(wide(input).reshape(1, math.prod(channels), math.prod(input.shape[len(channels) :])))
         mean, squares = gathering.merged(block)
         if self.running_mean is not None:
             self._track_instances(mean.detach().view(channels), squares.detach().view(channels) / (self._count - 1))
-        own = [None if one is None else one.expand(channels).reshape(-1) for one in self.named(arrive())]
-        y = block.normalized(mean, squares / self._count, self.eps, *own)
+        affine = [
+            None if parameter is None else parameter.expand(channels).reshape(-1) for parameter in self.named(arrive())
+        ]
+        y = block.normalized(mean, squares / self._count, self.eps, *affine)
         return self.as_result(y.view(input.shape), input)
 
     def _track_instances(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
-        """Move the running statistics towards the averages over all instances."""
-        own = torch.stack([mean, variance])
-        own = own.sum(1) if self._channels else own
+        sums = torch.stack([mean, variance])
+        sums = sums.sum(1) if self._channels else sums
         if self._over_batch is not None:
-            own = self._over_batch(own).view(len(self._over_batch.counts), *own.shape).sum(0)
-        self.track(*(own / self._instances), self.momentum or 0.0)
+            sums = self._over_batch(sums).view(len(self._over_batch.counts), *sums.shape).sum(0)
+        self.track(*(sums / self._instances), self.momentum or 0.0)
 
 
 _DOCUMENTATION = """Normalizes each channel of each instance: ``torch.nn.InstanceNorm{dims}d`` over blocks.
@@ -119,23 +119,22 @@ _DOCUMENTATION = """Normalizes each channel of each instance: ``torch.nn.Instanc
             ``torch.nn.InstanceNorm{dims}d``.
 
     Shape:
-        ``(N, C, *space)`` or ``(C, *space)``, as P_x has dimensions, in any blocks; where there are parameters or
-        running statistics, the channels in balanced ones. The result is in the same blocks. Zero volume on all other
-        ranks.
+        ``(N, C, *space)`` or ``(C, *space)``, with the dimensions of P_x, in any blocks; with parameters or running
+        statistics, channels in balanced blocks. The result is in the same blocks. Zero volume on all other ranks.
 
     Attributes:
         weight, bias: this worker's block of the parameters of shape (num_features,); None as in torch.nn. Workers with
-            the same channels use the same block: see :func:`distdl.parameter_layout`.
-        running_mean, running_var: the running statistics of the channels of this worker, over all instances; None
-            without ``track_running_stats``.
+            the same channels share it: see :func:`distdl.parameter_layout`.
+        running_mean, running_var: running statistics over all instances, for the channels of this worker; None without
+            ``track_running_stats``.
         num_batches_tracked: 0, as in torch.nn.
 
     Raises:
-        ValueError: on all ranks, if P_x has another number of dimensions, the input is not in blocks as described, its
+        ValueError: on all ranks, if P_x has another number of dimensions, the input is not in such blocks, its
             dtypes differ, or a channel has a single element where its own moments are used.
-        RuntimeError: on all ranks, where torch.nn raises it for the dtypes of input and parameters.
+        RuntimeError: on all ranks, for dtypes of input and parameters that torch.nn refuses.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.InstanceNorm{dims}d.html.
     """

@@ -7,12 +7,12 @@ import torch.nn.functional as F
 
 from distdl.collective.construction import PartitionLike
 from distdl.nn.layer import Layer
-from distdl.nn.norm.base import number
+from distdl.nn.norm.base import float_option
 from distdl.nn.options import integer
 from distdl.nn.precision import wide
-from distdl.nn.tie import nothing_from, tied
-from distdl.nn.windows.blocks import as_of, intervals_of
-from distdl.nn.windows.reader import Reader
+from distdl.nn.tie import connect_to, empty_result
+from distdl.nn.windows.blocks import block_intervals, naming_layer
+from distdl.nn.windows.reader import BoxReader
 
 __all__ = ["DistributedLocalResponseNorm"]
 
@@ -28,11 +28,11 @@ class DistributedLocalResponseNorm(Layer):
         ``(N, C, *space)`` in any blocks. The result is in the same blocks. Zero volume on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if P_x has less than three dimensions, or the input is not in blocks of P_x.
-        RuntimeError, NotImplementedError: on all ranks, where torch.nn raises it for the size and the dtype.
+        ValueError: on all ranks, if P_x has fewer than three dimensions, or the input is not in blocks of P_x.
+        RuntimeError, NotImplementedError: on all ranks, for a size or dtype that torch.nn refuses.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers. Where the channels
-    are split, workers exchange those that their windows read.
+    Collective: constructing over P_x's parent communicator, calling over P_x. If the channels are split, workers
+    exchange the channels in their windows.
 
     Source: A. Krizhevsky, I. Sutskever, G. E. Hinton, "ImageNet Classification with Deep Convolutional Neural Networks"
     (2012); options as in https://docs.pytorch.org/docs/stable/generated/torch.nn.LocalResponseNorm.html.
@@ -52,35 +52,34 @@ class DistributedLocalResponseNorm(Layer):
         if self.size < 1:
             raise RuntimeError(f"{name}: size={self.size}; it must be positive")
         for option in ("alpha", "beta", "k"):
-            setattr(self, option, number(name, getattr(self, option), option))
+            setattr(self, option, float_option(name, getattr(self, option), option))
         if self.grid.known and self.grid.dim < 3:
             raise ValueError(f"{name}: P_x has shape {list(self.grid.shape)}; it must be [batch, channels, *space]")
 
     def set_up(self) -> None:
         name, sizes = type(self).__name__, self.blocks(self.grid)
-        with as_of(name):
-            for _, dtype in self.structure(self.grid):  # torch has other kernels for more dimensions
+        with naming_layer(name):
+            for _, dtype in self.structure(self.grid):  # torch has different kernels for more dimensions
                 self._function(torch.zeros((1,) * self.grid.dim, dtype=dtype, device="cpu"))
-        before, behind = self.size // 2, (self.size - 1) // 2
-        wanted = [intervals_of(along) for along in sizes]
-        wanted[1] = [(a - before, b + behind) if a < b else (a, b) for a, b in wanted[1]]
+        before, after = self.size // 2, (self.size - 1) // 2
+        wanted = [block_intervals(along) for along in sizes]
+        wanted[1] = [(a - before, b + after) if a < b else (a, b) for a, b in wanted[1]]
         split = self.grid.shape[1] > 1
-        self._read = Reader(name, self.grid, self.grid, list(map(sum, sizes)), wanted) if split else None
+        self._read = BoxReader(name, self.grid, self.grid, list(map(sum, sizes)), wanted) if split else None
 
     def _function(self, x: torch.Tensor) -> torch.Tensor:
-        # torch views its dimensions as fewer ones, which not every block of a tensor in another order of memory allows.
+        # torch joins dimensions by a view, which fails for some memory orders.
         return F.local_response_norm(x.contiguous(), self.size, self.alpha, self.beta, self.k)
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to this rank's block of the input."""
         if not self.grid.active:
-            return nothing_from(input)
-        dtype = self._function(input.detach().new_zeros((1,) * input.dim())).dtype  # of integers another one
+            return empty_result(input)
+        dtype = self._function(input.detach().new_zeros((1,) * input.dim())).dtype  # differs for integers
         if self._read is None:
-            return self._function(input) if input.numel() else nothing_from(input).to(dtype)
+            return self._function(input) if input.numel() else empty_result(input).to(dtype)
         read = self._read(input)
         if input.numel() == 0:
-            return tied(input, read).to(dtype)
+            return connect_to(input, read).to(dtype)
         squares = wide(read).square().flatten(2).unsqueeze(1)  # (N, 1, channels, space)
         means = F.avg_pool2d(squares, (self.size, 1), stride=1).view(input.shape)
         return (input / (self.k + self.alpha * means) ** self.beta).to(dtype)

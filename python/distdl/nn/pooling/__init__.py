@@ -1,4 +1,4 @@
-"""Pooling over blocks: maxima, averages, power averages, adaptive windows and windows whose places are drawn."""
+"""Pooling over blocks: maxima, averages, power averages, adaptive windows and random windows."""
 
 from distdl.nn.pooling.adaptive import *  # noqa: F403
 from distdl.nn.pooling.adaptive import __all__ as _adaptive

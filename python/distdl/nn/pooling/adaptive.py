@@ -1,4 +1,4 @@
-"""Adaptive pooling over blocks: a given number of outputs, whatever the size of the input."""
+"""Adaptive pooling over blocks: a fixed number of outputs for inputs of any size."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ class _DistributedAdaptivePool(AdaptiveLayer):
         return [_core.AdaptiveWindows(size) for size in self._sizes_of_output]
 
     def _sizes(self, output_size: OutputSize) -> list[int | None]:
-        """For each spatial dimension the size of the output; None where it equals the size of the input."""
+        """The size of the output along each spatial dimension; None for the size of the input."""
         name = type(self).__name__
-        given = list(output_size) if isinstance(output_size, Sequence) else [output_size] * self.dims
-        if len(given) != self.dims:
+        sizes = list(output_size) if isinstance(output_size, Sequence) else [output_size] * self.dims
+        if len(sizes) != self.dims:
             raise RuntimeError(
-                f"{name}: output_size={output_size!r} has {len(given)} values; the layer has {self.dims} spatial "
+                f"{name}: output_size={output_size!r} has {len(sizes)} values; the layer has {self.dims} spatial "
                 "dimensions"
             )
-        free = isinstance(output_size, Sequence) and self.dims > 1  # as torch.nn has it
-        if any(not (isinstance(size, SupportsIndex) or (size is None and free)) for size in given):
+        free = isinstance(output_size, Sequence) and self.dims > 1  # as in torch.nn
+        if any(not (isinstance(size, SupportsIndex) or (size is None and free)) for size in sizes):
             raise TypeError(
                 f"{name}: output_size={output_size!r}; it has to be an int, or a tuple of ints, of which some may be "
                 "None where there are several"
             )
-        sizes = [None if size is None else integer(name, size, "output_size") for size in given]
-        if any(size is not None and size < 0 for size in sizes):
+        extents = [None if size is None else integer(name, size, "output_size") for size in sizes]
+        if any(size is not None and size < 0 for size in extents):
             raise RuntimeError(f"{name}: output_size={output_size!r}; it must not be negative")
-        return sizes
+        return extents
 
 
 class _DistributedAdaptiveMaxPool(_DistributedAdaptivePool):
@@ -78,17 +78,17 @@ class _DistributedAdaptiveMaxPool(_DistributedAdaptivePool):
         pooled, indices = self._largest(read)
         return (pooled, indices) if self.return_indices else pooled
 
-    def nothing(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    def without_outputs(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         return (read, read.new_zeros(read.shape, dtype=torch.long)) if self.return_indices else read
 
     def _largest(self, read: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The largest elements of this worker's windows, and where in the global tensor they are."""
+        """The largest elements of this worker's windows, and their indices in the whole tensor."""
         windows = self.windows()
         counts = [len(along) for along in windows]
         shape = [*read.shape[: -self.dims], *counts]
         if 0 in shape:
             return self.no_outputs(read, shape), read.new_zeros(shape, dtype=torch.long)
-        # The windows side by side, all of the same length: shorter windows repeat their last element.
+        # The windows side by side, with equal lengths: shorter windows repeat their last element.
         rows = []
         for d, along in enumerate(windows, start=-self.dims):
             longest = max(stop - start for start, stop in along)
@@ -97,8 +97,10 @@ class _DistributedAdaptiveMaxPool(_DistributedAdaptivePool):
             read = read.index_select(d, rows[-1])
         pooled, indices = self._functions[self.dims](read, counts, return_indices=True)
         positions = torch.unravel_index(indices, read.shape[-self.dims :])
-        found = [rows[at] + along.reads[0] for rows, at, along in zip(rows, positions, self.own, strict=True)]
-        return pooled, ravel(found, self.extents[-self.dims :])
+        global_positions = [
+            rows[at] + along.reads[0] for rows, at, along in zip(rows, positions, self.axes, strict=True)
+        ]
+        return pooled, ravel(global_positions, self.extents[-self.dims :])
 
 
 class _DistributedAdaptiveAvgPool(_DistributedAdaptivePool):
@@ -114,25 +116,24 @@ class _DistributedAdaptiveAvgPool(_DistributedAdaptivePool):
 
 _DOCUMENTATION = """Applies {dims}-d adaptive {kind} pooling to a partitioned tensor: ``torch.nn.{twin}{dims}d``.
 
-    Output i of m reads the inputs from floor(i n / m) to ceil((i + 1) n / m) of n. A worker receives all inputs that
-    its outputs read: with fewer outputs than workers, some workers receive much, and others have nothing to compute.
+    Output i of m reads the inputs from floor(i n / m) to ceil((i + 1) n / m) of n. A worker receives all inputs of its
+    outputs: with fewer outputs than workers, some workers receive many inputs, and others have no work.
 
     Args:
         P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``.
         {options}: as in ``torch.nn.{twin}{dims}d``.{indices}
-        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the sizes let it.
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input is cut, as far as the sizes allow.
 
     Shape:
-        ``(N, C, *space)`` or ``(C, *space)``, as P_x has dimensions, in any blocks. The result is that of
-        ``torch.nn.{twin}{dims}d``, in the same blocks of batch and channels and in balanced or aligned blocks of space.
-        Zero volume on all other ranks.
+        ``(N, C, *space)`` or ``(C, *space)``, as P_x, in any blocks. The result of torch.nn is in the same blocks of
+        batch and channels, and in balanced or aligned blocks of space. Zero volume on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if the partition or output_blocks is not as described.
-        TypeError, RuntimeError, NotImplementedError: on all workers, where torch.nn raises them for the output's size,
-            the input's size or its dtype.
+        ValueError: on all ranks, if the partition or output_blocks is invalid.
+        TypeError, RuntimeError, NotImplementedError: on all workers, for an output size, input size or dtype that
+            torch.nn refuses.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.{twin}{dims}d.html.
     """
@@ -143,7 +144,7 @@ DistributedAdaptiveMaxPool1d, DistributedAdaptiveMaxPool2d, DistributedAdaptiveM
     kind="max",
     twin="AdaptiveMaxPool",
     options="output_size, return_indices",
-    indices=" Indices are global: those of the whole tensor.",
+    indices=" Indices count in the whole tensor.",
 )
 DistributedAdaptiveAvgPool1d, DistributedAdaptiveAvgPool2d, DistributedAdaptiveAvgPool3d = family(
     "DistributedAdaptiveAvgPool{dims}d",

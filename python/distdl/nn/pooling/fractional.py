@@ -1,4 +1,4 @@
-"""Max pooling over windows whose places are drawn."""
+"""Max pooling over windows at random places."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from distdl.collective.construction import PartitionLike
 from distdl.nn.families import family
 from distdl.nn.options import per_dimension
 from distdl.nn.precision import FLOATING
-from distdl.nn.windows.blocks import Interval, as_of, intervals_of
+from distdl.nn.windows.blocks import block_intervals, naming_layer
 from distdl.nn.windows.layer import WindowLayer
 from distdl.nn.windows.sums import ravel
+from distdl.parameters.layout import Interval
 
 __all__ = ["DistributedFractionalMaxPool2d", "DistributedFractionalMaxPool3d"]
 
@@ -24,20 +25,19 @@ Ratio = float | tuple[float, ...]
 
 
 class FractionalWindows:
-    """The windows along a dimension: a given number of them, about equally far from each other.
+    """The windows along a dimension: a fixed number, at about equal distances.
 
-    Window i of m begins at one of the two integers around i * (n - kernel) / (m - 1), and the last one at n - kernel.
+    Window i of m begins at one of the two integers around i * (n - kernel) / (m - 1), the last window at n - kernel.
     """
 
     def __init__(self, kernel: int, size: int | None, ratio: float | None) -> None:
         self.kernel, self.size, self.ratio = kernel, size, ratio
-        self.eps = 0.0  # of the dtype in which the places are computed
+        self.eps = 0.0  # of the dtype of the computed places
 
     def outputs(self, n: int) -> int:
         return self.size if self.size is not None else int(n * (self.ratio or 0.0))
 
     def step(self, n: int) -> float:
-        """The distance of two windows."""
         m = self.outputs(n)
         return (n - self.kernel) / (m - 1) if m > 1 else 0.0
 
@@ -54,10 +54,12 @@ class FractionalWindows:
         return _core.AdaptiveWindows(self.outputs(sum(sizes))).aligned_blocks(sizes)
 
     def starts(self, n: int, samples: torch.Tensor, outputs: Interval) -> torch.Tensor:
-        """Where the windows of some outputs begin, for each sample, in the steps and in the precision of torch."""
+        """The starts of the windows of some outputs, for each sample, in the steps and precision of torch."""
         m, last = self.outputs(n), n - self.kernel
         at = torch.arange(*outputs, device=samples.device)
-        whole, count = (torch.tensor(one, dtype=samples.dtype, device=samples.device) for one in (last, max(m - 1, 1)))
+        whole, count = (
+            torch.tensor(value, dtype=samples.dtype, device=samples.device) for value in (last, max(m - 1, 1))
+        )
         step, each = whole / count, samples.unsqueeze(-1)
         starts = ((at.to(samples.dtype) + each) * step).long() - (each * step).long()
         return starts.clamp(0, last).where(at < m - 1, last)
@@ -110,25 +112,25 @@ class _DistributedFractionalMaxPool(WindowLayer):
             )
 
     def _ratios(self) -> tuple[float, ...]:
-        given = self.output_ratio
-        each = tuple(given) if isinstance(given, tuple | list) else (given,) * self.dims
+        ratio_option = self.output_ratio
+        each = tuple(ratio_option) if isinstance(ratio_option, tuple | list) else (ratio_option,) * self.dims
         ratios = tuple(float(ratio) for ratio in each)  # type: ignore[arg-type]
         if len(ratios) != self.dims or not all(0 < ratio < 1 for ratio in ratios):
             raise ValueError(
-                f"{type(self).__name__}: output_ratio={given!r}; it must be between 0 and 1, for all {self.dims} "
-                "spatial dimensions or for each of them"
+                f"{type(self).__name__}: output_ratio={ratio_option!r}; it must be between 0 and 1, for all "
+                f"{self.dims} spatial dimensions or for each of them"
             )
         return ratios
 
     def prepare(self) -> None:
         super().prepare()
         workers = self.grid.line(self.grid.ranks)
-        # The first worker's samples count, whatever the others' generators are at.
-        self._to_everyone = operators.broadcast(self.grid.line(self.grid.ranks[:1]), workers)
+        # All workers use the first worker's samples, in any states of their generators.
+        self._to_all_workers = operators.broadcast(self.grid.line(self.grid.ranks[:1]), workers)
 
     def resizings(self) -> list[FractionalWindows]:
-        none = (None,) * self.dims
-        options = zip(self.kernel_size, self.output_size or none, self.output_ratio or none, strict=True)
+        unset = (None,) * self.dims
+        options = zip(self.kernel_size, self.output_size or unset, self.output_ratio or unset, strict=True)
         self._windows = [FractionalWindows(*each) for each in options]
         return self._windows
 
@@ -137,16 +139,16 @@ class _DistributedFractionalMaxPool(WindowLayer):
             windows.eps = torch.finfo(dtype).eps if (dtype := self.structure(self.grid)[0][1]).is_floating_point else 0
         super().set_up()
         if self.grid.active:
-            leading = [intervals_of(along) for along in self.blocks(self.grid)[: -self.dims]]
-            own = [along[i] for along, i in zip(leading, self.grid.place, strict=False)]
-            self._leading = [slice(*block) for block in ([(0, 1)] * (2 - len(own)) + own)]
+            leading = [block_intervals(along) for along in self.blocks(self.grid)[: -self.dims]]
+            blocks = [along[i] for along, i in zip(leading, self.grid.place, strict=False)]
+            self._leading = [slice(*block) for block in ([(0, 1)] * (2 - len(blocks)) + blocks)]
 
     def check_input(self, dtype: torch.dtype) -> None:
         super().check_input(dtype)
-        with as_of(type(self).__name__):
+        with naming_layer(type(self).__name__):
             if self._random_samples is not None:
                 samples = torch.empty_like(self._random_samples, device="meta")
-                if self.autocast is not None:  # which gives both the same dtype
+                if self.autocast is not None:  # autocast gives both the same dtype
                     samples = samples.to(dtype)
             else:
                 samples = torch.empty(self._samples_shape(), dtype=dtype, device="meta")
@@ -157,26 +159,25 @@ class _DistributedFractionalMaxPool(WindowLayer):
         return [1] * (self.dims + 2 - len(self.extents)) + self.extents[: -self.dims] + [self.dims]
 
     def _samples(self, read: torch.Tensor) -> torch.Tensor:
-        """The samples of this worker's batch and channels, as torch draws them for the whole tensor."""
         samples = self._random_samples
         if samples is None:
             _, dtype = self.structure(self.grid)[0]
             drawn = torch.rand(self._samples_shape(), dtype=dtype, device=read.device).to(read.dtype)
-            samples = self._to_everyone(drawn if self.grid.rank == 0 else drawn.flatten()[:0])
+            samples = self._to_all_workers(drawn if self.grid.rank == 0 else drawn.flatten()[:0])
         samples = samples[*self._leading]
         return samples if read.dim() == self.dims + 2 else samples[0]
 
-    def on_one(self, x: torch.Tensor) -> torch.Tensor:
+    def on_one_element(self, x: torch.Tensor) -> torch.Tensor:
         samples = x.new_zeros([1, 1, self.dims])
-        two = x.repeat(1, 1, *[2] * self.dims)  # torch wants an input that is larger than the result
+        two = x.repeat(1, 1, *[2] * self.dims)  # torch requires an input larger than the result
         pooled: torch.Tensor = self._functions[self.dims](two, 1, 1, _random_samples=samples)
         return pooled
 
     def outputs(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         samples, positions = self._samples(read), []
         ends = [*(1,) * self.dims]
-        for d, (windows, along) in enumerate(zip(self._windows, self.own, strict=True)):
-            # torch's 2-d layer takes the first sample for the last dimension, its 3-d layer for the first one.
+        for d, (windows, along) in enumerate(zip(self._windows, self.axes, strict=True)):
+            # torch's 2-d layer uses the first sample for the last dimension, its 3-d layer for the first dimension.
             sample = samples[..., self.dims - 1 - d if self.dims == 2 else d]
             starts = windows.starts(along.n, sample, along.outputs) - along.reads[0]
             at = starts.unsqueeze(-1) + torch.arange(windows.kernel, device=read.device)
@@ -189,7 +190,7 @@ class _DistributedFractionalMaxPool(WindowLayer):
         return (pooled, self._to_global(chosen, read)) if self.return_indices else pooled
 
     def _largest(self, flat: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
-        """Which element of each window torch takes: the first of the largest, or the last NaN."""
+        """The element of each window that torch takes: the first of the largest, or the last nan."""
         windows = flat.gather(-1, boxes.flatten(-self.dims - 1)).view(boxes.shape)
         largest = windows.max(-1, keepdim=True).indices
         nan = windows.isnan()
@@ -197,13 +198,13 @@ class _DistributedFractionalMaxPool(WindowLayer):
         return last_nan.where(nan.any(-1, keepdim=True), largest)
 
     def _to_global(self, chosen: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
-        """From positions in the box that this worker read to positions in the global tensor, flattened over space."""
+        """Convert positions in the box that this worker read to positions in the whole tensor, flattened over space."""
         if chosen.numel() == 0:
             return chosen
-        positions = zip(torch.unravel_index(chosen, read.shape[-self.dims :]), self.own, strict=True)
+        positions = zip(torch.unravel_index(chosen, read.shape[-self.dims :]), self.axes, strict=True)
         return ravel([at + along.reads[0] for at, along in positions], self.extents[-self.dims :])
 
-    def nothing(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    def without_outputs(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         return (read, read.new_zeros(read.shape, dtype=torch.long)) if self.return_indices else read
 
 
@@ -211,26 +212,25 @@ _DOCUMENTATION = """Applies {dims}-d fractional max pooling: ``torch.nn.Fraction
 
     Args:
         P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``.
-        kernel_size, output_size, output_ratio, return_indices: as in ``torch.nn.FractionalMaxPool{dims}d``. Indices are
-            global: those of the whole tensor.
-        _random_samples: for each channel the numbers that its windows are placed by, ``(N, C, {dims})`` of the whole
-            tensor, equal on all ranks.
-        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the sizes let it.
+        kernel_size, output_size, output_ratio, return_indices: as in ``torch.nn.FractionalMaxPool{dims}d``. Indices
+            count in the whole tensor.
+        _random_samples: for each channel the numbers that place its windows, ``(N, C, {dims})`` of the whole tensor,
+            equal on all ranks.
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input is cut, as far as the sizes allow.
 
-    Without samples, each worker draws those of the whole tensor from torch's generator, and the first worker's count:
-    with the same seed they are those of torch.nn.
+    Without samples, each worker draws samples of the whole tensor from torch's generator, and all use the first
+    worker's: with the same seed the samples of torch.nn.
 
     Shape:
-        ``(N, C, *space)`` or ``(C, *space)``, as P_x has dimensions, in any blocks. The result is that of
-        ``torch.nn.FractionalMaxPool{dims}d``, in the same blocks of batch and channels and in balanced or aligned
-        blocks of space. Zero volume on all other ranks.
+        ``(N, C, *space)`` or ``(C, *space)``, as P_x, in any blocks. The result of torch.nn is in the same blocks of
+        batch and channels, and in balanced or aligned blocks of space. Zero volume on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if the partition or output_blocks is not as described.
-        ValueError, TypeError, RuntimeError, NotImplementedError: on all ranks, where torch.nn raises them for the
-            options, the size of the input or its dtype.
+        ValueError: on all ranks, if the partition or output_blocks is invalid.
+        ValueError, TypeError, RuntimeError, NotImplementedError: on all ranks, for options, an input size or a dtype
+            that torch.nn refuses.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: B. Graham, "Fractional Max-Pooling" (2014);
     https://docs.pytorch.org/docs/stable/generated/torch.nn.FractionalMaxPool{dims}d.html.

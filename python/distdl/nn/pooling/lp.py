@@ -39,7 +39,7 @@ class _DistributedLPPool(AveragingPool):
             raise type(error)(f"{type(self).__name__}: norm_type={norm_type!r} is not a number") from error
         try:
             F.lp_pool1d(torch.ones(1, 1, 1, device="cpu"), self.norm_type, 1)
-        except (ValueError, ZeroDivisionError) as error:  # for 0; versions of torch differ in which they raise
+        except (ValueError, ZeroDivisionError) as error:  # for 0; the type depends on the version of torch
             raise type(error)(f"{type(self).__name__}: norm_type must not be zero") from error
 
     def pool(self, x: torch.Tensor) -> torch.Tensor:
@@ -54,9 +54,9 @@ class _DistributedLPPool(AveragingPool):
         return sums.pow(1.0 / self.norm_type)
 
     def _beyond(self, sign: int) -> list[int]:
-        """How far windows hang over the end of the tensor, in the order of ``F.pad``, times the sign."""
+        """The widths of windows beyond the end of the tensor, in the order of ``F.pad``, times the sign."""
         widths = []
-        for along in reversed(self.own):
+        for along in reversed(self.axes):
             start, stop = along.reads
             widths += [0, sign * max(0, min(stop - along.n, stop - start))]
         return widths
@@ -67,19 +67,18 @@ _DOCUMENTATION = """Applies {dims}-d power-average pooling to a partitioned tens
     Args:
         P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``.
         norm_type, kernel_size, stride, ceil_mode: as in ``torch.nn.LPPool{dims}d``.
-        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the stride lets it.
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input is cut, as far as the stride allows.
 
     Shape:
-        ``(N, C, *space)`` or ``(C, *space)``, as P_x has dimensions, in any blocks. The result is that of
-        ``torch.nn.LPPool{dims}d``, in the same blocks of batch and channels and in balanced or aligned blocks of space.
-        Zero volume on all other ranks.
+        ``(N, C, *space)`` or ``(C, *space)``, as P_x, in any blocks. The result of torch.nn is in the same blocks of
+        batch and channels, and in balanced or aligned blocks of space. Zero volume on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if the partition or output_blocks is not as described.
+        ValueError: on all ranks, if the partition or output_blocks is invalid.
         ValueError, TypeError, ZeroDivisionError: on all ranks, as in torch, if norm_type is not a number, or is 0.
-        RuntimeError: on all ranks, where torch.nn raises it for the options or the size of the input.
+        RuntimeError: on all ranks, for options or an input size that torch.nn refuses.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.LPPool{dims}d.html.
     """

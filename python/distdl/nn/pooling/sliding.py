@@ -70,9 +70,9 @@ class SlidingPool(WindowLayer):
     def on_block(self, pool: Callable[[torch.Tensor], torch.Tensor], read: torch.Tensor) -> torch.Tensor:
         """The local layer; on a worker without outputs, the local layer of an empty batch.
 
-        So the graph is the same on all workers, and second derivatives communicate on all of them or on none.
+        So all workers have the same graph, and second derivatives communicate on all of them or on none.
         """
-        shape = [*read.shape[: -self.dims], *(along.outputs[1] - along.outputs[0] for along in self.own)]
+        shape = [*read.shape[: -self.dims], *(along.outputs[1] - along.outputs[0] for along in self.axes)]
         if 0 not in shape:
             return pool(read)
         reaches = [d * (k - 1) + 1 for k, d in zip(self.kernel_size, self.dilation, strict=True)]
@@ -98,7 +98,7 @@ class _DistributedMaxPool(SlidingPool):
     ) -> None:
         super().__init__(locals())
 
-    def on_one(self, x: torch.Tensor) -> torch.Tensor:
+    def on_one_element(self, x: torch.Tensor) -> torch.Tensor:
         pooled = self._functions[self.dims](x, 1, return_indices=self.return_indices)
         return pooled[0] if self.return_indices else pooled
 
@@ -107,7 +107,7 @@ class _DistributedMaxPool(SlidingPool):
 
         def compute(x: torch.Tensor) -> torch.Tensor:
             nonlocal indices
-            # torch takes gradients of any strides, except for those of 3-d windows without batch.
+            # torch accepts gradients of any strides, except for 3-d windows without batch.
             alone = self.dims == 3 and x.dim() == 4
             pooled, indices = self._functions[self.dims](
                 x.unsqueeze(0) if alone else x, self.kernel_size, self.stride, 0, self.dilation, return_indices=True
@@ -128,24 +128,24 @@ class _DistributedMaxPool(SlidingPool):
             return pooled, pooled.new_zeros(pooled.shape, dtype=torch.long)
         return pooled, self._to_global(indices, read)
 
-    def nothing(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    def without_outputs(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         return (read, read.new_zeros(read.shape, dtype=torch.long)) if self.return_indices else read
 
     def _starts(self) -> list[int]:
-        """Where the box that this worker read begins in the global tensor; negative in the padding."""
-        return [along.reads[0] for along in self.own]
+        """The start of the box that this worker read in the whole tensor; negative in the padding."""
+        return [along.reads[0] for along in self.axes]
 
     def _inside(self, indices: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
         """Move positions in the padding to the first element of the tensor in the window, as torch.nn does.
 
-        A window has its maximum in the padding if no element in it is larger than the padding.
+        A window has its maximum in the padding if no element is larger than the padding.
         """
         sizes = read.shape[-self.dims :]
         steps = zip(torch.unravel_index(indices, sizes), self._starts(), self.dilation, strict=True)
         return ravel([at + ((-start - at).clamp(min=0) + d - 1) // d * d for at, start, d in steps], sizes)
 
     def _to_global(self, indices: torch.Tensor, read: torch.Tensor) -> torch.Tensor:
-        """From positions in the box that this worker read to positions in the global tensor, flattened over space."""
+        """Convert positions in the box that this worker read to positions in the whole tensor, flattened over space."""
         positions = zip(torch.unravel_index(indices, read.shape[-self.dims :]), self._starts(), strict=True)
         return ravel([at + start for at, start in positions], self.extents[-self.dims :])
 
@@ -164,7 +164,7 @@ class AveragingPool(SlidingPool):
     def check_input(self, dtype: torch.dtype) -> None:
         super().check_input(dtype)
         space = self.extents[-self.dims :]
-        if self.dims == 3 and any(n < k for n, k in zip(space, self.kernel_size, strict=True)):  # padding is no help
+        if self.dims == 3 and any(n < k for n, k in zip(space, self.kernel_size, strict=True)):  # padding does not help
             raise RuntimeError(
                 f"{type(self).__name__}: the input has {space} elements in space and kernel_size={self.kernel_size}; "
                 "as in torch.nn, a 3-d window may not be larger than the input"
@@ -172,7 +172,7 @@ class AveragingPool(SlidingPool):
 
     _averages: ClassVar[Mapping[int, Pool]] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 
-    def on_one(self, x: torch.Tensor) -> torch.Tensor:
+    def on_one_element(self, x: torch.Tensor) -> torch.Tensor:
         return self._averages[self.dims](x, 1)
 
     def outputs(self, read: torch.Tensor) -> torch.Tensor:
@@ -193,13 +193,13 @@ class AveragingPool(SlidingPool):
         return torch.div(sums, divisors, rounding_mode=rounding).to(x.dtype)
 
     def _counts(self) -> list[list[int]]:
-        """For each dimension, how many elements each of this worker's windows counts along the dimension."""
+        """The number of elements that each of this worker's windows counts, by dimension."""
         counts = []
-        for d, along in enumerate(self.own):
+        for d, along in enumerate(self.axes):
             pad = self.padding[d]
             low, high = (-pad, along.n + pad) if self.count_include_pad else (0, along.n)
             starts = [o * self.stride[d] - pad for o in range(*along.outputs)]
-            # As torch.nn has it, a window is cut off at the end of the padding, even if it counts the padding.
+            # As in torch.nn, windows are cut off at the end of the padding, even if they count the padding.
             counts.append([min(start + self.kernel_size[d], high) - max(start, low) for start in starts])
         return counts
 
@@ -230,18 +230,17 @@ _DOCUMENTATION = """Applies {dims}-d {kind} pooling to a partitioned tensor: ``t
     Args:
         P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``.
         {options}: as in ``torch.nn.{twin}{dims}d``.{indices}
-        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the stride lets it.
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input is cut, as far as the stride allows.
 
     Shape:
-        ``(N, C, *space)`` or ``(C, *space)``, as P_x has dimensions, in any blocks. The result is that of
-        ``torch.nn.{twin}{dims}d``, in the same blocks of batch and channels and in balanced or aligned blocks of space.
-        Zero volume on all other ranks.
+        ``(N, C, *space)`` or ``(C, *space)``, as P_x, in any blocks. The result of torch.nn is in the same blocks of
+        batch and channels, and in balanced or aligned blocks of space. Zero volume on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if the partition or output_blocks is not as described.
-        RuntimeError: on all ranks, where torch.nn raises it for the options or the size of the input.
+        ValueError: on all ranks, if the partition or output_blocks is invalid.
+        RuntimeError: on all ranks, for options or an input size that torch.nn refuses.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: R. J. Hewett, T. J. Grady, "A Linear Algebraic Approach to Model Parallelism in Deep Learning" (2020);
     https://docs.pytorch.org/docs/stable/generated/torch.nn.{twin}{dims}d.html.
@@ -253,7 +252,7 @@ DistributedMaxPool1d, DistributedMaxPool2d, DistributedMaxPool3d = family(
     kind="max",
     twin="MaxPool",
     options="kernel_size, stride, padding, dilation, return_indices, ceil_mode",
-    indices=" Indices are global: those of the whole tensor.",
+    indices=" Indices count in the whole tensor.",
 )
 DistributedAvgPool1d, DistributedAvgPool2d, DistributedAvgPool3d = family(
     "DistributedAvgPool{dims}d",

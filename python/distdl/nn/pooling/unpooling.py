@@ -14,10 +14,10 @@ from distdl.nn.checked import CheckedLayer
 from distdl.nn.families import family
 from distdl.nn.options import per_dimension
 from distdl.nn.precision import as_under_autocast
-from distdl.nn.windows.blocks import Interval, as_of, intervals_of
-from distdl.nn.windows.reader import Reader
+from distdl.nn.windows.blocks import block_intervals, naming_layer
+from distdl.nn.windows.reader import BoxReader
 from distdl.nn.windows.sums import ravel
-from distdl.parameters.layout import cut
+from distdl.parameters.layout import Interval, cut
 
 __all__ = ["DistributedMaxUnpool1d", "DistributedMaxUnpool2d", "DistributedMaxUnpool3d"]
 
@@ -25,8 +25,10 @@ Size = int | tuple[int, ...]
 
 
 class _DistributedMaxUnpool(CheckedLayer):
-    """An index may point anywhere: each worker receives all elements of its channels, and keeps those that point into
-    its block of the result."""
+    """The common part of the layers.
+
+    An index may point anywhere: each worker receives all elements of its channels, and keeps the elements of its block.
+    """
 
     _functions = {1: F.max_unpool1d, 2: F.max_unpool2d, 3: F.max_unpool3d}
     tensors: ClassVar[tuple[str, ...]] = ("input", "indices")
@@ -50,38 +52,37 @@ class _DistributedMaxUnpool(CheckedLayer):
             setattr(self, which, per_dimension(name, getattr(self, which), self.dims, which))
 
     def prepare(self) -> None:
-        self._own: list[Interval] = []  # (start, stop) of this worker's block of the result, in space
+        self._block: list[Interval] = []  # (start, stop) of this worker's block of the result, in space
         self._extents: Sequence[int] = ()  # of the result, in space
-        self._reads: list[Reader] = []
+        self._reads: list[BoxReader] = []
 
     def set_up(self) -> None:
         name, sizes = type(self).__name__, self.blocks(self.grid)
         self._check_structure()
         extents, first = [sum(along) for along in sizes], len(sizes) - self.dims
         output_size = self._output_size()
-        with as_of(name):
+        with naming_layer(name):
             x, at = (torch.empty(extents, device="meta", dtype=dtype) for dtype in (None, torch.long))
             whole = self._functions[self.dims](x, at, self.kernel_size, self.stride, self.padding, output_size)
         self._extents, workers = whole.shape[first:], self.grid.shape[first:]
         if self.grid.active:
             blocks = [cut(n, p) for n, p in zip(self._extents, workers, strict=True)]
-            self._own = [along[i] for along, i in zip(blocks, self.grid.place[first:], strict=True)]
-        reads = [intervals_of(along) for along in sizes[:first]]
+            self._block = [along[i] for along, i in zip(blocks, self.grid.place[first:], strict=True)]
+        reads = [block_intervals(along) for along in sizes[:first]]
         reads += [[(0, n)] * p for n, p in zip(extents[first:], workers, strict=True)]
         split = any(p > 1 for p in workers)
-        self._reads = [Reader(name, self.grid, self.grid, extents, reads) for _ in self.tensors if split]
+        self._reads = [BoxReader(name, self.grid, self.grid, extents, reads) for _ in self.tensors if split]
 
     def _output_size(self) -> list[int] | None:
-        given: Any = self.others[0] if self.others else None
+        size: Any = self.others[0] if self.others else None
         try:
-            return None if given is None else [index(n) for n in given]
+            return None if size is None else [index(n) for n in size]
         except TypeError as error:
             raise TypeError(
-                f"{type(self).__name__}: output_size={given!r}; it has to be a sequence of ints, or None"
+                f"{type(self).__name__}: output_size={size!r}; it has to be a sequence of ints, or None"
             ) from error
 
     def _check_structure(self) -> None:
-        """Raise where torch.nn does for the shapes and dtypes of the tensors on any worker."""
         name, inputs, indices = type(self).__name__, self.structure(self.grid), self.structure(self.grid, tensor=1)
         for worker, ((shape, dtype), (index_shape, index_dtype)) in enumerate(zip(inputs, indices, strict=True)):
             if shape != index_shape or index_dtype != torch.long:
@@ -89,14 +90,14 @@ class _DistributedMaxUnpool(CheckedLayer):
                     f"{name}: worker {worker} of P_x has an input of shape {shape} and indices of shape {index_shape} "
                     f"({index_dtype}); the indices must have the shape of the input and be of torch.int64"
                 )
-            with as_of(name):  # torch checks dtypes only when it computes
-                one = torch.zeros([1] * (self.dims + 1), dtype=dtype, device="cpu")
-                self._functions[self.dims](one, torch.zeros_like(one, dtype=torch.long), 1)
+            with naming_layer(name):  # torch checks dtypes only when it computes
+                element = torch.zeros([1] * (self.dims + 1), dtype=dtype, device="cpu")
+                self._functions[self.dims](element, torch.zeros_like(element, dtype=torch.long), 1)
 
-    def _of_one(self, x: torch.Tensor) -> torch.Tensor:
+    def _on_one_element(self, x: torch.Tensor) -> torch.Tensor:
         return self._functions[self.dims](x, x.long(), 1)
 
-    def problem_here(self, inputs: Sequence[object]) -> str:
+    def local_error(self, inputs: Sequence[object]) -> str:
         indices = inputs[1] if len(inputs) > 1 else None
         if not isinstance(indices, torch.Tensor) or indices.dtype != torch.long or indices.numel() == 0:
             return ""
@@ -108,48 +109,48 @@ class _DistributedMaxUnpool(CheckedLayer):
     def compute(
         self, input: torch.Tensor, indices: torch.Tensor, output_size: Sequence[int] | None = None
     ) -> torch.Tensor:
-        """Put this rank's block of the input to its place, wherever that is."""
-        input = as_under_autocast(input, self._of_one, self.dims + 2)
+        """Put this rank's block of the input to its places on all workers."""
+        input = as_under_autocast(input, self._on_one_element, self.dims + 2)
         if self._reads:
-            input, indices = (read(one) for read, one in zip(self._reads, (input, indices), strict=True))
+            input, indices = (read(x) for read, x in zip(self._reads, (input, indices), strict=True))
         if not self.grid.active:
             return input.clone()
-        sizes = [stop - start for start, stop in self._own]
+        sizes = [stop - start for start, stop in self._block]
         count = torch.Size(sizes).numel()
         positions = torch.unravel_index(indices.flatten(-self.dims), self._extents)
         inside = torch.ones_like(positions[0], dtype=torch.bool)
-        for at, (start, stop) in zip(positions, self._own, strict=True):
+        for at, (start, stop) in zip(positions, self._block, strict=True):
             inside = inside & (at >= start) & (at < stop)
-        place = ravel([at - start for at, (start, _) in zip(positions, self._own, strict=True)], sizes)
+        place = ravel([at - start for at, (start, _) in zip(positions, self._block, strict=True)], sizes)
         values = input.flatten(-self.dims)
-        # One element more, for what belongs to other blocks.
+        # A further element receives the values of other blocks.
         result = values.new_zeros([*values.shape[:-1], count + 1]).scatter(-1, place.where(inside, count), values)
         return result.narrow(-1, 0, count).reshape([*values.shape[:-1], *sizes])
 
 
-_DOCUMENTATION = """Puts maxima back to where they came from: ``torch.nn.MaxUnpool{dims}d`` in blocks.
+_DOCUMENTATION = """Puts maxima back to their places: ``torch.nn.MaxUnpool{dims}d`` in blocks.
 
     Args:
         P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``.
         kernel_size, stride, padding: as in ``torch.nn.MaxUnpool{dims}d``.
 
-    The layer is called with the input, the indices that :class:`DistributedMaxPool{dims}d` returned with
-    ``return_indices=True``, those of the whole tensor, and, if wanted, the ``output_size`` of the whole result.
+    The layer is called with the input, the indices from :class:`DistributedMaxPool{dims}d` with
+    ``return_indices=True``, and optionally the ``output_size`` of the whole result.
 
     Shape:
-        ``(N, C, *space)`` or ``(C, *space)``, as P_x has dimensions, in any blocks, and indices of the same shape. The
-        result is that of ``torch.nn.MaxUnpool{dims}d``, in the same blocks of batch and channels and in balanced blocks
-        of space. Zero volume on all other ranks.
+        ``(N, C, *space)`` or ``(C, *space)``, as P_x, in any blocks, and indices of the same shape. The result of
+        torch.nn is in the same blocks of batch and channels, and in balanced blocks of space. Zero volume on all other
+        ranks.
 
     Raises:
-        ValueError: on all ranks, if the partition is not as described, and where torch.nn raises it for output_size.
-        TypeError, RuntimeError, NotImplementedError: on all workers, where torch.nn raises them for the options, the
-            shapes, the dtypes, or an index beyond the result.
+        ValueError: on all ranks, if the partition is not as described, or torch.nn refuses output_size.
+        TypeError, RuntimeError, NotImplementedError: on all workers, for options, shapes, dtypes or indices that
+            torch.nn refuses.
 
-    Where several elements have the same index, the last one remains, and all of them get its gradient, as in torch.nn
-    on one thread. Where space is split, each worker receives all elements of its channels.
+    Of several elements with the same index the last remains, and all of them get its gradient, as in torch.nn on one
+    thread. If space is split, each worker receives all elements of its channels.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MaxUnpool{dims}d.html.
     """

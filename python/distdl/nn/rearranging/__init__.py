@@ -1,4 +1,4 @@
-"""Layers that move elements and compute nothing, or sums of them: shuffles, flattening, and windows as columns."""
+"""Layers that only move or sum elements: shuffles, flattening, and windows as columns."""
 
 from distdl.nn.rearranging.columns import *  # noqa: F403
 from distdl.nn.rearranging.columns import __all__ as _columns

@@ -1,4 +1,4 @@
-"""Windows as columns, and columns added up at the places of their windows: unfold and fold."""
+"""Unfold and fold: windows as columns, and sums of columns at the places of their windows."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from distdl.collective.construction import PartitionLike, partitions_behind_firs
 from distdl.nn.layer import Layer
 from distdl.nn.options import per_dimension
 from distdl.nn.rearranging.order import (
+    box_within,
     choose_result,
     interval_around,
-    kept,
     leading_dim,
     rows_around,
-    unflattened,
+    same_blocks,
 )
-from distdl.nn.windows.blocks import Interval, as_of
-from distdl.nn.windows.reader import Reader
-from distdl.parameters.layout import cut
+from distdl.nn.windows.blocks import naming_layer
+from distdl.nn.windows.reader import BoxReader
+from distdl.parameters.layout import Interval, cut
 from distdl.parameters.transport import zero_of
 from distdl.partition import Partition
 
@@ -33,7 +33,7 @@ Size = int | tuple[int, ...]
 
 
 class _Columns(Layer):
-    """The common part of fold and unfold: windows of two dimensions, and the partition of the result."""
+    """The common part of fold and unfold: windows in two dimensions, and the partition of the result."""
 
     P_y: Partition | None
     kernel_size: tuple[int, ...]
@@ -43,7 +43,7 @@ class _Columns(Layer):
     input_dims: ClassVar[int]  # without the batch
 
     def result_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of the result's partition, where it is not given, for one of this shape."""
+        """The default shape of the result's partition, for a P_x of this shape."""
         raise NotImplementedError
 
     def check_options(self) -> None:
@@ -62,7 +62,7 @@ class _Columns(Layer):
         self.P_y, self._result = choose_result(self)
 
     def prepare(self) -> None:
-        self._read: Reader | None = None
+        self._read: BoxReader | None = None
         self._windows = [
             _core.Window(kernel, step, (pad, pad), spread)
             for kernel, step, pad, spread in zip(
@@ -72,47 +72,45 @@ class _Columns(Layer):
         self._taps = math.prod(self.kernel_size)
 
     def batch_read(self, sizes: Sequence[Sequence[int]]) -> list[list[Interval]]:
-        """The intervals read by the places along the batch's dimension of P_y, if there is a batch."""
-        return [kept(sizes[0], self._result.shape[0])] if self._batch else []
+        """The intervals read along the batch's dimension of P_y, by place; none without a batch."""
+        return [same_blocks(sizes[0], self._result.shape[0])] if self._batch else []
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """This worker's block of the result."""
         if self._read is None:
             return input.clone()
         read = self._read(input)
-        return self.of_box(read) if self._result.active else read
+        return self.from_box(read) if self._result.active else read
 
-    def of_box(self, read: torch.Tensor) -> torch.Tensor:
-        """This worker's block of the result, from what it read."""
+    def from_box(self, read: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError
 
 
 class DistributedUnfold(_Columns):
-    """Makes a column of each window: ``torch.nn.Unfold`` in blocks.
+    """Copies each window to a column: ``torch.nn.Unfold`` in blocks.
 
-    Each worker receives the rows of the input that the windows of its columns read, once, and copies them.
+    Each worker receives the input rows of its windows once, and copies them to columns.
 
     Args:
         P_x: the partition of the input, ``[channels, rows, columns]`` or ``[batch, channels, rows, columns]``; any
             dimension may be split.
         kernel_size, dilation, padding, stride: as in ``torch.nn.Unfold``.
-        P_y: the partition of the result, ``[channels, windows]`` behind the batch. Without it, the workers of both
-            spatial dimensions stand in one row along the windows. It may stand directly behind P_x.
+        P_y: the partition of the result, ``[channels, windows]`` after the batch. Default: the workers of both spatial
+            dimensions in a row. It may directly follow P_x.
 
     Shape:
-        ``(N, C, H, W)`` or ``(C, H, W)``, as P_x has dimensions, in any blocks. The result is that of torch.nn,
-        ``(N, C * prod(kernel_size), L)``: in balanced blocks of its last two dimensions, and in the input's blocks of
-        the batch. Zero volume on all ranks outside of P_y.
+        ``(N, C, H, W)`` or ``(C, H, W)``, as P_x, in any blocks. The result ``(N, C * prod(kernel_size), L)`` is in
+        balanced blocks of its last two dimensions, and in the input's blocks of the batch. Zero volume on all ranks
+        outside of P_y.
 
     Attributes:
         P_y: the partition of the result.
 
     Raises:
         ValueError: on all ranks, if the partitions are not as described.
-        TypeError, RuntimeError, NotImplementedError: on all ranks, where torch.nn raises them for the options, the
-            size of the input or its dtype.
+        TypeError, RuntimeError, NotImplementedError: on all ranks, for options, an input size or a dtype that torch.nn
+            refuses.
 
-    Constructing is collective over the communicator that the partitions come from, calling over their ranks.
+    Collective: constructing over the partitions' parent communicator, calling over the partitions.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Unfold.html.
     """
@@ -138,7 +136,7 @@ class DistributedUnfold(_Columns):
     def set_up(self) -> None:
         name, sizes = "DistributedUnfold", self.blocks(self.grid)
         extents = [sum(along) for along in sizes]
-        with as_of(name):
+        with naming_layer(name):
             whole = F.unfold(
                 torch.empty(extents, device="meta"), self.kernel_size, self.dilation, self.padding, self.stride
             )
@@ -146,59 +144,59 @@ class DistributedUnfold(_Columns):
         counts = [window.outputs(n) for window, n in zip(self._windows, extents[-2:], strict=True)]
         workers = self._result.shape
         channels, columns = (cut(n, p) for n, p in zip(whole.shape[-2:], workers[-2:], strict=True))
-        # The workers stand along the first dimension that has several windows; the other one is read whole.
+        # The workers split the first dimension with several windows; the other dimension is read whole.
         d = leading_dim(counts)
         row = math.prod(counts[d + 1 :])
         windows = [[(0, n)] for n in counts]
         windows[d] = [rows_around(block, row) for block in columns]
         space = [
-            [window.reads(n, one) for one in along]
+            [window.reads(n, interval) for interval in along]
             for window, n, along in zip(self._windows, extents[-2:], windows, strict=True)
         ]
         groups = [rows_around(block, self._taps) for block in channels]
         P_y = self._result.reshaped((*workers[:-1], *map(len, windows)))
-        self._read = Reader(name, self.grid, P_y, extents, [*self.batch_read(sizes), groups, *space])
+        self._read = BoxReader(name, self.grid, P_y, extents, [*self.batch_read(sizes), groups, *space])
         if self._result.active:
             i, j = self._result.place[-2:]
             self._own = [
-                _within(channels[i], groups[i][0] * self._taps),
-                _within(columns[j], windows[d][j][0] * row),
+                _within_box(channels[i], groups[i][0] * self._taps),
+                _within_box(columns[j], windows[d][j][0] * row),
             ]
 
-    def of_box(self, read: torch.Tensor) -> torch.Tensor:
+    def from_box(self, read: torch.Tensor) -> torch.Tensor:
         (first, rows), (at, columns) = self._own
         if read.numel() == 0 or rows == 0 or columns == 0:
             return read.flatten()[:0].view([*read.shape[: self._batch], rows, columns])
-        found = F.unfold(read, self.kernel_size, self.dilation, 0, self.stride)
-        return found.narrow(-2, first, rows).narrow(-1, at, columns)
+        columns_read = F.unfold(read, self.kernel_size, self.dilation, 0, self.stride)
+        return columns_read.narrow(-2, first, rows).narrow(-1, at, columns)
 
 
 class DistributedFold(_Columns):
-    """Adds columns up at the places of their windows: ``torch.nn.Fold`` in blocks.
+    """Sums columns at the places of their windows: ``torch.nn.Fold`` in blocks.
 
-    Each worker receives the columns of the windows that meet its block of the result, and adds them up.
+    Each worker receives and sums the columns of the windows that meet its block of the result.
 
     Args:
         P_x: the partition of the input, ``[channels, windows]`` or ``[batch, channels, windows]``; any dimension may be
             split.
         output_size, kernel_size, dilation, padding, stride: as in ``torch.nn.Fold``.
-        P_y: the partition of the result, ``[channels, rows, columns]`` behind the batch. Without it, the workers of the
-            windows stand along the rows. It may stand directly behind P_x.
+        P_y: the partition of the result, ``[channels, rows, columns]`` after the batch. By default, the workers of the
+            windows split the rows. It may directly follow P_x.
 
     Shape:
-        ``(N, C * prod(kernel_size), L)`` or without N, as P_x has dimensions, in any blocks. The result is that of
-        torch.nn, ``(N, C, *output_size)``: in balanced blocks of its last three dimensions, and in the input's blocks
-        of the batch. Zero volume on all ranks outside of P_y.
+        ``(N, C * prod(kernel_size), L)`` or without N, as P_x, in any blocks. The result ``(N, C, *output_size)`` is in
+        balanced blocks of its last three dimensions, and in the input's blocks of the batch. Zero volume on all ranks
+        outside of P_y.
 
     Attributes:
         P_y: the partition of the result.
 
     Raises:
         ValueError: on all ranks, if the partitions are not as described.
-        TypeError, RuntimeError, NotImplementedError: on all ranks, where torch.nn raises them for the options, the
-            size of the input or its dtype.
+        TypeError, RuntimeError, NotImplementedError: on all ranks, for options, an input size or a dtype that torch.nn
+            refuses.
 
-    Constructing is collective over the communicator that the partitions come from, calling over their ranks.
+    Collective: constructing over the partitions' parent communicator, calling over the partitions.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Fold.html.
     """
@@ -232,7 +230,7 @@ class DistributedFold(_Columns):
     def set_up(self) -> None:
         name, sizes = "DistributedFold", self.blocks(self.grid)
         extents = [sum(along) for along in sizes]
-        with as_of(name):
+        with naming_layer(name):
             whole = F.fold(
                 torch.empty(extents, device="meta"),
                 self.output_size,
@@ -250,7 +248,7 @@ class DistributedFold(_Columns):
         groups = [(start * self._taps, stop * self._taps) for start, stop in channels]
         columns = [interval_around(box, self._counts) for box in boxes]
         P_y = self._result.reshaped((*workers[:-2], len(boxes)))
-        self._read = Reader(name, self.grid, P_y, extents, [*self.batch_read(sizes), groups, columns])
+        self._read = BoxReader(name, self.grid, P_y, extents, [*self.batch_read(sizes), groups, columns])
         if self._result.active:
             place = self._result.place
             self._channels = channels[place[-3]][1] - channels[place[-3]][0]
@@ -258,18 +256,17 @@ class DistributedFold(_Columns):
             self._box = [along[i] for along, i in zip(meeting, place[-2:], strict=True)]
 
     def _windows_at(self, d: int, block: Interval) -> Interval:
-        """(start, stop) of the windows along a spatial dimension that meet a block of the result."""
         (start, stop), step = block, self.stride[d]
         first = -(-(start + self.padding[d] - self._windows[d].reach() + 1) // step)
         last = (stop - 1 + self.padding[d]) // step
         first, last = max(first, 0), min(last, self._counts[d] - 1)
         return (first, last + 1) if start < stop and first <= last else (0, 0)
 
-    def of_box(self, read: torch.Tensor) -> torch.Tensor:
+    def from_box(self, read: torch.Tensor) -> torch.Tensor:
         shape = [*read.shape[: self._batch], self._channels, *(stop - start for start, stop in self._space)]
         if 0 in shape or any(start == stop for start, stop in self._box):
             return zero_of(read).expand(shape).contiguous()
-        columns = unflattened(read, read.dim() - 1, self._box, self._counts).flatten(-2)
+        columns = box_within(read, read.dim() - 1, self._box, self._counts).flatten(-2)
         reached, pads = [], []
         for d, ((first, last), (start, stop)) in enumerate(zip(self._box, self._space, strict=True)):
             reached.append((last - first - 1) * self.stride[d] + self._windows[d].reach())
@@ -279,7 +276,7 @@ class DistributedFold(_Columns):
         return F.pad(summed, [*pads[1], *pads[0]])
 
 
-def _within(block: Interval, first: int) -> tuple[int, int]:
-    """(start, size) of a block in a box that begins at some place."""
+def _within_box(block: Interval, first: int) -> tuple[int, int]:
+    """(start, size) of a block in a box that begins at `first`."""
     start, stop = block
     return (start - first, stop - start) if start < stop else (0, 0)

@@ -1,7 +1,4 @@
-"""Row-major order: the intervals of a flattened tensor that boxes of the tensor lie in, and the other way round.
-
-And the partitions of results with another number of dimensions.
-"""
+"""Row-major order: intervals of a flattened tensor around boxes, boxes in intervals, and partitions of results."""
 
 from __future__ import annotations
 
@@ -12,30 +9,30 @@ from typing import Protocol
 import torch
 
 from distdl.collective.grid import Grid
-from distdl.nn.windows.blocks import Interval, intervals_of
-from distdl.parameters.layout import cut
+from distdl.nn.windows.blocks import block_intervals
+from distdl.parameters.layout import Interval, cut
 from distdl.partition import Partition
 
 
 def leading_dim(extents: Sequence[int]) -> int:
-    """The first dimension with more than one element; the first one if there is none."""
+    """The first dimension with more than one element; 0 if there is none."""
     return next((d for d, n in enumerate(extents) if n > 1), 0)
 
 
 def rows_around(flat: Interval, row: int) -> Interval:
-    """(start, stop) of the rows, of so many elements each, that an interval of the flattened rows lies in."""
+    """(start, stop) of the rows, of so many elements each, around an interval of the flattened rows."""
     start, stop = flat
     return (start // row, -(-stop // row)) if start < stop else (0, 0)
 
 
 def whole_dims(box: Sequence[Interval]) -> int:
-    """How many of the last dimensions an interval around a box has whole: all behind the first with several indices."""
+    """The number of last dimensions that an interval around a box has whole: after the first with several indices."""
     singles = next((d for d, (start, stop) in enumerate(box) if stop - start != 1), len(box) - 1)
     return len(box) - 1 - singles
 
 
 def interval_around(box: Sequence[Interval], extents: Sequence[int]) -> Interval:
-    """The smallest interval of whole rows, in the flattened tensor of these extents, that a box lies in."""
+    """The smallest interval of whole rows around a box, in the flattened tensor of these extents."""
     if any(start >= stop for start, stop in box):
         return 0, 0
     d = len(box) - 1 - whole_dims(box)
@@ -44,7 +41,7 @@ def interval_around(box: Sequence[Interval], extents: Sequence[int]) -> Interval
     return first, first + (box[d][1] - box[d][0]) * row
 
 
-def unflattened(x: torch.Tensor, dim: int, box: Sequence[Interval], extents: Sequence[int]) -> torch.Tensor:
+def box_within(x: torch.Tensor, dim: int, box: Sequence[Interval], extents: Sequence[int]) -> torch.Tensor:
     """A box of a tensor, from the interval around it along a flattened dimension."""
     shape = [stop - start for start, stop in box]
     if 0 in shape:
@@ -56,9 +53,9 @@ def unflattened(x: torch.Tensor, dim: int, box: Sequence[Interval], extents: Seq
     return x
 
 
-def kept(sizes: Sequence[int], workers: int) -> list[Interval]:
-    """The blocks of a dimension that stays as it is: the input's, or balanced ones for another number of workers."""
-    return intervals_of(sizes) if len(sizes) == workers else cut(sum(sizes), workers)
+def same_blocks(sizes: Sequence[int], workers: int) -> list[Interval]:
+    """The blocks of an unchanged dimension: the input's, or balanced blocks for another number of workers."""
+    return block_intervals(sizes) if len(sizes) == workers else cut(sum(sizes), workers)
 
 
 class Reshaping(Protocol):
@@ -69,7 +66,7 @@ class Reshaping(Protocol):
     grid: Grid
 
     def result_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of the result's partition, where it is not given, for one of this shape."""
+        """The default shape of the result's partition, for a P_x of this shape."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Layers that exchange channels with each other, or with space."""
+"""Layers that permute channels, or exchange them with space."""
 
 from __future__ import annotations
 
@@ -14,28 +14,27 @@ from distdl import _core
 from distdl.collective.construction import PartitionLike
 from distdl.nn.layer import Layer
 from distdl.nn.options import check_choice, integer
-from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Resizing, as_of, blocks_of_outputs, intervals_of
-from distdl.nn.windows.reader import Reader
+from distdl.nn.rearranging.order import rows_around
+from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Resizing, block_intervals, blocks_of_outputs, naming_layer
+from distdl.nn.windows.reader import BoxReader
 
 __all__ = ["DistributedChannelShuffle", "DistributedPixelShuffle", "DistributedPixelUnshuffle"]
 
 
 class _ChannelsAndSpace(Layer):
-    """The common part of the pixel shuffles: one dimension shrinks by a factor where another one grows by it.
+    """The common part of the pixel shuffles: a dimension shrinks by a factor, others grow by it.
 
-    An element of the result is an element of the input. A worker receives the smallest box of the input that its block
-    of the result comes from, rearranges it, and leaves out what belongs to others.
+    A worker receives the smallest box of the input around the elements of its block, rearranges it, and drops the
+    elements of others.
     """
 
     output_blocks: str
-    grows: ClassVar[tuple[bool, bool, bool]]  # whether channels, rows and columns become more
+    grows: ClassVar[tuple[bool, bool, bool]]  # whether channels, rows and columns grow
 
     def factors(self) -> tuple[int, int, int]:
-        """By how much channels, rows and columns become more or fewer."""
         raise NotImplementedError
 
     def rearranged(self, x: torch.Tensor) -> torch.Tensor:
-        """Rearrange a whole tensor with torch."""
         raise NotImplementedError
 
     def check_options(self) -> None:
@@ -47,15 +46,15 @@ class _ChannelsAndSpace(Layer):
             raise RuntimeError(f"{name}: the factor {self.factors()[1]} must be at least 1")
 
     def prepare(self) -> None:
-        self._own: list[tuple[int, int, int]] = []  # (dimension, start, size) of this worker's block in what it reads
-        self._read: Reader | None = None
+        self._cuts: list[tuple[int, int, int]] = []  # (dimension, start, size) of this worker's block in its box
+        self._read: BoxReader | None = None
 
     def set_up(self) -> None:
         name, sizes = type(self).__name__, self.blocks(self.grid)
-        extents, own = [sum(along) for along in sizes], [intervals_of(along) for along in sizes]
-        with as_of(name):
+        extents, input_blocks = [sum(along) for along in sizes], [block_intervals(along) for along in sizes]
+        with naming_layer(name):
             self.rearranged(torch.empty(extents, device="meta"))
-        self._own, reads = [], own[:-3]
+        self._cuts, reads = [], input_blocks[:-3]
         for d, (factor, grows) in enumerate(zip(self.factors(), self.grows, strict=True), start=-3):
             rule: Resizing = _core.TransposedWindow(factor, factor, 0, 1, 0) if grows else _core.Window(factor, factor)
             blocks = blocks_of_outputs(rule, sizes[d], self.output_blocks)
@@ -63,22 +62,21 @@ class _ChannelsAndSpace(Layer):
             if grows and self.grid.active:
                 place = self.grid.place[d]
                 start, stop = blocks[place]
-                self._own.append((d, start - reads[-1][place][0] * factor if start < stop else 0, stop - start))
-        self._read = None if reads == own else Reader(name, self.grid, self.grid, extents, reads)
+                self._cuts.append((d, start - reads[-1][place][0] * factor if start < stop else 0, stop - start))
+        self._read = None if reads == input_blocks else BoxReader(name, self.grid, self.grid, extents, reads)
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """This worker's block of the result."""
         if self._read is not None:
             input = self._read(input)
         if not self.grid.active:
             return input.clone()
-        result = self.rearranged(input) if input.numel() else self._nothing(input)
-        for own in self._own:
-            result = result.narrow(*own)
+        result = self.rearranged(input) if input.numel() else self._rearranged_empty(input)
+        for cut in self._cuts:
+            result = result.narrow(*cut)
         return result
 
-    def _nothing(self, input: torch.Tensor) -> torch.Tensor:
-        """The result for a tensor without elements, of which torch returns another shape."""
+    def _rearranged_empty(self, input: torch.Tensor) -> torch.Tensor:
+        """The result for an empty tensor, for which torch returns another shape."""
         changes = zip(input.shape[-3:], self.factors(), self.grows, strict=True)
         return input.view([*input.shape[:-3], *(n * by if grows else n // by for n, by, grows in changes)])
 
@@ -89,19 +87,19 @@ class DistributedPixelShuffle(_ChannelsAndSpace):
     Args:
         P_x: the partition of input and output, ``[*, channels, rows, columns]``; any dimension may be split.
         upscale_factor: as in ``torch.nn.PixelShuffle``.
-        output_blocks: 'balanced' in channels and space, or 'aligned': a pixel stays where the pixel was that it comes
-            from, and channels are cut where the input's are, as far as the factor lets it.
+        output_blocks: 'balanced' in channels and space, or 'aligned': pixels stay on the worker of their source, and
+            channels are cut where the input is cut, as far as the factor allows.
 
     Shape:
         ``(*, C * r**2, H, W)`` in any blocks. The result is ``(*, C, H * r, W * r)``: balanced or aligned in its last
         three dimensions, in the input's blocks in all others. Zero volume on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if the partition or output_blocks is not as described.
-        TypeError, RuntimeError: on all ranks, where torch.nn raises them for the factor or the size of the input.
+        ValueError: on all ranks, if the partition or output_blocks is invalid.
+        TypeError, RuntimeError: on all ranks, for a factor or an input size that torch.nn refuses.
 
-    Nothing travels where the blocks of channels are multiples of ``r**2`` and those of space are balanced or wanted
-    aligned. Constructing is collective over the communicator that P_x comes from, calling over its workers.
+    Nothing travels if the blocks of channels are multiples of ``r**2`` and space is balanced or aligned. Collective:
+    constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.PixelShuffle.html.
     """
@@ -129,18 +127,18 @@ class DistributedPixelUnshuffle(_ChannelsAndSpace):
     Args:
         P_x: the partition of input and output, ``[*, channels, rows, columns]``; any dimension may be split.
         downscale_factor: as in ``torch.nn.PixelUnshuffle``.
-        output_blocks: 'balanced' in channels and space, or 'aligned': channels stay with those that they come from, and
-            space is cut where the input is, as far as the factor lets it.
+        output_blocks: 'balanced' in channels and space, or 'aligned': channels stay on the worker of their source, and
+            space is cut where the input is cut, as far as the factor allows.
 
     Shape:
         ``(*, C, H * r, W * r)`` in any blocks. The result is ``(*, C * r**2, H, W)``: balanced or aligned in its last
         three dimensions, in the input's blocks in all others. Zero volume on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if the partition or output_blocks is not as described.
-        TypeError, RuntimeError: on all ranks, where torch.nn raises them for the factor or the size of the input.
+        ValueError: on all ranks, if the partition or output_blocks is invalid.
+        TypeError, RuntimeError: on all ranks, for a factor or an input size that torch.nn refuses.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.PixelUnshuffle.html.
     """
@@ -162,26 +160,26 @@ class DistributedPixelUnshuffle(_ChannelsAndSpace):
         return F.pixel_unshuffle(x, self.downscale_factor)
 
 
-# With more groups than this, a worker reads all channels in one message in place of a part of each group.
+# With more groups than this, a worker reads all channels in one message, not a part of each group.
 _GROUPS = 8
 
 
 class DistributedChannelShuffle(Layer):
-    """Takes channels from each of some groups in turn: ``torch.nn.ChannelShuffle`` in blocks.
+    """Takes channels from groups in turn: ``torch.nn.ChannelShuffle`` in blocks.
 
     Args:
         P_x: the partition of input and output, ``[batch, channels, *space]``; any dimension may be split.
         groups: as in ``torch.nn.ChannelShuffle``.
 
     Shape:
-        ``(N, C, *space)`` in any blocks; the result has the same. Zero volume on all other ranks.
+        ``(N, C, *space)`` in any blocks; the result is in the same blocks. Zero volume on all other ranks.
 
     Raises:
         ValueError: on all ranks, if P_x has fewer than three dimensions.
-        TypeError, RuntimeError: on all ranks, where torch.nn raises them for the groups or the size of the input.
+        TypeError, RuntimeError: on all ranks, for groups or an input size that torch.nn refuses.
 
-    Nothing travels where channels are not split. Constructing is collective over the communicator that P_x comes from,
-    calling over its workers.
+    Nothing travels if channels are not split. Collective: constructing over P_x's parent communicator, calling over
+    P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.ChannelShuffle.html.
     """
@@ -202,35 +200,34 @@ class DistributedChannelShuffle(Layer):
             )
 
     def prepare(self) -> None:
-        self._reads: list[Reader] = []
-        # Of the channels that this worker has read. To torch.export a tensor here would be a change of the model.
+        self._reads: list[BoxReader] = []
+        # The order of the channels read. torch.export would take a tensor here for a change of the model.
         self._order = np.empty(0, dtype=np.int64)
 
     def set_up(self) -> None:
         name, sizes = type(self).__name__, self.blocks(self.grid)
-        extents, own = [sum(along) for along in sizes], [intervals_of(along) for along in sizes]
-        with as_of(name):
+        extents, blocks = [sum(along) for along in sizes], [block_intervals(along) for along in sizes]
+        with naming_layer(name):
             F.channel_shuffle(torch.empty(extents, device="meta"), self.groups)
         each = extents[1] // self.groups
         # Channel o of the result is channel o // groups of group o % groups.
-        needs = [(start // self.groups, -(-stop // self.groups)) if start < stop else (0, 0) for start, stop in own[1]]
-        if len(own[1]) == 1 or self.groups > _GROUPS:
+        needs = [rows_around(block, self.groups) for block in blocks[1]]
+        if len(blocks[1]) == 1 or self.groups > _GROUPS:
             parts = [[(0, extents[1])] * len(needs)]
         else:
             parts = [[(g * each + start, g * each + stop) for start, stop in needs] for g in range(self.groups)]
-        reading = len(own[1]) > 1
-        self._reads = [Reader(name, self.grid, self.grid, extents, [own[0], one, *own[2:]]) for one in parts if reading]
+        reading = len(blocks[1]) > 1
+        wanted = [[blocks[0], part, *blocks[2:]] for part in parts if reading]
+        self._reads = [BoxReader(name, self.grid, self.grid, extents, reads) for reads in wanted]
         if self.grid.active:
-            self._order = self._order_of(parts, range(*own[1][self.grid.place[1]]), each)
+            self._order = self._order_of(parts, range(*blocks[1][self.grid.place[1]]), each)
 
-    def _order_of(self, parts: Sequence[Sequence[tuple[int, int]]], own: range, each: int) -> NDArray[np.int64]:
-        """Where each of this worker's channels is among those that it reads."""
+    def _order_of(self, parts: Sequence[Sequence[tuple[int, int]]], channels: range, each: int) -> NDArray[np.int64]:
         read = [channel for part in parts for channel in range(*part[self.grid.place[1]])]
         at = {channel: i for i, channel in enumerate(read)}
-        return np.array([at[o % self.groups * each + o // self.groups] for o in own], dtype=np.int64)
+        return np.array([at[o % self.groups * each + o // self.groups] for o in channels], dtype=np.int64)
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """This worker's block of the result."""
         if not self.grid.active:
             return input.clone()
         read = [reader(input) for reader in self._reads]

@@ -13,10 +13,11 @@ from distdl.collective.construction import PartitionLike
 from distdl.nn.layer import Layer
 from distdl.nn.options import check_choice
 from distdl.nn.precision import as_under_autocast
-from distdl.nn.tie import nothing_from
-from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Interval, as_of, blocks_of_outputs, intervals_of
+from distdl.nn.tie import empty_result
+from distdl.nn.windows.blocks import OUTPUT_BLOCKS, block_intervals, blocks_of_outputs, naming_layer
 from distdl.nn.windows.memory import check_memory
-from distdl.nn.windows.reader import Reader
+from distdl.nn.windows.reader import BoxReader
+from distdl.parameters.layout import Interval
 
 __all__ = ["DistributedPad"]
 
@@ -27,35 +28,33 @@ _MODE_OF = {
                        ("Replication", "replicate"), ("Circular", "circular"))
     for dims in (1, 2, 3)
 }  # fmt: skip
-"""The layers of torch.nn that pad."""
+"""The padding layers of torch.nn, with their modes."""
 
 
 class DistributedPad(Layer):
     """Pads or crops a partitioned tensor: ``torch.nn.functional.pad`` in blocks.
 
     Args:
-        P_x: the partition of input and output, with as many dimensions as the tensor; any of them may be split.
-        pad: the widths (left, right) of the last dimension, then of the last but one, and so on. Negative widths cut
-            elements away.
+        P_x: the partition of input and output, with as many dimensions as the tensor; any may be split.
+        pad: the widths (left, right) of the last dimension, then of the last but one, and so on. Negative widths crop.
         mode: 'constant', 'reflect', 'replicate' or 'circular'.
         value: the padding in mode 'constant'; 0 by default.
-        output_blocks: 'balanced', or 'aligned': elements stay on their workers, and only the outermost blocks grow or
+        output_blocks: 'balanced', or 'aligned': elements stay on their workers, only the outermost blocks grow or
             shrink.
 
     Shape:
-        Any shape, in any blocks. The result is that of ``torch.nn.functional.pad``: in dimensions with widths in
-        ``pad``, also widths of 0, in balanced or aligned blocks; in all others in the input's blocks. Zero volume on
-        all other ranks.
+        Any shape, in any blocks. The result is in balanced or aligned blocks in dimensions with widths in ``pad``, also
+        widths of 0, and in the input's blocks in all others. Zero volume on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if the partition and the tensor differ in their number of dimensions, or output_blocks
-            is unknown.
-        RuntimeError, NotImplementedError: on all ranks, where ``torch.nn.functional.pad`` raises them.
-        RuntimeError: on all ranks, if mode 'circular' has to wrap more elements than cropping has left, for which torch
-            has no defined result.
+        ValueError: on all ranks, if partition and tensor differ in their number of dimensions, or output_blocks is
+            unknown.
+        RuntimeError, NotImplementedError: on all ranks, as in ``torch.nn.functional.pad``.
+        RuntimeError: on all ranks, if mode 'circular' must wrap more elements than cropping leaves, which torch does
+            not define.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers. With a ``value``
-    other than 0 the layer is affine, and its backward pass is the adjoint of the linear part.
+    Collective: constructing over P_x's parent communicator, calling over P_x. With a ``value`` other than 0 the layer
+    is affine, and its backward pass is the adjoint of the linear part.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.pad.html.
     """
@@ -86,7 +85,7 @@ class DistributedPad(Layer):
 
     def prepare(self) -> None:
         self._crops: list[tuple[int, int, int]] = []  # (dimension, start, size) in this worker's block
-        self._read: Reader | None = None
+        self._read: BoxReader | None = None
 
     def set_up(self) -> None:
         sizes = self.blocks(self.grid)
@@ -95,7 +94,7 @@ class DistributedPad(Layer):
         self._crops = []
         extents, reads = [], []
         for d, along in enumerate(sizes):
-            blocks = intervals_of(along)
+            blocks = block_intervals(along)
             left, right = self._widths(d, len(sizes))
             if self.mode == "circular":  # wraps the elements that cropping leaves
                 left, right, blocks = self._crop(d, left, right, blocks)
@@ -106,18 +105,17 @@ class DistributedPad(Layer):
             reads.append([(start - left, stop - left) for start, stop in blocks])
         largest = [max(stop - start for start, stop in along) for along in reads]
         check_memory("DistributedPad", self.grid, largest, dtype)
-        value = self.value or 0.0 if max(self.pad, default=0) > 0 else 0.0  # which may not fit the dtype: see above
-        self._read = Reader("DistributedPad", self.grid, self.grid, extents, reads, self.mode, value)
+        value = self.value or 0.0 if max(self.pad, default=0) > 0 else 0.0  # an unused value may not fit the dtype
+        self._read = BoxReader("DistributedPad", self.grid, self.grid, extents, reads, self.mode, value)
 
     def _widths(self, d: int, dims: int) -> tuple[int, int]:
         at = 2 * (dims - 1 - d)
         return (self.pad[at], self.pad[at + 1]) if at < len(self.pad) else (0, 0)
 
     def _refuse_as_torch(self, extents: list[int], dtype: torch.dtype) -> None:
-        with as_of(type(self).__name__):
+        with naming_layer(type(self).__name__):
             F.pad(torch.empty(extents, device="meta"), self.pad, self.mode, self.value)
-            # torch checks dtype and value only when it computes: here a tensor of one element. Where it only crops, it
-            # does not look at the value.
+            # torch checks dtype and value only when it computes: here one element. Crops ignore the value.
             widths = [int(self.mode == "constant" and width > 0) for width in self.pad]
             F.pad(torch.zeros([1] * len(extents), dtype=dtype, device="cpu"), widths, self.mode, self.value)
 
@@ -125,7 +123,7 @@ class DistributedPad(Layer):
         """Crop a dimension by its negative widths, without communication.
 
         Returns:
-            The padding on the left and on the right that is left to do, and the blocks of the cropped tensor.
+            The remaining padding on the left and on the right, and the blocks of the cropped tensor.
         """
         n = blocks[-1][1]
         low, high = max(-left, 0), n - max(-right, 0)
@@ -135,15 +133,14 @@ class DistributedPad(Layer):
                 f"{type(self).__name__}: pad={self.pad} leaves {max(high - low, 0)} of {n} elements in dimension {d}; "
                 "at most so many can be wrapped"
             )
-        kept = [(min(max(start, low), high), max(min(stop, high), low)) for start, stop in blocks]
+        cropped = [(min(max(start, low), high), max(min(stop, high), low)) for start, stop in blocks]
         if self.grid.active:
-            mine = self.grid.place[d]
-            (start, end), (first, stop) = blocks[mine], kept[mine]
+            place = self.grid.place[d]
+            (start, end), (first, stop) = blocks[place], cropped[place]
             self._crops.append((d, min(max(first, start), end) - start, stop - first))
-        return left, right, [(start - low, stop - low) for start, stop in kept]
+        return left, right, [(start - low, stop - low) for start, stop in cropped]
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Pad this rank's block."""
         no_width = (0, 0) * (len(self.pad) // 2)
         dims = len(self.grid.shape) or input.dim()
         input = as_under_autocast(input, lambda x: F.pad(x, no_width, self.mode), dims)
@@ -151,15 +148,13 @@ class DistributedPad(Layer):
             input = input.narrow(*crop)
         if self._read is not None:
             return self._read(input)
-        return input.clone() if self.grid.active else nothing_from(input)
+        return input.clone() if self.grid.active else empty_result(input)
 
     @classmethod
     def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
-        """The padding layers of torch.nn."""
         return tuple(_MODE_OF)
 
     @classmethod
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
-        """The options of a padding layer of torch.nn."""
         mode = next(_MODE_OF[kind] for kind in type(module).__mro__ if kind in _MODE_OF)
         return {"pad": module.padding, "mode": mode, "value": getattr(module, "value", None)}

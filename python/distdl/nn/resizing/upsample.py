@@ -17,39 +17,37 @@ from distdl.nn.windows.blocks import OUTPUT_BLOCKS
 
 __all__ = ["DistributedUpsample"]
 
-_SPATIAL_DIMENSIONS = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}  # of the modes with weights
+_SPATIAL_DIMENSIONS = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}  # of modes with weights
 _ANY_DIMENSIONS = ("nearest", "nearest-exact", "area")
 _TAPS = {"nearest": 1, "nearest-exact": 1, "linear": 2, "cubic": 4}
-_VECTORIZED = 128  # torch has vectorized kernels for 2-d results whose rows and columns together are at most so many
+_VECTORIZED = 128  # most rows and columns of 2-d results in torch's vectorized kernels
 
 
 class DistributedUpsample(AdaptiveLayer):
     """Resizes a partitioned tensor in space: ``torch.nn.Upsample`` in blocks.
 
-    A worker receives only the inputs from which its block of the result is interpolated.
+    A worker receives only the inputs of its block of the result.
 
     Args:
         P_x: the partition of input and output, ``[batch, channels, *space]`` with one to three spatial dimensions.
         size, scale_factor, mode, align_corners, recompute_scale_factor: as in ``torch.nn.Upsample``; mode may also be
             'nearest-exact' or 'area', as in ``torch.nn.functional.interpolate``.
-        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the sizes let it.
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input is cut, as far as the sizes allow.
 
     Shape:
-        ``(N, C, *space)`` in any blocks. The result is that of ``torch.nn.Upsample``, in the same blocks of batch and
-        channels and in balanced or aligned blocks of space. Zero volume on all other ranks.
+        ``(N, C, *space)`` in any blocks. The result is in the same blocks of batch and channels, and in balanced or
+        aligned blocks of space. Zero volume on all other ranks.
 
     Raises:
-        ValueError: on all ranks, if the partition or output_blocks is not as described.
-        ValueError, TypeError, NotImplementedError: on all ranks, where torch.nn raises them for the options.
+        ValueError: on all ranks, if the partition or output_blocks is invalid.
+        ValueError, TypeError, NotImplementedError: on all ranks, for options that torch.nn refuses.
         RuntimeError: on all workers, if the input or the output would have size 0 in space.
-        NotImplementedError: on all workers, for a dtype that torch.nn refuses; and for uint8 in the modes that compute
-            weighted sums.
+        NotImplementedError: on all workers, for a dtype that torch.nn refuses, and for uint8 in modes with weights.
 
-    The positions of inputs and their weights are computed in the same steps and in the same precision as in torch.
-    Where torch's kernels disagree on the nearest input, as some do in double precision or for a fractional
-    scale_factor, the result is that of a tensor with contiguous memory, and gradients are those of this result.
+    Steps and precision are torch's. Where its kernels disagree on the nearest input (double precision, fractional
+    scale_factor), the result and its gradients are as for a contiguous tensor.
 
-    Constructing is collective over the communicator that P_x comes from, calling over its workers.
+    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Upsample.html and
     https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.interpolate.html.
@@ -88,7 +86,7 @@ class DistributedUpsample(AdaptiveLayer):
         return self._by_dimension
 
     def _resizings_of(self, shape: list[int]) -> list[_core.AdaptiveWindows] | list[_core.Interpolation]:
-        """The resizing of each spatial dimension; raises where torch.nn.functional.interpolate raises."""
+        """The resizing of each spatial dimension; raises the errors of torch.nn.functional.interpolate."""
         mode = self.mode
         if len(shape) - 2 not in self.spatial_dims:
             raise ValueError(
@@ -125,19 +123,19 @@ class DistributedUpsample(AdaptiveLayer):
             return [None] * dims
         if self.recompute_scale_factor:
             raise ValueError(f"{type(self).__name__}: recompute_scale_factor means nothing where size is given")
-        given = list(self.size) if isinstance(self.size, Sequence) else [self.size] * dims
-        _check_length(type(self).__name__, "size", given, dims)
-        if not all(isinstance(size, SupportsIndex) for size in given):
+        sizes = list(self.size) if isinstance(self.size, Sequence) else [self.size] * dims
+        _check_length(type(self).__name__, "size", sizes, dims)
+        if not all(isinstance(size, SupportsIndex) for size in sizes):
             raise TypeError(f"{type(self).__name__}: size={self.size!r}; it has to be an int or a tuple of ints")
-        return [index(size) for size in given]
+        return [index(size) for size in sizes]
 
     def _factors(self, dims: int) -> list[float]:
         if self.size is not None:
             return [1.0] * dims
-        given = list(self.scale_factor) if isinstance(self.scale_factor, Sequence) else [self.scale_factor] * dims
-        _check_length(type(self).__name__, "scale_factor", given, dims)
+        factors = list(self.scale_factor) if isinstance(self.scale_factor, Sequence) else [self.scale_factor] * dims
+        _check_length(type(self).__name__, "scale_factor", factors, dims)
         try:
-            return [float(factor) for factor in given]  # type: ignore[arg-type]
+            return [float(factor) for factor in factors]  # type: ignore[arg-type]
         except (TypeError, ValueError) as error:
             raise type(error)(
                 f"{type(self).__name__}: scale_factor={self.scale_factor!r}; it has to be a number or a tuple of "
@@ -158,13 +156,13 @@ class DistributedUpsample(AdaptiveLayer):
         return interpolated(wide(read) if self._weighted else read, self._taps, self._weighted).to(read.dtype)
 
     def _taps_of(self, dtype: torch.dtype) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """For each spatial dimension the positions of the taps in the box that this worker read, and their weights.
+        """The positions of the taps in the box that this worker read, and their weights, by spatial dimension.
 
-        Both are of shape [taps, outputs].
+        Both have the shape [taps, outputs].
         """
-        vectorized = is_vectorized([along.m for along in self.own])
+        vectorized = is_vectorized([along.m for along in self.axes])
         taps = []
-        for resizing, along in zip(self._by_dimension, self.own, strict=True):
+        for resizing, along in zip(self._by_dimension, self.axes, strict=True):
             assert isinstance(resizing, _core.Interpolation)
             inputs, weights = resizing.taps(along.n, along.outputs, dtype == torch.double, vectorized)
             shape = (_TAPS[self._kernel], along.outputs[1] - along.outputs[0])
@@ -179,14 +177,14 @@ def kernel_of(mode: str) -> str:
 
 
 def is_vectorized(sizes: Sequence[int]) -> bool:
-    """Whether torch computes a result of these sizes in space by its vectorized kernels, which round differently."""
+    """Whether torch's vectorized kernels, which round differently, compute a result of these sizes in space."""
     return len(sizes) == 2 and sum(sizes) <= _VECTORIZED
 
 
 def interpolated(
     x: torch.Tensor, by_dimension: Sequence[tuple[torch.Tensor, torch.Tensor]], weighted: bool
 ) -> torch.Tensor:
-    """Interpolate along the last dimensions: positions in x and their weights, [taps, outputs] for each of them."""
+    """Interpolate along the last dimensions, by positions in x and their weights, [taps, outputs] by dimension."""
     # The last dimension first, as in torch's kernels.
     for d, (inputs, weights) in reversed(list(enumerate(by_dimension, start=-len(by_dimension)))):
         taps = [x.index_select(d, tap.to(x.device)) for tap in inputs]
@@ -194,13 +192,13 @@ def interpolated(
             (x,) = taps
             continue
         factors = weights.to(x).view(len(taps), -1, *[1] * (-d - 1))
-        # Rounded as in torch's kernels, which are compiled to round the second product and fuse the others.
+        # As in torch's kernels, the second product is rounded and the others are fused.
         x = taps[1] * factors[1]
         for i in (0, *range(2, len(taps))):
             x = torch.addcmul(x, taps[i], factors[i])
     return x
 
 
-def _check_length(layer: str, name: str, given: Sequence[object], dims: int) -> None:
-    if len(given) != dims:
-        raise ValueError(f"{layer}: {name}={given!r} has {len(given)} values; the tensor has {dims} spatial dimensions")
+def _check_length(layer: str, name: str, sizes: Sequence[object], dims: int) -> None:
+    if len(sizes) != dims:
+        raise ValueError(f"{layer}: {name}={sizes!r} has {len(sizes)} values; the tensor has {dims} spatial dimensions")

@@ -1,4 +1,4 @@
-"""The older names of two modes of DistributedUpsample, which torch.nn keeps."""
+"""The older names of two modes of DistributedUpsample in torch.nn."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["DistributedUpsamplingBilinear2d", "DistributedUpsamplingNearest2d"]
 class DistributedUpsamplingNearest2d(DistributedUpsample):
     """Repeats pixels: ``torch.nn.UpsamplingNearest2d`` in blocks.
 
-    It is :class:`DistributedUpsample` with mode 'nearest'.
+    :class:`DistributedUpsample` with mode 'nearest'.
 
     Args:
         P_x: the partition of input and output, ``[batch, channels, rows, columns]``.
         size, scale_factor: as in ``torch.nn.UpsamplingNearest2d``.
-        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the sizes let it.
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input is cut, as far as the sizes allow.
 
-    Shapes, what is raised, and who has to call it: as for :class:`DistributedUpsample`.
+    Shapes, exceptions and collective calls: as for :class:`DistributedUpsample`.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.UpsamplingNearest2d.html.
     """
@@ -40,14 +40,14 @@ class DistributedUpsamplingNearest2d(DistributedUpsample):
 class DistributedUpsamplingBilinear2d(DistributedUpsample):
     """Interpolates between pixels: ``torch.nn.UpsamplingBilinear2d`` in blocks.
 
-    It is :class:`DistributedUpsample` with mode 'bilinear' and ``align_corners=True``.
+    :class:`DistributedUpsample` with mode 'bilinear' and ``align_corners=True``.
 
     Args:
         P_x: the partition of input and output, ``[batch, channels, rows, columns]``.
         size, scale_factor: as in ``torch.nn.UpsamplingBilinear2d``.
-        output_blocks: 'balanced' in space, or 'aligned': cut where the input's are, as far as the sizes let it.
+        output_blocks: 'balanced' in space, or 'aligned': cut where the input is cut, as far as the sizes allow.
 
-    Shapes, what is raised, and who has to call it: as for :class:`DistributedUpsample`.
+    Shapes, exceptions and collective calls: as for :class:`DistributedUpsample`.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.UpsamplingBilinear2d.html.
     """

@@ -1,1 +1,1 @@
-"""The common parts of layers whose outputs read windows of the inputs, such as convolution, pooling and padding."""
+"""The common parts of layers whose outputs read windows of the inputs: convolution, pooling, padding."""

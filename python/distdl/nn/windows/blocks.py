@@ -1,28 +1,26 @@
-"""Blocks of inputs and outputs along a dimension, and messages of torch with the name of a layer."""
+"""Blocks of inputs and outputs along a dimension, and a layer's name in messages of torch."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
-from distdl.parameters.layout import cut
-
-Interval: TypeAlias = tuple[int, int]
+from distdl.parameters.layout import Interval, cut
 
 OUTPUT_BLOCKS = ("balanced", "aligned")
 
 
 class Resizing(Protocol):
-    """The outputs along a dimension and the inputs that they read: implemented by classes of the C++ geometry."""
+    """The outputs along a dimension and the inputs that they read; implemented in C++."""
 
     def outputs(self, n: int) -> int:
-        """How many outputs there are for n inputs."""
+        """The number of outputs for n inputs."""
         ...
 
     def reads(self, n: int, outputs: Interval) -> Interval:
-        """(start, stop) of those of n inputs that the outputs from start to stop depend on."""
+        """(start, stop) of the inputs, of n, that these outputs depend on."""
         ...
 
     def aligned_blocks(self, sizes: Sequence[int]) -> list[int]:
@@ -30,8 +28,8 @@ class Resizing(Protocol):
         ...
 
 
-def intervals_of(sizes: Sequence[int]) -> list[Interval]:
-    """Blocks of these sizes, one after the other."""
+def block_intervals(sizes: Sequence[int]) -> list[Interval]:
+    """(start, stop) of consecutive blocks of these sizes."""
     stops = itertools.accumulate(sizes)
     return [(stop - size, stop) for stop, size in zip(stops, sizes, strict=True)]
 
@@ -39,13 +37,13 @@ def intervals_of(sizes: Sequence[int]) -> list[Interval]:
 def blocks_of_outputs(resizing: Resizing, sizes: Sequence[int], output_blocks: str) -> list[Interval]:
     """The blocks of the outputs, for an input in blocks of these sizes."""
     if output_blocks == "aligned":
-        return intervals_of(resizing.aligned_blocks(sizes))
+        return block_intervals(resizing.aligned_blocks(sizes))
     return cut(resizing.outputs(sum(sizes)), len(sizes))
 
 
 @contextmanager
-def as_of(layer: str) -> Iterator[None]:
-    """Put the name of a layer before the messages of exceptions that torch raises in the body."""
+def naming_layer(layer: str) -> Iterator[None]:
+    """Put the name of a layer before the messages of torch's exceptions in the body."""
     try:
         yield
     except (IndexError, NotImplementedError, RuntimeError, ValueError) as error:

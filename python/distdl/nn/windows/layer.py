@@ -1,4 +1,4 @@
-"""The common part of pooling and interpolation: each worker computes a block of outputs from the inputs they read."""
+"""The common part of pooling and interpolation: each worker computes a block of outputs from their inputs."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ import torch
 from distdl import _core
 from distdl.nn.layer import Layer
 from distdl.nn.options import check_choice
-from distdl.nn.overwritten import unless_overwritten
+from distdl.nn.overwritten import check_input_unmodified
 from distdl.nn.precision import as_under_autocast
-from distdl.nn.tie import nothing_from
-from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Interval, Resizing, blocks_of_outputs, intervals_of
+from distdl.nn.tie import empty_result
+from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Resizing, block_intervals, blocks_of_outputs
 from distdl.nn.windows.memory import check_memory
-from distdl.nn.windows.reader import Reader
+from distdl.nn.windows.reader import BoxReader
+from distdl.parameters.layout import Interval
 
-_MOST = 1 << 61  # the geometry computes with products of both sizes, in 64 bits
+_MOST = 1 << 61  # the geometry multiplies both sizes, in 64 bits
 
 
 @dataclass(frozen=True)
-class Along:
-    """The outputs that a worker computes along one spatial dimension, and the inputs that it reads.
+class AxisWindows:
+    """The outputs of a worker along a spatial dimension, and the inputs that it reads.
 
     Attributes:
-        resizing: the rule that says which inputs an output reads.
+        resizing: the inputs of each output.
         n, m: the numbers of inputs and outputs of the whole tensor.
         outputs: (start, stop) of this worker's outputs.
-        reads: (start, stop) of the inputs that these outputs read. It reaches beyond the tensor into the padding.
+        reads: (start, stop) of their inputs, which may reach beyond the tensor into the padding.
     """
 
     resizing: Resizing
@@ -40,21 +41,21 @@ class Along:
 
 
 class WindowLayer(Layer):
-    """A layer of which each worker computes its block of the outputs.
+    """A layer whose workers each compute a block of the outputs.
 
-    The workers exchange the inputs that the outputs of each block read, with the padding filled in; then each worker
-    applies the local PyTorch layer without padding. P_x may partition batch, channels and the spatial dimensions. The
-    number of dimensions of P_x says whether the tensor is (C, *spatial) or (N, C, *spatial).
+    The workers exchange the inputs of their outputs, with padding; then each applies torch's local layer without
+    padding. P_x may split batch, channels and spatial dimensions. Its number of dimensions tells tensors (C, *spatial)
+    and (N, C, *spatial) apart.
     """
 
     dims: int  # spatial dimensions
     fill_value: ClassVar[float] = 0.0
     saves_input: ClassVar[bool] = True  # whether the layer of torch.nn saves its input for the backward pass
-    accepted: tuple[torch.dtype, ...] | None = None  # dtypes that torch.nn has kernels for; None: torch.nn checks
+    accepted: tuple[torch.dtype, ...] | None = None  # dtypes of torch.nn's kernels; None: torch.nn checks
     output_blocks: str
 
     def resizings(self) -> Sequence[Resizing]:
-        """For each spatial dimension the rule that says which inputs an output reads."""
+        """For each spatial dimension, the inputs of each output."""
         raise NotImplementedError
 
     def check_options(self) -> None:
@@ -69,14 +70,14 @@ class WindowLayer(Layer):
     def prepare(self) -> None:
         self._resizings = self.resizings()
         self.extents: list[int] = []  # of the whole input, after the set-up
-        self.own: list[Along] = []  # of this worker, for each spatial dimension, after the set-up
-        self._read: Reader | None = None  # where a worker reads more than its own block
+        self.axes: list[AxisWindows] = []  # of this worker, by spatial dimension, after the set-up
+        self._read: BoxReader | None = None  # if a worker reads more than its own block
 
     def set_up(self) -> None:
         name, sizes = type(self).__name__, self.blocks(self.grid)
         self.extents = [sum(along) for along in sizes]
         first = len(sizes) - len(self._resizings)
-        outputs, wanted = [], [intervals_of(along) for along in sizes]
+        outputs, wanted = [], [block_intervals(along) for along in sizes]
         for d, resizing in enumerate(self._resizings, start=first):
             _check_outputs(name, resizing, self.extents[d], d)
             outputs.append(blocks_of_outputs(resizing, sizes[d], self.output_blocks))
@@ -86,18 +87,18 @@ class WindowLayer(Layer):
         largest += [max(stop - start for start, stop in along) for along in outputs]
         check_memory(name, self.grid, largest, self.structure(self.grid)[0][1])
         place = self.grid.place[first:] if self.grid.active else ()
-        self.own = [
-            Along(resizing, n, along[-1][1], along[i], read[i])
+        self.axes = [
+            AxisWindows(resizing, n, along[-1][1], along[i], read[i])
             for resizing, n, along, read, i in zip(
                 self._resizings, self.extents[first:], outputs, wanted[first:], place, strict=False
             )
         ]
-        reads_own = wanted == [intervals_of(along) for along in sizes]
+        reads_own = wanted == [block_intervals(along) for along in sizes]
         fill = self.fill_value
-        self._read = None if reads_own else Reader(name, self.grid, self.grid, self.extents, wanted, fill_value=fill)
+        self._read = None if reads_own else BoxReader(name, self.grid, self.grid, self.extents, wanted, fill_value=fill)
 
     def check_input(self, dtype: torch.dtype) -> None:
-        """Raise where torch.nn does: for an input of size 0 in channels or space, and for a dtype without kernels."""
+        """Raise torch.nn's errors for an input of size 0 in channels or space, and for a dtype without kernels."""
         if self.accepted is not None and dtype not in self.accepted:
             raise NotImplementedError(f"{type(self).__name__}: not implemented for {dtype}")
         if 0 in self.extents[-self.nonempty_dims() :]:
@@ -106,33 +107,31 @@ class WindowLayer(Layer):
             )
 
     def nonempty_dims(self) -> int:
-        """How many of the last dimensions of the input must not be of size 0."""
         return self.dims + 1
 
     def compute(self, input: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """Apply the layer to this rank's block of the input."""
-        x = as_under_autocast(input, self.on_one, self.dims + 2)
-        read = self._read(x) if self._read is not None else x if self.grid.active else nothing_from(x)
-        result = self.outputs(read) if self.grid.active else self.nothing(read)
+        x = as_under_autocast(input, self.on_one_element, self.dims + 2)
+        read = self._read(x) if self._read is not None else x if self.grid.active else empty_result(x)
+        result = self.outputs(read) if self.grid.active else self.without_outputs(read)
         if self.saves_input:
-            unless_overwritten(type(self).__name__, input, result[0] if isinstance(result, tuple) else result)
+            check_input_unmodified(type(self).__name__, input, result[0] if isinstance(result, tuple) else result)
         return result
 
-    def on_one(self, x: torch.Tensor) -> torch.Tensor:
-        """Call torch.nn's function on a batch of one element, to learn the dtype of the result under autocast."""
+    def on_one_element(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply torch.nn's function to a one-element batch, to learn the result's dtype under autocast."""
         return x
 
     def outputs(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """This worker's outputs, from the inputs that they read."""
+        """This worker's outputs, from their inputs."""
         raise NotImplementedError
 
-    def nothing(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    def without_outputs(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """The result of a rank outside of P_x, from the zero-volume tensor that it received."""
         return read
 
 
 def _check_outputs(name: str, resizing: Resizing, n: int, d: int) -> None:
-    """Raise for a size that leaves no output. All ranks know the sizes, so that all of them raise."""
+    """Raise for a size without outputs. All ranks know the sizes, so all of them raise."""
     fewest = 1 if isinstance(resizing, _core.Window | _core.Interpolation) else 0
     count = resizing.outputs(n) if n > 0 else 0
     if n * count >= _MOST:

@@ -1,4 +1,4 @@
-"""Blocks of results that are too large for any worker: refused before anything is made for them."""
+"""Blocks of results that are too large for a worker: refused before allocation."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ import torch
 from distdl.collective.comparison import compare
 from distdl.collective.grid import Grid
 
-_LARGE = 1 << 28  # elements of a block for which the workers ask each other whether they have the memory
+_LARGE = 1 << 28  # elements of a block from which workers compare whether they have the memory
 
 
 def check_memory(name: str, grid: Grid, largest: Sequence[int], dtype: torch.dtype) -> None:
-    """Raise on all workers of a grid where a worker cannot have a block of the result.
+    """Raise on all workers of a grid if any of them cannot allocate a block of the result. Collective.
 
     Args:
-        name: of the layer.
-        grid: its workers, each of which calls this.
         largest: the largest block along each dimension.
         dtype: of the result.
 

@@ -1,4 +1,4 @@
-"""Reading boxes of a tensor in blocks, with padding for the elements beyond the tensor."""
+"""Boxes of a tensor in blocks, with padding for the elements beyond the tensor."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 
 from distdl import operators
 from distdl.collective.grid import Grid
-from distdl.nn.windows.blocks import Interval
+from distdl.parameters.layout import Interval
 
-# Modes that repeat elements of the tensor: from positions beyond it to positions inside. The exchange wraps 'circular'.
+# Modes that repeat elements: positions inside for positions beyond the tensor. The exchange wraps 'circular'.
 _REPEATING: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "replicate": lambda at, n: at.clamp(0, n - 1),
     "reflect": lambda at, n: n - 1 - (n - 1 - at.abs()).abs(),
@@ -18,27 +18,25 @@ _REPEATING: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
 
 
 def repeated(interval: Interval, n: int, mode: str) -> torch.Tensor | None:
-    """For each position of the interval the element of [0, n) that it repeats; None if nothing has to be repeated."""
+    """For each position of the interval, the element of [0, n) that it repeats; None without repetition."""
     start, stop = interval
     if mode not in _REPEATING or (start >= 0 and stop <= n) or stop <= start:
         return None
     return _REPEATING[mode](torch.arange(start, stop, device="cpu"), n)
 
 
-class Reader:
-    """Brings each worker of P_y the box that it reads of a tensor on P_x, with padding beyond the tensor.
+class BoxReader:
+    """Brings each worker of P_y its box of a tensor on P_x, with padding beyond the tensor.
 
     Args:
-        layer: the layer's name, for messages.
         P_x, P_y: partitions with as many dimensions as the tensor.
         extents: the shape of the tensor.
-        reads: for each dimension the (start, stop) that each place along that dimension of P_y reads. The intervals may
-            reach beyond the tensor; in mode 'reflect', by less than its extent.
+        reads: for each dimension the (start, stop) that each place along it of P_y reads. The intervals may reach
+            beyond the tensor; in mode 'reflect', by less than its extent.
         mode: the kind of padding, by its name in ``torch.nn.functional.pad``.
         fill_value: the value of the padding in mode 'constant'.
 
-    A layer makes it in its set-up, where its ranks have agreed on all arguments. Calling is collective over P_x and
-    P_y.
+    Constructed in a set-up, after a vote on all arguments. Calling is collective over P_x and P_y.
     """
 
     def __init__(
@@ -65,7 +63,7 @@ class Reader:
         self._exchange = operators.interval_exchange(layer, P_x, P_y, wanted, periodic, fill_value)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """The box that this worker of P_y reads; zero volume on all other ranks."""
+        """The box of this worker of P_y; zero volume on all other ranks."""
         read = self._exchange(x)
         for d, at in self._repeats:
             read = read.index_select(d, at.to(read.device))

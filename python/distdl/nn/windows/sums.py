@@ -1,4 +1,4 @@
-"""Sums over windows, as torch.nn adds them."""
+"""Sums over windows, in the order of torch.nn."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ def window_sums(x: torch.Tensor, kernel: Sequence[int], stride: Sequence[int]) -
 
 
 def ravel(positions: Sequence[torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
-    """Positions in the flattened tensor of these sizes, from positions along each dimension.
-
-    The inverse of ``torch.unravel_index``.
-    """
+    """Positions in the flattened tensor, from positions by dimension: the inverse of ``torch.unravel_index``."""
     flat = positions[0]
     for at, size in zip(positions[1:], sizes[1:], strict=True):
         flat = flat * size + at
