@@ -13,7 +13,7 @@ DISTDL_SEED, any text, seeds all that is drawn. tests/run.sh takes a checksum of
 of many commits cover all cases, and the same sources always run the same tests. Where it is set, less runs:
 
 - one of the jobs of 3 and 4 ranks: DISTDL_TEST_RANKS has the sizes of all jobs that are started;
-- a test on 2 ranks, where its marks allow that, and in one of its other jobs, which is drawn;
+- a test in one of its jobs, which is drawn, half of the tests on 2 ranks;
 - of tests that are marked ``turns(N)`` one in N, which are drawn;
 - in each job a third of every other table, and at least twelve of its cases.
 
@@ -101,12 +101,12 @@ def jobs_of(item, number, whole):
     draw = random.Random(f"{SEED} {item.path.stem} {item.originalname} {number}")
     if not whole:
         sizes = [size for size in sizes if str(size) in STARTED]
-    if not whole and "shared" in marks:
-        sizes = draw.sample(sizes, min(1, len(sizes)))
-    elif not whole and SEED:
+    if not whole and (SEED or "shared" in marks):
         others = [size for size in sizes if size != 2]
-        sizes = [size for size in sizes if size == 2] + draw.sample(others, min(1, len(others)))
-        sizes = sizes if draw.randrange(marks["turns"].args[0] if "turns" in marks else 1) == 0 else []
+        on_two = 2 in sizes and (not others or draw.random() < 0.5)
+        sizes = [2] if on_two else draw.sample(others, min(1, len(others)))
+    if not whole and SEED and "turns" in marks and draw.randrange(marks["turns"].args[0]):
+        sizes = []
     draws = {"hypothesis", "draws"} & set(marks)
     return [*sizes, job.size] if "DISTDL_DRAWS" in os.environ and draws else sizes
 

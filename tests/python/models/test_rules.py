@@ -499,6 +499,7 @@ LAYERS = {
     "one_hot": (lambda x: F.one_hot(x.argmax(1), 4), IMAGE),
     "adaptive_avg_pool2d": (lambda x: F.adaptive_avg_pool2d(x, (3, 2)), IMAGE),
     "interpolate": (lambda x: F.interpolate(x, scale_factor=2, mode="nearest"), IMAGE),
+    "interpolate by a list": (lambda x: F.interpolate(x, scale_factor=[1.5, 2.0], mode="bilinear"), IMAGE),
     "interpolate to a size": (lambda x: F.interpolate(x, (9, 4), mode="bilinear", align_corners=True), IMAGE),
     "grid_sample": (lambda x: F.grid_sample(x, numbers(2, 3, 7, 2).tanh(), align_corners=False), IMAGE),
     "grid_sample where the image says": (

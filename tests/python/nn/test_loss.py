@@ -137,6 +137,16 @@ def test_what_cannot_be_split(P_world, match, kind):
     raises_everywhere(ValueError, match, lambda: kind(grid(P_world, [1, job.size])))
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("part", [(slice(1),), (slice(None), slice(1)), (0,)], ids=["batch", "channels", "dimension"])
+@pytest.mark.parametrize("name", ["BCEWithLogits", "Huber", "KLDiv", "L1", "MSE", "PoissonNLL", "SoftMargin"])
+def test_blocks_of_no_whole_tensor(P_world, name, part):
+    layer = getattr(dnn, f"Distributed{name}Loss")(grid(P_world, [1, 1, job.size]))
+    x = torch.ones(2, 2, 3)
+    block = x[part] if job.rank == 0 else x
+    raises_everywhere(ValueError, "dimension|blocks", lambda: layer(block, block))
+
+
 def test_weights_that_do_not_fit(P_world):
     P_x = grid(P_world, [job.size, 1])
     x = torch.zeros(2, 3)

@@ -239,6 +239,7 @@ def interpolate(node: Node) -> Operation:
     options = options_of(node, names, but=["input"])
     if options.pop("antialias", False):  # batch and channels
         return local(node, [(Along(0), Along(1), None, None)], [2, 3])
+    options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
     return through(node, torch.nn.Upsample(**options))
 
 

@@ -161,8 +161,9 @@ class Loss(CheckedLayer):
                     for name, (shape, dtype) in zip(self.tensors, described, strict=True)
                 )
                 raise ValueError(f"{type(self).__name__}: worker {worker} of P_x has {shown}; {why}")
+        self._blocks = self.blocks(self.grid)
         if self.axis is not None:
-            self._sizes = self.blocks(self.grid)[self.axis]
+            self._sizes = self._blocks[self.axis]
         self.check_extents()
         try:
             self._dtype = self._tried(first, self._device)

@@ -42,10 +42,8 @@ class _ElementwiseLoss(Loss):
         return weight_block(weight, self._blocks, self.grid.place) if tensors else weight
 
     def check_extents(self) -> None:
-        if any(getattr(self, name) is not None for name in self.weights):
-            self._blocks = self.blocks(self.grid)
-            for name in self.weights:
-                check_broadcast(type(self).__name__, name, getattr(self, name), [sum(sizes) for sizes in self._blocks])
+        for name in self.weights:
+            check_broadcast(type(self).__name__, name, getattr(self, name), [sum(sizes) for sizes in self._blocks])
 
 
 class DistributedL1Loss(_ElementwiseLoss):
@@ -140,10 +138,6 @@ class DistributedKLDivLoss(_ElementwiseLoss):
 
     def __init__(self, P_x: PartitionLike, reduction: str = "mean", log_target: bool = False) -> None:
         super().__init__(locals())
-
-    def check_extents(self) -> None:
-        if self.reduction == "batchmean":
-            self.blocks(self.grid)  # raises if they do not match
 
     def count(self, *tensors: torch.Tensor) -> torch.Tensor | float:
         if self.reduction != "batchmean":

@@ -99,7 +99,6 @@ class DistributedMultiLabelSoftMarginLoss(PartialSums):
         super().__init__(locals())
 
     def check_extents(self) -> None:
-        self._blocks = self.blocks(self.grid)
         check_broadcast(type(self).__name__, "weight", self.weight, [sum(sizes) for sizes in self._blocks])
 
     def weight_of(self, name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -121,4 +121,5 @@ def merge(
     n = torch.tensor(counts, dtype=means.dtype, device=means.device).view(-1, *[1] * (means.dim() - 1))
     total = sum(counts) * math.prod(means.shape[d] for d in dims if d != 0)
     mean = (n * means).sum(dims, keepdim=True) / max(total, 1)
-    return mean.squeeze(dims), (squares + n * (means - mean).square()).sum(dims)
+    deviations = (means - mean).masked_fill(n == 0, 0.0)  # whose square may be infinite
+    return mean.squeeze(dims), (squares + n * deviations.square()).sum(dims)
