@@ -1,6 +1,6 @@
-"""How ranks compare what they are about to do together, so that an error on one rank is raised on all of them.
+"""Comparing the calls of ranks, so that an error on one rank is raised on all of them.
 
-The comparison is one small reduction. Only where it finds a difference do the ranks send each other their views.
+A comparison is one small reduction. Only if it finds a difference do the ranks exchange their views.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from typing import NoReturn, ParamSpec, TypeVar
 
 from distdl.collective.grid import Grid, refuse_ended
-from distdl.process.further_paths import hint
+from distdl.process.further_paths import legacy_hint
 
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
+Params = ParamSpec("Params")
+Returned = TypeVar("Returned")
 
 
 class HabitWarning(UserWarning):
-    """A layer notices a habit of programs of one process, which gives other numbers on blocks."""
+    """A habit of single-process programs, which gives other numbers on blocks."""
 
 
 # Exceptions of these types keep their type when all ranks raise them; any other becomes a RuntimeError.
@@ -48,39 +48,35 @@ _RAISED: dict[str, type[Exception]] = {
 
 @dataclass(frozen=True)
 class View:
-    """The call that a rank is about to make, or the exception that keeps it from making it."""
+    """The call that a rank is about to make, or its error."""
 
-    what: str = ""
+    operation: str = ""
     partitions: tuple[tuple[str, list[int], list[int]], ...] = ()  # name, shape, ranks
     options: tuple[tuple[str, str], ...] = ()
     raised: str = ""
     text: str = ""
 
     def to_json(self) -> str:
-        """The text that other ranks receive. Two views are equal where their texts are."""
-        return json.dumps([self.what, self.partitions, self.options, self.raised, self.text])
+        return json.dumps([self.operation, self.partitions, self.options, self.raised, self.text])
 
     @classmethod
     def from_json(cls, text: str) -> View:
-        """The view that another rank sent."""
-        what, partitions, options, raised, error = json.loads(text)
-        return cls(what, tuple(map(tuple, partitions)), tuple(map(tuple, options)), raised, error)
+        operation, partitions, options, raised, error = json.loads(text)
+        return cls(operation, tuple(map(tuple, partitions)), tuple(map(tuple, options)), raised, error)
 
     def __str__(self) -> str:
         partitions = [f"{name} of shape {shape} on ranks {ranks}" for name, shape, ranks in self.partitions]
-        return f"{self.what}({', '.join(partitions + [f'{name}={value}' for name, value in self.options])})"
+        return f"{self.operation}({', '.join(partitions + [f'{name}={value}' for name, value in self.options])})"
 
 
 @contextmanager
-def agreed(what: str, grid: Grid, describe: Callable[[], str]) -> Iterator[None]:
+def agreed(operation: str, grid: Grid, describe: Callable[[], str]) -> Iterator[None]:
     """Raise on all workers an exception that the body raises on any of them.
 
     Args:
-        what: the operation, as messages call it.
-        grid: the workers.
-        describe: describes this worker's arguments after the body; all workers raise a ValueError if the texts differ.
-
-    Collective over the workers.
+        operation: its name, for messages.
+        grid: the workers. Collective over them.
+        describe: describes this worker's arguments after the body; if texts differ, all workers raise ValueError.
     """
     error: Exception | None = None
     try:
@@ -88,31 +84,35 @@ def agreed(what: str, grid: Grid, describe: Callable[[], str]) -> Iterator[None]
     except Exception as raised:
         error = raised
     voters = grid.line(grid.ranks) if grid.active else Grid.unknown()
-    compare(what, what, voters, error, {"the partition": grid}, {} if error is not None else {"arguments": describe()})
+    compare(
+        operation,
+        operation,
+        voters,
+        error,
+        {"the partition": grid},
+        {} if error is not None else {"arguments": describe()},
+    )
 
 
-def gather_or_raise(what: str, grid: Grid, make: Callable[[], bytes]) -> list[bytes]:
-    """Every worker's bytes, in worker order. What `make` raises on any worker is raised on all of them.
+def gather_or_raise(operation: str, grid: Grid, make: Callable[[], bytes]) -> list[bytes]:
+    """Every worker's result of ``make``, in worker order. An error on any worker is raised on all of them.
 
-    Args:
-        what: the operation, as messages call it.
-        grid: the workers. Collective over them, in one exchange.
-        make: makes this worker's bytes.
+    Collective over the workers, in one exchange.
     """
     error: Exception | None = None
     try:
-        mine = b"+" + make()
+        message = b"+" + make()
     except Exception as raised:
-        error = naming(what, {}, raised)
-        mine = b"-" + View(raised=type(error).__name__, text=str(error)).to_json().encode()
-    everyone = grid.gather(mine)
-    failed = {rank: one for rank, one in zip(grid.ranks, everyone, strict=True) if one[:1] == b"-"}
-    _raise_first({rank: View.from_json(one[1:].decode()) for rank, one in failed.items()}, error)
-    return [one[1:] for one in everyone]
+        error = error_for_all(operation, {}, raised)
+        message = b"-" + View(raised=type(error).__name__, text=str(error)).to_json().encode()
+    messages = grid.gather(message)
+    failed = {rank: message for rank, message in zip(grid.ranks, messages, strict=True) if message[:1] == b"-"}
+    _raise_first({rank: View.from_json(message[1:].decode()) for rank, message in failed.items()}, error)
+    return [message[1:] for message in messages]
 
 
 def compare(
-    what: str,
+    operation: str,
     call: str,
     voters: Grid,
     error: Exception | None,
@@ -122,82 +122,74 @@ def compare(
     """Raise one voter's error on all voters, or a ValueError if ranks of the same grid differ in grids or options.
 
     Args:
-        what: the operation, as messages call it.
-        call: the operation, as the message calls it where ranks are in different calls.
-        voters: the ranks that take part. A rank that is none of them raises its own error alone.
+        operation: its name, for messages.
+        call: its name, for the message if ranks are in different calls.
+        voters: the ranks that take part. Collective over them; other ranks only raise their errors.
         error: the error of this rank, or None.
         grids: the partitions by name.
-        options: everything else that has to be equal.
-
-    Collective over the voters.
+        options: all other arguments that have to be equal.
     """
     if error is not None:
-        error = naming(what, options, error)
+        error = error_for_all(operation, options, error)
     if not voters.active:  # nobody to compare with
         if error is not None:
             raise error
         return
-    refuse_ended(what, voters.root)
+    refuse_ended(operation, voters.root)
     partitions = tuple((name, list(grid.shape), list(grid.ranks)) for name, grid in grids.items())
-    mine = View(what, partitions, tuple((name, shown(value)) for name, value in options.items()))
-    views = exchange_views(call, voters, mine, error)
+    view_here = View(operation, partitions, tuple((name, shown(value)) for name, value in options.items()))
+    views = exchange_views(call, voters, view_here, error)
     for view in views.values():
         involved = {rank for _, _, ranks in view.partitions for rank in ranks}
         if any(views[rank] != view for rank in involved):
             refuse_difference(views)
 
 
-def exchange_views(call: str, voters: Grid, mine: View, error: Exception | None) -> dict[int, View]:
+def exchange_views(call: str, voters: Grid, view: View, error: Exception | None) -> dict[int, View]:
     """The views of all voters by rank. One voter's error is raised on all voters. Collective over the voters.
 
-    Args:
-        call: the operation, as the message calls it where ranks are in different calls.
-        voters: the ranks that take part.
-        mine: what this rank is about to do.
-        error: what keeps it from doing so, or None.
+    ``call`` is the operation, for the message if ranks are in different calls; ``error`` is the error of this rank.
     """
     if error is not None:
-        mine = View(raised=type(error).__name__, text=str(error))
-    same, texts = voters.host_exchange().compare(call, mine.to_json())
+        view = View(raised=type(error).__name__, text=str(error))
+    same, texts = voters.host_exchange().compare(call, view.to_json())
     if same and error is not None:
         raise error
-    views = dict(zip(voters.ranks, [mine] * voters.size if same else map(View.from_json, texts), strict=True))
+    views = dict(zip(voters.ranks, [view] * voters.size if same else map(View.from_json, texts), strict=True))
     _raise_first(views, error)
     return views
 
 
 def _raise_first(views: Mapping[int, View], error: Exception | None) -> None:
-    """Raise what the first of the ranks raised that raised something; `error` is what this rank raised."""
+    """Raise the error of the lowest rank that failed, if any; `error` is the error of this rank."""
     for rank, view in views.items():
         if view.raised:
             text = view.text if error is not None else f"{view.text} (raised on rank {rank})"
-            told = _RAISED.get(view.raised, RuntimeError)(text)
-            told.__dict__["is_told"] = True
-            raise told from error
+            error_here = _RAISED.get(view.raised, RuntimeError)(text)
+            error_here.__dict__["is_on_all_ranks"] = True
+            raise error_here from error
 
 
 def refuse_difference(views: Mapping[int, View]) -> NoReturn:
-    """Raise ValueError on ranks that ask for different things."""
-    names = " and ".join(sorted({view.what for view in views.values()}))
-    raise ValueError(f"{names}: the ranks ask for different things; {_by_text(views)}")
+    """Raise ValueError for calls that differ."""
+    names = " and ".join(sorted({view.operation for view in views.values()}))
+    raise ValueError(f"{names}: the ranks ask for different things; {_ranks_by_call(views)}")
 
 
-_LONGEST = 200  # characters of an option, of which the place of the first difference is shown
+_LONGEST = 200  # characters of an option; longer texts are cut around their first difference
 
 
-def _around_difference(views: Sequence[View]) -> list[View]:
-    """The views with long options cut to where they begin to differ."""
+def _cut_to_difference(views: Sequence[View]) -> list[View]:
     texts: dict[str, list[str]] = {}
     for name, text in (option for view in views for option in view.options):
         texts.setdefault(name, []).append(text)
-    starts = {name: max(0, _first_difference(several) - _LONGEST // 4) for name, several in texts.items()}
+    starts = {name: max(0, _first_difference(values) - _LONGEST // 4) for name, values in texts.items()}
     return [
         replace(view, options=tuple((name, _cut(text, starts[name])) for name, text in view.options)) for view in views
     ]
 
 
 def _first_difference(texts: Sequence[str]) -> int:
-    """The first place at which texts differ; 0 for equal ones."""
     low, high = min(texts), max(texts)
     shortest = min(len(low), len(high))
     return 0 if low == high else next((i for i in range(shortest) if low[i] != high[i]), shortest)
@@ -210,8 +202,8 @@ def _cut(text: str, start: int = 0) -> str:
     return ("..." if start else "") + text[start:stop] + ("..." if stop < len(text) else "")
 
 
-def _by_text(views: Mapping[int, View]) -> str:
-    views = dict(zip(views, _around_difference(list(views.values())), strict=True))
+def _ranks_by_call(views: Mapping[int, View]) -> str:
+    views = dict(zip(views, _cut_to_difference(list(views.values())), strict=True))
     ranks_of: dict[str, list[int]] = {}
     for rank, view in views.items():
         ranks_of.setdefault(str(view), []).append(rank)
@@ -219,23 +211,23 @@ def _by_text(views: Mapping[int, View]) -> str:
 
 
 def shown(value: object, show: Callable[[object], str] = repr) -> str:
-    """The text of a value, also of one that raises when it is asked for its text: on one rank, others would wait."""
+    """The text of a value; a text about the error if ``show`` raises, since other ranks would wait."""
     try:
         return show(value)
     except Exception as error:
         return f"<{type(value).__name__} whose {show.__name__} raises {type(error).__name__}>"
 
 
-def naming(what: str, options: Mapping[str, object], error: Exception) -> Exception:
-    """The error as one of the types that all ranks can raise, with the operation and its values in the message."""
-    more = hint(what, options)
-    kind, text = _RAISED.get(type(error).__name__, RuntimeError), f"{shown(error, str)}{more}"
+def error_for_all(operation: str, options: Mapping[str, object], error: Exception) -> Exception:
+    """The error in a type that all ranks can raise, with the operation and its values in the message."""
+    advice = legacy_hint(operation, options)
+    kind, text = _RAISED.get(type(error).__name__, RuntimeError), f"{shown(error, str)}{advice}"
     if type(error).__name__ not in _RAISED:  # KeyError(3) says no more than "3"
         text = f"{type(error).__name__}: {text}"
-    if type(error) is kind and what in text and not more:
+    if type(error) is kind and operation in text and not advice:
         return error
     values = ", ".join(f"{name}={_cut(shown(value))}" for name, value in options.items())
-    named = kind(text if what in text else f"{what}({values}): {text}" if values else f"{what}: {text}")
+    named = kind(text if operation in text else f"{operation}({values}): {text}" if values else f"{operation}: {text}")
     if error.__traceback__ is not None:
         named.__cause__ = error
     return named
@@ -243,29 +235,27 @@ def naming(what: str, options: Mapping[str, object], error: Exception) -> Except
 
 def raise_together(
     tell: Callable[[str, Exception, tuple[object, ...]], None],
-) -> Callable[[Callable[Given, Result]], Callable[Given, Result]]:
+) -> Callable[[Callable[Params, Returned]], Callable[Params, Returned]]:
     """A decorator for functions that ranks call together: arguments that do not fit the signature raise on all ranks.
 
-    Python alone would raise on this rank only, and the other ranks would wait for it.
-
     Args:
-        tell: raises such an error on all ranks that wait for this rank. It is passed the name of the function or class,
-            the error and the arguments.
+        tell: raises an error on all ranks that wait for this rank, from the name of the function or class, the error
+            and the arguments.
     """
 
-    def decorate(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    def decorate(function: Callable[Params, Returned]) -> Callable[Params, Returned]:
         @functools.wraps(function)
-        def wrapped(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        def wrapped(*args: Params.args, **kwargs: Params.kwargs) -> Returned:
             try:
                 return function(*args, **kwargs)
             except TypeError as error:
-                # Arguments may fit in another order than that of the signature, and another rank's not.
-                problem = None if hasattr(error, "is_told") else misfit(function, args, kwargs)
+                # The arguments may fit in an order other than the signature's, and another rank's may not.
+                problem = None if hasattr(error, "is_on_all_ranks") else misfit(function, args, kwargs)
                 if problem is None:
                     raise
             is_constructor = bool(args) and function.__name__ == "__init__"
             name = type(args[0]).__name__ if is_constructor else function.__name__
-            problem = TypeError(f"{problem}{hint(name, kwargs, args[is_constructor:])}")
+            problem = TypeError(f"{problem}{legacy_hint(name, kwargs, args[is_constructor:])}")
             tell(name, problem, (*args, *kwargs.values()))
             raise problem
 
@@ -279,5 +269,5 @@ def misfit(function: Callable[..., object], args: Sequence[object], kwargs: Mapp
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
-        return TypeError(str(error))  # without the traceback, which shows how the signature was asked
+        return TypeError(str(error))  # without the traceback of inspect
     return None

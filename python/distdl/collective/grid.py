@@ -1,6 +1,6 @@
 """The description of a partition: its ranks, its shape, and the place of this rank among them.
 
-Operators and layers work with a Grid; users hold a :class:`distdl.Partition`, which has one.
+Operators and layers work with the Grid of a user's :class:`distdl.Partition`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ Workers = tuple[list[int], list[int]]  # shape and ranks, as the C++ core takes 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Ranks of a communicator as a row-major grid of workers. Making one takes no communication.
+    """Ranks of a communicator as a row-major grid of workers. Making a grid takes no communication.
 
     Attributes:
-        root: the communicator that ranks are counted in, the same for all related grids; None on a rank that knows
-            nothing of the partition.
+        root: the communicator in which ranks are counted; None on a rank that does not know the partition.
         ranks: the ranks of the workers, in worker order.
         shape: the number of workers along each dimension.
         constructors: the ranks that construct layers and operators on this grid together.
-        me: this rank's number in the root communicator. A grid may outlive the communicator, and still knows it.
+        me: this rank in the root communicator, which the grid may outlive.
         world: all ranks of the root communicator, as ranks of MPI.COMM_WORLD.
     """
 
@@ -44,22 +43,21 @@ class Grid:
         refuse_ended("Partition", comm)
         ranks = tuple(range(comm.Get_size()))
         shape = tuple(comm.dims) if isinstance(comm, MPI.Cartcomm) else (len(ranks),)
-        own, everyone = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+        group, world_group = comm.Get_group(), MPI.COMM_WORLD.Get_group()
         try:
-            world = tuple(MPI.Group.Translate_ranks(own, list(ranks), everyone))
+            world = tuple(MPI.Group.Translate_ranks(group, list(ranks), world_group))
         finally:
-            own.Free()
-            everyone.Free()
+            group.Free()
+            world_group.Free()
         return cls(comm, ranks, shape, constructors=ranks, me=comm.Get_rank(), world=world)
 
     @classmethod
     def unknown(cls, shape: Sequence[int] = ()) -> Grid:
-        """The grid of a partition of which this rank knows nothing, or nothing but the shape."""
+        """The grid of a partition that this rank does not know, except perhaps its shape."""
         return cls(None, (), tuple(shape), (), MPI.UNDEFINED)
 
     @property
     def known(self) -> bool:
-        """Whether this rank knows the partition."""
         return self.root is not None
 
     @functools.cached_property
@@ -69,17 +67,14 @@ class Grid:
 
     @functools.cached_property
     def active(self) -> bool:
-        """Whether this rank is a worker."""
         return self.rank != MPI.PROC_NULL
 
     @property
     def size(self) -> int:
-        """The number of workers."""
         return len(self.ranks)
 
     @property
     def dim(self) -> int:
-        """The number of dimensions."""
         return len(self.shape)
 
     @functools.cached_property
@@ -88,23 +83,22 @@ class Grid:
         return self.index(self.rank)
 
     def index(self, worker: int) -> tuple[int, ...]:
-        """The index of a worker. Raises ValueError for a number that no worker has."""
+        """The index of a worker. Raises ValueError for an unknown number."""
         return tuple(_core.grid_index(list(self.shape), worker))
 
     def worker(self, index: Sequence[int]) -> int:
-        """The number of the worker at an index."""
         return _core.grid_rank(list(self.shape), list(index))
 
     def neighbors(self, worker: int) -> list[tuple[int, int]]:
-        """For each dimension the left and the right neighbor of a worker; ``MPI.PROC_NULL`` at the edges."""
-        index, found = self.index(worker), []
+        """(left, right) neighbor of a worker for each dimension; ``MPI.PROC_NULL`` at the edges."""
+        index, pairs = self.index(worker), []
         for d, extent in enumerate(self.shape):
             left, right = (
                 self.worker((*index[:d], at, *index[d + 1 :])) if 0 <= at < extent else MPI.PROC_NULL
                 for at in (index[d] - 1, index[d] + 1)
             )
-            found.append((left, right))
-        return found
+            pairs.append((left, right))
+        return pairs
 
     @functools.cached_property
     def workers(self) -> Workers:
@@ -112,8 +106,8 @@ class Grid:
         return list(self.shape), list(self.ranks)
 
     @functools.cached_property
-    def made(self) -> dict[object, object]:
-        """Objects that functions have constructed for this grid and use again, by keys of their choice."""
+    def cache(self) -> dict[object, object]:
+        """Objects that functions have constructed for this grid, and use again."""
         return {}
 
     def related(self, ranks: Sequence[int], shape: Sequence[int]) -> Grid:
@@ -122,15 +116,13 @@ class Grid:
         return Grid(self.root, tuple(ranks), extents, self.constructors, self.me, self.world)
 
     def among(self, ranks: Sequence[int]) -> Grid:
-        """This grid, on which these ranks construct layers and operators together."""
+        """This grid with these ranks as its constructors."""
         return Grid(self.root, self.ranks, self.shape, tuple(ranks), self.me, self.world)
 
     def reshaped(self, shape: Sequence[int]) -> Grid:
-        """The same workers in another shape."""
         return self.related(self.ranks, shape)
 
     def line(self, ranks: Sequence[int]) -> Grid:
-        """Ranks of the same root communicator as a 1-d grid."""
         return self.related(ranks, (len(ranks),))
 
     def first_along(self, axes: Sequence[int]) -> Grid:
@@ -142,7 +134,7 @@ class Grid:
         return self.related([self.ranks[w] for w, index in indices if not any(index[a] for a in axes)], shape)
 
     def side_by_side(self, place: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
-        """The ranks of the workers whose places equal this one except along these axes, row-major."""
+        """The ranks of the workers whose places differ from this place only along these axes, row-major."""
         extents = [self.shape[a] for a in axes]
         ranks = []
         for i in range(math.prod(extents)):
@@ -153,7 +145,6 @@ class Grid:
         return tuple(ranks)
 
     def constructing_ranks(self) -> Grid:
-        """The constructors as a 1-d grid."""
         return self.line(self.constructors)
 
     def host_exchange(self) -> _core.HostExchange:
@@ -161,22 +152,15 @@ class Grid:
         return _core.HostExchange(self.root, list(self.ranks))
 
     def apart(self) -> Grid:
-        """The workers as a line on a communicator of its own, for calls that have no order with those of the program.
-
-        Such are the calls of a thread that the library runs. Collective over the workers.
-        """
+        """The workers as a line on a separate communicator, for calls on another thread. Collective over them."""
         return Grid.of(self.host_exchange().apart())
 
-    def gather(self, mine: bytes) -> list[bytes]:
-        """Every worker's bytes, in worker order. Collective over the workers; nothing is compared first.
-
-        What one worker raises between the last comparison and this call leaves the others waiting: bytes whose making
-        may raise go through :func:`distdl.collective.comparison.gather_or_raise`.
-        """
-        return self.host_exchange().gather(mine)
+    def gather(self, data: bytes) -> list[bytes]:
+        """Every worker's bytes, in worker order. Collective over the workers, without a comparison."""
+        return self.host_exchange().gather(data)
 
     def world_ranks(self) -> tuple[int, ...]:
-        """The workers as ranks of MPI.COMM_WORLD. It asks nothing of MPI, which may have ended."""
+        """The workers as ranks of MPI.COMM_WORLD, also after the end of MPI."""
         return tuple(self.world[rank] for rank in self.ranks)
 
     def __repr__(self) -> str:
@@ -192,22 +176,17 @@ class Grid:
         raise belongs_to_its_job("a Partition")
 
 
-def refuse_ended(what: str, root: MPI.Comm | None) -> None:
-    """Raise RuntimeError where a call of MPI would end the process: so on all ranks, which free and finalize together.
-
-    Args:
-        what: the operation, as messages call it.
-        root: the communicator that it uses; None for no certain one.
-    """
+def refuse_ended(operation: str, root: MPI.Comm | None) -> None:
+    """Raise RuntimeError if MPI is not running, or ``root``, the operation's communicator if known, was freed."""
     if not MPI.Is_initialized():
-        raise RuntimeError(f"{what}: MPI is not initialized")
+        raise RuntimeError(f"{operation}: MPI is not initialized")
     if MPI.Is_finalized() or root == MPI.COMM_NULL:
-        raise RuntimeError(f"{what}: the communicator of the partitions was freed, or MPI was finalized")
+        raise RuntimeError(f"{operation}: the communicator of the partitions was freed, or MPI was finalized")
 
 
-def belongs_to_its_job(what: str) -> TypeError:
-    """The error for pickling an object that the ranks of a running job share."""
+def belongs_to_its_job(name: str) -> TypeError:
+    """The error for pickling a partition, or an object that has a partition."""
     return TypeError(
-        f"{what} belongs to its running job and cannot be pickled; save a model's state_dict(), or "
+        f"{name} belongs to its running job and cannot be pickled; save a model's state_dict(), or "
         "distdl.sequential_state_dict(model), and make the partitions and layers anew"
     )

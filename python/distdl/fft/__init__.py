@@ -1,6 +1,6 @@
-"""Fourier transforms of tensors in blocks: torch.fft's functions, with the partition of the input behind it.
+"""Fourier transforms of tensors in blocks: torch.fft's functions, with the partition of the input after it.
 
-Put together, the blocks of the result are the result of torch.fft. Any dimensions may be split, transformed or not.
+The blocks of the result form the result of torch.fft. Any dimension may be split, transformed or not.
 """
 
 from distdl.fft.frequencies import *  # noqa: F403

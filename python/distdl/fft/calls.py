@@ -1,34 +1,32 @@
-"""How a function finds the layer that does its work: constructed at the first call, used again at the next ones."""
+"""Functions that construct a layer at their first call, and use it again in later calls."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
 import torch
 
-from distdl.collective.comparison import raise_together, shown
+from distdl.collective.comparison import Params, Returned, raise_together, shown
 from distdl.collective.construction import PartitionLike, among_workers, grid_of, is_partition, tell
 from distdl.nn.compiled.dispatched import call_in_graph
 from distdl.nn.compiled.registry import records
 from distdl.nn.layer import Layer
 from distdl.process.compilers import assume_constant_result
 
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
-Made = TypeVar("Made", bound=Layer)
+AnyLayer = TypeVar("AnyLayer", bound=Layer)
 Value = TypeVar("Value")
 
-_MOST_KEPT = 256  # layers by partition
+_MOST_LAYERS = 256  # layers by partition
 
 
-def _tell(what: str, error: Exception, given: tuple[object, ...]) -> None:
-    """Raise an error on all ranks that make the call: the workers of all partitions among the arguments."""
-    grids = [grid_of(one) for one in given if is_partition(one)]
-    tell(what, error, [*among_workers(grids), *(one for one in given if not is_partition(one))])
+def _raise_on_workers(name: str, error: Exception, arguments: tuple[object, ...]) -> None:
+    """Raise an error on the workers of all partitions among the arguments."""
+    grids = [grid_of(argument) for argument in arguments if is_partition(argument)]
+    tell(name, error, [*among_workers(grids), *(argument for argument in arguments if not is_partition(argument))])
 
 
-function: Callable[[Callable[Given, Result]], Callable[Given, Result]] = raise_together(_tell)
+collective_call: Callable[[Callable[Params, Returned]], Callable[Params, Returned]] = raise_together(_raise_on_workers)
 """A decorator for functions that the workers of their partitions call together."""
 
 
@@ -38,66 +36,66 @@ def call_layer(
     options: Mapping[str, object],
     input: torch.Tensor,
 ) -> torch.Tensor:
-    """The result of the layer of these options on these partitions. Collective over their workers."""
+    """Call the layer with these options on these partitions. Collective over their workers."""
     if torch.compiler.is_compiling():
-        key = _key_told(kind, tuple(partitions), *partitions.values(), **options)
+        key = _layer_key(kind, tuple(partitions), *partitions.values(), **options)
         return call_in_graph(key, [], (input,), {})
     result: torch.Tensor = layer_for(kind, partitions, options)(input)
     return result
 
 
 @assume_constant_result
-def _key_told(
+def _layer_key(
     kind: Callable[..., Layer], names: Sequence[str], *values: PartitionLike | None, **options: object
 ) -> int:
-    """By which a compiled program knows the layer: a compiler cannot trace how it is constructed."""
+    """The layer's key in compiled programs, which cannot construct it."""
     return layer_for(kind, dict(zip(names, values, strict=True)), options).key_in_graphs
 
 
 def layer_for(
-    kind: Callable[..., Made], partitions: Mapping[str, PartitionLike | None], options: Mapping[str, object]
-) -> Made:
-    """The layer of these options on these partitions. Collective over their workers at the first call.
+    kind: Callable[..., AnyLayer], partitions: Mapping[str, PartitionLike | None], options: Mapping[str, object]
+) -> AnyLayer:
+    """The layer with these options on these partitions. Collective over their workers at the first call.
 
-    Layers are kept with the first partition: as long as the program holds it, all ranks know them.
+    Layers live as long as the first partition, on all ranks.
     """
-    given = _given(partitions)
-    if not all(map(is_partition, given.values())):
-        known = [grid_of(P) for P in given.values() if is_partition(P)]
+    passed = _passed_partitions(partitions)
+    if not all(map(is_partition, passed.values())):
+        known = [grid_of(P) for P in passed.values() if is_partition(P)]
         alone = iter(among_workers(known))
-        return kind(**{name: next(alone) if is_partition(P) else P for name, P in given.items()}, **options)
-    grids = [grid_of(P) for P in given.values()]
-    kept = grids[0].made
-    key = (kind, tuple(given), *map(id, grids[1:]), str({name: shown(value) for name, value in options.items()}))
-    if key not in kept:
-        made = kind(**dict(zip(given, among_workers(grids), strict=True)), **options)
-        if len(kept) >= _MOST_KEPT:
-            _forget_one(kept)
-        kept[key] = made, grids  # an id belongs to a grid as long as it is kept
-    found: tuple[Made, object] = kept[key]  # type: ignore[assignment]
-    return found[0]
+        return kind(**{name: next(alone) if is_partition(P) else P for name, P in passed.items()}, **options)
+    grids = [grid_of(P) for P in passed.values()]
+    layers = grids[0].cache
+    key = (kind, tuple(passed), *map(id, grids[1:]), str({name: shown(value) for name, value in options.items()}))
+    if key not in layers:
+        layer = kind(**dict(zip(passed, among_workers(grids), strict=True)), **options)
+        if len(layers) >= _MOST_LAYERS:
+            _forget_oldest(layers)
+        layers[key] = layer, grids  # the ids stay valid while the grids are kept
+    kept: tuple[AnyLayer, object] = layers[key]  # type: ignore[assignment]
+    return kept[0]
 
 
-def _forget_one(kept: dict[object, object]) -> None:
-    """The oldest layer that no compiled program calls."""
-    made: dict[object, tuple[Layer, object]] = kept  # type: ignore[assignment]
-    oldest = next((key for key, (layer, _) in made.items() if layer not in records), None)
+def _forget_oldest(layers: dict[object, object]) -> None:
+    """Remove the oldest layer that no compiled program calls."""
+    typed: dict[object, tuple[Layer, object]] = layers  # type: ignore[assignment]
+    oldest = next((key for key, (layer, _) in typed.items() if layer not in records), None)
     if oldest is not None:
-        del kept[oldest]
+        del layers[oldest]
 
 
-def _given(partitions: Mapping[str, Value]) -> dict[str, Value]:
-    """Without those that were left out; None for P_x is an error."""
+def _passed_partitions(partitions: Mapping[str, Value]) -> dict[str, Value]:
+    """The partitions without None; P_x stays, since None is an error there."""
     return {name: P for name, P in partitions.items() if P is not None or name == "P_x"}
 
 
 def takes_part(partitions: Mapping[str, object]) -> bool:
     """Whether this rank is a worker of any of the partitions, or has to raise an error in them."""
-    given = _given(partitions).values()
-    return not all(map(is_partition, given)) or any(grid_of(P).active for P in given)
+    passed = _passed_partitions(partitions).values()
+    return not all(map(is_partition, passed)) or any(grid_of(P).active for P in passed)
 
 
 def check_tensor(input: object) -> None:
-    """Raise a TypeError for the input of a rank that has no part in a call if it is not a tensor."""
+    """Raise TypeError if the input is not a tensor, on a rank that takes no part in the call."""
     if not isinstance(input, torch.Tensor):
         raise TypeError(f"the input is of type {type(input).__name__}; it has to be a torch.Tensor")

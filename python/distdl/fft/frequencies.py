@@ -1,11 +1,11 @@
-"""The frequencies of a block of a spectrum, and shifts of a spectrum in blocks."""
+"""Frequencies of a block of a spectrum, and shifts of a spectrum in blocks."""
 
 from __future__ import annotations
 
 import torch
 
 from distdl.collective.construction import PartitionLike, grid_of, is_partition
-from distdl.fft.calls import call_layer, check_tensor, function, takes_part
+from distdl.fft.calls import call_layer, check_tensor, collective_call, takes_part
 from distdl.nn.fourier.kinds import Dims
 from distdl.nn.fourier.shift import SHIFTS
 from distdl.parameters.layout import cut
@@ -30,19 +30,16 @@ def fftfreq(
         dim: the dimension of P_x along which the frequencies are cut.
         d, dtype, device: as in ``torch.fft.fftfreq``.
 
-    Returns:
-        A tensor of one dimension.
-
     Raises:
         TypeError: if P_x is not a partition.
         IndexError: if P_x has no dimension ``dim``.
-        What torch raises for the other arguments.
+        Other errors of torch.fft.fftfreq.
 
     No other rank has to call it.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.fft.fftfreq.html.
     """
-    return _block(torch.fft.fftfreq(n, d, dtype=dtype, device=device), P_x, dim, "fftfreq")
+    return _local_frequencies(torch.fft.fftfreq(n, d, dtype=dtype, device=device), P_x, dim, "fftfreq")
 
 
 def rfftfreq(
@@ -56,14 +53,14 @@ def rfftfreq(
 ) -> torch.Tensor:
     """This worker's balanced block of ``torch.fft.rfftfreq``, which has n // 2 + 1 frequencies in all.
 
-    As :func:`fftfreq` otherwise.
+    See :func:`fftfreq`.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.fft.rfftfreq.html.
     """
-    return _block(torch.fft.rfftfreq(n, d, dtype=dtype, device=device), P_x, dim, "rfftfreq")
+    return _local_frequencies(torch.fft.rfftfreq(n, d, dtype=dtype, device=device), P_x, dim, "rfftfreq")
 
 
-def _block(whole: torch.Tensor, P_x: PartitionLike, dim: int, name: str) -> torch.Tensor:
+def _local_frequencies(whole: torch.Tensor, P_x: PartitionLike, dim: int, name: str) -> torch.Tensor:
     if not is_partition(P_x):
         raise TypeError(
             f"{name}: P_x is a {type(P_x).__name__}; it has to be a distdl.Partition or an mpi4py intracommunicator"
@@ -77,16 +74,16 @@ def _block(whole: torch.Tensor, P_x: PartitionLike, dim: int, name: str) -> torc
     return whole[start:stop].clone()
 
 
-def _shift(name: str, input: torch.Tensor, P_x: PartitionLike, dim: Dims) -> torch.Tensor:
+def _shifted(name: str, input: torch.Tensor, P_x: PartitionLike, dim: Dims) -> torch.Tensor:
     if not takes_part({"P_x": P_x}):
         check_tensor(input)
         return input.clone()
     return call_layer(SHIFTS[name], {"P_x": P_x}, {"dim": dim}, input)
 
 
-@function
+@collective_call
 def fftshift(input: torch.Tensor, P_x: PartitionLike, dim: Dims = None) -> torch.Tensor:
-    """``torch.fft.fftshift`` of a tensor in blocks: frequency 0 comes to the middle.
+    """``torch.fft.fftshift`` of a tensor in blocks: frequency 0 moves to the middle.
 
     Args:
         input: this rank's block, of any dtype.
@@ -94,24 +91,24 @@ def fftshift(input: torch.Tensor, P_x: PartitionLike, dim: Dims = None) -> torch
         dim: as in torch.fft.
 
     Returns:
-        This rank's block of the result, in blocks like those of the input; zero volume outside of P_x. One exchange
-        serves all dimensions, and moves only what changes its worker.
+        This rank's block of the result, in the input's blocks; zero volume outside of P_x. All dimensions take one
+        exchange, which moves only elements that change their worker.
 
     Raises:
         TypeError, ValueError: on all ranks, if P_x is not a partition or does not fit the blocks, or ranks differ.
-        What torch raises for ``dim``, on all ranks.
+        Errors of torch for ``dim``, on all ranks.
 
     Collective over the workers of P_x; other ranks may call it.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.fft.fftshift.html.
     """
-    return _shift("fftshift", input, P_x, dim)
+    return _shifted("fftshift", input, P_x, dim)
 
 
-@function
+@collective_call
 def ifftshift(input: torch.Tensor, P_x: PartitionLike, dim: Dims = None) -> torch.Tensor:
-    """``torch.fft.ifftshift`` of a tensor in blocks: what undoes :func:`fftshift`, with the same arguments.
+    """``torch.fft.ifftshift`` of a tensor in blocks: the inverse of :func:`fftshift`, with the same arguments.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.fft.ifftshift.html.
     """
-    return _shift("ifftshift", input, P_x, dim)
+    return _shifted("ifftshift", input, P_x, dim)

@@ -1,15 +1,15 @@
-"""A mark for torch's compiler that does not import it: with the compiler, `import distdl` takes a second longer."""
+"""A mark for torch's compiler, without importing the compiler, which takes a second."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeVar
 
-Marked = TypeVar("Marked", bound=Callable[..., object])
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., object])
 
 
-def assume_constant_result(function: Marked) -> Marked:
-    """Let compiled programs call the function once, while they are traced, and keep its result.
+def assume_constant_result(function: AnyFunction) -> AnyFunction:
+    """Have compiled programs call the function while they are traced only, and keep its result.
 
     Source: ``torch.compiler.assume_constant_result``, which sets the same attribute.
     """

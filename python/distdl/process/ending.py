@@ -1,4 +1,4 @@
-"""The end of a rank's program: an uncaught exception ends the whole job, and nothing is left under way otherwise."""
+"""The end of a rank's program: an uncaught exception ends the job; otherwise started operators are finished."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from mpi4py import MPI
 
 from distdl import _core
 
-_shown = sys.excepthook  # whatever shows exceptions in this program
-_process = os.getpid()
+_previous_hook = sys.excepthook
+_pid_at_import = os.getpid()
 _SECONDS_TO_READ = 0.3
 
 
 def _end_the_job(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Show an uncaught exception, and end the job, in which other ranks would wait for this rank for ever."""
+    """Show an uncaught exception, and end the job, since other ranks would wait for ever."""
     try:
-        _shown(kind, error, trace)
+        _previous_hook(kind, error, trace)
     finally:
         if _others_may_wait():
             world = MPI.COMM_WORLD
@@ -37,7 +37,7 @@ def _end_the_job(kind: type[BaseException], error: BaseException, trace: Traceba
 
 
 def _others_may_wait() -> bool:
-    if os.getpid() != _process or sys.flags.interactive or hasattr(sys, "ps1"):
+    if os.getpid() != _pid_at_import or sys.flags.interactive or hasattr(sys, "ps1"):
         return False
     return MPI.Is_initialized() and not MPI.Is_finalized() and MPI.COMM_WORLD.Get_size() > 1
 
@@ -50,7 +50,7 @@ def _flush() -> None:
 
 
 def _end_after_failure() -> None:
-    """End the job if an MPI call has failed here: other ranks may wait for ever for its messages."""
+    """End the job if an MPI call has failed here, since other ranks may wait for its messages."""
     if failure := _core.failure():
         rank = MPI.COMM_WORLD.Get_rank()
         print(f"distdl: rank {rank} ends the job, in which others may wait for it: {failure}", file=sys.stderr)
@@ -59,9 +59,9 @@ def _end_after_failure() -> None:
 
 
 def _finish() -> None:
-    """At the end of the Python program: finish all started operators, and print errors that were not raised yet."""
+    """At the end of the program: finish all started operators, and print errors that were not raised."""
     _end_after_failure()
-    # After an uncaught exception mpi4py ends the job at once, and other ranks may never finish the started operators.
+    # After an uncaught exception mpi4py ends the job at once, and started operators may never finish.
     ends_the_job = "mpi4py.run" in sys.modules and hasattr(sys, "last_value")
     if not ends_the_job:
         _core.finish_all()
@@ -71,11 +71,11 @@ def _finish() -> None:
 
 
 def install() -> None:
-    """Take part in the end of the program from now on."""
+    """Install the handlers for the end of the program."""
     sys.excepthook = _end_the_job
     atexit.register(_finish)
     os.register_at_fork(after_in_child=lambda: atexit.unregister(_finish))  # the threads stay with the parent
-    if not MPI.Is_initialized():  # as where the documentation is built
+    if not MPI.Is_initialized():  # as in the build of the documentation
         return
     _core.attend_finalize()
     # MPI deletes the last attribute first: if the program finalizes MPI itself, this releases Python's lock in time.

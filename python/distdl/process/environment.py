@@ -1,4 +1,4 @@
-"""The environment variables of distdl. All of them are read here, once, when distdl is imported."""
+"""The environment variables of distdl, which are read when distdl is imported."""
 
 from __future__ import annotations
 

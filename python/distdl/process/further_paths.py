@@ -1,7 +1,6 @@
-"""Additions of a package of distdl: import paths, names in modules, and hints in messages.
+"""Import paths, names in modules, and hints in messages that a package of distdl adds, imported when they are needed.
 
-None of it is imported before it is needed. Importing that package itself turns a mode on; its modules are therefore
-loaded with a stand-in in its place.
+Importing the package itself turns a mode on, so its modules are loaded with a stand-in in its place.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ def module(name: str) -> ModuleType:
 
 
 class _FurtherModules(MetaPathFinder):
-    """Finds modules of distdl that have no file of their own."""
+    """Finds modules of distdl that have no file."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if not fullname.startswith(f"{_ROOT}.") or fullname.startswith(PACKAGE):
             return None
-        found: ModuleSpec | None = module("paths").spec_of(fullname)
-        return found
+        spec: ModuleSpec | None = module("paths").spec_of(fullname)
+        return spec
 
 
 def _further_names(owner: str) -> Callable[[str], object]:
@@ -53,22 +52,22 @@ def _further_names(owner: str) -> Callable[[str], object]:
 
 
 def install() -> None:
-    """Make the paths and names of the package known. Called at the end of importing distdl; it loads none of them."""
+    """Make the paths and names of the package known, without loading them, at the end of importing distdl."""
     sys.meta_path.append(_FurtherModules())
-    for name, one in list(sys.modules.items()):
+    for name, loaded in list(sys.modules.items()):
         depth = name.count(".")
         if name.startswith(_ROOT) and (depth <= 1 or (depth == 2 and name.startswith(f"{_ROOT}.nn."))):
-            one.__dict__.setdefault("__getattr__", _further_names(name))
-            one.__dict__.setdefault("__path__", [])  # so that modules below it can be imported
+            loaded.__dict__.setdefault("__getattr__", _further_names(name))
+            loaded.__dict__.setdefault("__path__", [])  # so that modules below it can be imported
 
 
-def hint(what: str, given: Mapping[str, object], positions: Sequence[object] = ()) -> str:
+def legacy_hint(name: str, arguments: Mapping[str, object], positions: Sequence[object] = ()) -> str:
     """A hint for the message about wrong arguments; "" if there is none.
 
     Args:
-        what: the name of the class or function.
-        given: its arguments by name.
-        positions: its arguments by position.
+        name: the class or function.
+        arguments: by name.
+        positions: arguments by position.
     """
-    found: str = module("hints").hint(what, given, positions)
-    return found
+    text: str = module("hints").hint(name, arguments, positions)
+    return text

@@ -1,7 +1,4 @@
-"""Loads torch, then mpi4py's MPI, then the extension, and explains an error on the way.
-
-The order matters: the extension uses the torch and the MPI library that are loaded already.
-"""
+"""Loads torch, mpi4py's MPI and the extension, in this order, since the extension uses the loaded libraries."""
 
 import importlib
 import multiprocessing
@@ -20,22 +17,22 @@ _REBUILD_WITH_MPI = (
 
 
 def load() -> None:
-    """Load `distdl._core`, or raise an ImportError that says what to do. Not collective."""
+    """Load `distdl._core`, or raise an ImportError with a solution. Not collective."""
     mpi = _load_mpi()  # first, so that an error on one rank ends the job, under python -m mpi4py
     _check_torch()
-    theirs = _first_line(mpi.Get_library_version())
+    mpi4py_library = _first_line(mpi.Get_library_version())
     try:
         core = importlib.import_module("distdl._core")
     except ImportError as error:
         raise ImportError(
-            f"distdl: the extension does not load: {error}. mpi4py uses {theirs}; if it is an MPI library that is "
-            f"missing, {_REBUILD_WITH_MPI}"
+            f"distdl: the extension does not load: {error}. mpi4py uses {mpi4py_library}; if it is an MPI library that "
+            f"is missing, {_REBUILD_WITH_MPI}"
         ) from error
     if mpi.Is_initialized() and not core.mpi_initialized():
-        ours = _first_line(core.mpi_library_version())
+        extension_library = _first_line(core.mpi_library_version())
         raise ImportError(
             f"distdl: two MPI libraries are loaded ({_loaded_mpi_libraries()}). mpi4py uses, and has initialized, "
-            f"{theirs}; distdl's extension uses another, {ours}. {_REBUILD_WITH_MPI}"
+            f"{mpi4py_library}; distdl's extension uses another, {extension_library}. {_REBUILD_WITH_MPI}"
         )
 
 
@@ -58,7 +55,7 @@ def _check_torch() -> None:
 def _is_child() -> bool:
     """Whether Python's multiprocessing started this process, such as a worker of torch's DataLoader.
 
-    It has the environment of a rank, but is none: MPI_Init would end it.
+    MPI_Init would end it: it has the environment of a rank, but is not a rank.
     """
     forkserver = sys.modules.get("multiprocessing.forkserver")
     serves = forkserver is not None and getattr(sys.modules["__main__"], "main", None) is forkserver.main

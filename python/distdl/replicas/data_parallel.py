@@ -1,4 +1,4 @@
-"""A model of which there are copies on disjoint ranks."""
+"""Data-parallel training: copies of a model on disjoint ranks."""
 
 from __future__ import annotations
 
@@ -15,56 +15,53 @@ from distdl.collective.comparison import agreed
 from distdl.collective.construction import constructing, constructor
 from distdl.operators.dispatch import Operator
 from distdl.partition import Partition
-from distdl.replicas.agreement import Step, agree, begin_pass, end_pass
-from distdl.replicas.buckets import Bucket, GradientSums, bucketed
+from distdl.replicas.agreement import TrainingStep, begin_pass, begin_step, end_pass
+from distdl.replicas.buckets import Bucket, GradientSums, make_buckets
 from distdl.replicas.spanning import spanning_layers
 
-Count = Callable[..., float]
+CountSamples = Callable[..., float]
 
 
-def samples_of(*args: object, **kwargs: object) -> float:
-    """The extent of the first dimension of the first tensor among the arguments; 0 without one."""
-    tensors = (one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor) and one.dim() > 0)
-    return next((float(one.shape[0]) for one in tensors), 0.0)
+def count_samples(*args: object, **kwargs: object) -> float:
+    """The extent of the first dimension of the first tensor among the arguments; 0 without tensors."""
+    leaves = tree_leaves((args, kwargs))
+    return next((float(leaf.shape[0]) for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim() > 0), 0.0)
 
 
 class DataParallel(torch.nn.Module):
     """Copies of a model, each on its own partition, that train together on different samples.
 
-    After ``loss.backward()`` each replica has the gradients of the loss of all samples, as if they had been one batch.
-    They are summed in buckets, while the backward pass computes further gradients. So all replicas take the same steps,
-    and their parameters stay equal to the last bit.
+    After ``loss.backward()`` each replica has the gradients of the loss of all samples, as of a single batch. They are
+    summed in buckets, while the backward pass goes on. Parameters stay equal to the last bit.
 
     Args:
-        module: this rank's part of its replica: a model on a partition of the ranks of one replica, or any model of
-            torch if a replica is one rank. Parameters and buffers become those of replica 0.
-        P_replicas: the ranks of all replicas. Its first dimension counts the replicas, its further dimensions the
-            workers of each. ``P_replicas.create_cartesian_subtopology_partition([False, True])`` is then the partition
-            of this rank's replica, if P_replicas has two dimensions.
-        reduction: what the loss does over the samples: "mean" or "sum". If it is "mean", a replica counts by the number
-            of its samples, so that batches may be of different sizes.
-        samples: the number by which a replica counts: a function of the arguments of a call. By default it is the
-            extent of the first dimension of the first tensor. It is added up over the workers of a replica.
+        module: the model on a partition of this replica's ranks, or any model of torch if a replica is a single rank.
+            It receives the parameters and buffers of replica 0.
+        P_replicas: replicas along the first dimension, the workers of each along the others.
+        reduction: the loss's reduction over the samples: "mean" or "sum". With "mean", replicas are weighted by their
+            numbers of samples.
+        samples: a function of a call's arguments that returns the number of samples, by default the extent of the
+            first dimension of the first tensor. It is summed over the workers of a replica.
         broadcast_buffers: whether replicas receive the buffers of replica 0 before each training step, as in
-            ``torch.nn.parallel.DistributedDataParallel``. If not, each replica keeps its own running statistics.
-        bucket_cap_mb: the size of a bucket in MiB. By default there are about five buckets, of 1 to 25 MiB.
+            ``torch.nn.parallel.DistributedDataParallel``. If not, each replica keeps its running statistics.
+        bucket_cap_mb: the size of a bucket in MiB; by default 1 to 25 MiB, for about five buckets.
 
     Raises:
         ValueError: on all ranks, if they pass different options, or models with different parameters; or if a layer
-            over ranks of several replicas has parameters that not each of them keeps.
+            over ranks of several replicas has parameters that some replica does not keep.
         TypeError: on all ranks, if P_replicas is not a partition, or ``module`` is not a ``torch.nn.Module``.
 
-    Constructing is collective over P_replicas, and so are calls and backward passes in training mode while gradients
-    are recorded. In evaluation and under ``torch.no_grad`` each replica calls its model by itself. A backward pass
-    counts samples as the last call in training mode did.
+    Constructing is collective over P_replicas, and so are calls in training mode while gradients are recorded, and
+    backward passes, which use the sample counts of the last such call. In evaluation and under ``torch.no_grad`` each
+    replica calls its model alone.
 
-    The model may have layers over ranks of several replicas, such as ``DistributedBatchNorm2d(P, ...)`` where P has all
-    replicas along the batch: they see the samples of all. All replicas then call the model together, in evaluation too.
-    Construct such layers under ``parameter_layout("replicated")`` if they have parameters. With ``reduction="mean"``,
-    all replicas need equally many samples in each step, and a step raises ValueError on all ranks otherwise.
+    The model may have layers over ranks of several replicas, such as ``DistributedBatchNorm2d(P, ...)`` with all
+    replicas along the batch. Then all replicas call the model together, in evaluation too. Such layers need
+    ``parameter_layout("replicated")`` if they have parameters, and equally many samples in all replicas with
+    ``reduction="mean"``: otherwise a step raises ValueError on all ranks.
 
-    Parameters that no replica uses in a pass keep no gradient; a parameter that some replicas use gets one on all.
-    A frozen parameter takes no part; ``requires_grad`` may change between steps, on all ranks.
+    A parameter that any replica uses in a pass gets a gradient on all. ``requires_grad`` may change between steps, on
+    all ranks.
 
     Attributes:
         module: the model.
@@ -85,7 +82,7 @@ class DataParallel(torch.nn.Module):
         P_replicas: Partition,
         *,
         reduction: str = "mean",
-        samples: Count | None = None,
+        samples: CountSamples | None = None,
         broadcast_buffers: bool = True,
         bucket_cap_mb: float | None = None,
     ) -> None:
@@ -94,27 +91,27 @@ class DataParallel(torch.nn.Module):
         with constructing("DataParallel", {"P_replicas": P_replicas}, options | {"bucket_cap_mb": bucket_cap_mb}) as (
             grid,
         ):
-            _check(module, grid.dim, reduction, bucket_cap_mb)
+            _check_options(module, grid.dim, reduction, bucket_cap_mb)
         self.module, self._grid = module, grid
         self.replicas, self.replica = (grid.shape[0], grid.place[0]) if grid.active else (1, 0)
-        self._mean, self._samples, self._with_buffers = reduction == "mean", samples or samples_of, broadcast_buffers
+        self._mean, self._samples, self._with_buffers = reduction == "mean", samples or count_samples, broadcast_buffers
         self._cap = None if bucket_cap_mb is None else int(bucket_cap_mb * (1 << 20))
-        self._synchronizes, self._armed = True, False
-        self._step = Step([1.0] * self.replicas, range(self.replicas), True)
+        self._synchronizes, self._in_backward = True, False
+        self._step = TrainingStep([1.0] * self.replicas, range(self.replicas), True)
         self._hooks = list[torch.utils.hooks.RemovableHandle]()
-        self._trained, self._weighs, self._sums = "", False, GradientSums([])
-        self._copies: dict[int, Operator] = {}
+        self._trained, self._has_weight_hooks, self._sums = "", False, GradientSums([])
+        self._broadcasts: dict[int, Operator] = {}
         self._spanning = list[torch.nn.Module]()
         self.sums_all_gradients = grid.size == self.replicas  # of all ranks that see samples
         if grid.active:
             self._line = grid.line(grid.side_by_side(grid.place, [0]))
             replica = grid.line(grid.side_by_side(grid.place, range(1, grid.dim)))
-            with agreed("DataParallel", self._line, self._described):
+            with agreed("DataParallel", self._line, self._description):
                 self._spanning = spanning_layers(module, replica, self._line)
             self._sum = operators.all_sum_reduce_among(self._line)
-            self._apart = self._line.apart()
-            self._receive([*module.parameters(), *module.buffers()], source=0)
-            self._watch(self._trained_now())
+            self._sum_line = self._line.apart()
+            self._copy_from([*module.parameters(), *module.buffers()], source=0)
+            self._register_hooks(self._trained_hash())
 
     # The calls
 
@@ -125,16 +122,16 @@ class DataParallel(torch.nn.Module):
             self._begin(args, kwargs)
         result = self.module(*args, **kwargs)
         if trains and self._step.synchronizes:
-            for one in tree_leaves(result):
-                if isinstance(one, torch.Tensor) and one.requires_grad:
-                    one.register_hook(self._arm)
+            for leaf in tree_leaves(result):
+                if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+                    leaf.register_hook(self._begin_backward)
         return result
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Accumulate gradients without summing them over the replicas, in steps whose calls are within.
 
-        The first step outside sums all that was accumulated. All ranks have to enter it.
+        The first step outside sums all accumulated gradients. All ranks have to enter it.
         """
         before, self._synchronizes = self._synchronizes, False
         try:
@@ -144,23 +141,22 @@ class DataParallel(torch.nn.Module):
 
     @contextmanager
     def join(self) -> Iterator[None]:
-        """Let replicas take different numbers of steps: replicas that leave the block wait within for the others.
+        """Let replicas take different numbers of steps: replicas that finish wait at the end of the block.
 
-        While a replica waits, it takes part in the others' sums without gradients of its own. At the end all replicas
-        have the parameters and buffers of a replica that left last. All ranks have to enter it. Without it, a step that
-        not all replicas take raises a RuntimeError on all ranks, if the others call something else or end.
+        At the end all replicas have the parameters and buffers of a replica that left last. All ranks have to enter it.
+        Without it, a step that only some replicas take raises RuntimeError on all ranks.
 
         Source: https://docs.pytorch.org/docs/stable/distributed.algorithms.join.html
         """
         yield
         while self._grid.active:
             last = self._step.running
-            step = self._step = agree(self._grid, None, True, self._trained)
+            step = self._step = begin_step(self._grid, None, True, self._trained)
             if not step.running:
-                self._receive([*self.module.parameters(), *self.module.buffers()], source=min(last))
-                self._step = Step([1.0] * self.replicas, range(self.replicas), True)
+                self._copy_from([*self.module.parameters(), *self.module.buffers()], source=min(last))
+                self._step = TrainingStep([1.0] * self.replicas, range(self.replicas), True)
                 return
-            self._receive_buffers()
+            self._copy_buffers()
             if step.synchronizes:
                 begin_pass(self._grid)
                 self._sums.begin(0.0)
@@ -168,39 +164,39 @@ class DataParallel(torch.nn.Module):
                 end_pass(self._grid)
 
     def reduce_loss(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss of the last step's samples of all replicas, on all ranks, without a graph: for reports.
+        """The loss over the last step's samples of all replicas, on all ranks, without a graph: for reports.
 
         Args:
-            loss: this replica's, one number.
+            loss: this replica's loss, with a single element.
 
         Collective over P_replicas, outside of :meth:`join`.
         """
-        own = loss.detach().clone().reshape(1)
+        local = loss.detach().clone().reshape(1)
         if not self._grid.active:
-            return own.reshape(())
+            return local.reshape(())
         share = self._weight() / self.replicas
-        return self._sum(own * share if share else torch.zeros_like(own)).reshape(())
+        return self._sum(local * share if share else torch.zeros_like(local)).reshape(())
 
     @property
     def overlap(self) -> float:
-        """In the last backward pass, the share of bytes whose sum was under way before the pass ended."""
-        return self._sums.early / self._sums.bytes if self._grid.active and self._sums.bytes else 1.0
+        """The share of bytes of the last backward pass whose sums began before the pass ended."""
+        return self._sums.early_bytes / self._sums.bytes if self._grid.active and self._sums.bytes else 1.0
 
     # A step
 
     def _begin(self, args: Sequence[object], kwargs: dict[str, object]) -> None:
         """Agree on the step, and prepare for its backward pass. Collective over P_replicas."""
-        if self._armed:  # an exception ended the last backward pass here; other ranks may wait in its sums
-            self._armed = False
+        if self._in_backward:  # an exception ended the last backward pass here; other ranks may wait in its sums
+            self._in_backward = False
             self._sums.finish(idle=True)
             end_pass(self._grid, left=True)
-        trained = self._trained_now()
+        trained = self._trained_hash()
         samples, error = 0.0, None
         try:
             samples = float(self._samples(*args, **kwargs))
         except Exception as raised:
             error = raised
-        self._step = agree(self._grid, samples, self._synchronizes, trained, error)
+        self._step = begin_step(self._grid, samples, self._synchronizes, trained, error)
         if self._mean and self._spanning and len(set(self._step.samples)) > 1:
             raise ValueError(
                 f"DataParallel: the replicas have {list(self._step.samples)} samples, and the model has a "
@@ -208,72 +204,74 @@ class DataParallel(torch.nn.Module):
                 'before they are weighted; give all replicas equally many samples, or pass reduction="sum"'
             )
         if trained != self._trained:
-            self._watch(trained)
-        if self._weight() != 1.0 and not self._weighs:
-            self._weighs = True
-            watched = (one for bucket in self._sums.buckets for one in bucket.parameters)
-            self._hooks += [one.register_hook(self._weighted) for one in watched]
-        self._receive_buffers()
+            self._register_hooks(trained)
+        if self._weight() != 1.0 and not self._has_weight_hooks:
+            self._has_weight_hooks = True
+            watched = (parameter for bucket in self._sums.buckets for parameter in bucket.parameters)
+            self._hooks += [parameter.register_hook(self._apply_weight) for parameter in watched]
+        self._copy_buffers()
         if self._step.synchronizes:
             self._sums.begin(1 / self.replicas)
 
-    def _trained_now(self) -> str:
-        """A hash of which parameters are trained."""
+    def _trained_hash(self) -> str:
         flags = bytes(parameter.requires_grad for parameter in self.module.parameters())
         return f"{zlib.crc32(flags):x}"
 
-    def _watch(self, trained: str) -> None:
-        """Make buckets of the parameters that are trained, and be told of their gradients."""
+    def _register_hooks(self, trained: str) -> None:
+        """Make buckets of the trained parameters, and register hooks for their gradients."""
         for hook in self._hooks:
             hook.remove()
-        self._trained, self._weighs = trained, False
-        parameters = [one for one in self.module.parameters() if one.requires_grad and one.numel()]
-        self._sums = GradientSums(bucketed(parameters, self._cap, self._apart))
+        self._trained, self._has_weight_hooks = trained, False
+        parameters = [
+            parameter for parameter in self.module.parameters() if parameter.requires_grad and parameter.numel()
+        ]
+        self._sums = GradientSums(make_buckets(parameters, self._cap, self._sum_line))
         self._hooks = [
-            one.register_post_accumulate_grad_hook(self._ready_in(bucket))
+            parameter.register_post_accumulate_grad_hook(self._gradient_hook(bucket))
             for bucket in self._sums.buckets
-            for one in bucket.parameters
+            for parameter in bucket.parameters
         ]
         # Layers over several replicas sum the gradients of their parameters themselves.
-        summed = {id(one) for layer in self._spanning for one in layer.parameters()}
-        self._hooks += [one.register_hook(self._shared_out) for one in parameters if id(one) in summed]
+        summed = {id(parameter) for layer in self._spanning for parameter in layer.parameters()}
+        self._hooks += [
+            parameter.register_hook(self._divide_by_replicas) for parameter in parameters if id(parameter) in summed
+        ]
 
-    def _shared_out(self, gradient: torch.Tensor) -> torch.Tensor:
+    def _divide_by_replicas(self, gradient: torch.Tensor) -> torch.Tensor:
         return gradient / self.replicas
 
-    def _ready_in(self, bucket: Bucket) -> Callable[[torch.Tensor], None]:
-        def ready(parameter: torch.Tensor) -> None:
+    def _gradient_hook(self, bucket: Bucket) -> Callable[[torch.Tensor], None]:
+        def hook(parameter: torch.Tensor) -> None:
             if self._step.synchronizes:
-                self._arm()
-                self._sums.ready(bucket)
+                self._begin_backward()
+                self._sums.count_gradient(bucket)
 
-        return ready
+        return hook
 
-    def _arm(self, gradient: torch.Tensor | None = None) -> None:
-        """In a backward pass: begin it together, and have it end with the sums of all gradients."""
-        if not self._armed:
+    def _begin_backward(self, gradient: torch.Tensor | None = None) -> None:
+        """Begin a backward pass on all ranks, and have it end with the sums of all gradients."""
+        if not self._in_backward:
             held = _core.HeldSignals()  # as long as torch keeps the callback: until the pass ends, however it does
             begin_pass(self._grid)
-            self._armed = True
-            torch.autograd.Variable._execution_engine.queue_callback(partial(self._finish, held))
+            self._in_backward = True
+            torch.autograd.Variable._execution_engine.queue_callback(partial(self._end_backward, held))
 
-    def _finish(self, held: _core.HeldSignals) -> None:
-        """End the pass. A signal whose handler raises would leave the other ranks in the sums."""
+    def _end_backward(self, held: _core.HeldSignals) -> None:
+        """End the pass. Signals are held, since a handler that raises would leave other ranks in the sums."""
         problem = self._sums.finish()
-        self._armed = False
+        self._in_backward = False
         end_pass(self._grid, error=problem)
-        self._sums.take()
+        self._sums.write_gradients()
         self._sums.begin(1 / self.replicas)  # for another pass through the same graph
 
     def _weight(self) -> float:
         """The factor of this replica's gradients and loss before the mean over replicas.
 
-        The mean leaves as they are the gradients that a pass before has summed, and that this pass adds to. So a sum
-        is taken by a mean as well.
+        A sum is computed as a mean too, which keeps accumulated gradients, since they are equal on all replicas.
         """
         return self._step.weight(self.replica) if self._mean else float(self.replicas)
 
-    def _weighted(self, gradient: torch.Tensor) -> torch.Tensor | None:
+    def _apply_weight(self, gradient: torch.Tensor) -> torch.Tensor | None:
         weight = self._weight()
         if weight == 1.0:
             return None
@@ -281,31 +279,33 @@ class DataParallel(torch.nn.Module):
 
     # Parameters and buffers
 
-    def _described(self) -> str:
+    def _description(self) -> str:
         tensors = [*self.module.named_parameters(), *self.module.named_buffers()]
-        return f"a model with {[(name, str(one.dtype), list(one.shape)) for name, one in tensors]}"
+        return f"a model with {[(name, str(tensor.dtype), list(tensor.shape)) for name, tensor in tensors]}"
 
-    def _receive_buffers(self) -> None:
+    def _copy_buffers(self) -> None:
         if self._with_buffers:
-            self._receive(list(self.module.buffers()), source=min(self._step.running))
+            self._copy_from(list(self.module.buffers()), source=min(self._step.running))
 
     @torch.no_grad()
-    def _receive(self, tensors: Sequence[torch.Tensor], source: int) -> None:
-        """Take the values of a replica, as one message. Collective over the replicas."""
-        there = [one for one in tensors if one.numel()]
-        if not there or self.replicas == 1:
+    def _copy_from(self, tensors: Sequence[torch.Tensor], source: int) -> None:
+        """Copy the values of the replica ``source``, as one message. Collective over the replicas."""
+        nonempty = [tensor for tensor in tensors if tensor.numel()]
+        if not nonempty or self.replicas == 1:
             return
-        if source not in self._copies:
-            self._copies[source] = operators.broadcast_among(self._line, source)
-        own = [one.contiguous().reshape(-1).view(torch.uint8) for one in there]
-        message = torch.cat(own) if self.replica == source else torch.empty(0, dtype=torch.uint8, device=own[0].device)
-        received = self._copies[source](message)
+        if source not in self._broadcasts:
+            self._broadcasts[source] = operators.broadcast_among(self._line, source)
+        sent = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in nonempty]
+        message = (
+            torch.cat(sent) if self.replica == source else torch.empty(0, dtype=torch.uint8, device=sent[0].device)
+        )
+        received = self._broadcasts[source](message)
         if self.replica != source:
-            for one, part in zip(there, received.split([one.numel() for one in own]), strict=True):
-                one.copy_(part.clone().view(one.dtype).view(one.shape))
+            for tensor, part in zip(nonempty, received.split([tensor.numel() for tensor in sent]), strict=True):
+                tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
 
 
-def _check(module: torch.nn.Module, dim: int, reduction: str, cap: float | None) -> None:
+def _check_options(module: torch.nn.Module, dim: int, reduction: str, cap: float | None) -> None:
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"DataParallel: module is a {type(module).__name__}; it has to be a torch.nn.Module")
     if dim < 1:

@@ -1,4 +1,4 @@
-"""Layers of a replica that work together with those of other replicas."""
+"""Layers over ranks of several replicas."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ def spanning_layers(module: torch.nn.Module, replica: Grid, line: Grid) -> list[
     """The layers over ranks of several replicas, in the order of the model.
 
     Args:
-        module: the model.
         replica: the ranks of this replica.
-        line: the ranks that have the same parameters, one of each replica.
+        line: the ranks that have the same parameters, one rank of each replica.
 
     Raises:
-        ValueError: if such a layer has a parameter that not each rank of the line keeps.
+        ValueError: if a rank of the line does not keep a parameter of such a layer.
     """
-    own, found = set(replica.world_ranks()), list[torch.nn.Module]()
+    replica_ranks, layers = set(replica.world_ranks()), list[torch.nn.Module]()
     for name, layer in module.named_modules():
-        if not isinstance(layer, Layer) or not layer.grid.active or own.issuperset(layer.grid.world_ranks()):
+        if not isinstance(layer, Layer) or not layer.grid.active or replica_ranks.issuperset(layer.grid.world_ranks()):
             continue
         for parameter in dict(layer.named_parameters(recurse=False)):
             layout = layer.layouts[parameter]
@@ -32,5 +31,5 @@ def spanning_layers(module: torch.nn.Module, replica: Grid, line: Grid) -> list[
                     f'replica has to keep its {parameter}; construct it under distdl.parameter_layout("replicated"), '
                     "on a partition with the replicas along a dimension that does not split its parameters"
                 )
-        found.append(layer)
-    return found
+        layers.append(layer)
+    return layers
