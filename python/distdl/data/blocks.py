@@ -1,4 +1,4 @@
-"""Reading this rank's block of an array that no rank could hold as a whole."""
+"""Reading this rank's block of an array."""
 
 from __future__ import annotations
 
@@ -17,14 +17,11 @@ from distdl.parameters.layout import cut
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from distdl.operators.constructors import HaloWidths, Widths
+    from distdl.operators.constructors import HaloPair, HaloWidths
     from distdl.partition import Partition
 
-# NumPy's dtypes that torch has.
-_DTYPES = {
-    *map(np.dtype, ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16")),
-}
-_WASTE = 2.0  # times the array that all ranks together may read without a warning
+_TORCH_DTYPES = set(map(np.dtype, ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16")))
+_READ_TOO_OFTEN = 2.0  # all ranks together read the array so many times: warn
 
 
 class Sliceable(Protocol):
@@ -37,50 +34,47 @@ class Sliceable(Protocol):
 
 
 def read_block(array: Sliceable, P: Partition, halo: HaloWidths = 0, *, fill: complex | None = None) -> torch.Tensor:
-    """This rank's block of an array, as a tensor of its own. Nothing but the block is read.
+    """Read this rank's block of an array, as a new tensor. Only the block is read.
 
     Args:
         array: anything with a shape that can be sliced: of NumPy, ``numpy.memmap``, h5py, zarr or torch.
         P: the partition, as for :meth:`distdl.Partition.slices`.
-        halo: how many further elements to read around the block: for all dimensions of the array, or for each of them
-            a number or a pair (left, right). At the boundary of the array the halo ends.
-        fill: the value of elements that are masked. Without it an array that may mask elements is refused, as those of
-            ``numpy.ma`` and variables of netCDF4 are.
+        halo: the number of further elements to read around the block: for all dimensions, or for each dimension a
+            number or a pair (left, right). The halo ends at the boundary of the array.
+        fill: the value of masked elements. Without it, arrays that may have masked elements, such as those of
+            ``numpy.ma`` and netCDF4, raise TypeError.
 
     Returns:
-        The block with its halo. On ranks outside of P a tensor of zero volume, with as many dimensions.
+        The block with its halo; on ranks outside of P a tensor of zero volume, with as many dimensions.
 
     Raises:
         ValueError: if P has more dimensions than the array, the halo does not fit the array's number of dimensions, or
             a width is negative.
-        TypeError: if the array may mask elements and fill is missing, or has elements that no tensor has, such as
-            objects, dates, texts and quantities with units. This depends on the array and not on the block, so that
-            it is raised on all ranks, also on those outside of P. So is that of an unfit fill.
+        TypeError: on all ranks, also outside of P: if the array may mask elements and fill is missing, if fill does not
+            fit, or if no tensor can have its elements, such as objects, dates, texts and quantities with units.
 
-    If the array is stored in chunks that lie across the blocks, several ranks read the same chunks. A ``UserWarning``
-    on the first worker says so, if all ranks together read at least twice the array.
-
-    No other rank has to call it, and the processes of a ``torch.utils.data.DataLoader`` may.
+    The first worker warns (``UserWarning``) if all ranks together read at least twice the array, because it is stored
+    in chunks that lie across blocks. No other rank has to call it; the processes of a DataLoader may.
     """
     shape = tuple(array.shape)
     widths = halo_widths(halo, len(shape), "read_block")
     if any(width < 0 for width in itertools.chain(*widths)):
         raise ValueError(f"read_block: halo {halo}; widths must be at least 0")
-    own = P.slices(shape)
+    block = P.slices(shape)
     if P.active:
-        own = tuple(_grown(one, n, *width) for one, n, width in zip(own, shape, widths, strict=True))
+        block = tuple(_with_halo(part, n, *width) for part, n, width in zip(block, shape, widths, strict=True))
     if P.rank == 0:
         _warn_of_chunks(array, P, widths)
-    return _own_tensor(_plain(array, array[own], fill))
+    return _copy_to_tensor(_checked_values(array, array[block], fill))
 
 
-def _plain(array: Sliceable, part: object, fill: complex | None) -> NDArray[np.generic] | torch.Tensor:
-    """A block without mask, unit or labels. Raises TypeError on all ranks for what a tensor cannot hold."""
+def _checked_values(array: Sliceable, part: object, fill: complex | None) -> NDArray[np.generic] | torch.Tensor:
+    """A block without mask, unit or labels. Raises TypeError on all ranks if a tensor cannot hold it."""
     if isinstance(part, torch.Tensor):
         return part
     if hasattr(part, "units") and hasattr(part, "magnitude"):
         raise TypeError("read_block: a tensor has no units; pass the array's magnitude")
-    # Variables of netCDF4 say by `mask` whether their blocks are masked; it is the same for all blocks.
+    # A netCDF4 variable with the attribute `mask` masks all of its blocks.
     masks = isinstance(part, np.ma.MaskedArray) or getattr(array, "mask", None) is True
     if masks and fill is None:
         raise TypeError(
@@ -88,39 +82,38 @@ def _plain(array: Sliceable, part: object, fill: complex | None) -> NDArray[np.g
             "array give its values as they are (netCDF4: variable.set_auto_mask(False))"
         )
     values = np.ma.filled(part, fill) if isinstance(part, np.ma.MaskedArray) else np.asarray(part)
-    if values.dtype.newbyteorder("=") not in _DTYPES:
+    if values.dtype.newbyteorder("=") not in _TORCH_DTYPES:
         raise TypeError(f"read_block: a tensor cannot have elements of dtype {values.dtype}; convert the array before")
     if fill is not None:
-        np.ma.MaskedArray(np.zeros(1, values.dtype), mask=True).filled(
-            fill
-        )  # raises also where no element of this block is masked
+        # Raises for an unfit fill also where no element of this block is masked.
+        np.ma.MaskedArray(np.zeros(1, values.dtype), mask=True).filled(fill)
     return values
 
 
-def _grown(one: slice, n: int, left: int, right: int) -> slice:
-    """A slice of n elements with its halo; without elements it stays as it is."""
-    return slice(max(0, one.start - left), min(n, one.stop + right)) if one.stop > one.start else one
+def _with_halo(block: slice, n: int, left: int, right: int) -> slice:
+    """A slice with its halo within n elements; empty slices do not change."""
+    return slice(max(0, block.start - left), min(n, block.stop + right)) if block.stop > block.start else block
 
 
-def _own_tensor(part: NDArray[np.generic] | torch.Tensor) -> torch.Tensor:
-    """A contiguous tensor that shares no memory with the array, and can be written."""
+def _copy_to_tensor(part: NDArray[np.generic] | torch.Tensor) -> torch.Tensor:
+    """Copy to a contiguous, writable tensor that shares no memory with the array."""
     if isinstance(part, torch.Tensor):
         return part.detach().clone(memory_format=torch.contiguous_format)
     values = np.asarray(part)
-    is_own = values.flags.owndata and values.flags.writeable and values.flags.c_contiguous
-    # torch knows no other order of bytes than the machine's.
-    values = values.astype(values.dtype.newbyteorder("="), order="C", copy=not is_own)
+    is_writable_copy = values.flags.owndata and values.flags.writeable and values.flags.c_contiguous
+    # torch has the byte order of the machine only.
+    values = values.astype(values.dtype.newbyteorder("="), order="C", copy=not is_writable_copy)
     return torch.from_numpy(values)
 
 
-def _warn_of_chunks(array: Sliceable, P: Partition, widths: Sequence[Widths]) -> None:
-    """Warn where all ranks together read much more than the array, because storage is read by whole chunks."""
+def _warn_of_chunks(array: Sliceable, P: Partition, widths: Sequence[HaloPair]) -> None:
+    """Warn if all ranks together read much more than the array, because storage is read by whole chunks."""
     chunks: object = getattr(array, "chunks", None)
     if not isinstance(chunks, tuple) or not all(isinstance(chunk, int) and chunk > 0 for chunk in chunks):
         return
     workers = P.grid.shape + (1,) * (len(array.shape) - P.dim)
-    factor = math.prod(map(_times_read, array.shape, chunks, workers, widths))
-    if factor >= _WASTE:
+    factor = math.prod(map(_read_factor, array.shape, chunks, workers, widths))
+    if factor >= _READ_TOO_OFTEN:
         warnings.warn(
             f"read_block: the array of shape {list(array.shape)} is stored in chunks of {list(chunks)}, so that the "
             f"{P.size} ranks of {P} read {factor:.1f} times as much as the array has; choose chunks that fit into the "
@@ -129,10 +122,12 @@ def _warn_of_chunks(array: Sliceable, P: Partition, widths: Sequence[Widths]) ->
         )
 
 
-def _times_read(n: int, chunk: int, workers: int, width: Widths) -> float:
-    """How many times the elements along a dimension are read by all its workers, in whole chunks."""
-    blocks = [_grown(slice(*one), n, *width) for one in cut(n, workers)]
+def _read_factor(n: int, chunk: int, workers: int, width: HaloPair) -> float:
+    """How many times all workers read the elements of a dimension, in whole chunks."""
+    blocks = [_with_halo(slice(*block), n, *width) for block in cut(n, workers)]
     read = (
-        min(n, -(-one.stop // chunk) * chunk) - one.start // chunk * chunk for one in blocks if one.stop > one.start
+        min(n, -(-block.stop // chunk) * chunk) - block.start // chunk * chunk
+        for block in blocks
+        if block.stop > block.start
     )
     return sum(read) / n if n else 1.0

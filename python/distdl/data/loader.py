@@ -15,19 +15,29 @@ from distdl import operators
 from distdl.collective.comparison import agreed
 from distdl.collective.construction import constructing, constructor
 from distdl.collective.grid import Grid
-from distdl.data.batches import Batches, Collate, Nothing, Reader, Samples, Share, Structure, filled, numbered
+from distdl.data.batches import (
+    Batches,
+    BatchReader,
+    BatchShare,
+    Collate,
+    EmptyReader,
+    IndexedDataset,
+    SampleStructure,
+    fill_structure,
+    number_leaves,
+)
 from distdl.operators.dispatch import Operator
 from distdl.partition import Partition
 from distdl.structure import zero_volume_tensor
 
-Tensors: TypeAlias = list[torch.Tensor]
+TensorList: TypeAlias = list[torch.Tensor]
 Partitions: TypeAlias = Partition | Sequence["Partitions"] | Mapping[str, "Partitions"]
 """A partition for each tensor of a sample, in the structure of a sample."""
 
 
 @constructor
 def loader(
-    dataset: Samples | None,
+    dataset: IndexedDataset | None,
     P: Partitions,
     batch_size: int = 1,
     *,
@@ -42,85 +52,81 @@ def loader(
     """Batches of a dataset in blocks, the same batches in the same order on all ranks.
 
     Args:
-        dataset: a dataset with ``len`` whose samples are indexed by numbers, as those of ``torch.utils.data``.
-        P: the partition of a batch, whose first dimension is that of the samples. If a sample is a tuple or a dict of
-            tensors, the same structure of partitions. A tensor may have fewer dimensions than its partition, if the
-            further dimensions have extent 1.
-        batch_size: how many samples a batch has; with P_replicas, how many each replica has in a batch.
-        root: None if every rank has the dataset. Then a sample is this rank's part of it, so that each rank reads its
-            part alone: see :func:`distdl.data.read_block`. A rank reads only those samples of a batch that are in its
-            block. Otherwise, the number of the worker of P (of the first partition in it) that has the dataset. Its
-            samples are whole; it reads each batch and sends the blocks to the other ranks, whose ``dataset`` is not
-            looked at and may be None.
-        P_replicas: the partition that :class:`distdl.DataParallel` gets; P is then a partition of this rank's replica.
-            Replicas get different samples, which are together those of a batch of all replicas. The root is a worker
-            of each replica.
-        shuffle, drop_last, generator, collate_fn: as in ``torch.utils.data.DataLoader``. With the same seed, the order
-            is that of torch's DataLoader in one process, for every partition. Without a generator, the first worker's
-            default generator counts.
-        options: further options of ``torch.utils.data.DataLoader``, such as ``num_workers``, ``pin_memory``,
-            ``prefetch_factor`` and ``persistent_workers``.
+        dataset: a dataset of ``torch.utils.data`` with ``len`` and samples that are indexed by numbers.
+        P: the partition of a batch, with the samples along the first dimension; or a tuple or dict of partitions, for
+            samples of that structure. A partition may have further dimensions of extent 1.
+        batch_size: the number of samples in a batch; with P_replicas, in a batch of each replica.
+        root: None if every rank has the dataset: its samples are this rank's blocks of samples (see
+            :func:`distdl.data.read_block`), and a rank reads only the samples in its block of a batch. Otherwise the
+            number of the worker of P (of its first partition) that reads batches of whole samples, and sends blocks to
+            the other ranks, whose ``dataset`` may be None.
+        P_replicas: the partition of :class:`distdl.DataParallel`; P is then a partition of this rank's replica, and
+            replicas share the samples of a batch. The root is a worker of each replica.
+        shuffle, drop_last, generator, collate_fn: as in ``torch.utils.data.DataLoader``, with the same order for the
+            same seed. Without a generator, the first worker's default generator counts.
+        options: further options of ``torch.utils.data.DataLoader``, such as ``num_workers``.
 
     Returns:
-        An iterable with a length. A batch has this rank's blocks in the structure of P. They have no samples where the
-        last batch has fewer samples than there are blocks, and on ranks outside of a partition.
+        An iterable with a length. A batch has this rank's blocks in the structure of P: empty blocks on ranks outside
+        of a partition, or if the last batch has fewer samples than blocks.
 
     Raises:
-        ValueError: on all ranks, if their arguments or the lengths of their datasets differ, if there is no such root,
+        ValueError: on all ranks, if their arguments or the lengths of their datasets differ, if root is not a worker,
             or if batch_size is not positive.
-        TypeError: on all ranks, if P holds something else than partitions, or ``dataset`` has no length or is missing.
+        TypeError: on all ranks, if P holds anything but partitions, or ``dataset`` has no length or is missing.
 
-    What the dataset raises on one rank is raised on all ranks. Collective over the communicator that P comes from, or
-    over P_replicas. So is each step of an iteration.
+    Errors of the dataset are raised on all ranks. Collective over the communicator that P comes from, or over
+    P_replicas. So is each step of an iteration.
 
     Source: https://docs.pytorch.org/docs/stable/data.html
     """
     leaves: list[object] = []
-    structure = numbered(P, leaves)
-    known = {f"P{i}": one for i, one in enumerate(leaves) if isinstance(one, Partition)}
+    structure = number_leaves(P, leaves)
+    named = {f"P{i}": leaf for i, leaf in enumerate(leaves) if isinstance(leaf, Partition)}
     if isinstance(P_replicas, Partition):
-        known = known or {"P": P_replicas}
-    if not known:
+        named = named or {"P": P_replicas}
+    if not named:
         raise TypeError(f"loader: P is a {type(P).__name__}; it has to be a distdl.Partition, or hold some")
     compared = {"batch_size": batch_size, "root": root, "shuffle": shuffle, "drop_last": drop_last}
     replicas_of = P_replicas.grid.ranks if isinstance(P_replicas, Partition) else P_replicas
     together = {"structure": structure, "P_replicas": replicas_of}
-    with constructing("loader", known, compared | together):
-        partitions = [one for one in leaves if isinstance(one, Partition) and one.grid.known]
-        _check(leaves, partitions, batch_size, root)
+    with constructing("loader", named, compared | together):
+        partitions = [leaf for leaf in leaves if isinstance(leaf, Partition) and leaf.grid.known]
+        _check_arguments(leaves, partitions, batch_size, root)
         if not isinstance(P_replicas, Partition | None):
             raise TypeError(f"loader: P_replicas is a {type(P_replicas).__name__}; it has to be a distdl.Partition")
         if not isinstance(generator, torch.Generator | None):
             raise TypeError(f"loader: generator is a {type(generator).__name__}; it has to be a torch.Generator")
-        own = root is None or partitions[0].grid.rank == root
-        if own and not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        reads = root is None or partitions[0].grid.rank == root
+        if reads and not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise TypeError(
                 f"loader: dataset is a {type(dataset).__name__}; it has to have a length and numbered samples"
             )
-        own_length = len(dataset) if own and dataset is not None else None
-    everyone = partitions[0].grid.constructing_ranks()
-    voters = everyone if P_replicas is None else P_replicas.grid
-    lengths = [json.loads(one) for one in voters.gather(json.dumps(own_length).encode())]
-    there = {one for one in lengths if one is not None}
+        length = len(dataset) if reads and dataset is not None else None
+    all_ranks = partitions[0].grid.constructing_ranks()
+    voters = all_ranks if P_replicas is None else P_replicas.grid
+    lengths = set(map(json.loads, voters.gather(json.dumps(length).encode()))) - {None}
     replicas, replica = (1, 0) if P_replicas is None else (P_replicas.grid.shape[0], P_replicas.grid.place[0])
     with agreed("loader", voters, lambda: repr(compared)):  # torch checks the options, which may differ among ranks
-        if len(there) != 1:
-            raise ValueError(f"loader: the ranks have datasets of the lengths {sorted(there)}; they must be equal")
-        shares = [_share(one, root) for one in partitions]
-        batches = Batches(there.pop(), index(batch_size), replicas, replica, shares, bool(drop_last))
-        if own and dataset is not None:
-            reader = DataLoader[Tensors](
-                Reader(dataset, structure, collate_fn), batch_size=None, sampler=batches, generator=torch.Generator(),
-                collate_fn=_as_it_is, **options,
+        if len(lengths) != 1:
+            raise ValueError(f"loader: the ranks have datasets of the lengths {sorted(lengths)}; they must be equal")
+        shares = [_batch_share(partition, root) for partition in partitions]
+        batches = Batches(lengths.pop(), index(batch_size), replicas, replica, shares, bool(drop_last))
+        if reads and dataset is not None:
+            reader = DataLoader[TensorList](
+                BatchReader(dataset, structure, collate_fn), batch_size=None, sampler=batches,
+                generator=torch.Generator(), collate_fn=_identity, **options,
             )  # fmt: skip
         else:
-            reader = DataLoader[Tensors](Nothing(), batch_size=None, sampler=batches, collate_fn=_as_it_is)
-    order = Order(voters, shuffle, generator)
-    return Loader(reader, batches, order, Scatter(partitions, everyone, root, structure))
+            reader = DataLoader[TensorList](EmptyReader(), batch_size=None, sampler=batches, collate_fn=_identity)
+    order = SampleOrder(voters, shuffle, generator)
+    return Loader(reader, batches, order, BatchScatter(partitions, all_ranks, root, structure))
 
 
-def _check(leaves: Sequence[object], partitions: Sequence[Partition], batch_size: int, root: int | None) -> None:
-    if wrong := [type(one).__name__ for one in leaves if not isinstance(one, Partition)]:
+def _check_arguments(
+    leaves: Sequence[object], partitions: Sequence[Partition], batch_size: int, root: int | None
+) -> None:
+    if wrong := [type(leaf).__name__ for leaf in leaves if not isinstance(leaf, Partition)]:
         raise TypeError(f"loader: P holds a {wrong[0]}; it has to hold a distdl.Partition for each tensor of a sample")
     if len(partitions) < len(leaves) or not leaves:
         raise ValueError("loader: P is a partition that this rank does not know; only its own ranks can load from it")
@@ -130,97 +136,101 @@ def _check(leaves: Sequence[object], partitions: Sequence[Partition], batch_size
         raise ValueError(f"loader: root={root} is not a worker of {partitions[0]}")
 
 
-def _share(P: Partition, root: int | None) -> Share:
-    """The part of a batch that this rank reads: all of it on a root, which sends the others theirs."""
+def _batch_share(P: Partition, root: int | None) -> BatchShare:
+    """The block of a batch that this rank reads: the whole batch on a root."""
     if root is not None or P.dim == 0:
-        return Share(1, 0)
-    return Share(P.grid.shape[0], P.grid.place[0] if P.active else None)
+        return BatchShare(1, 0)
+    return BatchShare(P.grid.shape[0], P.grid.place[0] if P.active else None)
 
 
-def _as_it_is(batch: object) -> object:
+def _identity(batch: object) -> object:
     return batch
 
 
-class Order:
-    """Draws the order of the samples of each epoch, as torch's DataLoader does, the same on all ranks."""
+class SampleOrder:
+    """Draws the order of the samples of each epoch as torch's DataLoader, on all ranks."""
 
     def __init__(self, voters: Grid, shuffle: bool, generator: torch.Generator | None) -> None:
         self.voters, self._shuffle, self._generator = voters, shuffle, generator
 
     def draw(self, samples: int) -> tuple[int, Sequence[int]]:
-        """A seed for the processes of the DataLoader, and the numbers of the samples. Collective over the ranks."""
-        given = self._generator
-        state = "" if given is None else f"{zlib.crc32(given.get_state().numpy().tobytes())}"
+        """A seed for the DataLoader's processes, and the numbers of the samples. Collective over the ranks."""
+        generator = self._generator
+        state = "" if generator is None else f"{zlib.crc32(generator.get_state().numpy().tobytes())}"
         with agreed("loader", self.voters, lambda: f"a generator in the state {state}" if state else "no generator"):
             pass
         # torch's DataLoader draws this number first, and then RandomSampler draws the order.
-        base = int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=given).item())
+        base = int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator).item())
         if not self._shuffle:
             return base, range(samples)
-        if given is None:
+        if generator is None:
             seed = str(int(torch.empty((), dtype=torch.int64, device="cpu").random_().item()))
-            given = torch.Generator().manual_seed(int(self.voters.gather(seed.encode())[0]))
-        return base, torch.randperm(samples, generator=given, device="cpu").tolist()
+            generator = torch.Generator().manual_seed(int(self.voters.gather(seed.encode())[0]))
+        return base, torch.randperm(samples, generator=generator, device="cpu").tolist()
 
     def end(self, samples: int) -> None:
-        """Leave the generator as RandomSampler does, which draws an order at its end too and takes nothing of it."""
+        """Leave the generator as RandomSampler does, which draws another order at the end of an epoch."""
         if self._shuffle and self._generator is not None:
             torch.randperm(samples, generator=self._generator, device="cpu")
 
 
-class Scatter:
-    """Brings what a root has read to the other ranks; without a root it keeps what this rank has read."""
+class BatchScatter:
+    """Sends batches from the root to the blocks of all ranks; without a root, batches stay as they are."""
 
-    def __init__(self, partitions: Sequence[Partition], everyone: Grid, root: int | None, structure: Structure) -> None:
-        self._grids, self._everyone, self._structure = [P.grid for P in partitions], everyone, structure
+    def __init__(
+        self, partitions: Sequence[Partition], all_ranks: Grid, root: int | None, structure: SampleStructure
+    ) -> None:
+        self._grids, self._all_ranks, self._structure = [P.grid for P in partitions], all_ranks, structure
         self._root = None if root is None else self._grids[0].ranks[root]
         self._operators: dict[tuple[int, int], Operator] = {}
 
     def check(self, tensors: Sequence[torch.Tensor]) -> None:
         """Raise ValueError if a partition cuts dimensions that its tensor does not have."""
-        for one, grid in zip(tensors, self._grids, strict=False):
-            if any(extent > 1 for extent in grid.shape[one.dim() :]):
+        for tensor, grid in zip(tensors, self._grids, strict=False):
+            if any(extent > 1 for extent in grid.shape[tensor.dim() :]):
                 raise ValueError(
-                    f"loader: a tensor of {one.dim()} dimensions does not fit a partition of shape {list(grid.shape)}, "
-                    "which cuts more of them"
+                    f"loader: a tensor of {tensor.dim()} dimensions does not fit a partition of shape "
+                    f"{list(grid.shape)}, which cuts more of them"
                 )
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> object:
         """This rank's blocks in the structure of a sample. Collective over the ranks."""
         if self._root is None:
-            return filled(self._structure, tensors)
-        read = self._everyone.me == self._root
-        told = json.dumps([[str(one.dtype).removeprefix("torch."), one.dim()] for one in tensors])
-        known = json.loads(self._everyone.gather(told.encode())[self._everyone.ranks.index(self._root)])
+            return fill_structure(self._structure, tensors)
+        is_root = self._all_ranks.me == self._root
+        structures = json.dumps([[str(tensor.dtype).removeprefix("torch."), tensor.dim()] for tensor in tensors])
+        received = json.loads(self._all_ranks.gather(structures.encode())[self._all_ranks.ranks.index(self._root)])
         blocks = []
-        for i, (dtype, dim) in enumerate(known):
-            whole = tensors[i] if read else zero_volume_tensor(dtype=getattr(torch, dtype))
+        for i, (dtype, dim) in enumerate(received):
+            whole = tensors[i] if is_root else zero_volume_tensor(dtype=getattr(torch, dtype))
             blocks.append(self._operator(self._root, i, dim)(whole))
-        return filled(self._structure, blocks)
+        return fill_structure(self._structure, blocks)
 
     def _operator(self, root: int, i: int, dim: int) -> Operator:
-        """The operator that brings tensor i, of `dim` dimensions, from the root to its blocks."""
+        """The operator that brings tensor i from the root to its blocks."""
         if (i, dim) not in self._operators:
             grid = self._grids[i]
             extents = grid.shape + (1,) * (dim - grid.dim)
-            to = operators.repartition(grid.related((root,), (1,) * dim), grid.reshaped(extents[:dim]))
-            self._operators[i, dim] = to
+            source, blocks = grid.related((root,), (1,) * dim), grid.reshaped(extents[:dim])
+            self._operators[i, dim] = operators.repartition(source, blocks)
         return self._operators[i, dim]
 
 
 class Loader:
-    """Batches in blocks; made by :func:`distdl.data.loader`. Each step of an iteration is collective over its ranks.
+    """Batches in blocks, made by :func:`distdl.data.loader`. Each step of an iteration is collective over its ranks.
 
     Attributes:
         dataloader: torch's DataLoader with which this rank reads.
     """
 
-    def __init__(self, dataloader: DataLoader[Tensors], batches: Batches, order: Order, scatter: Scatter) -> None:
+    def __init__(
+        self, dataloader: DataLoader[TensorList], batches: Batches, order: SampleOrder, scatter: BatchScatter
+    ) -> None:
         self.dataloader = dataloader
         self._batches, self._order, self._scatter = batches, order, scatter
 
     def __len__(self) -> int:
-        """The number of batches in an epoch, which is the same on all ranks."""
+        """The number of batches in an epoch."""
         return len(self._batches)
 
     def __iter__(self) -> Iterator[object]:

@@ -1,8 +1,7 @@
 """The operators that move tensors, constructed from partitions.
 
-Each function checks on all ranks that they construct the same operator, and returns a callable: tensor in, tensor out.
-Constructing is collective over the communicator that the partitions come from; calling is collective over the ranks of
-the partitions.
+Each function checks that all ranks construct the same operator, and returns a callable: tensor in, tensor out.
+Constructing is collective over the communicator that the partitions come from; calling, over the partitions' ranks.
 """
 
 from distdl.operators.constructors import (

@@ -1,9 +1,4 @@
-"""The construction of the primitives: from partitions to the C++ operators.
-
-Each function checks on all ranks that they construct the same operator, and returns a callable: tensor in, tensor out.
-Constructing is collective over the communicator that the partitions come from; calling is collective over the ranks of
-the partitions.
-"""
+"""The construction of the primitives: from partitions to the C++ operators."""
 
 from __future__ import annotations
 
@@ -21,29 +16,28 @@ if TYPE_CHECKING:
 
     from distdl.collective.grid import Grid, Workers
 
-Widths: TypeAlias = tuple[int, int]
+HaloPair: TypeAlias = tuple[int, int]
 HaloWidths: TypeAlias = int | Sequence[int] | Sequence[Sequence[int]]
-Interval: TypeAlias = tuple[int, int]
 
 _WIDEST = 1 << 48  # sums of a smaller width and of any sizes fit into 64 bits
 _Arguments = TypeVarTuple("_Arguments")
 
 
-def _made(
+def _make_operator(
     make: Callable[[MPI.Comm, Unpack[_Arguments]], _core.Primitive],
     grid: Grid,
     *arguments: *_Arguments,
     lift: Callable[[Unpack[_Arguments]], tuple[*_Arguments]] | None = None,
 ) -> Operator:
-    """The operator of these arguments; `lift` turns them into those for tensors with a further dimension in front."""
+    """Make an operator; ``lift`` turns its arguments into the arguments for tensors with a further first dimension."""
     if grid.root is None:
         return Inactive()
-    further = None if lift is None else lambda: _made(make, grid, *lift(*arguments), lift=lift)
+    further = None if lift is None else lambda: _make_operator(make, grid, *lift(*arguments), lift=lift)
     return Operator(make(grid.root, *arguments), further)
 
 
-def _lift(workers: Workers) -> Workers:
-    """The same workers with a dimension in front that is not split."""
+def _with_batch_dimension(workers: Workers) -> Workers:
+    """The same workers with a further first dimension, which is not split."""
     shape, ranks = workers
     return [1, *shape], ranks
 
@@ -56,7 +50,7 @@ def broadcast(
     preserve_batch: bool = True,
 ) -> Operator:
     """A broadcast from P_x to P_y."""
-    return _rooted(_core.Broadcast, P_x, P_y, transpose_src, transpose_dest, preserve_batch)
+    return _make_rooted(_core.Broadcast, P_x, P_y, transpose_src, transpose_dest, preserve_batch)
 
 
 def sum_reduce(
@@ -67,10 +61,10 @@ def sum_reduce(
     preserve_batch: bool = True,
 ) -> Operator:
     """A sum-reduction from P_x to P_y."""
-    return _rooted(_core.SumReduce, P_x, P_y, transpose_src, transpose_dest, preserve_batch)
+    return _make_rooted(_core.SumReduce, P_x, P_y, transpose_src, transpose_dest, preserve_batch)
 
 
-def _rooted(
+def _make_rooted(
     make: type[_core.Broadcast | _core.SumReduce],
     P_x: PartitionLike,
     P_y: PartitionLike,
@@ -81,31 +75,31 @@ def _rooted(
     flags = {"transpose_src": transpose_src, "transpose_dest": transpose_dest, "preserve_batch": preserve_batch}
     with constructing(make.__name__, {"P_x": P_x, "P_y": P_y}, flags) as (x, y):
         pass
-    return _made(make, x, x.workers, y.workers, *map(bool, flags.values()))
+    return _make_operator(make, x, x.workers, y.workers, *map(bool, flags.values()))
 
 
 def all_sum_reduce(
     P_x: PartitionLike, axes_reduce: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
 ) -> Operator:
-    """A sum along some axes of P_x, which all workers receive."""
-    return _along_axes(_core.AllSumReduce, P_x, axes_reduce, axes_keep)
+    """A sum along some axes of P_x, on all workers."""
+    return _make_along_axes(_core.AllSumReduce, P_x, axes_reduce, axes_keep)
 
 
 def all_gather(
     P_x: PartitionLike, axes_all_gather: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
 ) -> Operator:
-    """The blocks along some axes of P_x put together, for all workers."""
-    return _along_axes(_core.AllGather, P_x, axes_all_gather, axes_keep)
+    """A concatenation of blocks along some axes of P_x, on all workers."""
+    return _make_along_axes(_core.AllGather, P_x, axes_all_gather, axes_keep)
 
 
 def reduce_scatter(
     P_x: PartitionLike, axes_reduce_scatter: Iterable[int] | None = None, axes_keep: Iterable[int] | None = None
 ) -> Operator:
-    """A sum along some axes of P_x, of which each worker receives a block."""
-    return _along_axes(_core.ReduceScatter, P_x, axes_reduce_scatter, axes_keep)
+    """A sum along some axes of P_x, in blocks."""
+    return _make_along_axes(_core.ReduceScatter, P_x, axes_reduce_scatter, axes_keep)
 
 
-def _along_axes(
+def _make_along_axes(
     make: type[_core.AllSumReduce | _core.AllGather | _core.ReduceScatter],
     P_x: PartitionLike,
     axes: Iterable[int] | None,
@@ -116,102 +110,102 @@ def _along_axes(
         along, keep = ([index(axis) for axis in a] if a is not None else None for a in (axes, axes_keep))
         options.update(axes=along, axes_keep=keep)
     if make is _core.AllSumReduce:
-        return _made(make, x, x.workers, along, keep)
+        return _make_operator(make, x, x.workers, along, keep)
 
     def lift(
         workers: Workers, along: list[int] | None, keep: list[int] | None
     ) -> tuple[Workers, list[int] | None, list[int] | None]:
         along, keep = ([a if a < 0 else a + 1 for a in axes] if axes is not None else None for axes in (along, keep))
-        return _lift(workers), along, None if keep is None else [0, *keep]
+        return _with_batch_dimension(workers), along, None if keep is None else [0, *keep]
 
-    return _made(make, x, x.workers, along, keep, lift=lift)
+    return _make_operator(make, x, x.workers, along, keep, lift=lift)
 
 
 def repartition(P_x: PartitionLike, P_y: PartitionLike, preserve_batch: bool = True) -> Operator:
     """A repartition from P_x to P_y."""
     with constructing("Repartition", {"P_x": P_x, "P_y": P_y}, {"preserve_batch": preserve_batch}) as (x, y):
         pass
-    return _made(
+    return _make_operator(
         _core.Repartition, x, x.workers, y.workers, bool(preserve_batch),
-        lift=lambda x, y, batch: (_lift(x), _lift(y), batch),
+        lift=lambda x, y, batch: (_with_batch_dimension(x), _with_batch_dimension(y), batch),
     )  # fmt: skip
 
 
 def halo_exchange(
     P_x: PartitionLike, halo: HaloWidths, periodic: bool | Sequence[bool] = False, fill_value: float = 0.0
 ) -> Operator:
-    """An exchange of halos among the workers of P_x; each worker may want other widths."""
-    mine: list[Widths] = []
+    """An exchange of halos among the workers of P_x, whose widths may differ."""
+    widths_here: list[HaloPair] = []
     wraps: list[bool] = []
     options: dict[str, object] = {"periodic": periodic, "fill_value": fill_value}
     with constructing("HaloExchange", {"P_x": P_x}, options) as (x,):
         fill = float(fill_value)
         if x.active:
-            mine = halo_widths(halo, x.dim)
+            widths_here = halo_widths(halo, x.dim)
         wraps = [bool(periodic)] * x.dim if isinstance(periodic, bool) else [bool(along) for along in periodic]
         if len(wraps) != x.dim:
             raise ValueError(f"HaloExchange: periodic {wraps} has {len(wraps)} values; P_x has {x.dim} dimensions")
     # The widths may differ from worker to worker: they are gathered, not compared.
-    halos = widths_of_all(x, mine) or [[[0, 0]] * x.dim] * x.size
-    return _made(
+    halos = gather_widths(x, widths_here) or [[[0, 0]] * x.dim] * x.size
+    return _make_operator(
         _core.HaloExchange, x, x.workers, halos, wraps, fill,
         lift=lambda workers, halos, wraps, fill: (
-            _lift(workers), [[[0, 0], *widths] for widths in halos], [False, *wraps], fill
+            _with_batch_dimension(workers), [[[0, 0], *widths] for widths in halos], [False, *wraps], fill
         ),
     )  # fmt: skip
 
 
-def halo_widths(halo: HaloWidths, dim: int, what: str = "HaloExchange") -> list[Widths]:
-    """(left, right) for each dimension from an int, one int or one pair per dimension.
+def halo_widths(halo: HaloWidths, dim: int, operation: str = "HaloExchange") -> list[HaloPair]:
+    """(left, right) for each dimension, from an int, or an int or a pair for each dimension.
 
     Raises:
         TypeError: if a width is not an int.
         ValueError: if the number of dimensions is not ``dim``, the number of sides is not 2, or a width is too large.
     """
-    given: list[int | Sequence[int]] = [halo] * dim if isinstance(halo, int) else list(halo)
+    sides_by_dim: list[int | Sequence[int]] = [halo] * dim if isinstance(halo, int) else list(halo)
     widths = []
-    for one in given:
-        is_number = isinstance(one, int) or getattr(one, "ndim", None) == 0  # of NumPy, too
-        sides = [one, one] if is_number else list(one)  # type: ignore[arg-type]
-        if len(sides) != 2 or len(given) != dim:
+    for width in sides_by_dim:
+        is_number = isinstance(width, int) or getattr(width, "ndim", None) == 0  # of NumPy, too
+        sides = [width, width] if is_number else list(width)  # type: ignore[arg-type]
+        if len(sides) != 2 or len(sides_by_dim) != dim:
             raise ValueError(
-                f"{what}: halo {halo} for {dim} dimensions; it has to be an int, or for each "
+                f"{operation}: halo {halo} for {dim} dimensions; it has to be an int, or for each "
                 "dimension an int or a pair (left, right)"
             )
         widths.append((index(sides[0]), index(sides[1])))  # type: ignore[arg-type]
         if max(map(abs, widths[-1])) >= _WIDEST:
-            raise ValueError(f"{what}: halo {halo}; widths must be less than {_WIDEST}")
+            raise ValueError(f"{operation}: halo {halo}; widths must be less than {_WIDEST}")
     return widths
 
 
-def widths_of_all(P_x: Grid, mine: list[Widths]) -> list[list[list[int]]]:
-    """Every worker's widths, in worker order; an empty list on all other ranks. Collective over P_x, unchecked."""
-    return [json.loads(widths) for widths in P_x.gather(json.dumps(mine).encode())] if P_x.active else []
+def gather_widths(P_x: Grid, widths: list[HaloPair]) -> list[list[list[int]]]:
+    """Every worker's widths, in worker order; [] on other ranks. Collective over P_x, without a comparison."""
+    return [json.loads(text) for text in P_x.gather(json.dumps(widths).encode())] if P_x.active else []
 
 
 def interval_exchange(
     layer: str,
     P_x: Grid,
     P_y: Grid,
-    wanted: Sequence[Sequence[Interval]],
+    ranges: Sequence[Sequence[tuple[int, int]]],
     periodic: Sequence[bool] = (),
     fill_value: float = 0.0,
 ) -> Operator:
-    """The exchange that brings each worker of P_y the box that it wants of a tensor on P_x.
+    """The exchange that brings each worker of P_y a box of a tensor on P_x.
 
-    A layer constructs it in its set-up, where its ranks have agreed on the partitions and the intervals.
+    It checks nothing: the ranks of the layer have agreed on the partitions and ranges.
 
     Args:
         layer: the layer's name, for messages.
         P_x, P_y: partitions with as many dimensions as the tensor.
-        wanted: for each dimension the (start, stop) that each place along that dimension of P_y wants. The intervals
-            may overlap, leave gaps and reach beyond the tensor.
-        periodic: for each dimension whether the tensor wraps; it does not by default.
+        ranges: for each dimension, (start, stop) for each place along that dimension of P_y. Ranges may overlap, leave
+            gaps and reach beyond the tensor.
+        periodic: for each dimension whether the tensor wraps.
         fill_value: the value of elements beyond the tensor in dimensions that do not wrap.
     """
     if P_x.root is None:
         return Inactive()
-    core = _core.IntervalExchange(layer, P_x.root, P_x.workers, P_y.workers, wanted, list(periodic), float(fill_value))
+    core = _core.IntervalExchange(layer, P_x.root, P_x.workers, P_y.workers, ranges, list(periodic), float(fill_value))
 
     def lift() -> Operator:
         raise NotImplementedError(f"{layer}: vmap is not supported; give the layer the batch as a dimension")
@@ -220,29 +214,29 @@ def interval_exchange(
 
 
 def all_gather_among(workers: Grid, axis: int = 0) -> Operator:
-    """The gathering of blocks along an axis of a grid, for a layer whose ranks have agreed on the partitions.
+    """A concatenation of blocks along an axis of a grid, without checks: the layer's ranks have agreed on partitions.
 
-    Other workers of the layer may construct theirs, on other grids.
+    Other workers of the layer may construct operators on other grids.
     """
-    return _made(_core.AllGather, workers, workers.workers, [axis], None)
+    return _make_operator(_core.AllGather, workers, workers.workers, [axis], None)
 
 
 def reduce_scatter_among(workers: Grid, axis: int = 0) -> Operator:
-    """The sum along an axis of a grid, of which each worker receives a block; as :func:`all_gather_among`."""
-    return _made(_core.ReduceScatter, workers, workers.workers, [axis], None)
+    """The sum along an axis of a grid, in blocks; as :func:`all_gather_among`."""
+    return _make_operator(_core.ReduceScatter, workers, workers.workers, [axis], None)
 
 
 def all_sum_reduce_among(workers: Grid, axis: int = 0) -> Operator:
     """The sum along an axis of a grid, for all workers; as :func:`all_gather_among`."""
-    return _made(_core.AllSumReduce, workers, workers.workers, [axis], None)
+    return _make_operator(_core.AllSumReduce, workers, workers.workers, [axis], None)
 
 
 def broadcast_among(workers: Grid, root: int = 0) -> Operator:
-    """The tensor of one worker of a line for all of them; as :func:`all_gather_among`."""
+    """A broadcast from a worker to a line; as :func:`all_gather_among`."""
     source = workers.line([workers.ranks[root]])
-    return _made(_core.Broadcast, workers, source.workers, workers.workers, False, False, True)
+    return _make_operator(_core.Broadcast, workers, source.workers, workers.workers, False, False, True)
 
 
 def replicate(workers: Grid) -> Operator:
-    """The identity of a tensor that each worker of a line has a copy of; its adjoint sums over the copies."""
-    return _made(_core.Replicate, workers, workers.workers)
+    """The identity of a tensor with a copy on each worker of a line; its adjoint sums over the copies."""
+    return _make_operator(_core.Replicate, workers, workers.workers)

@@ -1,8 +1,8 @@
-"""How a call reaches its operator: at once, through ``torch.compile``, or through the transforms of ``torch.func``.
+"""Calls of operators: directly, through ``torch.compile``, or through the transforms of ``torch.func``.
 
-Called at once, an operator is a node of autograd made in C++. A compiler cannot look into such a node: it sees two
-operators of torch's dispatcher, which state the shapes of their results and are each other's derivatives. The
-transforms of ``torch.func`` see a ``torch.autograd.Function``.
+A direct call makes a node of autograd in C++. Compilers cannot trace such a node: they see two operators of torch's
+dispatcher, with shape functions, which are each other's derivatives. The transforms of ``torch.func`` see a
+``torch.autograd.Function``.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ Context: TypeAlias = torch.autograd.function.FunctionCtx
 _is_compiling = torch.compiler.is_compiling
 _transforms = torch._C._functorch.peek_interpreter_stack
 _modes = torch._C._len_torch_dispatch_stack
-_PROXY = torch._C._TorchDispatchModeKey.PROXY
+_RECORDER = torch._C._TorchDispatchModeKey.PROXY
 
 _operators: weakref.WeakValueDictionary[int, Operator] = weakref.WeakValueDictionary()
-# Operators in compiled programs are kept for ever: a program has their keys only, and may outlive their layers.
+# Operators in compiled programs are kept for ever: programs have only keys, and may outlive the layers.
 _compiled: set[Operator] = set()
-# torch keeps compiled programs on disk, where a key of another process must not be found: the first key is random.
-_keys = itertools.count(random.SystemRandom().getrandbits(52) << 10)
+# torch keeps compiled programs on disk, where keys of other processes must not match: the first key is random.
+_next_keys = itertools.count(random.SystemRandom().getrandbits(52) << 10)
 
 
-_PLAIN = torch.Tensor.__torch_dispatch__
+_PLAIN_DISPATCH = torch.Tensor.__torch_dispatch__
 _WITH_MEMORY = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def problem_without_memory(x: object) -> TypeError | None:
-    """The error for a tensor of a class that wraps other tensors, or none: there are no bytes that MPI could send.
+    """The error for a tensor without bytes that MPI could send, because its class wraps other tensors; None otherwise.
 
-    Likewise for one of a class that carries out torch's operators itself: what it raises in the midst of a call, it
-    would raise on this rank alone.
+    Also for a class with a __torch_dispatch__, whose errors in the midst of a call would be raised on this rank alone.
     """
     kind = type(x)
     if kind in _WITH_MEMORY:
         return None
     wraps = hasattr(x, "fake_mode") or hasattr(x, "__tensor_flatten__")
-    if not wraps and getattr(kind, "__torch_dispatch__", _PLAIN) is _PLAIN:
+    if not wraps and getattr(kind, "__torch_dispatch__", _PLAIN_DISPATCH) is _PLAIN_DISPATCH:
         return None
-    if (wraps and getattr(x, "layout", None) is not torch.strided) or torch._C._get_dispatch_mode(_PROXY) is not None:
+    is_recording = torch._C._get_dispatch_mode(_RECORDER) is not None
+    if is_recording or (wraps and getattr(x, "layout", None) is not torch.strided):
         return None  # nested tensors and recorders are refused in the call
     why = "no memory of its own" if wraps else "a __torch_dispatch__ of its own"
     return TypeError(f"is a {kind.__name__}, which has {why}; it has to be a plain torch.Tensor")
@@ -61,17 +61,15 @@ class Started(Protocol):
     """A call that was started."""
 
     @property
-    def name(self) -> str:
-        """The name of the operator."""
-        ...
+    def name(self) -> str: ...
 
     def wait(self) -> torch.Tensor:
-        """The result. To be called once."""
+        """Return the result. Called once."""
         ...
 
 
 class CompletedCall:
-    """A call that start() has completed already."""
+    """A call that ``start`` has completed."""
 
     def __init__(self, name: str, result: torch.Tensor) -> None:
         self.name, self._result = name, result
@@ -85,8 +83,7 @@ class Operator:
 
     Args:
         core: the primitive.
-        lift: makes the operator that does the same for each element along a further first dimension; None if this
-            operator itself does.
+        lift: makes the operator for tensors with a further first dimension; None if this operator takes them, too.
     """
 
     def __init__(self, core: _core.Primitive, lift: Callable[[], Operator] | None = None) -> None:
@@ -95,7 +92,7 @@ class Operator:
         self.name: str = core.name
         self._lift = lift
         self._lifted: Operator | None = None
-        self._key = next(_keys)
+        self._key = next(_next_keys)
         _operators[self._key] = self
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -110,8 +107,8 @@ class Operator:
             return _Apply.apply(x, self, False) if self.active else x.clone()
         if type(x) is not torch.Tensor and (problem := problem_without_memory(x)) is not None and self.active:
             self.refuse(problem)
-        if _modes() and torch._C._get_dispatch_mode(_PROXY) is None:  # a recorder is refused in the call
-            # A first call makes a plan and the next one does not: modes that count operators would find fewer.
+        if _modes() and torch._C._get_dispatch_mode(_RECORDER) is None:  # a recorder is refused in the call
+            # The first call makes a plan, so modes would count more operators than in later calls.
             with _disable_current_modes():
                 return self.core(x)
         return self.core(x)
@@ -125,15 +122,15 @@ class Operator:
         return self.core.start(x)
 
     def plan(self, x: torch.Tensor) -> _core.PlannedOperator:
-        """The operator for tensors of the structure of x, which takes no votes. Collective like a call.
+        """The operator for tensors with the structure of x, without votes. Collective like a call.
 
-        For a function with derivatives of its own, which agrees on each call itself. Raises ValueError on a rank that
-        is in none of the partitions.
+        For functions that define derivatives and vote on each call. Raises ValueError on a rank outside of all
+        partitions.
         """
         return self.core.plan(x)
 
     def refuse(self, problem: object) -> None:
-        """Raise an error in this rank's input on all ranks of the partitions. This rank calls it in place of a call.
+        """Raise an error in this rank's input on all ranks of the partitions, in place of a call.
 
         Args:
             problem: an exception, or the input that cannot be sent.
@@ -141,16 +138,11 @@ class Operator:
         self.core(problem)
 
     def adjoint(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Apply the adjoint to y, without autograd. Collective over the ranks of its partitions.
-
-        Args:
-            x: a tensor with the shape and dtype of the forward input.
-            y: a tensor with the shape and dtype of the forward result.
-        """
+        """Apply the adjoint to y, without autograd; x is like the forward input. Collective like a call."""
         return self.core.adjoint(x, y)
 
     def lifted(self) -> Operator:
-        """This operator for tensors with a further first dimension. The first call is collective over the ranks."""
+        """The operator for tensors with a further first dimension. The first call is collective over the ranks."""
         if self._lift is None:
             return self
         if self._lifted is None:
@@ -158,14 +150,14 @@ class Operator:
         return self._lifted
 
     def __deepcopy__(self, memo: dict[int, object]) -> Operator:
-        return self  # it has no state that calls change
+        return self  # calls change no state
 
     def __reduce__(self) -> str | tuple[object, ...]:
         raise belongs_to_its_job(f"the operator of a {self.name}")
 
 
 class Inactive(Operator):
-    """An operator on a rank that is in none of its partitions, and knows nothing of them."""
+    """An operator on a rank that does not know its partitions."""
 
     active = False
     name = "Clone"
@@ -174,27 +166,22 @@ class Inactive(Operator):
         """Not collective."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return a clone of ``x``."""
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"the input is of type {type(x).__name__}; it has to be a torch.Tensor")
         return x.clone()
 
     def start(self, x: torch.Tensor) -> Started:
-        """Clone ``x``."""
         return CompletedCall(self.name, self(x))
 
     def refuse(self, problem: object) -> None:
-        """Raise the problem on this rank."""
         if isinstance(problem, Exception):
             raise problem
         self(problem)
 
     def adjoint(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Return a clone of ``y``."""
         return y.clone()
 
     def lifted(self) -> Operator:
-        """This operator."""
         return self
 
 
@@ -202,10 +189,10 @@ Inputs: TypeAlias = tuple[torch.Tensor, Operator, object]
 Batched: TypeAlias = tuple[torch.Tensor, int | None]
 
 
-def _batched(
+def _apply_to_batch(
     operator: Operator, dim: int | None, x: torch.Tensor, call: Callable[[torch.Tensor, Operator], torch.Tensor]
 ) -> Batched:
-    """vmap's rule: apply the lifted operator to the batch as the first dimension."""
+    """The rule of vmap: apply the lifted operator with the batch as the first dimension."""
     if dim is None:
         return call(x, operator), None
     x = x.movedim(dim, 0)
@@ -216,8 +203,6 @@ def _batched(
 
 
 class VmapInfo(Protocol):
-    """The information that torch passes to a vmap rule."""
-
     batch_size: int
 
 
@@ -245,7 +230,7 @@ class _Apply(torch.autograd.Function):
     def vmap(
         info: VmapInfo, in_dims: tuple[int | None, ...], x: torch.Tensor, operator: Operator, linear: bool
     ) -> Batched:
-        return _batched(operator, in_dims[0], x, lambda x, operator: _Apply.apply(x, operator, linear))
+        return _apply_to_batch(operator, in_dims[0], x, lambda x, operator: _Apply.apply(x, operator, linear))
 
 
 class _Adjoint(torch.autograd.Function):
@@ -274,32 +259,32 @@ class _Adjoint(torch.autograd.Function):
         def call(y: torch.Tensor, operator: Operator) -> torch.Tensor:
             return _Adjoint.apply(y, operator, sizes if in_dims[0] is None else (info.batch_size, *sizes))
 
-        return _batched(operator, in_dims[0], y, call)
+        return _apply_to_batch(operator, in_dims[0], y, call)
 
 
-_library = torch.library.Library("distdl", "DEF")
-_library.define("apply(Tensor x, int operator, bool linear, bool differentiated) -> Tensor")
-_library.define("apply_adjoint(Tensor y, int operator, SymInt[] sizes) -> Tensor")
+_distdl_library = torch.library.Library("distdl", "DEF")
+_distdl_library.define("apply(Tensor x, int operator, bool linear, bool differentiated) -> Tensor")
+_distdl_library.define("apply_adjoint(Tensor y, int operator, SymInt[] sizes) -> Tensor")
 
 
-@torch.library.impl(_library, "apply", "CompositeExplicitAutograd")
+@torch.library.impl(_distdl_library, "apply", "CompositeExplicitAutograd")
 def _apply(x: torch.Tensor, operator: int, linear: bool, differentiated: bool) -> torch.Tensor:
     return _operators[operator].core.call_traced(x, linear, differentiated)
 
 
-@torch.library.impl(_library, "apply_adjoint", "CompositeExplicitAutograd")
+@torch.library.impl(_distdl_library, "apply_adjoint", "CompositeExplicitAutograd")
 def _apply_adjoint(y: torch.Tensor, operator: int, sizes: Sequence[int]) -> torch.Tensor:
     return _operators[operator].core.adjoint(y.new_empty(()).expand(sizes), y)
 
 
-@torch.library.register_fake("distdl::apply", lib=_library)
+@torch.library.register_fake("distdl::apply", lib=_distdl_library)
 def _apply_fake(x: torch.Tensor, operator: int, linear: bool, differentiated: bool) -> torch.Tensor:
     _compiled.add(_operators[operator])
     sizes, dtype = _operators[operator].core.trace([int(size) for size in x.shape], x.dtype)
     return x.new_empty(sizes, dtype=dtype)
 
 
-@torch.library.register_fake("distdl::apply_adjoint", lib=_library)
+@torch.library.register_fake("distdl::apply_adjoint", lib=_distdl_library)
 def _apply_adjoint_fake(y: torch.Tensor, operator: int, sizes: Sequence[int]) -> torch.Tensor:
     return y.new_empty(sizes)
 
@@ -319,11 +304,11 @@ def _backward_of_adjoint(ctx: Context, gradient: torch.Tensor) -> tuple[torch.Te
 
 
 torch.library.register_autograd(
-    "distdl::apply", _backward_of_apply, setup_context=_keep_operator_and_sizes, lib=_library
+    "distdl::apply", _backward_of_apply, setup_context=_keep_operator_and_sizes, lib=_distdl_library
 )
 torch.library.register_autograd(
-    "distdl::apply_adjoint", _backward_of_adjoint, setup_context=_keep_operator_and_sizes, lib=_library
+    "distdl::apply_adjoint", _backward_of_adjoint, setup_context=_keep_operator_and_sizes, lib=_distdl_library
 )
-# Compilers keep the order of operators with effects: the other ranks make the same calls in the same order.
+# Compilers keep the order of operators with effects, which has to be the same on all ranks.
 for _name in ("distdl::apply", "distdl::apply_adjoint"):
-    _library._register_effectful_op(_name, torch.library.EffectType.ORDERED)
+    _distdl_library._register_effectful_op(_name, torch.library.EffectType.ORDERED)

@@ -1,4 +1,4 @@
-"""The halo exchange of tensors that already have room for their halos: the four-argument form."""
+"""The halo exchange of tensors with room for their halos: the form with four arguments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from distdl.collective.construction import PartitionLike, constructing
-from distdl.operators.constructors import HaloWidths, halo_exchange, halo_widths, widths_of_all
+from distdl.operators.constructors import HaloWidths, gather_widths, halo_exchange, halo_widths
 from distdl.operators.dispatch import Started
 
 if TYPE_CHECKING:
@@ -16,14 +16,12 @@ if TYPE_CHECKING:
 
 
 class HaloInRoom:
-    """A halo exchange on tensors that already have room for their halos: the four-argument form.
+    """A halo exchange of tensors with room for their halos: the form with four arguments.
 
     Args:
-        P_x: the partition.
         room: [dim, 2] widths of the room around this worker's block.
         received: [dim, 2] widths of the halos that arrive in the room, next to the block; at most the room.
-        sent: [dim, 2] widths of the slices that go to the left and the right neighbor. They follow from the widths that
-            the neighbors receive, and are only checked against these.
+        sent: [dim, 2] widths of the slices for the neighbors, which must equal the neighbors' ``received``.
 
     Raises:
         ValueError: on all ranks, if widths do not fit the partition or each other.
@@ -52,13 +50,13 @@ class HaloInRoom:
         self._active = x.active
 
     def _check_sent(self, x: Grid, sent: HaloWidths) -> None:
-        everyone = widths_of_all(x, self._received if x.active else [])
+        widths_of_workers = gather_widths(x, self._received if x.active else [])
         with constructing("HaloExchange", {"P_x": x}, {}):
             if x.active:
                 widths = halo_widths(sent, x.dim)
                 for d, neighbors in enumerate(x.neighbors(x.rank)):
                     for side, neighbor in enumerate(neighbors):
-                        expected = 0 if neighbor < 0 else everyone[neighbor][d][1 - side]
+                        expected = 0 if neighbor < 0 else widths_of_workers[neighbor][d][1 - side]
                         if widths[d][side] != expected:
                             raise ValueError(
                                 f"HaloExchange: worker {x.rank} sends {widths[d][side]} elements to its "
@@ -67,31 +65,30 @@ class HaloInRoom:
 
     @property
     def active(self) -> bool:
-        """Whether this rank is a worker."""
         return self._active
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """A copy of x in which the received part of the room is filled."""
+        """A copy of x with the halos in the room."""
         if not self._active:
             return self._exchange(x)
-        arrived = self._exchange(self._block(x))  # which refuses what cannot be read, before it is copied here
+        arrived = self._exchange(self._block(x))  # raises for an unreadable x before it is copied
         grown, target = self._copy(x)
         target.copy_(arrived)
         return grown
 
     def start(self, x: torch.Tensor) -> Started:
-        """Begin to fill the received part of the room of a copy of x."""
+        """Begin to receive the halos in a copy of x."""
         if not self._active:
             return self._exchange.start(x)
         started = self._exchange.start(self._block(x))
-        return _RoomBeingFilled(*self._copy(x), started)
+        return _StartedHaloInRoom(*self._copy(x), started)
 
     def refuse(self, problem: object) -> None:
-        """Raise an error in this worker's input on all workers. This worker calls it in place of a call."""
+        """Raise an error in this worker's input on all workers, in place of a call."""
         self._exchange.refuse(problem)
 
-    def _refused(self, x: object) -> object:
-        """None if x has room for its halos, else what the exchange refuses on all ranks: x or an exception."""
+    def _problem_of(self, x: object) -> object:
+        """None if x has room for its halos, else an argument for refuse(): x or an exception."""
         if not isinstance(x, torch.Tensor) or x.is_nested or x.is_quantized or x.layout is not torch.strided:
             return x
         needed = [left + right for left, right in self._room]
@@ -100,10 +97,9 @@ class HaloInRoom:
         return ValueError(f"is of shape {list(x.shape)}; it must have room for halos of {self._room}")
 
     def _block(self, x: torch.Tensor) -> torch.Tensor:
-        """This worker's own block of x."""
-        refused = self._refused(x)
-        if refused is not None or not isinstance(x, torch.Tensor):
-            self._exchange.refuse(refused)
+        problem = self._problem_of(x)
+        if problem is not None or not isinstance(x, torch.Tensor):
+            self._exchange.refuse(problem)
         block = x
         try:
             for d, (left, right) in enumerate(self._room):
@@ -114,19 +110,17 @@ class HaloInRoom:
         return block
 
     def _copy(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """A copy of x, and the part of it that the exchange fills."""
+        """A copy of x, and the part of the copy that the exchange fills."""
         grown = x.clone()
         target = grown
         for d, ((left, right), (from_left, from_right)) in enumerate(zip(self._room, self._received, strict=True)):
-            own = x.shape[d] - left - right
-            target = target.narrow(d, left - from_left, own + from_left + from_right)
+            width = x.shape[d] - left - right
+            target = target.narrow(d, left - from_left, width + from_left + from_right)
         return grown, target
 
 
 @dataclass(frozen=True)
-class _RoomBeingFilled:
-    """A started call of HaloInRoom."""
-
+class _StartedHaloInRoom:
     grown: torch.Tensor
     target: torch.Tensor
     started: Started

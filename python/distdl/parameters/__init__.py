@@ -1,4 +1,4 @@
-"""Parameters and buffers in blocks: where they live, their first values, how they travel, and the whole of them."""
+"""Parameters and buffers in blocks: their layouts, initial values and transport."""
 
 from distdl.parameters.layout import Layout, parameter_layout
 

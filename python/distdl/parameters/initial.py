@@ -1,4 +1,4 @@
-"""The first values of parameters in blocks: the values that the whole parameter would have in one process."""
+"""The initial values of parameters in blocks, equal to the whole parameter's in a single process."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ DRAWN_AT_ONCE = 1 << 22
 
 @dataclass(frozen=True)
 class Uniform:
-    """U(-bound, bound), drawn as ``Tensor.uniform_`` draws it: value after value, in row-major order."""
+    """U(-bound, bound), as drawn by ``Tensor.uniform_``: value after value, in row-major order."""
 
     bound: float
 
     def __call__(self, tensor: torch.Tensor) -> None:
-        """Fill a tensor."""
         tensor.uniform_(-self.bound, self.bound)
 
 
@@ -33,21 +32,14 @@ class Uniform:
 def fill(tensor: torch.Tensor, layout: Layout, initialize: Initializer) -> None:
     """Fill this rank's part of a tensor with the values that an initializer gives the whole tensor.
 
-    Each rank draws all of the tensor. With the same seed on all ranks the whole tensor is therefore the same for every
-    partition, equal to the sequential layer's, and the ranks' generators stay in step. The draw takes the memory of the
-    whole tensor for a moment; with :class:`Uniform` it takes a bounded amount.
-
-    Args:
-        tensor: the part that lives on this rank, of the shape ``layout.local_shape``.
-        layout: the layout of the whole tensor.
-        initialize: fills a tensor in place.
-
-    Every rank of the layer has to call it.
+    Each rank draws the whole tensor. So with the same seed on all ranks it equals the sequential layer's, and their
+    generators stay in step. The draw takes the memory of the whole tensor; with :class:`Uniform`, a bounded amount.
+    ``tensor`` has shape ``layout.local_shape``. Every rank of the layer has to call it.
     """
     rows, row = layout.shape[0] if layout.shape else 1, math.prod(layout.shape[1:])
     at_once = max(1, DRAWN_AT_ONCE // max(row, 1)) if isinstance(initialize, Uniform) else max(1, rows)
     intervals, device = layout.intervals, "meta" if tensor.is_meta else "cpu"
-    for first in range(0, max(1, rows), at_once):  # also of no rows, where torch may have something to say
+    for first in range(0, max(1, rows), at_once):  # also without rows, where torch may warn or raise
         shape = (min(at_once, rows - first), *layout.shape[1:]) if layout.shape else ()
         drawn = torch.empty(shape, dtype=tensor.dtype, device=device)
         initialize(drawn)
@@ -59,14 +51,14 @@ def fill(tensor: torch.Tensor, layout: Layout, initialize: Initializer) -> None:
         start, stop = intervals[0]
         low, high = max(start, first), min(stop, first + drawn.shape[0])
         if low < high:
-            mine = drawn[(slice(low - first, high - first), *(slice(*interval) for interval in intervals[1:]))]
-            tensor[low - start : high - start].copy_(mine)
+            block = drawn[(slice(low - first, high - first), *(slice(*interval) for interval in intervals[1:]))]
+            tensor[low - start : high - start].copy_(block)
 
 
 def like_linear(shape: tuple[int, ...]) -> tuple[Uniform, Uniform]:
-    """The initializers that torch.nn's Linear and Conv layers use for a weight of this shape, and for their bias.
+    """The initializers of torch.nn's Linear and Conv layers for a weight of this shape, and for the bias.
 
-    The bound of the weight is that of ``kaiming_uniform_(weight, a=sqrt(5))``: see torch.nn.Linear.
+    The weight's bound is as in ``kaiming_uniform_(weight, a=sqrt(5))``: see torch.nn.Linear.
     """
     fan_in = math.prod(shape[1:])
     if fan_in == 0:

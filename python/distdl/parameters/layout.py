@@ -1,4 +1,4 @@
-"""Which block of a parameter each worker uses, and where the block lives."""
+"""Layouts of parameters: the block that each worker uses, and the ranks on which it lives."""
 
 from __future__ import annotations
 
@@ -15,46 +15,45 @@ from distdl.collective.grid import Grid
 
 Interval: TypeAlias = tuple[int, int]
 
-KINDS = ("owner", "sharded", "replicated")
-_kind: ContextVar[str] = ContextVar("parameter_layout", default="owner")
+LAYOUT_KINDS = ("owner", "sharded", "replicated")
+_current_kind: ContextVar[str] = ContextVar("parameter_layout", default="owner")
 
 
 @contextmanager
 def parameter_layout(kind: str) -> Iterator[None]:
-    """Choose where the layers that a block of code constructs keep their parameters. Results do not depend on it.
+    """Choose where layers that are constructed within keep their parameters. Results do not depend on it.
 
     Args:
         kind: where a block of a parameter lives that several workers use:
 
-            - "owner", the default: on the first of these workers. The block is broadcast to the others when it is used,
-              and their gradients are summed on the owner.
-            - "sharded": each of the P workers has 1/P of the block, of its gradient and of the optimizer's state. The
-              block is gathered when it is used, and its gradient is summed in shards (known as ZeRO-3, or FSDP).
-            - "replicated": each of these workers has the whole block, as torch's own utilities expect. Nothing travels
-              in the forward pass, and gradients are summed on all of them.
+            - "owner", the default: on the first of these workers. The block is broadcast when it is used, and gradients
+              are summed there.
+            - "sharded": each of the P workers has 1/P of the block, its gradient and the optimizer's state. The block
+              is gathered when it is used, and its gradient is summed in shards (known as ZeRO-3, or FSDP).
+            - "replicated": each of these workers has the block, as torch's utilities expect. Gradients are summed on
+              all of them.
 
     Raises:
         ValueError: for another kind.
 
-    It takes no communication. Every rank of the layers inside has to use the same kind: otherwise constructing a layer
-    raises a ValueError on all of them.
+    Every rank of the layers inside has to use the same kind: otherwise constructing a layer raises ValueError on all.
 
     Example:
         >>> with distdl.parameter_layout("sharded"):
         ...     model = make_model(P_x)
     """
-    if kind not in KINDS:
-        raise ValueError(f"parameter_layout: kind={kind!r}; it must be one of {', '.join(map(repr, KINDS))}")
-    token = _kind.set(kind)
+    if kind not in LAYOUT_KINDS:
+        raise ValueError(f"parameter_layout: kind={kind!r}; it must be one of {', '.join(map(repr, LAYOUT_KINDS))}")
+    token = _current_kind.set(kind)
     try:
         yield
     finally:
-        _kind.reset(token)
+        _current_kind.reset(token)
 
 
 def current_kind() -> str:
-    """The kind of layout that a layer constructed now gets."""
-    return _kind.get()
+    """The kind of layout of layers that are constructed now."""
+    return _current_kind.get()
 
 
 def cut(n: int, p: int) -> list[Interval]:
@@ -66,13 +65,12 @@ def cut(n: int, p: int) -> list[Interval]:
 class Layout:
     """How a whole tensor is spread over the workers of a grid.
 
-    Dimension d of the tensor is cut into balanced blocks along axis ``axes[d]`` of the grid, and is not cut where this
-    is None. Workers whose places differ only along other axes use the same block.
+    Dimension d of the tensor is cut into balanced blocks along axis ``axes[d]`` of the grid, or not cut if it is None.
+    Workers whose places differ only along other axes use the same block.
 
     Attributes:
-        grid: the workers.
         shape: the shape of the whole tensor.
-        axes: for each dimension of the tensor an axis of the grid, or None. No axis twice.
+        axes: for each dimension of the tensor a different axis of the grid, or None.
         first_of: axes of the grid along which only the workers at place 0 use the tensor.
         kind: where a block lives that several workers use: see :func:`distdl.parameter_layout`.
     """
@@ -99,14 +97,14 @@ class Layout:
 
     @functools.cached_property
     def users(self) -> int:
-        """How many workers use the same block."""
+        """The number of workers that use the same block."""
         return math.prod(self.grid.shape[a] for a in self.copies)
 
     @functools.cached_property
     def shard_dim(self) -> int | None:
         """The dimension along which a block is cut into shards; None if blocks are not sharded.
 
-        The first one if all shards are equal so, since they follow each other in memory then; otherwise the longest.
+        It is dimension 0 if all shards are equal then, since they are adjacent in memory; otherwise the longest.
         """
         if self.kind != "sharded" or self.users == 1 or not self.shape:
             return None
@@ -116,12 +114,11 @@ class Layout:
         return extents.index(max(extents))
 
     def parts_along(self, d: int) -> int:
-        """How many blocks dimension d is cut into."""
         axis = self.axes[d]
         return 1 if axis is None or not self.grid.known else self.grid.shape[axis]
 
     def used(self, place: Sequence[int]) -> list[Interval] | None:
-        """(start, stop) along each dimension of the block that the worker at a place uses; None for no block."""
+        """(start, stop) in each dimension of the block that the worker at a place uses; None without a block."""
         if any(place[a] for a in self.first_of):
             return None
         at = [0 if axis is None else place[axis] for axis in self.axes]
@@ -130,7 +127,7 @@ class Layout:
         ]
 
     def owned(self, place: Sequence[int]) -> list[Interval] | None:
-        """(start, stop) along each dimension of the part that lives on the worker at a place; None for no part."""
+        """(start, stop) in each dimension of the part that lives on the worker at a place; None without a part."""
         block, copy = self.used(place), self._copy(place)
         d = self.shard_dim
         if block is None or (copy > 0 and d is None and self.kind != "replicated"):
@@ -150,7 +147,7 @@ class Layout:
 
     @functools.cached_property
     def intervals(self) -> list[Interval] | None:
-        """(start, stop) along each dimension of the part that lives on this rank; None for no part."""
+        """(start, stop) in each dimension of the part that lives on this rank; None without a part."""
         return self.owned(self.grid.place) if self.grid.active else None
 
     @functools.cached_property
@@ -177,10 +174,7 @@ class Layout:
 
     @functools.cached_property
     def storage(self) -> tuple[Grid, list[list[Interval]]]:
-        """Where the tensor lives: a grid with the tensor's dimensions, and the intervals along each of them.
-
-        For a replicated tensor it is the grid of the first copies.
-        """
+        """A grid with the tensor's dimensions on which the first copies live, and the intervals in each dimension."""
         if not self.grid.known:
             return self.grid, []
         along = [cut(n, self.parts_along(d)) for d, n in enumerate(self.shape)]
@@ -196,7 +190,6 @@ class Layout:
         return self.grid.related(ranks, extents), along
 
     def _rank_at(self, index: Sequence[int]) -> int:
-        """The rank on which the block at an index of the storage grid lives."""
         place, copy = [0] * self.grid.dim, 0
         for d, (axis, at) in enumerate(zip(self.axes, index, strict=True)):
             block = at

@@ -1,6 +1,6 @@
-"""How parameters get from where they live to the workers that use them: a linear operator, too.
+"""The transport of parameters from their owners to the workers that use them, as a linear operator.
 
-Its adjoint brings gradients back to where the parameters live, summed over the workers that used them.
+Its adjoint brings gradients back, summed over the workers.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from torch._utils import _flatten_dense_tensors
 from distdl import operators
 from distdl.parameters.layout import Layout, cut
 
-Tensors = Sequence[torch.Tensor]
+TensorSequence = Sequence[torch.Tensor]
 
-_LARGE = 1 << 14  # elements: in a message of its own, a parameter needs no copy
+_LARGE_PARAMETER = 1 << 14  # elements; a large parameter is a message without a copy
 
 
 def zero_of(tensor: torch.Tensor) -> torch.Tensor:
-    """0, as the sum of none of the elements: where nothing is computed, it connects a result with a tensor.
+    """0, as an empty sum over a tensor, to connect a result with the tensor in the autograd graph.
 
-    A derivative that does not reach a parameter or an input on one rank leaves out the communication on the way, for
-    which the other ranks wait: in ``torch.autograd.grad``, and in derivatives of derivatives.
+    Without the connection on a rank without work, ``torch.autograd.grad`` and second derivatives would leave out
+    communication there, for which other ranks wait.
     """
     return tensor.flatten()[:0].sum()
 
 
 class Transport:
-    """Brings parameters to their use, as one message.
+    """Brings parameters to the workers that use them, as one message.
 
     Args:
-        layouts: of the parameters, of the same kind, on the same grid and with the same copies.
+        layouts: the layouts of the parameters, of the same kind, on the same grid and with the same copies.
 
     Constructing and calling are collective over the workers.
     """
@@ -45,49 +45,48 @@ class Transport:
 
     @staticmethod
     def of(layouts: Sequence[Layout]) -> Transport:
-        """The way that fits the kind of these layouts."""
         first = layouts[0]
         if not first.grid.known or first.users == 1:
             return Transport(layouts)
-        return {"owner": FromOwner, "sharded": FromShards, "replicated": FromCopies}[first.kind](layouts)
+        return {"owner": FromOwner, "sharded": FromShards, "replicated": FromReplicas}[first.kind](layouts)
 
-    def start(self, parameters: Tensors) -> Callable[[], Tensors]:
-        """Let the parameters travel; what it returns waits for them. Outside of the workers they stay as they are."""
+    def start(self, parameters: TensorSequence) -> Callable[[], TensorSequence]:
+        """Start the transport; the returned function waits for it. Other ranks get their arguments back."""
         return lambda: parameters
 
-    def __call__(self, parameters: Tensors) -> Tensors:
-        """The blocks that this worker uses, from what lives on this rank."""
+    def __call__(self, parameters: TensorSequence) -> TensorSequence:
+        """The blocks that this worker uses, from the parts on all ranks."""
         return self.start(parameters)()
 
 
 class FromOwner(Transport):
-    """A broadcast from the worker on which a block lives. The adjoint sums the gradients there."""
+    """A broadcast from the owner of a block. The adjoint sums the gradients there."""
 
     def __init__(self, layouts: Sequence[Layout]) -> None:
         super().__init__(layouts)
         self._owners, self._workers = layouts[0].owners, layouts[0].grid
         self._broadcast = operators.broadcast(self._owners, self._workers)
 
-    def start(self, parameters: Tensors) -> Callable[[], Tensors]:
+    def start(self, parameters: TensorSequence) -> Callable[[], TensorSequence]:
         if not self._workers.active:
             return lambda: parameters
         started = self._broadcast.start(self._message(parameters))
         return lambda: self._parts(started.wait())
 
-    def __call__(self, parameters: Tensors) -> Tensors:
+    def __call__(self, parameters: TensorSequence) -> TensorSequence:
         return self._parts(self._broadcast(self._message(parameters))) if self._workers.active else parameters
 
-    def _message(self, parameters: Tensors) -> torch.Tensor:
+    def _message(self, parameters: TensorSequence) -> torch.Tensor:
         if self._owners.active:
-            return joined(parameters)
+            return flatten_to_message(parameters)
         return functools.reduce(operator.add, [parameter.reshape(-1) for parameter in parameters])
 
-    def _parts(self, flat: torch.Tensor) -> Tensors:
-        return parted(flat, self._shapes)
+    def _parts(self, flat: torch.Tensor) -> TensorSequence:
+        return tensors_of_message(flat, self._shapes)
 
 
 class FromShards(Transport):
-    """A gathering of the shards of a block from all workers that use it. The adjoint scatters the sum of gradients."""
+    """A gathering of the shards of a block. The adjoint scatters the sum of gradients."""
 
     def __init__(self, layouts: Sequence[Layout]) -> None:
         super().__init__(layouts)
@@ -102,26 +101,26 @@ class FromShards(Transport):
     def _pieces_of(layout: Layout) -> list[tuple[int, ...]]:
         """The shapes of the shards of the block that this worker uses, by worker."""
         shape, d = layout.used_shape, layout.shard_dim
-        if d is None:  # a scalar, which is all on the first worker
+        if d is None:  # a scalar, on the first worker
             return [shape] + [(0, *shape[1:])] * (layout.users - 1)
         return [(*shape[:d], stop - start, *shape[d + 1 :]) for start, stop in cut(shape[d], layout.users)]
 
-    def start(self, parameters: Tensors) -> Callable[[], Tensors]:
+    def start(self, parameters: TensorSequence) -> Callable[[], TensorSequence]:
         if not self._active:
             return lambda: parameters
-        started = self._gather.start(joined(parameters))
+        started = self._gather.start(flatten_to_message(parameters))
         return lambda: self._parts(started.wait())
 
-    def __call__(self, parameters: Tensors) -> Tensors:
+    def __call__(self, parameters: TensorSequence) -> TensorSequence:
         if not self._active:
             return parameters
-        return self._parts(self._gather(joined(parameters)))
+        return self._parts(self._gather(flatten_to_message(parameters)))
 
-    def _parts(self, flat: torch.Tensor) -> Tensors:
+    def _parts(self, flat: torch.Tensor) -> TensorSequence:
         if len(self.layouts) == 1 and self.layouts[0].shard_dim == 0:  # the shards are in order
-            return parted(flat, self._shapes)
+            return tensors_of_message(flat, self._shapes)
         by_worker = [shapes for worker in zip(*self._pieces, strict=True) for shapes in worker]
-        pieces = parted(flat, by_worker)
+        pieces = tensors_of_message(flat, by_worker)
         count = len(self.layouts)
         return [
             pieces[i] if layout.shard_dim is None else torch.cat(pieces[i::count], layout.shard_dim)
@@ -129,8 +128,8 @@ class FromShards(Transport):
         ]
 
 
-class FromCopies(Transport):
-    """Nothing travels: each worker has its block. The adjoint sums the gradients on all workers that used it."""
+class FromReplicas(Transport):
+    """Nothing travels: each worker has its block. The adjoint sums the gradients on all workers."""
 
     def __init__(self, layouts: Sequence[Layout]) -> None:
         super().__init__(layouts)
@@ -139,38 +138,37 @@ class FromCopies(Transport):
             users = layouts[0].grid.line(layouts[0].users_of(layouts[0].grid.place))
             self._replicate = [operators.replicate(users) for _ in layouts]
 
-    def start(self, parameters: Tensors) -> Callable[[], Tensors]:
+    def start(self, parameters: TensorSequence) -> Callable[[], TensorSequence]:
         used = self(parameters)
         return lambda: used
 
-    def __call__(self, parameters: Tensors) -> Tensors:
+    def __call__(self, parameters: TensorSequence) -> TensorSequence:
         if not self._active:
             return parameters
-        return [replicate(one) for replicate, one in zip(self._replicate, parameters, strict=True)]
+        return [replicate(parameter) for replicate, parameter in zip(self._replicate, parameters, strict=True)]
 
 
-def joined(parameters: Tensors) -> torch.Tensor:
-    """The elements of all tensors, as one message."""
-    if len({one.dtype for one in parameters}) > 1:
+def flatten_to_message(parameters: TensorSequence) -> torch.Tensor:
+    """The elements of all parameters, as one message."""
+    if len({parameter.dtype for parameter in parameters}) > 1:
         raise TypeError(
-            f"the parameters have dtypes {[str(one.dtype) for one in parameters]}, and travel together; convert all "
+            f"the parameters have dtypes {[str(p.dtype) for p in parameters]}, and travel together; convert all "
             "parameters of the layer, or make it with parameters of these dtypes"
         )
     if all(parameter.numel() for parameter in parameters):
         message: torch.Tensor = _flatten_dense_tensors(parameters)
         return message
-    # torch would lose those without elements from derivatives of derivatives.
+    # torch would lose parameters without elements from second derivatives.
     whole = torch.cat([parameter.reshape(-1) for parameter in parameters])
-    for empty in (one for one in parameters if one.numel() == 0):
+    for empty in (parameter for parameter in parameters if parameter.numel() == 0):
         whole = whole + zero_of(empty)
     return whole
 
 
-def parted(message: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> Tensors:
-    """The tensors of these shapes whose elements are in a message.
+def tensors_of_message(message: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> TensorSequence:
+    """The tensors of these shapes in a message.
 
-    Each of several has memory of its own, as parameters of torch.nn: views of another dtype, and some kernels, need it
-    aligned. A large parameter travels alone, and is the message itself.
+    Several tensors are copied, since views of other dtypes, and some kernels, need aligned memory.
     """
     if len(shapes) == 1:
         return [message.view(shapes[0])]
@@ -179,11 +177,11 @@ def parted(message: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> Tensors:
 
 
 class ParameterTransport:
-    """Brings all parameters of a layer to their use: what the same workers use as one message, but large ones alone.
+    """Brings a layer's parameters to the workers that use them. Small parameters of the same workers share a message.
 
     Args:
-        layouts: of the parameters, in order.
-        dtypes: likewise; None where all parameters have the same one. Of others, none travel together.
+        layouts: the layouts of the parameters, in order.
+        dtypes: their dtypes, since a message has a single dtype; None if all are equal.
 
     Constructing and calling are collective over the workers of the layouts.
     """
@@ -191,29 +189,29 @@ class ParameterTransport:
     def __init__(self, layouts: Sequence[Layout], dtypes: Sequence[torch.dtype] | None = None) -> None:
         together: dict[tuple[object, ...], list[int]] = {}
         for i, layout in enumerate(layouts):
-            alone = i if math.prod(layout.shape) > _LARGE else None
+            alone = i if math.prod(layout.shape) > _LARGE_PARAMETER else None
             kind = layout.kind, dtypes[i] if dtypes else None
             together.setdefault((layout.grid.ranks, layout.grid.shape, layout.copies, *kind, alone), []).append(i)
         self._transports = [(members, Transport.of([layouts[i] for i in members])) for members in together.values()]
         self.is_identity = all(type(transport) is Transport for _, transport in self._transports)
 
-    def __call__(self, parameters: Tensors) -> Tensors:
-        """The blocks that this worker uses, from what lives on this rank; outside of the workers what is there."""
+    def __call__(self, parameters: TensorSequence) -> TensorSequence:
+        """The blocks that this worker uses; see :class:`Transport`."""
         if self.is_identity:
             return parameters
         if len(self._transports) == 1:
             return self._transports[0][1](parameters)
         return self.start(parameters)()
 
-    def start(self, parameters: Tensors) -> Callable[[], Tensors]:
-        """Let the parameters travel; what it returns waits for them."""
+    def start(self, parameters: TensorSequence) -> Callable[[], TensorSequence]:
+        """Start the transport; see :class:`Transport`."""
         if self.is_identity:
             return lambda: parameters
         started = [
             (members, transport.start([parameters[i] for i in members])) for members, transport in self._transports
         ]
 
-        def wait() -> Tensors:
+        def wait() -> TensorSequence:
             arrived: dict[int, torch.Tensor] = {}
             for members, transported in started:
                 arrived.update(zip(members, transported(), strict=True))
