@@ -1,8 +1,7 @@
-"""The primitives and interpolation as functions: a distributed tensor in, a distributed tensor out.
+"""The primitives, interpolation and attention as functions of distributed tensors.
 
-Each function constructs an operator and applies it. In a loop the modules of the same names in :mod:`distdl.nn` are
-cheaper: they construct their operator once. All ranks of the communicator that the partitions come from have to call
-these functions.
+Each call constructs an operator and applies it; in loops, modules of the same names in :mod:`distdl.nn` are cheaper.
+All ranks of the communicator that the partitions come from have to call these functions.
 """
 
 from __future__ import annotations
@@ -161,7 +160,7 @@ def start(function: Callable[..., torch.Tensor], x: torch.Tensor, *arguments: ob
     Args:
         function: a primitive of this module, such as ``distdl.functional.broadcast``.
         x: this rank's tensor.
-        arguments, options: the further arguments of the function.
+        arguments, options: further arguments of the function.
 
     Collective like the function. See :meth:`distdl.nn.Broadcast.start`.
 
@@ -181,11 +180,11 @@ def start(function: Callable[..., torch.Tensor], x: torch.Tensor, *arguments: ob
 
 
 def wait(started: Started) -> torch.Tensor:
-    """The result of a started call. Each start needs its wait; no other rank has to call it.
+    """The result of a started call. Each start needs a wait; no other rank has to call it.
 
     Raises:
-        TypeError: if ``started`` is not what :func:`distdl.functional.start` returned.
-        RuntimeError: if it was waited for before, or the input was written since the start.
+        TypeError: if ``started`` is not a result of :func:`distdl.functional.start`.
+        RuntimeError: if the call was waited for before, or its input was written since the start.
     """
     if not hasattr(started, "wait"):
         raise TypeError(f"wait: {started!r} is not what start() returned")

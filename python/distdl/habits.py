@@ -1,4 +1,4 @@
-"""Habits of programs of one process that give other numbers on blocks, and what to use instead."""
+"""Detect habits of single-process programs that give other numbers on blocks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from distdl.called import calls_of, code_behind
+from distdl.called import advice_on, names_in_code
 from distdl.collective.construction import constructing
 from distdl.collective.grid import Grid
 from distdl.nn import SEQUENTIAL, Local, Module
@@ -27,45 +27,46 @@ def check(
     optimizer: torch.optim.Optimizer | None = None,
     inputs: torch.Tensor | Sequence[torch.Tensor] | None = None,
 ) -> list[Finding]:
-    """List what will go wrong in a model that mixes layers over partitions with torch's own, and what to use instead.
+    """List problems of a model that mixes layers over partitions with torch's layers, and their solutions.
 
-    It looks at the modules of the model; at the code of their classes and of the module that calls this function, as
-    far as it names functions of torch; at the values of the parameters; and at the seeds of the ranks. It computes
-    nothing, and changes nothing. An empty list is no proof: see the page on habits for what it cannot see.
+    It looks at the modules of the model, the functions of torch that their code and the calling module name, the values
+    of the parameters, and the seeds of the ranks. It changes nothing. An empty list is no proof: see
+    the page on habits.
 
     Args:
         model: a model with layers over partitions.
         optimizer: the optimizer that trains it.
-        inputs: what this rank passes to the model.
+        inputs: this rank's inputs of the model.
 
     Returns:
-        What any rank has found, the same list on all ranks.
+        The findings of all ranks, the same list on each.
 
     Raises:
-        TypeError: if ``model`` is no module. Only this rank hears of it, since it knows no ranks to tell.
+        TypeError: on this rank, if ``model`` is not a module.
 
-    Collective over the communicator that the partitions of the model come from. Without such a layer it takes no
-    communication.
+    Collective over the communicator that the partitions of the model come from. Without layers over partitions it takes
+    no communication.
 
     Example:
         >>> for finding in distdl.check(model, optimizer, inputs=x):
         ...     print(finding)
     """
-    grids = [grid for one in model.modules() for grid in _grids_of(one)] if isinstance(model, torch.nn.Module) else []
-    everyone = max(grids, key=lambda grid: len(grid.constructors), default=Grid.unknown()).constructing_ranks()
-    mine: dict[str, object] = {}
-    with constructing("check", {"ranks": everyone}, {}):
+    grids = [grid for m in model.modules() for grid in _grids_of(m)] if isinstance(model, torch.nn.Module) else []
+    all_ranks = max(grids, key=lambda grid: len(grid.constructors), default=Grid.unknown()).constructing_ranks()
+    view: dict[str, object] = {}
+    with constructing("check", {"ranks": all_ranks}, {}):
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"check: model is of type {type(model).__name__}; it has to be a torch.nn.Module")
-        code = _in_code(model, code_behind(model, depth=2))
-        found = [*in_modules(model), *code, *_in_optimizer(optimizer)]
-        mine = {"found": found, "random": checksum(torch.get_rng_state()), "input": _first(inputs)}
-        mine["blocks"] = {name: (intervals, checksum(block)) for name, intervals, block in blocks_of(model)}
-    texts = everyone.gather(json.dumps(mine).encode()) if everyone.active else [json.dumps(mine).encode()]
-    ranks = everyone.ranks or (0,)
+        code = _code_findings(model, names_in_code(model, depth=2))
+        findings = [*in_modules(model), *code, *_optimizer_findings(optimizer)]
+        view = {"findings": findings, "random": checksum(torch.get_rng_state()), "input": _first_tensor(inputs)}
+        view["blocks"] = {name: (intervals, checksum(block)) for name, intervals, block in blocks_of(model)}
+    text = json.dumps(view).encode()
+    texts = all_ranks.gather(text) if all_ranks.active else [text]
+    ranks = all_ranks.ranks or (0,)
     views = dict(zip(ranks, map(json.loads, texts), strict=True))
-    first = [tuple(one) for view in views.values() for one in view["found"]]
-    return [Finding(*one) for one in dict.fromkeys([*first, *_among_ranks(views)])]
+    local = [Finding(*finding) for view in views.values() for finding in view["findings"]]
+    return list(dict.fromkeys([*local, *_rank_findings(views)]))
 
 
 def _grids_of(module: torch.nn.Module) -> list[Grid]:
@@ -76,35 +77,35 @@ def _grids_of(module: torch.nn.Module) -> list[Grid]:
 # On this rank
 
 
-def _in_code(model: torch.nn.Module, code: Mapping[str, tuple[object, ...]]) -> Iterator[Finding]:
-    ours = {type(one) for one in model.modules() if isinstance(one, Module) and not isinstance(one, Local)}
+def _code_findings(model: torch.nn.Module, code: Mapping[str, tuple[object, ...]]) -> Iterator[Finding]:
+    ours = {type(m) for m in model.modules() if isinstance(m, Module) and not isinstance(m, Local)}
     if not ours:
         return
-    twins = {kind: layer for kind, layer in SEQUENTIAL.items() if any(issubclass(one, layer) for one in ours)}
+    twins = {kind: layer for kind, layer in SEQUENTIAL.items() if any(issubclass(our, layer) for our in ours)}
     for where, called in code.items():
-        for one in dict.fromkeys(called):
-            yield from (Finding(where, *text) for text in calls_of(one, called, twins))
+        for function in dict.fromkeys(called):
+            yield from (Finding(where, *advice) for advice in advice_on(function, called, twins))
 
 
-def _in_optimizer(optimizer: torch.optim.Optimizer | None) -> Iterator[Finding]:
+def _optimizer_findings(optimizer: torch.optim.Optimizer | None) -> Iterator[Finding]:
     for kind, problem in _OPTIMIZERS.items():
         if isinstance(optimizer, kind):
-            use = "use one that treats each number by itself, such as Adam or SGD"
+            use = "use an optimizer that treats each number by itself, such as Adam or SGD"
             yield Finding(f"torch.optim.{kind.__name__}", f"{problem}, as if it were the whole model", use)
 
 
-def _first(inputs: torch.Tensor | Sequence[torch.Tensor] | None) -> list[object]:
-    one = inputs if isinstance(inputs, torch.Tensor) else next(iter(inputs or ()), None)
-    return [list(one.shape), checksum(one)] if isinstance(one, torch.Tensor) else [[], 0]
+def _first_tensor(inputs: torch.Tensor | Sequence[torch.Tensor] | None) -> list[object]:
+    tensor = inputs if isinstance(inputs, torch.Tensor) else next(iter(inputs or ()), None)
+    return [list(tensor.shape), checksum(tensor)] if isinstance(tensor, torch.Tensor) else [[], 0]
 
 
 # Among the ranks
 
 
-def _among_ranks(views: Mapping[int, Mapping[str, object]]) -> Iterator[Finding]:
+def _rank_findings(views: Mapping[int, Mapping[str, object]]) -> Iterator[Finding]:
     if len({str(view["random"]) for view in views.values()}) > 1:
         yield other_draws()
     inputs = [view["input"] for view in views.values()]
-    if len(views) > 1 and all(one == inputs[0] for one in inputs) and inputs[0][1]:  # type: ignore[index]
+    if len(views) > 1 and all(input == inputs[0] for input in inputs) and inputs[0][1]:  # type: ignore[index]
         yield same_input(inputs[0][0])  # type: ignore[index]
     yield from copies({rank: view["blocks"] for rank, view in views.items()})  # type: ignore[misc]

@@ -1,8 +1,6 @@
-"""The memory of results and messages: the pool behind them, and the way to and from devices.
+"""The memory of results and messages, which is kept in a pool, and the way to and from devices.
 
-Fresh memory costs several times the copy into it, so the memory of old results and messages is kept in a pool for new
-ones. A tensor on a device goes to MPI through pinned host memory. The functions concern this rank only: no other rank
-has to call them.
+A tensor on a device goes to MPI through pinned host memory. The functions concern this rank only.
 """
 
 from __future__ import annotations
@@ -16,10 +14,7 @@ STAGING = {
 
 
 def set_pool_limit(bytes: int) -> None:
-    """Let the pool keep at most so many bytes of unused memory.
-
-    The memory of results in use does not count. Memory above the limit goes back to the system, least recently used
-    memory first.
+    """Limit the unused memory that the pool keeps, in bytes. The least recently used memory is freed first.
 
     Args:
         bytes: the limit; 512 MiB by default. 0 turns the pool off.
@@ -33,12 +28,12 @@ def set_pool_limit(bytes: int) -> None:
 
 
 def pool_limit() -> int:
-    """How many bytes of unused memory the pool may keep."""
+    """The limit of the pool's unused memory, in bytes."""
     return _core.pool_limit()
 
 
 def pool_size() -> int:
-    """How many bytes of unused memory the pool keeps."""
+    """The pool's unused memory, in bytes."""
     return _core.pool_size()
 
 
@@ -50,15 +45,13 @@ def empty_pool() -> None:
 def set_staging(when: str) -> None:
     """Choose when messages are staged, that is copied through host memory.
 
-    Only the elements that are sent and received are copied, not the whole tensor. The environment variable
-    ``DISTDL_STAGING`` sets it from the beginning.
+    The environment variable ``DISTDL_STAGING`` sets the initial value.
 
     Args:
-        when: "where needed", the default: for tensors on devices, also where the MPI library can use their memory;
-            "always": also for tensors on the CPU.
+        when: "where needed", the default, for tensors on devices, or "always", also for tensors on the CPU.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: for another value.
     """
     if when not in STAGING:
         raise ValueError(f"set_staging: when={when!r}; it must be one of {', '.join(map(repr, STAGING))}")

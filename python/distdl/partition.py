@@ -1,7 +1,6 @@
-"""Partitions: ordered sets of ranks with a Cartesian shape.
+"""Partitions: ordered sets of ranks with a Cartesian shape, on which the blocks of a tensor live.
 
-A partition describes on which ranks the blocks of a tensor live. It moves no data. Every rank that takes part in the
-creation of a partition knows its shape and its ranks afterwards, whether it is one of its workers or not.
+Every rank that takes part in the creation of a partition knows its shape and ranks, also outside of its workers.
 """
 
 from __future__ import annotations
@@ -30,41 +29,36 @@ if TYPE_CHECKING:
     Array = NDArray[np.generic]
 
 
-def _tell(what: str, error: Exception, given: tuple[object, ...]) -> None:
-    """Raise an error in the arguments of a method on all workers of its partition."""
-    grid = next((argument.grid for argument in given if isinstance(argument, Partition)), Grid.unknown())
-    if what == "create_partition_union":  # collective over more ranks than the partition's workers
+def _raise_on_partition(method: str, error: Exception, arguments: tuple[object, ...]) -> None:
+    """Raise an error in a method's arguments on all workers of its partition."""
+    grid = next((argument.grid for argument in arguments if isinstance(argument, Partition)), Grid.unknown())
+    if method == "create_partition_union":  # collective over more ranks than the partition's workers
         voters = grid.constructing_ranks()
     else:
         voters = grid.line(grid.ranks) if grid.active else Grid.unknown()
-    compare(what, what, voters, error, {}, {})
+    compare(method, method, voters, error, {}, {})
 
 
-_collective = raise_together(_tell)  # for methods that are collective over the partition
+_collective = raise_together(_raise_on_partition)  # for methods that are collective over the partition
 
 
 class Partition:
     """The ranks of an MPI communicator, and the partitions made from them.
 
     Args:
-        comm: an mpi4py intracommunicator. A ``Cartcomm`` brings its shape; any other communicator of n ranks becomes
-            the 1-d partition [n]; ``COMM_NULL`` becomes an inactive partition of unknown shape.
+        comm: an mpi4py intracommunicator. A ``Cartcomm`` keeps its shape; other communicators of n ranks become the
+            partition [n]; ``COMM_NULL`` becomes an inactive partition of unknown shape.
 
     Raises:
         TypeError: if ``comm`` is not an mpi4py intracommunicator.
         RuntimeError: if MPI is not initialized, or was finalized.
 
     Attributes:
-        active: whether this rank is one of the workers.
-        size: the number of workers.
-        rank: this rank's number among the workers; ``MPI.PROC_NULL`` if it is not a worker.
         device: the torch device on which the rank computes.
-        comm: the mpi4py communicator of the workers; ``MPI.COMM_NULL`` on all other ranks. It is shared and must not
-            be freed.
+        comm: the mpi4py communicator of the workers, which must not be freed; ``MPI.COMM_NULL`` on all other ranks.
 
-    Making a partition of ``comm`` takes no communication. All ranks of ``comm`` have to make the partitions and layers
-    that come from it, in the same order. To run a separate program on some of the ranks, give them a communicator of
-    their own.
+    Constructing takes no communication. All ranks of ``comm`` have to make all partitions and layers that come from it,
+    in the same order. A separate program on some of the ranks needs its communicator.
     """
 
     device: torch.device = torch.device("cpu")
@@ -87,17 +81,17 @@ class Partition:
         return partition
 
     def _derived(self, grid: Grid, cartesian: bool = True) -> Self:
-        """The partition of a related grid, with a communicator for users. Collective over the grid's workers."""
+        """The partition of a grid, with a communicator. Collective over the grid's workers."""
         comm = grid.host_exchange().view(list(grid.shape) if cartesian else []) if grid.active else MPI.COMM_NULL
         partition = type(self).of_grid(grid, comm)
         partition.device = self.device
         return partition
 
-    # What a partition is
+    # Properties
 
     @property
     def shape(self) -> IntArray:
-        """The number of workers along each dimension, known on every rank that took part in the creation."""
+        """The number of workers along each dimension."""
         return np.array(self.grid.shape, dtype=np.int64)
 
     @property
@@ -122,7 +116,7 @@ class Partition:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The workers, in order, as ranks of the communicator that all related partitions come from."""
+        """The workers, in order, as ranks of the communicator that the partition comes from."""
         return self.grid.ranks
 
     @property
@@ -139,19 +133,18 @@ class Partition:
         return np.array(self.grid.index(rank), dtype=np.int64)
 
     def neighbor_ranks(self, rank: int) -> list[tuple[int, int]]:
-        """For each dimension the left and the right neighbor of worker ``rank``; ``MPI.PROC_NULL`` at the edges."""
+        """(left, right) neighbor of worker ``rank`` in each dimension; ``MPI.PROC_NULL`` at the edges."""
         return self.grid.neighbors(rank)
 
     def slices(self, shape: Sequence[int]) -> tuple[slice, ...]:
-        """Where this rank's block of a whole tensor is: ``whole[P.slices(whole.shape)]``.
+        """The slices of this rank's block of a whole tensor: ``whole[P.slices(whole.shape)]``.
 
         Args:
-            shape: of the whole tensor. Dimension d is cut into balanced blocks over the workers along dimension d of
-                the partition. Behind its last dimension, the partition counts as whole: it may have fewer dimensions.
+            shape: the shape of the whole tensor. Dimension d is cut into balanced blocks over dimension d of the
+                partition; dimensions that the partition lacks are not cut.
 
         Returns:
-            A slice with a start and a stop for each dimension. On ranks outside of the partition all of them are empty,
-            so that the same program gets a tensor of zero volume there.
+            A slice with a start and a stop for each dimension; empty slices on ranks outside of the partition.
 
         Raises:
             ValueError: if the partition has more dimensions than the tensor, or an extent is negative.
@@ -168,13 +161,12 @@ class Partition:
             return (slice(0, 0),) * len(extents)
         workers = self.grid.shape + (1,) * (len(extents) - self.dim)
         place = self.grid.place + (0,) * (len(extents) - self.dim)
-        return tuple(slice(*_core.balanced_block(*one)) for one in zip(extents, workers, place, strict=True))
+        return tuple(slice(*_core.balanced_block(n, p, i)) for n, p, i in zip(extents, workers, place, strict=True))
 
     def _identity(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         return self.grid.world_ranks(), self.grid.shape
 
     def __eq__(self, other: object) -> bool:
-        """Whether both have the same ranks in the same order and the same shape."""
         return isinstance(other, Partition) and self._identity() == other._identity()
 
     def __hash__(self) -> int:
@@ -193,7 +185,7 @@ class Partition:
 
     @_collective
     def create_partition_inclusive(self, ranks: Sequence[int]) -> Partition:
-        """The partition of some workers of this one, in the given order.
+        """The partition of some workers, in this order.
 
         Args:
             ranks: distinct worker numbers of this partition.
@@ -202,8 +194,7 @@ class Partition:
             A 1-d partition; inactive on all other ranks.
 
         Raises:
-            ValueError: on every worker, if on any of them a number is out of range or is given twice, or if the workers
-                pass different numbers.
+            ValueError: on every worker, if a number is out of range or repeated, or if the workers' numbers differ.
 
         Collective over this partition.
         """
@@ -224,12 +215,10 @@ class Partition:
         """The same workers as a grid, row-major.
 
         Args:
-            shape: the extents; their product must be at most the number of workers. Further workers are inactive in the
-                new partition.
+            shape: the extents, whose product is at most the number of workers. Further workers become inactive.
 
         Raises:
-            ValueError: on every worker, if on any of them the shape does not fit, or if the workers pass different
-                shapes.
+            ValueError: on every worker, if a shape does not fit, or if the workers' shapes differ.
 
         Collective over this partition.
         """
@@ -249,14 +238,13 @@ class Partition:
     def create_cartesian_subtopology_partition(self, keep: Sequence[bool]) -> Partition:
         """The sub-grid along the kept dimensions that contains this worker; inactive outside of this partition.
 
-        The workers of a sub-grid construct and call its layers together, without the workers of other sub-grids.
+        The workers of a sub-grid construct and call its layers without the workers of other sub-grids.
 
         Args:
             keep: for each dimension whether it is kept.
 
         Raises:
-            ValueError: on every worker, if ``keep`` has another length than the shape on any of them, or if the workers
-                pass different values.
+            ValueError: on every worker, if ``keep`` and the shape differ in length, or if the workers' values differ.
 
         Collective over this partition.
         """
@@ -275,7 +263,7 @@ class Partition:
         if not self.active:
             return Partition.of_grid(Grid.unknown(shape))
         ranks = self.grid.side_by_side(self.grid.place, axes)
-        # Workers of other sub-grids know nothing of this one, so that only its own workers construct on it.
+        # Workers of other sub-grids do not know this sub-grid, so only its workers construct on it.
         return self._derived(replace(self.grid, ranks=ranks, shape=tuple(shape), constructors=ranks))
 
     @_collective
@@ -283,17 +271,16 @@ class Partition:
         """The workers of both, this partition's first, as a 1-d partition.
 
         Raises:
-            ValueError: on every rank that takes part, if the two partitions do not come from the same communicator; or
-                if this partition is a sub-grid and ``other`` has workers outside of it, which do not know it.
+            ValueError: on every rank that takes part, if the partitions come from different communicators; or if this
+                partition is a sub-grid and ``other`` has workers outside of it.
 
-        Collective over the communicator that both come from. If this partition is a sub-grid, collective over its
-        workers.
+        Collective over the communicator that both come from; for a sub-grid, over its workers.
         """
         if not self.grid.known and not (isinstance(other, Partition) and other.grid.known):
             return Partition.of_grid(Grid.unknown())
         union: list[int] = []
-        everyone = self.grid.constructing_ranks()
-        with agreed("create_partition_union", everyone, lambda: f"workers {list(self.ranks)} and {union}"):
+        all_ranks = self.grid.constructing_ranks()
+        with agreed("create_partition_union", all_ranks, lambda: f"workers {list(self.ranks)} and {union}"):
             if not isinstance(other, Partition) or other.grid.root != self.grid.root:
                 raise ValueError(f"create_partition_union: {self} and {other} do not come from the same communicator")
             if not set(other.ranks) <= set(self.grid.constructors):
@@ -313,52 +300,51 @@ class Partition:
         """A small array from one worker to all workers of this partition.
 
         Args:
-            data: anything that ``numpy.asarray`` turns into an array without Python objects; read on the sending worker
-                only.
+            data: an argument of ``numpy.asarray`` without Python objects; read on the sending worker only.
             root: the number of the sending worker in P_data.
-            P_data: this partition by default. The sending worker has to be a worker of this partition, too.
+            P_data: a partition whose worker ``root`` belongs to this partition; this partition by default.
 
         Returns:
             The array; None on ranks outside of this partition.
 
         Raises:
-            ValueError: on every worker, if there is no such sender, if the workers name different senders, or if
+            ValueError: on every worker, if the sender is not a worker, if the workers name different senders, or if
                 ``data`` holds Python objects.
-            TypeError: on every worker, if P_data is not a partition on any of them.
+            TypeError: on every worker, if P_data is not a partition.
 
         Collective over this partition.
         """
         source = self if P_data is None else P_data
         if not self.active:
             return None
-        mine, sender = b"", -1
+        data_here, sender = b"", -1
         with agreed("broadcast_data", self.grid, lambda: f"from rank {sender}"):
             if not isinstance(source, Partition):
                 raise TypeError(f"broadcast_data: P_data is a {type(source).__name__}; it has to be a distdl.Partition")
             if not 0 <= root < source.size or source.ranks[root] not in self.ranks:
                 raise ValueError(f"broadcast_data: worker {root} of {source} is not a worker of {self}")
             sender = source.ranks[root]
-            mine = _to_bytes(data) if source.rank == root else b""
-        return _from_bytes(self.grid.gather(mine)[self.ranks.index(sender)])
+            data_here = _to_bytes(data) if source.rank == root else b""
+        return _from_bytes(self.grid.gather(data_here)[self.ranks.index(sender)])
 
     @_collective
     def allgather_data(self, data: ArrayLike) -> list[Array]:
         """Every worker's small array, in worker order; an empty list on ranks outside of this partition.
 
         Args:
-            data: anything that ``numpy.asarray`` turns into an array without Python objects, of any shape.
+            data: an argument of ``numpy.asarray`` without Python objects, of any shape.
 
         Raises:
-            ValueError: on every worker, if ``data`` holds Python objects on any of them.
+            ValueError: on every worker, if ``data`` holds Python objects.
 
         Collective over this partition.
         """
         if not self.active:
             return []
-        mine = b""
+        data_here = b""
         with agreed("allgather_data", self.grid, lambda: ""):
-            mine = _to_bytes(data)
-        return [_from_bytes(array) for array in self.grid.gather(mine)]
+            data_here = _to_bytes(data)
+        return [_from_bytes(array) for array in self.grid.gather(data_here)]
 
     @_collective
     def allreduce_data(self, data: ArrayLike, op: MPI.Op = MPI.SUM) -> Array | None:
@@ -366,48 +352,47 @@ class Partition:
 
         Args:
             data: numbers of the same dtype and shape on every worker.
-            op: an operation of mpi4py; the sum by default. A sum of integers wraps around, as NumPy's.
+            op: an operation of mpi4py; the sum by default. Sums of integers wrap around, as in NumPy.
 
         Raises:
-            ValueError: on every worker, if dtype, shape or ``op`` differ among the workers, or ``data`` holds Python
-                objects on any of them.
-            TypeError: on every worker, if ``op`` is not an operation of mpi4py on any of them.
+            ValueError: on every worker, if dtype, shape or ``op`` differ, or ``data`` holds Python objects.
+            TypeError: on every worker, if ``op`` is not an operation of mpi4py.
 
         Collective over this partition.
         """
         if not self.active:
             return None
-        mine: Array = np.empty(0)
-        with agreed("allreduce_data", self.grid, lambda: f"{mine.dtype} of shape {list(mine.shape)}, {_name_of(op)}"):
-            mine = np.asarray(data, order="C")
+        array: Array = np.empty(0)
+        with agreed("allreduce_data", self.grid, lambda: f"{array.dtype} of shape {list(array.shape)}, {_op_name(op)}"):
+            array = np.asarray(data, order="C")
             if not isinstance(op, MPI.Op):
                 raise TypeError(f"allreduce_data: op={op!r}; it has to be an operation of mpi4py, such as MPI.SUM")
-            if mine.dtype.hasobject:
+            if array.dtype.hasobject:
                 raise ValueError(f"allreduce_data: data is no array of numbers, but a {type(data).__name__}")
-        # In 64 bits, of which the lowest are the sum as NumPy has it: Open MPI's sums of 8 and 16 bits saturate.
-        narrow = op == MPI.SUM and mine.dtype.kind in "iu" and mine.itemsize < 4
-        sent = mine.astype(np.int64) if narrow else mine
+        # In 64 bits, whose lowest bits are NumPy's sum: Open MPI's sums of 8 and 16 bits saturate.
+        narrow = op == MPI.SUM and array.dtype.kind in "iu" and array.itemsize < 4
+        sent = array.astype(np.int64) if narrow else array
         result = np.empty_like(sent)
         with _core.Waiting("allreduce_data"):
             self.grid.host_exchange().view([]).Allreduce(sent, result, op=op)
-        return result.astype(mine.dtype, copy=False)
+        return result.astype(array.dtype, copy=False)
 
     @_collective
     def print_sequential(self, text: object) -> None:
         """Print every worker's text in worker order, on the first worker. Collective over this partition."""
         if not self.active:
             return
-        mine = b""
+        line = b""
         with agreed("print_sequential", self.grid, lambda: ""):
-            mine = str(text).encode()
-        texts = self.grid.gather(mine)
+            line = str(text).encode()
+        texts = self.grid.gather(line)
         if self.rank == 0:
             print("\n".join(line.decode() for line in texts), flush=True)
 
     # Early release
 
     def deactivate(self) -> None:
-        """Forget the ranks: the partition is inactive on this rank from now on. Shared communicators stay cached."""
+        """Forget the ranks: the partition becomes inactive on this rank. Shared communicators stay cached."""
         self.grid, self.comm = Grid.unknown(self.grid.shape), MPI.COMM_NULL
 
     def __enter__(self) -> Self:
@@ -419,14 +404,14 @@ class Partition:
         self.deactivate()
 
 
-def _name_of(op: MPI.Op) -> str:
-    """The name of an operation, which ranks can compare; its handle may differ among them."""
+def _op_name(op: MPI.Op) -> str:
+    """The name of an operation, for ranks to compare; handles may differ."""
     names = ("SUM", "PROD", "MAX", "MIN", "MAXLOC", "MINLOC", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR")
     return next((name for name in names if getattr(MPI, name) == op), "a user-defined operation")
 
 
 def _to_bytes(data: ArrayLike | None) -> bytes:
-    """An array with its dtype and shape, in numpy's file format. Raises ValueError for Python objects."""
+    """An array in numpy's file format. Raises ValueError for Python objects."""
     buffer = io.BytesIO()
     np.save(buffer, np.asarray(data), allow_pickle=False)
     return buffer.getvalue()

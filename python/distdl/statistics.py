@@ -12,15 +12,10 @@ class CommStats:
     """The calls of all operators of one name on this rank.
 
     Attributes:
-        calls: how often such an operator was applied.
-        messages: how many messages this rank sent in these calls.
-        bytes_sent: how many bytes of tensors this rank sent.
-        bytes_received: how many bytes of tensors this rank received.
-        seconds_waited: how long the program stood still in these calls, in seconds: waiting for other ranks to agree,
-            for messages, and for started operators.
-
-    Messages are counted as if ranks sent each other directly what they need; MPI's collectives may cut and route them
-    differently.
+        calls: the number of calls.
+        messages: the number of messages that this rank sent, as if ranks sent them directly to each other.
+        bytes_sent, bytes_received: bytes of tensors that this rank sent and received.
+        seconds_waited: seconds of waiting for the agreement of other ranks, for messages, and for started operators.
     """
 
     calls: int
@@ -31,9 +26,9 @@ class CommStats:
 
 
 def comm_stats() -> dict[str, CommStats]:
-    """The communication of this rank by operator, since the program began or since :func:`distdl.reset_comm_stats`.
+    """The communication of this rank by operator, since the start or :func:`distdl.reset_comm_stats`.
 
-    Adjoints are listed by themselves, as ``"Broadcast adjoint"``. No other rank has to call it.
+    Adjoints are separate, such as ``"Broadcast adjoint"``. No other rank has to call it.
     """
     fields = CommStats.__dataclass_fields__
     return {

@@ -1,4 +1,4 @@
-"""The structure of a rank's own tensor, and the tensor of a rank that has no part of the global tensor."""
+"""The structure of a rank's tensor, and tensors for ranks that have no part of the global tensor."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ def zero_volume_tensor(
 ) -> torch.Tensor:
     """A tensor for a rank that has no part of the global tensor, of shape [batch, 0], or [0] without a batch.
 
-    Args:
-        batch: the size of the first of two dimensions; by default there is one dimension, of size 0.
-        dtype, device, requires_grad: as in ``torch.empty``.
-
-    No other rank has to call it.
+    The other arguments are those of ``torch.empty``. No other rank has to call it.
     """
     shape = (0,) if batch is None else (batch, 0)
     return torch.empty(shape, dtype=dtype, device=device, requires_grad=requires_grad)
@@ -31,13 +27,7 @@ def zero_volume_tensor(
 
 @dataclass(frozen=True)
 class TensorStructure:
-    """The structure of a rank's tensor, on which the set-up of a layer depends.
-
-    Attributes:
-        shape: the shape of the tensor.
-        dtype: its dtype.
-        requires_grad: whether autograd records what is computed from it.
-    """
+    """The structure of a rank's tensor, on which the set-up of a layer depends."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -53,13 +43,11 @@ class TensorStructure:
 def structure_check(enabled: bool) -> Iterator[None]:
     """Turn the check of the global structure off (or on) for a block of code.
 
-    Before data moves, the ranks of an operator make sure in one small reduction that they call the same operator and
-    that the structure of its input has not changed on any of them. A loop that is sure of both may save the reduction.
-    Without the check, a difference among the ranks ends in wrong results or in a hang.
+    Before data moves, the ranks of an operator check in a small reduction that they call the same operator, on an input
+    of unchanged structure. Without the check, a difference among the ranks gives wrong results or a hang.
 
-    Every rank of the operators inside has to use the same setting. Turning it off or on takes no communication. The
-    first call on the same ranks after it was turned off still agrees with them, so that all ranks raise RuntimeError if
-    some of them check the structure.
+    Every rank of the operators inside has to use the same setting: the first call after it was turned off raises
+    RuntimeError on all ranks if it differs. Changing it takes no communication.
 
     Example:
         >>> step(batch)  # agrees on every operator's structure

@@ -1,4 +1,4 @@
-"""A thread that reports a rank that waits for too long: the operation, the line of the program, and the other ranks.
+"""A thread that reports when a rank waits too long: the operation, the line of the program, and the other ranks.
 
 The functions concern this rank only: no other rank has to call them.
 """
@@ -16,25 +16,24 @@ from types import FrameType
 
 from distdl import _core
 
-_LIBRARIES = ("distdl", "torch", "contextlib", "concurrent", "threading")
+_LIBRARY_PACKAGES = ("distdl", "torch", "contextlib", "concurrent", "threading")
 _LONGEST_LINE = 60
 
 
 def set_watchdog(seconds: float, end: bool = False) -> None:
-    """Have the watchdog report when this rank has waited for so long in one operation, and perhaps end the job.
+    """Have the watchdog report when this rank has waited for some time in an operation, and perhaps end the job.
 
-    It writes to stderr, and again when the wait is twice as long, four times, and so on. A report need not be an error:
-    another rank may evaluate or save a model for that long.
+    It writes to stderr after that time, twice that time, four times, and so on. A report need not be an error: another
+    rank may evaluate or save a model.
 
     Args:
-        seconds: the length of the wait, in seconds; 300 by default, 60 with ``DISTDL_DEBUG=1``. 0 turns the watchdog
-            off.
-        end: whether the watchdog ends the job after its first report, with ``MPI_Abort``.
+        seconds: the time; 300 by default, 60 with ``DISTDL_DEBUG=1``. 0 turns the watchdog off.
+        end: whether the first report ends the job, with ``MPI_Abort``.
 
     Raises:
         ValueError: if ``seconds`` is negative or not finite.
 
-    The environment variables ``DISTDL_WATCHDOG=seconds`` and ``DISTDL_WATCHDOG_END=1`` set them from the beginning.
+    The environment variables ``DISTDL_WATCHDOG=seconds`` and ``DISTDL_WATCHDOG_END=1`` set the initial values.
     """
     if not (math.isfinite(seconds) and seconds >= 0):
         raise ValueError(f"set_watchdog: seconds={seconds}; it has to be a finite number of at least 0")
@@ -42,7 +41,7 @@ def set_watchdog(seconds: float, end: bool = False) -> None:
 
 
 def waiting(what: str) -> AbstractContextManager[None]:
-    """Let the watchdog see a block of code in which this rank waits for others without DistDL.
+    """Have the watchdog observe a block of code in which this rank waits for others without DistDL.
 
     Args:
         what: the name of the block in reports.
@@ -54,12 +53,12 @@ def waiting(what: str) -> AbstractContextManager[None]:
     return _core.Waiting(what)
 
 
-def _line_of(thread: int) -> str:
-    """The line of the user's program that a thread is on; the main thread's, if it is a thread of a library."""
+def _line_in_program(thread: int) -> str:
+    """The current line of a thread in the user's program; the main thread's line for a library's thread."""
     frames = sys._current_frames()
     main = frames.get(threading.main_thread().ident or 0)
     innermost = frames.get(thread, main)
-    frame = _users(innermost) or _users(main) or innermost
+    frame = _innermost_user_frame(innermost) or _innermost_user_frame(main) or innermost
     if frame is None:
         return ""
     code = frame.f_code
@@ -72,16 +71,15 @@ def _line_of(thread: int) -> str:
     return f"{shown}:{frame.f_lineno}{function}{source}"
 
 
-def _users(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame that is not of a library."""
-    while frame is not None and _is_of_a_library(frame):
+def _innermost_user_frame(frame: FrameType | None) -> FrameType | None:
+    while frame is not None and _is_in_library(frame):
         frame = frame.f_back
     return frame
 
 
-def _is_of_a_library(frame: FrameType) -> bool:
+def _is_in_library(frame: FrameType) -> bool:
     module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-    return module in _LIBRARIES or not module  # programs that torch generates are in no module
+    return module in _LIBRARY_PACKAGES or not module  # programs that torch generates are in no module
 
 
-_core.set_locator(_line_of)
+_core.set_locator(_line_in_program)
