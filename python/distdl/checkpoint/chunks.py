@@ -51,7 +51,6 @@ class ChunkExchange:
     """The exchange between the chunks of a file and the blocks of its tensors.
 
     Args:
-        all_ranks: the ranks that take part.
         tensors: (offset, tensor) in the order of the file.
         chunks: (start, stop), in order.
         blocks: this rank's blocks of the tensors, by name.
@@ -91,10 +90,9 @@ class ChunkExchange:
         self._comm.Free()
 
     def _io_rank(self, number: int) -> int | None:
-        """The rank that writes or reads a chunk; it probably has much of it, so that little travels.
+        """The rank that writes or reads a chunk: it has the element at a place in the chunk.
 
-        It is the rank that has the element at a place in the chunk. The places of successive chunks are spread evenly,
-        so that ranks with equal shares of each chunk get equally many chunks.
+        The places in successive chunks are spread evenly, so that ranks get chunks in proportion to their shares.
         """
         start, stop = self.chunks[number]
         at = start + int((stop - start) * (number * _GOLDEN_RATIO % 1.0))
@@ -216,8 +214,6 @@ class ChunkExchange:
 
 
 class _Sending:
-    """Sends messages, at most a few at once."""
-
     def __init__(self, comm: MPI.Comm) -> None:
         self._comm = comm
         self._under_way: list[tuple[MPI.Request, torch.Tensor]] = []
@@ -257,7 +253,6 @@ def _as_box(memory: torch.Tensor, dtype: torch.dtype, box: Box) -> torch.Tensor:
 
 
 def _chunk_view(chunk: torch.Tensor, part: ChunkPart, box: Box) -> torch.Tensor:
-    """The elements of a box within a part of a chunk."""
     size = _volume(part.box) * part.tensor.dtype.itemsize
     return _as_box(chunk[part.at : part.at + size], part.tensor.dtype, part.box)[_slices_within(box, part.box)]
 

@@ -27,7 +27,7 @@ def sum_of_words(data: Bytes) -> int:
 
 
 def open_to_read(path: Path) -> int:
-    """Open a regular file, and return its descriptor. Raises OSError for anything else: reading a pipe would wait."""
+    """The descriptor of a regular file. Raises OSError for anything else: reading a pipe would wait."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
@@ -80,7 +80,6 @@ class SharedFile:
 
     @property
     def is_open(self) -> bool:
-        """Whether the file is neither complete nor discarded."""
         return self._descriptor >= 0
 
     def write(self, at: int, chunk: torch.Tensor, number: int) -> None:
@@ -95,13 +94,12 @@ class SharedFile:
             data, at = data[written:], at + written
 
     def sync(self) -> None:
-        """Wait until the bytes that this rank wrote are on the disk. An error is kept for :meth:`complete`."""
+        """Wait until this rank's chunks are on the disk. An error is kept for :meth:`complete`."""
         with self._keeping_errors():
             os.fsync(self._descriptor)
 
     @contextlib.contextmanager
     def _keeping_errors(self) -> Iterator[None]:
-        """Keep the first error: after any error the file cannot be completed."""
         try:
             yield
         except Exception as error:
@@ -136,7 +134,7 @@ class SharedFile:
     def _raise_error(self) -> None:
         if self._error is not None:
             reason = getattr(self._error, "strerror", None) or repr(self._error)
-            raise OSError(f"save: {self.path} cannot be written: {reason}; what was there is as it was")
+            raise OSError(f"save: {self.path} cannot be written: {reason}; an old file there is unchanged")
 
     def discard(self) -> None:
         """Close the file, and remove it if it was not renamed."""

@@ -58,8 +58,7 @@ def load(
         path: the file, which all ranks see.
         model: any model.
         optimizer: an optimizer of the saved kind, to load its states too.
-        strict: whether the file must have exactly the tensors of the model. Otherwise the common tensors are loaded,
-            and the states and options of the optimizer that the file has.
+        strict: whether the file must have exactly the model's tensors; otherwise common tensors and states are loaded.
         rename: turns names in the file into names in the model: a function, which returns None to leave out a tensor,
             or a mapping of names or of prefixes before a dot: ``{"net": "body.net"}``.
 
@@ -67,15 +66,15 @@ def load(
         The values that were saved as ``more``, on every rank.
 
     Raises:
-        OSError: on all ranks, if any of them cannot read the file, or if it is not a regular file.
-        RuntimeError: on all ranks, if tensors are missing or unknown, shapes differ, or complex numbers would
-            lose their imaginary parts. Nothing is loaded then.
-        ValueError: on all ranks, if the file is not a safetensors file, is damaged, or changes while it is read; if
-            their arguments differ; or if the model has a tensor in blocks that is not declared. If values are damaged,
-            some tensors may have been loaded.
+        OSError: on all ranks, if any of them cannot read the file, or it is not a regular file.
+        RuntimeError: on all ranks, if tensors are missing or unknown, shapes differ, or complex numbers would lose
+            their imaginary parts. Nothing is loaded then.
+        ValueError: on all ranks, if the file is not a safetensors file, is damaged (some tensors may be
+            loaded then), or changes while it is read; if the ranks' arguments differ; or if the model has a tensor in
+            blocks that is not declared.
 
-    Collective over the communicator that the partitions come from. If no parameter of the model is distributed, each
-    calling rank loads its own model. Nothing in the file is executed. A rank needs its blocks and less than 64 MiB.
+    Collective over the communicator that the partitions come from. If no parameter is distributed, each calling rank
+    loads its model. Nothing in the file is executed. A rank needs its blocks and less than 64 MiB.
     """
     layouts = layouts_of(model) if isinstance(model, torch.nn.Module) else {}
     all_ranks = ranks_that_save(model, optimizer)
@@ -148,12 +147,12 @@ def _parse_header(path: Path, start: int, entries: list[list[Any]], metadata: Ma
         if "optimizer" in parsed:
             check_optimizer(parsed["optimizer"], [tensor for _, tensor in tensors], PREFIX)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"load: {path} is damaged: its header is not one of a checkpoint: {error}") from None
+        raise ValueError(f"load: {path} is damaged: its header is not a header of a checkpoint: {error}") from None
     return _Header(path, start, tensors, parsed, sums)
 
 
 def _raw_header(path: Path) -> list[object]:
-    """The offset of the first tensor; names, dtypes and shapes of all tensors in order; and the metadata."""
+    """The offset of the first tensor, (name, dtype, shape) of all tensors, and the metadata."""
     descriptor = open_to_read(path)
     try:
         first = os.pread(descriptor, 8, 0)
@@ -171,7 +170,7 @@ def _raw_header(path: Path) -> list[object]:
         raise ValueError(f"load: {path} has a tensor of dtype {unknown}, which torch does not have")
     unsummed = {key: text for key, text in metadata.items() if key != HEADER_SUM}
     if _OURS & metadata.keys() and metadata.get(HEADER_SUM) != header_sum(entries, unsummed):
-        raise ValueError(f"load: {path} is damaged: its header is not the one that was written")
+        raise ValueError(f"load: {path} is damaged: its header has changed since it was written")
     return [8 + int.from_bytes(first, "little"), entries, metadata]
 
 
@@ -194,7 +193,6 @@ class _LoadPlan:
         self.dtypes: dict[str, torch.dtype] = {}  # of the tensors in the file, by name in the model
 
     def renamed(self, name: str) -> str | None:
-        """The name in the model of a name in the file."""
         if self._rename is None:
             return name
         if callable(self._rename):
@@ -229,7 +227,7 @@ class _LoadPlan:
         return self._layouts[name].shape if name in self._layouts else tuple(self._state[name].shape)
 
     def match_model(self, strict: bool) -> None:
-        """Match the tensors of the model. Raises RuntimeError if they do not fit."""
+        """Match the model. Raises RuntimeError if it does not fit."""
         unknown, unfit, repeated, matched = [], [], [], set()
         pairs = items_of(self._header.metadata.get("complex", []))
         for _, tensor in self._header.tensors:
@@ -259,7 +257,7 @@ class _LoadPlan:
             raise RuntimeError(f"load: {self._header.path} does not fit the model: {text}")
 
     def match_optimizer(self, groups: list[list[str]], strict: bool) -> None:
-        """Match the states of the optimizer. Raises RuntimeError if they are missing or do not fit."""
+        """Match the optimizer. Raises RuntimeError if it does not fit."""
         saved = self._header.metadata.get("optimizer")
         if not isinstance(saved, dict):
             if strict:
@@ -361,7 +359,7 @@ def _read_chunk(chunk: torch.Tensor, descriptor: int, at: int, expected: int | N
             return problem
         total += 0 if expected is None else sum_of_words(piece)
     if expected is not None and total % 2**64 != expected:
-        return f"the {len(chunk)} bytes at {at} are not those that were written"
+        return f"the {len(chunk)} bytes at {at} differ from the bytes that were written"
     return None
 
 

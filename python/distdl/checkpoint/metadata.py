@@ -81,12 +81,9 @@ def _short_json(value: JSON) -> str:
 
 
 def check_optimizer(saved: JSON, tensors: Sequence[StoredTensor], prefix: str) -> None:
-    """Raise ValueError where states belong to no parameter of the optimizer, or values cannot be decoded.
+    """Raise ValueError if states belong to no parameter of the optimizer, or values cannot be decoded.
 
-    Args:
-        saved: the optimizer's member of the metadata.
-        tensors: all tensors of the file.
-        prefix: the beginning of the names of states.
+    ``saved`` is the optimizer's member of the metadata; names of states begin with ``prefix``.
     """
     members = members_of(saved)
     groups: list[dict[str, JSON]] = members["groups"]  # type: ignore[assignment]

@@ -40,7 +40,7 @@ MORE = "more/"
 MARK = "distdl"  # in the metadata of the file
 CHECKSUMS = f"{MARK}.checksums"  # of the chunks
 HEADER_SUM = f"{MARK}.header"  # the checksum of the header
-_LARGEST_HEADER = 100_000_000  # bytes; safetensors refuses larger ones
+_LARGEST_HEADER = 100_000_000  # bytes; safetensors refuses a larger header
 
 
 def ranks_that_save(model: object, optimizer: object) -> Grid:
@@ -62,17 +62,16 @@ def save(
     asynchronous: bool = False,
     **more: object,
 ) -> Saving | None:
-    """Save a model, and what its training needs to go on, in one safetensors file of whole tensors.
+    """Save a model and the state of its training in a safetensors file of whole tensors.
 
     The tensors have the names of the sequential model's ``state_dict()``, so that plain PyTorch loads them. All ranks
-    write the file together, in chunks. An old file of this name stays whole until all of the new file is on the disk.
+    write chunks of the file. An old file of this name stays whole until the new file is on the disk.
 
     Args:
         path: the file, in a folder that all ranks see.
         model: any model.
         optimizer: an optimizer, whose states and options are saved too.
-        asynchronous: whether to return when the values are copied, and to write them meanwhile. The copy takes the
-            memory of the file, divided by the ranks.
+        asynchronous: whether to write on a thread, from a copy that takes the memory of the file, divided by the ranks.
         more: numbers, strings, tensors, arrays, and lists, tuples and dicts of them, such as ``epoch=3``,
             ``scheduler=scheduler.state_dict()`` or ``rng=torch.get_rng_state()``. The first rank's values are saved.
 
@@ -85,8 +84,8 @@ def save(
         ValueError: on all ranks, if their arguments differ, if the model has a tensor in blocks that is not declared,
             or if the optimizer has parameters that the model lacks.
 
-    Collective over the communicator that the partitions come from. If no parameter of the model is distributed, each
-    calling rank saves its own model. A rank needs its blocks and less than 64 MiB.
+    Collective over the communicator that the partitions come from. If no parameter is distributed, each calling rank
+    saves its model. A rank needs its blocks and less than 64 MiB.
 
     Source: https://huggingface.co/docs/safetensors.
     """
@@ -137,7 +136,6 @@ def summary_of(model: torch.nn.Module, layouts: Mapping[str, Layout]) -> str:
 def _tensors_of(
     model: torch.nn.Module, layouts: Mapping[str, Layout], all_ranks: Grid
 ) -> tuple[list[StoredTensor], dict[str, torch.Tensor]]:
-    """The tensors of a model, and this rank's blocks of them."""
     tensors, blocks = [], {}
     for name, value in tensors_in_state(model).items():
         if name.startswith((PREFIX, MORE)) or name == "__metadata__":

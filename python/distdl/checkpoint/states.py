@@ -25,8 +25,8 @@ class SavedStates:
     Attributes:
         tensors: the states that are tensors.
         blocks: this rank's blocks of these tensors, by name in the file.
-        metadata: groups of parameters with their options; the other states by parameter and key; and the names of
-            tensors in the file whose shapes differ from their parameter's.
+        metadata: the groups with their options, the other states, and the names of tensors whose shapes differ from
+            their parameter's.
     """
 
     tensors: list[StoredTensor] = field(default_factory=list)
@@ -95,7 +95,6 @@ DTYPES_BY_NAME = {str(dtype): dtype for dtype in (*NAMES, torch.complex128)}
 def _describe_states(
     states: Mapping[str, Mapping[str, object]], parameters: Mapping[str, torch.Tensor]
 ) -> dict[str, dict[str, list[JSON]]]:
-    """Describe this rank's states, by parameter and key."""
     described: dict[str, dict[str, list[JSON]]] = {}
     for name, state in states.items():
         described[name] = {}
@@ -130,7 +129,6 @@ def loadable_state(
     """The argument for ``optimizer.load_state_dict``.
 
     Args:
-        optimizer: the optimizer, which stays as it is.
         names: the names of the parameters of each group.
         metadata: the optimizer's part of the file's metadata.
         tensors: the states that are tensors, by parameter and key. Their values may be read later.
@@ -188,14 +186,7 @@ def load_optimizer(
     loadable: dict[str, object],
     dtypes: Mapping[str, torch.dtype],
 ) -> None:
-    """Give an optimizer the states of a file.
-
-    Args:
-        optimizer: the optimizer.
-        names: the names of the parameters of each group.
-        loadable: the result of :func:`loadable_state`.
-        dtypes: the dtypes of the parameters in the file, by name in the model.
-    """
+    """Give an optimizer the result of :func:`loadable_state`. ``dtypes``: in the file, by name in the model."""
     optimizer.load_state_dict(loadable)
     # torch has cast all states to the dtype of their parameter. States that had another dtype would give other steps.
     state: dict[int, dict[str, object]] = loadable["state"]  # type: ignore[assignment]

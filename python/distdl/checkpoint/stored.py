@@ -61,15 +61,12 @@ class StoredTensor:
 
     @property
     def nbytes(self) -> int:
-        """The size in the file, in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def box_on(self, rank: int) -> Box | None:
-        """The box that a rank has."""
         return self._boxes.get(rank)
 
     def is_source(self, rank: int) -> bool:
-        """Whether a rank writes its box."""
         return rank in self._source_ranks
 
     @functools.cached_property
@@ -82,7 +79,7 @@ class StoredTensor:
 
 
 def stored_in_blocks(name: str, dtype: torch.dtype, layout: Layout) -> StoredTensor:
-    """Describe a tensor in blocks. complex128, which the format lacks, is stored as pairs of real numbers."""
+    """A tensor in blocks. complex128, which the format lacks, becomes pairs of real numbers."""
     grid, source_ranks = layout.grid, set(layout.storage[0].ranks)
     boxes = ((rank, layout.owned(grid.index(worker))) for worker, rank in enumerate(grid.ranks))
     copies = tuple((rank, tuple(box)) for rank, box in boxes if box is not None)
@@ -92,7 +89,7 @@ def stored_in_blocks(name: str, dtype: torch.dtype, layout: Layout) -> StoredTen
 
 
 def stored_whole(name: str, dtype: torch.dtype, shape: Sequence[int], source: int, all_ranks: Grid) -> StoredTensor:
-    """Describe a tensor that every rank has whole, and that the rank ``source`` writes."""
+    """A tensor that every rank has whole, and rank ``source`` writes."""
     box = tuple((0, n) for n in shape)
     return _in_real_numbers(name, dtype, tuple(shape), ((source, box),), tuple((rank, box) for rank in all_ranks.ranks))
 
@@ -124,7 +121,7 @@ def stored_view(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def with_offsets(tensors: Iterable[StoredTensor]) -> list[tuple[int, StoredTensor]]:
-    """The tensors with their offsets, in the order of the file: each is aligned to its element size."""
+    """(offset, tensor) in the order of the file, which aligns tensors to their element sizes."""
     offset, result = 0, []
     for tensor in sorted(tensors, key=lambda tensor: -tensor.dtype.itemsize):
         result.append((offset, tensor))

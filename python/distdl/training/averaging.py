@@ -16,11 +16,11 @@ def update_bn(loader: Iterable[object], model: torch.nn.Module, device: torch.de
     It includes the batch norms of :mod:`distdl.nn`, which torch's function passes over.
 
     Args:
-        loader: batches in blocks, the same number on all ranks. Of a tuple or list, the first element is taken.
+        loader: batches in blocks, or tuples and lists that begin with them; the same number on all ranks.
         model: the model, such as a ``torch.optim.swa_utils.AveragedModel``. Its mode is restored.
         device: the device to which each block is moved first.
 
-    Every rank of the model has to call it, because it calls the model for each batch.
+    Every rank of the model has to call it.
 
     Source: https://docs.pytorch.org/docs/stable/optim.html#taking-care-of-batch-normalization.
     """

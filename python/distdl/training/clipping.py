@@ -30,8 +30,8 @@ def clip_grad_norm_(
 ) -> torch.Tensor:
     """Scale the gradients of a model in place, so that the norm of all of them together is at most ``max_norm``.
 
-    It is the norm of the sequential model, in every layout of parameters (:func:`distdl.parameter_layout`), and all
-    ranks scale by the same factor. ``torch.nn.utils.clip_grad_norm_`` would take the norm of each rank's blocks.
+    It is the norm of the sequential model, where ``torch.nn.utils.clip_grad_norm_`` takes the norm of each rank's
+    blocks. All ranks scale by the same factor.
 
     Args:
         model: a model, its parameters, or some of them.
@@ -46,8 +46,7 @@ def clip_grad_norm_(
     Raises:
         RuntimeError: on all ranks, if the norm is not finite and ``error_if_nonfinite`` is set.
         ValueError: on all ranks, if their arguments differ, or if the gradients of a parameter that no layer declared
-            differ among the ranks: they may be parts of a sum or not. Put a layer of torch that works on blocks into
-            :class:`distdl.nn.Local`.
+            differ: put a layer of torch that works on blocks into :class:`distdl.nn.Local`.
 
     Collective over the communicator that the partitions come from.
 

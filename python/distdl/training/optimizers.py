@@ -40,7 +40,6 @@ def _is_whole(layout: Layout) -> bool:
 
 
 def _is_whole_everywhere(layout: Layout) -> bool:
-    """Whether every rank has all of the parameter."""
     everywhere = layout.grid.known and len(layout.grid.constructors) == layout.grid.size
     return _is_whole(layout) and everywhere and (layout.kind == "replicated" or layout.grid.size == 1)
 
@@ -95,7 +94,6 @@ def _drop_empty_gradients(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _has_sparse_gradients(module: Module) -> bool:
-    """Whether an embedding in the module has sparse gradients."""
     whole: Any = getattr(module, "module", module)  # of Local
     return any(getattr(layer, "sparse", False) for layer in whole.modules())
 

@@ -423,7 +423,7 @@ def test_a_rank_that_cannot_write_all_of_it(P_world, folder, failing, asynchrono
     elif job.rank == 0:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096 + 100, limits[1]))
     try:
-        raises_everywhere(OSError, f"cannot be written: .*{match}.*; what was there is as it was", save)
+        raises_everywhere(OSError, f"cannot be written: .*{match}.*; an old file there is unchanged", save)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     job.Barrier()
@@ -436,7 +436,7 @@ DAMAGES = {
     "empty": ("damaged", lambda data: b""),
     "of another kind": ("damaged", lambda data: b"PK" + data),
     "one bit in a value": (
-        "not those that were written",
+        "differ from the bytes that were written",
         lambda data: data[:-100] + bytes([data[-100] ^ 1]) + data[-99:],
     ),
     "the header": ("damaged", lambda data: data[:20] + b"\0\0\0" + data[23:]),
