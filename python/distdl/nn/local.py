@@ -56,8 +56,8 @@ class Local(Layer):
     Raises:
         TypeError: on all ranks, if ``module`` is not a module, holds a layer over partitions, or is not initialized.
         ValueError: on all ranks, if P_x splits a dimension that a layer of torch.nn or a ``torch.nn.Sequential`` looks
-            across (the message names the layer to use), another module holds batch norms or dropout in training, or the
-            module writes into a buffer, which would differ between workers.
+            across (the message names the layer to use), a module of another class holds batch norms or dropout in
+            training, or the module writes into a buffer, which would differ between workers.
         Exceptions of the module, on all ranks, in the first call with a new structure; RuntimeError on ranks that lack
             the exception's type.
 

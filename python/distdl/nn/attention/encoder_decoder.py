@@ -121,7 +121,7 @@ class DistributedTransformer(CompositeLayer):
     def _part(self, kind: type[Stack], custom: torch.nn.Module | None, layers: int) -> torch.nn.Module:
         if custom is not None:
             return custom
-        layer = kind.of(self.P_x, **{name: self.given[name] for name in _SHARED})  # type: ignore[arg-type]
+        layer = kind.layer_class(self.P_x, **{name: self.given[name] for name in _SHARED})  # type: ignore[arg-type]
         options: dict[str, object] = {name: self.given[name] for name in ("device", "dtype")}
         norm = torch.nn.LayerNorm(self.d_model, self.layer_norm_eps, bias=bool(self.given["bias"]), **options)
         return kind(self.P_x, layer, layers, norm)  # type: ignore[call-arg, arg-type]
@@ -139,7 +139,7 @@ class DistributedTransformer(CompositeLayer):
         options: dict[str, object] = {}
         for name, kind in _STACKS.items():
             stack = getattr(module, name)
-            options |= kind.of.options_of(stack.layers[0])
+            options |= kind.layer_class.options_of(stack.layers[0])
             options[f"num_{name}_layers"] = len(stack.layers)
         return options
 
@@ -162,7 +162,7 @@ class DistributedTransformer(CompositeLayer):
             shared: dict[str, Any] = {name: value for name, value in options.items() if name in _SHARED}
             for name, kind in _STACKS.items():
                 stack, make = getattr(module, name), cast(Callable[..., Stack], kind)
-                layers = [kind.of.from_sequential(layer, P_x, root=root, **shared) for layer in stack.layers]
+                layers = [kind.layer_class.from_sequential(layer, P_x, root=root, **shared) for layer in stack.layers]
                 options.setdefault(f"custom_{name}", make(P_x, torch.nn.ModuleList(layers), len(layers), stack.norm))
         return super().from_sequential(module, P_x, *partitions, root=root, **options)
 
@@ -170,7 +170,7 @@ class DistributedTransformer(CompositeLayer):
     def _is_uniform(module: torch.nn.Module) -> bool:
         """Whether all layers have the same options, and the final norms match the norms within."""
         stacks = [(getattr(module, name), kind) for name, kind in _STACKS.items()]
-        options = [kind.of.options_of(layer) for stack, kind in stacks for layer in stack.layers]
+        options = [kind.layer_class.options_of(layer) for stack, kind in stacks for layer in stack.layers]
         wanted = (options[0]["layer_norm_eps"], options[0]["bias"])
         norms = [stack.norm for stack, _ in stacks]
         return have_same_options(options) and all(

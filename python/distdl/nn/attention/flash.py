@@ -91,7 +91,7 @@ def gradients(gradient: torch.Tensor, x: Operands, result: Partial, of_scores: b
     # exp(score - inf) is 0: queries without a key have no gradient.
     sums = logarithms.masked_fill(logarithms == -torch.inf, torch.inf).reshape(arguments[1].shape[:-1])
     results = _FLASH_BACKWARD(*arguments, sums, 0.0, causal, attn_mask=mask, scale=x.rule.scale)
-    q, k, v = (tensor[..., : of.shape[-1]].reshape(of.shape) for tensor, of in zip(results, x[:3], strict=True))
+    q, k, v = (tensor[..., : like.shape[-1]].reshape(like.shape) for tensor, like in zip(results, x[:3], strict=True))
     return Gradients(q, k, v)
 
 

@@ -63,7 +63,7 @@ def have_same_options(options: Sequence[Mapping[str, object]]) -> bool:
 class Stack(CompositeLayer):
     """The common part of encoders and decoders: copies of a layer, and a norm after them."""
 
-    of: ClassVar[type[TransformerLayer]]
+    layer_class: ClassVar[type[TransformerLayer]]
     option: ClassVar[str]
     num_layers: int
 
@@ -71,8 +71,9 @@ class Stack(CompositeLayer):
         name = type(self).__name__
         layer, norm = self.given[self.option], self.given["norm"]
         each = layer if isinstance(layer, torch.nn.ModuleList) and len(layer) else [layer]
-        if not all(isinstance(part, (Layer, *self.of.sequential_classes())) for part in each):
-            raise TypeError(f"{name}: {self.option}={layer!r}; it has to be a {self.of.__name__}, or torch.nn's")
+        if not all(isinstance(part, (Layer, *self.layer_class.sequential_classes())) for part in each):
+            kind = self.layer_class.__name__
+            raise TypeError(f"{name}: {self.option}={layer!r}; it has to be a {kind}, or torch.nn's")
         if integer(name, self.num_layers, "num_layers") < 1:
             raise ValueError(f"{name}: num_layers={self.num_layers}; it must be at least 1")
         if isinstance(layer, torch.nn.ModuleList) and len(layer) != self.num_layers:
@@ -109,13 +110,13 @@ class Stack(CompositeLayer):
 
     def append_layers(self) -> None:
         """Append copies of the option's layer with its parameters, or the layers of its list."""
-        option = self.given[self.option]
+        option, make = self.given[self.option], self.layer_class.from_sequential
         if isinstance(option, torch.nn.ModuleList):
             with torch.random.fork_rng(devices=[]):
                 for layer in option:
-                    self.layers.append(layer if isinstance(layer, Layer) else self.of.from_sequential(layer, self.P_x))
+                    self.layers.append(layer if isinstance(layer, Layer) else make(layer, self.P_x))
             return
-        prototype = option if isinstance(option, Layer) else self.of.from_sequential(option, self.P_x)
+        prototype = option if isinstance(option, Layer) else make(option, self.P_x)
         partitions = [getattr(prototype, name) for name in prototype.partitions]
         for _ in range(self.num_layers):
             with torch.random.fork_rng(devices=[]):  # copies draw no numbers, as in torch.nn
@@ -143,8 +144,8 @@ class Stack(CompositeLayer):
     @classmethod
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
         layers = module.layers
-        layer = layers[0] if have_same_options([cls.of.options_of(module_layer) for module_layer in layers]) else layers
-        return {cls.option: layer, "num_layers": len(layers), "norm": module.norm}
+        are_copies = have_same_options([cls.layer_class.options_of(layer) for layer in layers])
+        return {cls.option: layers[0] if are_copies else layers, "num_layers": len(layers), "norm": module.norm}
 
     @classmethod
     def _unfit(cls, module: object) -> TypeError | None:
@@ -157,7 +158,7 @@ class Stack(CompositeLayer):
 
     @classmethod
     def _unfit_within(cls, layer: torch.nn.Module, i: int) -> TypeError | None:
-        problem = cls.of._unfit(layer)
+        problem = cls.layer_class._unfit(layer)
         return None if problem is None else TypeError(f"{cls.__name__}: layers[{i}] does not fit: {problem}")
 
 
@@ -187,7 +188,7 @@ class DistributedTransformerEncoder(Stack):
 
     tensors: ClassVar[tuple[str, ...]] = ("src", "mask", "src_key_padding_mask")
     optional: ClassVar[tuple[str, ...]] = tensors[1:]
-    of: ClassVar[type[TransformerLayer]] = DistributedTransformerEncoderLayer
+    layer_class: ClassVar[type[TransformerLayer]] = DistributedTransformerEncoderLayer
     option: ClassVar[str] = "encoder_layer"
     enable_nested_tensor: bool
     mask_check: bool
@@ -240,7 +241,7 @@ class DistributedTransformerDecoder(Stack):
 
     tensors: ClassVar[tuple[str, ...]] = DistributedTransformerDecoderLayer.tensors
     optional: ClassVar[tuple[str, ...]] = DistributedTransformerDecoderLayer.optional
-    of: ClassVar[type[TransformerLayer]] = DistributedTransformerDecoderLayer
+    layer_class: ClassVar[type[TransformerLayer]] = DistributedTransformerDecoderLayer
     option: ClassVar[str] = "decoder_layer"
 
     def __init__(

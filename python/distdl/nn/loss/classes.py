@@ -98,9 +98,8 @@ class _ClassLoss(PartialSums):
         """
         indices = target.long().unsqueeze(self.axis)
         size, places = x.shape[self.axis], indices - self.start
-        counted = (
-            torch.ones_like(indices, dtype=torch.bool) if self.ignore_index is None else indices != self.ignore_index
-        )
+        ignored = self.ignore_index
+        counted = torch.ones_like(indices, dtype=torch.bool) if ignored is None else indices != ignored
         weights = counted.to(x.dtype)
         if self.weight is not None:
             weights = weights * self.weight.to(x.dtype)[indices.where(counted, 0)]

@@ -113,8 +113,6 @@ class DistributedCTCLoss(Loss):
 
 
 def _lengths(lengths: object) -> object:
-    if isinstance(lengths, int) or (
-        isinstance(lengths, list | tuple) and all(isinstance(length, int) for length in lengths)
-    ):
+    if isinstance(lengths, int) or (isinstance(lengths, list | tuple) and all(isinstance(n, int) for n in lengths)):
         return torch.tensor(lengths, dtype=torch.int64, device="cpu")
     return lengths

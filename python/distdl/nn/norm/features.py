@@ -58,9 +58,8 @@ class _FeatureNorm(Norm):
 
     def _on_one_feature(self, element: torch.Tensor) -> torch.Tensor:
         names = [name for name in ("weight", "bias") if hasattr(self, name)]
-        return self.with_samples(
-            lambda x, weight, bias=None: self.function(x, [1], weight, bias), element.view(1), names
-        )
+        x = element.view(1)
+        return self.with_samples(lambda x, weight, bias=None: self.function(x, [1], weight, bias), x, names)
 
     def function(
         self, x: torch.Tensor, shape: Sequence[int], weight: torch.Tensor | None, bias: torch.Tensor | None

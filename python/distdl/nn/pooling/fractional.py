@@ -57,9 +57,7 @@ class FractionalWindows:
         """The starts of the windows of some outputs, for each sample, in the steps and precision of torch."""
         m, last = self.outputs(n), n - self.kernel
         at = torch.arange(*outputs, device=samples.device)
-        whole, count = (
-            torch.tensor(value, dtype=samples.dtype, device=samples.device) for value in (last, max(m - 1, 1))
-        )
+        whole, count = (torch.tensor(n, dtype=samples.dtype, device=samples.device) for n in (last, max(m - 1, 1)))
         step, each = whole / count, samples.unsqueeze(-1)
         starts = ((at.to(samples.dtype) + each) * step).long() - (each * step).long()
         return starts.clamp(0, last).where(at < m - 1, last)

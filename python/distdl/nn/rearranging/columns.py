@@ -14,7 +14,7 @@ from distdl.collective.construction import PartitionLike, partitions_behind_firs
 from distdl.nn.layer import Layer
 from distdl.nn.options import per_dimension
 from distdl.nn.rearranging.order import (
-    box_within,
+    box_in,
     choose_result,
     interval_around,
     leading_dim,
@@ -266,7 +266,7 @@ class DistributedFold(_Columns):
         shape = [*read.shape[: self._batch], self._channels, *(stop - start for start, stop in self._space)]
         if 0 in shape or any(start == stop for start, stop in self._box):
             return zero_of(read).expand(shape).contiguous()
-        columns = box_within(read, read.dim() - 1, self._box, self._counts).flatten(-2)
+        columns = box_in(read, read.dim() - 1, self._box, self._counts).flatten(-2)
         reached, pads = [], []
         for d, ((first, last), (start, stop)) in enumerate(zip(self._box, self._space, strict=True)):
             reached.append((last - first - 1) * self.stride[d] + self._windows[d].reach())

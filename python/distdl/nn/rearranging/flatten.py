@@ -11,14 +11,7 @@ from distdl.collective.construction import PartitionLike, partitions_behind_firs
 from distdl.collective.grid import Grid
 from distdl.nn.layer import Layer
 from distdl.nn.options import integer
-from distdl.nn.rearranging.order import (
-    box_within,
-    choose_result,
-    interval_around,
-    leading_dim,
-    rows_around,
-    same_blocks,
-)
+from distdl.nn.rearranging.order import box_in, choose_result, interval_around, leading_dim, rows_around, same_blocks
 from distdl.nn.windows.blocks import block_intervals, naming_layer
 from distdl.nn.windows.reader import BoxReader
 from distdl.parameters.layout import Interval, cut
@@ -212,4 +205,4 @@ class DistributedUnflatten(_Reshaping):
             self._box = boxes[new.worker(self._result.place[at : at + count])]
 
     def reshaped(self, read: torch.Tensor) -> torch.Tensor:
-        return box_within(read, self._at, self._box, self._extents)
+        return box_in(read, self._at, self._box, self._extents)

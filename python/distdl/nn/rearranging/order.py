@@ -41,7 +41,7 @@ def interval_around(box: Sequence[Interval], extents: Sequence[int]) -> Interval
     return first, first + (box[d][1] - box[d][0]) * row
 
 
-def box_within(x: torch.Tensor, dim: int, box: Sequence[Interval], extents: Sequence[int]) -> torch.Tensor:
+def box_in(x: torch.Tensor, dim: int, box: Sequence[Interval], extents: Sequence[int]) -> torch.Tensor:
     """A box of a tensor, from the interval around it along a flattened dimension."""
     shape = [stop - start for start, stop in box]
     if 0 in shape:
