@@ -25,7 +25,7 @@ THRESHOLDS = {
     "distdl.nn.logsumexp.PIECE": 8,
     "distdl.nn.fourier.slices._LARGE": 1,
     "distdl.nn.fourier.slices._LARGE_ACROSS": 1,
-    "distdl.parameters.transport._LARGE": 1,
+    "distdl.parameters.transport._LARGE_PARAMETER": 1,
 }
 
 

@@ -128,6 +128,11 @@ class DistributedLinearCrossEntropyLoss(CheckedLayer):
         linear = module.linear
         return {**super().options_of(module), "in_features": linear.in_features, "bias": linear.bias is not None}
 
+    @classmethod
+    def unknown_options(cls, module: torch.nn.Module) -> list[str]:
+        options = super().unknown_options(module)
+        return [option for option in options if not option.startswith("options=")]  # chunks change no result
+
     def agreeing(self) -> list[Grid]:
         return [self.grid.constructing_ranks(), *super().agreeing()]
 
