@@ -192,8 +192,8 @@ def layers() -> dict[str, Row]:
         {"size": 4},
     )
     table["nn.Module"] = Row(dnn.Module, lambda P: {}, alone=True)
-    own = {"given": [Wrong(v, AttributeError, ".") for v in (None, 3, "P_x")]}
-    table["nn.Layer"] = Row(dnn.Layer, lambda P: {"given": {"P_x": grid_of(P, 1)}}, own, alone=True)
+    own = {"arguments": [Wrong(v, AttributeError, ".") for v in (None, 3, "P_x")]}
+    table["nn.Layer"] = Row(dnn.Layer, lambda P: {"arguments": {"P_x": grid_of(P, 1)}}, own, alone=True)
     return table
 
 
