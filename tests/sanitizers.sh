@@ -13,7 +13,8 @@ export OMP_NUM_THREADS=1 PYTHONNOUSERSITE=1
 
 rm -rf "$build" && mkdir -p "$build"
 python -m pip install -q --disable-pip-version-check --no-deps --target "$build/site" \
-  -C "cmake.define.DISTDL_SANITIZE=address;undefined" -C cmake.build-type=RelWithDebInfo .
+  --config-settings "cmake.define.DISTDL_SANITIZE=address;undefined" \
+  --config-settings cmake.build-type=RelWithDebInfo .
 
 tests=(primitives/test_{operators,start_wait,halo_exchange,staging} autograd/test_derivatives process/test_memory
   partitions/test_communicators)
