@@ -98,17 +98,22 @@ def jobs_of(item, number, whole):
     if needed > max(SMALL_JOBS):
         return [job.size] if job.size >= needed else []
     sizes = [size for size in (marks["ranks"].args if "ranks" in marks else SMALL_JOBS) if size >= needed]
-    draw = random.Random(f"{SEED} {item.path.stem} {item.originalname} {number}")
     if not whole:
-        sizes = [size for size in sizes if str(size) in STARTED]
-    if not whole and (SEED or "shared" in marks):
+        draw = random.Random(f"{SEED} {item.path.stem} {item.originalname} {number}")
+        sizes = drawn_sizes([size for size in sizes if str(size) in STARTED], marks, draw)
+    draws = {"hypothesis", "draws"} & set(marks)
+    return [*sizes, job.size] if "DISTDL_DRAWS" in os.environ and draws else sizes
+
+
+def drawn_sizes(sizes, marks, draw):
+    """The sizes of jobs in which a test runs without ``--whole``: at most one with a seed, or from a shared table."""
+    if SEED or "shared" in marks:
         others = [size for size in sizes if size != 2]
         on_two = 2 in sizes and (not others or draw.random() < 0.5)
         sizes = [2] if on_two else draw.sample(others, min(1, len(others)))
-    if not whole and SEED and "turns" in marks and draw.randrange(marks["turns"].args[0]):
-        sizes = []
-    draws = {"hypothesis", "draws"} & set(marks)
-    return [*sizes, job.size] if "DISTDL_DRAWS" in os.environ and draws else sizes
+    if SEED and "turns" in marks and draw.randrange(marks["turns"].args[0]):
+        return []
+    return sizes
 
 
 def drawn_cases(items):
