@@ -145,13 +145,14 @@ def _drawing(step: Planned, run: Run, like: Grid) -> Run:
 def _without_part(outputs: Sequence[Value]) -> Run:
     """A function for ranks without work: empty results that depend on the inputs as those of the workers do."""
 
-    def one(value: Value, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    def empty(value: Value, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         if not inputs:
             return torch.zeros(0, dtype=value.dtype, device="cpu")
-        if value.is_differentiable:
-            return nothing(inputs)
-        return nothing([x.detach() for x in inputs], value.dtype)
+        if not value.is_differentiable:
+            return nothing([x.detach() for x in inputs], value.dtype)
+        # Autocast may have another dtype than the record; backward() needs to know whether a result is complex.
+        return nothing(inputs, None if inputs[0].is_complex() == value.dtype.is_complex else value.dtype)
 
     if len(outputs) == 1:
-        return lambda *inputs: one(outputs[0], inputs)
-    return lambda *inputs: [one(value, inputs) for value in outputs]
+        return lambda *inputs: empty(outputs[0], inputs)
+    return lambda *inputs: [empty(value, inputs) for value in outputs]

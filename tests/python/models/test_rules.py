@@ -105,6 +105,8 @@ COMPLEX = {
     "view_as_complex of others": (lambda x: torch.view_as_complex(torch.stack([x, x.exp()], -1)).angle(), IMAGES),
     "view_as_real": (lambda x: torch.view_as_real(torch.complex(x, x.sin()) * 1j), IMAGES),
     "polar": (lambda x: torch.polar(x.exp(), x), IMAGES),
+    "magnitude of a sum": (lambda x: torch.complex(x, x.sin()).sum().abs(), IMAGES),
+    "a sum as the phase": (lambda x: torch.polar(x.sum().exp(), x.mean()), IMAGES),
     "fft of few images": (lambda x: torch.fft.fft(x, dim=2).abs(), (2, 4, 6, 5)),
     "fft": (lambda x: torch.fft.fft(x, dim=2), IMAGES),
     "fft of the last": (lambda x: torch.fft.fft(x, 7, norm="ortho"), IMAGES),

@@ -73,13 +73,19 @@ def off_when_split(
     ours = distdl.distribute(make(), P_x, **options)
     own = distdl.scatter(whole.detach(), P_x).detach().requires_grad_()
     torch.manual_seed(1)
-    found, own_loss = step(lambda x: distdl.gather(ours(x), ours.output_partition), own)
-    problems: list[str] = []
+    results = ours(own)
+    gathered, own_loss = step(lambda results: distdl.gather(results, ours.output_partition), results)
+    leaves = [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor)]
+    problems = [
+        f"{split}: {part.dtype} in place of {result.dtype}, on rank {job.rank}"
+        for part, result in zip(leaves, expected, strict=True)
+        if part.is_complex() != result.is_complex()
+    ]
     if loss is not None:  # of the sequential model, so that all ranks decide alike
         own_loss.backward()
         gradient, gradients = distdl.gather(own.grad, P_x), distdl.sequential_gradients(ours)
     if job.rank == 0:
-        problems += [f"{split}: result {text}" for text in map(wrong, found, expected) if text]
+        problems += [f"{split}: result {text}" for text in map(wrong, gathered, expected) if text]
         if loss is not None:
             pairs = [("the input", gradient, x.grad)]
             pairs += [(key, gradients.get(key), one.grad) for key, one in sequential.named_parameters()]
