@@ -10,7 +10,7 @@ from torch import Tensor
 
 import distdl
 from distdl import Partition
-from distdl.nn.conv.kernels import conv3d
+from distdl.nn.kernels.convolution import conv3d
 
 CHANNELS = 32
 

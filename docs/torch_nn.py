@@ -5,7 +5,8 @@ tests/python/nn/test_coverage.py compares the page with what this writes.
 
 from pathlib import Path
 
-from distdl.nn import SEQUENTIAL, coverage
+from distdl.nn import SEQUENTIAL
+from distdl.nn.base import split_rules as coverage
 
 page = Path(__file__).with_suffix(".rst")
 

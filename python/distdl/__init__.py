@@ -6,21 +6,26 @@ Start programs with ``mpiexec -n P python -m mpi4py program.py``, so that an unc
 from distdl.process import load as _load  # noqa: F401  isort: skip  (first: it loads the extension, or says why not)
 from distdl import _core, data, fft, functional, memory, nn, progress, watchdog
 from distdl.checkpoint import load, save
-from distdl.collective.comparison import HabitWarning
-from distdl.habits import Finding, check
+from distdl.diagnostics.check import Finding, check
 from distdl.models import DistributedModel, distribute, gather, plans, report, scatter
+from distdl.modules.sequential_state import (
+    load_sequential,
+    parameter_count,
+    sequential_gradients,
+    sequential_state_dict,
+)
 from distdl.parameters import parameter_layout
-from distdl.partition import Partition
-from distdl.process import ending, environment, further_paths, interrupts
+from distdl.partitions.comparison import HabitWarning
+from distdl.partitions.partition import Partition
+from distdl.partitions.structure import TensorStructure, structure_check, zero_volume_tensor
+from distdl.process import ending, environment, interrupts, legacy_paths
 from distdl.replicas import DataParallel
-from distdl.state import load_sequential, parameter_count, sequential_gradients, sequential_state_dict
 from distdl.statistics import CommStats, comm_stats, reset_comm_stats
-from distdl.stopping import request_stop, stop_requested
-from distdl.structure import TensorStructure, structure_check, zero_volume_tensor
 from distdl.training import optimizers
 from distdl.training.averaging import update_bn
 from distdl.training.clipping import clip_grad_norm_
 from distdl.training.scaling import GradScaler
+from distdl.training.stopping import request_stop, stop_requested
 from distdl.watchdog import set_watchdog
 
 MPIError = _core.MPIError
@@ -71,7 +76,7 @@ __all__ = [
 ]
 
 environment.apply()
-further_paths.install()  # for programs written for DistDL: distdl/classic
+legacy_paths.install()  # for programs written for DistDL: distdl/classic
 ending.install()
 interrupts.install()
 optimizers.install()

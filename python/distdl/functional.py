@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from distdl import operators
-from distdl.collective.construction import PartitionLike, constructing, constructor, tell
 from distdl.nn.attention import DistributedScaledDotProductAttention
 from distdl.nn.resizing import DistributedUpsample
 from distdl.operators.constructors import HaloWidths
 from distdl.operators.dispatch import Started
+from distdl.partitions.construction import PartitionLike, constructing, constructor, tell
 
 __all__ = [
     "all_gather",

@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 from distdl import _core
 from distdl.checkpoint.stored import Box, StoredTensor, boxes_between, common_box
-from distdl.collective.grid import Grid
+from distdl.partitions.grid import Grid
 
 CHUNK = 4 << 20  # bytes; large enough for the disk, and small beside what a rank may need for a checkpoint
 _SENT_AT_ONCE = 4  # messages

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from distdl.collective.comparison import agreed
-from distdl.collective.grid import Grid
+from distdl.partitions.comparison import agreed
+from distdl.partitions.grid import Grid
 
 Bytes = NDArray[np.uint8]
 

@@ -15,8 +15,9 @@ from safetensors import SafetensorError, safe_open
 from distdl.checkpoint.chunks import ChunkExchange, chunks_of, chunks_of_tensors
 from distdl.checkpoint.file import open_to_read, sum_of_words
 from distdl.checkpoint.metadata import check_metadata, check_optimizer, checksums_in
+from distdl.checkpoint.model_state import PREFIX, groups_problem, load_optimizer, loadable_state, parameter_names
+from distdl.checkpoint.numbers import JSON, decoded, items_of, members_of
 from distdl.checkpoint.saving import CHECKSUMS, HEADER_SUM, MARK, MORE, ranks_that_save, summary_of
-from distdl.checkpoint.states import PREFIX, groups_problem, load_optimizer, loadable_state, parameter_names
 from distdl.checkpoint.stored import (
     DTYPES,
     StoredTensor,
@@ -26,14 +27,14 @@ from distdl.checkpoint.stored import (
     stored_view,
     stored_whole,
 )
-from distdl.checkpoint.values import JSON, decoded, items_of, members_of
-from distdl.collective.comparison import agreed
-from distdl.collective.construction import constructing
-from distdl.collective.grid import Grid
-from distdl.nn.declared import check_module, check_undeclared, layouts_of
-from distdl.nn.owners import model_call
-from distdl.nn.states import extra_states, is_extra, set_extra_states, tensors_in_state
+from distdl.modules.layout_lookup import model_call
+from distdl.modules.layouts import check_module, check_undeclared, layouts_of
+from distdl.modules.state import extra_states, is_extra, set_extra_states, tensors_in_state
 from distdl.parameters.layout import Layout
+from distdl.partitions.comparison import agreed
+from distdl.partitions.construction import constructing
+from distdl.partitions.grid import Grid
+from distdl.torch_compat.memory import overlaps_itself
 
 _OURS = {MARK, CHECKSUMS, HEADER_SUM}  # in the metadata of every file that save() wrote
 _PIECE = 1 << 18  # bytes; a piece is still in a near cache when its checksum is computed
@@ -208,7 +209,7 @@ class _LoadPlan:
     def _place(self, stored: StoredTensor, name: str, block: torch.Tensor) -> None:
         """Have a tensor of the file read into a block. Raises if it cannot be written there."""
         check_strided(name, block)
-        if torch._debug_has_internal_overlap(block) == 1:
+        if overlaps_itself(block):
             raise RuntimeError(f"load: elements of {name} share memory, as after expand(); make it a clone() of itself")
         if name in self._layouts:
             expected = stored_in_blocks(stored.name, block.dtype, self._layouts[name])

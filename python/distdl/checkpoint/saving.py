@@ -15,7 +15,8 @@ from mpi4py import MPI
 from distdl.checkpoint.chunks import ChunkExchange, chunks_of
 from distdl.checkpoint.file import SharedFile
 from distdl.checkpoint.metadata import CHECKSUM_DIGITS, VERSION, check_metadata
-from distdl.checkpoint.states import PREFIX, SavedStates, collect_states
+from distdl.checkpoint.model_state import PREFIX, SavedStates, collect_states
+from distdl.checkpoint.numbers import JSON, encoded
 from distdl.checkpoint.stored import (
     NAMES,
     StoredTensor,
@@ -27,14 +28,13 @@ from distdl.checkpoint.stored import (
     stored_whole,
     with_offsets,
 )
-from distdl.checkpoint.values import JSON, encoded
-from distdl.collective.comparison import agreed
-from distdl.collective.construction import constructing
-from distdl.collective.grid import Grid
-from distdl.nn.declared import check_module, check_undeclared, layouts_of, ranks_of
-from distdl.nn.owners import layouts_behind, model_call
-from distdl.nn.states import extra_states, tensors_in_state
+from distdl.modules.layout_lookup import layouts_behind, model_call
+from distdl.modules.layouts import check_module, check_undeclared, layouts_of, ranks_of
+from distdl.modules.state import extra_states, tensors_in_state
 from distdl.parameters.layout import Layout
+from distdl.partitions.comparison import agreed
+from distdl.partitions.construction import constructing
+from distdl.partitions.grid import Grid
 
 MORE = "more/"
 MARK = "distdl"  # in the metadata of the file

@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 import torch
 
-from distdl.collective.grid import Grid
 from distdl.parameters.layout import Interval, Layout
+from distdl.partitions.grid import Grid
 
 Box: TypeAlias = tuple[Interval, ...]
 RankBox: TypeAlias = tuple[int, Box]  # a box, and the rank that has it

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar
 
-from distdl.collective.grid import Grid
-from distdl.nn.layer import Layer
-from distdl.nn.module import Module
-from distdl.partition import Partition
+from distdl.modules.module import Module
+from distdl.nn.base.layer import Layer
+from distdl.partitions.grid import Grid
+from distdl.partitions.partition import Partition
 
 _HALOS = "the layer exchanges its halos by itself; distdl.nn.HaloExchange(P_x, halo) exchanges those of a tensor"
 _BUFFERS = "messages take their memory when they are sent; leave this line out"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from distdl.classic.keys import OldLayer
-from distdl.collective.construction import PartitionLike
 from distdl.nn import conv
-from distdl.nn.layer import Layer
+from distdl.nn.base.layer import Layer
+from distdl.partitions.construction import PartitionLike
 
 Size = int | tuple[int, ...]
 

@@ -9,10 +9,10 @@ import torch
 
 from distdl.classic.buffer import MPIBufferManager
 from distdl.classic.keys import OldLayer
-from distdl.collective.construction import PartitionLike, grid_of, is_partition
 from distdl.nn import conv
-from distdl.nn.layer import Layer
-from distdl.partition import Partition
+from distdl.nn.base.layer import Layer
+from distdl.partitions.construction import PartitionLike, grid_of, is_partition
+from distdl.partitions.partition import Partition
 
 Size = int | tuple[int, ...]
 

@@ -7,12 +7,12 @@ import torch.nn.functional as F
 
 from distdl.classic.keys import OldLayer, only_torchs, parted
 from distdl.classic.nothing import nothing_for
-from distdl.collective.construction import PartitionLike, constructing
-from distdl.collective.grid import Grid
-from distdl.nn.layer import Layer
-from distdl.nn.table import Table
+from distdl.nn.base.layer import Layer
+from distdl.nn.embedding.table import Table
 from distdl.parameters.initial import fill
 from distdl.parameters.layout import parameter_layout
+from distdl.partitions.construction import PartitionLike, constructing
+from distdl.partitions.grid import Grid
 
 
 class DistributedEmbedding(OldLayer, Table):

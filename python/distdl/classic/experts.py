@@ -11,13 +11,13 @@ from distdl import operators
 from distdl.classic.keys import only_torchs, parted
 from distdl.classic.linear_forms import between, other_than
 from distdl.classic.ordered import OrderedLayer, order_of_parts
-from distdl.collective.construction import PartitionLike
-from distdl.nn.layer import Layer
+from distdl.nn.base.layer import Layer
 from distdl.nn.linear.features import check_dtypes, check_features
 from distdl.operators.dispatch import Operator
 from distdl.parameters.initial import Initializer, like_linear
 from distdl.parameters.layout import Interval, cut
 from distdl.parameters.transport import zero_of
+from distdl.partitions.construction import PartitionLike
 
 _EXPERTS, _FEATURES = 0, 2  # dimensions of the input, and of the partition
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import torch
 
-from distdl.collective.construction import PartitionLike
 from distdl.nn.init import (
     calculate_gain,
     constant_,
@@ -23,6 +22,7 @@ from distdl.nn.init import kaiming_normal_ as _kaiming_normal_of_whole
 from distdl.nn.init import kaiming_uniform_ as _kaiming_uniform_of_whole
 from distdl.nn.init import xavier_normal_ as _xavier_normal_of_whole
 from distdl.nn.init import xavier_uniform_ as _xavier_uniform_of_whole
+from distdl.partitions.construction import PartitionLike
 
 __all__ = [
     "calculate_gain", "constant", "constant_", "dirac", "dirac_", "eye", "eye_", "kaiming_normal", "kaiming_normal_",

@@ -8,7 +8,7 @@ import torch
 
 from distdl import _core
 from distdl.classic.nothing import nothing_for
-from distdl.nn.precision import wide
+from distdl.nn.base.precision import wide
 from distdl.nn.resizing.upsample import interpolated, is_vectorized, kernel_of
 
 

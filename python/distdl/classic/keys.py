@@ -13,11 +13,11 @@ import torch
 from distdl.classic.attributes import PartitionsOfParameters
 from distdl.classic.buffer import MPIBufferManager
 from distdl.classic.nothing import OldParameters
-from distdl.collective.construction import PartitionLike, constructing, tell
-from distdl.nn.layer import Layer
-from distdl.nn.noticed import FirstValues, versions
-from distdl.state import load_sequential, sequential_state_dict
-from distdl.structure import zero_volume_tensor
+from distdl.modules.first_values import FirstValues, versions
+from distdl.modules.sequential_state import load_sequential, sequential_state_dict
+from distdl.nn.base.layer import Layer
+from distdl.partitions.construction import PartitionLike, constructing, tell
+from distdl.partitions.structure import zero_volume_tensor
 
 ALIASES = {
     "weight": ("weight", "sublinear.weight", "conv_layer.weight", "gamma"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from distdl.classic.keys import OldLayer, parted
-from distdl.collective.construction import PartitionLike
 from distdl.nn import linear
 from distdl.nn.primitives import Broadcast, SumReduce
-from distdl.partition import Partition
+from distdl.partitions.construction import PartitionLike
+from distdl.partitions.partition import Partition
 
 
 class DistributedLinear(OldLayer, linear.DistributedLinear):

@@ -7,11 +7,11 @@ import torch.nn.functional as F
 
 from distdl.classic.keys import OldLayer, parted
 from distdl.classic.ordered import OrderedLayer, order_of_parts, parts_of_heads
-from distdl.collective.construction import PartitionLike, constructing, grid_of
 from distdl.nn import linear
-from distdl.nn.layer import Layer
+from distdl.nn.base.layer import Layer
 from distdl.nn.primitives import Repartition
 from distdl.parameters.layout import parameter_layout
+from distdl.partitions.construction import PartitionLike, constructing, grid_of
 
 
 def other_than(layer: Layer, name: str, P: PartitionLike | None) -> PartitionLike | None:

@@ -7,10 +7,10 @@ from typing import ClassVar
 import torch
 
 from distdl.classic.nothing import OldResults
-from distdl.collective.construction import PartitionLike
 from distdl.nn import loss
 from distdl.parameters.transport import zero_of
-from distdl.partition import Partition
+from distdl.partitions.construction import PartitionLike
+from distdl.partitions.partition import Partition
 
 
 class DistributedLossBase(OldResults):

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 from mpi4py import MPI
 
-from distdl.partition import Partition
+from distdl.partitions.partition import Partition
 
 
 class Bunch:

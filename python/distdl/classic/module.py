@@ -1,5 +1,5 @@
 """The base class of layers: ours. In classic mode it has ``_distdl_backend``, which ``activation`` gives it."""
 
-from distdl.nn.module import Module
+from distdl.modules.module import Module
 
 __all__ = ["Module"]

@@ -8,10 +8,10 @@ import torch
 
 from distdl.classic.keys import OldLayer, only_torchs, parted
 from distdl.classic.primitives import Broadcast
-from distdl.collective.construction import PartitionLike
 from distdl.nn import norm
-from distdl.nn.layer import Layer
+from distdl.nn.base.layer import Layer
 from distdl.parameters.layout import parameter_layout
+from distdl.partitions.construction import PartitionLike
 
 
 class _OldNorm(OldLayer):

@@ -10,7 +10,7 @@ from typing import Self
 import torch
 
 from distdl.classic.attributes import OldAttributes
-from distdl.nn.layer import Layer
+from distdl.nn.base.layer import Layer
 from distdl.parameters.transport import zero_of
 
 

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 import torch
 
 from distdl.classic.keys import OldLayer
-from distdl.collective.comparison import gather_or_raise
-from distdl.collective.construction import PartitionLike
+from distdl.modules.sequential_state import load_sequential, sequential_state_dict
 from distdl.parameters.initial import Initializer
 from distdl.parameters.layout import cut
-from distdl.state import load_sequential, sequential_state_dict
+from distdl.partitions.comparison import gather_or_raise
+from distdl.partitions.construction import PartitionLike
 
 
 def order_of_parts(name: str, parts: Sequence[tuple[int, int]], workers: int) -> torch.Tensor:

@@ -11,9 +11,9 @@ import torch
 from mpi4py import MPI
 from numpy.typing import ArrayLike, NDArray
 
-from distdl import partition
 from distdl.classic.config import operation_map
-from distdl.collective.grid import Grid
+from distdl.partitions import partition
+from distdl.partitions.grid import Grid
 
 IntArray = NDArray[np.int64]
 Array = NDArray[np.generic]

@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 from distdl.classic import mode
-from distdl.process import further_paths
+from distdl.process import legacy_paths
 
 EVERYTHING = "*"
 """All public names of a module, those that it imports as well: programs rely on star imports."""
@@ -130,7 +130,7 @@ def contents(path: str) -> dict[str, object]:
     found: dict[str, object] = {}
     for source, names in PATHS.get(path, {}).items():
         if names == EVERYTHING:
-            everything = vars(further_paths.module(source))
+            everything = vars(legacy_paths.module(source))
             names = " ".join(name for name in everything if not name.startswith("_") and name != "annotations")
         for name in names.split():
             found[name] = _meaning(source, name)
@@ -144,7 +144,7 @@ def _meaning(source: str, name: str) -> object:
         for owner in (root, root.nn, root.nn.init if source == "init" else root):
             if name in vars(owner):
                 return vars(owner)[name]
-    return getattr(further_paths.module(source), name)
+    return getattr(legacy_paths.module(source), name)
 
 
 class PathLoader(Loader):

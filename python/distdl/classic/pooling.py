@@ -8,10 +8,10 @@ import torch
 
 from distdl.classic.buffer import MPIBufferManager
 from distdl.classic.nothing import OldResults
-from distdl.collective.construction import PartitionLike
 from distdl.nn import pooling
-from distdl.nn.layer import Layer
-from distdl.nn.options import per_dimension
+from distdl.nn.base.layer import Layer
+from distdl.nn.base.options import per_dimension
+from distdl.partitions.construction import PartitionLike
 
 Size = int | tuple[int, ...]
 

@@ -10,11 +10,11 @@ import torch
 from distdl.classic.attributes import OldAttributes
 from distdl.classic.buffer import MPIBufferManager
 from distdl.classic.slicing import IntArray, Slices, along_axis, assemble_slices, compute_intersection
-from distdl.collective.construction import PartitionLike, grid_of
 from distdl.nn import primitives
 from distdl.operators.constructors import HaloWidths
 from distdl.parameters.layout import cut
-from distdl.partition import Partition
+from distdl.partitions.construction import PartitionLike, grid_of
+from distdl.partitions.partition import Partition
 
 AllGather = primitives.AllGather
 AllSumReduce = primitives.AllSumReduce

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from distdl import structure
 from distdl.classic.slicing import *  # noqa: F403
 from distdl.classic.tensor_decomposition import *  # noqa: F403
+from distdl.partitions import structure
 
 
 class TensorStructure:

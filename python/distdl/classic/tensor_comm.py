@@ -9,9 +9,9 @@ import torch
 
 from distdl.classic.slicing import IntArray, along_axis
 from distdl.classic.structure import TensorStructure
-from distdl.collective.comparison import agreed
-from distdl.partition import Partition
-from distdl.structure import TensorStructure as OwnStructure
+from distdl.partitions.comparison import agreed
+from distdl.partitions.partition import Partition
+from distdl.partitions.structure import TensorStructure as OwnStructure
 
 Structure = TensorStructure | OwnStructure
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from distdl.classic.buffer import MPIBufferManager
 from distdl.classic.nothing import OldResults
-from distdl.collective.construction import PartitionLike, grid_of, is_partition
 from distdl.nn import resizing
+from distdl.partitions.construction import PartitionLike, grid_of, is_partition
 
 _OF_DIMENSIONS = {1: "linear", 2: "bilinear", 3: "trilinear"}
 

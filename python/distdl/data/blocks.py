@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from distdl.operators.constructors import HaloPair, HaloWidths
-    from distdl.partition import Partition
+    from distdl.partitions.partition import Partition
 
 _TORCH_DTYPES = set(map(np.dtype, ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16")))
 _READ_TOO_OFTEN = 2.0  # all ranks together read the array so many times: warn

@@ -12,9 +12,6 @@ import torch
 from torch.utils.data import DataLoader
 
 from distdl import operators
-from distdl.collective.comparison import agreed
-from distdl.collective.construction import constructing, constructor
-from distdl.collective.grid import Grid
 from distdl.data.batches import (
     Batches,
     BatchReader,
@@ -27,8 +24,11 @@ from distdl.data.batches import (
     number_leaves,
 )
 from distdl.operators.dispatch import Operator
-from distdl.partition import Partition
-from distdl.structure import zero_volume_tensor
+from distdl.partitions.comparison import agreed
+from distdl.partitions.construction import constructing, constructor
+from distdl.partitions.grid import Grid
+from distdl.partitions.partition import Partition
+from distdl.partitions.structure import zero_volume_tensor
 
 TensorList: TypeAlias = list[torch.Tensor]
 Partitions: TypeAlias = Partition | Sequence["Partitions"] | Mapping[str, "Partitions"]

@@ -7,12 +7,13 @@ from typing import TypeVar
 
 import torch
 
-from distdl.collective.comparison import Params, Returned, raise_together, shown
-from distdl.collective.construction import PartitionLike, among_workers, grid_of, is_partition, tell
-from distdl.nn.compiled.dispatched import call_in_graph
-from distdl.nn.compiled.registry import records
-from distdl.nn.layer import Layer
-from distdl.process.compilers import assume_constant_result
+from distdl.nn.base.compile.registry import records
+from distdl.nn.base.compile.torch_ops import call_in_graph
+from distdl.nn.base.layer import Layer
+from distdl.partitions.comparison import Params, Returned, raise_together
+from distdl.partitions.construction import PartitionLike, among_workers, grid_of, is_partition, tell
+from distdl.texts import safe_text
+from distdl.torch_compat.compilers import assume_constant_result
 
 AnyLayer = TypeVar("AnyLayer", bound=Layer)
 Value = TypeVar("Value")
@@ -66,7 +67,7 @@ def layer_for(
         return kind(**{name: next(alone) if is_partition(P) else P for name, P in passed.items()}, **options)
     grids = [grid_of(P) for P in passed.values()]
     layers = grids[0].cache
-    key = (kind, tuple(passed), *map(id, grids[1:]), str({name: shown(value) for name, value in options.items()}))
+    key = (kind, tuple(passed), *map(id, grids[1:]), str({name: safe_text(value) for name, value in options.items()}))
     if key not in layers:
         layer = kind(**dict(zip(passed, among_workers(grids), strict=True)), **options)
         if len(layers) >= _MOST_LAYERS:

@@ -8,13 +8,13 @@ from typing import Literal, Protocol, overload
 
 import torch
 
-from distdl.collective.construction import PartitionLike
-from distdl.collective.grid import Grid
 from distdl.fft.calls import call_layer, check_tensor, collective_call, layer_for, takes_part
 from distdl.nn.fourier.kinds import Dims, Sizes, result_dtype, without_elements
 from distdl.nn.fourier.transform import TRANSFORMS, FourierTransform
-from distdl.partition import Partition
-from distdl.process.compilers import assume_constant_result
+from distdl.partitions.construction import PartitionLike
+from distdl.partitions.grid import Grid
+from distdl.partitions.partition import Partition
+from distdl.torch_compat.compilers import assume_constant_result
 
 __all__ = [
     "fft", "fft2", "fftn", "hfft", "hfft2", "hfftn", "ifft", "ifft2", "ifftn", "ihfft", "ihfft2", "ihfftn", "irfft",

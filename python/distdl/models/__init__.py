@@ -1,10 +1,10 @@
 """Any PyTorch model in one call: recorded, split by rules for each operation, and run on blocks."""
 
 from distdl.models.model import DistributedModel, distribute
+from distdl.models.operations.table import rule
 from distdl.models.proposals import Proposal, Proposals, plans
 from distdl.models.report import Report, report
 from distdl.models.scattering import gather, scatter
-from distdl.models.table import rule
 
 __all__ = [
     "DistributedModel",

@@ -10,33 +10,33 @@ from itertools import zip_longest
 from typing import Any, Self, cast
 
 import torch
-from torch.nn.modules.module import _has_any_global_hook
-from torch.utils._pytree import tree_flatten, tree_map_only
 
 import distdl.nn
-from distdl.collective.comparison import gather_or_raise
-from distdl.collective.construction import PartitionLike, constructor, grid_of
-from distdl.collective.grid import Grid
-from distdl.models import unseen
 from distdl.models.alone import refuse_alone
-from distdl.models.assigned import HOOKS, Assigned
-from distdl.models.buffers import Buffers
-from distdl.models.layer import twin_of
-from distdl.models.listing import listing
-from distdl.models.memory import order_of, told_most
-from distdl.models.placement import Blocks, of_input
-from distdl.models.planning import Plan
-from distdl.models.program import Program
-from distdl.models.recording import Recording, Value
+from distdl.models.capture import unrecorded
+from distdl.models.capture.assignments import HOOKS, Assigned
+from distdl.models.capture.listing import listing
+from distdl.models.capture.memory_order import order_of, told_most
+from distdl.models.capture.recording import Recording, Value
+from distdl.models.capture.skeleton import Skeleton
+from distdl.models.operations.placement import Blocks, of_input
+from distdl.models.plan.planning import Plan
 from distdl.models.rules import RULES
-from distdl.models.skeleton import Skeleton
-from distdl.nn.compiled.calls import place_of
-from distdl.nn.layer import Layer
+from distdl.models.rules.applied_layer import twin_of
+from distdl.models.run.buffers import Buffers
+from distdl.models.run.program import Program
+from distdl.modules.graph import ask_for_gradients
+from distdl.modules.module import refuse_distributed
+from distdl.nn.base.compile.calls import place_of
+from distdl.nn.base.layer import Layer
+from distdl.nn.base.random_numbers import draw_key
 from distdl.nn.local import Local
-from distdl.nn.masks import draw_key
-from distdl.nn.module import refuse_distributed
-from distdl.nn.tie import ask_for_gradients
-from distdl.partition import Partition
+from distdl.partitions.comparison import gather_or_raise
+from distdl.partitions.construction import PartitionLike, constructor, grid_of
+from distdl.partitions.grid import Grid
+from distdl.partitions.partition import Partition
+from distdl.torch_compat.layers import has_global_hooks
+from distdl.torch_compat.trees import tree_flatten, tree_map_only
 
 __all__ = ["DistributedModel", "distribute"]
 
@@ -136,7 +136,7 @@ class DistributedModel(Local):
             raise TypeError(f"distribute: as_sequential={self.as_sequential!r}; it has to be a bool")
         if isinstance(self.module, torch.nn.Module):
             refuse_distributed("distribute", self.module)
-            unseen.refuse_model(self.module)
+            unrecorded.refuse_model(self.module)
         super().check_options()
         refuse_alone(self.module)
         self._asked = self._grids_of_plan()
@@ -438,7 +438,7 @@ class DistributedModel(Local):
 def key_of_layer(module: torch.nn.Module) -> str:
     """The name by which rules know a module as one operation, whatever it calls; "" if they do not."""
     own = vars(module)
-    if any(own[name] for name in HOOKS) or hasattr(module, "parametrizations") or _has_any_global_hook():
+    if any(own[name] for name in HOOKS) or hasattr(module, "parametrizations") or has_global_hooks():
         return ""  # there is more in the call than the layer
     if any(callable(getattr(type(module), name, None)) for name in own):
         return ""  # such as a forward() of its own

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 
 import torch
 
-from distdl.collective.comparison import gather_or_raise
-from distdl.collective.construction import PartitionLike, constructing, constructor
-from distdl.collective.grid import Grid
-from distdl.models.costs import cost
-from distdl.models.machine import Figures, measured
+from distdl.models.capture.recording import Recording
+from distdl.models.capture.skeleton import Skeleton
 from distdl.models.model import key_of_layer
-from distdl.models.placement import of_input, ways_to_split
-from distdl.models.planning import Plan
-from distdl.models.recording import Recording
-from distdl.models.skeleton import Skeleton
-from distdl.nn.module import refuse_distributed
-from distdl.nn.options import refuse_lazy
-from distdl.partition import Partition
+from distdl.models.operations.placement import of_input, ways_to_split
+from distdl.models.plan.costs import cost
+from distdl.models.plan.machine import Figures, measured
+from distdl.models.plan.planning import Plan
+from distdl.modules.module import refuse_distributed
+from distdl.nn.base.options import refuse_lazy
+from distdl.partitions.comparison import gather_or_raise
+from distdl.partitions.construction import PartitionLike, constructing, constructor
+from distdl.partitions.grid import Grid
+from distdl.partitions.partition import Partition
 
 __all__ = ["Proposal", "Proposals", "plans"]
 

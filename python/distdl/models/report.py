@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from distdl.models.costs import received_within, workers_of
+from distdl.models.capture.recording import Value
 from distdl.models.model import DistributedModel
-from distdl.models.placement import Blocks, Placement
-from distdl.models.planning import Moved, Plan, Planned
-from distdl.models.recording import Value
+from distdl.models.operations.placement import Blocks, Placement
+from distdl.models.plan.costs import received_within, workers_of
+from distdl.models.plan.planning import Moved, Plan, Planned
 
 __all__ = ["Report", "report"]
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from operator import index
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from distdl import operators
-from distdl.collective.construction import PartitionLike, constructing, constructor, is_partition, tell
-from distdl.collective.grid import Grid
-from distdl.structure import zero_volume_tensor
+from distdl.partitions.construction import PartitionLike, constructing, constructor, is_partition, tell
+from distdl.partitions.grid import Grid
+from distdl.partitions.structure import zero_volume_tensor
+from distdl.torch_compat.trees import tree_flatten, tree_unflatten
 
 __all__ = ["gather", "scatter"]
 

@@ -3,6 +3,7 @@
 A family of layers is a module or folder that lists its names in ``__all__``.
 """
 
+from distdl.modules.module import Module
 from distdl.nn import (
     activations,
     attention,
@@ -25,24 +26,23 @@ from distdl.nn import (
 )
 from distdl.nn.activations import *  # noqa: F403
 from distdl.nn.attention import *  # noqa: F403
+from distdl.nn.base.equivalents import layers_by_class
+from distdl.nn.base.layer import Layer
 from distdl.nn.conv import *  # noqa: F403
 from distdl.nn.distances import *  # noqa: F403
 from distdl.nn.dropout import *  # noqa: F403
 from distdl.nn.embedding import *  # noqa: F403
 from distdl.nn.experts import *  # noqa: F403
 from distdl.nn.fourier import *  # noqa: F403
-from distdl.nn.layer import Layer
 from distdl.nn.linear import *  # noqa: F403
 from distdl.nn.local import *  # noqa: F403
 from distdl.nn.loss import *  # noqa: F403
-from distdl.nn.module import Module
 from distdl.nn.norm import *  # noqa: F403
 from distdl.nn.pooling import *  # noqa: F403
 from distdl.nn.primitives import *  # noqa: F403
 from distdl.nn.rearranging import *  # noqa: F403
 from distdl.nn.resizing import *  # noqa: F403
 from distdl.nn.softmax import *  # noqa: F403
-from distdl.nn.twins import layers_by_class
 
 _FAMILIES = (
     activations,

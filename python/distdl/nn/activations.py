@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 
 from distdl import operators
-from distdl.collective.construction import PartitionLike
+from distdl.nn.base.layer import Layer
+from distdl.nn.base.options import integer
+from distdl.nn.base.random_numbers import random_uniform
 from distdl.nn.dropout import RandomLayer
-from distdl.nn.layer import Layer
-from distdl.nn.masks import random_uniform
-from distdl.nn.options import integer
 from distdl.nn.windows.blocks import block_intervals
 from distdl.operators.dispatch import Inactive, Operator
 from distdl.parameters.layout import cut
+from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedGLU", "DistributedPReLU", "DistributedRReLU"]
 

@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 
 from distdl import operators
-from distdl.collective.construction import PartitionLike
-from distdl.collective.grid import Grid
-from distdl.nn.layer import Layer
-from distdl.nn.options import integer, number
-from distdl.nn.precision import wide
-from distdl.nn.tie import empty_of, empty_result
+from distdl.modules.graph import empty_of, empty_result
+from distdl.nn.base.layer import Layer
+from distdl.nn.base.options import integer, number
+from distdl.nn.base.precision import wide
 from distdl.parameters.transport import zero_of
+from distdl.partitions.construction import PartitionLike
+from distdl.partitions.grid import Grid
 
 __all__ = ["DistributedCosineSimilarity", "DistributedPairwiseDistance"]
 

@@ -9,12 +9,12 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from distdl.collective.construction import PartitionLike
-from distdl.collective.grid import Grid
-from distdl.nn.families import family
-from distdl.nn.layer import Layer
-from distdl.nn.masks import random_choice, random_mask
+from distdl.nn.base.by_dimensions import family
+from distdl.nn.base.layer import Layer
+from distdl.nn.base.random_numbers import random_choice, random_mask
 from distdl.parameters.layout import Interval
+from distdl.partitions.construction import PartitionLike
+from distdl.partitions.grid import Grid
 
 __all__ = [
     "DistributedAlphaDropout",

@@ -10,17 +10,17 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch.utils._python_dispatch import _disable_current_modes
 
 from distdl import _core, operators
-from distdl.collective.comparison import compare
-from distdl.collective.construction import PartitionLike
-from distdl.nn.layer import Layer
-from distdl.nn.options import integer
-from distdl.nn.precision import wide
+from distdl.nn.base.layer import Layer
+from distdl.nn.base.options import integer
+from distdl.nn.base.precision import wide
 from distdl.parameters.initial import like_linear
 from distdl.parameters.layout import Layout, cut
 from distdl.parameters.transport import zero_of
+from distdl.partitions.comparison import compare
+from distdl.partitions.construction import PartitionLike
+from distdl.torch_compat.modes import without_modes
 
 __all__ = ["DistributedMixtureOfExperts"]
 
@@ -246,7 +246,7 @@ class DistributedMixtureOfExperts(Layer):
         Hidden from selective checkpointing, since a recomputed call does not repeat it.
         """
         generator = generator_state(like.device)
-        with torch.no_grad(), _disable_current_modes():
+        with torch.no_grad(), without_modes():
             for number in range(*self._blocks[self.grid.rank]):
                 self._answer(number, like.new_zeros(1, self.features))
         if self.grid.size > 1 and generator != generator_state(like.device):

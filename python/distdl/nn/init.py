@@ -22,7 +22,7 @@ from typing import Concatenate, ParamSpec
 
 import torch
 
-from distdl.nn.owners import layout_of
+from distdl.modules.layout_lookup import layout_of
 from distdl.parameters.initial import fill
 
 __all__ = [

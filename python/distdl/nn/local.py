@@ -7,24 +7,25 @@ from operator import attrgetter, index
 from typing import Any, ClassVar, cast
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_structure, tree_unflatten
 
 from distdl import operators
-from distdl.collective.comparison import compare, misfit, shown
-from distdl.collective.construction import PartitionLike, constructing
-from distdl.nn.compiled.calls import place_of
-from distdl.nn.copied import copied
-from distdl.nn.coverage import problem_of, through
-from distdl.nn.layer import Layer
-from distdl.nn.module import refuse_distributed
-from distdl.nn.options import comparable, refuse_lazy
-from distdl.nn.parametrized import computed_weights
-from distdl.nn.states import tensors_in_state
-from distdl.nn.subclasses import may_override, overridden
-from distdl.nn.tie import connected
+from distdl.modules.deep_copy import copied
+from distdl.modules.graph import connected
+from distdl.modules.module import refuse_distributed
+from distdl.modules.state import tensors_in_state
+from distdl.nn.base.compile.calls import place_of
+from distdl.nn.base.layer import Layer
+from distdl.nn.base.options import comparable, refuse_lazy
+from distdl.nn.base.split_rules import problem_of, through
 from distdl.parameters.layout import Layout, current_kind
-from distdl.structure import zero_volume_tensor
+from distdl.partitions.comparison import compare, misfit
+from distdl.partitions.construction import PartitionLike, constructing
+from distdl.partitions.structure import zero_volume_tensor
+from distdl.texts import safe_text
+from distdl.torch_compat.modes import without_modes
+from distdl.torch_compat.parametrizations import computed_weights
+from distdl.torch_compat.subclasses import may_override, overridden
+from distdl.torch_compat.trees import TreeSpec, tree_flatten, tree_structure, tree_unflatten
 
 __all__ = ["Local"]
 
@@ -239,8 +240,8 @@ class Local(Layer):
         if kwargs or not args or not all(isinstance(x, torch.Tensor) for x in args):
             leaves, structure = tree_flatten((args, kwargs))
             tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
-            others = [shown(x) for x in leaves if not isinstance(x, torch.Tensor)]
-            self._other_arguments = f" {shown(structure)} [{', '.join(others)}]"
+            others = [safe_text(x) for x in leaves if not isinstance(x, torch.Tensor)]
+            self._other_arguments = f" {safe_text(structure)} [{', '.join(others)}]"
             first = leaves[0] if leaves else None
             if not isinstance(first, torch.Tensor):
                 tensors = [first]
@@ -329,13 +330,13 @@ class Local(Layer):
         if not first:
             return self._apply_module(parameters, args, kwargs, {})
         error: Exception | None = None
-        with _disable_current_modes():  # selective checkpointing must see the same in every call
+        with without_modes():  # selective checkpointing must see the same in every call
             buffers = {name: buffer.clone() for name, buffer in self.named_buffers()} if self.grid.size > 1 else {}
         state = dict(buffers)
         try:
             result = self._apply_module(parameters, args, kwargs, state)
             self._check(result)
-            with _disable_current_modes():
+            with without_modes():
                 self._check_written({name: state[name] for name in buffers})
         except Exception as raised:
             error = raised

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from distdl import operators
-from distdl.collective.construction import PartitionLike, constructor, grid_of
-from distdl.nn.module import Module
+from distdl.modules.module import Module
 from distdl.operators.constructors import HaloWidths
 from distdl.operators.dispatch import Operator, Started
 from distdl.operators.halo_in_room import HaloInRoom
+from distdl.partitions.construction import PartitionLike, constructor, grid_of
 
 __all__ = [
     "AllGather",

@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from distdl.collective.construction import PartitionLike
-from distdl.nn.layer import Layer
-from distdl.nn.logsumexp import LogSumExp
-from distdl.nn.options import integer
-from distdl.nn.precision import wide
+from distdl.nn.base.layer import Layer
+from distdl.nn.base.options import integer
+from distdl.nn.base.precision import wide
+from distdl.nn.kernels.logsumexp import LogSumExp
+from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedLogSoftmax", "DistributedSoftmax", "DistributedSoftmax2d", "DistributedSoftmin"]
 

@@ -8,13 +8,13 @@ from operator import index
 from typing import TYPE_CHECKING, TypeAlias, TypeVarTuple, Unpack
 
 from distdl import _core
-from distdl.collective.construction import PartitionLike, constructing
 from distdl.operators.dispatch import Inactive, Operator
+from distdl.partitions.construction import PartitionLike, constructing
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from distdl.collective.grid import Grid, Workers
+    from distdl.partitions.grid import Grid, Workers
 
 HaloPair: TypeAlias = tuple[int, int]
 HaloWidths: TypeAlias = int | Sequence[int] | Sequence[Sequence[int]]

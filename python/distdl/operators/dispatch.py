@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
-from distdl.collective.grid import belongs_to_its_job
+from distdl.partitions.grid import belongs_to_its_job
+from distdl.torch_compat.modes import active_modes, is_recorded, without_modes
+from distdl.torch_compat.transforms import innermost_transform
 
 if TYPE_CHECKING:
     from distdl import _core
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 Context: TypeAlias = torch.autograd.function.FunctionCtx
 
 _is_compiling = torch.compiler.is_compiling
-_transforms = torch._C._functorch.peek_interpreter_stack
-_modes = torch._C._len_torch_dispatch_stack
-_RECORDER = torch._C._TorchDispatchModeKey.PROXY
 
 _operators: weakref.WeakValueDictionary[int, Operator] = weakref.WeakValueDictionary()
 # Operators in compiled programs are kept for ever: programs have only keys, and may outlive the layers.
@@ -50,8 +48,7 @@ def problem_without_memory(x: object) -> TypeError | None:
     wraps = hasattr(x, "fake_mode") or hasattr(x, "__tensor_flatten__")
     if not wraps and getattr(kind, "__torch_dispatch__", _PLAIN_DISPATCH) is _PLAIN_DISPATCH:
         return None
-    is_recording = torch._C._get_dispatch_mode(_RECORDER) is not None
-    if is_recording or (wraps and getattr(x, "layout", None) is not torch.strided):
+    if is_recorded() or (wraps and getattr(x, "layout", None) is not torch.strided):
         return None  # nested tensors and recorders are refused in the call
     why = "no memory of its own" if wraps else "a __torch_dispatch__ of its own"
     return TypeError(f"is a {kind.__name__}, which has {why}; it has to be a plain torch.Tensor")
@@ -103,19 +100,19 @@ class Operator:
             differentiated = torch.is_grad_enabled() and x.requires_grad
             result: torch.Tensor = torch.ops.distdl.apply(x, self._key, False, differentiated)
             return result
-        if _transforms() is not None:
+        if innermost_transform() is not None:
             return _Apply.apply(x, self, False) if self.active else x.clone()
         if type(x) is not torch.Tensor and (problem := problem_without_memory(x)) is not None and self.active:
             self.refuse(problem)
-        if _modes() and torch._C._get_dispatch_mode(_RECORDER) is None:  # a recorder is refused in the call
+        if active_modes() and not is_recorded():  # a recorder is refused in the call
             # The first call makes a plan, so modes would count more operators than in later calls.
-            with _disable_current_modes():
+            with without_modes():
                 return self.core(x)
         return self.core(x)
 
     def start(self, x: torch.Tensor) -> Started:
         """Begin to apply the operator; under a compiler or a transform, apply it. Collective like a call."""
-        if _is_compiling() or _transforms() is not None:
+        if _is_compiling() or innermost_transform() is not None:
             return CompletedCall(self.name, self(x))
         if type(x) is not torch.Tensor and (problem := problem_without_memory(x)) is not None and self.active:
             self.refuse(problem)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from distdl.collective.construction import PartitionLike, constructing
 from distdl.operators.constructors import HaloWidths, gather_widths, halo_exchange, halo_widths
 from distdl.operators.dispatch import Started
+from distdl.partitions.construction import PartitionLike, constructing
 
 if TYPE_CHECKING:
-    from distdl.collective.grid import Grid
+    from distdl.partitions.grid import Grid
 
 
 class HaloInRoom:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from distdl import _core
-from distdl.collective.grid import Grid
+from distdl.partitions.grid import Grid
 
 Interval: TypeAlias = tuple[int, int]
 

@@ -11,10 +11,10 @@ import operator
 from collections.abc import Callable, Sequence
 
 import torch
-from torch._utils import _flatten_dense_tensors
 
 from distdl import operators
 from distdl.parameters.layout import Layout, cut
+from distdl.torch_compat.memory import flatten_tensors
 
 TensorSequence = Sequence[torch.Tensor]
 
@@ -156,7 +156,7 @@ def flatten_to_message(parameters: TensorSequence) -> torch.Tensor:
             "parameters of the layer, or make it with parameters of these dtypes"
         )
     if all(parameter.numel() for parameter in parameters):
-        message: torch.Tensor = _flatten_dense_tensors(parameters)
+        message: torch.Tensor = flatten_tensors(parameters)
         return message
     # torch would lose parameters without elements from second derivatives.
     whole = torch.cat([parameter.reshape(-1) for parameter in parameters])

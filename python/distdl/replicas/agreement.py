@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distdl.collective.comparison import View, error_for_all, exchange_views, refuse_difference
-from distdl.collective.grid import Grid
+from distdl.partitions.comparison import View, error_for_all, exchange_views, refuse_difference
+from distdl.partitions.grid import Grid
 
 _STEP = "a training step of DataParallel"
 _BEGIN = "the beginning of a backward pass of DataParallel"

@@ -9,8 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 
 from distdl import _core, operators
-from distdl.collective.grid import Grid
 from distdl.operators.dispatch import Operator
+from distdl.partitions.grid import Grid
 
 ParameterList = Sequence[torch.nn.Parameter]
 

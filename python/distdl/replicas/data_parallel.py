@@ -8,16 +8,17 @@ from contextlib import contextmanager
 from functools import partial
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from distdl import _core, operators
-from distdl.collective.comparison import agreed
-from distdl.collective.construction import constructing, constructor
 from distdl.operators.dispatch import Operator
-from distdl.partition import Partition
+from distdl.partitions.comparison import agreed
+from distdl.partitions.construction import constructing, constructor
+from distdl.partitions.partition import Partition
 from distdl.replicas.agreement import TrainingStep, begin_pass, begin_step, end_pass
 from distdl.replicas.buckets import Bucket, GradientSums, make_buckets
 from distdl.replicas.spanning import spanning_layers
+from distdl.torch_compat.autograd import at_end_of_backward
+from distdl.torch_compat.trees import tree_leaves
 
 CountSamples = Callable[..., float]
 
@@ -254,7 +255,7 @@ class DataParallel(torch.nn.Module):
             held = _core.HeldSignals()  # as long as torch keeps the callback: until the pass ends, however it does
             begin_pass(self._grid)
             self._in_backward = True
-            torch.autograd.Variable._execution_engine.queue_callback(partial(self._end_backward, held))
+            at_end_of_backward(partial(self._end_backward, held))
 
     def _end_backward(self, held: _core.HeldSignals) -> None:
         """End the pass. Signals are held, since a handler that raises would leave other ranks in the sums."""

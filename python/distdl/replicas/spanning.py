@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from distdl.collective.grid import Grid
-from distdl.nn.layer import Layer
+from distdl.nn.base.layer import Layer
+from distdl.partitions.grid import Grid
 
 
 def spanning_layers(module: torch.nn.Module, replica: Grid, line: Grid) -> list[torch.nn.Module]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from distdl.nn.norm import DistributedBatchNorm
+from distdl.torch_compat.layers import AnyBatchNorm
 
 
 @torch.no_grad()
@@ -24,7 +25,7 @@ def update_bn(loader: Iterable[object], model: torch.nn.Module, device: torch.de
 
     Source: https://docs.pytorch.org/docs/stable/optim.html#taking-care-of-batch-normalization.
     """
-    kinds = (torch.nn.modules.batchnorm._BatchNorm, DistributedBatchNorm)
+    kinds = (AnyBatchNorm, DistributedBatchNorm)
     momenta = {module: module.momentum for module in model.modules() if isinstance(module, kinds)}
     if not momenta:
         return

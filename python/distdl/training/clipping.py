@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from distdl.collective.comparison import gather_or_raise
-from distdl.collective.construction import constructing
-from distdl.collective.grid import Grid
-from distdl.nn.declared import ranks_of
-from distdl.nn.owners import layouts_of_parameters, model_call
-from distdl.nn.precision import wide
+from distdl.modules.layout_lookup import layouts_of_parameters, model_call
+from distdl.modules.layouts import ranks_of
+from distdl.nn.base.precision import wide
 from distdl.parameters.layout import Layout
+from distdl.partitions.comparison import gather_or_raise
+from distdl.partitions.construction import constructing
+from distdl.partitions.grid import Grid
 
 Norms = NDArray[np.float64]
 

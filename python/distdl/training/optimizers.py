@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from distdl.nn.module import Module
-from distdl.nn.owners import layouts_of_parameters, modules_of_parameters
+from distdl.modules.layout_lookup import layouts_of_parameters, modules_of_parameters
+from distdl.modules.module import Module
 from distdl.parameters.layout import Layout
 
 

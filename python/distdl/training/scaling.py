@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from distdl.collective.comparison import agreed
-from distdl.nn.declared import ranks_of
-from distdl.nn.owners import layouts_of_parameters
+from distdl.modules.layout_lookup import layouts_of_parameters
+from distdl.modules.layouts import ranks_of
+from distdl.partitions.comparison import agreed
 
 
 class GradScaler(torch.amp.GradScaler):

@@ -8,9 +8,9 @@ import distdl
 
 @pytest.fixture
 def classic():
-    from distdl.process import further_paths
+    from distdl.process import legacy_paths
 
-    activation = further_paths.module("activation")
+    activation = legacy_paths.module("activation")
     activation.turn_on()
     yield
     activation.turn_off()

@@ -5,7 +5,7 @@ import torch
 
 import distdl
 import distdl.nn as dnn
-from distdl.process import further_paths
+from distdl.process import legacy_paths
 from support.blocks import assemble, block_of
 from support.classic.places import EMBEDDINGS, LAYERS, LOSSES, PRIMITIVES, on
 from support.ranks import job, on_all_ranks, together
@@ -146,7 +146,7 @@ def test_primitives_of_one(P_world, name, places, kept):
 
 def test_every_layer_is_here(P_world):
     """Those for two and three dimensions of space are those for one."""
-    listed = [names for one in further_paths.module("paths").NN.values() for names in one.values()]
+    listed = [names for one in legacy_paths.module("paths").NN.values() for names in one.values()]
     names = " ".join(listed).replace("2d", "1d").replace("3d", "1d").split()
     kinds = {name: getattr(dnn, name, None) for name in names}
     layers = {name for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, torch.nn.Module)}

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import distdl
-from distdl.process import further_paths
+from distdl.process import legacy_paths
 from support import jobs
 from support.classic.calls import CALLS
 from support.classic.rows import DESCENDANT, ORIGINAL
@@ -139,7 +139,7 @@ def test_unknown_paths():
 
 def test_turning_it_off_leaves_nothing_behind(classic):
     names = {name: vars(distdl.nn)[name] for name in distdl.nn.__all__}
-    activation = further_paths.module("activation")
+    activation = legacy_paths.module("activation")
     activation.turn_off()
     assert all(".classic" not in getattr(vars(distdl.nn)[name], "__module__", "") for name in distdl.nn.__all__)
     activation.turn_on()

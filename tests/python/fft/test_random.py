@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import distdl
-from distdl.nn.fourier import pencils, slices
+from distdl.nn.fourier import pencils
+from distdl.nn.kernels import fourier_slices as slices
 from support import dense
 from support.blocks import assemble, block_of, blocks_of
 from support.random_calls import Partitions, grids

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import distdl
-from distdl.nn.fourier import slices
 from distdl.nn.fourier.kinds import resolve_transform
+from distdl.nn.kernels import fourier_slices as slices
 from support.blocks import grid
 from support.ranks import draws
 

@@ -8,8 +8,8 @@ from torch.utils.checkpoint import checkpoint
 
 import distdl
 from distdl.models import rule
+from distdl.models.operations.table import local, same
 from distdl.models.rules import RULES
-from distdl.models.table import local, same
 from support.blocks import grid
 from support.checkpoints import keep_some, selective
 from support.distributed import assert_equal_models, assert_none, noise, off, partitions

@@ -9,7 +9,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._pytree import tree_flatten
 
 import distdl
-from distdl.nn import coverage
+from distdl.nn.base import split_rules as coverage
 from support.blocks import grid
 from support.classes import CALLS
 from support.ranks import job, together

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import distdl
-from distdl.models.table import RULES
+from distdl.models.operations.table import RULES
 from support.blocks import grid
 from support.distributed import assert_equal_models, assert_none, noise, off
 from support.models import Function, Residual

@@ -12,9 +12,9 @@ import distdl
 import distdl.functional as df
 import distdl.nn as dnn
 from distdl import _core
-from distdl.nn.attention import heads as by_heads
-from distdl.nn.attention import plan
-from distdl.nn.masks import draw_key, random_mask
+from distdl.nn.attention.methods import choice as plan
+from distdl.nn.attention.methods import heads as by_heads
+from distdl.nn.base.random_numbers import draw_key, random_mask
 from support.blocks import grid, grid_shapes
 from support.families import Example
 from support.families.attention import scores

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, strategies
 
 import distdl.nn as dnn
-from distdl.nn.attention import heads as by_heads
-from distdl.nn.attention import plan
-from distdl.nn.masks import draw_key, random_mask
+from distdl.nn.attention.methods import choice as plan
+from distdl.nn.attention.methods import heads as by_heads
+from distdl.nn.base.random_numbers import draw_key, random_mask
 from support.blocks import grid, grid_shapes
 from support.families.attention import heads, scores
 from support.ranks import draws, job, on_all_ranks

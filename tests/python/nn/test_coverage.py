@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from distdl.nn import SEQUENTIAL, coverage
+from distdl.nn import SEQUENTIAL
+from distdl.nn.base import split_rules as coverage
 
 pytestmark = pytest.mark.ranks(1)
 

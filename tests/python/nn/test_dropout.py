@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 import distdl
 import distdl.nn as dnn
-from distdl.nn import masks
+from distdl.nn.base import random_numbers as masks
 from support.blocks import assemble, block_of, blocks_of, grid, grid_shapes
 from support.ranks import draws, job, on_all_ranks, raises_everywhere, together
 from support.tensors import values

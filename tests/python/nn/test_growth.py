@@ -14,17 +14,17 @@ from support.sequential import as_tuple, block
 ROWS = 1 << 8  # of a large input; more would take too long where they are tokens
 # The sizes from which on blocks take other ways: lowered, so that large blocks of a test are above each.
 THRESHOLDS = {
-    "distdl.nn.norm.block_moments.LARGE": 1,
+    "distdl.nn.kernels.block_moments.LARGE": 1,
     "distdl.nn.conv.halo.SMALLEST": 1,
-    "distdl.nn.conv.kernels.ONEDNN_PAYS": 1,
-    "distdl.nn.conv.kernels.TORCH_TAKES_ONEDNN": 1 << 40,
-    "distdl.nn.attention.plan.FEW": 1,
-    "distdl.nn.attention.heads.FEW": 1,
-    "distdl.nn.attention.plan.LONG": 1,
-    "distdl.nn.masks._AT_ONCE": 1 << 10,
-    "distdl.nn.logsumexp.PIECE": 8,
-    "distdl.nn.fourier.slices._LARGE": 1,
-    "distdl.nn.fourier.slices._LARGE_ACROSS": 1,
+    "distdl.nn.kernels.convolution.ONEDNN_PAYS": 1,
+    "distdl.nn.kernels.convolution.TORCH_TAKES_ONEDNN": 1 << 40,
+    "distdl.nn.attention.methods.choice.FEW": 1,
+    "distdl.nn.attention.methods.heads.FEW": 1,
+    "distdl.nn.attention.methods.choice.LONG": 1,
+    "distdl.nn.base.random_numbers._AT_ONCE": 1 << 10,
+    "distdl.nn.kernels.logsumexp.PIECE": 8,
+    "distdl.nn.kernels.fourier_slices._LARGE": 1,
+    "distdl.nn.kernels.fourier_slices._LARGE_ACROSS": 1,
     "distdl.parameters.transport._LARGE_PARAMETER": 1,
 }
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import distdl
 import distdl.nn as dnn
 from distdl import _core
-from distdl.nn.norm import block_moments
+from distdl.nn.kernels import block_moments
 from support.blocks import assemble, block_of, blocks_of, grid, grid_shapes
 from support.families.norms import described, of_batch
 from support.ranks import draws, job, on_all_ranks, raises_everywhere, together

@@ -7,7 +7,7 @@ import torch
 
 import distdl
 import distdl.nn as dnn
-from distdl.nn import noticed
+from distdl.diagnostics import first_call as noticed
 from support.blocks import grid
 from support.ranks import job, raises_everywhere, together
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import distdl.nn as dnn
-from distdl.models.layer import twin_of
+from distdl.models.rules.applied_layer import twin_of
 from support.blocks import grid
 from support.families import EXAMPLES, splits
 from support.ranks import on_all_ranks, raises_everywhere

@@ -5,7 +5,7 @@ import torch
 from torch.autograd import forward_ad
 
 import distdl.nn as dnn
-from distdl.nn import logsumexp
+from distdl.nn.kernels import logsumexp
 from support.blocks import block_of, grid
 from support.ranks import job, raises_everywhere
 

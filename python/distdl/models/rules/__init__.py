@@ -1,9 +1,10 @@
 """The table of operations that can be computed in blocks, one module a family.
 
 A rule looks at a recorded call and says what each worker reads for its block of the result: see
-:class:`distdl.models.operation.Operation`.
+:class:`distdl.models.operations.operation.Operation`.
 """
 
+from distdl.models.operations.table import RULES, rule
 from distdl.models.rules import (
     attention,
     constants,
@@ -18,7 +19,6 @@ from distdl.models.rules import (
     shapes,
     spectra,
 )
-from distdl.models.table import RULES, rule
 
 __all__ = [
     "RULES",

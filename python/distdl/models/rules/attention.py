@@ -11,10 +11,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from distdl.models.operation import Along, Draw, NoRuleError, Operation, Reads, Run, Workers
-from distdl.models.recording import Node
+from distdl.models.capture.recording import Node
+from distdl.models.capture.replay import Run, as_function
+from distdl.models.operations.operation import Along, Draw, NoRuleError, Operation, Reads, Workers
+from distdl.models.operations.table import argument, batches, in_blocks, rule
 from distdl.models.rules.drawing import mask_of, whole_rows
-from distdl.models.table import argument, batches, calling, in_blocks, rule
 
 
 @rule("scaled_dot_product_attention", takes="query key value attn_mask dropout_p is_causal scale enable_gqa")
@@ -52,7 +53,7 @@ def attention(node: Node) -> Operation:
 
     operation = Operation(out, tuple(reads), in_blocks(make, make_copies), frozenset(range(n - 1)), {n - 3: group})
     if p == 0.0:
-        return operation if causal else replace(operation, make=in_blocks(make, calling(node)))
+        return operation if causal else replace(operation, make=in_blocks(make, as_function(node)))
     return replace(operation, draw=_dropped_weights(out, length, query.dtype, p))
 
 

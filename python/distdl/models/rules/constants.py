@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from distdl.models.operation import Operation
-from distdl.models.recording import Node
-from distdl.models.table import calling, rule, whole
+from distdl.models.capture.recording import Node
+from distdl.models.capture.replay import as_function
+from distdl.models.operations.operation import Operation
+from distdl.models.operations.table import rule, whole
 
 
 @rule(
@@ -15,7 +16,7 @@ from distdl.models.table import calling, rule, whole
 )  # fmt: skip
 def made(node: Node) -> Operation:
     """Made on each worker, from whole tensors. Of the tensor that has the method, only dtype and device count."""
-    call = calling(node)
+    call = as_function(node)
     shape = node.outputs[0].shape
     like = node.args[0] if node.key in _METHODS else None
     reads = tuple(None if value is like else whole(value) for value in node.inputs)

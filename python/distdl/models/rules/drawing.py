@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
-from distdl.models.operation import Draw, Operation, RandomError, Run
-from distdl.models.recording import Node, Value
-from distdl.models.table import argument, broadcast, calling, cut_out, local, rule, same
-from distdl.nn.masks import random_choice, random_uniform
+from distdl.models.capture.recording import Node, Value
+from distdl.models.capture.replay import Run, as_function
+from distdl.models.operations.operation import Draw, Operation, RandomError
+from distdl.models.operations.table import argument, broadcast, cut_out, local, rule, same
+from distdl.nn.base.random_numbers import random_choice, random_uniform
 from distdl.parameters.layout import Interval
 from distdl.parameters.transport import zero_of
 
@@ -26,7 +27,7 @@ _OF_ALL = "* input size generator names dtype layout device pin_memory memory_fo
 
 def _drawn(node: Node, of_uniform: Uniform) -> Operation:
     """Numbers that depend on nothing but their distribution."""
-    out, call = node.outputs[0], calling(node)
+    out, call = node.outputs[0], as_function(node)
     if len(node.inputs) > 1:
         raise RandomError(f"{node.key} with a tensor of parameters")
 
@@ -107,7 +108,7 @@ def _scaled(node: Node) -> Operation:
             return torch.randn(out.shape, dtype=out.dtype, device=device)
         return torch.randn_like(out.empty(device))
 
-    parameters: Any = calling(node, lambda mean=0.0, std=1.0, **_: (mean, std))
+    parameters: Any = as_function(node, lambda mean=0.0, std=1.0, **_: (mean, std))
 
     def run(numbers: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
         mean, deviation = parameters(*(tensor.detach() for tensor in inputs))

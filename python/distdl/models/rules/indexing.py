@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch.utils._pytree import tree_flatten
 
-from distdl.models.operation import Along, NoRuleError, Operation, Part, Reads, Run
-from distdl.models.recording import Node, Value
-from distdl.models.table import argument, broadcast, calling, in_blocks, local, options_of, rule, same, whole
+from distdl.models.capture.recording import Node, Value
+from distdl.models.capture.replay import Run, as_function
+from distdl.models.operations.operation import Along, NoRuleError, Operation, Part, Reads
+from distdl.models.operations.table import argument, broadcast, in_blocks, local, options_of, rule, same, whole
 from distdl.parameters.layout import Interval
+from distdl.torch_compat.trees import tree_flatten
 
 
 @rule("getitem")
@@ -82,7 +83,7 @@ def _part(node: Node, taken: Sequence[slice | int | None]) -> Operation:
         index.append(part)
         o += 1
     own = tuple(index)
-    make = in_blocks(lambda workers: lambda x, *_: x[own], calling(node))
+    make = in_blocks(lambda workers: lambda x, *_: x[own], as_function(node))
     shape = node.outputs[0].shape
     rest = tuple(whole(value) for value in node.inputs[1:])
     return Operation(shape, (tuple(reads), *rest), make, frozenset(range(len(shape))))
@@ -152,7 +153,7 @@ def setitem(node: Node) -> Operation:
     if order != node.inputs:
         raise NoRuleError(f"{node.key} with arguments by name in another order")
     dims = len(x.shape)
-    run = calling(node) if node.key == "index_put" else calling(node, written)
+    run = as_function(node) if node.key == "index_put" else as_function(node, written)
     if (mask := _mask_of(x, index)) is not None:
         after = dims - mask - len(indices[0].shape)
         if not isinstance(value, Value) or len(value.shape) <= after or math.prod(value.shape) == 1:

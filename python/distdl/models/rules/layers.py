@@ -10,15 +10,16 @@ from fractions import Fraction
 
 import torch
 import torch.nn.functional as F
-from torch.nn.modules.instancenorm import _InstanceNorm
 
-from distdl.models.layer import applied, with_parameters
-from distdl.models.operation import Along, NoRuleError, Operation, Reads, Run, Workers
-from distdl.models.placement import Blocks
-from distdl.models.recording import Node, Value
-from distdl.models.table import argument, bound, local, options_of, rule, same, through, whole
-from distdl.nn.families import space_of
+from distdl.models.capture.recording import Node, Value
+from distdl.models.capture.replay import Run
+from distdl.models.operations.operation import Along, NoRuleError, Operation, Reads, Workers
+from distdl.models.operations.placement import Blocks
+from distdl.models.operations.table import argument, bound, local, options_of, rule, same, through, whole
+from distdl.models.rules.applied_layer import applied, with_parameters
+from distdl.nn.base.by_dimensions import space_of
 from distdl.parameters.layout import Interval
+from distdl.torch_compat.layers import AnyInstanceNorm
 
 _SPACES = (1, 2, 3)
 
@@ -83,7 +84,7 @@ def _convolution(node: Node, channels: int) -> Operation:
 def norm(node: Node) -> Operation:
     """Anything but channels."""
     n = len(node.inputs[0].shape)
-    space = space_of(node.module) if isinstance(node.module, _InstanceNorm) else None
+    space = space_of(node.module) if isinstance(node.module, AnyInstanceNorm) else None
     channels = 1 if space is None else n - space - 1
     reads: list[Reads] = [same(n, but=[channels])]
     return _layer(node, node.inputs[0].shape, [*reads, *map(whole, node.parameters.values())], [channels])

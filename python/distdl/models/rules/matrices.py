@@ -9,11 +9,12 @@ from fractions import Fraction
 import torch
 import torch.nn.functional as F
 
-from distdl.models.operation import Along, NoRuleError, Operation, Reads, Workers
-from distdl.models.placement import Blocks
-from distdl.models.recording import Node, Value
+from distdl.models.capture.recording import Node, Value
+from distdl.models.capture.replay import as_function
+from distdl.models.operations.operation import Along, NoRuleError, Operation, Reads, Workers
+from distdl.models.operations.placement import Blocks
+from distdl.models.operations.table import argument, batches, broadcast, local, rule, same, whole
 from distdl.models.rules.pointwise import without
-from distdl.models.table import argument, batches, broadcast, calling, local, rule, same, whole
 
 
 @rule("matmul", "bmm", "mm", "mv", "dot", "linalg_matmul", "vdot")
@@ -134,7 +135,7 @@ def of_each_matrix(node: Node) -> Operation:
     n = len(x.shape)
     if others:
         raise NoRuleError(f"{node.key} with a tensor of parameters")
-    call = calling(node)
+    call = as_function(node)
 
     def places(workers: Workers) -> list[Blocks]:
         batch = workers.blocks.cuts[: n - 2]
@@ -157,7 +158,7 @@ def solve(node: Node) -> Operation:
     if node.key == "linalg_solve" and (m == 1 or (m == n - 1 and b.shape == a.shape[:-1])):
         return local(node, [(*same(n - 2), None, None), (*same(m - 1), None)], [m - 1])
     reads: list[Reads] = [(*batches(value, out), None, None) for value in node.inputs]
-    filled = calling(node)
+    filled = as_function(node)
 
     def run(a: torch.Tensor, b: torch.Tensor) -> object:
         return filled(a, b.reshape((1,) * (n - m) + b.shape))  # or torch may take it for vectors

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from distdl.models.operation import Along, NoRuleError, Operation, RandomError, Workers
-from distdl.models.placement import Blocks
-from distdl.models.recording import Node
-from distdl.models.table import calling, local, rule, whole
+from distdl.models.capture.recording import Node
+from distdl.models.capture.replay import as_function
+from distdl.models.operations.operation import Along, NoRuleError, Operation, RandomError, Workers
+from distdl.models.operations.placement import Blocks
+from distdl.models.operations.table import local, rule, whole
 
 _NAMES = ("input", "hx", "params", "has_biases", "num_layers", "dropout", "train", "bidirectional", "batch_first")
 
@@ -33,7 +34,7 @@ def recurrent(node: Node) -> Operation:
             places.append(Blocks(blocks.ranks, cuts))
         return places
 
-    call = calling(node)
+    call = as_function(node)
     return Operation(node.outputs[0].shape, tuple(reads), lambda workers: call, frozenset([batch]), places=places)
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from distdl import operators
-from distdl.models.operation import Along, NoRuleError, Operation, Reads, Run, Workers
-from distdl.models.placement import Blocks
-from distdl.models.recording import Node, Value
+from distdl.models.capture.recording import Node, Value
+from distdl.models.capture.replay import Run, as_function
+from distdl.models.operations.operation import Along, NoRuleError, Operation, Reads, Workers
+from distdl.models.operations.placement import Blocks
+from distdl.models.operations.table import argument, bound, broadcast, in_blocks, local, rule, same, whole
 from distdl.models.rules.pointwise import elementwise
-from distdl.models.table import argument, bound, broadcast, calling, in_blocks, local, rule, same, whole
 
 Part = Callable[..., torch.Tensor]
 """From a worker's parts of the inputs to the sums of its block."""
@@ -58,7 +59,7 @@ def left_over(node: Node) -> Operation:
         return elementwise(node)  # the larger one of two tensors
     dims, kept = _reduced(node)
     shape = node.outputs[0].shape
-    call = calling(node)
+    call = as_function(node)
     splittable = frozenset(d for d in range(len(shape)) if not kept or d not in dims)
     return Operation(shape, (_result_reads(node, dims, kept),), lambda workers: call, splittable)
 
@@ -91,7 +92,7 @@ def summed(
         kept: whether the result has them.
         finish: the result, of the sums of all blocks.
     """
-    call = calling(node)
+    call = as_function(node)
 
     def make(workers: Workers) -> Run:
         split = [d for d in dims if workers.grid.shape[d] > 1]
@@ -222,7 +223,7 @@ def _each(node: Node) -> tuple[Part, str]:
         raise NoRuleError(f"{node.key} with arguments by name in another order")
     how = str(arguments["reduction"])
     options = {name: option for name, option in arguments.items() if name not in ("size_average", "reduce")}
-    each: Any = calling(replace(node, args=(), kwargs=options | {"reduction": "none"}))
+    each: Any = as_function(replace(node, args=(), kwargs=options | {"reduction": "none"}))
     return each, how
 
 

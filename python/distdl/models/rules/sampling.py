@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 
-from distdl.models.operation import Along, Operation, Reads, Run, Workers
-from distdl.models.recording import Node
-from distdl.models.table import argument, calling, in_blocks, local, rule
+from distdl.models.capture.recording import Node
+from distdl.models.capture.replay import Run, as_function
+from distdl.models.operations.operation import Along, Operation, Reads, Workers
+from distdl.models.operations.table import argument, in_blocks, local, rule
 
 
 @rule("grid_sample")
@@ -29,4 +30,4 @@ def affine_grid(node: Node) -> Operation:
         images = workers.local_shape[0]
         return lambda theta: F.affine_grid(theta, [images, *size], corners)
 
-    return Operation(shape, ((Along(0), None, None),), in_blocks(make, calling(node)), frozenset([0]))
+    return Operation(shape, ((Along(0), None, None),), in_blocks(make, as_function(node)), frozenset([0]))

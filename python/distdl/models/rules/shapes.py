@@ -11,10 +11,11 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from distdl.models.operation import Along, Operation, Run, Workers
-from distdl.models.recording import Node
+from distdl.models.capture.recording import Node
+from distdl.models.capture.replay import Run, as_function
+from distdl.models.operations.operation import Along, Operation, Workers
+from distdl.models.operations.table import argument, broadcast, in_blocks, local, rule, same, through, whole
 from distdl.models.rules.pointwise import without
-from distdl.models.table import argument, broadcast, calling, in_blocks, local, rule, same, through, whole
 from distdl.parameters.layout import Interval
 
 
@@ -85,7 +86,7 @@ def groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int],
 def permute(node: Node) -> Operation:
     """Each dimension goes along; which one where is read off a tensor with a dimension of each size."""
     n = len(node.inputs[0].shape)
-    moved = calling(node)(torch.empty(tuple(range(2, n + 2)), device="meta"))
+    moved = as_function(node)(torch.empty(tuple(range(2, n + 2)), device="meta"))
     assert isinstance(moved, torch.Tensor)
     order = moved.shape
     reads: list[Along | None] = [None] * n
@@ -162,7 +163,7 @@ def pad(node: Node) -> Operation:
             own = [left, right, *own]
         return lambda x: F.pad(x, own, value=value)
 
-    return Operation(shape, (reads,), in_blocks(make, calling(node)), frozenset(range(n)))
+    return Operation(shape, (reads,), in_blocks(make, as_function(node)), frozenset(range(n)))
 
 
 @rule("flip", "fliplr", "flipud")
@@ -199,7 +200,7 @@ def roll(node: Node) -> Operation:
         here = [d for d in moved if workers.block[d] == (0, shape[d])]  # where nothing travels
         return lambda x: torch.roll(x, [moved[d] for d in here], here) if here else x
 
-    return Operation(shape, (reads,), in_blocks(make, calling(node)), frozenset(range(len(shape))))
+    return Operation(shape, (reads,), in_blocks(make, as_function(node)), frozenset(range(len(shape))))
 
 
 def _rolled(n: int, shift: int, start: int, stop: int) -> Interval:

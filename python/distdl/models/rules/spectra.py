@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from distdl.models.operation import Operation
-from distdl.models.recording import Node
-from distdl.models.table import argument, local, rule, same, whole
+from distdl.models.capture.recording import Node
+from distdl.models.operations.operation import Operation
+from distdl.models.operations.table import argument, local, rule, same, whole
 
 
 @rule("view_as_complex", takes="input")

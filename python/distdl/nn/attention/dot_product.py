@@ -7,16 +7,16 @@ from typing import ClassVar
 
 import torch
 
-from distdl.collective.construction import PartitionLike
-from distdl.nn.attention.dropped import LayerWithDropout
-from distdl.nn.attention.geometry import Geometry
+from distdl.modules.graph import empty_result
+from distdl.nn.attention.kernels.dropout import LayerWithDropout
+from distdl.nn.attention.kernels.operands import AttentionCall
 from distdl.nn.attention.masks import check_columns, masks_of_workers
-from distdl.nn.attention.operands import AttentionCall
-from distdl.nn.attention.plan import AttentionPlan
-from distdl.nn.layer import Described
-from distdl.nn.options import check_choice
-from distdl.nn.precision import FLOATING, lowered
-from distdl.nn.tie import empty_result
+from distdl.nn.attention.methods.choice import AttentionPlan
+from distdl.nn.attention.methods.geometry import Geometry
+from distdl.nn.base.layer import Described
+from distdl.nn.base.options import check_choice
+from distdl.nn.base.precision import FLOATING, lowered
+from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedScaledDotProductAttention"]
 

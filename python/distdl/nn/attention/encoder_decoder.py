@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Self, cast
 import torch
 import torch.nn.functional as F
 
-from distdl.collective.construction import PartitionLike
 from distdl.nn.attention.stacks import (
     CompositeLayer,
     DistributedTransformerDecoder,
@@ -17,8 +16,9 @@ from distdl.nn.attention.stacks import (
     have_same_options,
 )
 from distdl.nn.attention.transformer_layer import Activation, display_name
-from distdl.nn.layer import Layer
+from distdl.nn.base.layer import Layer
 from distdl.parameters.initial import fill
+from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedTransformer"]
 

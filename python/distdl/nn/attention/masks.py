@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distdl.collective.grid import Grid
-from distdl.nn.layer import Described
+from distdl.nn.base.layer import Described
+from distdl.partitions.grid import Grid
 
 
 def masks_of_workers(layer: str, name: str, described: Sequence[Described], grid: Grid) -> Sequence[Described] | None:

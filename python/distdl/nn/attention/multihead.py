@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import torch
 
-from distdl.collective.comparison import misfit
-from distdl.collective.construction import PartitionLike
-from distdl.nn.attention.dropped import LayerWithDropout
-from distdl.nn.attention.projected import ProjectedAttention
+from distdl.nn.attention.kernels.dropout import LayerWithDropout
+from distdl.nn.attention.projections import ProjectedAttention
 from distdl.nn.attention.tokens import check_partition, check_token_features
-from distdl.nn.options import check_choice, integer
+from distdl.nn.base.options import check_choice, integer
+from distdl.partitions.comparison import misfit
+from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedMultiheadAttention"]
 

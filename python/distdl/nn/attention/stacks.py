@@ -8,13 +8,13 @@ from typing import ClassVar, Self
 import torch
 import torch.nn.functional as F
 
-from distdl.collective.construction import PartitionLike
-from distdl.nn.attention.dropped import LayerWithDropout
+from distdl.nn.attention.kernels.dropout import LayerWithDropout
 from distdl.nn.attention.transformer import DistributedTransformerDecoderLayer, DistributedTransformerEncoderLayer
 from distdl.nn.attention.transformer_layer import TransformerLayer, display_name
-from distdl.nn.layer import Layer
-from distdl.nn.options import integer
+from distdl.nn.base.layer import Layer
+from distdl.nn.base.options import integer
 from distdl.parameters.initial import Initializer
+from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedTransformerDecoder", "DistributedTransformerEncoder"]
 

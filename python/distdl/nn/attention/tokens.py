@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from distdl.collective.grid import Grid
-from distdl.nn.layer import Described, Layer
+from distdl.nn.base.layer import Described, Layer
+from distdl.partitions.grid import Grid
 
 
 def check_partition(layer: str, grid: Grid) -> None:

@@ -8,12 +8,13 @@ from typing import ClassVar, TypeAlias
 import torch
 import torch.nn.functional as F
 
-from distdl.collective.construction import PartitionLike
-from distdl.nn.attention.dropped import LayerWithDropout
-from distdl.nn.attention.projected import Parameters, ProjectedAttention
+from distdl.nn.attention.kernels.dropout import LayerWithDropout
+from distdl.nn.attention.projections import Parameters, ProjectedAttention
 from distdl.nn.attention.tokens import check_partition
-from distdl.nn.options import check_choice, integer
+from distdl.nn.base.options import check_choice, integer
 from distdl.parameters.initial import like_linear
+from distdl.partitions.construction import PartitionLike
+from distdl.torch_compat.layers import AnyDropout
 
 Activation: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 
@@ -26,7 +27,7 @@ def display_name(function: object) -> str:
 
 
 def _is_random(activation: object) -> bool:
-    random = (torch.nn.modules.dropout._DropoutNd, torch.nn.RReLU)
+    random = (AnyDropout, torch.nn.RReLU)
     if isinstance(activation, torch.nn.Module):
         return any(isinstance(part, random) for part in activation.modules())
     return activation is F.dropout

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 
 from distdl import _core
-from distdl.collective.construction import PartitionLike, partitions_behind_first
-from distdl.nn.conv.kernels import conv3d
+from distdl.nn.base.by_dimensions import family
+from distdl.nn.base.options import check_choice, per_dimension
 from distdl.nn.conv.layer import ConvLayer
-from distdl.nn.families import family
-from distdl.nn.options import check_choice, per_dimension
+from distdl.nn.kernels.convolution import conv3d
 from distdl.nn.windows.blocks import naming_layer
+from distdl.partitions.construction import PartitionLike, partitions_behind_first
 
 __all__ = [
     "DistributedChannelConv1d",

@@ -7,12 +7,12 @@ from typing import ClassVar
 import torch
 
 from distdl import operators
-from distdl.collective.construction import PartitionLike
+from distdl.nn.base.by_dimensions import family
 from distdl.nn.conv.conv import DistributedConv1d, DistributedConv2d, DistributedConv3d
 from distdl.nn.conv.grid import ConvGrid
 from distdl.nn.conv.layer import ConvLayer
 from distdl.nn.conv.transposed import DistributedConvTranspose1d, DistributedConvTranspose2d, DistributedConvTranspose3d
-from distdl.nn.families import family
+from distdl.partitions.construction import PartitionLike
 
 __all__ = [
     "DistributedChannelAllGatherConv1d",

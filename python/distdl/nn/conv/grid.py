@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 
 from distdl import _core
-from distdl.collective.grid import Grid
+from distdl.partitions.grid import Grid
 
 
 @dataclass(frozen=True)

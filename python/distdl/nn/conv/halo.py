@@ -14,9 +14,9 @@ from typing import TypeAlias
 import torch
 
 from distdl import _core, operators
-from distdl.collective.grid import Grid
 from distdl.parameters.layout import Interval
 from distdl.parameters.transport import zero_of
+from distdl.partitions.grid import Grid
 
 Context: TypeAlias = torch.autograd.function.FunctionCtx
 Widths: TypeAlias = Sequence[tuple[int, int, int]]  # (dimension, left, right)

@@ -9,20 +9,20 @@ from typing import ClassVar
 import torch
 
 from distdl import operators
-from distdl.collective.grid import Grid
+from distdl.modules.graph import connect_to
+from distdl.nn.base.layer import Layer
+from distdl.nn.base.options import check_choice, integer, per_dimension
+from distdl.nn.base.overwritten import check_input_unmodified
+from distdl.nn.base.precision import HALF
 from distdl.nn.conv.grid import ConvGrid, check_groups
 from distdl.nn.conv.halo import HaloConvolution, Sliding, fit
-from distdl.nn.layer import Layer
-from distdl.nn.options import check_choice, integer, per_dimension
-from distdl.nn.overwritten import check_input_unmodified
-from distdl.nn.precision import HALF
-from distdl.nn.tie import connect_to
 from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Resizing, block_intervals, blocks_of_outputs, naming_layer
 from distdl.nn.windows.reader import BoxReader
 from distdl.parameters.initial import like_linear
 from distdl.parameters.layout import Interval, cut
 from distdl.parameters.transport import zero_of
-from distdl.partition import Partition
+from distdl.partitions.grid import Grid
+from distdl.partitions.partition import Partition
 
 
 class ConvLayer(Layer):

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from distdl.nn.fourier.slices import in_slices
+from distdl.nn.kernels.fourier_slices import in_slices
 from distdl.parameters.transport import zero_of
-from distdl.process.compilers import assume_constant_result
+from distdl.torch_compat.compilers import assume_constant_result
 
 Dims = int | Sequence[int] | None
 Sizes = int | Sequence[int] | None

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import torch
 
 from distdl import operators
-from distdl.collective.grid import Grid
 from distdl.nn.fourier.kinds import Transform, without_elements
 from distdl.nn.fourier.pencils import Stage, Task
-from distdl.nn.fourier.slices import concatenated
+from distdl.nn.kernels.fourier_slices import concatenated
 from distdl.nn.windows.blocks import block_intervals
 from distdl.operators.dispatch import CompletedCall, Operator, Started
 from distdl.parameters.layout import Interval, cut
+from distdl.partitions.grid import Grid
 
 
 class Pipeline:

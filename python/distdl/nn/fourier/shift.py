@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import torch
 
 from distdl import operators
-from distdl.collective.construction import PartitionLike
+from distdl.nn.base.layer import Layer
 from distdl.nn.fourier.kinds import Dims, plain
-from distdl.nn.layer import Layer
 from distdl.nn.windows.blocks import block_intervals, naming_layer
 from distdl.operators.dispatch import Operator
+from distdl.partitions.construction import PartitionLike
 
 
 class Shift(Layer):

@@ -9,16 +9,16 @@ from typing import ClassVar
 import torch
 
 from distdl import operators
-from distdl.collective.construction import PartitionLike
+from distdl.nn.base.layer import Layer
+from distdl.nn.base.options import integer, per_dimension
+from distdl.nn.base.precision import lowered
 from distdl.nn.fourier import sequential
 from distdl.nn.fourier.modes import NORMS, Modes
-from distdl.nn.fourier.slices import concatenated
-from distdl.nn.layer import Layer
-from distdl.nn.options import integer, per_dimension
-from distdl.nn.precision import lowered
+from distdl.nn.kernels.fourier_slices import concatenated
 from distdl.nn.windows.blocks import block_intervals
 from distdl.operators.dispatch import CompletedCall, Operator, Started
 from distdl.parameters.layout import cut
+from distdl.partitions.construction import PartitionLike
 
 __all__ = ["SpectralConv1d", "SpectralConv2d", "SpectralConv3d", "SpectralConv4d"]
 

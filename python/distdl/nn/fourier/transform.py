@@ -6,17 +6,17 @@ import math
 
 import torch
 
-from distdl.collective.construction import PartitionLike
-from distdl.collective.grid import Grid
+from distdl.nn.base.layer import Layer
+from distdl.nn.base.options import integer
+from distdl.nn.base.overwritten import check_input_unmodified
 from distdl.nn.fourier.kinds import FUNCTIONS, Dims, Sizes, resolve_transform
 from distdl.nn.fourier.pencils import Stage, Task, largest_blocks, plan
 from distdl.nn.fourier.pipeline import Pipeline
-from distdl.nn.layer import Layer
-from distdl.nn.options import integer
-from distdl.nn.overwritten import check_input_unmodified
 from distdl.nn.windows.blocks import naming_layer
 from distdl.nn.windows.memory import check_memory
-from distdl.partition import Partition
+from distdl.partitions.construction import PartitionLike
+from distdl.partitions.grid import Grid
+from distdl.partitions.partition import Partition
 
 __all__ = ["TRANSFORMS", "FourierTransform"]
 

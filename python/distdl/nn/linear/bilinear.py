@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from distdl.collective.construction import PartitionLike
-from distdl.nn.layer import Layer
+from distdl.nn.base.layer import Layer
 from distdl.nn.linear.features import check_dtypes, check_features
 from distdl.parameters.initial import Uniform
+from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedBilinear"]
 

@@ -7,12 +7,12 @@ import math
 import torch
 
 from distdl import operators
-from distdl.collective.construction import PartitionLike, partitions_behind_first
-from distdl.collective.grid import Grid
-from distdl.nn.layer import Layer
+from distdl.nn.base.layer import Layer
 from distdl.nn.linear.features import check_dtypes, check_features, declare_linear, term
 from distdl.parameters.layout import cut
-from distdl.partition import Partition
+from distdl.partitions.construction import PartitionLike, partitions_behind_first
+from distdl.partitions.grid import Grid
+from distdl.partitions.partition import Partition
 
 __all__ = ["DistributedLinear"]
 

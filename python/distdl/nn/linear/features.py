@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from distdl.collective.grid import Grid
-from distdl.nn.layer import Layer
-from distdl.nn.options import integer
+from distdl.nn.base.layer import Layer
+from distdl.nn.base.options import integer
 from distdl.parameters.initial import like_linear
 from distdl.parameters.transport import zero_of
+from distdl.partitions.grid import Grid
 
 
 def check_features(layer: Layer, *names: str, least: int = 0) -> None:

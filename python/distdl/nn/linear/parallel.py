@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 
 from distdl import operators
-from distdl.collective.construction import PartitionLike
-from distdl.collective.grid import Grid
-from distdl.nn.layer import Layer
+from distdl.nn.base.layer import Layer
+from distdl.nn.base.options import integer
 from distdl.nn.linear.features import check_dtypes, check_features, declare_linear, term
-from distdl.nn.options import integer
+from distdl.partitions.construction import PartitionLike
+from distdl.partitions.grid import Grid
 
 __all__ = ["DistributedLinearAllGather", "DistributedLinearReduceScatter"]
 

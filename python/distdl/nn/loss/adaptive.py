@@ -9,14 +9,14 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from distdl.collective.construction import PartitionLike
-from distdl.collective.grid import Grid
-from distdl.nn.layer import Described
+from distdl.modules.module import Module
+from distdl.nn.base.layer import Described
+from distdl.nn.base.options import integer, number
 from distdl.nn.loss.base import Loss
-from distdl.nn.module import Module
-from distdl.nn.options import integer, number
 from distdl.parameters.initial import like_linear
 from distdl.parameters.transport import ParameterTransport
+from distdl.partitions.construction import PartitionLike
+from distdl.partitions.grid import Grid
 
 __all__ = ["DistributedAdaptiveLogSoftmaxWithLoss"]
 

@@ -12,14 +12,14 @@ from typing import ClassVar, cast
 import torch
 
 from distdl import operators
-from distdl.collective.grid import Grid
-from distdl.nn.checked import CheckedLayer
-from distdl.nn.layer import Described
+from distdl.modules.graph import empty_result, reshape_empty
+from distdl.nn.base.layer import Described
+from distdl.nn.base.options import check_choice, flag, integer, number
+from distdl.nn.base.precision import wide
+from distdl.nn.base.value_checks import CheckedLayer
 from distdl.nn.loss.documentation import with_sections
-from distdl.nn.options import check_choice, flag, integer, number
-from distdl.nn.precision import wide
-from distdl.nn.tie import empty_result, reshape_empty
 from distdl.parameters.transport import zero_of
+from distdl.partitions.grid import Grid
 
 
 class Loss(CheckedLayer):

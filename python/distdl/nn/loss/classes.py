@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from distdl import operators
-from distdl.collective.construction import PartitionLike
-from distdl.nn.layer import Described
+from distdl.nn.base.layer import Described
 from distdl.nn.loss.features import PartialSums
+from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedMultiMarginLoss", "DistributedNLLLoss"]
 

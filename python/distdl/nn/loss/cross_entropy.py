@@ -8,11 +8,11 @@ from typing import TypeAlias
 import torch
 import torch.nn.functional as F
 
-from distdl.collective.construction import PartitionLike
-from distdl.nn.layer import Described
-from distdl.nn.logsumexp import LogSumExp
+from distdl.modules.graph import require_grad_together
+from distdl.nn.base.layer import Described
+from distdl.nn.kernels.logsumexp import LogSumExp
 from distdl.nn.loss.classes import Likelihood, gather_or_zero
-from distdl.nn.tie import require_grad_together
+from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedCrossEntropyLoss"]
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from distdl.collective.construction import PartitionLike
-from distdl.nn.layer import Described
+from distdl.nn.base.layer import Described
+from distdl.nn.base.options import integer
 from distdl.nn.loss.base import Loss
-from distdl.nn.options import integer
+from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedCTCLoss"]
 

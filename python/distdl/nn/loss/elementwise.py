@@ -9,11 +9,11 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from distdl.collective.construction import PartitionLike
-from distdl.nn.layer import Described
+from distdl.nn.base.layer import Described
+from distdl.nn.base.precision import wide
 from distdl.nn.loss.base import Loss
 from distdl.nn.loss.weights import check_broadcast, weight_block
-from distdl.nn.precision import wide
+from distdl.partitions.construction import PartitionLike
 
 __all__ = [
     "DistributedBCELoss",

@@ -8,13 +8,13 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from distdl.collective.construction import PartitionLike
+from distdl.modules.graph import empty_of
+from distdl.nn.base.layer import Described
 from distdl.nn.distances import BlockNorms
-from distdl.nn.layer import Described
 from distdl.nn.loss.base import Loss
 from distdl.nn.loss.weights import check_broadcast, weight_block
-from distdl.nn.tie import empty_of
 from distdl.parameters.transport import zero_of
+from distdl.partitions.construction import PartitionLike
 
 __all__ = [
     "DistributedCosineEmbeddingLoss",

@@ -8,13 +8,13 @@ from typing import ClassVar
 
 import torch
 
-from distdl.collective.construction import PartitionLike
-from distdl.collective.grid import Grid
-from distdl.nn.checked import CheckedLayer
+from distdl.nn.base.options import integer, number
+from distdl.nn.base.value_checks import CheckedLayer
 from distdl.nn.linear import DistributedLinear
 from distdl.nn.loss.cross_entropy import DistributedCrossEntropyLoss
-from distdl.nn.options import integer, number
-from distdl.partition import Partition
+from distdl.partitions.construction import PartitionLike
+from distdl.partitions.grid import Grid
+from distdl.partitions.partition import Partition
 
 __all__ = ["DistributedLinearCrossEntropyLoss"]
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F
 
-from distdl.nn.layer import Layer
-from distdl.nn.options import integer
-from distdl.nn.overwritten import check_input_unmodified
-from distdl.nn.tie import connect_to, empty_result
+from distdl.modules.graph import connect_to, empty_result
+from distdl.nn.base.layer import Layer
+from distdl.nn.base.options import integer
+from distdl.nn.base.overwritten import check_input_unmodified
 from distdl.nn.windows.blocks import naming_layer
 
 

@@ -7,12 +7,12 @@ import math
 import torch
 import torch.nn.functional as F
 
-from distdl.collective.construction import PartitionLike
-from distdl.nn.families import family
+from distdl.nn.base.by_dimensions import family
+from distdl.nn.base.precision import wide
+from distdl.nn.kernels.block_moments import with_plain_gradient
 from distdl.nn.norm.base import ChannelNorm
-from distdl.nn.norm.block_moments import with_plain_gradient
 from distdl.nn.norm.moments import Gathering, MomentBlock
-from distdl.nn.precision import wide
+from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedBatchNorm", "DistributedBatchNorm1d", "DistributedBatchNorm2d", "DistributedBatchNorm3d"]
 

@@ -7,12 +7,12 @@ import math
 import torch
 import torch.nn.functional as F
 
-from distdl.collective.construction import PartitionLike
+from distdl.nn.base.options import integer
+from distdl.nn.base.precision import wide
 from distdl.nn.norm.base import Norm, float_option
 from distdl.nn.norm.moments import Gathering, MomentBlock, merge
-from distdl.nn.options import integer
-from distdl.nn.precision import wide
 from distdl.nn.windows.blocks import block_intervals
+from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedGroupNorm"]
 

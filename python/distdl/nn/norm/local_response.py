@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from distdl.collective.construction import PartitionLike
-from distdl.nn.layer import Layer
+from distdl.modules.graph import connect_to, empty_result
+from distdl.nn.base.layer import Layer
+from distdl.nn.base.options import integer
+from distdl.nn.base.precision import wide
 from distdl.nn.norm.base import float_option
-from distdl.nn.options import integer
-from distdl.nn.precision import wide
-from distdl.nn.tie import connect_to, empty_result
 from distdl.nn.windows.blocks import block_intervals, naming_layer
 from distdl.nn.windows.reader import BoxReader
+from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedLocalResponseNorm"]
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 
 from distdl import operators
-from distdl.collective.grid import Grid
-from distdl.nn.norm.block_moments import DeferredScale, moments, per_channel, scaled
+from distdl.nn.kernels.block_moments import DeferredScale, moments, per_channel, scaled
+from distdl.partitions.grid import Grid
 
 
 @dataclass(frozen=True)

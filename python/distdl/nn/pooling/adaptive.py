@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 
 from distdl import _core
-from distdl.collective.construction import PartitionLike
-from distdl.nn.families import family
-from distdl.nn.options import integer
+from distdl.nn.base.by_dimensions import family
+from distdl.nn.base.options import integer
 from distdl.nn.windows.adaptive import AdaptiveLayer
 from distdl.nn.windows.sums import ravel
+from distdl.partitions.construction import PartitionLike
 
 __all__ = [
     "DistributedAdaptiveAvgPool1d",

@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 
 from distdl import _core, operators
-from distdl.collective.construction import PartitionLike
-from distdl.nn.families import family
-from distdl.nn.options import per_dimension
-from distdl.nn.precision import FLOATING
+from distdl.nn.base.by_dimensions import family
+from distdl.nn.base.options import per_dimension
+from distdl.nn.base.precision import FLOATING
 from distdl.nn.windows.blocks import block_intervals, naming_layer
 from distdl.nn.windows.layer import WindowLayer
 from distdl.nn.windows.sums import ravel
 from distdl.parameters.layout import Interval
+from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedFractionalMaxPool2d", "DistributedFractionalMaxPool3d"]
 

@@ -7,9 +7,9 @@ import math
 import torch
 import torch.nn.functional as F
 
-from distdl.collective.construction import PartitionLike
-from distdl.nn.families import family
+from distdl.nn.base.by_dimensions import family
 from distdl.nn.pooling.sliding import AveragingPool, Size, lowest_of
+from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedLPPool1d", "DistributedLPPool2d", "DistributedLPPool3d"]
 

@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 
 from distdl import _core
-from distdl.collective.construction import PartitionLike
-from distdl.nn.families import family
-from distdl.nn.options import flag, integer, per_dimension
+from distdl.nn.base.by_dimensions import family
+from distdl.nn.base.options import flag, integer, per_dimension
 from distdl.nn.windows.layer import WindowLayer
 from distdl.nn.windows.sums import ravel, window_sums
+from distdl.partitions.construction import PartitionLike
 
 __all__ = [
     "DistributedAvgPool1d",

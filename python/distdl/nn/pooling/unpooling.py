@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 
-from distdl.collective.construction import PartitionLike
-from distdl.nn.checked import CheckedLayer
-from distdl.nn.families import family
-from distdl.nn.options import per_dimension
-from distdl.nn.precision import as_under_autocast
+from distdl.nn.base.by_dimensions import family
+from distdl.nn.base.options import per_dimension
+from distdl.nn.base.precision import as_under_autocast
+from distdl.nn.base.value_checks import CheckedLayer
 from distdl.nn.windows.blocks import block_intervals, naming_layer
 from distdl.nn.windows.reader import BoxReader
 from distdl.nn.windows.sums import ravel
 from distdl.parameters.layout import Interval, cut
+from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedMaxUnpool1d", "DistributedMaxUnpool2d", "DistributedMaxUnpool3d"]
 

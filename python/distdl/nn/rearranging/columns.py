@@ -10,9 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from distdl import _core
-from distdl.collective.construction import PartitionLike, partitions_behind_first
-from distdl.nn.layer import Layer
-from distdl.nn.options import per_dimension
+from distdl.nn.base.layer import Layer
+from distdl.nn.base.options import per_dimension
 from distdl.nn.rearranging.order import (
     box_in,
     choose_result,
@@ -25,7 +24,8 @@ from distdl.nn.windows.blocks import naming_layer
 from distdl.nn.windows.reader import BoxReader
 from distdl.parameters.layout import Interval, cut
 from distdl.parameters.transport import zero_of
-from distdl.partition import Partition
+from distdl.partitions.construction import PartitionLike, partitions_behind_first
+from distdl.partitions.partition import Partition
 
 __all__ = ["DistributedFold", "DistributedUnfold"]
 

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import torch
 
-from distdl.collective.construction import PartitionLike, partitions_behind_first
-from distdl.collective.grid import Grid
-from distdl.nn.layer import Layer
-from distdl.nn.options import integer
+from distdl.nn.base.layer import Layer
+from distdl.nn.base.options import integer
 from distdl.nn.rearranging.order import box_in, choose_result, interval_around, leading_dim, rows_around, same_blocks
 from distdl.nn.windows.blocks import block_intervals, naming_layer
 from distdl.nn.windows.reader import BoxReader
 from distdl.parameters.layout import Interval, cut
-from distdl.partition import Partition
+from distdl.partitions.construction import PartitionLike, partitions_behind_first
+from distdl.partitions.grid import Grid
+from distdl.partitions.partition import Partition
 
 __all__ = ["DistributedFlatten", "DistributedUnflatten"]
 

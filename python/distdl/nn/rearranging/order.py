@@ -8,10 +8,10 @@ from typing import Protocol
 
 import torch
 
-from distdl.collective.grid import Grid
 from distdl.nn.windows.blocks import block_intervals
 from distdl.parameters.layout import Interval, cut
-from distdl.partition import Partition
+from distdl.partitions.grid import Grid
+from distdl.partitions.partition import Partition
 
 
 def leading_dim(extents: Sequence[int]) -> int:

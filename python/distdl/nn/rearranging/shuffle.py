@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from distdl import _core
-from distdl.collective.construction import PartitionLike
-from distdl.nn.layer import Layer
-from distdl.nn.options import check_choice, integer
+from distdl.nn.base.layer import Layer
+from distdl.nn.base.options import check_choice, integer
 from distdl.nn.rearranging.order import rows_around
 from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Resizing, block_intervals, blocks_of_outputs, naming_layer
 from distdl.nn.windows.reader import BoxReader
+from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedChannelShuffle", "DistributedPixelShuffle", "DistributedPixelUnshuffle"]
 

@@ -9,15 +9,15 @@ import torch
 import torch.nn.functional as F
 
 from distdl import _core
-from distdl.collective.construction import PartitionLike
-from distdl.nn.layer import Layer
-from distdl.nn.options import check_choice
-from distdl.nn.precision import as_under_autocast
-from distdl.nn.tie import empty_result
+from distdl.modules.graph import empty_result
+from distdl.nn.base.layer import Layer
+from distdl.nn.base.options import check_choice
+from distdl.nn.base.precision import as_under_autocast
 from distdl.nn.windows.blocks import OUTPUT_BLOCKS, block_intervals, blocks_of_outputs, naming_layer
 from distdl.nn.windows.memory import check_memory
 from distdl.nn.windows.reader import BoxReader
 from distdl.parameters.layout import Interval
+from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedPad"]
 

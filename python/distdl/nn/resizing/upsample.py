@@ -9,11 +9,11 @@ from typing import ClassVar, SupportsIndex
 import torch
 
 from distdl import _core
-from distdl.collective.construction import PartitionLike
-from distdl.nn.options import check_choice
-from distdl.nn.precision import FLOATING, wide
+from distdl.nn.base.options import check_choice
+from distdl.nn.base.precision import FLOATING, wide
 from distdl.nn.windows.adaptive import AdaptiveLayer
 from distdl.nn.windows.blocks import OUTPUT_BLOCKS
+from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedUpsample"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from distdl.collective.construction import PartitionLike
 from distdl.nn.resizing.upsample import DistributedUpsample
+from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedUpsamplingBilinear2d", "DistributedUpsamplingNearest2d"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from distdl.nn.precision import FLOATING
-from distdl.nn.tie import empty_result
+from distdl.modules.graph import empty_result
+from distdl.nn.base.precision import FLOATING
 from distdl.nn.windows.layer import WindowLayer
 from distdl.nn.windows.sums import window_sums
 

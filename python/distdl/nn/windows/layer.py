@@ -9,11 +9,11 @@ from typing import ClassVar
 import torch
 
 from distdl import _core
-from distdl.nn.layer import Layer
-from distdl.nn.options import check_choice
-from distdl.nn.overwritten import check_input_unmodified
-from distdl.nn.precision import as_under_autocast
-from distdl.nn.tie import empty_result
+from distdl.modules.graph import empty_result
+from distdl.nn.base.layer import Layer
+from distdl.nn.base.options import check_choice
+from distdl.nn.base.overwritten import check_input_unmodified
+from distdl.nn.base.precision import as_under_autocast
 from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Resizing, block_intervals, blocks_of_outputs
 from distdl.nn.windows.memory import check_memory
 from distdl.nn.windows.reader import BoxReader

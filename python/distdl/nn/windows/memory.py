@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from distdl.collective.comparison import compare
-from distdl.collective.grid import Grid
+from distdl.partitions.comparison import compare
+from distdl.partitions.grid import Grid
 
 _LARGE = 1 << 28  # elements of a block from which workers compare whether they have the memory
 

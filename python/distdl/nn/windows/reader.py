@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from distdl import operators
-from distdl.collective.grid import Grid
 from distdl.parameters.layout import Interval
+from distdl.partitions.grid import Grid
 
 # Modes that repeat elements: positions inside for positions beyond the tensor. The exchange wraps 'circular'.
 _REPEATING: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {

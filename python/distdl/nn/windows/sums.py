@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from distdl.nn.precision import wide
+from distdl.nn.base.precision import wide
 
 
 def window_sums(x: torch.Tensor, kernel: Sequence[int], stride: Sequence[int]) -> torch.Tensor:

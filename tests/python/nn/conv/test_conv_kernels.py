@@ -7,8 +7,8 @@ from torch.autograd import forward_ad
 from torch.profiler import ProfilerActivity, profile
 
 import distdl.nn as dnn
-from distdl.nn.conv import kernels as conv_kernels
-from distdl.nn.conv.kernels import conv3d
+from distdl.nn.kernels import convolution as conv_kernels
+from distdl.nn.kernels.convolution import conv3d
 from support.blocks import grid
 from support.ranks import job
 

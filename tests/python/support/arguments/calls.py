@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from distdl.models.functions import key_of
+from distdl.models.capture.functions import key_of
 from support.arguments.signatures import REQUIRED, Signature, signatures
 from support.arguments.values import LEFT_OUT, ROWS, Together, entry, value_of
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import get_overridable_functions, get_testing_overrides, resolve_name
 
-from distdl.models.functions import IN_PLACE_OF, SHAPED_AS, TAKES_APART, key_of
+from distdl.models.capture.functions import IN_PLACE_OF, SHAPED_AS, TAKES_APART, key_of
 from distdl.models.rules import RULES
 
 REQUIRED = inspect.Parameter.empty

@@ -1,1 +1,0 @@
-"""Collective work besides moving tensors: describe partitions, compare calls, construct."""

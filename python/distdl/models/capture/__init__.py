@@ -1,0 +1,1 @@
+"""Record the computation of a model while it runs on tensors without values."""

@@ -1,0 +1,77 @@
+"""The arguments of torch's own functions: under their names, and in their order."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from types import FunctionType
+
+import torch
+
+from distdl.models.capture.recording import Arguments, Function
+from distdl.torch_compat.operators import schemas_of
+from distdl.torch_compat.trees import tree_map_only
+
+_OF_NUMPY = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
+"""Names of NumPy that torch takes as well."""
+
+
+def in_order(function: Function, args: Arguments, kwargs: dict[str, object]) -> tuple[Arguments, dict[str, object]]:
+    """The same call with arguments by position as far as they can be, and the others by torch's names, in its order.
+
+    So rules find the tensors of a call in one order, however it is written. Functions that are written in Python hand
+    on their arguments so.
+    """
+    if not kwargs or isinstance(function, FunctionType):
+        return args, kwargs
+    for names, count in _overloads(getattr(function, "__name__", "")):
+        left = names[len(args) :]
+        named = {name if name in names else _OF_NUMPY.get(name, name): argument for name, argument in kwargs.items()}
+        if named.keys() <= set(left) and len(named) == len(kwargs):
+            positional = [*args]
+            while len(positional) < count and names[len(positional)] in named:
+                positional.append(named.pop(names[len(positional)]))
+            return tuple(positional), {name: named[name] for name in left if name in named}
+    return args, kwargs
+
+
+@functools.cache
+def _overloads(name: str) -> list[tuple[tuple[str, ...], int]]:
+    """For each overload of a function the names of its arguments, and how many of these may be given by position."""
+    overloads = []
+    for schema in schemas_of(name):
+        names = tuple("input" if argument.name == "self" else argument.name for argument in schema.arguments)
+        overloads.append((names, sum(not argument.kwarg_only for argument in schema.arguments)))
+    return overloads
+
+
+def by_name(function: Function, args: Arguments, kwargs: dict[str, object]) -> dict[str, object]:
+    """The arguments of a call by their names; those alone that are given by name where nothing says the names."""
+    if isinstance(function, FunctionType):
+        return {**inspect.signature(function).bind(*args, **kwargs).arguments}
+    for names, count in _overloads(getattr(function, "__name__", "")):
+        if len(args) <= count and kwargs.keys() <= set(names[len(args) :]):
+            return dict(zip(names, args, strict=False)) | kwargs
+    return kwargs
+
+
+def called(function: Function, args: Arguments, kwargs: dict[str, object]) -> tuple[object, list[torch.Tensor]]:
+    """The result of a call, and the tensors by which torch has no derivative of it.
+
+    Torch refuses such a tensor if it asks for gradients. While a model is recorded all inputs ask for some, and in its
+    calls they may ask for none.
+    """
+    try:
+        return function(*args, **kwargs), []
+    except RuntimeError as error:
+        refused = re.search(r"respect to argument '(\w+)'\. This input cannot have requires_grad", str(error))
+        tensor = by_name(function, args, kwargs).get(refused[1]) if refused else None
+        if not isinstance(tensor, torch.Tensor):
+            raise
+    constant = tensor.detach()
+    arguments = tree_map_only(
+        torch.Tensor, lambda tensor_given: constant if tensor_given is tensor else tensor_given, (args, kwargs)
+    )
+    result, others = called(function, *arguments)
+    return result, [tensor, *others]

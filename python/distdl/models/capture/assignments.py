@@ -1,0 +1,157 @@
+"""Notice assignments to modules of a model after it was distributed: numbers, texts, and hooks."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+from distdl.models.capture.unrecorded import own_attributes, refuse_backward_hooks
+
+_OF_CALLS = ("_forward_hooks", "_forward_pre_hooks")
+HOOKS = (*_OF_CALLS, "_backward_hooks", "_backward_pre_hooks")
+_ABOUT_HOOKS = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
+_PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+
+_Place = tuple[Mapping[str, object], str, str]
+"""Of a parameter: what holds it, by which name, and its full name."""
+
+
+class _Noted(NamedTuple):
+    """A module as it was.
+
+    Attributes:
+        names, values: its plain attributes, and those in the place of a method.
+        size: how many attributes it had.
+        now: the modules in it, as torch keeps them.
+        children: those that were in it.
+    """
+
+    path: str
+    module: torch.nn.Module
+    kind: type
+    names: list[str]
+    values: list[object]
+    size: int
+    now: Mapping[str, object]
+    children: Mapping[str, object]
+
+
+class Assigned:
+    """The attributes and hooks of modules, noted when it is made, and which modules and parameters are the same."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._noted: list[_Noted] = []
+        places: dict[int, list[_Place]] = {}
+        for path, module in model.named_modules():
+            names, values = list[str](), list[object]()
+            for name, value in own_attributes(module):
+                if _is_plain(value) or _is_method(module, name):
+                    names.append(name)
+                    values.append(value)
+            own = vars(module)
+            now, held = own["_modules"], own["_parameters"]
+            self._noted.append(_Noted(path, module, type(module), names, values, len(own), now, dict(now)))
+            for name, parameter in held.items():
+                if parameter is not None:
+                    places.setdefault(id(parameter), []).append((held, name, f"{path}.{name}".removeprefix(".")))
+        self._tied = [several for several in places.values() if len(several) > 1]
+        self._hooks = self._hooks_of_all()
+        self._version = 0
+
+    def changes(self) -> str:
+        """Describe the attributes that were assigned, in the same order on all ranks; "" if there are none.
+
+        Raises:
+            TypeError, ValueError: if something changed with which the model cannot be recorded again.
+        """
+        changes: list[str] = []
+        for path, module, kind, names, values, size, now, children in self._noted:
+            held = vars(module)
+            if type(module) is not kind:
+                raise ValueError(
+                    f"distribute: {path or 'the model'} was a {kind.__name__} when the model was distributed, and is a "
+                    f"{type(module).__name__} now; change it before, and distribute the model again"
+                )
+            if now != children:
+                _refuse_other_modules(path, now, children)
+            if len(held) != size or not all(map(operator.is_, map(held.get, names), values)):
+                changes += _changed(path, module, dict(zip(names, values, strict=True)))
+        for several in self._tied:
+            _refuse_untied(several)
+        hooks = self._hooks_of_all()
+        if len(hooks) != len(self._hooks) or not all(map(operator.is_, hooks, self._hooks)):
+            self._hooks, self._version = hooks, self._version + 1
+        if self._version:
+            changes.append(f"other hooks, for the {self._version}. time")
+        return ", ".join(changes)
+
+    def _hooks_of_all(self) -> list[Callable[..., object]]:
+        hooks: list[Callable[..., object]] = []
+        for path, module, *_ in self._noted:
+            held = vars(module)
+            refuse_backward_hooks(module, path)
+            for kind in _OF_CALLS:
+                if held[kind]:
+                    hooks.extend(held[kind].values())
+        return hooks
+
+
+def _refuse_other_modules(path: str, now: Mapping[str, object], children: Mapping[str, object]) -> None:
+    name = next(iter(dict(now.items() ^ children.items())))
+    raise ValueError(
+        f"distribute: the module {f'{path}.{name}'.removeprefix('.')} was added, removed or replaced after the model "
+        "was distributed; do it before, and distribute the model again"
+    )
+
+
+def _refuse_untied(several: Sequence[_Place]) -> None:
+    (held, name, full), *others = several
+    for own, leaf, other in others:
+        both = held.get(name), own.get(leaf)
+        # Transforms put tensors of their own in the places of parameters.
+        if both[0] is not both[1] and all(isinstance(tensor, torch.nn.Parameter) for tensor in both):
+            raise ValueError(
+                f"distribute: {other} is no longer the same parameter as {full}, which it was when the model was "
+                "distributed; untie them before, and distribute the model again"
+            )
+
+
+def take_over(own: torch.nn.Module, source: torch.nn.Module) -> None:
+    """Give a module the plain attributes and the hooks of another one."""
+    held, other = vars(own), vars(source)
+    held.update({name: value for name, value in own_attributes(source) if _is_plain(value)})
+    for kind in (*_OF_CALLS, *_ABOUT_HOOKS):
+        for gone in held[kind].keys() - other[kind].keys():
+            del held[kind][gone]
+        for key, hook in other[kind].items():
+            held[kind].setdefault(key, hook)
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, _PLAIN)
+
+
+def _is_method(module: torch.nn.Module, name: str) -> bool:
+    """Whether an attribute takes the place of a method, such as forward()."""
+    return callable(getattr(type(module), name, None))
+
+
+def _changed(path: str, module: torch.nn.Module, noted: dict[str, object]) -> Iterator[str]:
+    for name, value in own_attributes(module):
+        full = f"{path}.{name}".removeprefix(".")
+        if _is_method(module, name):
+            if noted.get(name) is not value:
+                raise ValueError(f"distribute: {full} was assigned after the model was distributed; assign it before")
+            continue
+        if name in noted and not _is_plain(value):
+            raise TypeError(
+                f"distribute: {full} became a {type(value).__name__}; it was {noted[name]!r} when the model was "
+                "distributed, and can become another number or text"
+            )
+        if _is_plain(value) and (name not in noted or repr(value) != repr(noted[name])):
+            yield f"{full}={value!r}"

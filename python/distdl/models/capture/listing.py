@@ -1,0 +1,44 @@
+"""A recorded computation in lines of text, which are equal for equal computations on all ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import torch
+
+from distdl.models.capture.recording import Node, Recording, Value
+from distdl.torch_compat.trees import tree_leaves
+
+_OF_A_RANK = re.compile(r" at 0x[0-9a-f]+|(?<=cuda):\d+|(?<='cuda'), index=\d+")  # addresses and devices
+
+
+def listing(recording: Recording) -> list[str]:
+    """A line for each constant and call, and for what the model returns and writes."""
+    values = {value for node in recording.nodes for value in node.inputs}
+    values |= {value for value in tree_leaves(recording.results) if isinstance(value, Value)}
+    lines = [
+        _of_constant(value) for value in sorted(values, key=lambda value: value.number) if value.constant is not None
+    ]
+    lines += [_of_node(node) for node in recording.nodes]
+    lines += [f"the results {recording.results!r}", f"for its buffers {recording.written!r}"]
+    return [_OF_A_RANK.sub("", line).replace("\n", " ") for line in lines]
+
+
+def _of_constant(value: Value) -> str:
+    x = value.constant
+    assert x is not None
+    try:
+        values = x.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+        digest = hashlib.sha256(values.numpy().tobytes()).hexdigest()[:16]
+    except (NotImplementedError, RuntimeError, TypeError):  # no values, or not in a row
+        digest = ""
+    return f"with a tensor {value!r} of {value.dtype} that is no parameter or buffer, of digest {digest}"
+
+
+def _of_node(node: Node) -> str:
+    names = [f"{value!r}={value.name}" for value in node.inputs if value.name]
+    gradients = "" if node.records_gradients else " without gradients"
+    call = f"{node.args!r} {dict(node.kwargs)!r} {names} -> {node.results!r}"
+    options = f" of {node.module!r}" if isinstance(node.target, torch.nn.Module) else ""
+    return f"{node.key}{call}{options}{gradients} in checkpoint {node.checkpoint} in {node.path or 'the model'}"

@@ -1,0 +1,98 @@
+"""In which order the elements of tensors are in memory: random numbers of one process fill them in this order."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from distdl.torch_compat.fake import FakeTensor
+from distdl.torch_compat.memory import is_view
+from distdl.torch_compat.modes import without_modes
+from distdl.torch_compat.trees import tree_flatten, tree_map_only, tree_unflatten
+
+Shape = Sequence[int]
+
+
+def order_of(block: torch.Tensor) -> list[int]:
+    """The dimensions of a tensor, that with the largest strides first; of equal strides in their own order."""
+    if block.layout != torch.strided or any(s == 0 and n > 1 for s, n in zip(block.stride(), block.shape, strict=True)):
+        return list(range(block.dim()))
+    strides = block.stride()
+    return sorted(range(block.dim()), key=lambda d: -strides[d])
+
+
+def strides_in(order: Sequence[int], shape: Shape) -> tuple[int, ...]:
+    """The strides of a tensor of this shape without gaps, whose dimensions are in an order."""
+    sizes = [max(1, shape[d]) for d in order]
+    strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
+    return tuple(strides[list(order).index(d)] for d in range(len(shape)))
+
+
+def told_most(blocks: Sequence[Shape], whole: Shape) -> int:
+    """The number of the block whose strides say most about those of the whole: nothing follows from a single row."""
+
+    def single(block: Shape) -> int:
+        return sum(n < 2 <= m for n, m in zip(block, whole, strict=True))
+
+    return min(range(len(blocks)), key=lambda i: (single(blocks[i]), i))
+
+
+def with_real_strides(
+    target: Callable[..., object], run: Callable[..., object], args: object, kwargs: object, result: object
+) -> object:
+    """The result of a call of tensors without values, with the strides that it has of tensors with values.
+
+    Without values, torch finds some strides by other rules, those of dimensions of size one above all; by these, in
+    turn, kernels decide in which order they write. So the same call runs on zeros. Where it raises, nothing changes.
+
+    Args:
+        target: the function, or the layer without values.
+        run: what calls it.
+    """
+    leaves = tree_flatten((args, kwargs))[0]
+    tensors = {id(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
+    made, structure = tree_flatten(result)
+    others = [isinstance(leaf, FakeTensor) and id(leaf) not in tensors for leaf in made]
+    if not any(others) or not tensors or any(isinstance(leaf, torch.Generator) for leaf in leaves):
+        return result
+    try:
+        real = tree_flatten(_really(target, run, args, kwargs))[0]
+    except Exception:  # of zeros where others are expected; with the values of a call it is raised there
+        return result
+    pairs = zip(made, real, others, strict=True)
+    return tree_unflatten([_restrided(leaf, as_it_is) if other else leaf for leaf, as_it_is, other in pairs], structure)
+
+
+def _restrided(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The tensor without values with the strides of another one of its shape."""
+    if x.layout != torch.strided or x.shape != like.shape or x.stride() == like.stride():
+        return x
+    if is_view(x):
+        return x.as_strided(like.shape, like.stride()) if is_view(like) else x
+    x.data = torch.empty_strided(like.shape, like.stride(), dtype=x.dtype, device=x.device)
+    return x
+
+
+def _really(target: Callable[..., object], run: Callable[..., object], args: Any, kwargs: Any) -> object:
+    """The result of a call of zeros in place of tensors without values, also of a layer's parameters and buffers."""
+    with without_modes(), warnings.catch_warnings(action="ignore"):  # the call itself gives them
+        args, kwargs = tree_map_only(FakeTensor, _zeros, (args, kwargs))
+        devices = {leaf.device for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)}
+        with torch.random.fork_rng(devices=[device for device in devices if device.type == "cuda"]):
+            if not isinstance(target, torch.nn.Module):
+                return run(*args, **kwargs)
+            own = itertools.chain(target.named_parameters(), target.named_buffers())
+            return torch.func.functional_call(target, {name: _zeros(tensor) for name, tensor in own}, args, kwargs)
+
+
+def _zeros(x: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same shape, strides and dtype that asks for gradients as this one does."""
+    size = 1 + sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
+    with torch.no_grad():
+        zeros = torch.zeros(size, dtype=x.dtype, device=x.device).as_strided(x.shape, x.stride())
+    return zeros.requires_grad_(x.requires_grad)

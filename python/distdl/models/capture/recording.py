@@ -1,0 +1,156 @@
+"""The recorded computation of a model: values and the calls between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from distdl.models.capture import unrecorded
+from distdl.torch_compat.trees import tree_flatten
+
+Function = Callable[..., object]
+Arguments = tuple[Any, ...]
+Options = Mapping[str, Any]
+Target = Callable[..., object]  # a module, too
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor of the recorded computation: an input, a parameter, a buffer, a constant, or the result of a node.
+
+    Attributes:
+        number: in the order in which values came to be.
+        shape, dtype: of the whole tensor.
+        is_differentiable: whether it has a derivative by anything, if all inputs ask for gradients.
+        name: of a parameter or buffer in the model.
+        constant: the values, of a tensor that the model has made elsewhere.
+        strides: of the whole tensor in one process; random numbers fill it in the order of its memory.
+    """
+
+    number: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    is_differentiable: bool = True
+    name: str = ""
+    constant: torch.Tensor | None = None
+    strides: tuple[int, ...] = ()
+
+    def empty(self, device: torch.device) -> torch.Tensor:
+        """A whole tensor as it is in one process, without values."""
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=device)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the whole tensor."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def __repr__(self) -> str:
+        return f"%{self.number}{list(self.shape)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A call of a function or of a layer of torch.nn.
+
+    Attributes:
+        target: the function, or the layer without values.
+        key: the name under which rules know it, the same for ``torch.add``, ``Tensor.add_`` and ``+=``.
+        args, kwargs: with values in place of tensors.
+        results: the same of what it returns.
+        path: the name of the module in which the call stands.
+        source: the line of the program in which the call stands.
+        records_gradients: whether the call does not stand in ``torch.no_grad()``.
+        checkpoint: the number of the activation checkpoint in which the call stands; 0 for none.
+        autocast: that of the kinds of devices for which the model has changed it around the call.
+        written: the tensors of the call into which it writes.
+        parameters: those of a layer, by their names in it.
+        buffers: the names in the model of a layer's buffers, by their names in the layer.
+        underived: the tensors by which torch has no derivative of the call, and which must not ask for gradients.
+    """
+
+    target: Target
+    key: str
+    args: Arguments
+    kwargs: Options
+    results: object
+    path: str
+    source: str
+    records_gradients: bool
+    checkpoint: int = 0
+    autocast: unrecorded.Autocast = field(default_factory=dict)
+    written: tuple[Value, ...] = ()
+    parameters: Mapping[str, Value] = field(default_factory=dict)
+    buffers: Mapping[str, str] = field(default_factory=dict)
+    underived: tuple[Value, ...] = ()
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """The layer of torch.nn that is called."""
+        assert isinstance(self.target, torch.nn.Module)
+        return self.target
+
+    @property
+    def inputs(self) -> list[Value]:
+        """The tensors of the call, in order, and the parameters behind them."""
+        return [*self.arguments, *self.parameters.values()]
+
+    @property
+    def arguments(self) -> list[Value]:
+        """The tensors of the call, in order."""
+        return [leaf for leaf in tree_flatten((self.args, dict(self.kwargs)))[0] if isinstance(leaf, Value)]
+
+    @property
+    def outputs(self) -> list[Value]:
+        """The tensors that it returns, in order."""
+        return [leaf for leaf in tree_flatten(self.results)[0] if isinstance(leaf, Value)]
+
+    def __str__(self) -> str:
+        return f"{self.key} {', '.join(map(repr, self.inputs))} in {self.path or 'the model'} ({self.source})"
+
+
+@dataclass
+class Recording:
+    """The computation of a model for inputs of certain shapes.
+
+    Attributes:
+        inputs: the tensors of the call, in order.
+        nodes: the calls, in order.
+        results: what the model returns, with values in place of tensors.
+        written: what the buffers hold afterwards that the model writes into, by name.
+    """
+
+    inputs: list[Value]
+    nodes: list[Node] = field(default_factory=list)
+    results: object = None
+    written: dict[str, Value] = field(default_factory=dict)
+
+    def is_alike(self, first: object, second: object, functions: Container[str]) -> bool:
+        """Whether values are the same, or results of the same function of values that are alike.
+
+        Args:
+            functions: the names of functions that always have the same result for the same arguments.
+        """
+        if not isinstance(first, Value) or not isinstance(second, Value):
+            return type(first) is type(second) and bool(first == second)
+        first, second = self._original(first), self._original(second)
+        if first is second:
+            return True
+        call, other = self.node_of(first), self.node_of(second)
+        if call is None or other is None or call.key != other.key or call.key not in functions:
+            return False
+        leaves, structures = zip(*(tree_flatten((node.args, dict(node.kwargs))) for node in (call, other)), strict=True)
+        is_same_call = structures[0] == structures[1] and call.outputs.index(first) == other.outputs.index(second)
+        return is_same_call and all(self.is_alike(own, others, functions) for own, others in zip(*leaves, strict=True))
+
+    def node_of(self, value: Value) -> Node | None:
+        """The call with this result; None for a tensor that is there before."""
+        return next((node for node in self.nodes if value in node.outputs), None)
+
+    def _original(self, value: Value) -> Value:
+        """The value that a value is a copy of; itself if it is none."""
+        node = self.node_of(value)
+        return value if node is None or node.key != "clone" else self._original(node.inputs[0])

@@ -1,0 +1,154 @@
+"""Where the blocks of a tensor are: on workers in a grid, or all of it on each worker."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from distdl.parameters.layout import Interval, cut
+from distdl.partitions.grid import Grid
+
+Cuts = tuple[tuple[int, ...], ...]
+"""For each dimension the sizes of the blocks along it."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A tensor in blocks on the workers of a grid, which has as many dimensions.
+
+    Attributes:
+        ranks: of the workers, row-major.
+        cuts: the sizes of the blocks along each dimension.
+    """
+
+    ranks: tuple[int, ...]
+    cuts: Cuts
+
+    @classmethod
+    def balanced(cls, ranks: Sequence[int], splits: Sequence[int], shape: Sequence[int]) -> Blocks:
+        """Balanced blocks of a tensor of a shape, as many along each dimension as `splits` says."""
+        return cls(tuple(ranks), tuple(sizes_of(n, p) for n, p in zip(shape, splits, strict=True)))
+
+    @functools.cached_property
+    def splits(self) -> tuple[int, ...]:
+        """The number of workers along each dimension."""
+        return tuple(map(len, self.cuts))
+
+    @functools.cached_property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the whole tensor."""
+        return tuple(map(sum, self.cuts))
+
+    @functools.cached_property
+    def intervals(self) -> tuple[tuple[Interval, ...], ...]:
+        """(start, stop) of the blocks along each dimension."""
+        return tuple(intervals_of(sizes) for sizes in self.cuts)
+
+    @functools.cached_property
+    def rank_at(self) -> dict[tuple[int, ...], int]:
+        """The rank of the worker at each place in the grid."""
+        return dict(zip(itertools.product(*map(range, self.splits)), self.ranks, strict=True))
+
+    def ranks_along(self, dims: Sequence[int | None], splits: Sequence[int]) -> tuple[int, ...]:
+        """The ranks in a grid of so many workers along other dimensions, row-major.
+
+        Args:
+            dims: for each of these the own dimension whose workers are along it, or None. At place 0 of the others.
+        """
+        ranks = []
+        for place in itertools.product(*map(range, splits)):
+            index = [0] * len(self.splits)
+            for d, at in zip(dims, place, strict=True):
+                if d is not None:
+                    index[d] = at
+            ranks.append(self.rank_at[tuple(index)])
+        return tuple(ranks)
+
+    def grid(self, like: Grid) -> Grid:
+        """The workers, as a grid of the same communicator."""
+        return like.related(self.ranks, self.splits)
+
+    def block(self, rank: int) -> tuple[Interval, ...] | None:
+        """The block of a rank; None for a rank that is no worker."""
+        return self._block_of.get(rank)
+
+    @functools.cached_property
+    def _block_of(self) -> dict[int, tuple[Interval, ...]]:
+        return dict(zip(self.ranks, itertools.product(*self.intervals), strict=True))
+
+    def local_shape(self, rank: int) -> tuple[int, ...]:
+        """The shape of a rank's block; without elements for a rank that is no worker."""
+        block = self.block(rank)
+        return (0,) * len(self.cuts) if block is None else tuple(stop - start for start, stop in block)
+
+    def largest(self) -> int:
+        """The number of elements of the largest block."""
+        return math.prod(max(sizes) for sizes in self.cuts)
+
+    def __str__(self) -> str:
+        return f"{list(self.splits)} on ranks {list(self.ranks)}"
+
+
+@dataclass(frozen=True)
+class Copies:
+    """A tensor of which each worker has all: a parameter, a constant, or what was computed from these alone.
+
+    Each worker's gradient is a part of the whole one, which is their sum.
+    """
+
+    def __str__(self) -> str:
+        return "on each worker"
+
+
+Placement = Blocks | Copies
+COPIES = Copies()
+
+
+def of_input(ranks: Sequence[int], splits: Sequence[int], shape: Sequence[int]) -> Placement:
+    """Where an input is while a model computes: in balanced blocks, or with fewer dimensions on each worker."""
+    return COPIES if len(shape) < len(splits) else Blocks.balanced(ranks, splits, shape)
+
+
+@functools.cache
+def sizes_of(n: int, parts: int, unit: int = 1) -> tuple[int, ...]:
+    """The sizes of balanced blocks of n elements, each a multiple of a unit, which divides n."""
+    return tuple(unit * (stop - start) for start, stop in cut(n // unit, parts))
+
+
+@functools.cache
+def intervals_of(sizes: tuple[int, ...]) -> tuple[Interval, ...]:
+    """Blocks of these sizes, one after the other."""
+    stops = itertools.accumulate(sizes)
+    return tuple((stop - size, stop) for stop, size in zip(stops, sizes, strict=True))
+
+
+def ways_to_split(workers: int, most: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """The numbers of workers along each dimension, as many as possible, with at most so many along each.
+
+    All factorizations of the largest number of workers that can be used, `workers` at most.
+    """
+    for count in range(workers, 0, -1):
+        factorizations = [*_factorizations(count, tuple(min(n, count) for n in most))]
+        if factorizations:
+            yield from factorizations
+            return
+
+
+@functools.cache
+def _factorizations(count: int, most: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    if not most:
+        return ((),) if count == 1 else ()
+    return tuple(
+        (first, *rest)
+        for first in range(1, max(1, most[0]) + 1)
+        if count % first == 0
+        for rest in _factorizations(count // first, most[1:])
+    )
+
+
+def overlap(a: Sequence[Interval], b: Sequence[Interval]) -> int:
+    """The number of elements that two boxes have in common."""
+    return math.prod(max(0, min(s, t) - max(i, j)) for (i, s), (j, t) in zip(a, b, strict=True))

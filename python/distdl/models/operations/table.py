@@ -1,0 +1,136 @@
+"""The table of rules, and what most of them are made of."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from distdl.models.capture.recording import Arguments, Node, Value
+from distdl.models.capture.replay import Run, as_function
+from distdl.models.operations.operation import Along, Draw, NoRuleError, Operation, Reads, Workers
+from distdl.parameters.layout import Interval
+
+Rule = Callable[[Node], Operation]
+RULES: dict[str, Rule] = {}
+"""By the name of a function, the same for ``torch.add``, ``Tensor.add_`` and ``+=``, or of a class of torch.nn."""
+
+
+def rule(*names: str, takes: str = "*") -> Callable[[Rule], Rule]:
+    """A decorator for the rule of the functions, or the classes of torch.nn, with these names.
+
+    Args:
+        takes: the arguments of a rule that does not call the function itself, in order: it would drop others, such as
+            those that a newer torch may add. "*" among them stands for any number by position, and alone for all.
+    """
+    known = takes.split()
+
+    def register(function: Rule) -> Rule:
+        @functools.wraps(function)
+        def checked(node: Node) -> Operation:
+            refuse_others(node, known)
+            return function(node)
+
+        RULES.update(dict.fromkeys(names, function if known == ["*"] else checked))
+        return function
+
+    return register
+
+
+def refuse_others(node: Node, known: Sequence[str]) -> None:
+    """Refuse a call with arguments that a rule does not use.
+
+    Raises:
+        NoRuleError: that names them.
+    """
+    others = [name for name in node.kwargs if name not in known]
+    if "*" not in known:
+        others += [f"argument {place + 1}" for place in range(len(known), len(node.args))]
+    if others:
+        raise NoRuleError(f"{node.key} with {', '.join(others)}")
+
+
+def same(dims: int, but: Container[int] = ()) -> Reads:
+    """Each dimension is split as that of the result, but for some that are read whole."""
+    return tuple(None if d in but else Along(d) for d in range(dims))
+
+
+def whole(value: Value) -> Reads:
+    """Each worker reads all of it."""
+    return (None,) * len(value.shape)
+
+
+def broadcast(value: Value, shape: Sequence[int]) -> Reads:
+    """Read a tensor as torch broadcasts it: dimensions count from the end, and all workers read one of size 1."""
+    first = len(shape) - len(value.shape)
+    return tuple(None if n == 1 != shape[first + d] else Along(first + d) for d, n in enumerate(value.shape))
+
+
+def batches(value: Value, shape: Sequence[int]) -> Reads:
+    """All dimensions but the last two of an operand, as torch broadcasts them to those of the result."""
+    return broadcast(value, shape)[:-2]
+
+
+def local(
+    node: Node, reads: Sequence[Reads], but: Iterable[int] = (), run: Run | None = None, draw: Draw | None = None
+) -> Operation:
+    """An operation that works on each block by itself, split in any dimension of the result but some."""
+    shape = node.outputs[0].shape
+    call = run or as_function(node)
+    kept = frozenset(range(len(shape))) - {d % len(shape) for d in but}
+    return Operation(shape, tuple(reads), lambda workers: call, kept, draw=draw)
+
+
+def argument(node: Node, position: int, name: str, default: object = None) -> Any:
+    """An argument of a call, by its position or by its name."""
+    return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
+
+
+def options_of(node: Node, names: Sequence[str], but: Container[str] = ()) -> dict[str, Any]:
+    """The arguments of a call that are given, by their names.
+
+    Args:
+        names: of the arguments by position; most of torch's own functions have no signature.
+        but: those that are left out.
+    """
+    arguments = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    return {name: value for name, value in arguments.items() if name not in but}
+
+
+def through(
+    node: Node, module: torch.nn.Module, parameters: Mapping[str, Value] | None = None, args: Arguments | None = None
+) -> Operation:
+    """The operation of a function, by that of the layer that does the same with its first argument, or with others."""
+    key = type(module).__name__
+    args = tuple(node.arguments[:1]) if args is None else args
+    call = replace(node, target=module, key=key, args=args, kwargs={}, parameters=parameters or {})
+    if call.inputs != node.inputs:
+        raise NoRuleError(f"{node.key} with arguments by name in another order, or with other tensors")
+    return RULES[key](call)
+
+
+def bound(node: Node) -> dict[str, Any]:
+    """The arguments of a function by their names."""
+    try:
+        call = inspect.signature(node.target).bind(*node.args, **node.kwargs)
+    except ValueError as error:
+        raise NoRuleError(f"{node.key} as torch has it; use that of torch.nn.functional") from error
+    call.apply_defaults()
+    return call.arguments
+
+
+def cut_out(value: torch.Tensor, intervals: Sequence[Interval]) -> torch.Tensor:
+    """The part of a tensor in intervals of its dimensions; itself where these take all."""
+    for d, (start, stop) in enumerate(intervals):
+        if stop - start != value.shape[d]:
+            value = value.narrow(d, start, stop - start)
+    return value
+
+
+def in_blocks(make: Callable[[Workers], Run], copies: Run) -> Callable[[Workers | None], Run]:
+    """A function that computes a block, or copies."""
+    return lambda workers: copies if workers is None else make(workers)

@@ -1,0 +1,120 @@
+"""A layer of ours that is applied to parameters which the whole model has brought to its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+import distdl.nn
+from distdl.models.capture.recording import Node
+from distdl.models.capture.replay import Run, as_function
+from distdl.models.operations.operation import NoRuleError, Workers
+from distdl.models.operations.table import cut_out
+from distdl.nn.base.layer import Layer
+from distdl.parameters.layout import Interval, parameter_layout
+
+
+def twin_of(module: torch.nn.Module) -> type[Layer] | None:
+    """The layer of ours that does the same as a layer of torch.nn; None for what computes something else."""
+    for kind in type(module).__mro__:
+        if kind in distdl.nn.SEQUENTIAL:
+            twin = distdl.nn.SEQUENTIAL[kind]
+            return twin if _computes_as(type(module), kind) and not twin.unknown_options(module) else None
+    return None
+
+
+def _computes_as(kind: type[torch.nn.Module], known: type[torch.nn.Module]) -> bool:
+    """Whether a class has the methods of another one, but for those that run before a call."""
+    before = ("__init__", "reset_parameters", "extra_repr", "__repr__", "__setstate__")
+    own = [name for base in kind.__mro__ if base not in known.__mro__ for name in vars(base)]
+    changed = [name for name in own if callable(getattr(known, name, None)) and name not in before]
+    return all(getattr(kind, name) is getattr(known, name) for name in changed)
+
+
+def applied(node: Node, workers: Workers | None) -> Run:
+    """A function that applies a layer to a block and to the parameters after it. Constructing is collective."""
+    if workers is None:
+        return _applied_to_copies(node)
+    module = node.target
+    assert isinstance(module, torch.nn.Module)
+    kind = twin_of(module)
+    assert kind is not None
+    options = kind.options_of(module)
+    if "device" in kind.names_of_arguments():
+        options["device"] = "meta"  # its own values are never used
+    make: Callable[..., Layer] = kind
+    with parameter_layout("replicated"):
+        layer = make(workers.grid, **options)
+    layer.train(module.training)
+    for module in layer.modules():
+        if isinstance(module, Layer):
+            module.first_values = None  # habits are noticed in calls of the whole model
+    return Applied(layer, node)
+
+
+def _applied_to_copies(node: Node) -> Run:
+    """A function that applies a layer of torch.nn to parameters and constants alone, which each worker has whole."""
+    if any(True for _ in node.module.buffers()):
+        raise NoRuleError(f"{node.key} of parameters and constants alone")
+    return with_parameters(node, node.module)
+
+
+def with_parameters(node: Node, module: torch.nn.Module) -> Run:
+    """A function that calls a layer of torch.nn with the parameters after the arguments."""
+    count, values = len(node.arguments), dict[str, torch.Tensor]()
+    call = as_function(node, lambda *args, **kwargs: torch.func.functional_call(module, values, args, kwargs))
+
+    def run(*tensors: torch.Tensor) -> object:
+        values.update(zip(node.parameters, tensors[count:], strict=True))
+        try:
+            return call(*tensors[:count])
+        finally:
+            values.clear()
+
+    return run
+
+
+class Applied:
+    """A layer with parameters that it is given in each call.
+
+    Attributes:
+        layer: the layer, without values of its own.
+    """
+
+    def __init__(self, layer: Layer, node: Node) -> None:
+        self.layer, self._names = layer, node.buffers
+        self._count = len(node.arguments)
+        self._call = as_function(node, layer)
+        self._slots: list[tuple[dict[str, object], str, Sequence[Interval]]] = []
+        layer.let_parameters_stay()
+        for name in node.parameters:
+            path, _, leaf = name.rpartition(".")
+            held = vars(layer.get_submodule(path))["_parameters"]  # assigning an attribute would take a Parameter
+            self._slots.append((held, leaf, layer.layouts[name].intervals or ()))
+        self._own = [held[leaf] for held, leaf, _ in self._slots]
+        self._buffers: Mapping[str, torch.Tensor] = {}
+        self._places: list[tuple[dict[str, object], str, str]] = []
+
+    def use_buffers(self, buffers: Mapping[str, torch.Tensor]) -> None:
+        """Use the model's buffers in place of the layer's own, as they are in each call."""
+        self._buffers = buffers
+        for name in [name for name, _ in self.layer.named_buffers()]:
+            path, _, leaf = name.rpartition(".")
+            held = vars(self.layer.get_submodule(path))["_buffers"]
+            if name in self._names:
+                self._places.append((held, leaf, self._names[name]))
+            else:
+                held[leaf] = None  # a count of batches, which functions do without
+
+    def __call__(self, *tensors: torch.Tensor) -> object:
+        """Call the layer with its inputs and the whole parameters after them."""
+        for (held, leaf, intervals), value in zip(self._slots, tensors[self._count :], strict=True):
+            held[leaf] = cut_out(value, intervals)
+        for place, leaf, name in self._places:
+            place[leaf] = self._buffers[name]
+        try:
+            return self._call(*tensors[: self._count])
+        finally:
+            for (held, leaf, _), own in zip(self._slots, self._own, strict=True):
+                held[leaf] = own  # so that nothing keeps what the parameters are computed from

@@ -1,0 +1,1 @@
+"""Run a plan on the blocks of this rank."""

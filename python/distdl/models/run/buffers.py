@@ -1,0 +1,77 @@
+"""Buffers of a model, which are the same on all of its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from distdl.models.operations.placement import Blocks
+from distdl.models.plan.exchanges import Move, Need
+from distdl.models.plan.planning import Planned
+from distdl.nn.base.compile.calls import place_of
+from distdl.partitions.grid import Grid
+
+
+class Buffers(Mapping[str, torch.Tensor]):
+    """A model's buffers by name, each as it is when it is asked for.
+
+    Compilers put others in their places, for a call of which nothing stays, and so does who assigns a buffer.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        named = model.named_buffers(remove_duplicate=False)
+        self._places = {name: place_of(model, "buffers", name) for name, _ in named}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        held, leaf = self._places[name]
+        return held[leaf]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+class Spread:
+    """Brings what the workers of a layer have written into its buffers to the other workers of the model.
+
+    Args:
+        step: a layer that fewer workers compute.
+        buffers: those of the model, by name.
+        like: a grid of the workers of the model. Constructing and as_function are collective over them.
+    """
+
+    def __init__(self, step: Planned, buffers: Mapping[str, torch.Tensor], like: Grid) -> None:
+        assert isinstance(step.workers, Blocks)
+        source = step.workers.ranks[0]
+        self._is_source, self._receives = like.me == source, like.active
+        self._buffers = buffers
+        self._moves: dict[str, Move] = {}
+        for name in _written(step, buffers):
+            shape = buffers[name].shape
+            place = Blocks((source,), tuple((n,) for n in shape))
+            self._moves[name] = Move("distribute", place, Need.of_all(like.ranks), shape, like)
+
+    @staticmethod
+    def is_needed(step: Planned, buffers: Mapping[str, torch.Tensor], like: Grid) -> bool:
+        """Whether a layer writes buffers that other workers have as well."""
+        if not isinstance(step.workers, Blocks) or set(step.workers.ranks) == set(like.ranks):
+            return False
+        return bool(_written(step, buffers))
+
+    def __call__(self) -> list[torch.Tensor]:
+        """Nothing, behind the layer."""
+        with torch.no_grad():
+            for name, move in self._moves.items():
+                buffer = self._buffers[name]
+                values = move(buffer if self._is_source else buffer.new_zeros(0))
+                if self._receives and not self._is_source:
+                    buffer.copy_(values)
+        return []
+
+
+def _written(step: Planned, buffers: Mapping[str, torch.Tensor]) -> list[str]:
+    names = [name for name in step.node.buffers.values() if name in buffers]
+    return names if names and step.node.module.training else []

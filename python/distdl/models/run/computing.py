@@ -1,0 +1,159 @@
+"""The work of a rank for an operation of a plan: it computes its block, copies, or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from distdl.models.capture.recording import Node, Value
+from distdl.models.capture.replay import Run
+from distdl.models.operations.operation import Workers
+from distdl.models.operations.placement import COPIES, Blocks, Placement
+from distdl.models.plan.exchanges import nothing
+from distdl.models.plan.planning import Planned
+from distdl.models.rules.applied_layer import Applied
+from distdl.partitions.grid import Grid
+from distdl.torch_compat.trees import tree_flatten
+
+
+def computing(step: Planned, places: Sequence[Placement], like: Grid, buffers: Mapping[str, torch.Tensor]) -> Run:
+    """From this rank's parts of the inputs to those of the results. Collective over the workers.
+
+    Args:
+        places: where the results are.
+        like: a grid of the workers of the whole plan.
+        buffers: those of the model, by name, which layers use.
+    """
+    node, workers = step.node, step.workers
+    if workers is COPIES:
+        run = step.operation.make(None)
+        member = like.active
+    else:
+        assert isinstance(workers, Blocks)
+        run = step.operation.make(Workers(workers.grid(like), workers, like.me))
+        member = like.me in workers.ranks
+    if isinstance(run, Applied):
+        run.use_buffers(buffers)
+    elif member and step.operation.places is None:
+        run = _or_nothing(run, node.outputs, places, like.me)
+    several = len(node.outputs)
+    if step.operation.draw is not None:
+        run = _drawing(step, run if member else _without_part(node.outputs), like)
+    elif not member:
+        return _refusing_gradients(node, _without_part(node.outputs))
+    call = _refusing_gradients(node, _in_modes(node, run))
+    if several == 1 and isinstance(node.results, Value):
+        return call
+
+    def flat(*x: torch.Tensor) -> object:
+        tensors = [leaf for leaf in tree_flatten(call(*x))[0] if isinstance(leaf, torch.Tensor)]
+        return tensors if several > 1 else tensors[0]
+
+    return flat
+
+
+def _in_modes(node: Node, run: Run) -> Run:
+    """A call without gradients, or in another autocast than that of the model, if it was recorded so."""
+    if node.records_gradients and not node.autocast:
+        return run
+
+    def call(*x: torch.Tensor) -> object:
+        with contextlib.ExitStack() as modes:
+            if not node.records_gradients:
+                modes.enter_context(torch.no_grad())
+            for kind, dtype in node.autocast.items():
+                modes.enter_context(torch.autocast(kind, dtype, enabled=dtype is not None))
+            return run(*x)
+
+    return call
+
+
+def _refusing_gradients(node: Node, run: Run) -> Run:
+    """A call that refuses, on all ranks, tensors that ask for gradients which torch does not have."""
+    slots = [i - len(node.inputs) for i, value in enumerate(node.inputs) if value in node.underived]
+    if not slots:
+        return run
+
+    def call(*x: torch.Tensor) -> object:
+        if torch.is_grad_enabled() and any(x[slot].requires_grad for slot in slots):
+            shapes = ", ".join(str(list(node.inputs[slot].shape)) for slot in slots)
+            raise RuntimeError(
+                f"distribute: torch has no derivative of {node.key} by what has the shape {shapes} and asks for "
+                f"gradients, in {node.source}; use what detach() gives"
+            )
+        return run(*x)
+
+    return call
+
+
+def on_a_copy(run: Run, position: int) -> Run:
+    """A call that writes into an input, which shares memory with others here though perhaps not in one process."""
+
+    def call(*x: torch.Tensor) -> object:
+        tensors = list(x)
+        tensors[position] = tensors[position].clone()
+        return run(*tensors)
+
+    return call
+
+
+def _or_nothing(run: Run, outputs: Sequence[Value], places: Sequence[Placement], rank: int) -> Run:
+    """A call that computes nothing on a rank whose blocks have no elements: not all functions of torch take such."""
+    shapes = [place.local_shape(rank) for place in places if isinstance(place, Blocks)]
+    if not shapes or not all(0 in shape for shape in shapes):
+        return run
+
+    def give_nothing(*inputs: torch.Tensor) -> object:
+        dtypes = [value.dtype for value in outputs]
+        if torch.is_autocast_enabled(inputs[0].device.type):  # others than those of the record
+            with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"), torch.no_grad():
+                leaves = tree_flatten(run(*inputs))[0]
+                dtypes = [leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        results = []
+        for value, shape, dtype in zip(outputs, shapes, dtypes, strict=True):
+            parts = inputs if value.is_differentiable else [tensor.detach() for tensor in inputs]
+            results.append(nothing(parts, dtype).reshape(shape))
+        return results if len(results) > 1 else results[0]
+
+    return give_nothing
+
+
+def _drawing(step: Planned, run: Run, like: Grid) -> Run:
+    """A function that draws the numbers of this worker's block, and computes with them."""
+    node, workers, draw = step.node, step.workers, step.operation.draw
+    assert draw is not None
+    shape = step.operation.shape
+    if isinstance(workers, Blocks):
+        intervals = workers.block(like.me) or ((0, 0),) * len(shape)
+        member = like.me in workers.ranks
+    else:
+        intervals, member = tuple((0, n) for n in shape), like.active
+    asked = node.kwargs.get("device")
+
+    def drawn(key: int | None, *inputs: torch.Tensor) -> object:
+        if not member and key is not None:
+            return run(*inputs)
+        device = inputs[0].device if inputs else torch.device(asked or "cpu")
+        numbers = draw(key, intervals, device)
+        return run(numbers, *inputs) if member else run(*inputs)
+
+    return drawn
+
+
+def _without_part(outputs: Sequence[Value]) -> Run:
+    """A function for ranks without work: empty results that depend on the inputs as those of the workers do."""
+
+    def empty(value: Value, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+        if not inputs:
+            return torch.zeros(0, dtype=value.dtype, device="cpu")
+        if not value.is_differentiable:
+            return nothing([x.detach() for x in inputs], value.dtype)
+        # Autocast may have another dtype than the record; backward() needs to know whether a result is complex.
+        return nothing(inputs, None if inputs[0].is_complex() == value.dtype.is_complex else value.dtype)
+
+    if len(outputs) == 1:
+        return lambda *inputs: empty(outputs[0], inputs)
+    return lambda *inputs: [empty(value, inputs) for value in outputs]

@@ -1,0 +1,135 @@
+"""Steps that run one behind the other on values in numbered slots, and activation checkpoints among them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, cast
+
+import torch
+from torch.autograd.function import FunctionCtx
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+
+from distdl.models.capture.replay import Run
+
+
+class Step(NamedTuple):
+    """A step of a program.
+
+    Attributes:
+        reads, writes: the slots of its inputs and of its outputs.
+        last: the slots that nobody uses any more afterwards.
+        checkpoint: the number of the activation checkpoint to which it belongs; 0 for none.
+    """
+
+    run: Run
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    last: tuple[int, ...] = ()
+    checkpoint: int = 0
+
+
+def run_through(steps: Iterable[Step], values: list[object]) -> None:
+    """Run steps on the values in slots."""
+    for run, reads, writes, last, _ in steps:
+        result = run(*[values[slot] for slot in reads])
+        if len(writes) == 1:
+            values[writes[0]] = result
+        else:
+            for slot, value in zip(writes, cast(list[object], result), strict=True):
+                values[slot] = value
+        for slot in last:
+            values[slot] = None
+
+
+def forgetting(steps: Sequence[Step], kept: set[int]) -> list[Step]:
+    """The same steps with note of what nobody uses any more behind each.
+
+    Args:
+        kept: the slots that are used behind the last step.
+    """
+    steps_kept, seen = [], set(kept)
+    for step in reversed(steps):
+        last = tuple(slot for slot in dict.fromkeys((*step.reads, *step.writes)) if slot not in seen)
+        seen.update(last)
+        seen.difference_update(set(step.writes) - set(step.reads) - kept)
+        steps_kept.append(Step(*step[:3], last, step.checkpoint))
+    return steps_kept[::-1]
+
+
+def before_checkpoint(steps: Sequence[Step], place: int) -> int:
+    """The place of a step, or that of the first step of its activation checkpoint."""
+    while 0 < place < len(steps) and steps[place].checkpoint and steps[place - 1].checkpoint == steps[place].checkpoint:
+        place -= 1
+    return place
+
+
+def checkpointed(steps: Sequence[Step], kept: set[int]) -> list[Step]:
+    """The same steps with one in place of all that belong to a checkpoint.
+
+    Args:
+        kept: the slots that are used behind the last step.
+    """
+    groups = [(number, [*group]) for number, group in itertools.groupby(steps, lambda step: step.checkpoint)]
+    steps_made: list[Step] = []
+    after = set(kept)
+    for number, group in reversed(groups):
+        if number:
+            written = {slot for step in group for slot in step.writes}
+            writes = tuple(sorted(written & after))
+            segment = Segment(group, writes)
+            group = [Step(segment, segment.reads, writes)]
+            after -= written
+        steps_made += reversed(group)
+        after.update(slot for step in group for slot in step.reads)
+    return steps_made[::-1]
+
+
+class Segment:
+    """Steps whose results are computed again in the backward pass, on all ranks if on any.
+
+    Attributes:
+        reads: the slots of what comes from outside.
+    """
+
+    def __init__(self, steps: Sequence[Step], writes: Sequence[int]) -> None:
+        written: set[int] = set()
+        outside: list[int] = []
+        for step in steps:
+            outside += [slot for slot in step.reads if slot not in written]
+            written.update(step.writes)
+        self.reads = tuple(dict.fromkeys(outside))
+        self._writes, self._count = writes, max([*outside, *written]) + 1
+        self._steps = forgetting(steps, {*writes, *self.reads})
+
+    def __call__(self, *inputs: object) -> object:
+        """Run the steps. Returns what they write: a tensor, or a list of them."""
+        with set_checkpoint_early_stop(False):  # some ranks would stop before an exchange
+            results = checkpoint(self._run, *inputs, use_reentrant=False)
+        return results if len(self._writes) > 1 else results[0]
+
+    def _run(self, *inputs: object) -> list[object]:
+        values: list[object] = [None] * self._count
+        for slot, tensor in zip(self.reads, inputs, strict=True):
+            values[slot] = tensor
+        run_through(self._steps, values)
+        return [_saving(values[slot]) for slot in self._writes]
+
+
+def _saving(value: object) -> object:
+    """A result whose backward pass looks at something that the checkpoint has not kept, on every rank."""
+    if isinstance(value, torch.Tensor) and value.requires_grad:
+        return cast(torch.Tensor, _Saving.apply(value))
+    return value
+
+
+class _Saving(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, gradient: torch.Tensor) -> torch.Tensor:
+        assert len(ctx.saved_tensors) == 1
+        return gradient

@@ -1,0 +1,1 @@
+"""Modules with tensors in blocks: parameters, layouts, state, and their graph."""

@@ -1,0 +1,1 @@
+"""Methods of attention over a split sequence: by heads, around a ring, or with everything gathered."""

@@ -1,0 +1,1 @@
+"""The base of all layers: options, votes, calls, and support for compilers."""

@@ -1,0 +1,319 @@
+"""Support for each layer of torch.nn on blocks: a layer of this package, the layer itself, or none.
+
+A layer works on blocks if the dimensions that it looks across are not split. The rules here list these dimensions.
+:class:`distdl.nn.Local` checks them before it calls a module, and the documentation shows them in a table.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+
+from distdl.nn.base.by_dimensions import space_of
+from distdl.torch_compat.layers import AnyLoss
+
+Dims = Callable[[Any, int], Iterable[int]]
+"""The dimensions that must not be split, from a module and the number of dimensions; they may count from the end."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The condition under which a layer of torch.nn gives on blocks the same results as on the whole.
+
+    Attributes:
+        condition: the dimensions that must not be split, in words; "" for no condition.
+        whole: these dimensions.
+        anywhere: whether the rule holds for any order of dimensions, if no dimension may be split.
+        owns: whether the layer has parameters, which ranks must share.
+    """
+
+    condition: str = ""
+    whole: Dims = lambda module, n: ()
+    anywhere: bool = False
+    owns: bool = False
+
+
+def _all(module: Any, n: int) -> Iterable[int]:
+    return range(n)
+
+
+def _all_but_batch(module: Any, n: int) -> Iterable[int]:
+    return range(1, n)
+
+
+def _last(count: int) -> Dims:
+    return lambda module, n: range(-count, 0)
+
+
+def _dim(module: Any, n: int) -> Iterable[int]:
+    """The option ``dim``; torch.nn chooses a dimension if it is None."""
+    implicit = 0 if n in (0, 1, 3) else 1
+    return (implicit if module.dim is None else module.dim,)
+
+
+def _random(module: Any, n: int) -> Iterable[int]:
+    return range(n) if module.training and getattr(module, "p", 1) > 0 else ()
+
+
+def _of_batch(module: Any, n: int) -> Iterable[int]:
+    return range(n) if module.training or module.running_mean is None else (1,)
+
+
+def _of_instance(module: Any, n: int) -> Iterable[int]:
+    space = space_of(module) or 0
+    by_channel = module.affine or module.running_mean is not None
+    statistics = module.training or module.running_mean is None
+    return [*range(-space, 0)] * statistics + [-space - 1] * by_channel
+
+
+def _of_table(module: Any, n: int) -> Iterable[int]:
+    return range(n) if module.max_norm is not None or module.sparse else ()
+
+
+def _but_batch_of_sequence(module: Any, n: int) -> Iterable[int]:
+    batch = None if n < 3 else 0 if module.batch_first else 1
+    return [d for d in range(n) if d != batch]
+
+
+def _of_loss(module: Any, n: int) -> Iterable[int]:
+    kind = _torch_class(module).__name__
+    batch = 1 if kind == "CTCLoss" else 0
+    has_batch = kind in _OF_ELEMENTS or n > batch + 1
+    return [d for d in range(n) if module.reduction != "none" or d != batch or not has_batch]
+
+
+_OF_ELEMENTS = (
+    "BCELoss", "BCEWithLogitsLoss", "GaussianNLLLoss", "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss",
+    "MSELoss", "MarginRankingLoss", "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss",
+)  # fmt: skip
+"""The losses of single elements; other losses look across the features or the classes."""
+
+
+_ELEMENTWISE = (
+    "CELU", "ELU", "GELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "Identity", "LeakyReLU", "LogSigmoid",
+    "Mish", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink",
+    "Threshold",
+)  # fmt: skip
+_OF_SEQUENCE = Rule("time and features; the batch may be split", _but_batch_of_sequence, owns=True)
+_OF_STEP = Rule("features; the batch may be split", _last(1), owns=True)
+
+WORKS: Mapping[str, Rule] = {
+    **dict.fromkeys(_ELEMENTWISE, Rule()),
+    "CrossMapLRN2d": Rule("channels", lambda module, n: (1,)),
+    **dict.fromkeys(("RNN", "LSTM", "GRU"), _OF_SEQUENCE),
+    **dict.fromkeys(("RNNCell", "LSTMCell", "GRUCell"), _OF_STEP),
+}
+"""The layers of torch.nn that work on blocks themselves, without a layer of this package."""
+
+CONTAINERS = {
+    "Module": "a module of your own goes into Local, if it works on each block by itself",
+    "Container": "as Module, which is its newer name",
+    "Sequential": "holds layers, which count one by one",
+    "ModuleList": "holds layers, which count one by one",
+    "ModuleDict": "holds layers, which count one by one",
+    "ParameterList": "its parameters are shared by the ranks where the module that has it is in Local",
+    "ParameterDict": "its parameters are shared by the ranks where the module that has it is in Local",
+}
+"""Classes that hold layers or parameters, and compute nothing."""
+
+_LAZY = "its shapes would come from one block; call it once on one process, or give the shapes to {name}"
+REFUSED = {
+    "DataParallel": "it splits the batch over devices of one process, again; split the batch by P_x",
+    "NLLLoss2d": "it is an older name of NLLLoss; use DistributedNLLLoss",
+    "RNNBase": "it computes nothing; the layers that derive from it work in Local",
+    "RNNCellBase": "it computes nothing; the cells that derive from it work in Local",
+    **{
+        f"Lazy{name}": _LAZY.format(name=f"Distributed{name}")
+        for name in (
+            "Linear", *(f"{kind}{dims}d" for kind in ("BatchNorm", "Conv", "ConvTranspose", "InstanceNorm")
+                        for dims in (1, 2, 3)),
+        )
+    },
+}  # fmt: skip
+"""The layers of torch.nn that are refused, with the reason or a replacement."""
+
+_BATCH_NORM = Rule("channels, and in training any dimension", _of_batch, anywhere=True, owns=True)
+_INSTANCE_NORM = Rule("space, and channels with parameters", _of_instance, owns=True)
+_DROPOUT = Rule("any dimension, in training", _random, anywhere=True)
+_NORMALIZED = Rule("the normalized dimensions", lambda module, n: range(-len(module.normalized_shape), 0), owns=True)
+_NOT_BATCH = Rule("anything but the batch", _all_but_batch)
+_OF_DIM = Rule("the dimension it looks along", _dim)
+
+ALSO: Mapping[str, Rule] = {
+    **dict.fromkeys(("Linear", "Bilinear"), Rule("features", _last(1), owns=True)),
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Softmin", "GLU", "CosineSimilarity"), _OF_DIM),
+    "Softmax2d": Rule("channels", lambda module, n: (-3,)),
+    "PReLU": Rule("channels", lambda module, n: (1,) if module.num_parameters > 1 else (), owns=True),
+    **dict.fromkeys(("LayerNorm", "RMSNorm"), _NORMALIZED),
+    "GroupNorm": Rule("anything but the batch", _all_but_batch, owns=True),
+    "LocalResponseNorm": Rule("channels", lambda module, n: (1,)),
+    **{f"BatchNorm{dims}d": _BATCH_NORM for dims in (1, 2, 3)},
+    **{f"InstanceNorm{dims}d": _INSTANCE_NORM for dims in (1, 2, 3)},
+    **dict.fromkeys(
+        ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout", "RReLU"), _DROPOUT
+    ),
+    "Embedding": Rule("anything, with max_norm or sparse", _of_table, anywhere=True, owns=True),
+    "EmbeddingBag": Rule("the entries of a bag", _all_but_batch, owns=True),
+    **dict.fromkeys(
+        ("MultiheadAttention", "Transformer", "TransformerEncoder", "TransformerDecoder", "TransformerEncoderLayer",
+         "TransformerDecoderLayer"),
+        Rule("any dimension", _all, owns=True),
+    ),
+    **{f"{kind}{dims}d": Rule("channels and space", _last(dims + 1), owns=True)
+       for kind in ("Conv", "ConvTranspose") for dims in (1, 2, 3)},
+    **{f"{kind}{dims}d": Rule("space", _last(dims))
+       for kind in ("MaxPool", "AvgPool", "LPPool", "AdaptiveMaxPool", "AdaptiveAvgPool", "MaxUnpool",
+                    "ConstantPad", "ZeroPad", "ReflectionPad", "ReplicationPad", "CircularPad")
+       for dims in (1, 2, 3)},
+    **{f"FractionalMaxPool{dims}d": Rule("any dimension", _all, anywhere=True) for dims in (2, 3)},
+    **dict.fromkeys(("Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d"),
+                    Rule("space", lambda module, n: range(2, n))),
+    "ChannelShuffle": Rule("channels", lambda module, n: (1,)),
+    "PixelShuffle": Rule("channels", lambda module, n: (-3,)),
+    "PixelUnshuffle": Rule("channels and space", _last(3)),
+    **dict.fromkeys(("Fold", "Unfold"), _NOT_BATCH),
+    "Flatten": Rule("the flattened dimensions",
+                    lambda module, n: range(module.start_dim % n, module.end_dim % n + 1)),
+    "Unflatten": Rule("the dimension it looks along", lambda module, n: (module.dim,)),
+    "PairwiseDistance": Rule("the last dimension", _last(1)),
+    "AdaptiveLogSoftmaxWithLoss": Rule("any dimension", _all, owns=True),
+}  # fmt: skip
+"""Rules of layers with a counterpart in this package, which works if these dimensions are split."""
+
+
+def rule_of(kind: type[torch.nn.Module]) -> Rule | None:
+    """The rule of a class of torch.nn; None for other classes, and classes that never work."""
+    name = kind.__name__
+    if getattr(torch.nn, name, None) is not kind:
+        return None
+    if issubclass(kind, AnyLoss):
+        return Rule("any dimension, or with reduction='none' anything but the batch", _of_loss)
+    return WORKS.get(name) or ALSO.get(name)
+
+
+# What a module does to its input
+
+
+def problem_of(module: torch.nn.Module, shape: Sequence[int]) -> str:
+    """The reason why a module gives other numbers on blocks than on the whole; "" if it does not.
+
+    Args:
+        shape: the number of workers along each dimension of the input.
+
+    Layers of torch.nn are judged by the rules, also within Sequential. Modules of other classes count as safe; only the
+    rules for any order of dimensions apply to the layers within.
+    """
+    return next(_problems(module, list(shape)), "")
+
+
+def _torch_class(module: torch.nn.Module) -> type[torch.nn.Module]:
+    """The class of torch.nn that the module's class is or derives from."""
+    return next(kind for kind in type(module).__mro__ if getattr(torch.nn, kind.__name__, None) is kind)
+
+
+def _problems(module: torch.nn.Module, shape: list[int]) -> Iterator[str]:
+    kind = _torch_class(module)
+    for part in module.modules():
+        chance = getattr(part, "dropout", 0.0) if part.training and math.prod(shape) > 1 else 0.0
+        if isinstance(chance, int | float) and chance > 0 and _torch_class(part) is not torch.nn.Module:
+            yield (
+                f"{type(part).__name__} with dropout={chance} draws random numbers in training, block by block; "
+                "use dropout=0 and a DistributedDropout"
+            )
+    if type(module).forward is not kind.forward:
+        kind = torch.nn.Module  # a user's class with its own forward()
+    if kind is torch.nn.Sequential:
+        for part in module.children():
+            yield from _problems(part, shape)
+            shape = through(part, shape)
+    elif kind.__name__ in REFUSED and getattr(torch.nn, kind.__name__) is kind:
+        yield f"{kind.__name__}: {REFUSED[kind.__name__]}"
+    elif (rule := rule_of(kind)) is not None:
+        yield from _split_problems(module, rule, shape)
+    else:
+        for part in module.modules():
+            inner = rule_of(_torch_class(part))
+            if inner is not None and inner.anywhere and len([*inner.whole(part, len(shape))]) == len(shape):
+                yield from _split_problems(part, inner, shape)
+
+
+def _split_problems(module: torch.nn.Module, rule: Rule, shape: Sequence[int]) -> Iterator[str]:
+    n, name, kind = len(shape), type(module).__name__, _torch_class(module)
+    for d in rule.whole(module, n):
+        if -n <= d < n and shape[d] > 1:
+            ours = "" if kind.__name__ in WORKS else f"; use {layer_name(kind)}"
+            yield (
+                f"{name} does not work on blocks that split dimension {d % n}, since P_x has shape {list(shape)}: it "
+                f"must not split {rule.condition}{ours}"
+            )
+
+
+def through(module: torch.nn.Module, shape: Sequence[int]) -> list[int]:
+    """The workers along each dimension of the result of a layer of torch.nn."""
+    n = len(shape)
+    if type(module) is torch.nn.Sequential:
+        return functools.reduce(lambda workers, part: through(part, workers), module, [*shape])
+    if isinstance(module, torch.nn.Flatten) and n > 0:
+        return [*shape[: module.start_dim % n + 1], *shape[module.end_dim % n + 1 :]]
+    if isinstance(module, torch.nn.Unflatten) and n > 0:
+        d = cast(int, module.dim) % n
+        return [*shape[:d], *[1] * len(cast(Sequence[int], module.unflattened_size)), *shape[d + 1 :]]
+    return [*shape]
+
+
+def layer_name(kind: type[torch.nn.Module]) -> str:
+    """The name of the layer of this package for a layer of torch.nn."""
+    return f"Distributed{_OTHER_NAMES.get(kind.__name__, kind.__name__)}"
+
+
+_OTHER_NAMES = {
+    "SyncBatchNorm": "BatchNorm",
+    **dict.fromkeys(("UpsamplingNearest2d", "UpsamplingBilinear2d"), "Upsample"),
+    **{f"{kind}Pad{dims}d": "Pad" for kind in ("Constant", "Zero", "Reflection", "Replication", "Circular")
+       for dims in (1, 2, 3)},
+}  # fmt: skip
+"""Names that differ from torch.nn."""
+
+
+# The table
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Support for a layer of torch.nn: "ours", "as it is", "in Local" or "refused", with an explanation."""
+
+    kind: str
+    text: str
+
+
+def classes() -> list[type[torch.nn.Module]]:
+    """All classes of modules in torch.nn, by name."""
+    return [
+        kind
+        for _, kind in sorted(vars(torch.nn).items())
+        if inspect.isclass(kind) and issubclass(kind, torch.nn.Module)
+    ]
+
+
+def verdict(kind: type[torch.nn.Module], ours: Mapping[type[torch.nn.Module], type]) -> Verdict | None:
+    """The support for a class of torch.nn; None if it is not in the tables.
+
+    Args:
+        ours: :data:`distdl.nn.SEQUENTIAL`.
+    """
+    name = kind.__name__
+    if kind in ours:
+        return Verdict("ours", ours[kind].__name__)
+    if name in WORKS:
+        rule = WORKS[name]
+        text = f"must not be split: {rule.condition}" if rule.condition else "any dimension may be split"
+        return Verdict("in Local" if rule.owns else "as it is", text)
+    if name in CONTAINERS:
+        return Verdict("as it is", CONTAINERS[name])
+    return Verdict("refused", REFUSED[name]) if name in REFUSED else None

@@ -1,0 +1,1 @@
+"""Computation on one worker beyond single functions of torch."""

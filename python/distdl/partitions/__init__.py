@@ -1,0 +1,1 @@
+"""Partitions of ranks, and everything that ranks do together besides moving tensors."""

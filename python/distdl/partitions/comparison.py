@@ -1,0 +1,266 @@
+"""Comparing the calls of ranks, so that an error on one rank is raised on all of them.
+
+A comparison is one small reduction. Only if it finds a difference do the ranks exchange their views.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import NoReturn, ParamSpec, TypeVar
+
+from distdl.partitions.grid import Grid, refuse_ended
+from distdl.process.legacy_paths import legacy_hint
+from distdl.texts import safe_text
+
+Params = ParamSpec("Params")
+Returned = TypeVar("Returned")
+
+
+class HabitWarning(UserWarning):
+    """A habit of single-process programs, which gives other numbers on blocks."""
+
+
+# Exceptions of these types keep their type when all ranks raise them; any other becomes a RuntimeError.
+_RAISED: dict[str, type[Exception]] = {
+    kind.__name__: kind
+    for kind in (
+        TypeError,
+        ValueError,
+        IndexError,
+        RuntimeError,
+        NotImplementedError,
+        OverflowError,
+        ZeroDivisionError,
+        OSError,
+        FileNotFoundError,
+        FileExistsError,
+        IsADirectoryError,
+        NotADirectoryError,
+        PermissionError,
+        HabitWarning,  # where warnings are errors
+    )
+}
+
+
+@dataclass(frozen=True)
+class View:
+    """The call that a rank is about to make, or its error."""
+
+    operation: str = ""
+    partitions: tuple[tuple[str, list[int], list[int]], ...] = ()  # name, shape, ranks
+    options: tuple[tuple[str, str], ...] = ()
+    raised: str = ""
+    text: str = ""
+
+    def to_json(self) -> str:
+        return json.dumps([self.operation, self.partitions, self.options, self.raised, self.text])
+
+    @classmethod
+    def from_json(cls, text: str) -> View:
+        operation, partitions, options, raised, error = json.loads(text)
+        return cls(operation, tuple(map(tuple, partitions)), tuple(map(tuple, options)), raised, error)
+
+    def __str__(self) -> str:
+        partitions = [f"{name} of shape {shape} on ranks {ranks}" for name, shape, ranks in self.partitions]
+        return f"{self.operation}({', '.join(partitions + [f'{name}={value}' for name, value in self.options])})"
+
+
+@contextmanager
+def agreed(operation: str, grid: Grid, describe: Callable[[], str]) -> Iterator[None]:
+    """Raise on all workers an exception that the body raises on any of them.
+
+    Args:
+        operation: its name, for messages.
+        grid: the workers. Collective over them.
+        describe: describes this worker's arguments after the body; if texts differ, all workers raise ValueError.
+    """
+    error: Exception | None = None
+    try:
+        yield
+    except Exception as raised:
+        error = raised
+    voters = grid.line(grid.ranks) if grid.active else Grid.unknown()
+    compare(
+        operation,
+        operation,
+        voters,
+        error,
+        {"the partition": grid},
+        {} if error is not None else {"arguments": describe()},
+    )
+
+
+def gather_or_raise(operation: str, grid: Grid, make: Callable[[], bytes]) -> list[bytes]:
+    """Every worker's result of ``make``, in worker order. An error on any worker is raised on all of them.
+
+    Collective over the workers, in one exchange.
+    """
+    error: Exception | None = None
+    try:
+        message = b"+" + make()
+    except Exception as raised:
+        error = error_for_all(operation, {}, raised)
+        message = b"-" + View(raised=type(error).__name__, text=str(error)).to_json().encode()
+    messages = grid.gather(message)
+    failed = {rank: message for rank, message in zip(grid.ranks, messages, strict=True) if message[:1] == b"-"}
+    _raise_first({rank: View.from_json(message[1:].decode()) for rank, message in failed.items()}, error)
+    return [message[1:] for message in messages]
+
+
+def compare(
+    operation: str,
+    call: str,
+    voters: Grid,
+    error: Exception | None,
+    grids: Mapping[str, Grid],
+    options: Mapping[str, object],
+) -> None:
+    """Raise one voter's error on all voters, or a ValueError if ranks of the same grid differ in grids or options.
+
+    Args:
+        operation: its name, for messages.
+        call: its name, for the message if ranks are in different calls.
+        voters: the ranks that take part. Collective over them; other ranks only raise their errors.
+        error: the error of this rank, or None.
+        grids: the partitions by name.
+        options: all other arguments that have to be equal.
+    """
+    if error is not None:
+        error = error_for_all(operation, options, error)
+    if not voters.active:  # nobody to compare with
+        if error is not None:
+            raise error
+        return
+    refuse_ended(operation, voters.root)
+    partitions = tuple((name, list(grid.shape), list(grid.ranks)) for name, grid in grids.items())
+    view_here = View(operation, partitions, tuple((name, safe_text(value)) for name, value in options.items()))
+    views = exchange_views(call, voters, view_here, error)
+    for view in views.values():
+        involved = {rank for _, _, ranks in view.partitions for rank in ranks}
+        if any(views[rank] != view for rank in involved):
+            refuse_difference(views)
+
+
+def exchange_views(call: str, voters: Grid, view: View, error: Exception | None) -> dict[int, View]:
+    """The views of all voters by rank. One voter's error is raised on all voters. Collective over the voters.
+
+    ``call`` is the operation, for the message if ranks are in different calls; ``error`` is the error of this rank.
+    """
+    if error is not None:
+        view = View(raised=type(error).__name__, text=str(error))
+    same, texts = voters.host_exchange().compare(call, view.to_json())
+    if same and error is not None:
+        raise error
+    views = dict(zip(voters.ranks, [view] * voters.size if same else map(View.from_json, texts), strict=True))
+    _raise_first(views, error)
+    return views
+
+
+def _raise_first(views: Mapping[int, View], error: Exception | None) -> None:
+    """Raise the error of the lowest rank that failed, if any; `error` is the error of this rank."""
+    for rank, view in views.items():
+        if view.raised:
+            text = view.text if error is not None else f"{view.text} (raised on rank {rank})"
+            error_here = _RAISED.get(view.raised, RuntimeError)(text)
+            error_here.__dict__["is_on_all_ranks"] = True
+            raise error_here from error
+
+
+def refuse_difference(views: Mapping[int, View]) -> NoReturn:
+    """Raise ValueError for calls that differ."""
+    names = " and ".join(sorted({view.operation for view in views.values()}))
+    raise ValueError(f"{names}: the ranks ask for different things; {_ranks_by_call(views)}")
+
+
+_LONGEST = 200  # characters of an option; longer texts are cut around their first difference
+
+
+def _cut_to_difference(views: Sequence[View]) -> list[View]:
+    texts: dict[str, list[str]] = {}
+    for name, text in (option for view in views for option in view.options):
+        texts.setdefault(name, []).append(text)
+    starts = {name: max(0, _first_difference(values) - _LONGEST // 4) for name, values in texts.items()}
+    return [
+        replace(view, options=tuple((name, _cut(text, starts[name])) for name, text in view.options)) for view in views
+    ]
+
+
+def _first_difference(texts: Sequence[str]) -> int:
+    low, high = min(texts), max(texts)
+    shortest = min(len(low), len(high))
+    return 0 if low == high else next((i for i in range(shortest) if low[i] != high[i]), shortest)
+
+
+def _cut(text: str, start: int = 0) -> str:
+    if len(text) <= _LONGEST:
+        return text
+    stop = start + _LONGEST // 2
+    return ("..." if start else "") + text[start:stop] + ("..." if stop < len(text) else "")
+
+
+def _ranks_by_call(views: Mapping[int, View]) -> str:
+    views = dict(zip(views, _cut_to_difference(list(views.values())), strict=True))
+    ranks_of: dict[str, list[int]] = {}
+    for rank, view in views.items():
+        ranks_of.setdefault(str(view), []).append(rank)
+    return "; ".join(f"rank {', '.join(map(str, ranks))}: {text}" for text, ranks in ranks_of.items())
+
+
+def error_for_all(operation: str, options: Mapping[str, object], error: Exception) -> Exception:
+    """The error in a type that all ranks can raise, with the operation and its values in the message."""
+    advice = legacy_hint(operation, options)
+    kind, text = _RAISED.get(type(error).__name__, RuntimeError), f"{safe_text(error, str)}{advice}"
+    if type(error).__name__ not in _RAISED:  # KeyError(3) says no more than "3"
+        text = f"{type(error).__name__}: {text}"
+    if type(error) is kind and operation in text and not advice:
+        return error
+    values = ", ".join(f"{name}={_cut(safe_text(value))}" for name, value in options.items())
+    named = kind(text if operation in text else f"{operation}({values}): {text}" if values else f"{operation}: {text}")
+    if error.__traceback__ is not None:
+        named.__cause__ = error
+    return named
+
+
+def raise_together(
+    tell: Callable[[str, Exception, tuple[object, ...]], None],
+) -> Callable[[Callable[Params, Returned]], Callable[Params, Returned]]:
+    """A decorator for functions that ranks call together: arguments that do not fit the signature raise on all ranks.
+
+    Args:
+        tell: raises an error on all ranks that wait for this rank, from the name of the function or class, the error
+            and the arguments.
+    """
+
+    def decorate(function: Callable[Params, Returned]) -> Callable[Params, Returned]:
+        @functools.wraps(function)
+        def wrapped(*args: Params.args, **kwargs: Params.kwargs) -> Returned:
+            try:
+                return function(*args, **kwargs)
+            except TypeError as error:
+                # The arguments may fit in an order other than the signature's, and another rank's may not.
+                problem = None if hasattr(error, "is_on_all_ranks") else misfit(function, args, kwargs)
+                if problem is None:
+                    raise
+            is_constructor = bool(args) and function.__name__ == "__init__"
+            name = type(args[0]).__name__ if is_constructor else function.__name__
+            problem = TypeError(f"{problem}{legacy_hint(name, kwargs, args[is_constructor:])}")
+            tell(name, problem, (*args, *kwargs.values()))
+            raise problem
+
+        return wrapped
+
+    return decorate
+
+
+def misfit(function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> TypeError | None:
+    """Why these arguments do not fit the signature; None if they do."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        return TypeError(str(error))  # without the traceback of inspect
+    return None

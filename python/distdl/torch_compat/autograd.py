@@ -1,0 +1,63 @@
+"""The autograd engine, its hooks on saved tensors, and its graph in compiled programs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import torch
+from torch.autograd.function import FunctionMeta, _SingleLevelFunction
+from torch.utils.checkpoint import _checkpoint_hook
+
+__all__ = ["FunctionMeta", "SingleLevelFunction", "at_end_of_backward", "autograd_again", "hide_saved_tensors"]
+__all__ += ["is_checkpoint_hook", "is_in_backward", "saved_tensors_hooks", "number_of_writes"]
+
+SingleLevelFunction = _SingleLevelFunction
+number_of_writes = torch.Tensor._version.__get__
+"""The number of writes to a tensor."""
+
+_AUTOGRAD_KEYS = ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor", "ADInplaceOrView")
+
+
+def is_in_backward() -> bool:
+    """Whether this thread is within a backward pass."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def at_end_of_backward(call: Callable[[], None]) -> None:
+    """Call a function at the end of the current backward pass."""
+    torch.autograd.Variable._execution_engine.queue_callback(call)
+
+
+def saved_tensors_hooks() -> tuple[Callable[..., object], Callable[..., object]] | None:
+    """The innermost hooks on tensors that autograd saves, or None."""
+    hooks: tuple[Callable[..., object], Callable[..., object]] | None = (
+        torch._C._autograd._top_saved_tensors_default_hooks(True)
+    )
+    return hooks
+
+
+def is_checkpoint_hook(name: str) -> bool:
+    """Whether hooks on saved tensors, by their qualified name, belong to an activation checkpoint."""
+    return name.startswith(_checkpoint_hook.__name__)
+
+
+def hide_saved_tensors() -> contextlib.AbstractContextManager[object]:
+    """A context that hides the tensors that autograd saves from surrounding hooks.
+
+    Non-reentrant activation checkpointing counts the tensors that a call saves, and only the first call has a set-up.
+    """
+    if saved_tensors_hooks() is None:
+        return contextlib.nullcontext()
+    return torch.autograd.graph.saved_tensors_hooks(lambda saved: saved, lambda saved: saved)
+
+
+def autograd_again() -> contextlib.AbstractContextManager[None]:
+    """Let autograd record: compiled programs exclude it, even with gradients enabled."""
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for name in _AUTOGRAD_KEYS:
+        excluded = excluded.remove(getattr(torch._C.DispatchKey, name))
+    guard: contextlib.AbstractContextManager[None] = torch._C._ForceDispatchKeyGuard(
+        torch._C._dispatch_tls_local_include_set(), excluded
+    )
+    return guard
