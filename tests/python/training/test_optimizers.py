@@ -82,6 +82,7 @@ def test_what_needs_whole_parameters_is_refused_on_all_ranks(P_world, name):
 def test_whole_parameters_are_taken(P_world, name, kind):
     """On blocks of rows, each parameter is whole where it lives."""
     P_x = grid(P_world, [job.size, 1])
+    torch.manual_seed(0)
     twin = torch.nn.Linear(6, 5, bias=False, dtype=torch.float64)
     with distdl.parameter_layout(kind):
         layer = dnn.DistributedLinear.from_sequential(twin, P_x)
@@ -90,7 +91,9 @@ def test_whole_parameters_are_taken(P_world, name, kind):
     target = torch.ones(7, 5, dtype=torch.float64)
 
     def run(module, loss):
-        optimizer = getattr(torch.optim, name)(module.parameters(), lr=0.1)
+        # Later iterations of LBFGS divide differences by differences of the size of roundings.
+        options = {"max_iter": 5} if name == "LBFGS" else {}
+        optimizer = getattr(torch.optim, name)(module.parameters(), lr=0.1, **options)
 
         def closure():
             optimizer.zero_grad()
@@ -98,7 +101,6 @@ def test_whole_parameters_are_taken(P_world, name, kind):
             value.backward()
             return value
 
-        # Where LBFGS has converged, it divides differences by differences of the size of roundings.
         for _ in range(1 if name == "LBFGS" else 20):
             if name == "LBFGS":
                 optimizer.step(closure)
