@@ -1,4 +1,4 @@
-"""Checks python/distdl: nothing private of other modules, no circle, few Any, devices for tensors, clear docstrings.
+"""Checks python/distdl: rooms in order, nothing private of others, names defined once, small files, plain words.
 
 Run by pre-commit from the root of the repository. Prints what is wrong, and exits with 1 if anything is.
 """
@@ -6,13 +6,18 @@ Run by pre-commit from the root of the repository. Prints what is wrong, and exi
 import ast
 import graphlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 PACKAGE = Path("python/distdl")
 MOST_ANY = 60
 CLASSIC = PACKAGE / "classic"
+TORCH = PACKAGE / "torch_compat"
+MPI = (PACKAGE / "partitions", PACKAGE / "process")
+ROOMS = Path("docs/rooms.txt")
+LONGEST_FILE, LONGEST_CLASS = 300, 250
 EXTENSION = "_core"
+NOT_NOUNS = {"one", "ones", "found", "given", "more", "mine"}
 NO_SUBJECT = ("What", "That", "Those", "As", "Of", "One")
 MAKE_TENSORS = {"arange", "as_tensor", "empty", "eye", "full", "linspace", "logspace", "ones", "rand", "randint"}
 MAKE_TENSORS |= {"randn", "randperm", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros"}
@@ -86,30 +91,110 @@ def private_accesses(tree: ast.Module) -> Iterator[tuple[int, str]]:
                     yield node.lineno, f"from {node.module} import {alias.name}"
 
 
-def imports(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """The imports in a module, those in functions too, but those that only type checkers see."""
-    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-        children: list[ast.AST] = [*node.orelse]
-    else:
-        children = [*ast.iter_child_nodes(node)]
-    for child in children:
-        if isinstance(child, ast.Import | ast.ImportFrom):
-            yield child
-        yield from imports(child)
-
-
-def imported(tree: ast.Module, modules: set[str]) -> set[str]:
-    """The modules of the package that a module imports. `from distdl import nn` means distdl.nn, not the package."""
-    found = set()
-    for node in imports(tree):
+def imports(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """(line, module, name) of each import, those that only type checkers see as well; the name is "" for a module."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif node.level:
-            raise SystemExit(f"line {node.lineno}: a relative import; modules are imported by their whole name")
+            yield from ((node.lineno, alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                raise SystemExit(f"line {node.lineno}: a relative import; modules are imported by their whole name")
+            yield from ((node.lineno, str(node.module), alias.name) for alias in node.names)
+
+
+def imported(tree: ast.Module, modules: set[str]) -> Iterator[tuple[int, str]]:
+    """(line, module) for the modules of the package that a module imports. `from distdl import nn` means distdl.nn."""
+    for line, module, name in imports(tree):
+        whole = f"{module}.{name}"
+        if module.partition(".")[0] == PACKAGE.name and name != EXTENSION:
+            yield line, whole if whole in modules else module
+
+
+def rooms() -> dict[str, int]:
+    """The place of each room in the order of imports; two spaces or more stand before its description."""
+    names = [name for line in ROOMS.read_text().splitlines() for name in line.partition("  ")[0].split()]
+    return {f"{PACKAGE.name}.{name}": place for place, name in enumerate(names)}
+
+
+def room_of(module: str, known: Mapping[str, int]) -> str:
+    """The room of a module: the innermost folder around it that is one."""
+    while module not in known:
+        module = module.rpartition(".")[0]
+        if not module:
+            raise SystemExit(f"{ROOMS} has no room for a module of {PACKAGE}")
+    return module
+
+
+def out_of_order(
+    module: str, tree: ast.Module, modules: set[str], known: Mapping[str, int]
+) -> Iterator[tuple[int, str]]:
+    """(line, text) of each import of a room that stands later in the order. The package itself may import all."""
+    if module == PACKAGE.name:
+        return
+    own = room_of(module, known)
+    for line, other in imported(tree, modules):
+        if other == PACKAGE.name or known[room_of(other, known)] > known[own]:
+            yield line, f"imports {other}, which stands later in {ROOMS} than {own}"
+
+
+def private_to_torch(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, text) of each use of a name that torch keeps private."""
+    names = {"torch"}
+    for line, module, name in imports(tree):
+        if module.partition(".")[0] == "torch":
+            names.add(name)
+            if any(map(is_private, (*module.split("."), name))):
+                yield line, f"from {module} import {name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and root_of(node.value) in names:
+            yield node.lineno, ast.unparse(node)
+
+
+def top_level(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, name) of each definition in the body of a module."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.lineno, node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from ((node.lineno, target.id) for target in targets if isinstance(target, ast.Name))
+
+
+def defined_twice(trees: Mapping[Path, ast.Module]) -> Iterator[str]:
+    """Names that two modules define. Those of functional are those of operators: one word for an operation."""
+    places: dict[str, Path] = {}
+    for path, tree in trees.items():
+        if path == PACKAGE / "functional.py":
+            continue
+        for line, name in {name: (line, name) for line, name in top_level(tree)}.values():
+            if not name.startswith("__") and places.setdefault(name, path) != path:
+                yield f"{path}:{line}: {name} is also defined in {places[name]}"
+
+
+def not_nouns(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, name) of variables, arguments, functions and own attributes that are called by a word like `one`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names = [node.id]
+        elif isinstance(node, ast.Attribute) and is_own(node.value):
+            names = [node.attr]
+        elif isinstance(node, ast.arg):
+            names = [node.arg]
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names = [node.name]
         else:
-            whole = {f"{node.module}.{alias.name}" for alias in node.names if alias.name != EXTENSION}
-            found |= {name if name in modules else str(node.module) for name in whole}
-    return found & modules
+            continue
+        yield from ((node.lineno, name) for name in names if name in NOT_NOUNS)
+
+
+def too_long(path: Path, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, text) of a file or class that does not fit in the head."""
+    lines = len(path.read_text().splitlines())
+    if lines > LONGEST_FILE:
+        yield 1, f"{lines} lines, at most {LONGEST_FILE} are allowed"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and node.end_lineno - node.lineno >= LONGEST_CLASS:
+            yield node.lineno, f"{node.name} has {node.end_lineno - node.lineno + 1} lines, at most {LONGEST_CLASS}"
 
 
 def without_device(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -133,25 +218,40 @@ def without_subject(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.body[0].lineno, text.partition("\n")[0]
 
 
+def problems_of(path: Path, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, text) of what is wrong within one module."""
+    yield from ((line, f"{text} names no device") for line, text in without_device(tree))
+    if path.parent != TORCH:
+        yield from ((line, f"{text} is private to another module") for line, text in private_accesses(tree))
+    if CLASSIC in path.parents:
+        return
+    if path.parent != TORCH:
+        yield from (
+            (line, f"{text} is private to torch; {TORCH} has such names") for line, text in private_to_torch(tree)
+        )
+    yield from ((line, f"{text!r} has to begin with a noun or a verb") for line, text in without_subject(tree))
+    yield from ((line, f"{name} is no noun") for line, name in not_nouns(tree))
+    yield from too_long(path, tree)
+    if path.parent not in MPI:
+        yield from ((line, "imports mpi4py") for line, module, _ in imports(tree) if module.startswith("mpi4py"))
+
+
 def main() -> None:
     """Look at every module."""
-    trees = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
-    wrong = [
-        f"{path}:{line}: {text} is private to another module"
-        for path, tree in trees.items()
-        for line, text in private_accesses(tree)
-    ]
+    paths = [path for path in sorted(PACKAGE.rglob("*.py")) if path.name != "_build_info.py"]
+    trees = {path: ast.parse(path.read_text()) for path in paths}
+    modules, order = {module_of(path) for path in trees}, rooms()
+    wrong = [f"{path}:{line}: {text}" for path, tree in trees.items() for line, text in problems_of(path, tree)]
     wrong += [
-        f"{path}:{line}: {text} names no device" for path, tree in trees.items() for line, text in without_device(tree)
-    ]
-    wrong += [
-        f"{path}:{line}: {text!r} has to begin with a noun or a verb"
+        f"{path}:{line}: {text}"
         for path, tree in trees.items()
-        if CLASSIC not in path.parents
-        for line, text in without_subject(tree)
+        for line, text in out_of_order(module_of(path), tree, modules, order)
     ]
-    modules = {module_of(path) for path in trees}
-    graph = {module_of(path): imported(tree, modules) - {module_of(path)} for path, tree in trees.items()}
+    wrong += defined_twice({path: tree for path, tree in trees.items() if CLASSIC not in path.parents})
+    graph = {
+        module_of(path): {module for _, module in imported(tree, modules)} - {module_of(path)}
+        for path, tree in trees.items()
+    }
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:

@@ -76,7 +76,7 @@ __all__ = [
 ]
 
 environment.apply()
-legacy_paths.install()  # for programs written for DistDL: distdl/classic
-ending.install()
-interrupts.install()
-optimizers.install()
+legacy_paths.install_finder()  # for programs written for DistDL: distdl/classic
+ending.install_at_end()
+interrupts.install_handlers()
+optimizers.install_checks()

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
-from mpi4py import MPI
 
-from distdl import _core
 from distdl.checkpoint.stored import Box, StoredTensor, boxes_between, common_box
+from distdl.partitions.byte_messages import Arriving, ByteMessages
 from distdl.partitions.grid import Grid
 
 CHUNK = 4 << 20  # bytes; large enough for the disk, and small beside what a rank may need for a checkpoint
-_SENT_AT_ONCE = 4  # messages
 _GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
@@ -51,6 +49,7 @@ class ChunkExchange:
     """The exchange between the chunks of a file and the blocks of its tensors.
 
     Args:
+        operation: its name, for the watchdog.
         tensors: (offset, tensor) in the order of the file.
         chunks: (start, stop), in order.
         blocks: this rank's blocks of the tensors, by name.
@@ -62,6 +61,7 @@ class ChunkExchange:
 
     def __init__(
         self,
+        operation: str,
         all_ranks: Grid,
         tensors: Sequence[tuple[int, StoredTensor]],
         chunks: Sequence[tuple[int, int]],
@@ -69,11 +69,11 @@ class ChunkExchange:
     ) -> None:
         self._all_ranks, self._tensors, self._blocks = all_ranks, tensors, blocks
         self._offsets = [offset for offset, _ in tensors]
+        self._messages = ByteMessages(operation, all_ranks)
         self.chunks = chunks
         largest = max((stop - start for start, stop in chunks), default=0)
         self._memory = torch.empty(largest, dtype=torch.uint8, device="cpu")
         self._parts_of: dict[int, list[ChunkPart]] = {}  # of this round's chunks
-        self._number = {rank: number for number, rank in enumerate(all_ranks.ranks)}
         self._chunks_of: dict[int, list[int]] = {rank: [] for rank in all_ranks.ranks}
         for number in range(len(chunks)):
             io_rank = self._io_rank(number)
@@ -83,11 +83,11 @@ class ChunkExchange:
         self.rounds = max(map(len, self._chunks_of.values()))
 
     def __enter__(self) -> Self:
-        self._comm = self._all_ranks.host_exchange().view([]).Dup()
+        self._messages.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._comm.Free()
+        self._messages.__exit__(*error)
 
     def _io_rank(self, number: int) -> int | None:
         """The rank that writes or reads a chunk: it has the element at a place in the chunk.
@@ -153,20 +153,17 @@ class ChunkExchange:
                         for part, box in pieces:
                             _chunk_view(result[1], part, box).copy_(self._block(part, box))
                 elif pieces:
-                    message = torch.empty(_nbytes(pieces), dtype=torch.uint8, device="cpu")
-                    arriving.append((self._comm.Irecv(message.numpy(), self._number[rank]), message, pieces))
-        sending = _Sending(self._comm)
+                    arriving.append((self._messages.receive(rank, _nbytes(pieces)), pieces))
         for rank in all_ranks:
             if rank != me and turn < len(self._chunks_of[rank]):
-                pieces = self._pieces(self._chunks_of[rank][turn], me, copies=False)
-                sending.send(self._number[rank], pieces, self._block)
-        with _core.Waiting("save"):
-            for request, message, pieces in arriving:
-                request.Wait()
+                if pieces := self._pieces(self._chunks_of[rank][turn], me, copies=False):
+                    self._messages.send(rank, _packed(pieces, self._block))
+        with self._messages.waiting():
+            for message, pieces in arriving:
                 assert result is not None
-                for (part, box), arrived in zip(pieces, _message_views(message, pieces), strict=True):
+                for (part, box), arrived in zip(pieces, _message_views(message.wait(), pieces), strict=True):
                     _chunk_view(result[1], part, box).copy_(arrived)
-            sending.wait()
+            self._messages.wait_for_sends()
         return result
 
     def chunk_memory(self, number: int) -> torch.Tensor:
@@ -188,51 +185,36 @@ class ChunkExchange:
             if rank != me and turn < len(self._chunks_of[rank]):
                 pieces = self._pieces(self._chunks_of[rank][turn], me, copies=True)
                 if pieces:
-                    message = torch.empty(_nbytes(pieces), dtype=torch.uint8, device="cpu")
-                    arriving.append((self._comm.Irecv(message.numpy(), self._number[rank]), message, pieces))
-        sending = _Sending(self._comm)
+                    arriving.append((self._messages.receive(rank, _nbytes(pieces)), pieces))
         if chunk is not None:
             for rank in all_ranks:
                 pieces = self._pieces(self.local_chunks[turn], rank, copies=True)
                 if rank != me:
-                    sending.send(self._number[rank], pieces, lambda part, box: _chunk_view(chunk, part, box))
+                    if pieces:
+                        self._messages.send(rank, _packed(pieces, lambda part, box: _chunk_view(chunk, part, box)))
                 elif chunk.data_ptr() == self._memory.data_ptr():  # else it is memory of the block
                     for part, box in pieces:
                         self._block(part, box).copy_(_chunk_view(chunk, part, box))
         self._receive(arriving)
-        with _core.Waiting("load"):
-            sending.wait()
+        with self._messages.waiting():
+            self._messages.wait_for_sends()
         self._parts_of.clear()
 
-    def _receive(self, arriving: list[tuple[MPI.Request, torch.Tensor, list[tuple[ChunkPart, Box]]]]) -> None:
-        for request, message, pieces in arriving:
-            with _core.Waiting("load"):
-                request.Wait()
-            for (part, box), arrived in zip(pieces, _message_views(message, pieces), strict=True):
+    def _receive(self, arriving: list[tuple[Arriving, list[tuple[ChunkPart, Box]]]]) -> None:
+        for message, pieces in arriving:
+            with self._messages.waiting():
+                data = message.wait()
+            for (part, box), arrived in zip(pieces, _message_views(data, pieces), strict=True):
                 self._block(part, box).copy_(arrived)
         arriving.clear()
 
 
-class _Sending:
-    def __init__(self, comm: MPI.Comm) -> None:
-        self._comm = comm
-        self._under_way: list[tuple[MPI.Request, torch.Tensor]] = []
-
-    def send(
-        self, to: int, pieces: list[tuple[ChunkPart, Box]], piece: Callable[[ChunkPart, Box], torch.Tensor]
-    ) -> None:
-        if not pieces:
-            return
-        if len(self._under_way) == _SENT_AT_ONCE:
-            self._under_way.pop(0)[0].Wait()
-        message = torch.empty(_nbytes(pieces), dtype=torch.uint8, device="cpu")
-        for (part, box), place in zip(pieces, _message_views(message, pieces), strict=True):
-            place.copy_(piece(part, box))
-        self._under_way.append((self._comm.Isend(message.numpy(), to), message))
-
-    def wait(self) -> None:
-        for request, _ in self._under_way:
-            request.Wait()
+def _packed(pieces: list[tuple[ChunkPart, Box]], piece: Callable[[ChunkPart, Box], torch.Tensor]) -> torch.Tensor:
+    """A message of the bytes of all pieces."""
+    message = torch.empty(_nbytes(pieces), dtype=torch.uint8, device="cpu")
+    for (part, box), place in zip(pieces, _message_views(message, pieces), strict=True):
+        place.copy_(piece(part, box))
+    return message
 
 
 def _volume(box: Box) -> int:

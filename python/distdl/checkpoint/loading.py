@@ -64,7 +64,7 @@ def load(
             or a mapping of names or of prefixes before a dot: ``{"net": "body.net"}``.
 
     Returns:
-        The values that were saved as ``more``, on every rank.
+        The ``values`` that were saved, on every rank.
 
     Raises:
         OSError: on all ranks, if any of them cannot read the file, or it is not a regular file.
@@ -288,7 +288,7 @@ class _LoadPlan:
             self.states.setdefault(name, {})[key] = block
 
     def match_more(self) -> dict[str, object]:
-        """The values saved as ``more``; their tensors are filled when the file is read. Raises ValueError."""
+        """The ``values`` that were saved; their tensors are filled when the file is read. Raises ValueError."""
         tensors = {
             tensor.name: self._place_whole(tensor) for _, tensor in self._header.tensors if tensor.name.startswith(MORE)
         }
@@ -333,7 +333,7 @@ def _read_values(header: _Header, plan: _LoadPlan, all_ranks: Grid) -> None:
     with agreed("load", all_ranks, lambda: ""):
         descriptor = open_to_read(header.path)
     try:
-        with ChunkExchange(all_ranks, tensors, chunks, plan.blocks) as exchange:
+        with ChunkExchange("load", all_ranks, tensors, chunks, plan.blocks) as exchange:
             for turn in range(exchange.rounds):
                 chunk = None
                 if turn < len(exchange.local_chunks):

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from mpi4py import MPI
 
 from distdl.checkpoint.chunks import ChunkExchange, chunks_of
 from distdl.checkpoint.file import SharedFile
@@ -49,7 +48,7 @@ def ranks_that_save(model: object, optimizer: object) -> Grid:
     The optimizer's parameters count too, so that a rank that passes a wrong model still meets the others.
     """
     layouts = layouts_behind([model, optimizer])
-    return ranks_of(layouts) if layouts else Grid.of(MPI.COMM_SELF)
+    return ranks_of(layouts) if layouts else Grid.alone()
 
 
 @torch.no_grad()
@@ -60,7 +59,7 @@ def save(
     optimizer: torch.optim.Optimizer | None = None,
     *,
     asynchronous: bool = False,
-    **more: object,
+    **values: object,
 ) -> Saving | None:
     """Save a model and the state of its training in a safetensors file of whole tensors.
 
@@ -72,7 +71,7 @@ def save(
         model: any model.
         optimizer: an optimizer, whose states and options are saved too.
         asynchronous: whether to write on a thread, from a copy that takes the memory of the file, divided by the ranks.
-        more: numbers, strings, tensors, arrays, and lists, tuples and dicts of them, such as ``epoch=3``,
+        values: numbers, strings, tensors, arrays, and lists, tuples and dicts of them, such as ``epoch=3``,
             ``scheduler=scheduler.state_dict()`` or ``rng=torch.get_rng_state()``. The first rank's values are saved.
 
     Returns:
@@ -80,7 +79,7 @@ def save(
 
     Raises:
         OSError: on all ranks, if any of them cannot write. An old file stays whole.
-        TypeError: on all ranks, if ``more`` holds anything else, or a tensor has a dtype that files lack.
+        TypeError: on all ranks, if ``values`` holds anything else, or a tensor has a dtype that files lack.
         ValueError: on all ranks, if their arguments differ, if the model has a tensor in blocks that is not declared,
             or if the optimizer has parameters that the model lacks.
 
@@ -95,15 +94,15 @@ def save(
         return None
     extra: dict[str, torch.Tensor] = {}
     metadata: dict[str, JSON] = {"version": VERSION}
-    compared: dict[str, object] = {"path": path, "asynchronous": asynchronous, "more": list(more)}
+    compared: dict[str, object] = {"path": path, "asynchronous": asynchronous, "values": list(values)}
     compared |= {"optimizer": type(optimizer).__name__}
     with constructing("save", {"ranks": all_ranks}, compared):
         check_module("save", model)
         compared["model"] = summary_of(model, layouts)
         real_path = Path(os.path.realpath(os.fsdecode(path)))
         os.fsencode(real_path).decode("utf-8")  # safetensors opens no path that is not UTF-8
-        more |= extra_states(model)  # under names that no argument has
-        metadata["more"] = {name: encoded(value, MORE + name, extra) for name, value in more.items()}
+        values |= extra_states(model)  # under names that no argument has
+        metadata["more"] = {name: encoded(value, MORE + name, extra) for name, value in values.items()}
         tensors, blocks = _tensors_of(model, layouts, all_ranks)
         state = tensors_in_state(model)
         metadata["complex"] = [
@@ -181,7 +180,7 @@ class Saving:
         self._thread: threading.Thread | None = None
         self._file = SharedFile(path, all_ranks)
         copied: list[tuple[int, torch.Tensor]] = []
-        with ChunkExchange(all_ranks, self._tensors, self._chunks, blocks) as exchange:
+        with ChunkExchange("save", all_ranks, self._tensors, self._chunks, blocks) as exchange:
             for turn in range(exchange.rounds):
                 chunk = exchange.gather(turn)
                 if chunk is not None and in_thread:

@@ -70,9 +70,9 @@ class DistributedLinearAllGather(OrderedLayer, linear.DistributedLinearAllGather
         self.__dict__["P_y"] = self.P_x
         self._from_input = between(other_than(self, "P_x", P_x), P_y)
 
-    def further_compared(self) -> dict[str, object]:
+    def options_to_compare(self) -> dict[str, object]:
         names = ("num_heads", "num_heads_kv", "num_vars", "geglu")
-        return {**super().further_compared(), **dict(zip(names, self._parts, strict=True))}
+        return {**super().options_to_compare(), **dict(zip(names, self._parts, strict=True))}
 
     def order(self) -> torch.Tensor | None:
         heads, heads_kv, variables, geglu = self._parts

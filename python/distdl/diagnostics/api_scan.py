@@ -16,7 +16,7 @@ from torch.nn.utils import parametrizations
 _SKIPPED_PACKAGES = ("torch", "distdl")
 _RESHAPING = ("flatten", "reshape", "view")
 _LOSS_NAMES = ("_loss", "cross_entropy", "cross_entropy_with_logits")
-_LOSSES = [F.kl_div, *(function for name, function in vars(F).items() if name.endswith(_LOSS_NAMES))]
+_LOSS_FUNCTIONS = [F.kl_div, *(function for name, function in vars(F).items() if name.endswith(_LOSS_NAMES))]
 _WHOLE_TENSOR = [F.batch_norm, F.instance_norm, F.group_norm, F.local_response_norm, F.dropout, F.alpha_dropout]
 _INITIALIZERS = [item for name, item in vars(torch.nn.init).items() if name.endswith("_") and inspect.isfunction(item)]
 _PARAMETRIZATIONS: list[Callable[..., object]] = [torch.nn.utils.spectral_norm, torch.nn.utils.weight_norm]
@@ -83,7 +83,7 @@ def advice_on(
     name = getattr(function, "__name__", "")
     if function is torch.nn.utils.clip_grad_norm_:
         yield "clip_grad_norm_ of torch clips by the norm of this rank's blocks", "use distdl.clip_grad_norm_"
-    elif _is_in(function, _LOSSES):
+    elif _is_in(function, _LOSS_FUNCTIONS):
         yield f"{name} of torch is the loss of this rank's block alone", "use a loss of distdl.nn"
     elif _is_in(function, _WHOLE_TENSOR):
         yield f"{name} of torch looks at this rank's block alone", "use the layer of distdl.nn"

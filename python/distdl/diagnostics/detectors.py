@@ -10,7 +10,7 @@ import torch
 
 from distdl.modules.module import Module
 from distdl.modules.parametrized import problem_of_parametrizations
-from distdl.nn.base.split_rules import problem_of, through
+from distdl.nn.base.split_rules import problem_of, shape_after
 from distdl.partitions.partition import Partition
 
 
@@ -48,7 +48,7 @@ def in_modules(model: torch.nn.Module) -> Iterator[Finding]:
         elif shape is not None and not name.startswith(inside) and not _contains(part):
             if math.prod(shape) > 1:
                 yield from _findings_of_torch_module(name, part, shape, getattr(model, "sums_all_gradients", False))
-            shape = through(part, shape)
+            shape = shape_after(part, shape)
 
 
 def _workers_of(module: torch.nn.Module) -> tuple[Sequence[int], Sequence[int] | None] | None:

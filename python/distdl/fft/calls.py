@@ -16,7 +16,7 @@ from distdl.texts import safe_text
 from distdl.torch_compat.compilers import assume_constant_result
 
 AnyLayer = TypeVar("AnyLayer", bound=Layer)
-Value = TypeVar("Value")
+Passed = TypeVar("Passed")
 
 _MOST_LAYERS = 256  # layers by partition
 
@@ -85,7 +85,7 @@ def _forget_oldest(layers: dict[object, object]) -> None:
         del layers[oldest]
 
 
-def _passed_partitions(partitions: Mapping[str, Value]) -> dict[str, Value]:
+def _passed_partitions(partitions: Mapping[str, Passed]) -> dict[str, Passed]:
     """The partitions without None; P_x stays, since None is an error there."""
     return {name: P for name, P in partitions.items() if P is not None or name == "P_x"}
 

@@ -28,6 +28,7 @@ from distdl.models.run.program import Program
 from distdl.modules.graph import ask_for_gradients
 from distdl.modules.module import refuse_distributed
 from distdl.nn.base.compile.calls import place_of
+from distdl.nn.base.guards import Observation
 from distdl.nn.base.layer import Layer
 from distdl.nn.base.random_numbers import draw_key
 from distdl.nn.local import Local
@@ -146,7 +147,7 @@ class DistributedModel(Local):
         self._orders: list[list[int]] | None = None
         self.program = None
 
-    def further_compared(self) -> dict[str, object]:
+    def options_to_compare(self) -> dict[str, object]:
         """The plan without what is this rank's own in a partition."""
         return {"plan": {pattern: (grid.shape, grid.ranks) for pattern, grid in self._asked.items()}}
 
@@ -178,16 +179,16 @@ class DistributedModel(Local):
         P_x: PartitionLike,
         *partitions: PartitionLike,
         root: int | None = None,
-        **more: object,
+        **options: object,
     ) -> Self:
         """The model over partitions, with the weights of one rank: of worker 0 of P_x, which need not be rank 0."""
         make: Callable[..., Self] = cls
-        layer = make(P_x, module, **more)
+        layer = make(P_x, module, **options)
         if isinstance(module, torch.nn.Module):
             layer.take_weights(module, next(iter(layer.grid.ranks), 0) if root is None else root)
         return layer
 
-    def agreeing(self) -> list[Grid]:
+    def calling_grids(self) -> list[Grid]:
         """All ranks: each of them returns the structure of the results."""
         return [self.grid.constructing_ranks()]
 
@@ -195,7 +196,7 @@ class DistributedModel(Local):
         """Convert parameters and buffers, as ``to()`` and ``half()`` do; programs use the new ones."""
         super()._apply(fn, recurse)
         self._programs.clear()
-        self._distdl_is_setup = False
+        self.is_set_up = False
         return self
 
     def __getstate__(self) -> dict[str, object]:
@@ -205,7 +206,7 @@ class DistributedModel(Local):
             "program": None,
             "_assigned": None,
             "_held": [],
-            "_distdl_is_setup": False,
+            "is_set_up": False,
         }
         return self.__dict__ | made
 
@@ -262,12 +263,12 @@ class DistributedModel(Local):
 
     # Call
 
-    def _distdl_look_at(self, input: tuple[object, ...]) -> bool:
+    def vote_on(self, observed: Observation, args: tuple[object, ...]) -> bool:
         """Also where the order of the inputs in memory matters, and is another one."""
-        changed = super()._distdl_look_at(input)
+        changed = super().vote_on(observed, args)
         if not self.as_sequential:
             return changed
-        before, self._orders = self._orders, self._orders_of(input[0])
+        before, self._orders = self._orders, self._orders_of(args[0])
         return changed or before != self._orders
 
     def _orders_of(self, call: object) -> list[list[int]]:
@@ -283,23 +284,23 @@ class DistributedModel(Local):
             orders.append(by_worker[told_most(shapes, whole)][i])
         return orders
 
-    def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
+    def set_up_for(self, args: tuple[object, ...]) -> None:
         """Find the program of this call, or make it."""
         if self._problem is not None:
             raise self._problem
         self.module.training = self.training  # it is none of this module's children, which are its own ones
-        leaves = [leaf for leaf in tree_flatten(input[0])[0] if isinstance(leaf, torch.Tensor)]
+        leaves = [leaf for leaf in tree_flatten(args[0])[0] if isinstance(leaf, torch.Tensor)]
         arrived, inputs = [], []
         for i in range(len(leaves)):
             arrived.append(self._arrived(i))
             inputs.append((arrived[i].shape, self.structure(self.grid, i)[0][1]))
-        modes = tuple(module.training for module in self._known_modules())
+        modes = tuple(module.training for module in self.known_modules())
         dtypes = tuple(parameter.dtype for parameter in self.parameters())  # a module within may have been converted
-        call = self._shown_call(input[0])
+        call = self._shown_call(args[0])
         key = (tuple(arrived), tuple(inputs), dtypes, modes, self.autocast, call, self._changes, self._frozen,
                str(self._orders))  # fmt: skip
         if key not in self._programs:
-            self._programs[key] = self._planned(input[0], inputs, arrived)
+            self._programs[key] = self._planned(args[0], inputs, arrived)
             if len(self._programs) > _MOST_PROGRAMS:
                 del self._programs[next(iter(self._programs))]
         self.program = self._programs[key]
@@ -328,15 +329,15 @@ class DistributedModel(Local):
         """Found once: programs belong to them, and looking for them takes longer than many of their calls."""
         return [*self.modules()][1:]  # not this one, which would keep itself alive
 
-    def _known_modules(self) -> list[torch.nn.Module]:
+    def known_modules(self) -> list[torch.nn.Module]:
         return [self, *self._modules_within]
 
-    def _changed_options(self) -> str:
-        return ", ".join(self._own_changed_options())
+    def changed_options(self) -> str:
+        return ", ".join(self.own_changed_options())
 
     def _changed_within(self) -> list[str]:
         """Nothing: what the modules within do was recorded, for buffers of these shapes."""
-        shapes = [buffer.shape for buffer in {id(buffer): buffer for buffer in self._buffers_in_use()}.values()]
+        shapes = [buffer.shape for buffer in {id(buffer): buffer for buffer in self.buffers_in_use()}.values()]
         if self.grid.active and shapes != self._first_shapes:
             was, now = ([list(shape) for shape in both] for both in (self._first_shapes, shapes))
             raise ValueError(f"distribute: the buffers have shapes {now}, and had {was} when the model was distributed")
@@ -355,12 +356,12 @@ class DistributedModel(Local):
         differences = (super().compared_each_call(), self._changes, self._frozen and f"with {self._frozen} frozen")
         return ", ".join(filter(None, differences))
 
-    def _buffers_in_use(self) -> list[torch.Tensor]:
-        held = (vars(module)["_buffers"].values() for module in self._known_modules())
+    def buffers_in_use(self) -> list[torch.Tensor]:
+        held = (vars(module)["_buffers"].values() for module in self.known_modules())
         return [buffer for buffers in held for buffer in buffers if buffer is not None]
 
     def _modes(self) -> str:
-        modes = {module.training for module in self._known_modules()}
+        modes = {module.training for module in self.known_modules()}
         return super()._modes() if len(modes) > 1 else "in training" if modes == {True} else "in evaluation"
 
     def _planned(

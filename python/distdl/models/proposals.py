@@ -13,7 +13,7 @@ from distdl.models.capture.recording import Recording
 from distdl.models.capture.skeleton import Skeleton
 from distdl.models.model import key_of_layer
 from distdl.models.operations.placement import of_input, ways_to_split
-from distdl.models.plan.costs import cost
+from distdl.models.plan.costs import MIB, cost
 from distdl.models.plan.machine import Figures, measured
 from distdl.models.plan.planning import Plan
 from distdl.modules.module import refuse_distributed
@@ -25,7 +25,6 @@ from distdl.partitions.partition import Partition
 
 __all__ = ["Proposal", "Proposals", "plans"]
 
-_MIB = 1 << 20
 _TAILS = 4  # so many places in the model are tried from which on it is split in another way
 _FIRST = 3  # so many of the best partitions are tried with them
 _DEEPEST = 3  # modules within modules
@@ -66,7 +65,7 @@ class Proposals(tuple[Proposal, ...]):
     def __str__(self) -> str:
         table = [("ms a step", "MiB a rank", "MiB sent", "partition")]
         for proposal in self:
-            sizes = (f"{proposal.memory / _MIB:.1f}", f"{proposal.sent / _MIB:.1f}")
+            sizes = (f"{proposal.memory / MIB:.1f}", f"{proposal.sent / MIB:.1f}")
             table.append((f"{proposal.seconds * 1e3:.1f}", *sizes, str(proposal)))
         widths = [max(len(line[i]) for line in table) for i in range(3)]
         rows = ("  ".join([*(cell.rjust(w) for cell, w in zip(line, widths, strict=False)), line[3]]) for line in table)

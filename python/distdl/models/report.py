@@ -11,12 +11,10 @@ from pathlib import Path
 from distdl.models.capture.recording import Value
 from distdl.models.model import DistributedModel
 from distdl.models.operations.placement import Blocks, Placement
-from distdl.models.plan.costs import received_within, workers_of
+from distdl.models.plan.costs import MIB, received_within, workers_of
 from distdl.models.plan.planning import Moved, Plan, Planned
 
 __all__ = ["Report", "report"]
-
-_MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ class Report:
 
     def picture(self, path: str | Path) -> None:
         """Draw the operations as an SVG file: a bar each, one column a worker, and a mark where data travels."""
-        Path(path).write_text(_drawn(self))
+        Path(path).write_text(_picture_of(self))
 
 
 def report(model: DistributedModel) -> Report:
@@ -141,7 +139,7 @@ def _largest(place: Placement, value: Value) -> int:
 
 
 def _mib(count: int) -> str:
-    return f"{count / _MIB:.2f}" if count else "-"
+    return f"{count / MIB:.2f}" if count else "-"
 
 
 # The picture
@@ -149,7 +147,7 @@ def _mib(count: int) -> str:
 _LINE, _LEFT, _WIDTH = 16, 430, 260
 
 
-def _drawn(shown: Report) -> str:
+def _picture_of(shown: Report) -> str:
     most = max([row.memory for row in shown.rows] + [1])
     height = _LINE * (len(shown.rows) + 3)
     lines = [

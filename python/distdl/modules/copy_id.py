@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from distdl.partitions.grid import Grid, refuse_ended
-
-if TYPE_CHECKING:
-    from distdl.modules.module import Module
 
 
 class CopyId:
@@ -33,19 +29,22 @@ class CopyId:
     def __deepcopy__(self, memo: dict[int, object]) -> CopyId:
         return self  # __setstate__ of the copied layer calls of_copy()
 
-    def first_call(self, layer: Module, group: Grid, agree: Callable[[str], bool]) -> bool:
+    def first_call(self, name: str, group: Grid, is_checked: bool, agree: Callable[[str], bool]) -> tuple[bool, bool]:
         """Begin the first call of a copy. Collective over the layer's ranks; all raise if any rank calls another copy.
 
         Args:
+            name: of the layer's class.
+            is_checked: whether the copy still makes the checks of first calls.
             agree: begins the call with a text that the ranks compare.
+
+        Returns:
+            The result of ``agree``, and whether ``is_checked`` is equal on all ranks.
         """
-        name = f"the first call of a copy of {type(layer).__name__}"
-        refuse_ended(name, group.root)
-        copied_alike, _ = group.host_exchange().compare(name, str(layer.first_values is None))
+        call = f"the first call of a copy of {name}"
+        refuse_ended(call, group.root)
+        copied_alike, _ = group.host_exchange().compare(call, str(not is_checked))
         text = f"copy {self._called[0] + 1}"
         changed = agree(text)
         self._called[0] += 1
         self.text = text
-        if not copied_alike:  # copied before its first call, which checks habits, and after it
-            layer.first_values = None
-        return changed
+        return changed, copied_alike

@@ -97,9 +97,9 @@ class DropoutLayer(RandomLayer):
         if not 0 <= self.p <= 1:
             raise ValueError(f"{type(self).__name__}: p={self.p!r}; it must be between 0 and 1")
 
-    def agreeing(self) -> list[Grid]:
+    def calling_grids(self) -> list[Grid]:
         """All ranks with as_sequential=True, since all of them draw numbers for the whole input."""
-        return [self.grid.constructing_ranks()] if self.as_sequential else super().agreeing()
+        return [self.grid.constructing_ranks()] if self.as_sequential else super().calling_grids()
 
     def drops(self) -> bool:
         return self.training and 0 < self.p < 1

@@ -218,8 +218,8 @@ class DistributedMixtureOfExperts(Layer):
 
     def _send_rows(self, rows: torch.Tensor, sent: list[int], received: list[int]) -> torch.Tensor:
         assert self._exchange is not None
-        assert self._distdl_agreement is not None
-        agreed = self._distdl_agreement
+        assert self.agreement is not None
+        agreed = self.agreement
         return self._exchange(rows, sent, received, agreed.requires_grad, agreed.has_tangent)
 
     def _answers(self, arrived: torch.Tensor, routes: list[torch.Tensor]) -> torch.Tensor:
@@ -234,7 +234,7 @@ class DistributedMixtureOfExperts(Layer):
             error = raised
         failed = torch.tensor([error is not None], dtype=torch.uint8, device=arrived.device)
         if bool(self._gather_failures(failed).any()):
-            name, agreement = type(self).__name__, self._distdl_agreement
+            name, agreement = type(self).__name__, self.agreement
             if agreement is not None:
                 agreement.forget()  # the next call sets up again, on all ranks
             compare(name, f"call of {name}", self.grid.line(self.grid.ranks), error, {}, {})

@@ -16,7 +16,7 @@ from distdl.modules.state import tensors_in_state
 from distdl.nn.base.compile.calls import place_of
 from distdl.nn.base.layer import Layer
 from distdl.nn.base.options import comparable, refuse_lazy
-from distdl.nn.base.split_rules import problem_of, through
+from distdl.nn.base.split_rules import problem_of, shape_after
 from distdl.parameters.layout import Layout, current_kind
 from distdl.partitions.comparison import compare, misfit
 from distdl.partitions.construction import PartitionLike, constructing
@@ -134,7 +134,7 @@ class Local(Layer):
                 parts.setdefault(
                     id(tensor), torch.empty(layout.local_shape, dtype=tensor.dtype, device=_device_of(tensor))
                 )
-        self.__dict__["module"] = self.given["module"] = copied(module, parts)  # frees the whole module
+        self.__dict__["module"] = self.passed["module"] = copied(module, parts)  # frees the whole module
         self.__dict__["_given"] = module
 
     def _whole_on_each(self, tensor: torch.Tensor, kind: str) -> Layout:
@@ -221,13 +221,13 @@ class Local(Layer):
     def forward(self, *args: object, **kwargs: object) -> object:
         """Vote on the call, and apply the module. Collective over the layer's ranks."""
         if not torch.compiler.is_compiling() and (kwargs or may_override(args)):
-            return overridden(self._call_module, self._distdl_refuse, args, kwargs)
+            return overridden(self._call_module, self.refuse, args, kwargs)
         return self._call_module(*args, **kwargs)
 
     def _call_module(self, *args: object, **kwargs: object) -> object:
         return super().forward((args, kwargs))
 
-    def _bound(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
+    def _in_order(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
         return args  # only the module knows its signature
 
     def compared_tensors(self, inputs: Sequence[object]) -> Sequence[object]:
@@ -255,8 +255,8 @@ class Local(Layer):
     def compared_each_call(self) -> str:
         return self._modes() + self._other_arguments
 
-    def _own_changed_options(self) -> list[str]:
-        return [*super()._own_changed_options(), *self._changed_within()]
+    def own_changed_options(self) -> list[str]:
+        return [*super().own_changed_options(), *self._changed_within()]
 
     def _changed_within(self) -> list[str]:
         """Changes of modules, buffers, and options of layers of torch in the module."""
@@ -272,7 +272,7 @@ class Local(Layer):
                 changes.append(f"{type(layer).__name__}.{name}={now} (it was constructed with {was})")
         return changes
 
-    def _buffers_in_use(self) -> list[torch.Tensor]:
+    def buffers_in_use(self) -> list[torch.Tensor]:
         return [*self.module.buffers()]
 
     def _modes(self) -> str:
@@ -343,8 +343,8 @@ class Local(Layer):
         try:
             compare("Local", "first call of Local", self.grid.line(self.grid.ranks), error, {}, {})
         except Exception:
-            assert self._distdl_agreement is not None
-            self._distdl_agreement.forget()  # the next call votes again, on all ranks
+            assert self.agreement is not None
+            self.agreement.forget()  # the next call votes again, on all ranks
             raise
         return result
 
@@ -386,7 +386,7 @@ class Local(Layer):
             )
 
     def result_dims(self, dims: int) -> int:
-        return len(through(self.module, self.grid.shape))
+        return len(shape_after(self.module, self.grid.shape))
 
     def extra_repr(self) -> str:
         return f"{type(self.module).__name__}({self.module.extra_repr()}), P_x={self.P_x}"

@@ -35,7 +35,7 @@ class _Primitive(Module):
     ``layer(x)`` is ``layer.wait(layer.start(x))``.
     """
 
-    _distdl_sets_up = False
+    uses_hooks = False
 
     workers_of_blocks: tuple[Sequence[int], Sequence[int] | None]
     """The workers along each dimension of the input and of the result; None if the result's blocks may be equal."""
@@ -56,14 +56,14 @@ class _Primitive(Module):
         try:
             return super().__call__(*args, **kwargs)
         except TypeError:
-            self._distdl_check_arguments(args, kwargs)
+            self.refuse_misfit(self.forward, args, kwargs)
             raise
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the operator. Collective over the ranks of its partitions."""
         return self._operator(input)
 
-    def _distdl_refuse(self, problem: Exception) -> None:
+    def refuse(self, problem: Exception) -> None:
         self._operator.refuse(problem)
 
     def start(self, input: torch.Tensor) -> Started:

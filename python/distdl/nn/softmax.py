@@ -79,7 +79,7 @@ class _Normalization(Layer):
         return self.over_blocks(self._log_sum_exp, wide(input)).to(dtype)
 
     def over_blocks(self, over: LogSumExp, x: torch.Tensor) -> torch.Tensor:
-        return over.softmax(x, self._distdl_agreement)
+        return over.softmax(x, self.agreement)
 
 
 class DistributedSoftmax(_Normalization):
@@ -100,7 +100,7 @@ class DistributedLogSoftmax(_Normalization):
         super().__init__(locals())
 
     def over_blocks(self, over: LogSumExp, x: torch.Tensor) -> torch.Tensor:
-        return over.log_softmax(x, self._distdl_agreement)
+        return over.log_softmax(x, self.agreement)
 
 
 class DistributedSoftmin(_Normalization):
@@ -112,7 +112,7 @@ class DistributedSoftmin(_Normalization):
         super().__init__(locals())
 
     def over_blocks(self, over: LogSumExp, x: torch.Tensor) -> torch.Tensor:
-        return over.softmax(-x, self._distdl_agreement)
+        return over.softmax(-x, self.agreement)
 
 
 class DistributedSoftmax2d(_Normalization):

@@ -12,9 +12,7 @@ from distdl.operators.dispatch import Inactive, Operator
 from distdl.partitions.construction import PartitionLike, constructing
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
-    from distdl.partitions.grid import Grid, Workers
+    from distdl.partitions.grid import Communicator, Grid, ShapeAndRanks
 
 HaloPair: TypeAlias = tuple[int, int]
 HaloWidths: TypeAlias = int | Sequence[int] | Sequence[Sequence[int]]
@@ -24,7 +22,7 @@ _Arguments = TypeVarTuple("_Arguments")
 
 
 def _make_operator(
-    make: Callable[[MPI.Comm, Unpack[_Arguments]], _core.Primitive],
+    make: Callable[[Communicator, Unpack[_Arguments]], _core.Primitive],
     grid: Grid,
     *arguments: *_Arguments,
     lift: Callable[[Unpack[_Arguments]], tuple[*_Arguments]] | None = None,
@@ -36,7 +34,7 @@ def _make_operator(
     return Operator(make(grid.root, *arguments), further)
 
 
-def _with_batch_dimension(workers: Workers) -> Workers:
+def _with_batch_dimension(workers: ShapeAndRanks) -> ShapeAndRanks:
     """The same workers with a further first dimension, which is not split."""
     shape, ranks = workers
     return [1, *shape], ranks
@@ -113,8 +111,8 @@ def _make_along_axes(
         return _make_operator(make, x, x.workers, along, keep)
 
     def lift(
-        workers: Workers, along: list[int] | None, keep: list[int] | None
-    ) -> tuple[Workers, list[int] | None, list[int] | None]:
+        workers: ShapeAndRanks, along: list[int] | None, keep: list[int] | None
+    ) -> tuple[ShapeAndRanks, list[int] | None, list[int] | None]:
         along, keep = ([a if a < 0 else a + 1 for a in axes] if axes is not None else None for axes in (along, keep))
         return _with_batch_dimension(workers), along, None if keep is None else [0, *keep]
 

@@ -16,42 +16,21 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import torch
 
 from distdl.partitions.grid import belongs_to_its_job
-from distdl.torch_compat.modes import active_modes, is_recorded, without_modes
+from distdl.torch_compat.autograd import Context
+from distdl.torch_compat.memory import problem_without_memory
+from distdl.torch_compat.modes import active_modes, is_compiling, is_recorded, without_modes
+from distdl.torch_compat.operators import keep_in_order
 from distdl.torch_compat.transforms import innermost_transform
 
 if TYPE_CHECKING:
     from distdl import _core
 
-Context: TypeAlias = torch.autograd.function.FunctionCtx
-
-_is_compiling = torch.compiler.is_compiling
 
 _operators: weakref.WeakValueDictionary[int, Operator] = weakref.WeakValueDictionary()
 # Operators in compiled programs are kept for ever: programs have only keys, and may outlive the layers.
 _compiled: set[Operator] = set()
 # torch keeps compiled programs on disk, where keys of other processes must not match: the first key is random.
 _next_keys = itertools.count(random.SystemRandom().getrandbits(52) << 10)
-
-
-_PLAIN_DISPATCH = torch.Tensor.__torch_dispatch__
-_WITH_MEMORY = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-
-
-def problem_without_memory(x: object) -> TypeError | None:
-    """The error for a tensor without bytes that MPI could send, because its class wraps other tensors; None otherwise.
-
-    Also for a class with a __torch_dispatch__, whose errors in the midst of a call would be raised on this rank alone.
-    """
-    kind = type(x)
-    if kind in _WITH_MEMORY:
-        return None
-    wraps = hasattr(x, "fake_mode") or hasattr(x, "__tensor_flatten__")
-    if not wraps and getattr(kind, "__torch_dispatch__", _PLAIN_DISPATCH) is _PLAIN_DISPATCH:
-        return None
-    if is_recorded() or (wraps and getattr(x, "layout", None) is not torch.strided):
-        return None  # nested tensors and recorders are refused in the call
-    why = "no memory of its own" if wraps else "a __torch_dispatch__ of its own"
-    return TypeError(f"is a {kind.__name__}, which has {why}; it has to be a plain torch.Tensor")
 
 
 class Started(Protocol):
@@ -94,7 +73,7 @@ class Operator:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Apply the operator to this rank's tensor. Collective over the ranks of its partitions."""
-        if _is_compiling():
+        if is_compiling():
             if not self.active:
                 return x.clone()
             differentiated = torch.is_grad_enabled() and x.requires_grad
@@ -112,7 +91,7 @@ class Operator:
 
     def start(self, x: torch.Tensor) -> Started:
         """Begin to apply the operator; under a compiler or a transform, apply it. Collective like a call."""
-        if _is_compiling() or innermost_transform() is not None:
+        if is_compiling() or innermost_transform() is not None:
             return CompletedCall(self.name, self(x))
         if type(x) is not torch.Tensor and (problem := problem_without_memory(x)) is not None and self.active:
             self.refuse(problem)
@@ -308,4 +287,4 @@ torch.library.register_autograd(
 )
 # Compilers keep the order of operators with effects, which has to be the same on all ranks.
 for _name in ("distdl::apply", "distdl::apply_adjoint"):
-    _distdl_library._register_effectful_op(_name, torch.library.EffectType.ORDERED)
+    keep_in_order(_distdl_library, _name)

@@ -9,12 +9,14 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from mpi4py import MPI
 
 from distdl import _core
 
-Workers = tuple[list[int], list[int]]  # shape and ranks, as the C++ core takes partitions
+Communicator: TypeAlias = MPI.Comm
+ShapeAndRanks = tuple[list[int], list[int]]  # shape and ranks, as the C++ core takes partitions
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +52,16 @@ class Grid:
             group.Free()
             world_group.Free()
         return cls(comm, ranks, shape, constructors=ranks, me=comm.Get_rank(), world=world)
+
+    @classmethod
+    def alone(cls) -> Grid:
+        """The grid of this rank."""
+        return cls.of(MPI.COMM_SELF)
+
+    @classmethod
+    def all_of_job(cls) -> Grid:
+        """The grid of all ranks of the job."""
+        return cls.of(MPI.COMM_WORLD)
 
     @classmethod
     def unknown(cls, shape: Sequence[int] = ()) -> Grid:
@@ -101,7 +113,7 @@ class Grid:
         return pairs
 
     @functools.cached_property
-    def workers(self) -> Workers:
+    def workers(self) -> ShapeAndRanks:
         """Shape and ranks, as the C++ core takes partitions."""
         return list(self.shape), list(self.ranks)
 

@@ -70,7 +70,7 @@ def _finish() -> None:
     _core.set_locator(None)
 
 
-def install() -> None:
+def install_at_end() -> None:
     """Install the handlers for the end of the program."""
     sys.excepthook = _end_the_job
     atexit.register(_finish)

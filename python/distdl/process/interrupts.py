@@ -59,7 +59,7 @@ def handle_by(handler: Handler, number: int = signal.SIGINT) -> None:
         _core.watch_interrupts()
 
 
-def install() -> None:
+def install_handlers() -> None:
     """Handle Ctrl-C in a job of several ranks, unless the program does."""
     has_several_ranks = MPI.Is_initialized() and not MPI.Is_finalized() and MPI.COMM_WORLD.Get_size() > 1
     if not has_several_ranks or signal.getsignal(signal.SIGINT) != signal.default_int_handler:

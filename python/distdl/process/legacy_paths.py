@@ -51,7 +51,7 @@ def _further_names(owner: str) -> Callable[[str], object]:
     return find
 
 
-def install() -> None:
+def install_finder() -> None:
     """Make the paths and names of the package known, without loading them, at the end of importing distdl."""
     sys.meta_path.append(_FurtherModules())
     for name, loaded in list(sys.modules.items()):

@@ -16,7 +16,7 @@ _REBUILD_WITH_MPI = (
 )
 
 
-def load() -> None:
+def load_extension() -> None:
     """Load `distdl._core`, or raise an ImportError with a solution. Not collective."""
     mpi = _load_mpi()  # first, so that an error on one rank ends the job, under python -m mpi4py
     _check_torch()
@@ -87,4 +87,4 @@ def _loaded_mpi_libraries() -> str:
     return ", ".join(sorted(path for path in mapped if Path(path).name.startswith("libmpi")))
 
 
-load()
+load_extension()

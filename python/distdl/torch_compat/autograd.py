@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 from torch.autograd.function import FunctionMeta, _SingleLevelFunction
 from torch.utils.checkpoint import _checkpoint_hook
 
-__all__ = ["FunctionMeta", "SingleLevelFunction", "at_end_of_backward", "autograd_again", "hide_saved_tensors"]
-__all__ += ["is_checkpoint_hook", "is_in_backward", "saved_tensors_hooks", "number_of_writes"]
+__all__ = [
+    "Context",
+    "FunctionMeta",
+    "SingleLevelFunction",
+    "at_end_of_backward",
+    "autograd_again",
+    "hide_saved_tensors",
+]
+__all__ += ["is_checkpoint_hook", "is_in_backward", "number_of_writes", "saved_tensors_hooks"]
 
+Context: TypeAlias = torch.autograd.function.FunctionCtx
+"""The first argument of an autograd function's methods."""
 SingleLevelFunction = _SingleLevelFunction
 number_of_writes = torch.Tensor._version.__get__
 """The number of writes to a tensor."""

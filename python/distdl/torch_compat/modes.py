@@ -8,10 +8,19 @@ from collections.abc import Iterator
 import torch
 from torch.utils._python_dispatch import _disable_current_modes as without_modes
 
-__all__ = ["active_modes", "is_recorded", "outside_of_compilers", "with_functions", "without_functions", "without_modes"]
+__all__ = [
+    "active_modes",
+    "is_compiling",
+    "is_recorded",
+    "outside_of_compilers",
+    "with_functions",
+    "without_functions",
+    "without_modes",
+]
 
 active_modes = torch._C._len_torch_dispatch_stack
 """The number of modes that see operators."""
+is_compiling = torch.compiler.is_compiling
 with_functions = torch._C._EnableTorchFunction
 """A context in which modes and tensor classes see functions of torch again."""
 without_functions = torch._C.DisableTorchFunction

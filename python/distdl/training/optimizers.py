@@ -98,6 +98,6 @@ def _has_sparse_gradients(module: Module) -> bool:
     return any(getattr(layer, "sparse", False) for layer in whole.modules())
 
 
-def install() -> None:
+def install_checks() -> None:
     """Have steps of unfit optimizers raise on all ranks."""
     register_optimizer_step_pre_hook(_before_step)

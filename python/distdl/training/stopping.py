@@ -7,8 +7,6 @@ import signal
 import time
 from types import FrameType
 
-from mpi4py import MPI
-
 from distdl.partitions.comparison import View, exchange_views, raise_together
 from distdl.partitions.grid import Grid, refuse_ended
 from distdl.partitions.partition import Partition
@@ -68,7 +66,7 @@ def request_stop() -> None:
 
 def _raise_on_ranks_of(name: str, error: Exception, arguments: tuple[object, ...]) -> None:
     P = next((argument for argument in arguments if isinstance(argument, Partition)), None)
-    grid = Grid.of(MPI.COMM_WORLD) if P is None else P.grid
+    grid = Grid.all_of_job() if P is None else P.grid
     if grid.active:
         exchange_views(_NAME, grid.line(grid.ranks), View(), error)
 
@@ -102,7 +100,7 @@ def stop_requested(P: Partition | None = None) -> bool:
     if P is not None and not isinstance(P, Partition):
         raise TypeError(f"{_NAME}: P is a {type(P).__name__}; it has to be a distdl.Partition, or None for all ranks")
     refuse_ended(_NAME, None)
-    grid = Grid.of(MPI.COMM_WORLD) if P is None else P.grid
+    grid = Grid.all_of_job() if P is None else P.grid
     if not grid.active:
         return False
     error: Exception | None = None

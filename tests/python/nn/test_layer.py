@@ -26,12 +26,12 @@ class FeatureScale(dnn.Layer):
         self.setups = 0
         initial = [torch.nn.init.normal_, torch.nn.init.zeros_, torch.nn.init.ones_]
         self.declare_parameter("weight", self.P_x, [self.num_features], [1], initialize=initial[0])
-        if self.given["bias"]:
+        if self.passed["bias"]:
             self.declare_parameter("bias", self.P_x, [self.num_features], [1], initialize=initial[1])
         else:
             self.register_parameter("bias", None)
         self.declare_buffer(
-            "seen", self.P_x, [self.num_features], [1], initialize=initial[2], dtype=self.given["dtype"]
+            "seen", self.P_x, [self.num_features], [1], initialize=initial[2], dtype=self.passed["dtype"]
         )
 
     def set_up(self):

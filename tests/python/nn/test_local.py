@@ -74,7 +74,7 @@ def test_the_whole_module_is_not_kept(P_world):
     del module
     gc.collect()
     assert whole() is None
-    assert layer.given["module"] is layer.module
+    assert layer.passed["module"] is layer.module
 
 
 def local(outputs=1):

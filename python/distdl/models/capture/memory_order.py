@@ -15,8 +15,6 @@ from distdl.torch_compat.memory import is_view
 from distdl.torch_compat.modes import without_modes
 from distdl.torch_compat.trees import tree_flatten, tree_map_only, tree_unflatten
 
-Shape = Sequence[int]
-
 
 def order_of(block: torch.Tensor) -> list[int]:
     """The dimensions of a tensor, that with the largest strides first; of equal strides in their own order."""
@@ -26,17 +24,17 @@ def order_of(block: torch.Tensor) -> list[int]:
     return sorted(range(block.dim()), key=lambda d: -strides[d])
 
 
-def strides_in(order: Sequence[int], shape: Shape) -> tuple[int, ...]:
+def strides_in(order: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
     """The strides of a tensor of this shape without gaps, whose dimensions are in an order."""
     sizes = [max(1, shape[d]) for d in order]
     strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
     return tuple(strides[list(order).index(d)] for d in range(len(shape)))
 
 
-def told_most(blocks: Sequence[Shape], whole: Shape) -> int:
+def told_most(blocks: Sequence[Sequence[int]], whole: Sequence[int]) -> int:
     """The number of the block whose strides say most about those of the whole: nothing follows from a single row."""
 
-    def single(block: Shape) -> int:
+    def single(block: Sequence[int]) -> int:
         return sum(n < 2 <= m for n, m in zip(block, whole, strict=True))
 
     return min(range(len(blocks)), key=lambda i: (single(blocks[i]), i))

@@ -92,7 +92,7 @@ class Selections:
             with without_functions():
                 return function(*args, **kwargs)
         masks = [selection.mask for selection in selections]
-        masks += [_mask_of(*args[:2])] if key == "setitem" else []
+        masks += [_mask_in(*args[:2])] if key == "setitem" else []
         if not all(mask is not None and are_alike(mask, masks[0]) for mask in masks):
             raise NotImplementedError(f"{key} of elements that different masks select")
         if key == "setitem":
@@ -149,7 +149,7 @@ class Selections:
         x.copy_(torch.where(selection.expanded_mask, selection.values.to(x.dtype), x))
 
 
-def _mask_of(x: torch.Tensor, index: object) -> torch.Tensor | None:
+def _mask_in(x: torch.Tensor, index: object) -> torch.Tensor | None:
     """The mask in ``x[mask]`` or ``x[mask, :, ...]``; None for other indices."""
     mask, *rest = index if isinstance(index, tuple) and index else (index,)
     if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool or mask.dim() == 0:
@@ -161,7 +161,7 @@ def _mask_of(x: torch.Tensor, index: object) -> torch.Tensor | None:
 def _selected(key: str, args: Arguments, kwargs: dict[str, object]) -> Selection | None:
     """The selection that a call makes, if it makes one."""
     if key == "getitem":
-        x, mask = args[0], _mask_of(*args)
+        x, mask = args[0], _mask_in(*args)
     elif key == "masked_select" and len(args) == 2 and not kwargs:
         x, mask = torch.broadcast_tensors(*args)
     else:

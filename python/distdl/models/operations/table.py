@@ -64,7 +64,7 @@ def whole(value: Value) -> Reads:
     return (None,) * len(value.shape)
 
 
-def broadcast(value: Value, shape: Sequence[int]) -> Reads:
+def broadcast_reads(value: Value, shape: Sequence[int]) -> Reads:
     """Read a tensor as torch broadcasts it: dimensions count from the end, and all workers read one of size 1."""
     first = len(shape) - len(value.shape)
     return tuple(None if n == 1 != shape[first + d] else Along(first + d) for d, n in enumerate(value.shape))
@@ -72,7 +72,7 @@ def broadcast(value: Value, shape: Sequence[int]) -> Reads:
 
 def batches(value: Value, shape: Sequence[int]) -> Reads:
     """All dimensions but the last two of an operand, as torch broadcasts them to those of the result."""
-    return broadcast(value, shape)[:-2]
+    return broadcast_reads(value, shape)[:-2]
 
 
 def local(
@@ -101,7 +101,7 @@ def options_of(node: Node, names: Sequence[str], but: Container[str] = ()) -> di
     return {name: value for name, value in arguments.items() if name not in but}
 
 
-def through(
+def through_layer(
     node: Node, module: torch.nn.Module, parameters: Mapping[str, Value] | None = None, args: Arguments | None = None
 ) -> Operation:
     """The operation of a function, by that of the layer that does the same with its first argument, or with others."""

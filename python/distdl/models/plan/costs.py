@@ -15,6 +15,7 @@ from distdl.models.plan.planning import Plan, Planned
 from distdl.nn.base.by_dimensions import space_of
 from distdl.torch_compat.layers import AnyBatchNorm, AnyInstanceNorm
 
+MIB = 1 << 20
 VIEWS = frozenset(
     ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "t", "T", "mT",
      "expand", "getitem", "select", "narrow", "detach", "contiguous", "Flatten", "movedim")

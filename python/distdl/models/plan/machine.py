@@ -122,7 +122,7 @@ def _backward(y: torch.Tensor) -> None:
         torch.cuda.synchronize(y.device)
 
 
-def _convolution(dims: int, groups: bool) -> Callable[[Ones], Trial]:
+def _convolution_trial(dims: int, groups: bool) -> Callable[[Ones], Trial]:
     size = {1: 16384, 2: 96, 3: 24}[dims]
     channels = 32
 
@@ -150,7 +150,7 @@ def _elements(make_ones: Ones) -> Trial:
 _TRIALS = {
     "bytes": _elements,
     "product": _product,
-    **{f"conv{dims}d": _convolution(dims, groups=False) for dims in (1, 2, 3)},
-    **{f"depthwise{dims}d": _convolution(dims, groups=True) for dims in (1, 2, 3)},
+    **{f"conv{dims}d": _convolution_trial(dims, groups=False) for dims in (1, 2, 3)},
+    **{f"depthwise{dims}d": _convolution_trial(dims, groups=True) for dims in (1, 2, 3)},
 }
 """What is tried of each kind."""

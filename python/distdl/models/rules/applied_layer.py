@@ -87,7 +87,7 @@ class Applied:
         self._count = len(node.arguments)
         self._call = as_function(node, layer)
         self._slots: list[tuple[dict[str, object], str, Sequence[Interval]]] = []
-        layer.let_parameters_stay()
+        layer.use_parameters_in_place()
         for name in node.parameters:
             path, _, leaf = name.rpartition(".")
             held = vars(layer.get_submodule(path))["_parameters"]  # assigning an attribute would take a Parameter

@@ -12,12 +12,12 @@ import torch
 from distdl.models.capture.recording import Node, Value
 from distdl.models.capture.replay import Run, as_function
 from distdl.models.operations.operation import Draw, Operation, RandomError
-from distdl.models.operations.table import argument, broadcast, cut_out, local, rule, same
+from distdl.models.operations.table import argument, broadcast_reads, cut_out, local, rule, same
 from distdl.nn.base.random_numbers import random_choice, random_uniform
 from distdl.parameters.layout import Interval
 from distdl.parameters.transport import zero_of
 
-Uniform = Callable[[torch.Tensor], torch.Tensor]
+FromUniform = Callable[[torch.Tensor], torch.Tensor]
 """From numbers that are uniform in (0, 1), of float64, to others."""
 Whole = Callable[[torch.device], torch.Tensor]
 """The numbers of torch for a whole tensor on a device."""
@@ -25,7 +25,7 @@ _OF_ALL = "* input size generator names dtype layout device pin_memory memory_fo
 """The arguments that functions which draw have in common."""
 
 
-def _drawn(node: Node, of_uniform: Uniform) -> Operation:
+def _drawn(node: Node, of_uniform: FromUniform) -> Operation:
     """Numbers that depend on nothing but their distribution."""
     out, call = node.outputs[0], as_function(node)
     if len(node.inputs) > 1:
@@ -42,7 +42,7 @@ def _drawn(node: Node, of_uniform: Uniform) -> Operation:
     return _computed(node, draw, lambda numbers, *_: numbers)
 
 
-def _numbers(node: Node, shape: Sequence[int], dtype: torch.dtype, whole: Whole, of_uniform: Uniform) -> Draw:
+def _numbers(node: Node, shape: Sequence[int], dtype: torch.dtype, whole: Whole, of_uniform: FromUniform) -> Draw:
     """Random numbers of a shape.
 
     Args:
@@ -65,7 +65,7 @@ def _numbers(node: Node, shape: Sequence[int], dtype: torch.dtype, whole: Whole,
 def _computed(node: Node, draw: Draw, run: Run) -> Operation:
     """An operation that computes with each random number by itself, and with tensors that broadcast to them."""
     shape = node.outputs[0].shape
-    reads = [broadcast(value, shape) for value in node.inputs]
+    reads = [broadcast_reads(value, shape) for value in node.inputs]
     return Operation(shape, tuple(reads), lambda workers: run, frozenset(range(len(shape))), draw=draw)
 
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from distdl.models.capture.recording import Node, Value
 from distdl.models.capture.replay import Run, as_function
 from distdl.models.operations.operation import Along, NoRuleError, Operation, Part, Reads
-from distdl.models.operations.table import argument, broadcast, in_blocks, local, options_of, rule, same, whole
+from distdl.models.operations.table import argument, broadcast_reads, in_blocks, local, options_of, rule, same, whole
 from distdl.parameters.layout import Interval
 from distdl.torch_compat.trees import tree_flatten
 
@@ -159,7 +159,7 @@ def setitem(node: Node) -> Operation:
         if not isinstance(value, Value) or len(value.shape) <= after or math.prod(value.shape) == 1:
             reads = [same(dims), tuple(Along(mask + d) for d in range(len(indices[0].shape)))]
             if isinstance(value, Value):
-                reads.append(broadcast(value, x.shape) if len(value.shape) <= after else whole(value))
+                reads.append(broadcast_reads(value, x.shape) if len(value.shape) <= after else whole(value))
             return local(node, reads, run=run)
     kept, dims_written = _dims_kept(x, index)
     reads = [tuple(Along(d) if d in kept else None for d in range(dims)), *map(whole, indices)]
@@ -232,7 +232,7 @@ def along_one(node: Node) -> Operation:
 
 
 @rule("scatter", "scatter_add", "scatter_reduce")
-def scatter(node: Node) -> Operation:
+def scatter_rule(node: Node) -> Operation:
     """All dimensions but one may be split, if indices are as large in them."""
     x, *others = node.inputs
     n = len(x.shape)

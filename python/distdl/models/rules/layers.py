@@ -15,7 +15,7 @@ from distdl.models.capture.recording import Node, Value
 from distdl.models.capture.replay import Run
 from distdl.models.operations.operation import Along, NoRuleError, Operation, Reads, Workers
 from distdl.models.operations.placement import Blocks
-from distdl.models.operations.table import argument, bound, local, options_of, rule, same, through, whole
+from distdl.models.operations.table import argument, bound, local, options_of, rule, same, through_layer, whole
 from distdl.models.rules.applied_layer import applied, with_parameters
 from distdl.nn.base.by_dimensions import space_of
 from distdl.parameters.layout import Interval
@@ -195,7 +195,7 @@ def _indices(node: Node) -> dict[str, bool]:
 @rule(*_ADAPTIVE, takes="input output_size return_indices")
 def adaptive_pool(node: Node) -> Operation:
     """The rule of the layer of the same name."""
-    return through(node, _ADAPTIVE[node.key](argument(node, 1, "output_size"), **_indices(node)))
+    return through_layer(node, _ADAPTIVE[node.key](argument(node, 1, "output_size"), **_indices(node)))
 
 
 _OF_AVERAGE = ("input", "kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
@@ -221,7 +221,7 @@ def pool(node: Node) -> Operation:
     options = options_of(node, names, but=["input", "return_indices"])
     if options.get("stride") in ([], ()):  # the default of torch's own functions
         del options["stride"]
-    return through(node, make(**options, **_indices(node)))
+    return through_layer(node, make(**options, **_indices(node)))
 
 
 @rule(*_UNPOOLS, takes="input indices kernel_size stride padding output_size")
@@ -229,7 +229,7 @@ def unpool(node: Node) -> Operation:
     """The rule of the layer of the same name."""
     options = bound(node)
     args = tuple(options.pop(name) for name in ("input", "indices", "output_size"))
-    return through(node, _UNPOOLS[node.key](**options), args=args)
+    return through_layer(node, _UNPOOLS[node.key](**options), args=args)
 
 
 @rule("interpolate",
@@ -241,7 +241,7 @@ def interpolate(node: Node) -> Operation:
     if options.pop("antialias", False):  # batch and channels
         return local(node, [(Along(0), Along(1), None, None)], [2, 3])
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
-    return through(node, torch.nn.Upsample(**options))
+    return through_layer(node, torch.nn.Upsample(**options))
 
 
 _CONVOLUTIONS, _TRANSPOSED = _in_space("conv{}d", "Conv"), _in_space("conv_transpose{}d", "ConvTranspose")
@@ -260,7 +260,7 @@ def convolution(node: Node) -> Operation:
     made = channels[::-1] if is_transposed else channels
     module = make(*made, weight.shape[2:], **options, bias=bias is not None, device="meta")
     parameters: dict[str, Value] = {"weight": weight} | ({} if bias is None else {"bias": bias})
-    return through(node, module, parameters)
+    return through_layer(node, module, parameters)
 
 
 def _with_one_parameter(node: Node, x: Value, name: str) -> Operation:
@@ -300,7 +300,7 @@ def functional_norm(node: Node) -> Operation:
         return _with_one_parameter(node, x, *parameters)
     make: _Make
     if node.key == "local_response_norm":
-        return through(node, torch.nn.LocalResponseNorm(**options))
+        return through_layer(node, torch.nn.LocalResponseNorm(**options))
     if node.key == "group_norm":
         make = functools.partial(torch.nn.GroupNorm, options["num_groups"], x.shape[1])
         options_of_kind: dict[str, object] = {}
@@ -312,4 +312,4 @@ def functional_norm(node: Node) -> Operation:
         make = functools.partial(getattr(torch.nn, f"{kind}{space}d"), x.shape[1])
         options_of_kind = {"track_running_stats": False}
     module = make(affine=bool(parameters), eps=options["eps"], device="meta", dtype=x.dtype, **options_of_kind)
-    return through(node, module, parameters)
+    return through_layer(node, module, parameters)

@@ -13,7 +13,7 @@ from distdl.models.capture.recording import Node, Value
 from distdl.models.capture.replay import as_function
 from distdl.models.operations.operation import Along, NoRuleError, Operation, Reads, Workers
 from distdl.models.operations.placement import Blocks
-from distdl.models.operations.table import argument, batches, broadcast, local, rule, same, whole
+from distdl.models.operations.table import argument, batches, broadcast_reads, local, rule, same, whole
 from distdl.models.rules.pointwise import without
 
 
@@ -51,7 +51,7 @@ def with_addend(node: Node) -> Operation:
     out = node.outputs[0].shape
     if node.key == "addbmm":
         raise NoRuleError("addbmm sums over the batch")
-    return local(node, [broadcast(addend, out), _operand(a, out, rows=True), _operand(b, out, rows=False)])
+    return local(node, [broadcast_reads(addend, out), _operand(a, out, rows=True), _operand(b, out, rows=False)])
 
 
 @rule("addmv", "addr")
@@ -59,7 +59,7 @@ def with_addend_of_vectors(node: Node) -> Operation:
     """The rule of the product, with an addend that is broadcast."""
     addend, *_ = node.inputs
     factors: list[Reads] = [(Along(0), None), (None,)] if node.key == "addmv" else [(Along(0),), (Along(1),)]
-    return local(node, [broadcast(addend, node.outputs[0].shape), *factors])
+    return local(node, [broadcast_reads(addend, node.outputs[0].shape), *factors])
 
 
 @rule("outer", "ger", "cdist")
@@ -87,7 +87,7 @@ def contracted(node: Node) -> Operation:
     a, b = node.inputs
     n, m = len(a.shape), len(b.shape)
     if not n or not m:
-        return local(node, [broadcast(value, node.outputs[0].shape) for value in node.inputs])
+        return local(node, [broadcast_reads(value, node.outputs[0].shape) for value in node.inputs])
     dims = [[-1], [-1]] if node.key == "inner" else argument(node, 2, "dims", 2)
     if isinstance(dims, int):
         dims = [range(n - dims, n), range(dims)]
@@ -117,7 +117,7 @@ def cross(node: Node) -> Operation:
     shape = node.outputs[0].shape
     axis = argument(node, 2, "dim", None if node.key == "cross" else -1)
     dim = shape.index(3) if axis is None else axis % len(shape)
-    reads = [without(broadcast(value, shape), dim, keeps=True) for value in node.inputs]
+    reads = [without(broadcast_reads(value, shape), dim, keeps=True) for value in node.inputs]
     return local(node, reads, [dim], lambda a, b: torch.linalg.cross(a, b, dim=dim - len(shape)))
 
 

@@ -7,7 +7,7 @@ import torch
 from distdl.models.capture.elementwise import ELEMENTWISE
 from distdl.models.capture.recording import Node, Value
 from distdl.models.operations.operation import Along, Operation, RandomError, Reads
-from distdl.models.operations.table import argument, broadcast, local, rule, same, whole
+from distdl.models.operations.table import argument, broadcast_reads, local, rule, same, whole
 
 
 @rule("prelu")
@@ -42,7 +42,7 @@ def pairwise(node: Node) -> Operation:
     default = 1 if node.key == "cosine_similarity" else -1
     dim = (default if node.key == "pairwise_distance" else argument(node, 2, "dim", default)) % n
     keeps = len(node.outputs[0].shape) == n
-    reads = [without(broadcast(value, shape), dim, keeps) for value in node.inputs]
+    reads = [without(broadcast_reads(value, shape), dim, keeps) for value in node.inputs]
     return local(node, reads, [dim] if keeps else [])
 
 
@@ -87,4 +87,4 @@ def searchsorted(node: Node) -> Operation:
 def elementwise(node: Node) -> Operation:
     """Any dimension may be split."""
     shape = node.outputs[0].shape
-    return local(node, [broadcast(value, shape) for value in node.inputs])
+    return local(node, [broadcast_reads(value, shape) for value in node.inputs])

@@ -14,10 +14,10 @@ from distdl.models.capture.recording import Node, Value
 from distdl.models.capture.replay import Run, as_function
 from distdl.models.operations.operation import Along, NoRuleError, Operation, Reads, Workers
 from distdl.models.operations.placement import Blocks
-from distdl.models.operations.table import argument, bound, broadcast, in_blocks, local, rule, same, whole
+from distdl.models.operations.table import argument, bound, broadcast_reads, in_blocks, local, rule, same, whole
 from distdl.models.rules.pointwise import elementwise
 
-Part = Callable[..., torch.Tensor]
+PartialSum = Callable[..., torch.Tensor]
 """From a worker's parts of the inputs to the sums of its block."""
 
 
@@ -71,7 +71,7 @@ def total(node: Node) -> Operation:
     dims, kept = _reduced(node)
     dtype = node.kwargs.get("dtype")
     count = math.prod(x.shape[d] for d in dims) if node.key == "mean" else 1
-    part: Part = lambda x: torch.sum(x, dims, keepdim=True, dtype=dtype)  # noqa: E731
+    part: PartialSum = lambda x: torch.sum(x, dims, keepdim=True, dtype=dtype)  # noqa: E731
     return summed(node, x.shape, [same(len(x.shape))], part, dims, kept, lambda x: x / count if count != 1 else x)
 
 
@@ -79,7 +79,7 @@ def summed(
     node: Node,
     shape: Sequence[int],
     reads: Sequence[Reads],
-    part: Part,
+    part: PartialSum,
     dims: Sequence[int],
     kept: bool,
     finish: Callable[[torch.Tensor], torch.Tensor],
@@ -126,7 +126,7 @@ def loss(node: Node) -> Operation:
     """The rule of elementwise losses: any dimension may be split, and the workers' sums are summed."""
     shape = torch.broadcast_shapes(*(value.shape for value in node.inputs))
     n = len(shape)
-    reads = [broadcast(value, shape) for value in node.inputs]
+    reads = [broadcast_reads(value, shape) for value in node.inputs]
     each, how = _each(node)
     if how == "none":
         return local(node, reads)
@@ -134,7 +134,7 @@ def loss(node: Node) -> Operation:
         return _weighted_mean(node, each, weight, shape)
     rows = (*node.inputs[0].shape, 1)[0]
     count = {"mean": math.prod(shape), "batchmean": rows, "sum": 1}[how]
-    part: Part = lambda *inputs: each(*inputs).sum().reshape([1] * n)  # noqa: E731
+    part: PartialSum = lambda *inputs: each(*inputs).sum().reshape([1] * n)  # noqa: E731
     return summed(node, shape, reads, part, range(n), False, lambda x: x / count)
 
 
@@ -142,7 +142,7 @@ _WEIGHTED_MEANS = ("l1_loss", "mse_loss")
 """What torch divides by the sum of the weights, and by the number of elements without them."""
 
 
-def _weighted_mean(node: Node, each: Part, weight: Value, shape: Sequence[int]) -> Operation:
+def _weighted_mean(node: Node, each: PartialSum, weight: Value, shape: Sequence[int]) -> Operation:
     """A sum of losses over the sum of their weights: both of all workers."""
     if weight.shape != tuple(shape):
         raise NoRuleError(f"{node.key} with a target that is larger than its weights")
@@ -151,7 +151,7 @@ def _weighted_mean(node: Node, each: Part, weight: Value, shape: Sequence[int]) 
     def part(*inputs: torch.Tensor) -> torch.Tensor:
         return torch.stack([each(*inputs).sum(), inputs[slot].sum()]).reshape([1] * (n - 1) + [2])
 
-    reads = [broadcast(value, shape) for value in node.inputs]
+    reads = [broadcast_reads(value, shape) for value in node.inputs]
     if n == 0:
         return local(node, reads)
     return summed(node, shape, reads, part, range(n), False, lambda sums: sums[..., :1] / sums[..., 1:])
@@ -180,7 +180,7 @@ def loss_of_rows(node: Node) -> Operation:
     if n == 0:
         return local(node, [whole(value) for value in node.inputs])
     count = math.prod(shape) if how == "mean" else 1
-    part: Part = lambda *inputs: each(*inputs).sum().reshape([1] * n)  # noqa: E731
+    part: PartialSum = lambda *inputs: each(*inputs).sum().reshape([1] * n)  # noqa: E731
     return summed(node, shape, reads, part, range(n), False, lambda x: x / count)
 
 
@@ -214,7 +214,7 @@ def loss_of_classes(node: Node) -> Operation:
     return summed(node, shape, reads, part, range(n - 1), False, finish)
 
 
-def _each(node: Node) -> tuple[Part, str]:
+def _each(node: Node) -> tuple[PartialSum, str]:
     """A loss without a reduction, and its reduction."""
     arguments = bound(node)
     if arguments.get("size_average") is not None or arguments.get("reduce") is not None:

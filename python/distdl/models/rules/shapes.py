@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from distdl.models.capture.recording import Node
 from distdl.models.capture.replay import Run, as_function
 from distdl.models.operations.operation import Along, Operation, Workers
-from distdl.models.operations.table import argument, broadcast, in_blocks, local, rule, same, through, whole
+from distdl.models.operations.table import argument, broadcast_reads, in_blocks, local, rule, same, through_layer, whole
 from distdl.models.rules.pointwise import without
 from distdl.parameters.layout import Interval
 
@@ -104,7 +104,7 @@ def expand(node: Node) -> Operation:
         size = workers.local_shape
         return lambda x: x.expand(size)
 
-    reads = broadcast(node.inputs[0], shape)
+    reads = broadcast_reads(node.inputs[0], shape)
     return Operation(shape, (reads,), in_blocks(make, lambda x: x.expand(shape)), frozenset(range(len(shape))))
 
 
@@ -148,7 +148,7 @@ def pad(node: Node) -> Operation:
     mode, value = argument(node, 2, "mode", "constant"), argument(node, 3, "value")
     if mode != "constant":
         kind = {"reflect": "ReflectionPad", "replicate": "ReplicationPad", "circular": "CircularPad"}[mode]
-        return through(node, getattr(torch.nn, f"{kind}{len(widths) // 2}d")(tuple(widths)))
+        return through_layer(node, getattr(torch.nn, f"{kind}{len(widths) // 2}d")(tuple(widths)))
     before = {n - 1 - i: widths[2 * i] for i in range(len(widths) // 2)}
     reads = tuple(
         Along(d, span=partial(_clipped, before[d], x.shape[d])) if before.get(d) or x.shape[d] != shape[d] else Along(d)
@@ -170,7 +170,7 @@ def pad(node: Node) -> Operation:
 def flip(node: Node) -> Operation:
     """Any dimension."""
     shape = node.outputs[0].shape
-    dims = {"fliplr": {1}, "flipud": {0}}.get(node.key) or _dims_of(node, len(shape))
+    dims = {"fliplr": {1}, "flipud": {0}}.get(node.key) or _normalized_dims(node, len(shape))
     reads = tuple(Along(d, span=partial(_mirrored, n)) if d in dims else Along(d) for d, n in enumerate(shape))
     return local(node, [reads])
 
@@ -253,7 +253,7 @@ def repeat(node: Node) -> Operation:
 def along_dims(node: Node) -> Operation:
     """Any dimension but those that it looks along."""
     shape, n = node.outputs[0].shape, len(node.inputs[0].shape)
-    looked = _dims_of(node, n)
+    looked = _normalized_dims(node, n)
     reads = same(len(shape), but=looked)
     further = [reads] * (len(node.inputs) - 1) if node.key == "diff" else []  # what is put before and behind
     return local(node, [reads, *further], looked)
@@ -286,12 +286,12 @@ def trapezoid(node: Node) -> Operation:
     keeps = node.key == "cumulative_trapezoid"
     reads = [without(same(n), dim, keeps)]
     for value in others:
-        places = broadcast(value, y.shape) if len(value.shape) > 1 or n == 1 else (None,)
+        places = broadcast_reads(value, y.shape) if len(value.shape) > 1 or n == 1 else (None,)
         reads.append(without(places, dim, keeps))
     return local(node, reads, [dim] if keeps else [])
 
 
-def _dims_of(node: Node, n: int) -> set[int]:
+def _normalized_dims(node: Node, n: int) -> set[int]:
     if node.key == "msort":
         return {0}
     if isinstance(node.target, torch.nn.Module):

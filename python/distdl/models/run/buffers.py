@@ -49,7 +49,7 @@ class Spread:
         self._is_source, self._receives = like.me == source, like.active
         self._buffers = buffers
         self._moves: dict[str, Move] = {}
-        for name in _written(step, buffers):
+        for name in _names_written(step, buffers):
             shape = buffers[name].shape
             place = Blocks((source,), tuple((n,) for n in shape))
             self._moves[name] = Move("distribute", place, Need.of_all(like.ranks), shape, like)
@@ -59,7 +59,7 @@ class Spread:
         """Whether a layer writes buffers that other workers have as well."""
         if not isinstance(step.workers, Blocks) or set(step.workers.ranks) == set(like.ranks):
             return False
-        return bool(_written(step, buffers))
+        return bool(_names_written(step, buffers))
 
     def __call__(self) -> list[torch.Tensor]:
         """Nothing, behind the layer."""
@@ -72,6 +72,6 @@ class Spread:
         return []
 
 
-def _written(step: Planned, buffers: Mapping[str, torch.Tensor]) -> list[str]:
+def _names_written(step: Planned, buffers: Mapping[str, torch.Tensor]) -> list[str]:
     names = [name for name in step.node.buffers.values() if name in buffers]
     return names if names and step.node.module.training else []

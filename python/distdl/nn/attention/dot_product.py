@@ -13,9 +13,9 @@ from distdl.nn.attention.kernels.operands import AttentionCall
 from distdl.nn.attention.masks import check_columns, masks_of_workers
 from distdl.nn.attention.methods.choice import AttentionPlan
 from distdl.nn.attention.methods.geometry import Geometry
-from distdl.nn.base.layer import Described
 from distdl.nn.base.options import check_choice
 from distdl.nn.base.precision import FLOATING, lowered
+from distdl.nn.base.voted_layer import Described
 from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedScaledDotProductAttention"]

@@ -114,16 +114,16 @@ class DistributedTransformer(CompositeLayer):
             if custom is not None and not isinstance(custom, Layer):
                 raise TypeError(f"{type(self).__name__}: {which}={custom!r}; it has to be a layer of distdl, or None")
 
-    def further_compared(self) -> dict[str, object]:
-        custom = {name: display_name(type(self.given[name])) for name in ("custom_encoder", "custom_decoder")}
+    def options_to_compare(self) -> dict[str, object]:
+        custom = {name: display_name(type(self.passed[name])) for name in ("custom_encoder", "custom_decoder")}
         return {"activation": display_name(self.activation), **custom}
 
     def _part(self, kind: type[Stack], custom: torch.nn.Module | None, layers: int) -> torch.nn.Module:
         if custom is not None:
             return custom
-        layer = kind.layer_class(self.P_x, **{name: self.given[name] for name in _SHARED})  # type: ignore[arg-type]
-        options: dict[str, object] = {name: self.given[name] for name in ("device", "dtype")}
-        norm = torch.nn.LayerNorm(self.d_model, self.layer_norm_eps, bias=bool(self.given["bias"]), **options)
+        layer = kind.layer_class(self.P_x, **{name: self.passed[name] for name in _SHARED})  # type: ignore[arg-type]
+        options: dict[str, object] = {name: self.passed[name] for name in ("device", "dtype")}
+        norm = torch.nn.LayerNorm(self.d_model, self.layer_norm_eps, bias=bool(self.passed["bias"]), **options)
         return kind(self.P_x, layer, layers, norm)  # type: ignore[call-arg, arg-type]
 
     def _reset(self) -> None:

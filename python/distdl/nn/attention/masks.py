@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distdl.nn.base.layer import Described
+from distdl.nn.base.voted_layer import Described
 from distdl.partitions.grid import Grid
 
 

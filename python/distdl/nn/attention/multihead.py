@@ -102,7 +102,7 @@ class DistributedMultiheadAttention(LayerWithDropout):
             "",
             self.embed_dim,
             self.num_heads,
-            bias=bool(self.given["bias"]),
+            bias=bool(self.passed["bias"]),
             add_bias_kv=bool(self.add_bias_kv),
             add_zero_attn=bool(self.add_zero_attn),
             kdim=self.kdim,
@@ -123,7 +123,7 @@ class DistributedMultiheadAttention(LayerWithDropout):
         """Attend, with the arguments of ``torch.nn.MultiheadAttention`` in the same order."""
         problem = misfit(self._arguments, args, kwargs)
         if problem is not None:
-            self._distdl_refuse(TypeError(f"cannot be passed to forward(): {problem}"))
+            self.refuse(TypeError(f"cannot be passed to forward(): {problem}"))
             raise problem
         arguments = inspect.signature(self._arguments).bind(*args, **kwargs)
         arguments.apply_defaults()

@@ -12,8 +12,9 @@ from distdl.nn.attention.kernels.operands import AttentionCall, DropoutMask
 from distdl.nn.attention.masks import masks_of_workers
 from distdl.nn.attention.methods.choice import AttentionPlan
 from distdl.nn.attention.methods.geometry import Geometry
-from distdl.nn.base.layer import Described, Layer
+from distdl.nn.base.layer import Layer
 from distdl.nn.base.precision import FLOATING
+from distdl.nn.base.voted_layer import Described
 from distdl.nn.windows.blocks import block_intervals
 from distdl.operators import Operator
 from distdl.parameters.initial import like_linear

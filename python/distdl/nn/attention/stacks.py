@@ -30,7 +30,7 @@ def _initializer_from(values: torch.Tensor, name: str) -> Initializer:
 class CompositeLayer(Layer):
     """A layer of layers. It votes for all of them: the layers within vote only when their own structure changed."""
 
-    def _agreed_parameters(self) -> list[torch.Tensor]:
+    def voted_parameters(self) -> list[torch.Tensor]:
         declared = self._declared_parameters()
         return [*declared, *(x for x in self.parameters() if all(x is not parameter for parameter in declared))]
 
@@ -69,7 +69,7 @@ class Stack(CompositeLayer):
 
     def check_options(self) -> None:
         name = type(self).__name__
-        layer, norm = self.given[self.option], self.given["norm"]
+        layer, norm = self.passed[self.option], self.passed["norm"]
         each = layer if isinstance(layer, torch.nn.ModuleList) and len(layer) else [layer]
         if not all(isinstance(part, (Layer, *self.layer_class.sequential_classes())) for part in each):
             kind = self.layer_class.__name__
@@ -105,12 +105,12 @@ class Stack(CompositeLayer):
                     device=values.device if values.device.type not in ("cpu", "meta") else None,
                 )
 
-    def further_compared(self) -> dict[str, object]:
-        return {name: display_name(type(self.given[name])) for name in (self.option, "norm")}
+    def options_to_compare(self) -> dict[str, object]:
+        return {name: display_name(type(self.passed[name])) for name in (self.option, "norm")}
 
     def append_layers(self) -> None:
         """Append copies of the option's layer with its parameters, or the layers of its list."""
-        option, make = self.given[self.option], self.layer_class.from_sequential
+        option, make = self.passed[self.option], self.layer_class.from_sequential
         if isinstance(option, torch.nn.ModuleList):
             with torch.random.fork_rng(devices=[]):
                 for layer in option:
@@ -120,7 +120,7 @@ class Stack(CompositeLayer):
         partitions = [getattr(prototype, name) for name in prototype.partitions]
         for _ in range(self.num_layers):
             with torch.random.fork_rng(devices=[]):  # copies draw no numbers, as in torch.nn
-                copy = type(prototype)(*partitions, **prototype.given)  # type: ignore[arg-type]
+                copy = type(prototype)(*partitions, **prototype.passed)  # type: ignore[arg-type]
             copy.load_state_dict(prototype.state_dict())
             for parameter, other in zip(copy.parameters(), prototype.parameters(), strict=True):
                 parameter.requires_grad_(other.requires_grad)

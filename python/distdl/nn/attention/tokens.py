@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from distdl.nn.base.layer import Described, Layer
+from distdl.nn.base.layer import Layer
+from distdl.nn.base.voted_layer import Described
 from distdl.partitions.grid import Grid
 
 

@@ -71,7 +71,7 @@ class TransformerLayer(LayerWithDropout):
         super().__init__(locals())
 
     def check_options(self) -> None:
-        name, bias = type(self).__name__, bool(self.given["bias"])
+        name, bias = type(self).__name__, bool(self.passed["bias"])
         check_partition(name, self.grid)
         for which in ("d_model", "nhead", "dim_feedforward"):
             if integer(name, getattr(self, which), which) <= 0:
@@ -117,7 +117,7 @@ class TransformerLayer(LayerWithDropout):
         if bias:
             self.declare_parameter(f"{name}.bias", self.grid, shape, (None,), initialize=torch.nn.init.zeros_)
 
-    def further_compared(self) -> dict[str, object]:
+    def options_to_compare(self) -> dict[str, object]:
         return {"activation": display_name(self.activation)}
 
     @classmethod

@@ -18,12 +18,12 @@ import torch
 from distdl.nn.base.by_dimensions import space_of
 from distdl.torch_compat.layers import AnyLoss
 
-Dims = Callable[[Any, int], Iterable[int]]
+WholeDims = Callable[[Any, int], Iterable[int]]
 """The dimensions that must not be split, from a module and the number of dimensions; they may count from the end."""
 
 
 @dataclass(frozen=True)
-class Rule:
+class SplitRule:
     """The condition under which a layer of torch.nn gives on blocks the same results as on the whole.
 
     Attributes:
@@ -34,7 +34,7 @@ class Rule:
     """
 
     condition: str = ""
-    whole: Dims = lambda module, n: ()
+    whole: WholeDims = lambda module, n: ()
     anywhere: bool = False
     owns: bool = False
 
@@ -47,7 +47,7 @@ def _all_but_batch(module: Any, n: int) -> Iterable[int]:
     return range(1, n)
 
 
-def _last(count: int) -> Dims:
+def _last(count: int) -> WholeDims:
     return lambda module, n: range(-count, 0)
 
 
@@ -84,11 +84,11 @@ def _but_batch_of_sequence(module: Any, n: int) -> Iterable[int]:
 def _of_loss(module: Any, n: int) -> Iterable[int]:
     kind = _torch_class(module).__name__
     batch = 1 if kind == "CTCLoss" else 0
-    has_batch = kind in _OF_ELEMENTS or n > batch + 1
+    has_batch = kind in _LOSSES_OF_ELEMENTS or n > batch + 1
     return [d for d in range(n) if module.reduction != "none" or d != batch or not has_batch]
 
 
-_OF_ELEMENTS = (
+_LOSSES_OF_ELEMENTS = (
     "BCELoss", "BCEWithLogitsLoss", "GaussianNLLLoss", "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss",
     "MSELoss", "MarginRankingLoss", "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss",
 )  # fmt: skip
@@ -100,12 +100,12 @@ _ELEMENTWISE = (
     "Mish", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink",
     "Threshold",
 )  # fmt: skip
-_OF_SEQUENCE = Rule("time and features; the batch may be split", _but_batch_of_sequence, owns=True)
-_OF_STEP = Rule("features; the batch may be split", _last(1), owns=True)
+_OF_SEQUENCE = SplitRule("time and features; the batch may be split", _but_batch_of_sequence, owns=True)
+_OF_STEP = SplitRule("features; the batch may be split", _last(1), owns=True)
 
-WORKS: Mapping[str, Rule] = {
-    **dict.fromkeys(_ELEMENTWISE, Rule()),
-    "CrossMapLRN2d": Rule("channels", lambda module, n: (1,)),
+WORKS: Mapping[str, SplitRule] = {
+    **dict.fromkeys(_ELEMENTWISE, SplitRule()),
+    "CrossMapLRN2d": SplitRule("channels", lambda module, n: (1,)),
     **dict.fromkeys(("RNN", "LSTM", "GRU"), _OF_SEQUENCE),
     **dict.fromkeys(("RNNCell", "LSTMCell", "GRUCell"), _OF_STEP),
 }
@@ -138,62 +138,64 @@ REFUSED = {
 }  # fmt: skip
 """The layers of torch.nn that are refused, with the reason or a replacement."""
 
-_BATCH_NORM = Rule("channels, and in training any dimension", _of_batch, anywhere=True, owns=True)
-_INSTANCE_NORM = Rule("space, and channels with parameters", _of_instance, owns=True)
-_DROPOUT = Rule("any dimension, in training", _random, anywhere=True)
-_NORMALIZED = Rule("the normalized dimensions", lambda module, n: range(-len(module.normalized_shape), 0), owns=True)
-_NOT_BATCH = Rule("anything but the batch", _all_but_batch)
-_OF_DIM = Rule("the dimension it looks along", _dim)
+_BATCH_NORM = SplitRule("channels, and in training any dimension", _of_batch, anywhere=True, owns=True)
+_INSTANCE_NORM = SplitRule("space, and channels with parameters", _of_instance, owns=True)
+_DROPOUT = SplitRule("any dimension, in training", _random, anywhere=True)
+_NORMALIZED = SplitRule(
+    "the normalized dimensions", lambda module, n: range(-len(module.normalized_shape), 0), owns=True
+)
+_NOT_BATCH = SplitRule("anything but the batch", _all_but_batch)
+_OF_DIM = SplitRule("the dimension it looks along", _dim)
 
-ALSO: Mapping[str, Rule] = {
-    **dict.fromkeys(("Linear", "Bilinear"), Rule("features", _last(1), owns=True)),
+ALSO: Mapping[str, SplitRule] = {
+    **dict.fromkeys(("Linear", "Bilinear"), SplitRule("features", _last(1), owns=True)),
     **dict.fromkeys(("Softmax", "LogSoftmax", "Softmin", "GLU", "CosineSimilarity"), _OF_DIM),
-    "Softmax2d": Rule("channels", lambda module, n: (-3,)),
-    "PReLU": Rule("channels", lambda module, n: (1,) if module.num_parameters > 1 else (), owns=True),
+    "Softmax2d": SplitRule("channels", lambda module, n: (-3,)),
+    "PReLU": SplitRule("channels", lambda module, n: (1,) if module.num_parameters > 1 else (), owns=True),
     **dict.fromkeys(("LayerNorm", "RMSNorm"), _NORMALIZED),
-    "GroupNorm": Rule("anything but the batch", _all_but_batch, owns=True),
-    "LocalResponseNorm": Rule("channels", lambda module, n: (1,)),
+    "GroupNorm": SplitRule("anything but the batch", _all_but_batch, owns=True),
+    "LocalResponseNorm": SplitRule("channels", lambda module, n: (1,)),
     **{f"BatchNorm{dims}d": _BATCH_NORM for dims in (1, 2, 3)},
     **{f"InstanceNorm{dims}d": _INSTANCE_NORM for dims in (1, 2, 3)},
     **dict.fromkeys(
         ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout", "RReLU"), _DROPOUT
     ),
-    "Embedding": Rule("anything, with max_norm or sparse", _of_table, anywhere=True, owns=True),
-    "EmbeddingBag": Rule("the entries of a bag", _all_but_batch, owns=True),
+    "Embedding": SplitRule("anything, with max_norm or sparse", _of_table, anywhere=True, owns=True),
+    "EmbeddingBag": SplitRule("the entries of a bag", _all_but_batch, owns=True),
     **dict.fromkeys(
         ("MultiheadAttention", "Transformer", "TransformerEncoder", "TransformerDecoder", "TransformerEncoderLayer",
          "TransformerDecoderLayer"),
-        Rule("any dimension", _all, owns=True),
+        SplitRule("any dimension", _all, owns=True),
     ),
-    **{f"{kind}{dims}d": Rule("channels and space", _last(dims + 1), owns=True)
+    **{f"{kind}{dims}d": SplitRule("channels and space", _last(dims + 1), owns=True)
        for kind in ("Conv", "ConvTranspose") for dims in (1, 2, 3)},
-    **{f"{kind}{dims}d": Rule("space", _last(dims))
+    **{f"{kind}{dims}d": SplitRule("space", _last(dims))
        for kind in ("MaxPool", "AvgPool", "LPPool", "AdaptiveMaxPool", "AdaptiveAvgPool", "MaxUnpool",
                     "ConstantPad", "ZeroPad", "ReflectionPad", "ReplicationPad", "CircularPad")
        for dims in (1, 2, 3)},
-    **{f"FractionalMaxPool{dims}d": Rule("any dimension", _all, anywhere=True) for dims in (2, 3)},
+    **{f"FractionalMaxPool{dims}d": SplitRule("any dimension", _all, anywhere=True) for dims in (2, 3)},
     **dict.fromkeys(("Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d"),
-                    Rule("space", lambda module, n: range(2, n))),
-    "ChannelShuffle": Rule("channels", lambda module, n: (1,)),
-    "PixelShuffle": Rule("channels", lambda module, n: (-3,)),
-    "PixelUnshuffle": Rule("channels and space", _last(3)),
+                    SplitRule("space", lambda module, n: range(2, n))),
+    "ChannelShuffle": SplitRule("channels", lambda module, n: (1,)),
+    "PixelShuffle": SplitRule("channels", lambda module, n: (-3,)),
+    "PixelUnshuffle": SplitRule("channels and space", _last(3)),
     **dict.fromkeys(("Fold", "Unfold"), _NOT_BATCH),
-    "Flatten": Rule("the flattened dimensions",
+    "Flatten": SplitRule("the flattened dimensions",
                     lambda module, n: range(module.start_dim % n, module.end_dim % n + 1)),
-    "Unflatten": Rule("the dimension it looks along", lambda module, n: (module.dim,)),
-    "PairwiseDistance": Rule("the last dimension", _last(1)),
-    "AdaptiveLogSoftmaxWithLoss": Rule("any dimension", _all, owns=True),
+    "Unflatten": SplitRule("the dimension it looks along", lambda module, n: (module.dim,)),
+    "PairwiseDistance": SplitRule("the last dimension", _last(1)),
+    "AdaptiveLogSoftmaxWithLoss": SplitRule("any dimension", _all, owns=True),
 }  # fmt: skip
 """Rules of layers with a counterpart in this package, which works if these dimensions are split."""
 
 
-def rule_of(kind: type[torch.nn.Module]) -> Rule | None:
+def rule_of(kind: type[torch.nn.Module]) -> SplitRule | None:
     """The rule of a class of torch.nn; None for other classes, and classes that never work."""
     name = kind.__name__
     if getattr(torch.nn, name, None) is not kind:
         return None
     if issubclass(kind, AnyLoss):
-        return Rule("any dimension, or with reduction='none' anything but the batch", _of_loss)
+        return SplitRule("any dimension, or with reduction='none' anything but the batch", _of_loss)
     return WORKS.get(name) or ALSO.get(name)
 
 
@@ -231,7 +233,7 @@ def _problems(module: torch.nn.Module, shape: list[int]) -> Iterator[str]:
     if kind is torch.nn.Sequential:
         for part in module.children():
             yield from _problems(part, shape)
-            shape = through(part, shape)
+            shape = shape_after(part, shape)
     elif kind.__name__ in REFUSED and getattr(torch.nn, kind.__name__) is kind:
         yield f"{kind.__name__}: {REFUSED[kind.__name__]}"
     elif (rule := rule_of(kind)) is not None:
@@ -243,7 +245,7 @@ def _problems(module: torch.nn.Module, shape: list[int]) -> Iterator[str]:
                 yield from _split_problems(part, inner, shape)
 
 
-def _split_problems(module: torch.nn.Module, rule: Rule, shape: Sequence[int]) -> Iterator[str]:
+def _split_problems(module: torch.nn.Module, rule: SplitRule, shape: Sequence[int]) -> Iterator[str]:
     n, name, kind = len(shape), type(module).__name__, _torch_class(module)
     for d in rule.whole(module, n):
         if -n <= d < n and shape[d] > 1:
@@ -254,11 +256,11 @@ def _split_problems(module: torch.nn.Module, rule: Rule, shape: Sequence[int]) -
             )
 
 
-def through(module: torch.nn.Module, shape: Sequence[int]) -> list[int]:
+def shape_after(module: torch.nn.Module, shape: Sequence[int]) -> list[int]:
     """The workers along each dimension of the result of a layer of torch.nn."""
     n = len(shape)
     if type(module) is torch.nn.Sequential:
-        return functools.reduce(lambda workers, part: through(part, workers), module, [*shape])
+        return functools.reduce(lambda workers, part: shape_after(part, workers), module, [*shape])
     if isinstance(module, torch.nn.Flatten) and n > 0:
         return [*shape[: module.start_dim % n + 1], *shape[module.end_dim % n + 1 :]]
     if isinstance(module, torch.nn.Unflatten) and n > 0:

@@ -40,11 +40,11 @@ class CheckedLayer(Layer):
 
         Without the structure check this worker raises alone.
         """
-        agreement = self._distdl_agreement
+        agreement = self.agreement
         if agreement is None or self.is_checked_around:
             return inputs
         agreement.vote_within()  # the vote of an outer layer does not include values
-        if self._distdl_is_setup and (why := self._local_error(inputs)):
+        if self.is_set_up and (why := self._local_error(inputs)):
             if not _core.structure_check():
                 raise self._error_of(self.holders()[1].rank, why)
             agreement.forget()
@@ -62,11 +62,11 @@ class CheckedLayer(Layer):
     def _error_of(self, worker: int, problem: str) -> Exception:
         return self.error(f"{type(self).__name__}: worker {worker} of {self.holders()[0]} {problem}")
 
-    def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
-        super()._distdl_module_setup(input)
+    def set_up_for(self, args: tuple[object, ...]) -> None:
+        super().set_up_for(args)
         group = self.all_ranks
         if not group.active:
             return
-        for rank, problem in zip(group.ranks, group.gather(self._local_error(input).encode()), strict=True):
+        for rank, problem in zip(group.ranks, group.gather(self._local_error(args).encode()), strict=True):
             if problem:
                 raise self._error_of(self.holders()[1].ranks.index(rank), problem.decode())

@@ -17,8 +17,8 @@ from distdl import _core, operators
 from distdl.parameters.layout import Interval
 from distdl.parameters.transport import zero_of
 from distdl.partitions.grid import Grid
+from distdl.torch_compat.autograd import Context
 
-Context: TypeAlias = torch.autograd.function.FunctionCtx
 Widths: TypeAlias = Sequence[tuple[int, int, int]]  # (dimension, left, right)
 
 # The smallest block, in elements, for HaloConvolution: for smaller blocks, the small convolutions at the border take

@@ -75,7 +75,7 @@ class ConvLayer(Layer):
         of_weight, of_bias = like_linear(shape)
         workers, of_space = self._grid.workers, (None,) * self.dims
         self.declare_parameter("weight", workers, shape, (*axes, *of_space), initialize=of_weight)
-        if self.given["bias"]:
+        if self.passed["bias"]:
             of_outputs = (self.out_channels,)
             self.declare_parameter("bias", workers, of_outputs, (row,), first_of=(row + 1,), initialize=of_bias)
         else:
@@ -124,7 +124,7 @@ class ConvLayer(Layer):
         alone = grid.p_in == 1 and grid.workers.ranks == grid.P_y.ranks
         return None if alone else operators.sum_reduce(grid.workers, grid.output)
 
-    def agreeing(self) -> list[Grid]:
+    def calling_grids(self) -> list[Grid]:
         return [self._grid.P_x, self._grid.workers, self._grid.P_y]
 
     # Set-up
@@ -247,7 +247,7 @@ class ConvLayer(Layer):
         if self._halo_convolution is not None:
             travelling = self.start_parameters()
             return self._halo_convolution(input, lambda: (*travelling(), None)[:2], self.convolve)
-        read, agreement = input, self._distdl_agreement
+        read, agreement = input, self.agreement
         # Between hosts it pays to move parameters and inputs at once.
         arrive = self.start_parameters() if agreement is not None and agreement.spans_hosts else self.parameters_in_use
         if self._read is not None:

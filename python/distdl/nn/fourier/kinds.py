@@ -15,8 +15,8 @@ from distdl.torch_compat.compilers import assume_constant_result
 Dims = int | Sequence[int] | None
 Sizes = int | Sequence[int] | None
 
-_FAMILIES = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
-FUNCTIONS = tuple(f"{family}{forms}" for forms in ("", "2", "n") for family in _FAMILIES)
+_TRANSFORMS = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
+FUNCTIONS = tuple(f"{family}{forms}" for forms in ("", "2", "n") for family in _TRANSFORMS)
 """The names of the transforms."""
 
 _FEW = 2
@@ -102,7 +102,7 @@ def resolve_transform(
     size, dim = plain(size), plain(dim)
     _check_by_torch(function, len(shape), dtype, size, dim, norm)
     family = function.rstrip("2n")
-    dims = _dims(len(shape), size, dim)
+    dims = _transformed_dims(len(shape), size, dim)
     numbers = [-1] * len(dims) if size is None else [size] if isinstance(size, int) else list(size)
     sizes = [shape[d] if n == -1 else operator.index(n) for d, n in zip(dims, numbers, strict=True)]
     reads, after = list(sizes), list(shape)
@@ -143,7 +143,7 @@ def _check_by_torch(function: str, count: int, dtype: torch.dtype, size: Sizes, 
     call(torch.zeros([_FEW] * count, dtype=dtype, device="cpu"), size, dim, norm)
 
 
-def _dims(count: int, size: Sizes, dim: Dims) -> tuple[int, ...]:
+def _transformed_dims(count: int, size: Sizes, dim: Dims) -> tuple[int, ...]:
     """The transformed dimensions, counted from the front: all by default, or the last dimensions with sizes."""
     if dim is None:
         wanted = count if size is None else 1 if isinstance(size, int) else len(size)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-Shape: TypeAlias = tuple[int, ...]
+Extents: TypeAlias = tuple[int, ...]
 
 # An exchange costs as much as moving so many elements: small tensors need few exchanges.
 _ELEMENTS_FOR_A_MESSAGE = 4096
@@ -27,8 +27,8 @@ class Stage:
         dims: the transformed dimensions, which are whole.
     """
 
-    shape: Shape
-    dims: Shape
+    shape: Extents
+    dims: Extents
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Task:
         before, after: the shape of the tensor as far as the transforms read it, and the shape of the result.
     """
 
-    dims: Shape
+    dims: Extents
     first: int | None
     last: int | None
-    before: Shape
-    after: Shape
+    before: Extents
+    after: Extents
 
     def ready(self, remaining: frozenset[int], whole: frozenset[int]) -> frozenset[int]:
         """The remaining dimensions that can be transformed in a grid in which some dimensions are whole."""
@@ -54,7 +54,7 @@ class Task:
             return frozenset()
         return now - {self.last} if now != remaining and self.last in now else now
 
-    def extents(self, remaining: frozenset[int]) -> Shape:
+    def extents(self, remaining: frozenset[int]) -> Extents:
         return tuple(n if d in remaining else m for d, (n, m) in enumerate(zip(self.before, self.after, strict=True)))
 
 
@@ -64,7 +64,7 @@ class _Route:
     stages: tuple[Stage, ...]
 
 
-def plan(task: Task, shape: Shape, result: Shape | None, same_workers: bool = True) -> list[Stage]:
+def plan(task: Task, shape: Extents, result: Extents | None, same_workers: bool = True) -> list[Stage]:
     """The stages of the cheapest route; the tensor is exchanged between stages.
 
     The cost of an exchange is the largest block of a worker before or after it. Between routes with all workers busy,
@@ -78,7 +78,7 @@ def plan(task: Task, shape: Shape, result: Shape | None, same_workers: bool = Tr
     workers = math.prod(shape)
 
     @functools.cache
-    def cheapest(grid: Shape, remaining: frozenset[int], at_start: bool) -> _Route:
+    def cheapest(grid: Extents, remaining: frozenset[int], at_start: bool) -> _Route:
         now = task.ready(remaining, _whole(grid))
         then = remaining - now
         here = Stage(grid, tuple(sorted(now)))
@@ -99,7 +99,7 @@ def plan(task: Task, shape: Shape, result: Shape | None, same_workers: bool = Tr
     return _with_neighbors(task, cheapest(shape, frozenset(task.dims), True).stages)
 
 
-def largest_blocks(task: Task, stages: Sequence[Stage]) -> Iterator[Shape]:
+def largest_blocks(task: Task, stages: Sequence[Stage]) -> Iterator[Extents]:
     """The largest block of a worker after each stage."""
     remaining = frozenset(task.dims)
     for stage in stages:
@@ -123,7 +123,7 @@ def _with_neighbors(task: Task, stages: Sequence[Stage]) -> list[Stage]:
     return [Stage(stage.shape, tuple(sorted(stage_dims))) for stage, stage_dims in zip(stages, dims, strict=True)]
 
 
-def best_grid(workers: int, extents: Sequence[int], whole: frozenset[int], like: Shape) -> Shape:
+def best_grid(workers: int, extents: Sequence[int], whole: frozenset[int], like: Extents) -> Extents:
     """A grid with some dimensions whole, the smallest largest block, and no worker without elements.
 
     Ties are broken by as many workers as in `like` along most dimensions, then by more workers along earlier
@@ -144,7 +144,7 @@ def best_grid(workers: int, extents: Sequence[int], whole: frozenset[int], like:
     return tuple(1 for _ in extents)
 
 
-def _grids(workers: int, room: Shape) -> Iterator[Shape]:
+def _grids(workers: int, room: Extents) -> Iterator[Extents]:
     """All grids of so many workers within the room of each dimension."""
     if not room:
         if workers == 1:
@@ -155,7 +155,7 @@ def _grids(workers: int, room: Shape) -> Iterator[Shape]:
             yield from ((p, *others) for others in _grids(workers // p, room[1:]))
 
 
-def _whole(grid: Shape) -> frozenset[int]:
+def _whole(grid: Extents) -> frozenset[int]:
     return frozenset(d for d, p in enumerate(grid) if p == 1)
 
 
@@ -165,9 +165,9 @@ def _subsets(dims: frozenset[int]) -> Iterator[frozenset[int]]:
         yield from map(frozenset, itertools.combinations(ordered, size))
 
 
-def _largest_block(extents: Sequence[int], grid: Shape) -> int:
+def _largest_block(extents: Sequence[int], grid: Extents) -> int:
     return math.prod(-(-n // p) for n, p in zip(extents, grid, strict=True))
 
 
-def _cost(extents: Sequence[int], source: Shape, target: Shape) -> int:
+def _cost(extents: Sequence[int], source: Extents, target: Extents) -> int:
     return _ELEMENTS_FOR_A_MESSAGE + max(_largest_block(extents, source), _largest_block(extents, target))

@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 
 from distdl import _core
+from distdl.torch_compat.autograd import Context
 from distdl.torch_compat.transforms import has_forward_derivatives, innermost_transform
 
 LARGE = 1 << 15  # elements of a block from which it has its own kernels
 
-Context: TypeAlias = torch.autograd.function.FunctionCtx
 Moments: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 

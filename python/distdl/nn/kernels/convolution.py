@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch.autograd import forward_ad
 
-Context: TypeAlias = torch.autograd.function.FunctionCtx
+from distdl.torch_compat.autograd import Context
+
 ConvArgs: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, *tuple[Sequence[int], ...]]
 
 # torch uses oneDNN if batch, channels and the first two dimensions of space have more elements than this.

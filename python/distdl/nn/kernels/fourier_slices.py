@@ -16,17 +16,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from distdl.torch_compat.modes import active_modes
+from distdl.torch_compat.modes import active_modes, is_compiling
 from distdl.torch_compat.transforms import has_forward_derivatives, innermost_transform
 
 _SLICE = 1 << 20  # bytes for each thread: less than the caches, a thousand times the cost of a call
-_LARGE = 32 << 20  # bytes: glibc never keeps them (DEFAULT_MMAP_THRESHOLD_MAX)
+_LARGE_BYTES = 32 << 20  # bytes: glibc never keeps them (DEFAULT_MMAP_THRESHOLD_MAX)
 _LARGE_ACROSS = 8 << 20  # bytes, along a dimension that is not contiguous
 _SINGLE = 32  # bits: NumPy lacks some smaller dtypes
 
 Fft = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
-
-_is_compiling = torch.compiler.is_compiling
 
 
 def in_slices(
@@ -42,7 +40,11 @@ def in_slices(
     """
     across = len(dims) == 1 and (x.stride(dims[0]) != 1 or (contiguous and dims[0] != x.dim() - 1))
     bytes_ = max(math.prod(shape) * dtype.itemsize, x.numel() * x.element_size())
-    if bytes_ < (_LARGE_ACROSS if across else _LARGE) or not _is_unrecorded(x) or torch.finfo(dtype).bits < _SINGLE:
+    if (
+        bytes_ < (_LARGE_ACROSS if across else _LARGE_BYTES)
+        or not _is_unrecorded(x)
+        or torch.finfo(dtype).bits < _SINGLE
+    ):
         return call(x, dims)
     order = list(range(x.dim()))
     if not contiguous:
@@ -57,7 +59,7 @@ def concatenated(parts: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
     if len(parts) == 1:
         return parts[0]
     dtype, bytes_ = parts[0].dtype, sum(part.numel() * part.element_size() for part in parts)
-    if bytes_ < _LARGE or not all(map(_is_unrecorded, parts)) or torch.finfo(dtype).bits < _SINGLE:
+    if bytes_ < _LARGE_BYTES or not all(map(_is_unrecorded, parts)) or torch.finfo(dtype).bits < _SINGLE:
         return torch.cat(list(parts), dim)
     shape = [sum(part.shape[d] for part in parts) if d == dim else n for d, n in enumerate(parts[0].shape)]
     return torch.cat(list(parts), dim, out=_in_huge_pages(shape, dtype))
@@ -73,7 +75,7 @@ def _is_unrecorded(x: torch.Tensor) -> bool:
         type(x) is torch.Tensor
         and x.is_cpu
         and not (x.requires_grad and torch.is_grad_enabled())
-        and not _is_compiling()
+        and not is_compiling()
         and innermost_transform() is None
         and active_modes() == 0
         and not has_forward_derivatives()

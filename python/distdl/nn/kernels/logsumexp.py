@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TypeAlias
 
 import torch
 
 from distdl import _core, operators
 from distdl.modules.graph import require_grad_together
 from distdl.partitions.grid import Grid
+from distdl.torch_compat.autograd import Context
 
 PIECE = 1 << 17  # elements that stay in the cache during several operations
-
-Context: TypeAlias = torch.autograd.function.FunctionCtx
 
 
 class LogSumExp:

@@ -69,7 +69,7 @@ class DistributedBilinear(Layer):
         shape = (self.out_features, self.in1_features, self.in2_features)
         initialize = Uniform(1 / math.sqrt(self.in1_features))
         self.declare_parameter("weight", self.grid, shape, (None,) * 3, initialize=initialize)
-        if self.given["bias"]:
+        if self.passed["bias"]:
             self.declare_parameter("bias", self.grid, shape[:1], (None,), initialize=initialize)
         else:
             self.register_parameter("bias", None)

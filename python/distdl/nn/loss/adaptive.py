@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from distdl.modules.module import Module
-from distdl.nn.base.layer import Described
 from distdl.nn.base.options import integer, number
+from distdl.nn.base.voted_layer import Described
 from distdl.nn.loss.base import Loss
 from distdl.parameters.initial import like_linear
 from distdl.parameters.transport import ParameterTransport
@@ -101,10 +101,10 @@ class DistributedAdaptiveLogSoftmaxWithLoss(Loss):
 
     def prepare(self) -> None:
         super().prepare()
-        options = {key: self.given[key] for key in ("device", "dtype")}
+        options = {key: self.passed[key] for key in ("device", "dtype")}
         bounds, grid, features = [*self.cutoffs, self.n_classes], self.grid, self.in_features
         clusters = len(self.cutoffs)
-        self.head = _Weights(grid, features, self.cutoffs[0] + clusters, bool(self.given["head_bias"]), **options)
+        self.head = _Weights(grid, features, self.cutoffs[0] + clusters, bool(self.passed["head_bias"]), **options)
         self.tail = torch.nn.ModuleList()
         for i, (low, high) in enumerate(itertools.pairwise(bounds)):
             hidden = int(features // self.div_value ** (i + 1))

@@ -13,10 +13,10 @@ import torch
 
 from distdl import operators
 from distdl.modules.graph import empty_result, reshape_empty
-from distdl.nn.base.layer import Described
 from distdl.nn.base.options import check_choice, flag, integer, number
 from distdl.nn.base.precision import wide
 from distdl.nn.base.value_checks import CheckedLayer
+from distdl.nn.base.voted_layer import Described
 from distdl.nn.loss.documentation import with_sections
 from distdl.parameters.transport import zero_of
 from distdl.partitions.grid import Grid
@@ -64,7 +64,7 @@ class Loss(CheckedLayer):
         for base in reversed(type(self).__mro__):
             annotations |= vars(base).get("__annotations__", {})
         for option in self.options:
-            value = self.given[option]
+            value = self.passed[option]
             if option in self.weights:
                 if value is not None and not isinstance(value, torch.Tensor):
                     raise TypeError(f"{name}: {option}={value!r}; it has to be a torch.Tensor")
@@ -82,7 +82,7 @@ class Loss(CheckedLayer):
     def check_grid(self) -> None:
         """Check the shape of P_x, and choose ``axis``."""
 
-    def further_compared(self) -> dict[str, object]:
+    def options_to_compare(self) -> dict[str, object]:
         return {name: _summary(getattr(self, name)) for name in self.weights}
 
     def arguments(self, tensors: Sequence[torch.Tensor]) -> dict[str, object]:
@@ -126,7 +126,7 @@ class Loss(CheckedLayer):
         if self.axis is not None and self._splits:
             self._to_first_blocks = operators.sum_reduce(grid, grid.first_along([self.axis]))
 
-    def agreeing(self) -> list[Grid]:
+    def calling_grids(self) -> list[Grid]:
         return [self.grid.constructing_ranks()]
 
     def local_error(self, inputs: Sequence[object]) -> str:
@@ -143,9 +143,9 @@ class Loss(CheckedLayer):
         """The error in the values of this worker's tensors, or "". Called before each call of the layer."""
         return ""
 
-    def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
-        self._device = next((tensor.device for tensor in input if isinstance(tensor, torch.Tensor)), None)
-        super()._distdl_module_setup(input)
+    def set_up_for(self, args: tuple[object, ...]) -> None:
+        self._device = next((tensor.device for tensor in args if isinstance(tensor, torch.Tensor)), None)
+        super().set_up_for(args)
 
     def set_up(self) -> None:
         workers = list(zip(*(self.structure(self.grid, i) for i in range(len(self.tensors))), strict=True))

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl import operators
-from distdl.nn.base.layer import Described
+from distdl.nn.base.voted_layer import Described
 from distdl.nn.loss.features import PartialSums
 from distdl.partitions.construction import PartitionLike
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
 
 from distdl.modules.graph import require_grad_together
-from distdl.nn.base.layer import Described
+from distdl.nn.base.voted_layer import Described
 from distdl.nn.kernels.logsumexp import LogSumExp
 from distdl.nn.loss.classes import Likelihood, gather_or_zero
 from distdl.partitions.construction import PartitionLike
+from distdl.torch_compat.autograd import Context
 
 __all__ = ["DistributedCrossEntropyLoss"]
-
-Context: TypeAlias = torch.autograd.function.FunctionCtx
 
 
 class DistributedCrossEntropyLoss(Likelihood):
@@ -83,7 +81,7 @@ class DistributedCrossEntropyLoss(Likelihood):
             picked = self.picked(x, target)
             if self.has_tangent:
                 return _class_index_losses(x, self, *picked)[0].squeeze(self.axis)
-            x = require_grad_together(x, self._distdl_agreement)
+            x = require_grad_together(x, self.agreement)
             return _ClassIndexLoss.apply(x, self, *picked).squeeze(self.axis)
         probabilities = target * (1 - self.label_smoothing) + self.label_smoothing / sum(self._sizes)
         if self.weight is not None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from distdl.nn.base.layer import Described
 from distdl.nn.base.options import integer
+from distdl.nn.base.voted_layer import Described
 from distdl.nn.loss.base import Loss
 from distdl.partitions.construction import PartitionLike
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from distdl.nn.base.layer import Described
 from distdl.nn.base.precision import wide
+from distdl.nn.base.voted_layer import Described
 from distdl.nn.loss.base import Loss
 from distdl.nn.loss.weights import check_broadcast, weight_block
 from distdl.partitions.construction import PartitionLike

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl.modules.graph import empty_of
-from distdl.nn.base.layer import Described
+from distdl.nn.base.voted_layer import Described
 from distdl.nn.distances import BlockNorms
 from distdl.nn.loss.base import Loss
 from distdl.nn.loss.weights import check_broadcast, weight_block

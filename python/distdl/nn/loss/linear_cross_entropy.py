@@ -110,7 +110,7 @@ class DistributedLinearCrossEntropyLoss(CheckedLayer):
         self._logits = classes
 
     def prepare(self) -> None:
-        options, grid = self.given, self._logits
+        options, grid = self.passed, self._logits
         self.linear = DistributedLinear(
             self.P_x, self.in_features, self.num_classes * math.prod(self.out_features), options["bias"],
             options["device"], options["dtype"], P_y=self.P_y, P_W=self.P_W,
@@ -133,8 +133,8 @@ class DistributedLinearCrossEntropyLoss(CheckedLayer):
         options = super().unknown_options(module)
         return [option for option in options if not option.startswith("options=")]  # chunks change no result
 
-    def agreeing(self) -> list[Grid]:
-        return [self.grid.constructing_ranks(), *super().agreeing()]
+    def calling_grids(self) -> list[Grid]:
+        return [self.grid.constructing_ranks(), *super().calling_grids()]
 
     def holders(self) -> tuple[str, Grid]:
         return "P_x" if self.P_y is None else "P_y", self._logits

@@ -126,12 +126,12 @@ class ChannelNorm(Norm):
         self.check_partition()
         self._channels = self.channel_axis()
         shape, axes = (self.num_features,), (self._channels,)
-        self.declare_affine(shape, axes, bool(self.affine), bool(self.given["bias"]))
+        self.declare_affine(shape, axes, bool(self.affine), bool(self.passed["bias"]))
         if not self.track_running_stats:
             for buffer in ("running_mean", "running_var", "num_batches_tracked"):
                 self.register_buffer(buffer, None)
             return
-        device, dtype = (self.given[key] for key in ("device", "dtype"))
+        device, dtype = (self.passed[key] for key in ("device", "dtype"))
         for buffer, initialize in (("running_mean", torch.nn.init.zeros_), ("running_var", torch.nn.init.ones_)):
             self.declare_buffer(buffer, self.grid, shape, axes, initialize=initialize, dtype=dtype, device=device)
         self.declare_buffer(

@@ -37,7 +37,10 @@ class _FeatureNorm(Norm):
         leading = self.grid.dim - len(self.normalized_shape) if self.grid.known else 0
         self._features = list(range(leading, leading + len(self.normalized_shape)))
         self.declare_affine(
-            self.normalized_shape, self._features, bool(self.elementwise_affine), bool(self.given.get("bias", False))
+            self.normalized_shape,
+            self._features,
+            bool(self.elementwise_affine),
+            bool(self.passed.get("bias", False)),
         )
 
     def set_up(self) -> None:

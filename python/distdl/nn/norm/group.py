@@ -74,7 +74,7 @@ class DistributedGroupNorm(Norm):
         self.eps = float_option(name, self.eps, "eps")
         if self.grid.known and self.grid.dim < 2:
             raise ValueError(f"{name}: P_x has shape {list(self.grid.shape)}; it must be [batch, channels, *others]")
-        self.declare_affine((channels,), (1,), bool(self.affine), bool(self.given["bias"]))
+        self.declare_affine((channels,), (1,), bool(self.affine), bool(self.passed["bias"]))
 
     def set_up(self) -> None:
         name, sizes = type(self).__name__, self.blocks(self.grid)

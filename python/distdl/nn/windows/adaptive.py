@@ -10,7 +10,7 @@ from distdl.nn.base.precision import FLOATING
 from distdl.nn.windows.layer import WindowLayer
 from distdl.nn.windows.sums import window_sums
 
-_FUNCTIONS = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
+_ADAPTIVE_POOLS = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
 
 
 class AdaptiveLayer(WindowLayer):
@@ -39,7 +39,7 @@ class AdaptiveLayer(WindowLayer):
         if 0 in shape:
             return self.no_outputs(read, shape)
         if shape[-self.dims :] == [along.m for along in self.axes]:
-            return _FUNCTIONS[self.dims](read, shape[-self.dims :])  # sums in another order for a single output
+            return _ADAPTIVE_POOLS[self.dims](read, shape[-self.dims :])  # sums in another order for a single output
         sums, lengths = read, [max(stop - start for start, stop in along) for along in windows]
         for d, along in enumerate(windows, start=-self.dims):
             sums = F.pad(sums, [0, 0] * (-d - 1) + [0, 1])  # a zero, to fill shorter windows

@@ -10,7 +10,7 @@ import torch
 from distdl.partitions.comparison import compare
 from distdl.partitions.grid import Grid
 
-_LARGE = 1 << 28  # elements of a block from which workers compare whether they have the memory
+_LARGE_BLOCK = 1 << 28  # elements of a block from which workers compare whether they have the memory
 
 
 def check_memory(name: str, grid: Grid, largest: Sequence[int], dtype: torch.dtype) -> None:
@@ -23,7 +23,7 @@ def check_memory(name: str, grid: Grid, largest: Sequence[int], dtype: torch.dty
     Raises:
         RuntimeError: on all workers.
     """
-    if math.prod(largest) < _LARGE:
+    if math.prod(largest) < _LARGE_BLOCK:
         return
     error = None
     try:

@@ -89,7 +89,7 @@ def rows() -> dict[str, Row]:
             lambda P: {**model(P), "path": folder() / "row"},
             {"path": path, "optimizer": optimizer},
             {"path": folder() / "other", "asynchronous": True},
-            free=("model", "more"),
+            free=("model", "values"),
         ),
         "load": Row(
             distdl.load,

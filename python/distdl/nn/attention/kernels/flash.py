@@ -13,7 +13,7 @@ from distdl.nn.attention.kernels.scores import additive_mask, masked_scores, wit
 from distdl.nn.base.precision import wide
 from distdl.torch_compat.operators import cpu_flash_attention, cpu_flash_attention_backward
 
-_LARGE = 256.0  # a logarithm of a sum that is larger has lost too much of the sum to rounding
+_LARGE_LOGARITHM = 256.0  # a logarithm of a sum that is larger has lost too much of the sum to rounding
 
 
 class Partial(NamedTuple):
@@ -139,7 +139,7 @@ def nonzero(total: torch.Tensor) -> torch.Tensor:
 
 def _is_large(logarithms: torch.Tensor) -> bool:
     """Whether log-sum-exps are so large that rounding loses the sums."""
-    return bool(((logarithms.abs() > _LARGE) & logarithms.isfinite()).any())
+    return bool(((logarithms.abs() > _LARGE_LOGARITHM) & logarithms.isfinite()).any())
 
 
 def _is_empty(x: Operands) -> bool:

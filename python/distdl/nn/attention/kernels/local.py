@@ -10,8 +10,7 @@ import torch
 from distdl.nn.attention.kernels.flash import InputGrads, Partial, gradients, mask_gradients, partial_attention
 from distdl.nn.attention.kernels.operands import MaskRule, Masks, Operands
 from distdl.nn.attention.kernels.scores import attention_by_scores
-
-Context: TypeAlias = torch.autograd.function.FunctionCtx
+from distdl.torch_compat.autograd import Context
 
 
 def attend(x: Operands, dropout: torch.Tensor | None, has_tangent: bool) -> torch.Tensor:

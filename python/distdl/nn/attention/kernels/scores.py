@@ -11,17 +11,17 @@ import torch
 from distdl.nn.attention.kernels.operands import Operands
 from distdl.nn.base.precision import wide
 
-Options = ParamSpec("Options")
+AttentionOptions = ParamSpec("AttentionOptions")
 AttentionResult = TypeVar("AttentionResult")
 
 
 def without_autocast(
-    function: Callable[Concatenate[Operands, Options], AttentionResult],
-) -> Callable[Concatenate[Operands, Options], AttentionResult]:
+    function: Callable[Concatenate[Operands, AttentionOptions], AttentionResult],
+) -> Callable[Concatenate[Operands, AttentionOptions], AttentionResult]:
     """The function without autocast, in the precision that it chooses itself."""
 
     @functools.wraps(function)
-    def call(x: Operands, /, *args: Options.args, **kwargs: Options.kwargs) -> AttentionResult:
+    def call(x: Operands, /, *args: AttentionOptions.args, **kwargs: AttentionOptions.kwargs) -> AttentionResult:
         if not torch.is_autocast_enabled(x.q.device.type):
             return function(x, *args, **kwargs)
         with torch.autocast(x.q.device.type, enabled=False):

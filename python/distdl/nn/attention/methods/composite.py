@@ -10,9 +10,10 @@ import torch
 
 from distdl import _core
 from distdl.nn.attention.kernels.flash import InputGrads, Partial
-from distdl.nn.attention.kernels.local import Context, in_dtypes, recomputed_gradients
+from distdl.nn.attention.kernels.local import in_dtypes, recomputed_gradients
 from distdl.nn.attention.kernels.operands import AttentionCall, MaskRule, Masks, Operands
 from distdl.nn.attention.methods.geometry import Geometry
+from distdl.torch_compat.autograd import Context
 
 
 class Method(Protocol):

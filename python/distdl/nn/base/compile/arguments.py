@@ -10,7 +10,7 @@ from typing import TypeAlias
 import torch
 
 Tensors: TypeAlias = Sequence[torch.Tensor]
-Arguments: TypeAlias = tuple[list[object], dict[str, object]]
+CallArguments: TypeAlias = tuple[list[object], dict[str, object]]
 
 _TENSOR = "\0tensor"
 

@@ -9,14 +9,21 @@ from typing import Literal, cast
 import torch
 
 from distdl import _core
-from distdl.nn.base.compile.arguments import Arguments, Tensors, fill_template, parse_call, result_form, result_tensors
+from distdl.nn.base.compile.arguments import (
+    CallArguments,
+    Tensors,
+    fill_template,
+    parse_call,
+    result_form,
+    result_tensors,
+)
 from distdl.nn.base.compile.registry import Record, SizesAndDtype, TracedLayer, new_key, records
 
 
 def call_with(layer: TracedLayer, tensors: Tensors, parameters: Tensors, call: str) -> list[torch.Tensor]:
     """Call a layer with these tensors in place of its arguments and parameters."""
     template, device, autocast = parse_call(call)
-    args, kwargs = cast(Arguments, fill_template(template, tensors))
+    args, kwargs = cast(CallArguments, fill_template(template, tensors))
     dtype = getattr(torch, autocast.removeprefix("torch.")) if autocast else None
     with with_tensors(layer, "parameters", parameters), torch.autocast(device, dtype, enabled=bool(autocast)):
         result = layer.call(*args, **kwargs)

@@ -6,7 +6,7 @@ import ast
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import cast
 
 import torch
 
@@ -15,11 +15,9 @@ from distdl.nn.base.compile.arguments import Tensors, template_of
 from distdl.nn.base.compile.calls import call_with, with_caller
 from distdl.nn.base.compile.fake import WITH_VALUES, known_results, result_structure
 from distdl.nn.base.compile.registry import TracedLayer, records, registered_layer
-from distdl.torch_compat.autograd import autograd_again
+from distdl.torch_compat.autograd import Context, autograd_again
 from distdl.torch_compat.compilers import assume_constant_result
 from distdl.torch_compat.operators import keep_in_order
-
-Context: TypeAlias = torch.autograd.function.FunctionCtx
 
 
 def call_in_graph(
