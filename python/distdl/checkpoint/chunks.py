@@ -156,7 +156,8 @@ class ChunkExchange:
                     arriving.append((self._messages.receive(rank, _nbytes(pieces)), pieces))
         for rank in all_ranks:
             if rank != me and turn < len(self._chunks_of[rank]):
-                if pieces := self._pieces(self._chunks_of[rank][turn], me, copies=False):
+                pieces = self._pieces(self._chunks_of[rank][turn], me, copies=False)
+                if pieces:
                     self._messages.send(rank, _packed(pieces, self._block))
         with self._messages.waiting():
             for message, pieces in arriving:
