@@ -20,6 +20,7 @@ from distdl.nn.from_sequential import FromSequential
 from distdl.nn.masks import draw_key
 from distdl.nn.module import agreement_among
 from distdl.nn.noticed import FirstValues, notice, random_state, versions
+from distdl.nn.option_types import Converted, checked, with_options
 from distdl.nn.options import NOT_ATTRIBUTES, comparable, kind_of, split_arguments
 from distdl.nn.parametrized import problem_of_parametrizations
 from distdl.nn.subclasses import may_override, overridden
@@ -64,11 +65,13 @@ def _not_defined(self: Layer, *args: object) -> object:
     raise NotImplementedError(f"{type(self).__name__} has no compute()")
 
 
+@with_options
 class Layer(FromSequential):
     """A layer over partitions: a derived class has options, :meth:`set_up` and :meth:`compute`.
 
-    The signature of the constructor declares the options; its body is ``super().__init__(locals())``. Arguments whose
-    names begin with ``P_`` are partitions. All ranks compare partitions and options, and each becomes an attribute;
+    The signature of the constructor declares the options; its body is ``super().__init__(locals())``. The decorator
+    ``with_options`` makes it from annotated attributes. Arguments whose names begin with ``P_`` are partitions. All
+    ranks compare partitions and options, and each becomes an attribute, after the checks that its annotation says;
     ``self.grid`` describes P_x. Then :meth:`check_options` and :meth:`prepare` run.
 
     Before each call the layer's ranks take one vote on shapes, dtypes, devices, autocast, and required gradients of its
@@ -87,9 +90,9 @@ class Layer(FromSequential):
     tensors: ClassVar[tuple[str, ...]] = ("input",)
     optional: ClassVar[tuple[str, ...]] = ()
     brings_parameters: ClassVar[bool] = True
-    P_x: Partition
-    random_key: int
-    key_in_graphs: int
+    P_x: Converted[Partition, PartitionLike]
+    random_key = 0
+    key_in_graphs = 0
 
     def __init_subclass__(cls) -> None:
         """Let arguments that do not match the constructor raise on all ranks."""
@@ -116,7 +119,8 @@ class Layer(FromSequential):
                 kind = type(value) if isinstance(value, Partition) else Partition
                 self.__dict__[P] = kind.of_grid(grid, like=value)
             self.grid = grids[0]
-            self.__dict__.update({key: value for key, value in options.items() if key not in NOT_ATTRIBUTES})
+            attributes = checked(self, options)
+            self.__dict__.update({key: value for key, value in attributes.items() if key not in NOT_ATTRIBUTES})
             self.check_options()
             compared.update(self.further_compared())
         with constructing(name, known, {"declared": self._declarations()}):
@@ -194,7 +198,7 @@ class Layer(FromSequential):
         after the tensors, equal on all ranks.
         """
 
-    compute: Callable[..., object] = _not_defined
+    compute: ClassVar[Callable[..., object]] = _not_defined
     """The computation of the layer. Every rank runs it, and applies the same operators in the same order.
 
     Ranks without work run it, too, and return :meth:`without_part`.

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from distdl import _core
-from distdl.collective.construction import PartitionLike
 from distdl.nn.families import family
+from distdl.nn.option_types import with_options
 from distdl.nn.options import integer
 from distdl.nn.windows.adaptive import AdaptiveLayer
 from distdl.nn.windows.sums import ravel
@@ -27,6 +27,7 @@ __all__ = [
 OutputSize = int | tuple[int | None, ...] | None
 
 
+@with_options
 class _DistributedAdaptivePool(AdaptiveLayer):
     """The common part of adaptive max and average pooling: the output's size and the windows."""
 
@@ -60,19 +61,10 @@ class _DistributedAdaptivePool(AdaptiveLayer):
         return extents
 
 
+@with_options
 class _DistributedAdaptiveMaxPool(_DistributedAdaptivePool):
+    return_indices: bool = False
     _functions = {1: F.adaptive_max_pool1d, 2: F.adaptive_max_pool2d, 3: F.adaptive_max_pool3d}
-    return_indices: bool
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        output_size: OutputSize,
-        return_indices: bool = False,
-        *,
-        output_blocks: str = "balanced",
-    ) -> None:
-        super().__init__(locals())
 
     def outputs(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         pooled, indices = self._largest(read)
@@ -104,9 +96,6 @@ class _DistributedAdaptiveMaxPool(_DistributedAdaptivePool):
 
 
 class _DistributedAdaptiveAvgPool(_DistributedAdaptivePool):
-    def __init__(self, P_x: PartitionLike, output_size: OutputSize, *, output_blocks: str = "balanced") -> None:
-        super().__init__(locals())
-
     def outputs(self, read: torch.Tensor) -> torch.Tensor:
         return self.average(read)
 

@@ -1,0 +1,204 @@
+"""Types of options, which say their checks, and constructors made from annotated attributes.
+
+In ``Annotated[type, check, ...]`` each :class:`Check` raises, or returns the value for the next one; the last value
+becomes the attribute. The checks run in the order of the constructor's arguments, before ``check_options``. None is not
+checked if the argument may be None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import operator
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from inspect import Parameter
+from types import NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    TypeAlias,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)  # fmt: skip
+
+import torch
+
+from distdl.collective.construction import constructor
+from distdl.nn.options import check_choice, flag, integer, number, per_dimension
+
+Attribute = TypeVar("Attribute")
+Argument = TypeVar("Argument")
+Kind = TypeVar("Kind", bound=type)
+
+Size: TypeAlias = int | tuple[int, ...]
+Device: TypeAlias = torch.device | str | None
+Dtype: TypeAlias = torch.dtype | None
+
+
+class Converted(Generic[Attribute, Argument]):
+    """The type of an option whose attribute has another type than the argument. Only type checkers use it."""
+
+    if TYPE_CHECKING:
+
+        def __get__(self, layer: object, kind: type) -> Attribute: ...
+        def __set__(self, layer: object, value: Argument) -> None: ...
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check of an option: ``convert(layer, value, name)`` raises, or returns the attribute."""
+
+    convert: Callable[..., object]
+
+
+def by_name(convert: Callable[..., object]) -> Check:
+    """A check by a function that takes the name of the layer instead of the layer."""
+    return Check(lambda layer, value, name: convert(type(layer).__name__, value, name))
+
+
+def at_least(least: int, error: type[Exception] = RuntimeError) -> Check:
+    """A check that a number, or each number of a tuple, is not too small."""
+
+    def check(layer: str, value: float | tuple[float, ...], name: str) -> object:
+        if min(value if isinstance(value, tuple) else (value,)) < least:
+            rule = f"be at least {least}" if least else "not be negative"
+            raise error(f"{layer}: {name}={value!r}; it must {rule}")
+        return value
+
+    return by_name(check)
+
+
+def nonzero(error: type[Exception]) -> Check:
+    """A check that a number is not 0."""
+
+    def check(layer: str, value: object, name: str) -> object:
+        if value == 0:
+            raise error(f"{layer}: {name} must not be zero")
+        return value
+
+    return by_name(check)
+
+
+def choice(*choices: str) -> Check:
+    """A check that a value is one of these."""
+
+    def check(layer: str, value: object, name: str) -> object:
+        check_choice(layer, name, value, choices)
+        return value
+
+    return by_name(check)
+
+
+_sizes = Check(lambda layer, value, name: per_dimension(type(layer).__name__, value, layer.dims, name))
+
+Integer: TypeAlias = Annotated[int, by_name(integer)]
+IntegerFlag: TypeAlias = Annotated[bool, by_name(lambda layer, value, name: bool(integer(layer, value or 0, name)))]
+Number: TypeAlias = Annotated[float, by_name(number)]
+Flag: TypeAlias = Annotated[bool, by_name(flag)]
+Sizes: TypeAlias = Annotated[Converted[tuple[int, ...], Size], _sizes]
+SizesOrNone: TypeAlias = Annotated[Converted[tuple[int, ...], Size | None], _sizes]
+PositiveSizes: TypeAlias = Annotated[Sizes, at_least(1)]
+PositiveSizesOrNone: TypeAlias = Annotated[SizesOrNone, at_least(1)]
+
+
+def checked(layer: torch.nn.Module, options: Mapping[str, object]) -> dict[str, object]:
+    """The attributes for options, by name. Raises what the annotations of the layer's class refuse."""
+    annotations, attributes = _annotations(type(layer)), dict(options)  # type: ignore[arg-type]
+    for name, value in options.items():
+        annotation = annotations.get(name)
+        if value is not None or NoneType not in get_args(_argument_type(annotation)):
+            for check in _checks(annotation):
+                attributes[name] = check.convert(layer, attributes[name], name)
+    return attributes
+
+
+# Constructors
+
+
+def option(*, default: object) -> Any:
+    """The default of an option that is :class:`Converted`."""
+    return default
+
+
+@dataclass_transform(field_specifiers=(option,))
+def with_options(kind: Kind) -> Kind:
+    """Make the constructor of a layer from its annotated attributes, as ``dataclasses.dataclass`` does.
+
+    Its arguments are those of base classes with this decorator, then the annotated attributes of the class but for
+    ``ClassVar``. Values are defaults; attributes after ``_: KW_ONLY`` are passed by keyword.
+    """
+    declared: dict[str, Parameter] = {}
+    for base in reversed(kind.__mro__):
+        declared |= vars(base).get("_declared_options", {})
+    by_keyword = False
+    for name, annotation in inspect.get_annotations(kind, eval_str=True).items():
+        if annotation is KW_ONLY:
+            by_keyword = True
+        elif ClassVar not in (annotation, get_origin(annotation)):
+            how = Parameter.KEYWORD_ONLY if by_keyword else Parameter.POSITIONAL_OR_KEYWORD
+            default = vars(kind).get(name, Parameter.empty)
+            declared[name] = Parameter(name, how, default=default, annotation=_argument_type(annotation))
+            if default is not Parameter.empty:
+                delattr(kind, name)  # an instance has the attribute, or a parameter of this name
+    setattr(kind, "_declared_options", declared)  # noqa: B010
+    if "__init__" not in vars(kind):
+        setattr(kind, "__init__", constructor(_made_constructor(kind, declared.values())))  # noqa: B010
+    return kind
+
+
+def _made_constructor(kind: type, declared: Iterable[Parameter]) -> Callable[..., None]:
+    """A constructor with these arguments, which passes them to the first constructor with this decorator, Layer's."""
+    first = next(base for base in reversed(kind.__mro__) if "_declared_options" in vars(base))
+    own = Parameter("self", Parameter.POSITIONAL_ONLY)
+    signature = inspect.Signature([own, *sorted(declared, key=lambda parameter: parameter.kind)])
+
+    def __init__(self: object, *args: object, **kwargs: object) -> None:  # noqa: N807
+        bound = signature.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        first.__init__(self, bound.arguments)  # type: ignore[misc]
+
+    __init__.__signature__, __init__.__qualname__ = signature, f"{kind.__qualname__}.__init__"  # type: ignore[attr-defined]
+    __init__.__module__ = kind.__module__
+    return __init__
+
+
+# Annotations
+
+
+@functools.cache
+def _annotations(kind: type) -> dict[str, object]:
+    """The annotations of a class and its bases; those that refer to unknown names are left out."""
+    annotations: dict[str, object] = {}
+    for base in reversed(kind.__mro__):
+        names = vars(sys.modules[base.__module__])
+        for name, annotation in vars(base).get("__annotations__", {}).items():
+            with contextlib.suppress(Exception):
+                annotations[name] = eval(annotation, names) if isinstance(annotation, str) else annotation
+    return annotations
+
+
+def _checks(annotation: object) -> list[Check]:
+    if get_origin(annotation) is Annotated:
+        return [check for check in get_args(annotation) if isinstance(check, Check)]
+    if get_origin(annotation) in (Union, UnionType):
+        return [check for part in get_args(annotation) for check in _checks(part)]
+    return []
+
+
+def _argument_type(annotation: object) -> object:
+    """The type of the argument for an annotated attribute."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _argument_type(parts[0])
+    if origin is Converted:
+        return parts[1]
+    return functools.reduce(operator.or_, map(_argument_type, parts)) if origin in (Union, UnionType) else annotation
