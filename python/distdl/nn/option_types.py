@@ -33,7 +33,7 @@ from typing import (
 import torch
 
 from distdl.collective.construction import constructor
-from distdl.nn.options import check_choice, flag, integer, number, per_dimension
+from distdl.nn.options import check_choice, flag, floating, integer, number, per_dimension
 
 Attribute = TypeVar("Attribute")
 Argument = TypeVar("Argument")
@@ -103,7 +103,9 @@ _sizes = Check(lambda layer, value, name: per_dimension(type(layer).__name__, va
 Integer: TypeAlias = Annotated[int, by_name(integer)]
 IntegerFlag: TypeAlias = Annotated[bool, by_name(lambda layer, value, name: bool(integer(layer, value or 0, name)))]
 Number: TypeAlias = Annotated[float, by_name(number)]
+Float: TypeAlias = Annotated[float, by_name(floating)]
 Flag: TypeAlias = Annotated[bool, by_name(flag)]
+HasBias: TypeAlias = Converted[torch.Tensor | None, bool]
 Sizes: TypeAlias = Annotated[Converted[tuple[int, ...], Size], _sizes]
 SizesOrNone: TypeAlias = Annotated[Converted[tuple[int, ...], Size | None], _sizes]
 PositiveSizes: TypeAlias = Annotated[Sizes, at_least(1)]

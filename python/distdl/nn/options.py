@@ -75,6 +75,16 @@ def number(layer: str, value: object, name: str) -> float:
     return float(value)
 
 
+def floating(layer: str, value: object, name: str) -> float:
+    """An option as a float. Raises TypeError unless ``float`` converts it; True and False are no numbers."""
+    if isinstance(value, bool):
+        raise TypeError(f"{layer}: {name}={value!r} is not a number")
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{layer}: {name}={value!r} is not a number") from error
+
+
 def flag(layer: str, value: object, name: str) -> bool:
     """Raise TypeError unless an option is True or False."""
     if not isinstance(value, bool):

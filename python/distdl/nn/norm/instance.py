@@ -4,37 +4,26 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 
-from distdl.collective.construction import PartitionLike
 from distdl.nn.families import family
 from distdl.nn.norm.base import ChannelNorm
 from distdl.nn.norm.block_moments import with_plain_gradient
 from distdl.nn.norm.moments import Gathering, MomentBlock
+from distdl.nn.option_types import with_options
 from distdl.nn.precision import wide
 
 __all__ = ["DistributedInstanceNorm1d", "DistributedInstanceNorm2d", "DistributedInstanceNorm3d"]
 
 
+@with_options
 class _DistributedInstanceNorm(ChannelNorm):
-    dims: int
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = False,
-        track_running_stats: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        bias: bool = True,
-    ) -> None:
-        super().__init__(locals())
+    dims: ClassVar[int]
+    affine: bool = False
+    track_running_stats: bool = False
 
     def check_partition(self) -> None:
         if self.grid.known and self.grid.dim not in (self.dims + 1, self.dims + 2):
