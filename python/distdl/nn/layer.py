@@ -20,7 +20,7 @@ from distdl.nn.from_sequential import FromSequential
 from distdl.nn.masks import draw_key
 from distdl.nn.module import agreement_among
 from distdl.nn.noticed import FirstValues, notice, random_state, versions
-from distdl.nn.option_types import Converted, checked, with_options
+from distdl.nn.option_types import Converted, checked, common_options
 from distdl.nn.options import NOT_ATTRIBUTES, comparable, kind_of, split_arguments
 from distdl.nn.parametrized import problem_of_parametrizations
 from distdl.nn.subclasses import may_override, overridden
@@ -65,7 +65,7 @@ def _not_defined(self: Layer, *args: object) -> object:
     raise NotImplementedError(f"{type(self).__name__} has no compute()")
 
 
-@with_options
+@common_options
 class Layer(FromSequential):
     """A layer over partitions: a derived class has options, :meth:`set_up` and :meth:`compute`.
 

@@ -12,7 +12,7 @@ import functools
 import inspect
 import operator
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from inspect import Parameter
 from types import NoneType, UnionType
@@ -32,8 +32,9 @@ from typing import (
 
 import torch
 
-from distdl.collective.construction import constructor
-from distdl.nn.options import check_choice, flag, floating, integer, number, per_dimension
+from distdl.collective.construction import PartitionLike, constructor
+from distdl.nn.options import flag, floating, integer, number, per_dimension
+from distdl.partition import Partition
 
 Attribute = TypeVar("Attribute")
 Argument = TypeVar("Argument")
@@ -65,39 +66,31 @@ def by_name(convert: Callable[..., object]) -> Check:
     return Check(lambda layer, value, name: convert(type(layer).__name__, value, name))
 
 
-def at_least(least: int, error: type[Exception] = RuntimeError) -> Check:
-    """A check that a number, or each number of a tuple, is not too small."""
-
-    def check(layer: str, value: float | tuple[float, ...], name: str) -> object:
-        if min(value if isinstance(value, tuple) else (value,)) < least:
-            rule = f"be at least {least}" if least else "not be negative"
-            raise error(f"{layer}: {name}={value!r}; it must {rule}")
-        return value
-
-    return by_name(check)
-
-
-def nonzero(error: type[Exception]) -> Check:
-    """A check that a number is not 0."""
+def rule(holds: Callable[..., bool], text: str, error: type[Exception] = ValueError) -> Check:
+    """A check that a value keeps a rule; ``text`` follows "it must"."""
 
     def check(layer: str, value: object, name: str) -> object:
-        if value == 0:
-            raise error(f"{layer}: {name} must not be zero")
+        if not holds(value):
+            raise error(f"{layer}: {name}={value!r}; it must {text}")
         return value
 
     return by_name(check)
+
+
+def at_least(least: int, error: type[Exception] = RuntimeError) -> Check:
+    """A check that a number, or each number of a tuple, is not too small."""
+    text = f"be at least {least}" if least else "not be negative"
+    return rule(lambda value: min(value if isinstance(value, tuple) else (value,)) >= least, text, error)
 
 
 def choice(*choices: str) -> Check:
-    """A check that a value is one of these."""
-
-    def check(layer: str, value: object, name: str) -> object:
-        check_choice(layer, name, value, choices)
-        return value
-
-    return by_name(check)
+    """A check that a value is among these."""
+    *others, last = map(repr, choices)
+    return rule(lambda value: value in choices, f"be {', '.join(others)} or {last}")
 
 
+in_unit_interval = rule(lambda value: 0 <= value <= 1, "be in [0, 1]")
+positive = rule(lambda value: value > 0, "be greater than 0")
 _sizes = Check(lambda layer, value, name: per_dimension(type(layer).__name__, value, layer.dims, name))
 
 Integer: TypeAlias = Annotated[int, by_name(integer)]
@@ -105,6 +98,7 @@ IntegerFlag: TypeAlias = Annotated[bool, by_name(lambda layer, value, name: bool
 Number: TypeAlias = Annotated[float, by_name(number)]
 Float: TypeAlias = Annotated[float, by_name(floating)]
 Flag: TypeAlias = Annotated[bool, by_name(flag)]
+FurtherPartition: TypeAlias = Converted[Partition | None, PartitionLike | None]
 HasBias: TypeAlias = Converted[torch.Tensor | None, bool]
 Sizes: TypeAlias = Annotated[Converted[tuple[int, ...], Size], _sizes]
 SizesOrNone: TypeAlias = Annotated[Converted[tuple[int, ...], Size | None], _sizes]
@@ -132,12 +126,8 @@ def option(*, default: object) -> Any:
 
 
 @dataclass_transform(field_specifiers=(option,))
-def with_options(kind: Kind) -> Kind:
-    """Make the constructor of a layer from its annotated attributes, as ``dataclasses.dataclass`` does.
-
-    Its arguments are those of base classes with this decorator, then the annotated attributes of the class but for
-    ``ClassVar``. Values are defaults; attributes after ``_: KW_ONLY`` are passed by keyword.
-    """
+def common_options(kind: Kind) -> Kind:
+    """Let annotated attributes be arguments of the classes with :func:`with_options` that are derived from this one."""
     declared: dict[str, Parameter] = {}
     for base in reversed(kind.__mro__):
         declared |= vars(base).get("_declared_options", {})
@@ -152,25 +142,30 @@ def with_options(kind: Kind) -> Kind:
             if default is not Parameter.empty:
                 delattr(kind, name)  # an instance has the attribute, or a parameter of this name
     setattr(kind, "_declared_options", declared)  # noqa: B010
-    if "__init__" not in vars(kind):
-        setattr(kind, "__init__", constructor(_made_constructor(kind, declared.values())))  # noqa: B010
     return kind
 
 
-def _made_constructor(kind: type, declared: Iterable[Parameter]) -> Callable[..., None]:
-    """A constructor with these arguments, which passes them to the first constructor with this decorator, Layer's."""
-    first = next(base for base in reversed(kind.__mro__) if "_declared_options" in vars(base))
+@dataclass_transform(field_specifiers=(option,))
+def with_options(kind: Kind) -> Kind:
+    """Make the constructor of a layer from its annotated attributes, as ``dataclasses.dataclass`` does.
+
+    Its arguments are those of base classes with these decorators, then the annotated attributes of the class but for
+    ``ClassVar``. Values are defaults; attributes after ``_: KW_ONLY`` are passed by keyword.
+    """
+    declared = vars(common_options(kind))["_declared_options"].values()
+    layer = next(base for base in reversed(kind.__mro__) if "_declared_options" in vars(base))
     own = Parameter("self", Parameter.POSITIONAL_ONLY)
     signature = inspect.Signature([own, *sorted(declared, key=lambda parameter: parameter.kind)])
 
     def __init__(self: object, *args: object, **kwargs: object) -> None:  # noqa: N807
         bound = signature.bind(self, *args, **kwargs)
         bound.apply_defaults()
-        first.__init__(self, bound.arguments)  # type: ignore[misc]
+        layer.__init__(self, bound.arguments)  # type: ignore[misc]
 
     __init__.__signature__, __init__.__qualname__ = signature, f"{kind.__qualname__}.__init__"  # type: ignore[attr-defined]
     __init__.__module__ = kind.__module__
-    return __init__
+    setattr(kind, "__init__", constructor(__init__))  # noqa: B010
+    return kind
 
 
 # Annotations

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import torch
 import torch.nn.functional as F
 
-from distdl.collective.construction import PartitionLike
 from distdl.nn.layer import Described
 from distdl.nn.logsumexp import LogSumExp
+from distdl.nn.loss.base import Reduction, Weight, loss
 from distdl.nn.loss.classes import Likelihood, gather_or_zero
+from distdl.nn.option_types import Integer, Number, in_unit_interval
 from distdl.nn.tie import require_grad_together
 
 __all__ = ["DistributedCrossEntropyLoss"]
@@ -19,32 +20,18 @@ __all__ = ["DistributedCrossEntropyLoss"]
 Context: TypeAlias = torch.autograd.function.FunctionCtx
 
 
+@loss
 class DistributedCrossEntropyLoss(Likelihood):
     """The cross entropy between partitioned logits and targets: ``torch.nn.CrossEntropyLoss`` in blocks.
 
     Targets may also be probabilities, of the shape and in the blocks of the logits.
     """
 
+    weight: Weight = None
+    ignore_index: Integer = -100
+    reduction: Reduction = "mean"
+    label_smoothing: Annotated[Number, in_unit_interval] = 0.0
     function = staticmethod(F.cross_entropy)
-    ignore_index: int
-    label_smoothing: float
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        weight: torch.Tensor | None = None,
-        ignore_index: int = -100,
-        reduction: str = "mean",
-        label_smoothing: float = 0.0,
-    ) -> None:
-        super().__init__(locals())
-
-    def check_grid(self) -> None:
-        super().check_grid()
-        if not 0.0 <= self.label_smoothing <= 1.0:
-            raise ValueError(
-                f"DistributedCrossEntropyLoss: label_smoothing={self.label_smoothing}; it must be in [0, 1]"
-            )
 
     def prepare(self) -> None:
         super().prepare()

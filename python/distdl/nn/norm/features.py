@@ -11,7 +11,17 @@ import torch.nn.functional as F
 
 from distdl.nn.norm.base import Norm
 from distdl.nn.norm.moments import Gathering, MomentBlock
-from distdl.nn.option_types import Converted, Device, Dtype, Float, HasBias, by_name, option, with_options
+from distdl.nn.option_types import (
+    Converted,
+    Device,
+    Dtype,
+    Float,
+    HasBias,
+    by_name,
+    common_options,
+    option,
+    with_options,
+)
 from distdl.nn.options import integer
 from distdl.nn.precision import wide
 
@@ -26,7 +36,7 @@ def _normalized_shape(layer: str, value: int | Sequence[int], name: str) -> tupl
     return shape
 
 
-@with_options
+@common_options
 class _FeatureNorm(Norm):
     """The common part of both norms: each index of the leading dimensions is a group."""
 

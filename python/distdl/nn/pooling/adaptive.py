@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from distdl import _core
 from distdl.nn.families import family
-from distdl.nn.option_types import with_options
+from distdl.nn.option_types import common_options, with_options
 from distdl.nn.options import integer
 from distdl.nn.windows.adaptive import AdaptiveLayer
 from distdl.nn.windows.sums import ravel
@@ -27,7 +27,7 @@ __all__ = [
 OutputSize = int | tuple[int | None, ...] | None
 
 
-@with_options
+@common_options
 class _DistributedAdaptivePool(AdaptiveLayer):
     """The common part of adaptive max and average pooling: the output's size and the windows."""
 
@@ -95,6 +95,7 @@ class _DistributedAdaptiveMaxPool(_DistributedAdaptivePool):
         return pooled, ravel(global_positions, self.extents[-self.dims :])
 
 
+@with_options
 class _DistributedAdaptiveAvgPool(_DistributedAdaptivePool):
     def outputs(self, read: torch.Tensor) -> torch.Tensor:
         return self.average(read)

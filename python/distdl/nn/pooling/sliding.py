@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +18,8 @@ from distdl.nn.option_types import (
     PositiveSizes,
     PositiveSizesOrNone,
     Sizes,
-    nonzero,
     option,
+    rule,
     with_options,
 )  # fmt: skip
 from distdl.nn.windows.layer import WindowLayer
@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 Pool = Callable[..., torch.Tensor]
+Divisor: TypeAlias = Annotated[Integer, rule(lambda value: value != 0, "not be zero", RuntimeError)]
 
 
 class SlidingPool(WindowLayer):
@@ -146,7 +147,7 @@ class AveragingPool(SlidingPool):
     """The common part of average and power-average pooling: sums over windows and their divisors."""
 
     count_include_pad: Flag = True
-    divisor_override: Annotated[Integer, nonzero(RuntimeError)] | None = None
+    divisor_override: Divisor | None = None
 
     def check_input(self, dtype: torch.dtype) -> None:
         super().check_input(dtype)
@@ -198,7 +199,7 @@ class _DistributedAvgPool(AveragingPool):
     padding: Sizes = option(default=0)
     ceil_mode: Flag = False
     count_include_pad: Flag = True
-    divisor_override: Annotated[Integer, nonzero(RuntimeError)] | None = None
+    divisor_override: Divisor | None = None
 
 
 _DOCUMENTATION = """Applies {dims}-d {kind} pooling to a partitioned tensor: ``torch.nn.{twin}{dims}d`` in blocks.

@@ -10,7 +10,7 @@ import torch
 
 from distdl import _core
 from distdl.nn.layer import Layer
-from distdl.nn.option_types import choice, with_options
+from distdl.nn.option_types import choice, common_options
 from distdl.nn.overwritten import check_input_unmodified
 from distdl.nn.precision import as_under_autocast
 from distdl.nn.tie import empty_result
@@ -40,7 +40,7 @@ class AxisWindows:
     reads: Interval
 
 
-@with_options
+@common_options
 class ResizingLayer(Layer):
     """A layer whose result has other sizes than its input, in balanced blocks or in blocks like those of the input."""
 
