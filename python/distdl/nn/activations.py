@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
 
 from distdl import operators
-from distdl.collective.construction import PartitionLike
 from distdl.nn.dropout import RandomLayer
 from distdl.nn.layer import Layer
 from distdl.nn.masks import random_uniform
-from distdl.nn.options import integer
+from distdl.nn.option_types import Device, Dtype, Flag, Float, Integer, PlainNumber, at_least, with_options
 from distdl.nn.windows.blocks import block_intervals
 from distdl.operators.dispatch import Inactive, Operator
 from distdl.parameters.layout import cut
@@ -21,6 +20,7 @@ from distdl.parameters.layout import cut
 __all__ = ["DistributedGLU", "DistributedPReLU", "DistributedRReLU"]
 
 
+@with_options
 class DistributedPReLU(Layer):
     r"""Applies :math:`\max(0, x) + a \min(0, x)`, where a is learned: ``torch.nn.PReLU`` in blocks.
 
@@ -45,29 +45,14 @@ class DistributedPReLU(Layer):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.PReLU.html.
     """
 
-    num_parameters: int
-    init: float
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        num_parameters: int = 1,
-        init: float = 0.25,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(locals())
+    num_parameters: Annotated[Integer, at_least(0)] = 1
+    init: Float = 0.25
+    device: Device = None
+    dtype: Dtype = None
 
     def check_options(self) -> None:
-        self.num_parameters = integer("DistributedPReLU", self.num_parameters, "num_parameters")
-        if self.num_parameters < 0:
-            raise RuntimeError(f"DistributedPReLU: num_parameters={self.num_parameters}; it must not be negative")
-        try:
-            value = float(self.init)
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"DistributedPReLU: init={self.init!r}; it must be a number") from error
         by_channel = self.num_parameters != 1 and self.grid.dim > 1
-        initialize = partial(torch.nn.init.constant_, val=value)
+        initialize = partial(torch.nn.init.constant_, val=self.init)
         shape, axes = (self.num_parameters,), (1 if by_channel else None,)
         self.declare_parameter("weight", self.grid, shape, axes, initialize=initialize)
 
@@ -89,6 +74,7 @@ class DistributedPReLU(Layer):
         return F.prelu(input, *self.parameters_in_use()) if self.grid.active else self.without_part(input)
 
 
+@with_options
 class DistributedGLU(Layer):
     r"""Applies :math:`a \sigma(b)` to the halves a and b of a dimension: ``torch.nn.GLU`` in blocks.
 
@@ -111,14 +97,10 @@ class DistributedGLU(Layer):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.GLU.html.
     """
 
+    dim: Integer = -1
     tensors: ClassVar[tuple[str, ...]] = ("input",)
-    dim: int
-
-    def __init__(self, P_x: PartitionLike, dim: int = -1) -> None:
-        super().__init__(locals())
 
     def check_options(self) -> None:
-        self.dim = integer("DistributedGLU", self.dim, "dim")
         n = self.grid.dim
         if self.grid.known and not -n <= self.dim < n:
             raise ValueError(f"DistributedGLU: dim={self.dim}; P_x has {n} dimensions")
@@ -149,6 +131,7 @@ class DistributedGLU(Layer):
         return F.glu(x, self.dim)
 
 
+@with_options
 class DistributedRReLU(RandomLayer):
     """Multiplies nonpositive elements by random slopes: ``torch.nn.RReLU``, block by block.
 
@@ -172,18 +155,11 @@ class DistributedRReLU(RandomLayer):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.RReLU.html.
     """
 
-    lower: float
-    upper: float
-
-    def __init__(
-        self, P_x: PartitionLike, lower: float = 1.0 / 8, upper: float = 1.0 / 3, inplace: bool = False
-    ) -> None:
-        super().__init__(locals())
+    lower: PlainNumber = 1.0 / 8
+    upper: PlainNumber = 1.0 / 3
+    inplace: Flag = False
 
     def check_options(self) -> None:
-        super().check_options()
-        for name in ("lower", "upper"):
-            self.check_number(name)
         if not self.lower <= self.upper:
             raise ValueError(f"DistributedRReLU: lower={self.lower!r} must not exceed upper={self.upper!r}")
 

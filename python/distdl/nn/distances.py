@@ -10,10 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from distdl import operators
-from distdl.collective.construction import PartitionLike
 from distdl.collective.grid import Grid
 from distdl.nn.layer import Layer
-from distdl.nn.options import integer, number
+from distdl.nn.option_types import Integer, Number, with_options
 from distdl.nn.precision import wide
 from distdl.nn.tie import empty_of, empty_result
 from distdl.parameters.transport import zero_of
@@ -132,14 +131,13 @@ class _Distance(Layer):
     """The common part of the layers: a number for each pair of vectors, from two tensors in blocks."""
 
     tensors: ClassVar[tuple[str, ...]] = ("x1", "x2")
-    eps: float
+    eps: Number
     function: ClassVar[Callable[..., torch.Tensor]]
     p = 2.0
     keepdim = False
 
     def check_options(self) -> None:
         name, dims = type(self).__name__, self.grid.dim
-        self.eps = number(name, self.eps, "eps")
         dim = self.chosen_dim()
         self._axis = dim % max(dims, 1)
         if self.grid.known and not -dims <= dim < dims:
@@ -192,6 +190,7 @@ class _Distance(Layer):
         raise NotImplementedError
 
 
+@with_options
 class DistributedCosineSimilarity(_Distance):
     """The cosine of the angles between vectors: ``torch.nn.CosineSimilarity`` in blocks.
 
@@ -213,13 +212,11 @@ class DistributedCosineSimilarity(_Distance):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.CosineSimilarity.html.
     """
 
-    dim: int
-
-    def __init__(self, P_x: PartitionLike, dim: int = 1, eps: float = 1e-8) -> None:
-        super().__init__(locals())
+    dim: Integer = 1
+    eps: Number = 1e-8
 
     def chosen_dim(self) -> int:
-        return integer("DistributedCosineSimilarity", self.dim, "dim")
+        return self.dim
 
     def on_whole(self, x1: torch.Tensor, x2: torch.Tensor) -> torch.Tensor:
         return F.cosine_similarity(x1, x2, self._axis, self.eps)
@@ -228,6 +225,7 @@ class DistributedCosineSimilarity(_Distance):
         return cosine(norms, x1, x2, self._axis, self.eps)
 
 
+@with_options
 class DistributedPairwiseDistance(_Distance):
     r"""The p-norm :math:`\|x_1 - x_2 + \epsilon\|_p` of the differences of vectors: ``torch.nn.PairwiseDistance``.
 
@@ -249,20 +247,14 @@ class DistributedPairwiseDistance(_Distance):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.PairwiseDistance.html.
     """
 
-    p: float
-    keepdim: bool
-
-    def __init__(self, P_x: PartitionLike, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> None:
-        super().__init__(locals())
+    p: Number = 2.0
+    eps: Number = 1e-6
+    keepdim: bool = False
 
     @classmethod
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
         """The options of this layer; torch.nn stores p as ``norm``."""
         return {"p": module.norm, "eps": module.eps, "keepdim": module.keepdim}
-
-    def check_options(self) -> None:
-        super().check_options()
-        self.p = number("DistributedPairwiseDistance", self.p, "p")
 
     def chosen_dim(self) -> int:
         return -1

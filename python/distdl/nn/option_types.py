@@ -83,13 +83,13 @@ def at_least(least: int, error: type[Exception] = RuntimeError) -> Check:
     return rule(lambda value: min(value if isinstance(value, tuple) else (value,)) >= least, text, error)
 
 
-def choice(*choices: str) -> Check:
+def choice(*choices: str, error: type[Exception] = ValueError) -> Check:
     """A check that a value is among these."""
     *others, last = map(repr, choices)
-    return rule(lambda value: value in choices, f"be {', '.join(others)} or {last}")
+    return rule(lambda value: value in choices, f"be {', '.join(others)} or {last}", error)
 
 
-in_unit_interval = rule(lambda value: 0 <= value <= 1, "be in [0, 1]")
+in_unit_interval = rule(lambda value: 0 <= value <= 1, "be between 0 and 1")
 positive = rule(lambda value: value > 0, "be greater than 0")
 _sizes = Check(lambda layer, value, name: per_dimension(type(layer).__name__, value, layer.dims, name))
 
@@ -97,6 +97,10 @@ Integer: TypeAlias = Annotated[int, by_name(integer)]
 IntegerFlag: TypeAlias = Annotated[bool, by_name(lambda layer, value, name: bool(integer(layer, value or 0, name)))]
 Number: TypeAlias = Annotated[float, by_name(number)]
 Float: TypeAlias = Annotated[float, by_name(floating)]
+PlainNumber: TypeAlias = Annotated[
+    float, rule(lambda value: isinstance(value, int | float) and not isinstance(value, bool), "be a number", TypeError)
+]
+Probability: TypeAlias = Annotated[PlainNumber, in_unit_interval]
 Flag: TypeAlias = Annotated[bool, by_name(flag)]
 FurtherPartition: TypeAlias = Converted[Partition | None, PartitionLike | None]
 HasBias: TypeAlias = Converted[torch.Tensor | None, bool]
