@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from distdl import operators
 from distdl.nn.dropout import RandomLayer
 from distdl.nn.layer import Layer
 from distdl.nn.masks import random_uniform
-from distdl.nn.option_types import Device, Dtype, Flag, Float, Integer, PlainNumber, at_least, with_options
+from distdl.nn.option_types import Device, Dtype, Flag, Float, Integer, Natural, PlainNumber, with_options
 from distdl.nn.windows.blocks import block_intervals
 from distdl.operators.dispatch import Inactive, Operator
 from distdl.parameters.layout import cut
@@ -45,7 +45,7 @@ class DistributedPReLU(Layer):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.PReLU.html.
     """
 
-    num_parameters: Annotated[Integer, at_least(0)] = 1
+    num_parameters: Natural = 1
     init: Float = 0.25
     device: Device = None
     dtype: Dtype = None

@@ -12,7 +12,7 @@ import functools
 import inspect
 import operator
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from inspect import Parameter
 from types import NoneType, UnionType
@@ -40,7 +40,7 @@ Attribute = TypeVar("Attribute")
 Argument = TypeVar("Argument")
 Kind = TypeVar("Kind", bound=type)
 
-Size: TypeAlias = int | tuple[int, ...]
+Size: TypeAlias = int | Sequence[int]
 Device: TypeAlias = torch.device | str | None
 Dtype: TypeAlias = torch.dtype | None
 
@@ -89,13 +89,15 @@ def choice(*choices: str, error: type[Exception] = ValueError) -> Check:
     return rule(lambda value: value in choices, f"be {', '.join(others)} or {last}", error)
 
 
-in_unit_interval = rule(lambda value: 0 <= value <= 1, "be between 0 and 1")
+in_unit_interval = rule(lambda value: 0 <= value <= 1, "be in [0, 1]")
 positive = rule(lambda value: value > 0, "be greater than 0")
 _sizes = Check(lambda layer, value, name: per_dimension(type(layer).__name__, value, layer.dims, name))
 
 Integer: TypeAlias = Annotated[int, by_name(integer)]
 IntegerFlag: TypeAlias = Annotated[bool, by_name(lambda layer, value, name: bool(integer(layer, value or 0, name)))]
 Number: TypeAlias = Annotated[float, by_name(number)]
+Natural: TypeAlias = Annotated[Integer, at_least(0)]
+Positive: TypeAlias = Annotated[Integer, at_least(1)]
 Float: TypeAlias = Annotated[float, by_name(floating)]
 PlainNumber: TypeAlias = Annotated[
     float, rule(lambda value: isinstance(value, int | float) and not isinstance(value, bool), "be a number", TypeError)

@@ -24,7 +24,7 @@ from distdl.nn.option_types import (
     in_unit_interval,
     option,
     with_options,
-)
+)  # fmt: skip
 from distdl.nn.options import integers
 
 __all__ = ["DistributedLinearCrossEntropyLoss"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 
 from distdl.nn.layer import Layer
-from distdl.nn.option_types import Device, Dtype, Float, HasBias, Integer, at_least, option, with_options
+from distdl.nn.option_types import Device, Dtype, Float, HasBias, Natural, option, with_options
 from distdl.nn.overwritten import check_input_unmodified
 from distdl.nn.tie import connect_to, empty_result
 from distdl.nn.windows.blocks import naming_layer
@@ -99,7 +99,7 @@ class ChannelNorm(Norm):
     """A layer with weight, bias and running statistics for each channel: batch and instance normalization."""
 
     dims: ClassVar[int | None] = None  # spatial dimensions; None for any number
-    num_features: Annotated[Integer, at_least(0)]
+    num_features: Natural
     eps: Float = 1e-5
     momentum: Float | None = 0.1
     affine: bool = True

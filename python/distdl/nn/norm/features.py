@@ -21,7 +21,7 @@ from distdl.nn.option_types import (
     common_options,
     option,
     with_options,
-)
+)  # fmt: skip
 from distdl.nn.options import integer
 from distdl.nn.precision import wide
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY
-from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 
 from distdl.nn.norm.base import Norm
 from distdl.nn.norm.moments import Gathering, MomentBlock, merge
-from distdl.nn.option_types import Device, Dtype, Float, HasBias, Integer, at_least, option, with_options
+from distdl.nn.option_types import Device, Dtype, Float, HasBias, Natural, Positive, option, with_options
 from distdl.nn.precision import wide
 from distdl.nn.windows.blocks import block_intervals
 
@@ -47,8 +46,8 @@ class DistributedGroupNorm(Norm):
     https://docs.pytorch.org/docs/stable/generated/torch.nn.GroupNorm.html.
     """
 
-    num_groups: Annotated[Integer, at_least(1)]
-    num_channels: Annotated[Integer, at_least(0)]
+    num_groups: Positive
+    num_channels: Natural
     eps: Float = 1e-5
     affine: bool = True
     device: Device = None

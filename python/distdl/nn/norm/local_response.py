@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import torch
 import torch.nn.functional as F
 
 from distdl.nn.layer import Layer
-from distdl.nn.option_types import Float, Integer, at_least, with_options
+from distdl.nn.option_types import Float, Positive, with_options
 from distdl.nn.precision import wide
 from distdl.nn.tie import connect_to, empty_result
 from distdl.nn.windows.blocks import block_intervals, naming_layer
@@ -39,7 +37,7 @@ class DistributedLocalResponseNorm(Layer):
     (2012); options as in https://docs.pytorch.org/docs/stable/generated/torch.nn.LocalResponseNorm.html.
     """
 
-    size: Annotated[Integer, at_least(1)]
+    size: Positive
     alpha: Float = 1e-4
     beta: Float = 0.75
     k: Float = 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from distdl import _core
 from distdl.collective.construction import PartitionLike, partitions_behind_first
 from distdl.nn.layer import Layer
-from distdl.nn.options import per_dimension
+from distdl.nn.option_types import PositiveSizes, Size, Sizes, at_least
 from distdl.nn.rearranging.order import (
     box_in,
     choose_result,
@@ -29,17 +29,16 @@ from distdl.partition import Partition
 
 __all__ = ["DistributedFold", "DistributedUnfold"]
 
-Size = int | tuple[int, ...]
-
 
 class _Columns(Layer):
     """The common part of fold and unfold: windows in two dimensions, and the partition of the result."""
 
     P_y: Partition | None
-    kernel_size: tuple[int, ...]
-    dilation: tuple[int, ...]
-    padding: tuple[int, ...]
-    stride: tuple[int, ...]
+    kernel_size: PositiveSizes
+    dilation: PositiveSizes
+    padding: Annotated[Sizes, at_least(0)]
+    stride: PositiveSizes
+    dims: ClassVar[int] = 2  # of windows
     input_dims: ClassVar[int]  # without the batch
 
     def result_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
@@ -48,11 +47,6 @@ class _Columns(Layer):
 
     def check_options(self) -> None:
         name, known = type(self).__name__, self.grid.known
-        for which, least in (("kernel_size", 1), ("dilation", 1), ("padding", 0), ("stride", 1)):
-            values = per_dimension(name, getattr(self, which), 2, which)
-            setattr(self, which, values)
-            if min(values) < least:
-                raise RuntimeError(f"{name}: {which}={values}; it must be at least {least}")
         dims = self.input_dims
         if known and self.grid.dim not in (dims, dims + 1):
             raise ValueError(
@@ -201,7 +195,7 @@ class DistributedFold(_Columns):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Fold.html.
     """
 
-    output_size: tuple[int, ...]
+    output_size: PositiveSizes
     input_dims = 2
 
     @partitions_behind_first("P_y")
@@ -217,12 +211,6 @@ class DistributedFold(_Columns):
         P_y: PartitionLike | None = None,
     ) -> None:
         super().__init__(locals())
-
-    def check_options(self) -> None:
-        self.output_size = per_dimension("DistributedFold", self.output_size, 2, "output_size")
-        if min(self.output_size) < 1:
-            raise RuntimeError(f"DistributedFold: output_size={self.output_size}; it must be at least 1")
-        super().check_options()
 
     def result_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         return (*shape, 1)

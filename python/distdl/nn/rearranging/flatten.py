@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 
 from distdl.collective.construction import PartitionLike, partitions_behind_first
 from distdl.collective.grid import Grid
 from distdl.nn.layer import Layer
-from distdl.nn.options import integer
+from distdl.nn.option_types import Integer, by_name
+from distdl.nn.options import integers
 from distdl.nn.rearranging.order import box_in, choose_result, interval_around, leading_dim, rows_around, same_blocks
 from distdl.nn.windows.blocks import block_intervals, naming_layer
 from distdl.nn.windows.reader import BoxReader
@@ -18,6 +20,13 @@ from distdl.parameters.layout import Interval, cut
 from distdl.partition import Partition
 
 __all__ = ["DistributedFlatten", "DistributedUnflatten"]
+
+
+def _unflattened_size(layer: str, value: object, name: str) -> tuple[int, ...]:
+    size = tuple(integers(layer, value, name))
+    if not size or sum(n < 0 for n in size) > 1 or min(size) < -1:
+        raise RuntimeError(f"{layer}: {name}={size!r}; there has to be at least one size, and one of them may be -1")
+    return size
 
 
 class _Reshaping(Layer):
@@ -81,8 +90,8 @@ class DistributedFlatten(_Reshaping):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Flatten.html.
     """
 
-    start_dim: int
-    end_dim: int
+    start_dim: Integer
+    end_dim: Integer
 
     @partitions_behind_first("P_y")
     def __init__(
@@ -91,8 +100,6 @@ class DistributedFlatten(_Reshaping):
         super().__init__(locals())
 
     def check_options(self) -> None:
-        self.start_dim = integer("DistributedFlatten", self.start_dim, "start_dim")
-        self.end_dim = integer("DistributedFlatten", self.end_dim, "end_dim")
         if self.grid.known:
             with naming_layer("DistributedFlatten"):
                 torch.empty([1] * self.grid.dim, device="meta").flatten(self.start_dim, self.end_dim)
@@ -157,8 +164,8 @@ class DistributedUnflatten(_Reshaping):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Unflatten.html.
     """
 
-    dim: int
-    unflattened_size: tuple[int, ...]
+    dim: Integer
+    unflattened_size: Annotated[tuple[int, ...], by_name(_unflattened_size)]
 
     @partitions_behind_first("P_y")
     def __init__(
@@ -167,20 +174,10 @@ class DistributedUnflatten(_Reshaping):
         super().__init__(locals())
 
     def check_options(self) -> None:
-        size = self.unflattened_size
-        self.dim = integer("DistributedUnflatten", self.dim, "dim")
-        if not isinstance(size, tuple | list):
-            raise TypeError(f"DistributedUnflatten: unflattened_size={size!r}; it has to be a tuple of ints")
-        self.unflattened_size = tuple(integer("DistributedUnflatten", n, "unflattened_size", size) for n in size)
         if self.grid.known:
             with naming_layer("DistributedUnflatten"):
                 torch.empty([1] * self.grid.dim, device="meta").unflatten(self.dim, (1,))
             self._at = self.dim % self.grid.dim
-        if not size or sum(n < 0 for n in size) > 1 or min(size) < -1:
-            raise RuntimeError(
-                f"DistributedUnflatten: unflattened_size={size!r}; there has to be at least one size, and one of them "
-                "may be -1"
-            )
         self.P_y, self._result = choose_result(self)
 
     def result_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
