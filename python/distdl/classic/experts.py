@@ -13,7 +13,8 @@ from distdl.classic.linear_forms import between, other_than
 from distdl.classic.ordered import OrderedLayer, order_of_parts
 from distdl.collective.construction import PartitionLike
 from distdl.nn.layer import Layer
-from distdl.nn.linear.features import check_dtypes, check_features
+from distdl.nn.linear.features import check_dtypes
+from distdl.nn.option_types import Natural
 from distdl.operators.dispatch import Operator
 from distdl.parameters.initial import Initializer, like_linear
 from distdl.parameters.layout import Interval, cut
@@ -35,9 +36,9 @@ class _Experts(OrderedLayer):
     """
 
     outputs_dim = 1
-    num_experts: int
-    in_features: int
-    out_features: int
+    num_experts: Natural
+    in_features: Natural
+    out_features: Natural
     geglu: bool
     _ways: tuple[Operator, Operator] | None = None
 
@@ -60,7 +61,6 @@ class _Experts(OrderedLayer):
                 f"{type(self).__name__}: P_expert_emb has shape {list(self.grid.shape)}; it must be [experts, tokens, "
                 "features]"
             )
-        check_features(self, "num_experts", "in_features", "out_features")
         of_weight, of_bias = like_linear((self.out_features, self.in_features))
         self._declare_blocks((self.num_experts, self.out_features, self.in_features), of_weight, of_bias)
 

@@ -10,7 +10,8 @@ from distdl import operators
 from distdl.collective.construction import PartitionLike, partitions_behind_first
 from distdl.collective.grid import Grid
 from distdl.nn.layer import Layer
-from distdl.nn.linear.features import check_dtypes, check_features, declare_linear, term
+from distdl.nn.linear.features import check_dtypes, declare_linear, term
+from distdl.nn.option_types import Natural
 from distdl.parameters.layout import cut
 from distdl.partition import Partition
 
@@ -53,8 +54,8 @@ class DistributedLinear(Layer):
 
     P_y: Partition | None
     P_W: Partition | None
-    in_features: int
-    out_features: int
+    in_features: Natural
+    out_features: Natural
 
     @partitions_behind_first("P_y", "P_W")
     def __init__(
@@ -73,7 +74,6 @@ class DistributedLinear(Layer):
 
     def check_options(self) -> None:
         self._leading, self._input, self._workers, self._output = self._grids()
-        check_features(self, "in_features", "out_features")
         shape = (self.out_features, self.in_features)
         row, column = len(self._leading), len(self._leading) + 1
         declare_linear(self, self._workers, shape, (row, column), first_of=(column,))
