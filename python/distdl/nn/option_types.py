@@ -98,6 +98,7 @@ IntegerFlag: TypeAlias = Annotated[bool, by_name(lambda layer, value, name: bool
 Number: TypeAlias = Annotated[float, by_name(number)]
 Natural: TypeAlias = Annotated[Integer, at_least(0)]
 Positive: TypeAlias = Annotated[Integer, at_least(1)]
+Count: TypeAlias = Annotated[Integer, at_least(1, ValueError)]
 Float: TypeAlias = Annotated[float, by_name(floating)]
 PlainNumber: TypeAlias = Annotated[
     float, rule(lambda value: isinstance(value, int | float) and not isinstance(value, bool), "be a number", TypeError)
@@ -108,6 +109,7 @@ FurtherPartition: TypeAlias = Converted[Partition | None, PartitionLike | None]
 HasBias: TypeAlias = Converted[torch.Tensor | None, bool]
 Sizes: TypeAlias = Annotated[Converted[tuple[int, ...], Size], _sizes]
 SizesOrNone: TypeAlias = Annotated[Converted[tuple[int, ...], Size | None], _sizes]
+NaturalSizes: TypeAlias = Annotated[Sizes, at_least(0)]
 PositiveSizes: TypeAlias = Annotated[Sizes, at_least(1)]
 PositiveSizesOrNone: TypeAlias = Annotated[SizesOrNone, at_least(1)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,8 @@ from distdl.collective.construction import PartitionLike, partitions_behind_firs
 from distdl.nn.conv.kernels import conv3d
 from distdl.nn.conv.layer import ConvLayer
 from distdl.nn.families import family
-from distdl.nn.options import check_choice, per_dimension
+from distdl.nn.option_types import Check, Converted, Size, choice
+from distdl.nn.options import per_dimension
 from distdl.nn.windows.blocks import naming_layer
 
 __all__ = [
@@ -30,12 +32,23 @@ __all__ = [
     "DistributedGeneralConv3d",
 ]
 
-Size = int | tuple[int, ...]
+
+def _padding(layer: ConvLayer, value: object, name: str) -> str | tuple[int, ...]:
+    if not isinstance(value, str):
+        return per_dimension(type(layer).__name__, value, layer.dims, name)
+    if value not in ("valid", "same"):
+        raise ValueError(f"{type(layer).__name__}: {name}={value!r}; as a string it must be 'valid' or 'same'")
+    return value
+
+
+Padding: TypeAlias = Annotated[Converted[str | tuple[int, ...], Size | str], Check(_padding)]
+PaddingMode: TypeAlias = Annotated[str, choice("zeros", "reflect", "replicate", "circular")]
 
 
 class _DistributedConv(ConvLayer):
     functions = {1: F.conv1d, 2: F.conv2d, 3: conv3d}
-    padding: str | tuple[int, ...]
+    padding: Padding
+    padding_mode: PaddingMode
 
     @partitions_behind_first("P_y", "P_w")
     def __init__(
@@ -59,13 +72,8 @@ class _DistributedConv(ConvLayer):
     ) -> None:
         super().__init__(locals())
 
-    def _check_windows(self, name: str) -> None:
-        if not isinstance(self.padding, str):
-            self.padding = per_dimension(name, self.padding, self.dims, "padding")
-        check_choice(name, "padding_mode", self.padding_mode, ("zeros", "reflect", "replicate", "circular"))
+    def _check_padding(self, name: str) -> None:
         if isinstance(self.padding, str):
-            if self.padding not in ("valid", "same"):
-                raise ValueError(f"{name}: padding={self.padding!r}; as a string it must be 'valid' or 'same'")
             if self.padding == "same" and any(s != 1 for s in self.stride):
                 raise ValueError(f"{name}: padding='same' is not supported for strided convolutions")
         elif self.padding_mode == "zeros" and min(self.padding) < 0:

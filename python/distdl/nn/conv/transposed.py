@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import cast
+from typing import Annotated, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
@@ -12,19 +12,20 @@ from distdl import _core
 from distdl.collective.construction import PartitionLike, partitions_behind_first
 from distdl.nn.conv.layer import ConvLayer
 from distdl.nn.families import family
-from distdl.nn.options import per_dimension
+from distdl.nn.option_types import NaturalSizes, Size, rule
 from distdl.nn.windows.blocks import naming_layer
 
 __all__ = ["DistributedConvTranspose1d", "DistributedConvTranspose2d", "DistributedConvTranspose3d"]
 
-Size = int | tuple[int, ...]
+PaddingMode: TypeAlias = Annotated[str, rule(lambda value: value == "zeros", "be 'zeros', as in torch.nn")]
 
 
 class _DistributedConvTranspose(ConvLayer):
     functions = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
     transposed = True
-    padding: tuple[int, ...]
-    output_padding: tuple[int, ...]
+    padding: NaturalSizes
+    output_padding: NaturalSizes
+    padding_mode: PaddingMode
 
     @partitions_behind_first("P_y", "P_w")
     def __init__(
@@ -52,16 +53,6 @@ class _DistributedConvTranspose(ConvLayer):
     def prepare(self) -> None:
         super().prepare()
         self._used_windows: list[_core.TransposedWindow] = []  # of the last set-up, with its output padding
-
-    def _check_windows(self, name: str) -> None:
-        if self.padding_mode != "zeros":
-            raise ValueError(f"{name}: padding_mode={self.padding_mode!r}; only 'zeros' is supported, as in torch.nn")
-        self.padding = per_dimension(name, self.padding, self.dims, "padding")
-        self.output_padding = per_dimension(name, self.output_padding, self.dims, "output_padding")
-        if min((*self.padding, *self.output_padding)) < 0:
-            raise RuntimeError(
-                f"{name}: padding={self.padding}, output_padding={self.output_padding}; they must not be negative"
-            )
 
     def _windows(self, extents: list[int]) -> list[_core.TransposedWindow]:
         name, (output_size,) = type(self).__name__, cast(tuple[Iterable[int] | None], self.others or (None,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -13,7 +13,7 @@ from distdl.nn.fourier.kinds import FUNCTIONS, Dims, Sizes, resolve_transform
 from distdl.nn.fourier.pencils import Stage, Task, largest_blocks, plan
 from distdl.nn.fourier.pipeline import Pipeline
 from distdl.nn.layer import Layer
-from distdl.nn.option_types import FurtherPartition, Integer, at_least, option, with_options
+from distdl.nn.option_types import Count, FurtherPartition, option, with_options
 from distdl.nn.overwritten import check_input_unmodified
 from distdl.nn.windows.blocks import naming_layer
 from distdl.nn.windows.memory import check_memory
@@ -47,7 +47,7 @@ class FourierTransform(Layer):
     size: Sizes = None
     dim: Dims = -1
     norm: str | None = None
-    parts: Annotated[Integer, at_least(1, ValueError)] = 1
+    parts: Count = 1
     _: KW_ONLY
     pencil: bool = False
     P_out: FurtherPartition = option(default=None)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 
 from distdl.nn.layer import Layer
 from distdl.nn.linear.features import check_dtypes
-from distdl.nn.option_types import Device, Dtype, HasBias, Integer, Natural, at_least, option, with_options
+from distdl.nn.option_types import Count, Device, Dtype, HasBias, Natural, option, with_options
 from distdl.parameters.initial import Uniform
 
 __all__ = ["DistributedBilinear"]
@@ -41,7 +41,7 @@ class DistributedBilinear(Layer):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Bilinear.html.
     """
 
-    in1_features: Annotated[Integer, at_least(1, ValueError)]
+    in1_features: Count
     in2_features: Natural
     out_features: Natural
     bias: HasBias = option(default=True)

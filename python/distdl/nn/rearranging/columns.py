@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from distdl import _core
 from distdl.collective.construction import PartitionLike, partitions_behind_first
 from distdl.nn.layer import Layer
-from distdl.nn.option_types import PositiveSizes, Size, Sizes, at_least
+from distdl.nn.option_types import NaturalSizes, PositiveSizes, Size
 from distdl.nn.rearranging.order import (
     box_in,
     choose_result,
@@ -36,7 +36,7 @@ class _Columns(Layer):
     P_y: Partition | None
     kernel_size: PositiveSizes
     dilation: PositiveSizes
-    padding: Annotated[Sizes, at_least(0)]
+    padding: NaturalSizes
     stride: PositiveSizes
     dims: ClassVar[int] = 2  # of windows
     input_dims: ClassVar[int]  # without the batch
