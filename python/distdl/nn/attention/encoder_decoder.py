@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self, cast
+from typing import Annotated, Any, ClassVar, Self, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from distdl.nn.attention.stacks import (
 )
 from distdl.nn.attention.transformer_layer import Activation, display_name
 from distdl.nn.layer import Layer
+from distdl.nn.option_types import rule
 from distdl.parameters.initial import fill
 
 __all__ = ["DistributedTransformer"]
@@ -28,6 +29,10 @@ _STACKS: Mapping[str, type[Stack]] = {
 }
 _SHARED = ("d_model", "nhead", "dim_feedforward", "dropout", "activation", "layer_norm_eps", "batch_first",
            "norm_first", "bias", "device", "dtype", "method")  # fmt: skip
+
+
+_is_layer = rule(lambda value: isinstance(value, Layer), "be a layer of distdl, or None", TypeError)
+CustomStack: TypeAlias = Annotated[torch.nn.Module, _is_layer] | None
 
 
 class DistributedTransformer(CompositeLayer):
@@ -75,8 +80,8 @@ class DistributedTransformer(CompositeLayer):
     dim_feedforward: int
     dropout: float
     activation: str | Activation
-    custom_encoder: torch.nn.Module | None
-    custom_decoder: torch.nn.Module | None
+    custom_encoder: CustomStack
+    custom_decoder: CustomStack
     layer_norm_eps: float
     batch_first: bool
     norm_first: bool
@@ -107,12 +112,6 @@ class DistributedTransformer(CompositeLayer):
         self.encoder = self._part(DistributedTransformerEncoder, self.custom_encoder, self.num_encoder_layers)
         self.decoder = self._part(DistributedTransformerDecoder, self.custom_decoder, self.num_decoder_layers)
         self._reset()
-
-    def check_options(self) -> None:
-        for which in ("custom_encoder", "custom_decoder"):
-            custom = getattr(self, which)
-            if custom is not None and not isinstance(custom, Layer):
-                raise TypeError(f"{type(self).__name__}: {which}={custom!r}; it has to be a layer of distdl, or None")
 
     def further_compared(self) -> dict[str, object]:
         custom = {name: display_name(type(self.given[name])) for name in ("custom_encoder", "custom_decoder")}

@@ -13,7 +13,7 @@ from distdl.nn.attention.dropped import LayerWithDropout
 from distdl.nn.attention.transformer import DistributedTransformerDecoderLayer, DistributedTransformerEncoderLayer
 from distdl.nn.attention.transformer_layer import TransformerLayer, display_name
 from distdl.nn.layer import Layer
-from distdl.nn.options import integer
+from distdl.nn.option_types import Count
 from distdl.parameters.initial import Initializer
 
 __all__ = ["DistributedTransformerDecoder", "DistributedTransformerEncoder"]
@@ -65,7 +65,7 @@ class Stack(CompositeLayer):
 
     layer_class: ClassVar[type[TransformerLayer]]
     option: ClassVar[str]
-    num_layers: int
+    num_layers: Count
 
     def check_options(self) -> None:
         name = type(self).__name__
@@ -74,8 +74,6 @@ class Stack(CompositeLayer):
         if not all(isinstance(part, (Layer, *self.layer_class.sequential_classes())) for part in each):
             kind = self.layer_class.__name__
             raise TypeError(f"{name}: {self.option}={layer!r}; it has to be a {kind}, or torch.nn's")
-        if integer(name, self.num_layers, "num_layers") < 1:
-            raise ValueError(f"{name}: num_layers={self.num_layers}; it must be at least 1")
         if isinstance(layer, torch.nn.ModuleList) and len(layer) != self.num_layers:
             raise ValueError(f"{name}: num_layers={self.num_layers}; {self.option} has {len(layer)} layers")
         if norm is not None and not isinstance(norm, Layer | torch.nn.LayerNorm):
