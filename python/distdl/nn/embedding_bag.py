@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 
 from distdl.collective.construction import PartitionLike, partitions_behind_first
-from distdl.nn.options import check_choice
+from distdl.nn.option_types import Flag, choice
 from distdl.nn.table import Table
 from distdl.parameters.transport import zero_of
 
@@ -52,8 +53,8 @@ class DistributedEmbeddingBag(Table):
 
     tensors = ("input", "offsets", "per_sample_weights")
     optional = ("offsets", "per_sample_weights")
-    mode: str
-    include_last_offset: bool
+    mode: Annotated[str, choice("sum", "mean", "max")]
+    include_last_offset: Flag
 
     @partitions_behind_first("P_w")
     def __init__(
@@ -78,11 +79,8 @@ class DistributedEmbeddingBag(Table):
     def check_options(self) -> None:
         super().check_options()
         name, shape = "DistributedEmbeddingBag", self.grid.shape
-        check_choice(name, "mode", self.mode, ("sum", "mean", "max"))
         if self.mode == "max" and (self.scale_grad_by_freq or self.sparse):
             raise ValueError(f"{name}: mode='max' takes neither scale_grad_by_freq nor sparse, as in torch.nn")
-        if not isinstance(self.include_last_offset, bool):
-            raise TypeError(f"{name}: include_last_offset={self.include_last_offset!r}; it has to be a bool")
         if self.grid.known and (len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1)):
             raise ValueError(f"{name}: P_x has shape {list(shape)}; it must be [bags, 1], or [bags] with offsets")
 
