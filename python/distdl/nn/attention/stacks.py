@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from distdl.nn.attention.dropped import LayerWithDropout
 from distdl.nn.attention.transformer import DistributedTransformerDecoderLayer, DistributedTransformerEncoderLayer
 from distdl.nn.attention.transformer_layer import TransformerLayer, display_name
 from distdl.nn.layer import Layer
-from distdl.nn.option_types import Count
+from distdl.nn.option_types import Count, rule, with_options
 from distdl.parameters.initial import Initializer
 
 __all__ = ["DistributedTransformerDecoder", "DistributedTransformerEncoder"]
@@ -60,6 +60,14 @@ def have_same_options(options: Sequence[Mapping[str, object]]) -> bool:
     return all(other == options[0] for other in options)
 
 
+_is_norm = rule(
+    lambda value: isinstance(value, Layer | torch.nn.LayerNorm),
+    "be a layer of distdl or a torch.nn.LayerNorm",
+    TypeError,
+)
+FinalNorm: TypeAlias = Annotated[torch.nn.Module, _is_norm] | None
+
+
 class Stack(CompositeLayer):
     """The common part of encoders and decoders: copies of a layer, and a norm after them."""
 
@@ -76,8 +84,6 @@ class Stack(CompositeLayer):
             raise TypeError(f"{name}: {self.option}={layer!r}; it has to be a {kind}, or torch.nn's")
         if isinstance(layer, torch.nn.ModuleList) and len(layer) != self.num_layers:
             raise ValueError(f"{name}: num_layers={self.num_layers}; {self.option} has {len(layer)} layers")
-        if norm is not None and not isinstance(norm, Layer | torch.nn.LayerNorm):
-            raise TypeError(f"{name}: norm={norm!r}; it has to be a layer of distdl, a torch.nn.LayerNorm, or None")
         del self.__dict__[self.option], self.__dict__["norm"]
         self.layers = torch.nn.ModuleList()
         self.norm: torch.nn.Module | None = norm if norm is None or isinstance(norm, Layer) else torch.nn.Module()
@@ -106,7 +112,7 @@ class Stack(CompositeLayer):
     def further_compared(self) -> dict[str, object]:
         return {name: display_name(type(self.given[name])) for name in (self.option, "norm")}
 
-    def append_layers(self) -> None:
+    def prepare(self) -> None:
         """Append copies of the option's layer with its parameters, or the layers of its list."""
         option, make = self.given[self.option], self.layer_class.from_sequential
         if isinstance(option, torch.nn.ModuleList):
@@ -160,6 +166,7 @@ class Stack(CompositeLayer):
         return None if problem is None else TypeError(f"{cls.__name__}: layers[{i}] does not fit: {problem}")
 
 
+@with_options
 class DistributedTransformerEncoder(Stack):
     """A stack of encoder layers: ``torch.nn.TransformerEncoder`` in blocks.
 
@@ -184,24 +191,15 @@ class DistributedTransformerEncoder(Stack):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerEncoder.html.
     """
 
+    encoder_layer: torch.nn.Module
+    num_layers: Count
+    norm: FinalNorm = None
+    enable_nested_tensor: bool = True
+    mask_check: bool = True
     tensors: ClassVar[tuple[str, ...]] = ("src", "mask", "src_key_padding_mask")
     optional: ClassVar[tuple[str, ...]] = tensors[1:]
     layer_class: ClassVar[type[TransformerLayer]] = DistributedTransformerEncoderLayer
     option: ClassVar[str] = "encoder_layer"
-    enable_nested_tensor: bool
-    mask_check: bool
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        encoder_layer: torch.nn.Module,
-        num_layers: int,
-        norm: torch.nn.Module | None = None,
-        enable_nested_tensor: bool = True,
-        mask_check: bool = True,
-    ) -> None:
-        super().__init__(locals())
-        self.append_layers()
 
     def compute(
         self,
@@ -215,6 +213,7 @@ class DistributedTransformerEncoder(Stack):
         return self.apply_norm(src)
 
 
+@with_options
 class DistributedTransformerDecoder(Stack):
     """A stack of decoder layers: ``torch.nn.TransformerDecoder`` in blocks.
 
@@ -237,20 +236,13 @@ class DistributedTransformerDecoder(Stack):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerDecoder.html.
     """
 
+    decoder_layer: torch.nn.Module
+    num_layers: Count
+    norm: FinalNorm = None
     tensors: ClassVar[tuple[str, ...]] = DistributedTransformerDecoderLayer.tensors
     optional: ClassVar[tuple[str, ...]] = DistributedTransformerDecoderLayer.optional
     layer_class: ClassVar[type[TransformerLayer]] = DistributedTransformerDecoderLayer
     option: ClassVar[str] = "decoder_layer"
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        decoder_layer: torch.nn.Module,
-        num_layers: int,
-        norm: torch.nn.Module | None = None,
-    ) -> None:
-        super().__init__(locals())
-        self.append_layers()
 
     def compute(
         self,
