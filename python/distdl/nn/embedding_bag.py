@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 
-from distdl.collective.construction import PartitionLike, partitions_behind_first
-from distdl.nn.option_types import Flag, choice
-from distdl.nn.table import Table
+from distdl.nn.option_types import (
+    Device,
+    Dtype,
+    Flag,
+    FurtherPartition,
+    Integer,
+    Natural,
+    PartitionsFirst,
+    choice,
+    option,
+    with_partitions_first,
+)
+from distdl.nn.table import Norm, Table
 from distdl.parameters.transport import zero_of
 
 __all__ = ["DistributedEmbeddingBag"]
 
 
-class DistributedEmbeddingBag(Table):
+@with_partitions_first
+class DistributedEmbeddingBag(PartitionsFirst, Table):
     """Looks up bags of rows of a table, and reduces each bag to one row: ``torch.nn.EmbeddingBag``.
 
     Args:
@@ -51,30 +63,21 @@ class DistributedEmbeddingBag(Table):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.EmbeddingBag.html.
     """
 
+    num_embeddings: Natural
+    embedding_dim: Natural
+    max_norm: Norm | None = None
+    norm_type: Norm = 2.0
+    scale_grad_by_freq: Flag = False
+    mode: Annotated[str, choice("sum", "mean", "max")] = "mean"
+    sparse: Flag = False
+    include_last_offset: Flag = False
+    padding_idx: Integer | None = None
+    device: Device = None
+    dtype: Dtype = None
+    _: KW_ONLY
+    P_w: FurtherPartition = option(default=None)
     tensors = ("input", "offsets", "per_sample_weights")
     optional = ("offsets", "per_sample_weights")
-    mode: Annotated[str, choice("sum", "mean", "max")]
-    include_last_offset: Flag
-
-    @partitions_behind_first("P_w")
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        num_embeddings: int,
-        embedding_dim: int,
-        max_norm: float | None = None,
-        norm_type: float = 2.0,
-        scale_grad_by_freq: bool = False,
-        mode: str = "mean",
-        sparse: bool = False,
-        include_last_offset: bool = False,
-        padding_idx: int | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        P_w: PartitionLike | None = None,
-    ) -> None:
-        super().__init__(locals())
 
     def check_options(self) -> None:
         super().check_options()

@@ -32,7 +32,7 @@ from typing import (
 
 import torch
 
-from distdl.collective.construction import PartitionLike, constructor
+from distdl.collective.construction import PartitionLike, constructor, partitions_behind_first
 from distdl.nn.options import flag, floating, integer, number, per_dimension
 from distdl.partition import Partition
 
@@ -160,10 +160,32 @@ def with_options(kind: Kind) -> Kind:
     Its arguments are those of base classes with these decorators, then the annotated attributes of the class but for
     ``ClassVar``. Values are defaults; attributes after ``_: KW_ONLY`` are passed by keyword.
     """
+    setattr(common_options(kind), "__init__", constructor(_made_constructor(kind)))  # noqa: B010
+    return kind
+
+
+class PartitionsFirst:
+    """A layer with further partitions, which are keywords, or directly follow P_x. So any types may stand there."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *args: object, **kwargs: object) -> None: ...
+
+
+def with_partitions_first(kind: Kind) -> Kind:
+    """Make the constructor of a :class:`PartitionsFirst` layer, as :func:`with_options` does."""
     declared = vars(common_options(kind))["_declared_options"].values()
+    further = [
+        option.name for option in declared if option.name.startswith("P_") and option.kind is option.KEYWORD_ONLY
+    ]
+    setattr(kind, "__init__", constructor(partitions_behind_first(*further)(_made_constructor(kind))))  # noqa: B010
+    return kind
+
+
+def _made_constructor(kind: type) -> Callable[..., None]:
     layer = next(base for base in reversed(kind.__mro__) if "_declared_options" in vars(base))
-    own = Parameter("self", Parameter.POSITIONAL_ONLY)
-    signature = inspect.Signature([own, *sorted(declared, key=lambda parameter: parameter.kind)])
+    declared = sorted(vars(kind)["_declared_options"].values(), key=lambda option: option.kind)
+    signature = inspect.Signature([Parameter("self", Parameter.POSITIONAL_ONLY), *declared])
 
     def __init__(self: object, *args: object, **kwargs: object) -> None:  # noqa: N807
         bound = signature.bind(self, *args, **kwargs)
@@ -172,8 +194,7 @@ def with_options(kind: Kind) -> Kind:
 
     __init__.__signature__, __init__.__qualname__ = signature, f"{kind.__qualname__}.__init__"  # type: ignore[attr-defined]
     __init__.__module__ = kind.__module__
-    setattr(kind, "__init__", constructor(__init__))  # noqa: B010
-    return kind
+    return __init__
 
 
 # Annotations
@@ -185,7 +206,7 @@ def _annotations(kind: type) -> dict[str, object]:
     annotations: dict[str, object] = {}
     for base in reversed(kind.__mro__):
         names = vars(sys.modules[base.__module__])
-        for name, annotation in vars(base).get("__annotations__", {}).items():
+        for name, annotation in inspect.get_annotations(base).items():
             with contextlib.suppress(Exception):
                 annotations[name] = eval(annotation, names) if isinstance(annotation, str) else annotation
     return annotations

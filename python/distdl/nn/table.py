@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -36,7 +36,7 @@ class RowFactors(torch.autograd.Function):
         return gradient, None, None
 
 
-_is_number = rule(lambda value: isinstance(value, int | float), "be a number", TypeError)
+Norm: TypeAlias = Annotated[float, rule(lambda value: isinstance(value, int | float), "be a number", TypeError)]
 
 
 class Table(CheckedLayer):
@@ -51,8 +51,8 @@ class Table(CheckedLayer):
     num_embeddings: Natural
     embedding_dim: Natural
     padding_idx: Integer | None
-    max_norm: Annotated[float, _is_number] | None
-    norm_type: Annotated[float, _is_number]
+    max_norm: Norm | None
+    norm_type: Norm
     scale_grad_by_freq: Flag
     sparse: Flag
 

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from typing import Annotated, TypeAlias
 
 import torch
 import torch.nn.functional as F
 
 from distdl import _core
-from distdl.collective.construction import PartitionLike, partitions_behind_first
 from distdl.nn.conv.kernels import conv3d
 from distdl.nn.conv.layer import ConvLayer
 from distdl.nn.families import family
-from distdl.nn.option_types import Check, Converted, Size, choice
+from distdl.nn.option_types import (
+    Check,
+    Converted,
+    Count,
+    Device,
+    Dtype,
+    FurtherPartition,
+    HasBias,
+    PartitionsFirst,
+    PositiveSizes,
+    Size,
+    choice,
+    option,
+    with_partitions_first,
+)
 from distdl.nn.options import per_dimension
 from distdl.nn.windows.blocks import naming_layer
 
@@ -45,32 +59,19 @@ Padding: TypeAlias = Annotated[Converted[str | tuple[int, ...], Size | str], Che
 PaddingMode: TypeAlias = Annotated[str, choice("zeros", "reflect", "replicate", "circular")]
 
 
-class _DistributedConv(ConvLayer):
+@with_partitions_first
+class _DistributedConv(PartitionsFirst, ConvLayer):
+    padding: Padding = option(default=0)
+    dilation: PositiveSizes = option(default=1)
+    groups: Count = 1
+    bias: HasBias = option(default=True)
+    padding_mode: PaddingMode = "zeros"
+    device: Device = None
+    dtype: Dtype = None
+    _: KW_ONLY
+    P_y: FurtherPartition = option(default=None)
+    P_w: FurtherPartition = option(default=None)
     functions = {1: F.conv1d, 2: F.conv2d, 3: conv3d}
-    padding: Padding
-    padding_mode: PaddingMode
-
-    @partitions_behind_first("P_y", "P_w")
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Size,
-        stride: Size = 1,
-        padding: Size | str = 0,
-        dilation: Size = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        output_blocks: str = "balanced",
-        P_y: PartitionLike | None = None,
-        P_w: PartitionLike | None = None,
-    ) -> None:
-        super().__init__(locals())
 
     def _check_padding(self, name: str) -> None:
         if isinstance(self.padding, str):

@@ -18,7 +18,6 @@ from distdl.nn.option_types import (
     Device,
     Dtype,
     HasBias,
-    Integer,
     NaturalSizes,
     PositiveSizes,
     option,
@@ -62,10 +61,6 @@ class _ChannelParallelConv(ConvLayer):
 
 @with_options
 class _ConvArguments(_ChannelParallelConv):
-    in_channels: Integer
-    out_channels: Integer
-    kernel_size: PositiveSizes
-    stride: PositiveSizes = option(default=1)
     padding: conv.Padding = option(default=0)
     dilation: PositiveSizes = option(default=1)
     groups: Count = 1
@@ -77,10 +72,6 @@ class _ConvArguments(_ChannelParallelConv):
 
 @with_options
 class _TransposeArguments(_ChannelParallelConv):
-    in_channels: Integer
-    out_channels: Integer
-    kernel_size: PositiveSizes
-    stride: PositiveSizes = option(default=1)
     padding: NaturalSizes = option(default=0)
     output_padding: NaturalSizes = option(default=0)
     groups: Count = 1

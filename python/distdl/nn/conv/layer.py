@@ -12,7 +12,7 @@ from distdl import operators
 from distdl.collective.grid import Grid
 from distdl.nn.conv.grid import ConvGrid, check_groups
 from distdl.nn.conv.halo import HaloConvolution, Sliding, fit
-from distdl.nn.option_types import Count, Integer, PositiveSizes
+from distdl.nn.option_types import Count, Integer, PositiveSizes, common_options, option
 from distdl.nn.overwritten import check_input_unmodified
 from distdl.nn.precision import HALF
 from distdl.nn.tie import connect_to
@@ -25,7 +25,17 @@ from distdl.parameters.transport import zero_of
 from distdl.partition import Partition
 
 
-class ConvLayer(ResizingLayer):
+@common_options
+class _ConvOptions(ResizingLayer):
+    """The options that convolutions and transposed convolutions have in the same places."""
+
+    in_channels: Integer
+    out_channels: Integer
+    kernel_size: PositiveSizes
+    stride: PositiveSizes = option(default=1)
+
+
+class ConvLayer(_ConvOptions):
     """A convolution whose workers each compute a block of the outputs, or a term of it.
 
     The workers receive the inputs of their outputs in space, in their block of input channels. They apply their block
@@ -37,11 +47,7 @@ class ConvLayer(ResizingLayer):
     dims: ClassVar[int]  # spatial dimensions
     transposed: ClassVar[bool] = False
     functions: ClassVar[dict[int, Callable[..., torch.Tensor]]]  # of torch, by spatial dimensions
-    in_channels: Integer
-    out_channels: Integer
     groups: Count
-    kernel_size: PositiveSizes
-    stride: PositiveSizes
     dilation: PositiveSizes
     padding_mode: str
 

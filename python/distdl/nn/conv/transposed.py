@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY
 from typing import Annotated, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
 
 from distdl import _core
-from distdl.collective.construction import PartitionLike, partitions_behind_first
 from distdl.nn.conv.layer import ConvLayer
 from distdl.nn.families import family
-from distdl.nn.option_types import NaturalSizes, Size, rule
+from distdl.nn.option_types import (
+    Count,
+    Device,
+    Dtype,
+    FurtherPartition,
+    HasBias,
+    NaturalSizes,
+    PartitionsFirst,
+    PositiveSizes,
+    option,
+    rule,
+    with_partitions_first,
+)
 from distdl.nn.windows.blocks import naming_layer
 
 __all__ = ["DistributedConvTranspose1d", "DistributedConvTranspose2d", "DistributedConvTranspose3d"]
@@ -20,35 +32,21 @@ __all__ = ["DistributedConvTranspose1d", "DistributedConvTranspose2d", "Distribu
 PaddingMode: TypeAlias = Annotated[str, rule(lambda value: value == "zeros", "be 'zeros', as in torch.nn")]
 
 
-class _DistributedConvTranspose(ConvLayer):
+@with_partitions_first
+class _DistributedConvTranspose(PartitionsFirst, ConvLayer):
+    padding: NaturalSizes = option(default=0)
+    output_padding: NaturalSizes = option(default=0)
+    groups: Count = 1
+    bias: HasBias = option(default=True)
+    dilation: PositiveSizes = option(default=1)
+    padding_mode: PaddingMode = "zeros"
+    device: Device = None
+    dtype: Dtype = None
+    _: KW_ONLY
+    P_y: FurtherPartition = option(default=None)
+    P_w: FurtherPartition = option(default=None)
     functions = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
     transposed = True
-    padding: NaturalSizes
-    output_padding: NaturalSizes
-    padding_mode: PaddingMode
-
-    @partitions_behind_first("P_y", "P_w")
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Size,
-        stride: Size = 1,
-        padding: Size = 0,
-        output_padding: Size = 0,
-        groups: int = 1,
-        bias: bool = True,
-        dilation: Size = 1,
-        padding_mode: str = "zeros",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        output_blocks: str = "balanced",
-        P_y: PartitionLike | None = None,
-        P_w: PartitionLike | None = None,
-    ) -> None:
-        super().__init__(locals())
 
     def prepare(self) -> None:
         super().prepare()

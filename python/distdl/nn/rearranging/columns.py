@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 
 from distdl import _core
-from distdl.collective.construction import PartitionLike, partitions_behind_first
 from distdl.nn.layer import Layer
-from distdl.nn.option_types import NaturalSizes, PositiveSizes, Size
+from distdl.nn.option_types import (
+    FurtherPartition,
+    NaturalSizes,
+    PartitionsFirst,
+    PositiveSizes,
+    option,
+    with_partitions_first,
+)
 from distdl.nn.rearranging.order import (
     box_in,
     choose_result,
@@ -79,7 +86,8 @@ class _Columns(Layer):
         raise NotImplementedError
 
 
-class DistributedUnfold(_Columns):
+@with_partitions_first
+class DistributedUnfold(PartitionsFirst, _Columns):
     """Copies each window to a column: ``torch.nn.Unfold`` in blocks.
 
     Each worker receives the input rows of its windows once, and copies them to columns.
@@ -109,20 +117,13 @@ class DistributedUnfold(_Columns):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Unfold.html.
     """
 
+    kernel_size: PositiveSizes
+    dilation: PositiveSizes = option(default=1)
+    padding: NaturalSizes = option(default=0)
+    stride: PositiveSizes = option(default=1)
+    _: KW_ONLY
+    P_y: FurtherPartition = option(default=None)
     input_dims = 3
-
-    @partitions_behind_first("P_y")
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        kernel_size: Size,
-        dilation: Size = 1,
-        padding: Size = 0,
-        stride: Size = 1,
-        *,
-        P_y: PartitionLike | None = None,
-    ) -> None:
-        super().__init__(locals())
 
     def result_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         return (*shape[:-2], shape[-2] * shape[-1])
@@ -165,7 +166,8 @@ class DistributedUnfold(_Columns):
         return columns_read.narrow(-2, first, rows).narrow(-1, at, columns)
 
 
-class DistributedFold(_Columns):
+@with_partitions_first
+class DistributedFold(PartitionsFirst, _Columns):
     """Sums columns at the places of their windows: ``torch.nn.Fold`` in blocks.
 
     Each worker receives and sums the columns of the windows that meet its block of the result.
@@ -196,21 +198,13 @@ class DistributedFold(_Columns):
     """
 
     output_size: PositiveSizes
+    kernel_size: PositiveSizes
+    dilation: PositiveSizes = option(default=1)
+    padding: NaturalSizes = option(default=0)
+    stride: PositiveSizes = option(default=1)
+    _: KW_ONLY
+    P_y: FurtherPartition = option(default=None)
     input_dims = 2
-
-    @partitions_behind_first("P_y")
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        output_size: Size,
-        kernel_size: Size,
-        dilation: Size = 1,
-        padding: Size = 0,
-        stride: Size = 1,
-        *,
-        P_y: PartitionLike | None = None,
-    ) -> None:
-        super().__init__(locals())
 
     def result_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         return (*shape, 1)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from typing import Annotated
 
 import torch
 
-from distdl.collective.construction import PartitionLike, partitions_behind_first
 from distdl.collective.grid import Grid
 from distdl.nn.layer import Layer
-from distdl.nn.option_types import Integer, by_name
+from distdl.nn.option_types import FurtherPartition, Integer, PartitionsFirst, by_name, option, with_partitions_first
 from distdl.nn.options import integers
 from distdl.nn.rearranging.order import box_in, choose_result, interval_around, leading_dim, rows_around, same_blocks
 from distdl.nn.windows.blocks import block_intervals, naming_layer
@@ -61,7 +61,8 @@ class _Reshaping(Layer):
         raise NotImplementedError
 
 
-class DistributedFlatten(_Reshaping):
+@with_partitions_first
+class DistributedFlatten(PartitionsFirst, _Reshaping):
     """Joins several dimensions: ``torch.nn.Flatten`` in blocks.
 
     If only the first flattened dimension is split, into balanced blocks, each worker flattens its block. Otherwise it
@@ -90,14 +91,10 @@ class DistributedFlatten(_Reshaping):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Flatten.html.
     """
 
-    start_dim: Integer
-    end_dim: Integer
-
-    @partitions_behind_first("P_y")
-    def __init__(
-        self, P_x: PartitionLike, start_dim: int = 1, end_dim: int = -1, *, P_y: PartitionLike | None = None
-    ) -> None:
-        super().__init__(locals())
+    start_dim: Integer = 1
+    end_dim: Integer = -1
+    _: KW_ONLY
+    P_y: FurtherPartition = option(default=None)
 
     def check_options(self) -> None:
         if self.grid.known:
@@ -137,7 +134,8 @@ class DistributedFlatten(_Reshaping):
         return read.flatten(self._first, self._last).narrow(self._first, *self._part)
 
 
-class DistributedUnflatten(_Reshaping):
+@with_partitions_first
+class DistributedUnflatten(PartitionsFirst, _Reshaping):
     """Splits a dimension into several: ``torch.nn.Unflatten`` in blocks.
 
     Args:
@@ -166,12 +164,8 @@ class DistributedUnflatten(_Reshaping):
 
     dim: Integer
     unflattened_size: Annotated[tuple[int, ...], by_name(_unflattened_size)]
-
-    @partitions_behind_first("P_y")
-    def __init__(
-        self, P_x: PartitionLike, dim: int, unflattened_size: Sequence[int], *, P_y: PartitionLike | None = None
-    ) -> None:
-        super().__init__(locals())
+    _: KW_ONLY
+    P_y: FurtherPartition = option(default=None)
 
     def check_options(self) -> None:
         if self.grid.known:
