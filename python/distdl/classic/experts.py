@@ -14,7 +14,7 @@ from distdl.classic.ordered import OrderedLayer, order_of_parts
 from distdl.collective.construction import PartitionLike
 from distdl.nn.layer import Layer
 from distdl.nn.linear.features import check_dtypes
-from distdl.nn.option_types import Natural
+from distdl.nn.option_types import Natural, common_options
 from distdl.operators.dispatch import Operator
 from distdl.parameters.initial import Initializer, like_linear
 from distdl.parameters.layout import Interval, cut
@@ -28,7 +28,15 @@ def _intervals(sizes: Sequence[int]) -> list[Interval]:
     return [(stop - size, stop) for size, stop in zip(sizes, stops, strict=True)]
 
 
-class _Experts(OrderedLayer):
+@common_options
+class _ExpertOptions(OrderedLayer):
+    num_experts: Natural
+    in_features: Natural
+    out_features: Natural
+    geglu: bool
+
+
+class _Experts(_ExpertOptions):
     """Applies to the tokens of each expert its own linear layer.
 
     ``weight`` is (num_experts, out_features, in_features) and ``bias`` (num_experts, out_features), in balanced blocks.
@@ -36,10 +44,6 @@ class _Experts(OrderedLayer):
     """
 
     outputs_dim = 1
-    num_experts: Natural
-    in_features: Natural
-    out_features: Natural
-    geglu: bool
     _ways: tuple[Operator, Operator] | None = None
 
     def _construct(self, P: PartitionLike, options: dict[str, object], more: dict[str, object]) -> None:

@@ -7,28 +7,26 @@ checked if the argument may be None.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import operator
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from inspect import Parameter
-from types import NoneType, UnionType
+from types import NoneType
 from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
     ClassVar,
     Generic,
+    NamedTuple,
     TypeAlias,
     TypeVar,
-    Union,
     dataclass_transform,
     get_args,
     get_origin,
-)  # fmt: skip
+)
 
 import torch
 
@@ -114,18 +112,29 @@ PositiveSizes: TypeAlias = Annotated[Sizes, at_least(1)]
 PositiveSizesOrNone: TypeAlias = Annotated[SizesOrNone, at_least(1)]
 
 
+# Constructors
+
+
+class Option(NamedTuple):
+    """An option of a layer: the argument of its constructor, and the checks that its annotation says."""
+
+    argument: Parameter
+    checks: list[Check]
+
+
 def checked(layer: torch.nn.Module, options: Mapping[str, object]) -> dict[str, object]:
     """The attributes for options, by name. Raises what the annotations of the layer's class refuse."""
-    annotations, attributes = _annotations(type(layer)), dict(options)  # type: ignore[arg-type]
-    for name, value in options.items():
-        annotation = annotations.get(name)
-        if value is not None or NoneType not in get_args(_argument_type(annotation)):
-            for check in _checks(annotation):
+    declared, attributes = declared_options(type(layer)), dict(options)
+    for name in [name for name in options if name in declared]:  # in order: all ranks raise the same error
+        if options[name] is not None or NoneType not in get_args(declared[name].argument.annotation):
+            for check in declared[name].checks:
                 attributes[name] = check.convert(layer, attributes[name], name)
     return attributes
 
 
-# Constructors
+def declared_options(kind: type) -> dict[str, Option]:
+    """The options of the nearest base class with a decorator of this module, and of its base classes."""
+    return getattr(kind, "_declared_options", {})
 
 
 def option(*, default: object) -> Any:
@@ -136,7 +145,7 @@ def option(*, default: object) -> Any:
 @dataclass_transform(field_specifiers=(option,))
 def common_options(kind: Kind) -> Kind:
     """Let annotated attributes be arguments of the classes with :func:`with_options` that are derived from this one."""
-    declared: dict[str, Parameter] = {}
+    declared: dict[str, Option] = {}
     for base in reversed(kind.__mro__):
         declared |= vars(base).get("_declared_options", {})
     by_keyword = False
@@ -146,7 +155,8 @@ def common_options(kind: Kind) -> Kind:
         elif ClassVar not in (annotation, get_origin(annotation)):
             how = Parameter.KEYWORD_ONLY if by_keyword else Parameter.POSITIONAL_OR_KEYWORD
             default = vars(kind).get(name, Parameter.empty)
-            declared[name] = Parameter(name, how, default=default, annotation=_argument_type(annotation))
+            argument = Parameter(name, how, default=default, annotation=_argument_type(annotation))
+            declared[name] = Option(argument, _checks(annotation))
             if default is not Parameter.empty:
                 delattr(kind, name)  # an instance has the attribute, or a parameter of this name
     setattr(kind, "_declared_options", declared)  # noqa: B010
@@ -174,18 +184,15 @@ class PartitionsFirst:
 
 def with_partitions_first(kind: Kind) -> Kind:
     """Make the constructor of a :class:`PartitionsFirst` layer, as :func:`with_options` does."""
-    declared = vars(common_options(kind))["_declared_options"].values()
-    further = [
-        option.name for option in declared if option.name.startswith("P_") and option.kind is option.KEYWORD_ONLY
-    ]
+    further = [name for name in declared_options(common_options(kind)) if name.startswith("P_") and name != "P_x"]
     setattr(kind, "__init__", constructor(partitions_behind_first(*further)(_made_constructor(kind))))  # noqa: B010
     return kind
 
 
 def _made_constructor(kind: type) -> Callable[..., None]:
     layer = next(base for base in reversed(kind.__mro__) if "_declared_options" in vars(base))
-    declared = sorted(vars(kind)["_declared_options"].values(), key=lambda option: option.kind)
-    signature = inspect.Signature([Parameter("self", Parameter.POSITIONAL_ONLY), *declared])
+    arguments = sorted((option.argument for option in declared_options(kind).values()), key=lambda x: x.kind)
+    signature = inspect.Signature([Parameter("self", Parameter.POSITIONAL_ONLY), *arguments])
 
     def __init__(self: object, *args: object, **kwargs: object) -> None:  # noqa: N807
         bound = signature.bind(self, *args, **kwargs)
@@ -197,34 +204,17 @@ def _made_constructor(kind: type) -> Callable[..., None]:
     return __init__
 
 
-# Annotations
-
-
-@functools.cache
-def _annotations(kind: type) -> dict[str, object]:
-    """The annotations of a class and its bases; those that refer to unknown names are left out."""
-    annotations: dict[str, object] = {}
-    for base in reversed(kind.__mro__):
-        names = vars(sys.modules[base.__module__])
-        for name, annotation in inspect.get_annotations(base).items():
-            with contextlib.suppress(Exception):
-                annotations[name] = eval(annotation, names) if isinstance(annotation, str) else annotation
-    return annotations
-
-
 def _checks(annotation: object) -> list[Check]:
     if get_origin(annotation) is Annotated:
         return [check for check in get_args(annotation) if isinstance(check, Check)]
-    if get_origin(annotation) in (Union, UnionType):
-        return [check for part in get_args(annotation) for check in _checks(part)]
-    return []
+    return [check for part in get_args(annotation) for check in _checks(part)]
 
 
 def _argument_type(annotation: object) -> object:
     """The type of the argument for an annotated attribute."""
-    origin, parts = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
+    parts = get_args(annotation)
+    if get_origin(annotation) is Annotated:
         return _argument_type(parts[0])
-    if origin is Converted:
+    if get_origin(annotation) is Converted:
         return parts[1]
-    return functools.reduce(operator.or_, map(_argument_type, parts)) if origin in (Union, UnionType) else annotation
+    return functools.reduce(operator.or_, map(_argument_type, parts)) if NoneType in parts else annotation
