@@ -39,10 +39,6 @@ class DistributedPReLU(Layer):
         RuntimeError: on all ranks, if the number of parameters is neither 1 nor the number of channels, or the dtypes
             of input and weight differ.
         ValueError: on all ranks, if the input is not in blocks as described.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.PReLU.html.
     """
 
     num_parameters: Natural = 1
@@ -91,10 +87,6 @@ class DistributedGLU(Layer):
     Raises:
         ValueError: on all ranks, if the input is not in blocks of P_x, or has no dimension ``dim``.
         RuntimeError: on all ranks, if an odd number of elements cannot be halved, or torch has no such dtype.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.GLU.html.
     """
 
     dim: Integer = -1
@@ -151,8 +143,6 @@ class DistributedRReLU(RandomLayer):
             one floating point dtype.
 
     Collective: constructing over P_x's parent communicator, calling over P_x. No data is sent.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.RReLU.html.
     """
 
     lower: PlainNumber = 1.0 / 8

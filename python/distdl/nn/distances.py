@@ -206,10 +206,6 @@ class DistributedCosineSimilarity(_Distance):
     Raises:
         ValueError: on all ranks, if ``dim`` is not a dimension of P_x, the inputs are not of floating point, or their
             blocks do not match.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.CosineSimilarity.html.
     """
 
     dim: Integer = 1
@@ -241,10 +237,6 @@ class DistributedPairwiseDistance(_Distance):
     Raises:
         ValueError: on all ranks, if P_x has no dimension, the inputs are not of floating point, or their blocks do not
             match.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.PairwiseDistance.html.
     """
 
     p: Number = 2.0

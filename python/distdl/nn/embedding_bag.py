@@ -57,10 +57,6 @@ class DistributedEmbeddingBag(PartitionsFirst, Table):
         ValueError: on all ranks, if P_x splits bags, offsets or weights are not as described, options contradict each
             other, or sparse=True and several workers share a block of the table: their summed gradients are dense.
         RuntimeError: on all ranks, if the indices are of another dtype, or there are no offsets and bags of size 0.
-
-    Collective: constructing over the partitions' parent communicator, calling over the partitions.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.EmbeddingBag.html.
     """
 
     num_embeddings: Natural

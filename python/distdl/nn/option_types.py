@@ -31,6 +31,7 @@ from typing import (
 import torch
 
 from distdl.collective.construction import PartitionLike, constructor, partitions_behind_first
+from distdl.nn.documentation import completed
 from distdl.nn.options import flag, floating, integer, number, per_dimension
 from distdl.partition import Partition
 
@@ -171,6 +172,7 @@ def with_options(kind: Kind) -> Kind:
     ``ClassVar``. Values are defaults; attributes after ``_: KW_ONLY`` are passed by keyword.
     """
     setattr(common_options(kind), "__init__", constructor(_made_constructor(kind)))  # noqa: B010
+    kind.__doc__ = completed(kind.__doc__ or "", kind.__name__)
     return kind
 
 
@@ -186,6 +188,7 @@ def with_partitions_first(kind: Kind) -> Kind:
     """Make the constructor of a :class:`PartitionsFirst` layer, as :func:`with_options` does."""
     further = [name for name in declared_options(common_options(kind)) if name.startswith("P_") and name != "P_x"]
     setattr(kind, "__init__", constructor(partitions_behind_first(*further)(_made_constructor(kind))))  # noqa: B010
+    kind.__doc__ = completed(kind.__doc__ or "", kind.__name__, several=True)
     return kind
 
 

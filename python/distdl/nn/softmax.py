@@ -29,8 +29,6 @@ _SECTIONS = """
 
     If the dimension is split, the workers gather the largest element and one sum of each block. Collective:
     constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.{name}.html.
     """
 _DIM = "\n        dim: the normalized dimension. None means 0 if P_x has 0, 1 or 3 dimensions, and 1 otherwise."
 

@@ -60,8 +60,6 @@ class DistributedTransformer(CompositeLayer):
         TypeError, ValueError: on all ranks, if options or tensors do not match.
 
     One vote a call. Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Transformer.html.
     """
 
     d_model: int = 512

@@ -47,10 +47,6 @@ class DistributedMultiheadAttention(LayerWithDropout):
 
     Raises:
         ValueError: on all ranks, if options or tensors do not match, or P_x splits features.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html.
     """
 
     embed_dim: Count

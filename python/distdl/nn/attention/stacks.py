@@ -187,8 +187,6 @@ class DistributedTransformerEncoder(Stack):
         TypeError, ValueError: on all ranks, if an option is invalid.
 
     One vote a call. Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerEncoder.html.
     """
 
     encoder_layer: torch.nn.Module
@@ -232,8 +230,6 @@ class DistributedTransformerDecoder(Stack):
         TypeError, ValueError: on all ranks, if an option is invalid.
 
     One vote a call. Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerDecoder.html.
     """
 
     decoder_layer: torch.nn.Module

@@ -155,8 +155,6 @@ _DOCUMENTATION = """Applies a {dims}-d transposed convolution to a tensor: ``tor
 
     Each worker receives the inputs that reach its outputs, applies the local layer to them without padding, and cuts
     its block out of the result. Collective like :class:`DistributedConv{dims}d`.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.ConvTranspose{dims}d.html.
     """
 
 DistributedConvTranspose1d, DistributedConvTranspose2d, DistributedConvTranspose3d = family(

@@ -35,10 +35,6 @@ class DistributedBilinear(Layer):
         ValueError: on all ranks, if P_x splits the features, ``in1_features`` is less than 1, or the inputs are not in
             blocks as described.
         RuntimeError: on all ranks, if dtypes of inputs and parameters differ without autocast.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Bilinear.html.
     """
 
     in1_features: Count

@@ -60,8 +60,6 @@ class DistributedLinearCrossEntropyLoss(CheckedLayer):
 
     Constructing and calling are collective over the partitions' parent communicator. Every rank must call
     ``backward()``; the loss counts once.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.LinearCrossEntropyLoss.html.
     """
 
     in_features: Integer

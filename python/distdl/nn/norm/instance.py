@@ -122,10 +122,6 @@ _DOCUMENTATION = """Normalizes each channel of each instance: ``torch.nn.Instanc
         ValueError: on all ranks, if P_x has another number of dimensions, the input is not in such blocks, its
             dtypes differ, or a channel has a single element where its own moments are used.
         RuntimeError: on all ranks, for dtypes of input and parameters that torch.nn refuses.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.InstanceNorm{dims}d.html.
     """
 
 DistributedInstanceNorm1d, DistributedInstanceNorm2d, DistributedInstanceNorm3d = family(

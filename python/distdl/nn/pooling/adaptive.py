@@ -122,10 +122,6 @@ _DOCUMENTATION = """Applies {dims}-d adaptive {kind} pooling to a partitioned te
         ValueError: on all ranks, if the partition or output_blocks is invalid.
         TypeError, RuntimeError, NotImplementedError: on all workers, for an output size, input size or dtype that
             torch.nn refuses.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.{twin}{dims}d.html.
     """
 DistributedAdaptiveMaxPool1d, DistributedAdaptiveMaxPool2d, DistributedAdaptiveMaxPool3d = family(
     "DistributedAdaptiveMaxPool{dims}d",

@@ -70,10 +70,6 @@ _DOCUMENTATION = """Applies {dims}-d power-average pooling to a partitioned tens
         ValueError: on all ranks, if the partition or output_blocks is invalid.
         ValueError, TypeError, ZeroDivisionError: on all ranks, as in torch, if norm_type is not a number, or is 0.
         RuntimeError: on all ranks, for options or an input size that torch.nn refuses.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.LPPool{dims}d.html.
     """
 
 DistributedLPPool1d, DistributedLPPool2d, DistributedLPPool3d = family(

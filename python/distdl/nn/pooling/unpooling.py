@@ -142,10 +142,6 @@ _DOCUMENTATION = """Puts maxima back to their places: ``torch.nn.MaxUnpool{dims}
 
     Of several elements with the same index the last remains, and all of them get its gradient, as in torch.nn on one
     thread. If space is split, each worker receives all elements of its channels.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MaxUnpool{dims}d.html.
     """
 DistributedMaxUnpool1d, DistributedMaxUnpool2d, DistributedMaxUnpool3d = family(
     "DistributedMaxUnpool{dims}d", _DOCUMENTATION, _DistributedMaxUnpool

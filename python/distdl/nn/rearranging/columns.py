@@ -111,10 +111,6 @@ class DistributedUnfold(PartitionsFirst, _Columns):
         ValueError: on all ranks, if the partitions are not as described.
         TypeError, RuntimeError, NotImplementedError: on all ranks, for options, an input size or a dtype that torch.nn
             refuses.
-
-    Collective: constructing over the partitions' parent communicator, calling over the partitions.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Unfold.html.
     """
 
     kernel_size: PositiveSizes
@@ -191,10 +187,6 @@ class DistributedFold(PartitionsFirst, _Columns):
         ValueError: on all ranks, if the partitions are not as described.
         TypeError, RuntimeError, NotImplementedError: on all ranks, for options, an input size or a dtype that torch.nn
             refuses.
-
-    Collective: constructing over the partitions' parent communicator, calling over the partitions.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Fold.html.
     """
 
     output_size: PositiveSizes

@@ -85,10 +85,6 @@ class DistributedFlatten(PartitionsFirst, _Reshaping):
     Raises:
         ValueError: on all ranks, if P_y has another number of dimensions than the result.
         TypeError, IndexError, RuntimeError: on all ranks, for dimensions that torch.nn refuses.
-
-    Collective: constructing over the partitions' parent communicator, calling over the partitions.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Flatten.html.
     """
 
     start_dim: Integer = 1
@@ -158,8 +154,6 @@ class DistributedUnflatten(PartitionsFirst, _Reshaping):
 
     If P_y splits later new dimensions, a worker receives whole rows of the first new dimension. Collective:
     constructing over the partitions' parent communicator, calling over the partitions.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Unflatten.html.
     """
 
     dim: Integer

@@ -97,8 +97,6 @@ class DistributedPixelShuffle(_ChannelsAndSpace):
 
     Nothing travels if the blocks of channels are multiples of ``r**2`` and space is balanced or aligned. Collective:
     constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.PixelShuffle.html.
     """
 
     upscale_factor: Positive
@@ -128,10 +126,6 @@ class DistributedPixelUnshuffle(_ChannelsAndSpace):
     Raises:
         ValueError: on all ranks, if the partition or output_blocks is invalid.
         TypeError, RuntimeError: on all ranks, for a factor or an input size that torch.nn refuses.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.PixelUnshuffle.html.
     """
 
     downscale_factor: Positive
@@ -165,8 +159,6 @@ class DistributedChannelShuffle(Layer):
 
     Nothing travels if channels are not split. Collective: constructing over P_x's parent communicator, calling over
     P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.ChannelShuffle.html.
     """
 
     groups: Positive
