@@ -92,25 +92,32 @@ in_unit_interval = rule(lambda value: 0 <= value <= 1, "be in [0, 1]")
 positive = rule(lambda value: value > 0, "be greater than 0")
 _sizes = Check(lambda layer, value, name: per_dimension(type(layer).__name__, value, layer.dims, name))
 
+# Types of options, each of which accepts what torch.nn accepts there, and raises the same type of exception.
+
 Integer: TypeAlias = Annotated[int, by_name(integer)]
-IntegerFlag: TypeAlias = Annotated[bool, by_name(lambda layer, value, name: bool(integer(layer, value or 0, name)))]
-Number: TypeAlias = Annotated[float, by_name(number)]
 Natural: TypeAlias = Annotated[Integer, at_least(0)]
 Positive: TypeAlias = Annotated[Integer, at_least(1)]
 Count: TypeAlias = Annotated[Integer, at_least(1, ValueError)]
-Float: TypeAlias = Annotated[float, by_name(floating)]
+
+Number: TypeAlias = Annotated[float, by_name(number)]  # any real number, as a float
+Float: TypeAlias = Annotated[float, by_name(floating)]  # anything that float() converts, but no bool
 PlainNumber: TypeAlias = Annotated[
     float, rule(lambda value: isinstance(value, int | float) and not isinstance(value, bool), "be a number", TypeError)
-]
+]  # unchanged
 Probability: TypeAlias = Annotated[PlainNumber, in_unit_interval]
+
 Flag: TypeAlias = Annotated[bool, by_name(flag)]
-FurtherPartition: TypeAlias = Converted[Partition | None, PartitionLike | None]
-HasBias: TypeAlias = Converted[torch.Tensor | None, bool]
+IntegerFlag: TypeAlias = Annotated[bool, by_name(lambda layer, value, name: bool(integer(layer, value or 0, name)))]
+
+# An int, or one for each of the layer's spatial dimensions.
 Sizes: TypeAlias = Annotated[Converted[tuple[int, ...], Size], _sizes]
 SizesOrNone: TypeAlias = Annotated[Converted[tuple[int, ...], Size | None], _sizes]
 NaturalSizes: TypeAlias = Annotated[Sizes, at_least(0)]
 PositiveSizes: TypeAlias = Annotated[Sizes, at_least(1)]
 PositiveSizesOrNone: TypeAlias = Annotated[SizesOrNone, at_least(1)]
+
+FurtherPartition: TypeAlias = Converted[Partition | None, PartitionLike | None]
+HasBias: TypeAlias = Converted[torch.Tensor | None, bool]
 
 
 # Constructors

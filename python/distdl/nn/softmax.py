@@ -42,7 +42,7 @@ class _Normalization(Layer):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        sections = _SECTIONS.format(name=cls.__name__.removeprefix("Distributed"), options=cls.options_text)
+        sections = _SECTIONS.format(options=cls.options_text)
         cls.__doc__ = (cls.__doc__ or "").rstrip() + sections
 
     def check_options(self) -> None:

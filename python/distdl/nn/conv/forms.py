@@ -13,16 +13,7 @@ from distdl.nn.conv.grid import ConvGrid
 from distdl.nn.conv.layer import ConvLayer
 from distdl.nn.conv.transposed import DistributedConvTranspose1d, DistributedConvTranspose2d, DistributedConvTranspose3d
 from distdl.nn.families import family
-from distdl.nn.option_types import (
-    Count,
-    Device,
-    Dtype,
-    HasBias,
-    NaturalSizes,
-    PositiveSizes,
-    option,
-    with_options,
-)
+from distdl.nn.option_types import Count, Device, Dtype, HasBias, NaturalSizes, PositiveSizes, option, with_options
 
 __all__ = [
     "DistributedChannelAllGatherConv1d",
