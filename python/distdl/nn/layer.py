@@ -20,7 +20,7 @@ from distdl.nn.from_sequential import FromSequential
 from distdl.nn.masks import draw_key
 from distdl.nn.module import agreement_among
 from distdl.nn.noticed import FirstValues, notice, random_state, versions
-from distdl.nn.option_types import Converted, checked, common_options
+from distdl.nn.option_types import FirstPartition, checked, common_options
 from distdl.nn.options import NOT_ATTRIBUTES, comparable, kind_of, split_arguments
 from distdl.nn.parametrized import problem_of_parametrizations
 from distdl.nn.subclasses import may_override, overridden
@@ -90,7 +90,7 @@ class Layer(FromSequential):
     tensors: ClassVar[tuple[str, ...]] = ("input",)
     optional: ClassVar[tuple[str, ...]] = ()
     brings_parameters: ClassVar[bool] = True
-    P_x: Converted[Partition, PartitionLike]
+    P_x: FirstPartition
     random_key = 0
     key_in_graphs = 0
 

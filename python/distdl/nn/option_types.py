@@ -19,6 +19,7 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
+    ForwardRef,
     Generic,
     NamedTuple,
     TypeAlias,
@@ -116,7 +117,9 @@ NaturalSizes: TypeAlias = Annotated[Sizes, at_least(0)]
 PositiveSizes: TypeAlias = Annotated[Sizes, at_least(1)]
 PositiveSizesOrNone: TypeAlias = Annotated[SizesOrNone, at_least(1)]
 
-FurtherPartition: TypeAlias = Converted[Partition | None, PartitionLike | None]
+# Signatures show the text.
+FirstPartition: TypeAlias = Converted[Partition, "PartitionLike"]
+FurtherPartition: TypeAlias = Converted[Partition | None, "PartitionLike | None"]
 HasBias: TypeAlias = Converted[torch.Tensor | None, bool]
 
 
@@ -202,7 +205,7 @@ def with_partitions_first(kind: Kind) -> Kind:
 def _made_constructor(kind: type) -> Callable[..., None]:
     layer = next(base for base in reversed(kind.__mro__) if "_declared_options" in vars(base))
     arguments = sorted((option.argument for option in declared_options(kind).values()), key=lambda x: x.kind)
-    signature = inspect.Signature([Parameter("self", Parameter.POSITIONAL_ONLY), *arguments])
+    signature = inspect.Signature([Parameter("self", Parameter.POSITIONAL_ONLY), *arguments], return_annotation=None)
 
     def __init__(self: object, *args: object, **kwargs: object) -> None:  # noqa: N807
         bound = signature.bind(self, *args, **kwargs)
@@ -226,5 +229,5 @@ def _argument_type(annotation: object) -> object:
     if get_origin(annotation) is Annotated:
         return _argument_type(parts[0])
     if get_origin(annotation) is Converted:
-        return parts[1]
+        return parts[1].__forward_arg__ if isinstance(parts[1], ForwardRef) else parts[1]
     return functools.reduce(operator.or_, map(_argument_type, parts)) if NoneType in parts else annotation
