@@ -160,7 +160,8 @@ def common_options(kind: Kind) -> Kind:
     for base in reversed(kind.__mro__):
         declared |= vars(base).get("_declared_options", {})
     by_keyword = False
-    for name, annotation in inspect.get_annotations(kind, eval_str=True).items():
+    # Names in annotations are those of the module, although options may have the same names.
+    for name, annotation in inspect.get_annotations(kind, locals={}, eval_str=True).items():
         if annotation is KW_ONLY:
             by_keyword = True
         elif ClassVar not in (annotation, get_origin(annotation)):
