@@ -12,7 +12,8 @@ from distdl.classic.keys import only_torchs, parted
 from distdl.classic.linear_forms import between, other_than
 from distdl.classic.ordered import OrderedLayer, order_of_parts
 from distdl.nn.base.layer import Layer
-from distdl.nn.linear.features import check_dtypes, check_features
+from distdl.nn.base.option_types import Natural, common_options
+from distdl.nn.linear.features import check_dtypes
 from distdl.operators.dispatch import Operator
 from distdl.parameters.initial import Initializer, like_linear
 from distdl.parameters.layout import Interval, cut
@@ -27,7 +28,15 @@ def _intervals(sizes: Sequence[int]) -> list[Interval]:
     return [(stop - size, stop) for size, stop in zip(sizes, stops, strict=True)]
 
 
-class _Experts(OrderedLayer):
+@common_options
+class _ExpertOptions(OrderedLayer):
+    num_experts: Natural
+    in_features: Natural
+    out_features: Natural
+    geglu: bool
+
+
+class _Experts(_ExpertOptions):
     """Applies to the tokens of each expert its own linear layer.
 
     ``weight`` is (num_experts, out_features, in_features) and ``bias`` (num_experts, out_features), in balanced blocks.
@@ -35,10 +44,6 @@ class _Experts(OrderedLayer):
     """
 
     outputs_dim = 1
-    num_experts: int
-    in_features: int
-    out_features: int
-    geglu: bool
     _ways: tuple[Operator, Operator] | None = None
 
     def _construct(self, P: PartitionLike, options: dict[str, object], more: dict[str, object]) -> None:
@@ -60,7 +65,6 @@ class _Experts(OrderedLayer):
                 f"{type(self).__name__}: P_expert_emb has shape {list(self.grid.shape)}; it must be [experts, tokens, "
                 "features]"
             )
-        check_features(self, "num_experts", "in_features", "out_features")
         of_weight, of_bias = like_linear((self.out_features, self.in_features))
         self._declare_blocks((self.num_experts, self.out_features, self.in_features), of_weight, of_bias)
 

@@ -10,17 +10,17 @@ import torch.nn.functional as F
 
 from distdl import operators
 from distdl.nn.base.layer import Layer
-from distdl.nn.base.options import integer
+from distdl.nn.base.option_types import Device, Dtype, Flag, Float, Integer, Natural, PlainNumber, with_options
 from distdl.nn.base.random_numbers import random_uniform
 from distdl.nn.dropout import RandomLayer
 from distdl.nn.windows.blocks import block_intervals
 from distdl.operators.dispatch import Inactive, Operator
 from distdl.parameters.layout import cut
-from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedGLU", "DistributedPReLU", "DistributedRReLU"]
 
 
+@with_options
 class DistributedPReLU(Layer):
     r"""Applies :math:`\max(0, x) + a \min(0, x)`, where a is learned: ``torch.nn.PReLU`` in blocks.
 
@@ -39,35 +39,16 @@ class DistributedPReLU(Layer):
         RuntimeError: on all ranks, if the number of parameters is neither 1 nor the number of channels, or the dtypes
             of input and weight differ.
         ValueError: on all ranks, if the input is not in blocks as described.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.PReLU.html.
     """
 
-    num_parameters: int
-    init: float
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        num_parameters: int = 1,
-        init: float = 0.25,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(locals())
+    num_parameters: Natural = 1
+    init: Float = 0.25
+    device: Device = None
+    dtype: Dtype = None
 
     def check_options(self) -> None:
-        self.num_parameters = integer("DistributedPReLU", self.num_parameters, "num_parameters")
-        if self.num_parameters < 0:
-            raise RuntimeError(f"DistributedPReLU: num_parameters={self.num_parameters}; it must not be negative")
-        try:
-            value = float(self.init)
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"DistributedPReLU: init={self.init!r}; it must be a number") from error
         by_channel = self.num_parameters != 1 and self.grid.dim > 1
-        initialize = partial(torch.nn.init.constant_, val=value)
+        initialize = partial(torch.nn.init.constant_, val=self.init)
         shape, axes = (self.num_parameters,), (1 if by_channel else None,)
         self.declare_parameter("weight", self.grid, shape, axes, initialize=initialize)
 
@@ -89,6 +70,7 @@ class DistributedPReLU(Layer):
         return F.prelu(input, *self.parameters_in_use()) if self.grid.active else self.without_part(input)
 
 
+@with_options
 class DistributedGLU(Layer):
     r"""Applies :math:`a \sigma(b)` to the halves a and b of a dimension: ``torch.nn.GLU`` in blocks.
 
@@ -105,20 +87,12 @@ class DistributedGLU(Layer):
     Raises:
         ValueError: on all ranks, if the input is not in blocks of P_x, or has no dimension ``dim``.
         RuntimeError: on all ranks, if an odd number of elements cannot be halved, or torch has no such dtype.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.GLU.html.
     """
 
+    dim: Integer = -1
     tensors: ClassVar[tuple[str, ...]] = ("input",)
-    dim: int
-
-    def __init__(self, P_x: PartitionLike, dim: int = -1) -> None:
-        super().__init__(locals())
 
     def check_options(self) -> None:
-        self.dim = integer("DistributedGLU", self.dim, "dim")
         n = self.grid.dim
         if self.grid.known and not -n <= self.dim < n:
             raise ValueError(f"DistributedGLU: dim={self.dim}; P_x has {n} dimensions")
@@ -149,6 +123,7 @@ class DistributedGLU(Layer):
         return F.glu(x, self.dim)
 
 
+@with_options
 class DistributedRReLU(RandomLayer):
     """Multiplies nonpositive elements by random slopes: ``torch.nn.RReLU``, block by block.
 
@@ -168,22 +143,13 @@ class DistributedRReLU(RandomLayer):
             one floating point dtype.
 
     Collective: constructing over P_x's parent communicator, calling over P_x. No data is sent.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.RReLU.html.
     """
 
-    lower: float
-    upper: float
-
-    def __init__(
-        self, P_x: PartitionLike, lower: float = 1.0 / 8, upper: float = 1.0 / 3, inplace: bool = False
-    ) -> None:
-        super().__init__(locals())
+    lower: PlainNumber = 1.0 / 8
+    upper: PlainNumber = 1.0 / 3
+    inplace: Flag = False
 
     def check_options(self) -> None:
-        super().check_options()
-        for name in ("lower", "upper"):
-            self.check_number(name)
         if not self.lower <= self.upper:
             raise ValueError(f"DistributedRReLU: lower={self.lower!r} must not exceed upper={self.upper!r}")
 

@@ -12,10 +12,9 @@ import torch.nn.functional as F
 from distdl import operators
 from distdl.modules.graph import empty_of, empty_result
 from distdl.nn.base.layer import Layer
-from distdl.nn.base.options import integer, number
+from distdl.nn.base.option_types import Integer, Number, with_options
 from distdl.nn.base.precision import wide
 from distdl.parameters.transport import zero_of
-from distdl.partitions.construction import PartitionLike
 from distdl.partitions.grid import Grid
 
 __all__ = ["DistributedCosineSimilarity", "DistributedPairwiseDistance"]
@@ -132,14 +131,13 @@ class _Distance(Layer):
     """The common part of the layers: a number for each pair of vectors, from two tensors in blocks."""
 
     tensors: ClassVar[tuple[str, ...]] = ("x1", "x2")
-    eps: float
+    eps: Number
     function: ClassVar[Callable[..., torch.Tensor]]
     p = 2.0
     keepdim = False
 
     def check_options(self) -> None:
         name, dims = type(self).__name__, self.grid.dim
-        self.eps = number(name, self.eps, "eps")
         dim = self.chosen_dim()
         self._axis = dim % max(dims, 1)
         if self.grid.known and not -dims <= dim < dims:
@@ -192,6 +190,7 @@ class _Distance(Layer):
         raise NotImplementedError
 
 
+@with_options
 class DistributedCosineSimilarity(_Distance):
     """The cosine of the angles between vectors: ``torch.nn.CosineSimilarity`` in blocks.
 
@@ -207,19 +206,13 @@ class DistributedCosineSimilarity(_Distance):
     Raises:
         ValueError: on all ranks, if ``dim`` is not a dimension of P_x, the inputs are not of floating point, or their
             blocks do not match.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.CosineSimilarity.html.
     """
 
-    dim: int
-
-    def __init__(self, P_x: PartitionLike, dim: int = 1, eps: float = 1e-8) -> None:
-        super().__init__(locals())
+    dim: Integer = 1
+    eps: Number = 1e-8
 
     def chosen_dim(self) -> int:
-        return integer("DistributedCosineSimilarity", self.dim, "dim")
+        return self.dim
 
     def on_whole(self, x1: torch.Tensor, x2: torch.Tensor) -> torch.Tensor:
         return F.cosine_similarity(x1, x2, self._axis, self.eps)
@@ -228,6 +221,7 @@ class DistributedCosineSimilarity(_Distance):
         return cosine(norms, x1, x2, self._axis, self.eps)
 
 
+@with_options
 class DistributedPairwiseDistance(_Distance):
     r"""The p-norm :math:`\|x_1 - x_2 + \epsilon\|_p` of the differences of vectors: ``torch.nn.PairwiseDistance``.
 
@@ -243,26 +237,16 @@ class DistributedPairwiseDistance(_Distance):
     Raises:
         ValueError: on all ranks, if P_x has no dimension, the inputs are not of floating point, or their blocks do not
             match.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.PairwiseDistance.html.
     """
 
-    p: float
-    keepdim: bool
-
-    def __init__(self, P_x: PartitionLike, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> None:
-        super().__init__(locals())
+    p: Number = 2.0
+    eps: Number = 1e-6
+    keepdim: bool = False
 
     @classmethod
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
         """The options of this layer; torch.nn stores p as ``norm``."""
         return {"p": module.norm, "eps": module.eps, "keepdim": module.keepdim}
-
-    def check_options(self) -> None:
-        super().check_options()
-        self.p = number("DistributedPairwiseDistance", self.p, "p")
 
     def chosen_dim(self) -> int:
         return -1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import KW_ONLY
 from typing import ClassVar
 
 import torch
@@ -11,9 +12,9 @@ import torch.nn.functional as F
 
 from distdl.nn.base.by_dimensions import family
 from distdl.nn.base.layer import Layer
+from distdl.nn.base.option_types import Flag, Probability, with_options
 from distdl.nn.base.random_numbers import random_choice, random_mask
 from distdl.parameters.layout import Interval
-from distdl.partitions.construction import PartitionLike
 from distdl.partitions.grid import Grid
 
 __all__ = [
@@ -34,19 +35,7 @@ class RandomLayer(Layer):
     a call.
     """
 
-    inplace: bool
-
-    def check_options(self) -> None:
-        self.check_bool("inplace")
-
-    def check_bool(self, name: str) -> None:
-        if not isinstance(getattr(self, name), bool):
-            raise TypeError(f"{type(self).__name__}: {name}={getattr(self, name)!r}; it has to be a bool")
-
-    def check_number(self, name: str) -> None:
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise TypeError(f"{type(self).__name__}: {name}={value!r}; it has to be a number")
+    inplace: Flag
 
     def prepare(self) -> None:
         """Ranks outside P_x know no shape yet."""
@@ -79,23 +68,14 @@ class RandomLayer(Layer):
         return input.mul_(factor) if self.inplace else input * factor
 
 
+@with_options
 class DropoutLayer(RandomLayer):
     """The base class of all kinds of dropout."""
 
-    p: float
-    as_sequential: bool
-
-    def __init__(
-        self, P_x: PartitionLike, p: float = 0.5, inplace: bool = False, *, as_sequential: bool = False
-    ) -> None:
-        super().__init__(locals())
-
-    def check_options(self) -> None:
-        super().check_options()
-        self.check_bool("as_sequential")
-        self.check_number("p")
-        if not 0 <= self.p <= 1:
-            raise ValueError(f"{type(self).__name__}: p={self.p!r}; it must be between 0 and 1")
+    p: Probability = 0.5
+    inplace: Flag = False
+    _: KW_ONLY
+    as_sequential: Flag = False
 
     def calling_grids(self) -> list[Grid]:
         """All ranks with as_sequential=True, since all of them draw numbers for the whole input."""

@@ -7,24 +7,29 @@ import itertools
 import math
 import operator
 from collections.abc import Callable
+from typing import Annotated, TypeAlias
 
 import torch
 import torch.nn.functional as F
 
 from distdl import _core, operators
 from distdl.nn.base.layer import Layer
-from distdl.nn.base.options import integer
+from distdl.nn.base.option_types import Count, Device, Dtype, Flag, PlainNumber, rule, with_options
 from distdl.nn.base.precision import wide
 from distdl.parameters.initial import like_linear
 from distdl.parameters.layout import Layout, cut
 from distdl.parameters.transport import zero_of
 from distdl.partitions.comparison import compare
-from distdl.partitions.construction import PartitionLike
 from distdl.torch_compat.modes import without_modes
 
 __all__ = ["DistributedMixtureOfExperts"]
 
 
+MakeExpert: TypeAlias = Callable[[int], torch.nn.Module]
+_positive_and_finite = rule(lambda value: 0 < value < math.inf, "be positive and finite")
+
+
+@with_options
 class DistributedMixtureOfExperts(Layer):
     r"""Sends each token to the experts that a gate chooses, and sums their answers, weighted by the gate.
 
@@ -73,48 +78,24 @@ class DistributedMixtureOfExperts(Layer):
     D. Lepikhin et al., "GShard" (2020), for the capacity.
     """
 
-    features: int
-    num_experts: int
-    make_expert: Callable[[int], torch.nn.Module]
-    top_k: int
-    capacity_factor: float | None
-    normalize: bool
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        features: int,
-        num_experts: int,
-        make_expert: Callable[[int], torch.nn.Module],
-        top_k: int = 2,
-        capacity_factor: float | None = None,
-        normalize: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(locals())
+    features: Count
+    num_experts: Count
+    make_expert: Annotated[MakeExpert, rule(callable, "be a function of an expert's number", TypeError)]
+    top_k: Count = 2
+    capacity_factor: Annotated[PlainNumber, _positive_and_finite] | None = None
+    normalize: Flag = True
+    device: Device = None
+    dtype: Dtype = None
 
     def check_options(self) -> None:
         name = "DistributedMixtureOfExperts"
-        for which in ("features", "num_experts", "top_k"):
-            if integer(name, getattr(self, which), which) < 1:
-                raise ValueError(f"{name}: {which}={getattr(self, which)}; it must be at least 1")
         if self.top_k > self.num_experts:
             raise ValueError(f"{name}: top_k={self.top_k} of num_experts={self.num_experts}")
-        factor = self.capacity_factor
-        if factor is not None and (isinstance(factor, bool) or not isinstance(factor, int | float)):
-            raise TypeError(f"{name}: capacity_factor={factor!r}; it has to be a number or None")
-        if factor is not None and not 0 < factor < math.inf:
-            raise ValueError(f"{name}: capacity_factor={factor!r}; it must be positive and finite")
-        if not isinstance(self.normalize, bool):
-            raise TypeError(f"{name}: normalize={self.normalize!r}; it has to be a bool")
         x = self.grid
         if x.known and (not x.shape or x.shape[-1] != 1):
             raise ValueError(f"{name}: P_x has shape {list(x.shape)}; it must be [*tokens, 1]")
         shape, axes = (self.num_experts, self.features), (None, None)
         self.declare_parameter("gate", x, shape, axes, initialize=like_linear(shape)[0])
-        if not callable(self.make_expert):
-            raise TypeError(f"{name}: make_expert={self.make_expert!r}; it has to be a function of an expert's number")
         self._blocks = cut(self.num_experts, max(x.size, 1))
         self.experts = torch.nn.ModuleList()
         for worker, (start, stop) in enumerate(self._blocks):

@@ -9,10 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from distdl.nn.base.layer import Layer
-from distdl.nn.base.options import integer
+from distdl.nn.base.option_types import Integer, with_options
 from distdl.nn.base.precision import wide
 from distdl.nn.kernels.logsumexp import LogSumExp
-from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedLogSoftmax", "DistributedSoftmax", "DistributedSoftmax2d", "DistributedSoftmin"]
 
@@ -30,8 +29,6 @@ _SECTIONS = """
 
     If the dimension is split, the workers gather the largest element and one sum of each block. Collective:
     constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.{name}.html.
     """
 _DIM = "\n        dim: the normalized dimension. None means 0 if P_x has 0, 1 or 3 dimensions, and 1 otherwise."
 
@@ -39,22 +36,21 @@ _DIM = "\n        dim: the normalized dimension. None means 0 if P_x has 0, 1 or
 class _Normalization(Layer):
     """The common part of the layers."""
 
-    dim: int | None
+    dim: Integer | None
     function: ClassVar[Callable[..., torch.Tensor]]
     options_text: ClassVar[str] = _DIM
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        sections = _SECTIONS.format(name=cls.__name__.removeprefix("Distributed"), options=cls.options_text)
+        sections = _SECTIONS.format(options=cls.options_text)
         cls.__doc__ = (cls.__doc__ or "").rstrip() + sections
 
     def check_options(self) -> None:
         name, dims = type(self).__name__, self.grid.dim
         dim = self.chosen_dim()
-        self._axis = integer(name, dim, "dim")
-        if self.grid.known and not -max(dims, 1) <= self._axis < max(dims, 1):
+        if self.grid.known and not -max(dims, 1) <= dim < max(dims, 1):
             raise ValueError(f"{name}: dim={dim}; P_x of shape {list(self.grid.shape)} has {dims} dimensions")
-        self._axis %= max(dims, 1)
+        self._axis = dim % max(dims, 1)
 
     def chosen_dim(self) -> int:
         return self.dim if self.dim is not None else (0 if self.grid.dim in (0, 1, 3) else 1)
@@ -82,48 +78,43 @@ class _Normalization(Layer):
         return over.softmax(x, self.agreement)
 
 
+@with_options
 class DistributedSoftmax(_Normalization):
     """Exponentials, divided by their sum along a dimension of the whole tensor: ``torch.nn.Softmax`` in blocks."""
 
+    dim: Integer | None = None
     function = staticmethod(F.softmax)
 
-    def __init__(self, P_x: PartitionLike, dim: int | None = None) -> None:
-        super().__init__(locals())
 
-
+@with_options
 class DistributedLogSoftmax(_Normalization):
     """The logarithm of the softmax along a dimension of the whole tensor: ``torch.nn.LogSoftmax`` in blocks."""
 
+    dim: Integer | None = None
     function = staticmethod(F.log_softmax)
-
-    def __init__(self, P_x: PartitionLike, dim: int | None = None) -> None:
-        super().__init__(locals())
 
     def over_blocks(self, over: LogSumExp, x: torch.Tensor) -> torch.Tensor:
         return over.log_softmax(x, self.agreement)
 
 
+@with_options
 class DistributedSoftmin(_Normalization):
     """The softmax of the negative input along a dimension of the whole tensor: ``torch.nn.Softmin`` in blocks."""
 
+    dim: Integer | None = None
     function = staticmethod(F.softmin)
-
-    def __init__(self, P_x: PartitionLike, dim: int | None = None) -> None:
-        super().__init__(locals())
 
     def over_blocks(self, over: LogSumExp, x: torch.Tensor) -> torch.Tensor:
         return over.softmax(-x, self.agreement)
 
 
+@with_options
 class DistributedSoftmax2d(_Normalization):
     """The softmax over the channels of images ``(N, C, H, W)`` or ``(C, H, W)``: ``torch.nn.Softmax2d`` in blocks."""
 
     dim = -3
     function = staticmethod(F.softmax)
     options_text = ""
-
-    def __init__(self, P_x: PartitionLike) -> None:
-        super().__init__(locals())
 
     def check_options(self) -> None:
         if self.grid.known and self.grid.dim not in (3, 4):

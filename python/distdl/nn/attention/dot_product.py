@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from typing import ClassVar
 
 import torch
 
 from distdl.modules.graph import empty_result
-from distdl.nn.attention.kernels.dropout import LayerWithDropout
+from distdl.nn.attention.kernels.dropout import LayerWithDropout, Method
 from distdl.nn.attention.kernels.operands import AttentionCall
 from distdl.nn.attention.masks import check_columns, masks_of_workers
 from distdl.nn.attention.methods.choice import AttentionPlan
 from distdl.nn.attention.methods.geometry import Geometry
-from distdl.nn.base.options import check_choice
+from distdl.nn.base.option_types import PlainNumber, Probability, with_options
 from distdl.nn.base.precision import FLOATING, lowered
 from distdl.nn.base.voted_layer import Described
-from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedScaledDotProductAttention"]
 
 
+@with_options
 class DistributedScaledDotProductAttention(LayerWithDropout):
     r"""Computes :math:`\mathrm{softmax}(q k^T \cdot scale + mask)\, v` where q, k and v are partitioned.
 
@@ -59,33 +60,17 @@ class DistributedScaledDotProductAttention(LayerWithDropout):
     S. A. Jacobs et al., "DeepSpeed Ulysses" (2023); H. Liu et al., "Ring Attention with Blockwise Transformers" (2023).
     """
 
+    dropout_p: Probability = 0.0
+    is_causal: bool = False
+    scale: PlainNumber | None = None
+    enable_gqa: bool = False
+    _: KW_ONLY
+    method: Method = None
     tensors: ClassVar[tuple[str, ...]] = ("query", "key", "value", "attn_mask")
     optional: ClassVar[tuple[str, ...]] = ("attn_mask",)
-    dropout_p: float
-    is_causal: bool
-    scale: float | None
-    enable_gqa: bool
-    method: str | None
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-        *,
-        method: str | None = None,
-    ) -> None:
-        super().__init__(locals())
 
     def check_options(self) -> None:
         name = type(self).__name__
-        self.check_dropout(self.dropout_p, "dropout_p")
-        if self.method is not None:
-            check_choice(name, "method", self.method, ("heads", "ring"))
-        if self.scale is not None:
-            self.check_number(self.scale, "scale")
         shape = self.grid.shape
         if self.grid.known and (len(shape) < 2 or shape[-1] != 1):
             raise ValueError(

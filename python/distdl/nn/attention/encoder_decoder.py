@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Self, cast
+from dataclasses import KW_ONLY
+from typing import Annotated, Any, ClassVar, Self, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ from distdl.nn.attention.stacks import (
 )
 from distdl.nn.attention.transformer_layer import Activation, display_name
 from distdl.nn.base.layer import Layer
+from distdl.nn.base.option_types import Device, Dtype, HasBias, option, rule, with_options
 from distdl.parameters.initial import fill
 from distdl.partitions.construction import PartitionLike
 
@@ -30,6 +32,11 @@ _SHARED = ("d_model", "nhead", "dim_feedforward", "dropout", "activation", "laye
            "norm_first", "bias", "device", "dtype", "method")  # fmt: skip
 
 
+_is_layer = rule(lambda value: isinstance(value, Layer), "be a layer of distdl, or None", TypeError)
+CustomStack: TypeAlias = Annotated[torch.nn.Module, _is_layer] | None
+
+
+@with_options
 class DistributedTransformer(CompositeLayer):
     """An encoder and a decoder: ``torch.nn.Transformer`` in blocks.
 
@@ -53,10 +60,25 @@ class DistributedTransformer(CompositeLayer):
         TypeError, ValueError: on all ranks, if options or tensors do not match.
 
     One vote a call. Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Transformer.html.
     """
 
+    d_model: int = 512
+    nhead: int = 8
+    num_encoder_layers: int = 6
+    num_decoder_layers: int = 6
+    dim_feedforward: int = 2048
+    dropout: float = 0.1
+    activation: str | Activation = F.relu
+    custom_encoder: CustomStack = None
+    custom_decoder: CustomStack = None
+    layer_norm_eps: float = 1e-5
+    batch_first: bool = False
+    norm_first: bool = False
+    bias: HasBias = option(default=True)
+    device: Device = None
+    dtype: Dtype = None
+    _: KW_ONLY
+    method: str | None = None
     tensors: ClassVar[tuple[str, ...]] = (
         "src",
         "tgt",
@@ -68,55 +90,15 @@ class DistributedTransformer(CompositeLayer):
         "memory_key_padding_mask",
     )
     optional: ClassVar[tuple[str, ...]] = tensors[2:]
-    d_model: int
-    nhead: int
-    num_encoder_layers: int
-    num_decoder_layers: int
-    dim_feedforward: int
-    dropout: float
-    activation: str | Activation
-    custom_encoder: torch.nn.Module | None
-    custom_decoder: torch.nn.Module | None
-    layer_norm_eps: float
-    batch_first: bool
-    norm_first: bool
-    method: str | None
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        d_model: int = 512,
-        nhead: int = 8,
-        num_encoder_layers: int = 6,
-        num_decoder_layers: int = 6,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: str | Activation = F.relu,
-        custom_encoder: torch.nn.Module | None = None,
-        custom_decoder: torch.nn.Module | None = None,
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        method: str | None = None,
-    ) -> None:
-        super().__init__(locals())
-        self.encoder = self._part(DistributedTransformerEncoder, self.custom_encoder, self.num_encoder_layers)
-        self.decoder = self._part(DistributedTransformerDecoder, self.custom_decoder, self.num_decoder_layers)
-        self._reset()
-
-    def check_options(self) -> None:
-        for which in ("custom_encoder", "custom_decoder"):
-            custom = getattr(self, which)
-            if custom is not None and not isinstance(custom, Layer):
-                raise TypeError(f"{type(self).__name__}: {which}={custom!r}; it has to be a layer of distdl, or None")
 
     def options_to_compare(self) -> dict[str, object]:
         custom = {name: display_name(type(self.passed[name])) for name in ("custom_encoder", "custom_decoder")}
         return {"activation": display_name(self.activation), **custom}
+
+    def prepare(self) -> None:
+        self.encoder = self._part(DistributedTransformerEncoder, self.custom_encoder, self.num_encoder_layers)
+        self.decoder = self._part(DistributedTransformerDecoder, self.custom_decoder, self.num_decoder_layers)
+        self._reset()
 
     def _part(self, kind: type[Stack], custom: torch.nn.Module | None, layers: int) -> torch.nn.Module:
         if custom is not None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import KW_ONLY
 from typing import ClassVar
 
 import torch
 
-from distdl.nn.attention.kernels.dropout import LayerWithDropout
+from distdl.nn.attention.kernels.dropout import LayerWithDropout, Method
 from distdl.nn.attention.projections import ProjectedAttention
 from distdl.nn.attention.tokens import check_partition, check_token_features
-from distdl.nn.base.options import check_choice, integer
+from distdl.nn.base.option_types import Count, Device, Dtype, HasBias, Integer, Probability, option, with_options
 from distdl.partitions.comparison import misfit
-from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedMultiheadAttention"]
 
 
+@with_options
 class DistributedMultiheadAttention(LayerWithDropout):
     r"""Multi-head attention with projections: ``torch.nn.MultiheadAttention`` in blocks.
 
@@ -46,57 +47,31 @@ class DistributedMultiheadAttention(LayerWithDropout):
 
     Raises:
         ValueError: on all ranks, if options or tensors do not match, or P_x splits features.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html.
     """
 
+    embed_dim: Count
+    num_heads: Count
+    dropout: Probability = 0.0
+    bias: HasBias = option(default=True)
+    add_bias_kv: bool = False
+    add_zero_attn: bool = False
+    kdim: Integer | None = None
+    vdim: Integer | None = None
+    batch_first: bool = False
+    device: Device = None
+    dtype: Dtype = None
+    _: KW_ONLY
+    method: Method = None
     tensors: ClassVar[tuple[str, ...]] = ("query", "key", "value", "key_padding_mask", "attn_mask")
     optional: ClassVar[tuple[str, ...]] = ("key_padding_mask", "attn_mask")
-    embed_dim: int
-    num_heads: int
-    dropout: float
-    add_bias_kv: bool
-    add_zero_attn: bool
-    kdim: int | None
-    vdim: int | None
-    batch_first: bool
-    method: str | None
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        embed_dim: int,
-        num_heads: int,
-        dropout: float = 0.0,
-        bias: bool = True,
-        add_bias_kv: bool = False,
-        add_zero_attn: bool = False,
-        kdim: int | None = None,
-        vdim: int | None = None,
-        batch_first: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        method: str | None = None,
-    ) -> None:
-        super().__init__(locals())
 
     def check_options(self) -> None:
         name = type(self).__name__
         check_partition(name, self.grid)
-        for which in ("embed_dim", "num_heads"):
-            if integer(name, getattr(self, which), which) <= 0:
-                raise ValueError(f"{name}: {which}={getattr(self, which)}; it must be greater than 0")
         if self.embed_dim % self.num_heads:
             raise ValueError(f"{name}: embed_dim={self.embed_dim} is not a multiple of num_heads={self.num_heads}")
-        for which in ("kdim", "vdim"):
-            features = getattr(self, which)
-            setattr(self, which, self.embed_dim if features is None else integer(name, features, which))
-        self.check_dropout(self.dropout)
-        if self.method is not None:
-            check_choice(name, "method", self.method, ("heads", "ring"))
+        self.kdim = self.embed_dim if self.kdim is None else self.kdim
+        self.vdim = self.embed_dim if self.vdim is None else self.vdim
         self._projected = ProjectedAttention(
             self,
             "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from distdl.nn.attention.kernels.dropout import LayerWithDropout
 from distdl.nn.attention.transformer import DistributedTransformerDecoderLayer, DistributedTransformerEncoderLayer
 from distdl.nn.attention.transformer_layer import TransformerLayer, display_name
 from distdl.nn.base.layer import Layer
-from distdl.nn.base.options import integer
+from distdl.nn.base.option_types import Count, rule, with_options
 from distdl.parameters.initial import Initializer
 from distdl.partitions.construction import PartitionLike
 
@@ -60,12 +60,20 @@ def have_same_options(options: Sequence[Mapping[str, object]]) -> bool:
     return all(other == options[0] for other in options)
 
 
+_is_norm = rule(
+    lambda value: isinstance(value, Layer | torch.nn.LayerNorm),
+    "be a layer of distdl or a torch.nn.LayerNorm",
+    TypeError,
+)
+FinalNorm: TypeAlias = Annotated[torch.nn.Module, _is_norm] | None
+
+
 class Stack(CompositeLayer):
     """The common part of encoders and decoders: copies of a layer, and a norm after them."""
 
     layer_class: ClassVar[type[TransformerLayer]]
     option: ClassVar[str]
-    num_layers: int
+    num_layers: Count
 
     def check_options(self) -> None:
         name = type(self).__name__
@@ -74,12 +82,8 @@ class Stack(CompositeLayer):
         if not all(isinstance(part, (Layer, *self.layer_class.sequential_classes())) for part in each):
             kind = self.layer_class.__name__
             raise TypeError(f"{name}: {self.option}={layer!r}; it has to be a {kind}, or torch.nn's")
-        if integer(name, self.num_layers, "num_layers") < 1:
-            raise ValueError(f"{name}: num_layers={self.num_layers}; it must be at least 1")
         if isinstance(layer, torch.nn.ModuleList) and len(layer) != self.num_layers:
             raise ValueError(f"{name}: num_layers={self.num_layers}; {self.option} has {len(layer)} layers")
-        if norm is not None and not isinstance(norm, Layer | torch.nn.LayerNorm):
-            raise TypeError(f"{name}: norm={norm!r}; it has to be a layer of distdl, a torch.nn.LayerNorm, or None")
         del self.__dict__[self.option], self.__dict__["norm"]
         self.layers = torch.nn.ModuleList()
         self.norm: torch.nn.Module | None = norm if norm is None or isinstance(norm, Layer) else torch.nn.Module()
@@ -108,7 +112,7 @@ class Stack(CompositeLayer):
     def options_to_compare(self) -> dict[str, object]:
         return {name: display_name(type(self.passed[name])) for name in (self.option, "norm")}
 
-    def append_layers(self) -> None:
+    def prepare(self) -> None:
         """Append copies of the option's layer with its parameters, or the layers of its list."""
         option, make = self.passed[self.option], self.layer_class.from_sequential
         if isinstance(option, torch.nn.ModuleList):
@@ -162,6 +166,7 @@ class Stack(CompositeLayer):
         return None if problem is None else TypeError(f"{cls.__name__}: layers[{i}] does not fit: {problem}")
 
 
+@with_options
 class DistributedTransformerEncoder(Stack):
     """A stack of encoder layers: ``torch.nn.TransformerEncoder`` in blocks.
 
@@ -182,28 +187,17 @@ class DistributedTransformerEncoder(Stack):
         TypeError, ValueError: on all ranks, if an option is invalid.
 
     One vote a call. Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerEncoder.html.
     """
 
+    encoder_layer: torch.nn.Module
+    num_layers: Count
+    norm: FinalNorm = None
+    enable_nested_tensor: bool = True
+    mask_check: bool = True
     tensors: ClassVar[tuple[str, ...]] = ("src", "mask", "src_key_padding_mask")
     optional: ClassVar[tuple[str, ...]] = tensors[1:]
     layer_class: ClassVar[type[TransformerLayer]] = DistributedTransformerEncoderLayer
     option: ClassVar[str] = "encoder_layer"
-    enable_nested_tensor: bool
-    mask_check: bool
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        encoder_layer: torch.nn.Module,
-        num_layers: int,
-        norm: torch.nn.Module | None = None,
-        enable_nested_tensor: bool = True,
-        mask_check: bool = True,
-    ) -> None:
-        super().__init__(locals())
-        self.append_layers()
 
     def compute(
         self,
@@ -217,6 +211,7 @@ class DistributedTransformerEncoder(Stack):
         return self.apply_norm(src)
 
 
+@with_options
 class DistributedTransformerDecoder(Stack):
     """A stack of decoder layers: ``torch.nn.TransformerDecoder`` in blocks.
 
@@ -235,24 +230,15 @@ class DistributedTransformerDecoder(Stack):
         TypeError, ValueError: on all ranks, if an option is invalid.
 
     One vote a call. Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerDecoder.html.
     """
 
+    decoder_layer: torch.nn.Module
+    num_layers: Count
+    norm: FinalNorm = None
     tensors: ClassVar[tuple[str, ...]] = DistributedTransformerDecoderLayer.tensors
     optional: ClassVar[tuple[str, ...]] = DistributedTransformerDecoderLayer.optional
     layer_class: ClassVar[type[TransformerLayer]] = DistributedTransformerDecoderLayer
     option: ClassVar[str] = "decoder_layer"
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        decoder_layer: torch.nn.Module,
-        num_layers: int,
-        norm: torch.nn.Module | None = None,
-    ) -> None:
-        super().__init__(locals())
-        self.append_layers()
 
     def compute(
         self,

@@ -8,10 +8,12 @@ import torch
 
 from distdl.nn.attention.tokens import check_token_features
 from distdl.nn.attention.transformer_layer import TransformerLayer
+from distdl.nn.base.option_types import with_options
 
 __all__ = ["DistributedTransformerDecoderLayer", "DistributedTransformerEncoderLayer"]
 
 
+@with_options
 class DistributedTransformerEncoderLayer(TransformerLayer):
     """Self-attention and a feedforward network: ``torch.nn.TransformerEncoderLayer`` in blocks.
 
@@ -35,8 +37,6 @@ class DistributedTransformerEncoderLayer(TransformerLayer):
         ValueError: on all ranks, if options or tensors do not match, or P_x splits features.
 
     One vote a call. Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerEncoderLayer.html.
     """
 
     tensors: ClassVar[tuple[str, ...]] = ("src", "src_mask", "src_key_padding_mask")
@@ -67,6 +67,7 @@ class DistributedTransformerEncoderLayer(TransformerLayer):
         return self.add_residual(2, x, parameters, lambda x: self.feed_forward(x, parameters))
 
 
+@with_options
 class DistributedTransformerDecoderLayer(TransformerLayer):
     """Self-attention, attention to a memory, and a feedforward network: ``torch.nn.TransformerDecoderLayer`` in blocks.
 
@@ -89,8 +90,6 @@ class DistributedTransformerDecoderLayer(TransformerLayer):
         ValueError: on all ranks, if options or tensors do not match, or P_x splits features.
 
     One vote a call. Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.TransformerDecoderLayer.html.
     """
 
     tensors: ClassVar[tuple[str, ...]] = (

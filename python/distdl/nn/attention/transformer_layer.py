@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar, TypeAlias
+from dataclasses import KW_ONLY
+from typing import Annotated, ClassVar, TypeAlias
 
 import torch
 import torch.nn.functional as F
 
-from distdl.nn.attention.kernels.dropout import LayerWithDropout
+from distdl.nn.attention.kernels.dropout import LayerWithDropout, Method
 from distdl.nn.attention.projections import Parameters, ProjectedAttention
 from distdl.nn.attention.tokens import check_partition
-from distdl.nn.base.options import check_choice, integer
+from distdl.nn.base.option_types import (
+    Count,
+    Device,
+    Dtype,
+    HasBias,
+    PlainNumber,
+    Probability,
+    by_name,
+    option,
+    with_options,
+)
+from distdl.nn.base.options import check_choice
 from distdl.parameters.initial import like_linear
-from distdl.partitions.construction import PartitionLike
 from distdl.torch_compat.layers import AnyDropout
 
 Activation: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
@@ -33,6 +44,17 @@ def _is_random(activation: object) -> bool:
     return activation is F.dropout
 
 
+def _activation(layer: str, value: object, name: str) -> object:
+    if isinstance(value, str):
+        check_choice(layer, name, value, _ACTIVATIONS)
+    elif not callable(value) or list(getattr(value, "parameters", list)()):
+        raise TypeError(f"{layer}: {name}={value!r}; it has to be a function without parameters")
+    if _is_random(value):
+        raise TypeError(f"{layer}: {name}={value!r}; it must not draw random numbers")
+    return value
+
+
+@with_options
 class TransformerLayer(LayerWithDropout):
     """The common part of encoder and decoder layers: attention, a feedforward network, and norms.
 
@@ -40,54 +62,26 @@ class TransformerLayer(LayerWithDropout):
         attentions: the names of its attentions, in order.
     """
 
+    d_model: Count
+    nhead: Count
+    dim_feedforward: Count = 2048
+    dropout: Probability = 0.1
+    activation: Annotated[str | Activation, by_name(_activation)] = F.relu
+    layer_norm_eps: PlainNumber = 1e-5
+    batch_first: bool = False
+    norm_first: bool = False
+    bias: HasBias = option(default=True)
+    device: Device = None
+    dtype: Dtype = None
+    _: KW_ONLY
+    method: Method = None
     attentions: ClassVar[tuple[str, ...]]
-    d_model: int
-    nhead: int
-    dim_feedforward: int
-    dropout: float
-    activation: str | Activation
-    layer_norm_eps: float
-    batch_first: bool
-    norm_first: bool
-    method: str | None
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: str | Activation = F.relu,
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        method: str | None = None,
-    ) -> None:
-        super().__init__(locals())
 
     def check_options(self) -> None:
         name, bias = type(self).__name__, bool(self.passed["bias"])
         check_partition(name, self.grid)
-        for which in ("d_model", "nhead", "dim_feedforward"):
-            if integer(name, getattr(self, which), which) <= 0:
-                raise ValueError(f"{name}: {which}={getattr(self, which)}; it must be greater than 0")
         if self.d_model % self.nhead:
             raise ValueError(f"{name}: d_model={self.d_model} is not a multiple of nhead={self.nhead}")
-        self.check_dropout(self.dropout)
-        self.check_number(self.layer_norm_eps, "layer_norm_eps")
-        if self.method is not None:
-            check_choice(name, "method", self.method, ("heads", "ring"))
-        if isinstance(self.activation, str):
-            check_choice(name, "activation", self.activation, _ACTIVATIONS)
-        elif not callable(self.activation) or list(getattr(self.activation, "parameters", list)()):
-            raise TypeError(f"{name}: activation={self.activation!r}; it has to be a function without parameters")
-        if _is_random(self.activation):
-            raise TypeError(f"{name}: activation={self.activation!r}; it must not draw random numbers")
         self._projected = [
             ProjectedAttention(
                 self,

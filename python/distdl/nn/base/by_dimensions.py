@@ -7,6 +7,8 @@ from typing import TypeVar
 
 import torch
 
+from distdl.nn.base.documentation import completed
+
 Base = TypeVar("Base")
 Family = tuple[type[Base], type[Base], type[Base]]
 
@@ -39,6 +41,8 @@ def family(
     def member(dims: int) -> type[Base]:
         bases = (base,) if parents is None else (base, parents[dims - 1])
         text = documentation.format(dims=dims, **{key: value.format(dims=dims) for key, value in fields.items()})
-        return type(name.format(dims=dims), bases, {"dims": dims, "__doc__": text, "__module__": base.__module__})
+        layer = name.format(dims=dims)
+        fields_of_class = {"dims": dims, "__doc__": completed(text, layer), "__module__": base.__module__}
+        return type(layer, bases, fields_of_class)
 
     return member(1), member(2), member(3)

@@ -10,6 +10,7 @@ import torch
 
 from distdl.modules.first_values import FirstValues, checksum, versions
 from distdl.nn.base.from_sequential import FromSequential
+from distdl.nn.base.option_types import checked
 from distdl.nn.base.options import NOT_ATTRIBUTES, comparable, kind_of, split_arguments
 from distdl.parameters.layout import current_kind
 from distdl.parameters.transport import ParameterTransport
@@ -32,7 +33,6 @@ class DeclaredLayer(FromSequential):
     uses_hooks = False
     tensors: ClassVar[tuple[str, ...]] = ("input",)
     brings_parameters: ClassVar[bool] = True
-    P_x: Partition
 
     reserved_names: ClassVar[frozenset[str]] = frozenset()
     """Attributes of every layer, which no option may be called."""
@@ -56,7 +56,8 @@ class DeclaredLayer(FromSequential):
                 kind = type(value) if isinstance(value, Partition) else Partition
                 self.__dict__[P] = kind.of_grid(grid, like=value)
             self.grid = grids[0]
-            self.__dict__.update({key: value for key, value in options.items() if key not in NOT_ATTRIBUTES})
+            attributes = checked(self, options)
+            self.__dict__.update({key: value for key, value in attributes.items() if key not in NOT_ATTRIBUTES})
             self.check_options()
             compared.update(self.options_to_compare())
         with constructing(name, known, {"declared": self._declarations()}):

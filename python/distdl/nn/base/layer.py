@@ -21,6 +21,7 @@ from distdl.modules.graph import (
 from distdl.nn.base.compile import call_in_graph, check_sizes, new_key
 from distdl.nn.base.declared_layer import DeclaredLayer
 from distdl.nn.base.guards import GUARDS, Observation, has_problem, tensor_or_problem
+from distdl.nn.base.option_types import FirstPartition, common_options
 from distdl.nn.base.random_numbers import draw_key
 from distdl.nn.base.voted_layer import VotedLayer
 from distdl.partitions.construction import constructor
@@ -38,11 +39,13 @@ def _not_defined(self: Layer, *args: object) -> object:
     raise NotImplementedError(f"{type(self).__name__} has no compute()")
 
 
+@common_options
 class Layer(VotedLayer):
     """A layer over partitions: a derived class has options, :meth:`set_up` and :meth:`compute`.
 
-    The signature of the constructor declares the options; its body is ``super().__init__(locals())``. Arguments whose
-    names begin with ``P_`` are partitions. All ranks compare partitions and options, and each becomes an attribute;
+    The signature of the constructor declares the options; its body is ``super().__init__(locals())``. The decorator
+    ``with_options`` makes it from annotated attributes. Arguments whose names begin with ``P_`` are partitions. All
+    ranks compare partitions and options, and each becomes an attribute, after the checks that its annotation says;
     ``self.grid`` describes P_x. Then :meth:`check_options` and :meth:`prepare` run.
 
     Before each call the layer's ranks take one vote on shapes, dtypes, devices, autocast, and required gradients of its
@@ -50,15 +53,11 @@ class Layer(VotedLayer):
     further vote in the forward pass. An error in a tensor of any rank is raised on all ranks.
 
     Attributes:
-        key_in_graphs: the number of the layer in compiled programs.
         optional: the names among ``tensors`` that may be None.
-        others: the arguments of :meth:`compute` after the tensors, at the last set-up; equal on all ranks.
     """
 
     optional: ClassVar[tuple[str, ...]] = ()
-    others: tuple[object, ...]
-    random_key: int
-    key_in_graphs: int
+    P_x: FirstPartition
 
     def __init_subclass__(cls) -> None:
         """Let arguments that do not match the constructor raise on all ranks."""
@@ -230,7 +229,7 @@ class Layer(VotedLayer):
         Ranks outside of the layer's partitions do not run it.
         """
 
-    compute: Callable[..., object] = _not_defined
+    compute: ClassVar[Callable[..., object]] = _not_defined
     """The computation of the layer. Every rank runs it, and applies the same operators in the same order.
 
     Ranks without work run it, too, and return :meth:`without_part`.

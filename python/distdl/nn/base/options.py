@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from operator import index
 from typing import cast
@@ -75,6 +75,16 @@ def number(layer: str, value: object, name: str) -> float:
     return float(value)
 
 
+def floating(layer: str, value: object, name: str) -> float:
+    """An option as a float. Raises TypeError unless ``float`` converts it; True and False are no numbers."""
+    if isinstance(value, bool):
+        raise TypeError(f"{layer}: {name}={value!r} is not a number")
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{layer}: {name}={value!r} is not a number") from error
+
+
 def flag(layer: str, value: object, name: str) -> bool:
     """Raise TypeError unless an option is True or False."""
     if not isinstance(value, bool):
@@ -98,6 +108,13 @@ def per_dimension(layer: str, value: object, dims: int, name: str) -> tuple[int,
             f"{layer}: {name}={value!r} has {len(values)} values; the layer has {dims} spatial dimensions"
         )
     return values * (dims // len(values))
+
+
+def integers(layer: str, value: object, name: str) -> list[int]:
+    """An option as a list of ints. Raises TypeError unless it is a sequence of integers."""
+    if not isinstance(value, Sequence):
+        raise TypeError(f"{layer}: {name}={value!r}; it must be a sequence of integers")
+    return [integer(layer, number, name, value) for number in value]
 
 
 def check_choice(layer: str, name: str, value: object, choices: Iterable[str]) -> None:

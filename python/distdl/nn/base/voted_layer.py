@@ -13,7 +13,17 @@ Described = tuple[list[int], torch.dtype]
 
 
 class VotedLayer(DeclaredLayer):
-    """A layer that knows the structure of the tensors on all of its ranks, as of the last vote."""
+    """A layer that knows the structure of the tensors on all of its ranks, as of the last vote.
+
+    Attributes:
+        others: the arguments of ``compute`` after the tensors, at the last set-up; equal on all ranks.
+        random_key: the key of the call's random numbers; equal on all ranks.
+        key_in_graphs: the number of the layer in compiled programs.
+    """
+
+    others: tuple[object, ...]
+    random_key: int
+    key_in_graphs: int
 
     def check_balanced(self, dim: int, extent: int, name: str) -> None:
         """Raise unless an input is in balanced blocks along a dimension, as parameters are. For :meth:`set_up`.

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
+from typing import Annotated, TypeAlias
 
 import torch
 import torch.nn.functional as F
 
 from distdl import _core
 from distdl.nn.base.by_dimensions import family
-from distdl.nn.base.options import check_choice, per_dimension
+from distdl.nn.base.option_types import (
+    Check,
+    Converted,
+    Count,
+    Device,
+    Dtype,
+    FurtherPartition,
+    HasBias,
+    PartitionsFirst,
+    PositiveSizes,
+    Size,
+    choice,
+    option,
+    with_partitions_first,
+)
+from distdl.nn.base.options import per_dimension
 from distdl.nn.conv.layer import ConvLayer
 from distdl.nn.kernels.convolution import conv3d
 from distdl.nn.windows.blocks import naming_layer
-from distdl.partitions.construction import PartitionLike, partitions_behind_first
 
 __all__ = [
     "DistributedChannelConv1d",
@@ -30,42 +46,35 @@ __all__ = [
     "DistributedGeneralConv3d",
 ]
 
-Size = int | tuple[int, ...]
+
+def _padding(layer: ConvLayer, value: object, name: str) -> str | tuple[int, ...]:
+    if not isinstance(value, str):
+        return per_dimension(type(layer).__name__, value, layer.dims, name)
+    if value not in ("valid", "same"):
+        raise ValueError(f"{type(layer).__name__}: {name}={value!r}; as a string it must be 'valid' or 'same'")
+    return value
 
 
-class _DistributedConv(ConvLayer):
+Padding: TypeAlias = Annotated[Converted[str | tuple[int, ...], Size | str], Check(_padding)]
+PaddingMode: TypeAlias = Annotated[str, choice("zeros", "reflect", "replicate", "circular")]
+
+
+@with_partitions_first
+class _DistributedConv(PartitionsFirst, ConvLayer):
+    padding: Padding = option(default=0)
+    dilation: PositiveSizes = option(default=1)
+    groups: Count = 1
+    bias: HasBias = option(default=True)
+    padding_mode: PaddingMode = "zeros"
+    device: Device = None
+    dtype: Dtype = None
+    _: KW_ONLY
+    P_y: FurtherPartition = option(default=None)
+    P_w: FurtherPartition = option(default=None)
     functions = {1: F.conv1d, 2: F.conv2d, 3: conv3d}
-    padding: str | tuple[int, ...]
 
-    @partitions_behind_first("P_y", "P_w")
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Size,
-        stride: Size = 1,
-        padding: Size | str = 0,
-        dilation: Size = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        output_blocks: str = "balanced",
-        P_y: PartitionLike | None = None,
-        P_w: PartitionLike | None = None,
-    ) -> None:
-        super().__init__(locals())
-
-    def _check_windows(self, name: str) -> None:
-        if not isinstance(self.padding, str):
-            self.padding = per_dimension(name, self.padding, self.dims, "padding")
-        check_choice(name, "padding_mode", self.padding_mode, ("zeros", "reflect", "replicate", "circular"))
+    def _check_padding(self, name: str) -> None:
         if isinstance(self.padding, str):
-            if self.padding not in ("valid", "same"):
-                raise ValueError(f"{name}: padding={self.padding!r}; as a string it must be 'valid' or 'same'")
             if self.padding == "same" and any(s != 1 for s in self.stride):
                 raise ValueError(f"{name}: padding='same' is not supported for strided convolutions")
         elif self.padding_mode == "zeros" and min(self.padding) < 0:

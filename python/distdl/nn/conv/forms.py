@@ -8,11 +8,12 @@ import torch
 
 from distdl import operators
 from distdl.nn.base.by_dimensions import family
+from distdl.nn.base.option_types import Count, Device, Dtype, HasBias, NaturalSizes, PositiveSizes, option, with_options
+from distdl.nn.conv import conv, transposed
 from distdl.nn.conv.conv import DistributedConv1d, DistributedConv2d, DistributedConv3d
 from distdl.nn.conv.grid import ConvGrid
 from distdl.nn.conv.layer import ConvLayer
 from distdl.nn.conv.transposed import DistributedConvTranspose1d, DistributedConvTranspose2d, DistributedConvTranspose3d
-from distdl.partitions.construction import PartitionLike
 
 __all__ = [
     "DistributedChannelAllGatherConv1d",
@@ -28,8 +29,6 @@ __all__ = [
     "DistributedChannelReduceScatterConvTranspose2d",
     "DistributedChannelReduceScatterConvTranspose3d",
 ]
-
-Size = int | tuple[int, ...]
 
 
 class _ChannelParallelConv(ConvLayer):
@@ -51,47 +50,27 @@ class _ChannelParallelConv(ConvLayer):
         return (getattr(torch.nn, f"Conv{'Transpose' if cls.transposed else ''}{cls.dims}d"),)
 
 
+@with_options
 class _ConvArguments(_ChannelParallelConv):
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Size,
-        stride: Size = 1,
-        padding: Size | str = 0,
-        dilation: Size = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        output_blocks: str = "balanced",
-    ) -> None:
-        ConvLayer.__init__(self, locals())
+    padding: conv.Padding = option(default=0)
+    dilation: PositiveSizes = option(default=1)
+    groups: Count = 1
+    bias: HasBias = option(default=True)
+    padding_mode: conv.PaddingMode = "zeros"
+    device: Device = None
+    dtype: Dtype = None
 
 
+@with_options
 class _TransposeArguments(_ChannelParallelConv):
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Size,
-        stride: Size = 1,
-        padding: Size = 0,
-        output_padding: Size = 0,
-        groups: int = 1,
-        bias: bool = True,
-        dilation: Size = 1,
-        padding_mode: str = "zeros",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        output_blocks: str = "balanced",
-    ) -> None:
-        ConvLayer.__init__(self, locals())
+    padding: NaturalSizes = option(default=0)
+    output_padding: NaturalSizes = option(default=0)
+    groups: Count = 1
+    bias: HasBias = option(default=True)
+    dilation: PositiveSizes = option(default=1)
+    padding_mode: transposed.PaddingMode = "zeros"
+    device: Device = None
+    dtype: Dtype = None
 
 
 class _GatheringConv(_ConvArguments):

@@ -10,13 +10,13 @@ import torch
 
 from distdl import operators
 from distdl.modules.graph import connect_to
-from distdl.nn.base.layer import Layer
-from distdl.nn.base.options import check_choice, integer, per_dimension
+from distdl.nn.base.option_types import Count, Integer, PositiveSizes, common_options, option
 from distdl.nn.base.overwritten import check_input_unmodified
 from distdl.nn.base.precision import HALF
 from distdl.nn.conv.grid import ConvGrid, check_groups
 from distdl.nn.conv.halo import HaloConvolution, Sliding, fit
-from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Resizing, block_intervals, blocks_of_outputs, naming_layer
+from distdl.nn.windows.blocks import Resizing, block_intervals, blocks_of_outputs, naming_layer
+from distdl.nn.windows.layer import ResizingLayer
 from distdl.nn.windows.reader import BoxReader
 from distdl.parameters.initial import like_linear
 from distdl.parameters.layout import Interval, cut
@@ -25,7 +25,17 @@ from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition
 
 
-class ConvLayer(Layer):
+@common_options
+class _ConvOptions(ResizingLayer):
+    """The options that convolutions and transposed convolutions have in the same places."""
+
+    in_channels: Integer
+    out_channels: Integer
+    kernel_size: PositiveSizes
+    stride: PositiveSizes = option(default=1)
+
+
+class ConvLayer(_ConvOptions):
     """A convolution whose workers each compute a block of the outputs, or a term of it.
 
     The workers receive the inputs of their outputs in space, in their block of input channels. They apply their block
@@ -37,14 +47,9 @@ class ConvLayer(Layer):
     dims: ClassVar[int]  # spatial dimensions
     transposed: ClassVar[bool] = False
     functions: ClassVar[dict[int, Callable[..., torch.Tensor]]]  # of torch, by spatial dimensions
-    in_channels: int
-    out_channels: int
-    groups: int
-    kernel_size: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
+    groups: Count
+    dilation: PositiveSizes
     padding_mode: str
-    output_blocks: str
 
     # Constructing
 
@@ -55,15 +60,7 @@ class ConvLayer(Layer):
         self._grid = grid = self._workers(name)
         check_groups(name, grid, self.in_channels, self.out_channels, self.groups)
         self._check_grid()
-        for which in ("kernel_size", "stride", "dilation"):
-            setattr(self, which, per_dimension(name, getattr(self, which), self.dims, which))
-        self._check_windows(name)
-        check_choice(name, "output_blocks", self.output_blocks, OUTPUT_BLOCKS)
-        if any(s < 1 for s in (*self.stride, *self.dilation, *self.kernel_size)):
-            raise RuntimeError(
-                f"{name}: kernel_size={self.kernel_size}, stride={self.stride}, dilation={self.dilation}; all must "
-                "be at least 1"
-            )
+        self._check_padding(name)
         self._declare_weights()
 
     def _declare_weights(self) -> None:
@@ -94,14 +91,10 @@ class ConvLayer(Layer):
     def _check_grid(self) -> None:
         """Raise if a grid splits more than this layer supports."""
 
-    def _check_windows(self, name: str) -> None:
-        raise NotImplementedError
+    def _check_padding(self, name: str) -> None:
+        """Raise if the padding does not fit other options."""
 
     def _check_channels(self, name: str) -> None:
-        for which in ("groups", "in_channels", "out_channels"):
-            setattr(self, which, integer(name, getattr(self, which), which))
-        if self.groups < 1:
-            raise ValueError(f"{name}: groups={self.groups}; it must be at least 1")
         for which in ("in_channels", "out_channels"):
             channels, least = getattr(self, which), 0 if which == "in_channels" and not self.transposed else 1
             if channels < least:

@@ -3,65 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import cast
+from dataclasses import KW_ONLY
+from typing import Annotated, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
 
 from distdl import _core
 from distdl.nn.base.by_dimensions import family
-from distdl.nn.base.options import per_dimension
+from distdl.nn.base.option_types import (
+    Count,
+    Device,
+    Dtype,
+    FurtherPartition,
+    HasBias,
+    NaturalSizes,
+    PartitionsFirst,
+    PositiveSizes,
+    option,
+    rule,
+    with_partitions_first,
+)
 from distdl.nn.conv.layer import ConvLayer
 from distdl.nn.windows.blocks import naming_layer
-from distdl.partitions.construction import PartitionLike, partitions_behind_first
 
 __all__ = ["DistributedConvTranspose1d", "DistributedConvTranspose2d", "DistributedConvTranspose3d"]
 
-Size = int | tuple[int, ...]
+PaddingMode: TypeAlias = Annotated[str, rule(lambda value: value == "zeros", "be 'zeros', as in torch.nn")]
 
 
-class _DistributedConvTranspose(ConvLayer):
+@with_partitions_first
+class _DistributedConvTranspose(PartitionsFirst, ConvLayer):
+    padding: NaturalSizes = option(default=0)
+    output_padding: NaturalSizes = option(default=0)
+    groups: Count = 1
+    bias: HasBias = option(default=True)
+    dilation: PositiveSizes = option(default=1)
+    padding_mode: PaddingMode = "zeros"
+    device: Device = None
+    dtype: Dtype = None
+    _: KW_ONLY
+    P_y: FurtherPartition = option(default=None)
+    P_w: FurtherPartition = option(default=None)
     functions = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
     transposed = True
-    padding: tuple[int, ...]
-    output_padding: tuple[int, ...]
-
-    @partitions_behind_first("P_y", "P_w")
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Size,
-        stride: Size = 1,
-        padding: Size = 0,
-        output_padding: Size = 0,
-        groups: int = 1,
-        bias: bool = True,
-        dilation: Size = 1,
-        padding_mode: str = "zeros",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        output_blocks: str = "balanced",
-        P_y: PartitionLike | None = None,
-        P_w: PartitionLike | None = None,
-    ) -> None:
-        super().__init__(locals())
 
     def prepare(self) -> None:
         super().prepare()
         self._used_windows: list[_core.TransposedWindow] = []  # of the last set-up, with its output padding
-
-    def _check_windows(self, name: str) -> None:
-        if self.padding_mode != "zeros":
-            raise ValueError(f"{name}: padding_mode={self.padding_mode!r}; only 'zeros' is supported, as in torch.nn")
-        self.padding = per_dimension(name, self.padding, self.dims, "padding")
-        self.output_padding = per_dimension(name, self.output_padding, self.dims, "output_padding")
-        if min((*self.padding, *self.output_padding)) < 0:
-            raise RuntimeError(
-                f"{name}: padding={self.padding}, output_padding={self.output_padding}; they must not be negative"
-            )
 
     def _windows(self, extents: list[int]) -> list[_core.TransposedWindow]:
         name, (output_size,) = type(self).__name__, cast(tuple[Iterable[int] | None], self.others or (None,))
@@ -166,8 +155,6 @@ _DOCUMENTATION = """Applies a {dims}-d transposed convolution to a tensor: ``tor
 
     Each worker receives the inputs that reach its outputs, applies the local layer to them without padding, and cuts
     its block out of the result. Collective like :class:`DistributedConv{dims}d`.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.ConvTranspose{dims}d.html.
     """
 
 DistributedConvTranspose1d, DistributedConvTranspose2d, DistributedConvTranspose3d = family(

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 
-from distdl.nn.base.options import check_choice
-from distdl.nn.embedding.table import Table
+from distdl.nn.base.option_types import (
+    Device,
+    Dtype,
+    Flag,
+    FurtherPartition,
+    Integer,
+    Natural,
+    PartitionsFirst,
+    choice,
+    option,
+    with_partitions_first,
+)
+from distdl.nn.embedding.table import Norm, Table
 from distdl.parameters.transport import zero_of
-from distdl.partitions.construction import PartitionLike, partitions_behind_first
 
 __all__ = ["DistributedEmbeddingBag"]
 
 
-class DistributedEmbeddingBag(Table):
+@with_partitions_first
+class DistributedEmbeddingBag(PartitionsFirst, Table):
     """Looks up bags of rows of a table, and reduces each bag to one row: ``torch.nn.EmbeddingBag``.
 
     Args:
@@ -44,45 +57,29 @@ class DistributedEmbeddingBag(Table):
         ValueError: on all ranks, if P_x splits bags, offsets or weights are not as described, options contradict each
             other, or sparse=True and several workers share a block of the table: their summed gradients are dense.
         RuntimeError: on all ranks, if the indices are of another dtype, or there are no offsets and bags of size 0.
-
-    Collective: constructing over the partitions' parent communicator, calling over the partitions.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.EmbeddingBag.html.
     """
 
+    num_embeddings: Natural
+    embedding_dim: Natural
+    max_norm: Norm | None = None
+    norm_type: Norm = 2.0
+    scale_grad_by_freq: Flag = False
+    mode: Annotated[str, choice("sum", "mean", "max")] = "mean"
+    sparse: Flag = False
+    include_last_offset: Flag = False
+    padding_idx: Integer | None = None
+    device: Device = None
+    dtype: Dtype = None
+    _: KW_ONLY
+    P_w: FurtherPartition = option(default=None)
     tensors = ("input", "offsets", "per_sample_weights")
     optional = ("offsets", "per_sample_weights")
-    mode: str
-    include_last_offset: bool
-
-    @partitions_behind_first("P_w")
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        num_embeddings: int,
-        embedding_dim: int,
-        max_norm: float | None = None,
-        norm_type: float = 2.0,
-        scale_grad_by_freq: bool = False,
-        mode: str = "mean",
-        sparse: bool = False,
-        include_last_offset: bool = False,
-        padding_idx: int | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        P_w: PartitionLike | None = None,
-    ) -> None:
-        super().__init__(locals())
 
     def check_options(self) -> None:
         super().check_options()
         name, shape = "DistributedEmbeddingBag", self.grid.shape
-        check_choice(name, "mode", self.mode, ("sum", "mean", "max"))
         if self.mode == "max" and (self.scale_grad_by_freq or self.sparse):
             raise ValueError(f"{name}: mode='max' takes neither scale_grad_by_freq nor sparse, as in torch.nn")
-        if not isinstance(self.include_last_offset, bool):
-            raise TypeError(f"{name}: include_last_offset={self.include_last_offset!r}; it has to be a bool")
         if self.grid.known and (len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1)):
             raise ValueError(f"{name}: P_x has shape {list(shape)}; it must be [bags, 1], or [bags] with offsets")
 

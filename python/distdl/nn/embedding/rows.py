@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
+
 import torch
 
-from distdl.nn.embedding.table import Table
-from distdl.partitions.construction import PartitionLike, partitions_behind_first, tell
+from distdl.nn.base.option_types import (
+    Device,
+    Dtype,
+    Flag,
+    FurtherPartition,
+    Integer,
+    Natural,
+    PartitionsFirst,
+    option,
+    with_partitions_first,
+)
+from distdl.nn.embedding.table import Norm, Table
+from distdl.partitions.construction import PartitionLike, tell
 
 __all__ = ["DistributedEmbedding"]
 
 
-class DistributedEmbedding(Table):
+@with_partitions_first
+class DistributedEmbedding(PartitionsFirst, Table):
     """Looks up the rows of a table by indices in blocks: ``torch.nn.Embedding``.
 
     Args:
@@ -44,23 +58,17 @@ class DistributedEmbedding(Table):
     https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html.
     """
 
-    @partitions_behind_first("P_w")
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        num_embeddings: int,
-        embedding_dim: int,
-        padding_idx: int | None = None,
-        max_norm: float | None = None,
-        norm_type: float = 2.0,
-        scale_grad_by_freq: bool = False,
-        sparse: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        P_w: PartitionLike | None = None,
-    ) -> None:
-        super().__init__(locals())
+    num_embeddings: Natural
+    embedding_dim: Natural
+    padding_idx: Integer | None = None
+    max_norm: Norm | None = None
+    norm_type: Norm = 2.0
+    scale_grad_by_freq: Flag = False
+    sparse: Flag = False
+    device: Device = None
+    dtype: Dtype = None
+    _: KW_ONLY
+    P_w: FurtherPartition = option(default=None)
 
     def result_dims(self, dims: int) -> int:
         return dims + 1

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 
 from distdl import operators
-from distdl.nn.base.options import integer
+from distdl.nn.base.option_types import Flag, Integer, Natural, rule
 from distdl.nn.base.precision import wide
 from distdl.nn.base.value_checks import CheckedLayer
 from distdl.nn.windows.blocks import block_intervals
@@ -36,6 +36,9 @@ class RowFactors(torch.autograd.Function):
         return gradient, None, None
 
 
+Norm: TypeAlias = Annotated[float, rule(lambda value: isinstance(value, int | float), "be a number", TypeError)]
+
+
 class Table(CheckedLayer):
     """The base class of layers that look up rows of a table.
 
@@ -45,29 +48,19 @@ class Table(CheckedLayer):
 
     error = IndexError
     P_w: Partition | None = None
-    num_embeddings: int
-    embedding_dim: int
-    padding_idx: int | None
-    max_norm: float | None
-    norm_type: float
-    scale_grad_by_freq: bool
-    sparse: bool
+    num_embeddings: Natural
+    embedding_dim: Natural
+    padding_idx: Integer | None
+    max_norm: Norm | None
+    norm_type: Norm
+    scale_grad_by_freq: Flag
+    sparse: Flag
 
     def check_options(self) -> None:
         name = type(self).__name__
-        for which in ("num_embeddings", "embedding_dim"):
-            if integer(name, getattr(self, which), which) < 0:
-                raise RuntimeError(f"{name}: {which}={getattr(self, which)}; it must not be negative")
-        for which in ("scale_grad_by_freq", "sparse"):
-            if not isinstance(getattr(self, which), bool):
-                raise TypeError(f"{name}: {which}={getattr(self, which)!r}; it has to be a bool")
-        for which in ("max_norm", "norm_type"):
-            value = getattr(self, which)
-            if not isinstance(value, int | float) and (which == "norm_type" or value is not None):
-                raise TypeError(f"{name}: {which}={value!r}; it has to be a number")
         rows = self.num_embeddings
         if self.padding_idx is not None:
-            if not -rows <= integer(name, self.padding_idx, "padding_idx") < rows:
+            if not -rows <= self.padding_idx < rows:
                 raise ValueError(f"{name}: padding_idx={self.padding_idx}; it must be within num_embeddings={rows}")
             self.padding_idx %= rows
         self.workers = self.workers_of_table()

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import torch
 
 from distdl import operators
 from distdl.nn.base.layer import Layer
+from distdl.nn.base.option_types import with_options
 from distdl.nn.fourier.kinds import Dims, plain
 from distdl.nn.windows.blocks import block_intervals, naming_layer
 from distdl.operators.dispatch import Operator
-from distdl.partitions.construction import PartitionLike
 
 
+@with_options
 class Shift(Layer):
     """A shift of torch.fft of a tensor in blocks, in a single exchange for all dimensions. Derived classes name it.
 
@@ -21,12 +23,9 @@ class Shift(Layer):
         P_x: the partition of the input and of the result, which has the same blocks.
     """
 
-    function: Callable[..., torch.Tensor]
-    sign: int
-    dim: Dims
-
-    def __init__(self, P_x: PartitionLike, dim: Dims = None) -> None:
-        super().__init__(locals())
+    dim: Dims = None
+    function: ClassVar[Callable[..., torch.Tensor]]
+    sign: ClassVar[int]
 
     def check_options(self) -> None:
         if self.grid.known:

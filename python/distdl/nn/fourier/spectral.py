@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from functools import partial
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 
 from distdl import operators
 from distdl.nn.base.layer import Layer
-from distdl.nn.base.options import integer, per_dimension
+from distdl.nn.base.option_types import Device, Dtype, HasBias, Positive, PositiveSizes, choice, option, with_options
 from distdl.nn.base.precision import lowered
 from distdl.nn.fourier import sequential
 from distdl.nn.fourier.modes import NORMS, Modes
@@ -18,7 +18,6 @@ from distdl.nn.kernels.fourier_slices import concatenated
 from distdl.nn.windows.blocks import block_intervals
 from distdl.operators.dispatch import CompletedCall, Operator, Started
 from distdl.parameters.layout import cut
-from distdl.partitions.construction import PartitionLike
 
 __all__ = ["SpectralConv1d", "SpectralConv2d", "SpectralConv3d", "SpectralConv4d"]
 
@@ -65,30 +64,20 @@ Source: Z. Li et al., "Fourier Neural Operator for Parametric Partial Differenti
 """
 
 
+@with_options
 class _SpectralConv(Layer):
     """The layer for any number of spatial dimensions."""
 
+    in_channels: Positive
+    out_channels: Positive
+    modes: PositiveSizes
+    bias: HasBias = option(default=True)
+    norm: Annotated[str, choice(*NORMS, error=RuntimeError)] | None = "forward"
+    device: Device = None
+    dtype: Dtype = None
+    _: KW_ONLY
+    parts: Positive = 1
     dims: ClassVar[int]
-    in_channels: int
-    out_channels: int
-    modes: tuple[int, ...]
-    norm: str | None
-    parts: int
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        in_channels: int,
-        out_channels: int,
-        modes: int | Sequence[int],
-        bias: bool = True,
-        norm: str | None = "forward",
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        parts: int = 1,
-    ) -> None:
-        super().__init__(locals())
 
     @classmethod
     def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
@@ -96,16 +85,6 @@ class _SpectralConv(Layer):
 
     def check_options(self) -> None:
         name, grid = type(self).__name__, self.grid
-        for which in ("in_channels", "out_channels", "parts"):
-            number = integer(name, getattr(self, which), which)
-            setattr(self, which, number)
-            if number < 1:
-                raise RuntimeError(f"{name}: {which}={number}; it must be at least 1")
-        self.modes = per_dimension(name, self.modes, self.dims, "modes")
-        if min(self.modes) < 1:
-            raise RuntimeError(f"{name}: modes={self.modes}; they must be at least 1")
-        if self.norm is not None and self.norm not in NORMS:
-            raise RuntimeError(f"{name}: norm={self.norm!r}; it must be one of {', '.join(map(repr, NORMS))}")
         if grid.known and grid.dim != self.dims + 2:
             raise ValueError(
                 f"{name}: P_x has shape {list(grid.shape)}; it needs {self.dims + 2} dimensions: batch, channels and "

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import KW_ONLY
+from typing import ClassVar
 
 import torch
 
 from distdl.nn.base.layer import Layer
-from distdl.nn.base.options import integer
+from distdl.nn.base.option_types import Count, FurtherPartition, option, with_options
 from distdl.nn.base.overwritten import check_input_unmodified
 from distdl.nn.fourier.kinds import FUNCTIONS, Dims, Sizes, resolve_transform
 from distdl.nn.fourier.pencils import Stage, Task, largest_blocks, plan
 from distdl.nn.fourier.pipeline import Pipeline
 from distdl.nn.windows.blocks import naming_layer
 from distdl.nn.windows.memory import check_memory
-from distdl.partitions.construction import PartitionLike
 from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition
 
@@ -24,6 +25,7 @@ _SAVE_REAL_INPUT = ("fft", "ifft", "rfft", "rfft2", "rfftn", "ihfft")
 """The functions of torch whose backward pass raises if their real input was written after the call."""
 
 
+@with_options
 class FourierTransform(Layer):
     """A function of torch.fft of a tensor in blocks. Derived classes name it.
 
@@ -42,33 +44,17 @@ class FourierTransform(Layer):
         P_result: the partition of the last call's result.
     """
 
-    function: str
-    size: Sizes
-    dim: Dims
-    norm: str | None
-    parts: int
-    pencil: bool
-    P_out: Partition | None
-    P_result: Partition
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        size: Sizes = None,
-        dim: Dims = -1,
-        norm: str | None = None,
-        parts: int = 1,
-        *,
-        pencil: bool = False,
-        P_out: PartitionLike | None = None,
-    ) -> None:
-        super().__init__(locals())
+    size: Sizes = None
+    dim: Dims = -1
+    norm: str | None = None
+    parts: Count = 1
+    _: KW_ONLY
+    pencil: bool = False
+    P_out: FurtherPartition = option(default=None)
+    function: ClassVar[str]
 
     def check_options(self) -> None:
         name = type(self).__name__
-        self.parts = integer(name, self.parts, "parts")
-        if self.parts < 1:
-            raise ValueError(f"{name}: parts={self.parts}; it must be at least 1")
         if self.P_out is not None and self.grid.known and self.P_out.grid.known and self.P_out.dim != self.grid.dim:
             raise ValueError(
                 f"{name}: P_x has shape {list(self.grid.shape)} and the partition of the result "

@@ -9,13 +9,14 @@ import torch
 import torch.nn.functional as F
 
 from distdl.nn.base.layer import Layer
-from distdl.nn.linear.features import check_dtypes, check_features
+from distdl.nn.base.option_types import Count, Device, Dtype, HasBias, Natural, option, with_options
+from distdl.nn.linear.features import check_dtypes
 from distdl.parameters.initial import Uniform
-from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedBilinear"]
 
 
+@with_options
 class DistributedBilinear(Layer):
     r"""Applies :math:`y = x_1^T A x_2 + b` to each pair of vectors: ``torch.nn.Bilinear`` in blocks.
 
@@ -34,33 +35,17 @@ class DistributedBilinear(Layer):
         ValueError: on all ranks, if P_x splits the features, ``in1_features`` is less than 1, or the inputs are not in
             blocks as described.
         RuntimeError: on all ranks, if dtypes of inputs and parameters differ without autocast.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Bilinear.html.
     """
 
+    in1_features: Count
+    in2_features: Natural
+    out_features: Natural
+    bias: HasBias = option(default=True)
+    device: Device = None
+    dtype: Dtype = None
     tensors: ClassVar[tuple[str, ...]] = ("input1", "input2")
-    in1_features: int
-    in2_features: int
-    out_features: int
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        in1_features: int,
-        in2_features: int,
-        out_features: int,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(locals())
 
     def check_options(self) -> None:
-        check_features(self, "in1_features", "in2_features", "out_features")
-        if self.in1_features < 1:
-            raise ValueError(f"DistributedBilinear: in1_features={self.in1_features}; it must be at least 1")
         if self.grid.known and self.grid.shape[-1:] != (1,):
             raise ValueError(
                 f"DistributedBilinear: P_x has shape {list(self.grid.shape)}; its last dimension, the features, must "

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import math
+from dataclasses import KW_ONLY
 
 import torch
 
 from distdl import operators
 from distdl.nn.base.layer import Layer
-from distdl.nn.linear.features import check_dtypes, check_features, declare_linear, term
+from distdl.nn.base.option_types import (
+    Device,
+    Dtype,
+    FurtherPartition,
+    HasBias,
+    Natural,
+    PartitionsFirst,
+    option,
+    with_partitions_first,
+)
+from distdl.nn.linear.features import check_dtypes, declare_linear, term
 from distdl.parameters.layout import cut
-from distdl.partitions.construction import PartitionLike, partitions_behind_first
 from distdl.partitions.grid import Grid
-from distdl.partitions.partition import Partition
 
 __all__ = ["DistributedLinear"]
 
 
-class DistributedLinear(Layer):
+@with_partitions_first
+class DistributedLinear(PartitionsFirst, Layer):
     r"""Applies :math:`y = x W^T + b` where x, y and W are partitioned: ``torch.nn.Linear`` in blocks.
 
     x is broadcast from P_x to the columns of P_W. Each worker applies its block of W, workers of column 0 add their
@@ -51,29 +61,17 @@ class DistributedLinear(Layer):
     same seed gives the parameters of https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html.
     """
 
-    P_y: Partition | None
-    P_W: Partition | None
-    in_features: int
-    out_features: int
-
-    @partitions_behind_first("P_y", "P_W")
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        P_y: PartitionLike | None = None,
-        P_W: PartitionLike | None = None,
-    ) -> None:
-        super().__init__(locals())
+    in_features: Natural
+    out_features: Natural
+    bias: HasBias = option(default=True)
+    device: Device = None
+    dtype: Dtype = None
+    _: KW_ONLY
+    P_y: FurtherPartition = option(default=None)
+    P_W: FurtherPartition = option(default=None)
 
     def check_options(self) -> None:
         self._leading, self._input, self._workers, self._output = self._grids()
-        check_features(self, "in_features", "out_features")
         shape = (self.out_features, self.in_features)
         row, column = len(self._leading), len(self._leading) + 1
         declare_linear(self, self._workers, shape, (row, column), first_of=(column,))

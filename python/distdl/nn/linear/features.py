@@ -1,4 +1,4 @@
-"""The common part of linear layers: parameters, and checks of options and dtypes."""
+"""The common part of linear layers: parameters, and checks of dtypes."""
 
 from __future__ import annotations
 
@@ -8,21 +8,9 @@ import torch
 import torch.nn.functional as F
 
 from distdl.nn.base.layer import Layer
-from distdl.nn.base.options import integer
 from distdl.parameters.initial import like_linear
 from distdl.parameters.transport import zero_of
 from distdl.partitions.grid import Grid
-
-
-def check_features(layer: Layer, *names: str, least: int = 0) -> None:
-    """Convert options to integers, and raise if they are less than a number."""
-    name = type(layer).__name__
-    for which in names:
-        value = integer(name, getattr(layer, which), which)
-        setattr(layer, which, value)
-        if value < least:
-            rule = "must not be negative" if least == 0 else f"must be at least {least}"
-            raise RuntimeError(f"{name}: {which}={value}; it {rule}")
 
 
 def check_dtypes(layer: Layer, weight: torch.Tensor, bias: torch.Tensor | None, **inputs: torch.dtype) -> None:

@@ -3,39 +3,31 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import KW_ONLY
 
 import torch
 import torch.nn.functional as F
 
 from distdl import operators
 from distdl.nn.base.layer import Layer
-from distdl.nn.base.options import integer
-from distdl.nn.linear.features import check_dtypes, check_features, declare_linear, term
-from distdl.partitions.construction import PartitionLike
+from distdl.nn.base.option_types import Device, Dtype, HasBias, Integer, Natural, option, with_options
+from distdl.nn.linear.features import check_dtypes, declare_linear, term
 from distdl.partitions.grid import Grid
 
 __all__ = ["DistributedLinearAllGather", "DistributedLinearReduceScatter"]
 
 
+@with_options
 class _RowColumnLinear(Layer):
     """A linear layer with its weight in blocks along the last axis of P_x: each line of workers has all blocks."""
 
-    in_features: int
-    out_features: int
-    sequence_dim: int | None
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        sequence_dim: int | None = None,
-    ) -> None:
-        super().__init__(locals())
+    in_features: Natural
+    out_features: Natural
+    bias: HasBias = option(default=True)
+    device: Device = None
+    dtype: Dtype = None
+    _: KW_ONLY
+    sequence_dim: Integer | None = None
 
     @classmethod
     def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
@@ -43,17 +35,15 @@ class _RowColumnLinear(Layer):
 
     def check_options(self) -> None:
         name, n = type(self).__name__, self.grid.dim
-        check_features(self, "in_features", "out_features")
         if self.grid.known and n == 0:
             raise ValueError(f"{name}: P_x has no dimensions; its last dimension is that of the features")
         if self.sequence_dim is not None:
-            dim = integer(name, self.sequence_dim, "sequence_dim")
+            dim = self.sequence_dim
             if self.grid.known and not (-n <= dim < n and dim % n < n - 1):
                 raise ValueError(
                     f"{name}: sequence_dim={dim}; P_x has shape {list(self.grid.shape)}, and it must be one of its "
                     "dimensions before the last"
                 )
-            self.sequence_dim = dim
         self._declare_blocks((self.out_features, self.in_features), max(n - 1, 0))
 
     def _declare_blocks(self, shape: tuple[int, int], last: int) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from distdl.modules.module import Module
-from distdl.nn.base.options import integer, number
+from distdl.nn.base.option_types import Device, Dtype, Integer, Number, by_name, positive
+from distdl.nn.base.options import integers
 from distdl.nn.base.voted_layer import Described
-from distdl.nn.loss.base import Loss
+from distdl.nn.loss.base import Loss, loss
 from distdl.parameters.initial import like_linear
 from distdl.parameters.transport import ParameterTransport
-from distdl.partitions.construction import PartitionLike
 from distdl.partitions.grid import Grid
 
 __all__ = ["DistributedAdaptiveLogSoftmaxWithLoss"]
@@ -43,6 +43,7 @@ class _Weights(Module):
         self.reset_parameters()
 
 
+@loss
 class DistributedAdaptiveLogSoftmaxWithLoss(Loss):
     """Log-probabilities of targets among clustered classes: ``torch.nn.AdaptiveLogSoftmaxWithLoss`` in blocks.
 
@@ -50,30 +51,19 @@ class DistributedAdaptiveLogSoftmaxWithLoss(Loss):
     negatives over the whole batch, a scalar on every rank.
     """
 
+    in_features: Integer
+    n_classes: Integer
+    cutoffs: Annotated[Sequence[int], by_name(integers)]
+    div_value: Annotated[Number, positive] = 4.0
+    head_bias: bool = False
+    device: Device = None
+    dtype: Dtype = None
     shapes = (
         "Features ``(N, in_features)`` in any blocks of the batch, over P_x ``[p, 1]``, or ``(in_features)`` over "
         "``[1]``; targets ``(N)`` or ``()``, class indices, on each worker for its own block."
     )
     integral = ("target",)
     reduction = "mean"
-    in_features: int
-    n_classes: int
-    cutoffs: Sequence[int]
-    div_value: float
-    head_bias: bool
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        in_features: int,
-        n_classes: int,
-        cutoffs: Sequence[int],
-        div_value: float = 4.0,
-        head_bias: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(locals())
 
     @classmethod
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:
@@ -82,20 +72,12 @@ class DistributedAdaptiveLogSoftmaxWithLoss(Loss):
 
     def check_options(self) -> None:
         name, shape = type(self).__name__, list(self.grid.shape)
-        integer(name, self.in_features, "in_features")
-        integer(name, self.n_classes, "n_classes")
-        self.div_value = number(name, self.div_value, "div_value")
-        if not isinstance(self.cutoffs, Sequence):
-            raise TypeError(f"{name}: cutoffs={self.cutoffs!r}; it must be a sequence of integers")
-        self.cutoffs = [integer(name, cutoff, "cutoffs", self.cutoffs) for cutoff in self.cutoffs]
         bounds = [0, *self.cutoffs, self.n_classes]
         if not self.cutoffs or any(a >= b for a, b in itertools.pairwise(bounds)):
             raise ValueError(
                 f"{name}: cutoffs={self.cutoffs}; these must be increasing numbers from 1 to n_classes - 1="
                 f"{self.n_classes - 1}"
             )
-        if self.div_value <= 0:
-            raise ValueError(f"{name}: div_value={self.div_value}; it must be greater than 0")
         if self.grid.known and (len(shape) not in (1, 2) or shape[-1] > 1):
             raise ValueError(f"{name}: P_x has shape {shape}; it must be [p, 1] or [1], because features are not split")
 

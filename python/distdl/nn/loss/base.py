@@ -7,19 +7,30 @@ import inspect
 import math
 import zlib
 from collections.abc import Callable, Sequence
-from typing import ClassVar, cast
+from typing import Annotated, ClassVar, TypeAlias, cast, dataclass_transform
 
 import torch
 
 from distdl import operators
 from distdl.modules.graph import empty_result, reshape_empty
-from distdl.nn.base.options import check_choice, flag, integer, number
+from distdl.nn.base.option_types import Check, Kind, option, rule, with_options
+from distdl.nn.base.options import check_choice
 from distdl.nn.base.precision import wide
 from distdl.nn.base.value_checks import CheckedLayer
 from distdl.nn.base.voted_layer import Described
 from distdl.nn.loss.documentation import with_sections
 from distdl.parameters.transport import zero_of
 from distdl.partitions.grid import Grid
+
+
+def _reduction(layer: Loss, value: str, name: str) -> str:
+    check_choice(type(layer).__name__, name, value, layer.reductions)
+    return value
+
+
+_is_tensor = rule(lambda value: isinstance(value, torch.Tensor), "be a torch.Tensor", TypeError)
+Reduction: TypeAlias = Annotated[str, Check(_reduction)]
+Weight: TypeAlias = Annotated[torch.Tensor, _is_tensor] | None
 
 
 class Loss(CheckedLayer):
@@ -46,35 +57,14 @@ class Loss(CheckedLayer):
     integral: ClassVar[tuple[str, ...]] = ()
     shapes: ClassVar[str] = ""
     has_forward_mode: ClassVar[bool] = True
-    reduction: str
+    reduction: Reduction
     axis: int | None = None  # the dimension of P_x along which elements share a loss
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "__init__" in vars(cls):
-            cls.compute = _with_signature(cls.compute, cls.tensors)  # type: ignore[method-assign]
-            cls.__doc__ = with_sections(cls, cls.shapes, cls.weights)
 
     # Options
 
     def check_options(self) -> None:
-        name = type(self).__name__
-        check_choice(name, "reduction", self.reduction, self.reductions)
-        annotations: dict[str, str] = {}
-        for base in reversed(type(self).__mro__):
-            annotations |= vars(base).get("__annotations__", {})
-        for option in self.options:
-            value = self.passed[option]
-            if option in self.weights:
-                if value is not None and not isinstance(value, torch.Tensor):
-                    raise TypeError(f"{name}: {option}={value!r}; it has to be a torch.Tensor")
-                self.register_buffer(option, value)
-            elif annotations.get(option) == "float":
-                setattr(self, option, number(name, value, option))
-            elif annotations.get(option) == "int":
-                setattr(self, option, integer(name, value, option))
-            elif annotations.get(option) == "bool":
-                flag(name, value, option)
+        for weight in self.weights:
+            self.register_buffer(weight, self.passed[weight])
         if self.grid.known:
             self.check_grid()
             self._tried([torch.int64 if name in self.integral else torch.float32 for name in self.tensors])
@@ -250,6 +240,15 @@ class Loss(CheckedLayer):
         if not knows and torch.is_grad_enabled() and not loss.requires_grad:
             loss.requires_grad_(True)  # so that backward() can be called here, as on workers
         return loss
+
+
+@dataclass_transform(field_specifiers=(option,))
+def loss(kind: Kind) -> Kind:
+    """Make the constructor of a loss from its annotated attributes, and complete its documentation."""
+    cls: type[Loss] = with_options(kind)
+    cls.compute = _with_signature(cls.compute, cls.tensors)  # type: ignore[method-assign]
+    cls.__doc__ = with_sections(cls, cls.shapes, cls.weights)
+    return kind
 
 
 def _with_signature(compute: Callable[..., torch.Tensor], names: Sequence[str]) -> Callable[..., torch.Tensor]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
 
 from distdl import operators
+from distdl.nn.base.option_types import Integer, Number, rule
 from distdl.nn.base.voted_layer import Described
+from distdl.nn.loss.base import Reduction, Weight, loss
 from distdl.nn.loss.features import PartialSums
-from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedMultiMarginLoss", "DistributedNLLLoss"]
 
@@ -111,30 +112,18 @@ def gather_or_zero(x: torch.Tensor, axis: int, place: torch.Tensor) -> torch.Ten
     return x.gather(axis, place) if x.shape[axis] else x.sum(axis, keepdim=True)
 
 
+@loss
 class DistributedMultiMarginLoss(_ClassLoss):
     """The hinge loss of scores that exceed the target's score less a margin: ``torch.nn.MultiMarginLoss`` in blocks."""
 
+    p: Annotated[Integer, rule(lambda value: value in (1, 2), "be 1 or 2")] = 1
+    margin: Number = 1.0
+    weight: Weight = None
+    reduction: Reduction = "mean"
     function = staticmethod(F.multi_margin_loss)
     has_forward_mode = False
     most = 2
     needs_classes = True
-    p: int
-    margin: float
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        p: int = 1,
-        margin: float = 1.0,
-        weight: torch.Tensor | None = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(locals())
-
-    def check_grid(self) -> None:
-        super().check_grid()
-        if self.p not in (1, 2):
-            raise ValueError(f"DistributedMultiMarginLoss: p={self.p}; it must be 1 or 2")
 
     def prepare(self) -> None:
         super().prepare()
@@ -174,20 +163,14 @@ class Likelihood(_ClassLoss):
         return float(counted.numel()) if self.weight is None else self.weight.to(input.dtype)[counted].sum()
 
 
+@loss
 class DistributedNLLLoss(Likelihood):
     """The negative log-likelihood of classes: ``torch.nn.NLLLoss`` in blocks."""
 
+    weight: Weight = None
+    ignore_index: Integer = -100
+    reduction: Reduction = "mean"
     function = staticmethod(F.nll_loss)
-    ignore_index: int
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        weight: torch.Tensor | None = None,
-        ignore_index: int = -100,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(locals())
 
     def losses(self, reduction: str, *tensors: torch.Tensor) -> torch.Tensor:
         """Pass contiguous input: torch's backward pass would refuse other images, on this worker only."""

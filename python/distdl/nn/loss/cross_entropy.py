@@ -3,46 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 
 from distdl.modules.graph import require_grad_together
+from distdl.nn.base.option_types import Integer, Number, in_unit_interval
 from distdl.nn.base.voted_layer import Described
 from distdl.nn.kernels.logsumexp import LogSumExp
+from distdl.nn.loss.base import Reduction, Weight, loss
 from distdl.nn.loss.classes import Likelihood, gather_or_zero
-from distdl.partitions.construction import PartitionLike
 from distdl.torch_compat.autograd import Context
 
 __all__ = ["DistributedCrossEntropyLoss"]
 
 
+@loss
 class DistributedCrossEntropyLoss(Likelihood):
     """The cross entropy between partitioned logits and targets: ``torch.nn.CrossEntropyLoss`` in blocks.
 
     Targets may also be probabilities, of the shape and in the blocks of the logits.
     """
 
+    weight: Weight = None
+    ignore_index: Integer = -100
+    reduction: Reduction = "mean"
+    label_smoothing: Annotated[Number, in_unit_interval] = 0.0
     function = staticmethod(F.cross_entropy)
-    ignore_index: int
-    label_smoothing: float
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        weight: torch.Tensor | None = None,
-        ignore_index: int = -100,
-        reduction: str = "mean",
-        label_smoothing: float = 0.0,
-    ) -> None:
-        super().__init__(locals())
-
-    def check_grid(self) -> None:
-        super().check_grid()
-        if not 0.0 <= self.label_smoothing <= 1.0:
-            raise ValueError(
-                f"DistributedCrossEntropyLoss: label_smoothing={self.label_smoothing}; it must be in [0, 1]"
-            )
 
     def prepare(self) -> None:
         super().prepare()

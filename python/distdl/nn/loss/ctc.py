@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 
-from distdl.nn.base.options import integer
+from distdl.nn.base.option_types import Flag, Integer, at_least
 from distdl.nn.base.voted_layer import Described
-from distdl.nn.loss.base import Loss
-from distdl.partitions.construction import PartitionLike
+from distdl.nn.loss.base import Loss, Reduction, loss
 
 __all__ = ["DistributedCTCLoss"]
 
 
+@loss
 class DistributedCTCLoss(Loss):
     """The CTC loss of unaligned sequences: ``torch.nn.CTCLoss`` in blocks of the batch.
 
     Steps and classes are not split: each step goes over all classes and needs the step before it.
     """
 
+    blank: Annotated[Integer, at_least(0, ValueError)] = 0
+    reduction: Reduction = "mean"
+    zero_infinity: Flag = False
     tensors = ("log_probs", "targets", "input_lengths", "target_lengths")
     function = staticmethod(F.ctc_loss)
     has_forward_mode = False
@@ -30,13 +34,6 @@ class DistributedCTCLoss(Loss):
         "concatenated, and lengths ``(N)``, as tensors or sequences, each for this worker's part of "
         "the batch. With reduction='none' the result is the block of the losses ``(N)``."
     )
-    blank: int
-    zero_infinity: bool
-
-    def __init__(
-        self, P_x: PartitionLike, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False
-    ) -> None:
-        super().__init__(locals())
 
     def check_grid(self) -> None:
         shape = list(self.grid.shape)
@@ -45,8 +42,6 @@ class DistributedCTCLoss(Loss):
                 f"DistributedCTCLoss: P_x has shape {shape}; it must be [1, p, 1] or [1, 1], because steps and classes "
                 "cannot be split: each step goes over all classes and needs the step before it"
             )
-        if integer("DistributedCTCLoss", self.blank, "blank") < 0:
-            raise ValueError(f"DistributedCTCLoss: blank={self.blank}; it must not be negative")
 
     def _tried(self, dtypes: Sequence[torch.dtype], device: torch.device | None = None) -> torch.dtype:
         zero = torch.zeros(1, dtype=torch.int64, device="cpu")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import textwrap
 
+from distdl.nn.base.documentation import completed
+
 _SECTIONS = """
 
     Args:
@@ -21,8 +23,6 @@ _SECTIONS = """
 
     Constructing and calling are collective over P_x's parent communicator. Every rank must call ``backward()``; the
     loss counts once. The deprecated ``size_average`` and ``reduce`` are left out.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.{name}.html.
     """
 _SCALAR = " Zero volume on all other ranks. The result is a scalar on every rank, unless reduction='none'."
 _WHOLE = " Weights are whole, equal on all ranks."
@@ -34,10 +34,11 @@ def with_sections(cls: type, shapes: str, weights: tuple[str, ...]) -> str:
     options = ", ".join(
         name for name in inspect.signature(vars(cls)["__init__"]).parameters if name not in ("self", "P_x")
     )
-    return summary + _SECTIONS.format(
+    sections = _SECTIONS.format(
         first=getattr(cls, "tensors")[0],  # noqa: B009
         options=options,
         name=cls.__name__.removeprefix("Distributed"),
         weights=_WHOLE if weights else "",
         shapes=textwrap.fill(shapes + _SCALAR, 112).replace("\n", "\n        "),
     )
+    return completed(summary + sections, cls.__name__)

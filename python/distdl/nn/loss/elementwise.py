@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 
+from distdl.nn.base.option_types import Flag, Number
 from distdl.nn.base.precision import wide
 from distdl.nn.base.voted_layer import Described
-from distdl.nn.loss.base import Loss
+from distdl.nn.loss.base import Loss, Reduction, Weight, loss
 from distdl.nn.loss.weights import check_broadcast, weight_block
-from distdl.partitions.construction import PartitionLike
 
 __all__ = [
     "DistributedBCELoss",
@@ -46,56 +47,51 @@ class _ElementwiseLoss(Loss):
             check_broadcast(type(self).__name__, name, getattr(self, name), [sum(sizes) for sizes in self._blocks])
 
 
+@loss
 class DistributedL1Loss(_ElementwiseLoss):
     """The absolute values of differences: ``torch.nn.L1Loss`` in blocks."""
 
+    reduction: Reduction = "mean"
     function = staticmethod(F.l1_loss)
 
-    def __init__(self, P_x: PartitionLike, reduction: str = "mean") -> None:
-        super().__init__(locals())
 
-
+@loss
 class DistributedMSELoss(_ElementwiseLoss):
     """The squares of differences: ``torch.nn.MSELoss`` in blocks."""
 
+    reduction: Reduction = "mean"
     function = staticmethod(F.mse_loss)
 
-    def __init__(self, P_x: PartitionLike, reduction: str = "mean") -> None:
-        super().__init__(locals())
 
-
+@loss
 class DistributedSmoothL1Loss(_ElementwiseLoss):
     """Squares of differences smaller than ``beta``, absolute values of others: ``torch.nn.SmoothL1Loss`` in blocks."""
 
+    reduction: Reduction = "mean"
+    beta: Number = 1.0
     function = staticmethod(F.smooth_l1_loss)
-    beta: float
-
-    def __init__(self, P_x: PartitionLike, reduction: str = "mean", beta: float = 1.0) -> None:
-        super().__init__(locals())
 
 
+@loss
 class DistributedHuberLoss(_ElementwiseLoss):
     """Squares of differences smaller than ``delta``, multiples of others: ``torch.nn.HuberLoss`` in blocks."""
 
+    reduction: Reduction = "mean"
+    delta: Number = 1.0
     function = staticmethod(F.huber_loss)
-    delta: float
-
-    def __init__(self, P_x: PartitionLike, reduction: str = "mean", delta: float = 1.0) -> None:
-        super().__init__(locals())
 
 
+@loss
 class DistributedBCELoss(_ElementwiseLoss):
     """The binary cross entropy of probabilities: ``torch.nn.BCELoss`` in blocks.
 
     ``weight`` is broadcast to the whole input.
     """
 
+    weight: Weight = None
+    reduction: Reduction = "mean"
     function = staticmethod(F.binary_cross_entropy)
     weights = ("weight",)
-    weight: torch.Tensor | None
-
-    def __init__(self, P_x: PartitionLike, weight: torch.Tensor | None = None, reduction: str = "mean") -> None:
-        super().__init__(locals())
 
     def problem_of(self, *tensors: torch.Tensor) -> str:
         """Describe values outside of 0 to 1, and NaN, as torch does."""
@@ -105,39 +101,31 @@ class DistributedBCELoss(_ElementwiseLoss):
         return ""
 
 
+@loss
 class DistributedBCEWithLogitsLoss(_ElementwiseLoss):
     """The binary cross entropy of the sigmoid of the input: ``torch.nn.BCEWithLogitsLoss`` in blocks.
 
     ``weight`` and ``pos_weight`` are broadcast to the whole input.
     """
 
+    weight: Weight = None
+    reduction: Reduction = "mean"
+    pos_weight: Weight = None
     function = staticmethod(F.binary_cross_entropy_with_logits)
     weights = ("weight", "pos_weight")
-    weight: torch.Tensor | None
-    pos_weight: torch.Tensor | None
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        weight: torch.Tensor | None = None,
-        reduction: str = "mean",
-        pos_weight: torch.Tensor | None = None,
-    ) -> None:
-        super().__init__(locals())
 
 
+@loss
 class DistributedKLDivLoss(_ElementwiseLoss):
     """The Kullback-Leibler divergence of log-probabilities from a target: ``torch.nn.KLDivLoss`` in blocks.
 
     reduction='batchmean' divides the sum by the extent of the whole first dimension.
     """
 
+    reduction: Reduction = "mean"
+    log_target: Flag = False
     function = staticmethod(F.kl_div)
     reductions = ("mean", "sum", "none", "batchmean")
-    log_target: bool
-
-    def __init__(self, P_x: PartitionLike, reduction: str = "mean", log_target: bool = False) -> None:
-        super().__init__(locals())
 
     def count(self, *tensors: torch.Tensor) -> torch.Tensor | float:
         if self.reduction != "batchmean":
@@ -147,26 +135,19 @@ class DistributedKLDivLoss(_ElementwiseLoss):
         return float(math.prod(tensors[0].shape[:1]))
 
 
+@loss
 class DistributedPoissonNLLLoss(_ElementwiseLoss):
     """The negative log-likelihood of counts with Poisson distributions: ``torch.nn.PoissonNLLLoss`` in blocks."""
 
+    log_input: Flag = True
+    full: Flag = False
+    eps: Number = 1e-8
+    reduction: Reduction = "mean"
     tensors = ("log_input", "target")
     function = staticmethod(F.poisson_nll_loss)
-    log_input: bool
-    full: bool
-    eps: float
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        log_input: bool = True,
-        full: bool = False,
-        eps: float = 1e-8,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(locals())
 
 
+@loss
 class DistributedGaussianNLLLoss(_ElementwiseLoss):
     """The negative log-likelihood of a target with normal distributions: ``torch.nn.GaussianNLLLoss`` in blocks.
 
@@ -174,13 +155,12 @@ class DistributedGaussianNLLLoss(_ElementwiseLoss):
     it is broadcast, or without the last dimension.
     """
 
+    _: KW_ONLY
+    full: Flag = False
+    eps: Number = 1e-6
+    reduction: Reduction = "mean"
     tensors = ("input", "target", "var")
     function = staticmethod(F.gaussian_nll_loss)
-    full: bool
-    eps: float
-
-    def __init__(self, P_x: PartitionLike, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
-        super().__init__(locals())
 
     def forward(self, *args: object, **kwargs: object) -> object:
         """Accept a number as the variance."""
@@ -208,38 +188,35 @@ class DistributedGaussianNLLLoss(_ElementwiseLoss):
         return super().losses(reduction, input, target, var.expand_as(input))
 
 
+@loss
 class DistributedHingeEmbeddingLoss(_ElementwiseLoss):
     """The input where the target is 1, its distance from ``margin`` where it is -1: ``torch.nn.HingeEmbeddingLoss``."""
 
+    margin: Number = 1.0
+    reduction: Reduction = "mean"
     function = staticmethod(F.hinge_embedding_loss)
     integral = ("target",)
-    margin: float
-
-    def __init__(self, P_x: PartitionLike, margin: float = 1.0, reduction: str = "mean") -> None:
-        super().__init__(locals())
 
 
+@loss
 class DistributedSoftMarginLoss(_ElementwiseLoss):
     """log(1 + exp(-target · input)) for targets of 1 and -1: ``torch.nn.SoftMarginLoss`` in blocks."""
 
+    reduction: Reduction = "mean"
     function = staticmethod(F.soft_margin_loss)
     integral = ("target",)
-
-    def __init__(self, P_x: PartitionLike, reduction: str = "mean") -> None:
-        super().__init__(locals())
 
     def problem_of(self, *tensors: torch.Tensor) -> str:
         asks = tensors[1].requires_grad and torch.is_grad_enabled()
         return "has a target that requires a gradient, which is not defined" if asks else ""
 
 
+@loss
 class DistributedMarginRankingLoss(_ElementwiseLoss):
     """The margin by which inputs miss the order of the target, 1 or -1: ``torch.nn.MarginRankingLoss`` in blocks."""
 
+    margin: Number = 0.0
+    reduction: Reduction = "mean"
     tensors = ("input1", "input2", "target")
     function = staticmethod(F.margin_ranking_loss)
     integral = ("target",)
-    margin: float
-
-    def __init__(self, P_x: PartitionLike, margin: float = 0.0, reduction: str = "mean") -> None:
-        super().__init__(locals())

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from dataclasses import KW_ONLY
+from typing import Annotated, ClassVar, TypeAlias
 
 import torch
 import torch.nn.functional as F
 
 from distdl.modules.graph import empty_of
+from distdl.nn.base.option_types import Flag, Number, positive, rule
 from distdl.nn.base.voted_layer import Described
 from distdl.nn.distances import BlockNorms
-from distdl.nn.loss.base import Loss
+from distdl.nn.loss.base import Loss, Reduction, Weight, loss
 from distdl.nn.loss.weights import check_broadcast, weight_block
 from distdl.parameters.transport import zero_of
-from distdl.partitions.construction import PartitionLike
 
 __all__ = [
     "DistributedCosineEmbeddingLoss",
@@ -23,6 +24,9 @@ __all__ = [
     "DistributedTripletMarginLoss",
     "DistributedTripletMarginWithDistanceLoss",
 ]
+
+
+Distance: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class FeatureLoss(Loss):
@@ -79,12 +83,15 @@ class PartialSums(FeatureLoss):
         raise NotImplementedError
 
 
+@loss
 class DistributedMultiLabelSoftMarginLoss(PartialSums):
     """The binary cross entropy, averaged over the labels: ``torch.nn.MultiLabelSoftMarginLoss`` in blocks.
 
     ``weight`` is broadcast to the whole input.
     """
 
+    weight: Weight = None
+    reduction: Reduction = "mean"
     function = staticmethod(F.multilabel_soft_margin_loss)
     integral = ("target",)
     weights = ("weight",)
@@ -93,10 +100,6 @@ class DistributedMultiLabelSoftMarginLoss(PartialSums):
         "Input and target ``(*, C)`` of equal shapes on each worker, in any blocks of any dimension. With "
         "reduction='none' the result is the block of the losses ``(*)``, on the workers with the first labels."
     )
-    weight: torch.Tensor | None
-
-    def __init__(self, P_x: PartitionLike, weight: torch.Tensor | None = None, reduction: str = "mean") -> None:
-        super().__init__(locals())
 
     def check_extents(self) -> None:
         check_broadcast(type(self).__name__, "weight", self.weight, [sum(sizes) for sizes in self._blocks])
@@ -113,9 +116,11 @@ class DistributedMultiLabelSoftMarginLoss(PartialSums):
         return losses.sum(-1) / sum(self._sizes)
 
 
+@loss
 class DistributedMultiLabelMarginLoss(FeatureLoss):
     """The hinge loss of labels that do not exceed all others by 1: ``torch.nn.MultiLabelMarginLoss`` in blocks."""
 
+    reduction: Reduction = "mean"
     function = staticmethod(F.multilabel_margin_loss)
     has_forward_mode = False
     integral = ("target",)
@@ -126,9 +131,6 @@ class DistributedMultiLabelMarginLoss(FeatureLoss):
         "Input and target ``(N, C)`` or ``(C)`` of equal shapes on each worker, in any blocks of the batch. With "
         "reduction='none' the result is the block of the losses ``(N)`` or ``()``."
     )
-
-    def __init__(self, P_x: PartitionLike, reduction: str = "mean") -> None:
-        super().__init__(locals())
 
     def samples(self, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
         return (*super().samples(dtypes)[:1], torch.zeros((1,) * self.grid.dim, dtype=torch.int64, device="cpu"))
@@ -147,9 +149,12 @@ class DistributedMultiLabelMarginLoss(FeatureLoss):
         return f"has a target from {target.min()} to {target.max()}; there are {input.shape[-1]} labels"
 
 
+@loss
 class DistributedCosineEmbeddingLoss(FeatureLoss):
     """1 - cos for a target of 1, cos - ``margin`` for one of -1: ``torch.nn.CosineEmbeddingLoss`` in blocks."""
 
+    margin: Number = 0.0
+    reduction: Reduction = "mean"
     tensors = ("input1", "input2", "target")
     function = staticmethod(F.cosine_embedding_loss)
     integral = ("target",)
@@ -159,10 +164,6 @@ class DistributedCosineEmbeddingLoss(FeatureLoss):
         "for its own block, so workers that differ only in the features have equal targets. With reduction='none' the "
         "result is the block of the losses ``(N)`` or ``()``, on the workers with the first features."
     )
-    margin: float
-
-    def __init__(self, P_x: PartitionLike, margin: float = 0.0, reduction: str = "mean") -> None:
-        super().__init__(locals())
 
     def samples(self, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
         first, second, target = super().samples(dtypes)
@@ -190,39 +191,22 @@ class _Triplets(FeatureLoss):
     """A loss of anchors that are not nearer to a positive than to a negative by a margin."""
 
     tensors = ("anchor", "positive", "negative")
-    margin: float
-    swap: bool
-
-    def check_margin(self) -> None:
-        if not self.margin > 0:
-            raise ValueError(f"{type(self).__name__}: margin={self.margin}; it must be greater than 0")
 
 
+@loss
 class DistributedTripletMarginLoss(_Triplets):
     """The hinge loss of anchors that are not nearer to a positive: ``torch.nn.TripletMarginLoss`` in blocks."""
 
+    margin: Annotated[Number, positive] = 1.0
+    p: Number = 2.0
+    eps: Number = 1e-6
+    swap: Flag = False
+    reduction: Reduction = "mean"
     function = staticmethod(F.triplet_margin_loss)
     shapes = (
         "Three tensors ``(*, D)`` of equal shapes on each worker, in any blocks of any dimension. With "
         "reduction='none' the result is the block of the losses ``(*)``, on the workers with the first features."
     )
-    p: float
-    eps: float
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        margin: float = 1.0,
-        p: float = 2.0,
-        eps: float = 1e-6,
-        swap: bool = False,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(locals())
-
-    def check_grid(self) -> None:
-        super().check_grid()
-        self.check_margin()
 
     def prepare(self) -> None:
         super().prepare()
@@ -238,6 +222,7 @@ class DistributedTripletMarginLoss(_Triplets):
         return self.first((self.margin + near - far).clamp_min(0))
 
 
+@loss
 class DistributedTripletMarginWithDistanceLoss(_Triplets):
     """The triplet margin loss with any distance: ``torch.nn.TripletMarginWithDistanceLoss`` in blocks.
 
@@ -245,30 +230,17 @@ class DistributedTripletMarginWithDistanceLoss(_Triplets):
     parameters, and compute each row by itself. Default: the Euclidean distance.
     """
 
+    _: KW_ONLY
+    distance_function: Annotated[Distance, rule(callable, "be callable", TypeError)] | None = None
+    margin: Annotated[Number, positive] = 1.0
+    swap: Flag = False
+    reduction: Reduction = "mean"
     function = staticmethod(F.triplet_margin_with_distance_loss)
     whole = "distance_function is called on each worker's blocks"
     shapes = (
         "Three tensors ``(*, D)`` of equal shapes on each worker, in any blocks of all dimensions but the last one. "
         "With reduction='none' the result is the block of the losses, of the shape that the distance has."
     )
-    distance_function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        *,
-        distance_function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
-        margin: float = 1.0,
-        swap: bool = False,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(locals())
-
-    def check_grid(self) -> None:
-        super().check_grid()
-        self.check_margin()
-        if self.distance_function is not None and not callable(self.distance_function):
-            raise TypeError(f"{type(self).__name__}: distance_function={self.distance_function!r}; it must be callable")
 
     def losses(self, reduction: str, *tensors: torch.Tensor) -> torch.Tensor:
         losses = super().losses("none", *tensors)

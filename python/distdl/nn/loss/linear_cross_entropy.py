@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from dataclasses import KW_ONLY
+from typing import Annotated, ClassVar
 
 import torch
 
-from distdl.nn.base.options import integer, number
+from distdl.nn.base.option_types import (
+    Device,
+    Dtype,
+    FurtherPartition,
+    HasBias,
+    Integer,
+    Number,
+    by_name,
+    in_unit_interval,
+    option,
+    with_options,
+)  # fmt: skip
+from distdl.nn.base.options import integers
 from distdl.nn.base.value_checks import CheckedLayer
 from distdl.nn.linear import DistributedLinear
 from distdl.nn.loss.cross_entropy import DistributedCrossEntropyLoss
-from distdl.partitions.construction import PartitionLike
 from distdl.partitions.grid import Grid
-from distdl.partitions.partition import Partition
 
 __all__ = ["DistributedLinearCrossEntropyLoss"]
 
 
+@with_options
 class DistributedLinearCrossEntropyLoss(CheckedLayer):
     """The cross entropy of linearly transformed features: ``torch.nn.LinearCrossEntropyLoss`` in blocks.
 
@@ -48,53 +60,27 @@ class DistributedLinearCrossEntropyLoss(CheckedLayer):
 
     Constructing and calling are collective over the partitions' parent communicator. Every rank must call
     ``backward()``; the loss counts once.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.LinearCrossEntropyLoss.html.
     """
 
+    in_features: Integer
+    num_classes: Integer
+    _: KW_ONLY
+    out_features: Annotated[Sequence[int], by_name(integers)] = ()
+    bias: HasBias = option(default=False)
+    device: Device = None
+    dtype: Dtype = None
+    reduction: str = "mean"
+    weight: torch.Tensor | None = None
+    ignore_index: Integer | None = None
+    label_smoothing: Annotated[Number, in_unit_interval] = 0.0
+    P_y: FurtherPartition = option(default=None)
+    P_W: FurtherPartition = option(default=None)
     error = ValueError
     tensors: ClassVar[tuple[str, ...]] = ("input", "target")
-    P_y: Partition | None
-    P_W: Partition | None
-    in_features: int
-    num_classes: int
-    out_features: tuple[int, ...]
-    reduction: str
-    ignore_index: int | None
-    label_smoothing: float
-    weight: torch.Tensor | None
-    _loss: DistributedCrossEntropyLoss
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        in_features: int,
-        num_classes: int,
-        *,
-        out_features: tuple[int, ...] = (),
-        bias: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        reduction: str = "mean",
-        weight: torch.Tensor | None = None,
-        ignore_index: int | None = None,
-        label_smoothing: float = 0.0,
-        P_y: PartitionLike | None = None,
-        P_W: PartitionLike | None = None,
-    ) -> None:
-        super().__init__(locals())
 
     def check_options(self) -> None:
         name = type(self).__name__
-        for which in ("in_features", "num_classes"):
-            integer(name, getattr(self, which), which)
-        if self.ignore_index is not None:
-            integer(name, self.ignore_index, "ignore_index")
-        if not 0.0 <= number(name, self.label_smoothing, "label_smoothing") <= 1.0:
-            raise ValueError(f"{name}: label_smoothing={self.label_smoothing}; it must be in [0, 1]")
-        if not isinstance(self.out_features, Sequence):
-            raise TypeError(f"{name}: out_features={self.out_features!r}; it must be a sequence of integers")
-        self.out_features = tuple(integer(name, n, "out_features", self.out_features) for n in self.out_features)
+        self.out_features = tuple(self.out_features)
         classes = self.grid if self.P_y is None else self.P_y.grid
         dims = self.grid.dim
         if self.grid.known and (dims not in (1, 2) or classes.dim != dims):

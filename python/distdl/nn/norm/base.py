@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 
 from distdl.modules.graph import connect_to, empty_result
 from distdl.nn.base.layer import Layer
-from distdl.nn.base.options import integer
+from distdl.nn.base.option_types import Device, Dtype, Float, HasBias, Natural, option, with_options
 from distdl.nn.base.overwritten import check_input_unmodified
 from distdl.nn.windows.blocks import naming_layer
-
-
-def float_option(layer: str, value: object, name: str) -> float:
-    """An option as a float. Raises TypeError unless it is a number."""
-    if isinstance(value, bool):
-        raise TypeError(f"{layer}: {name}={value!r} is not a number")
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{layer}: {name}={value!r} is not a number") from error
 
 
 class Norm(Layer):
@@ -31,8 +23,6 @@ class Norm(Layer):
     Workers with parts of the same groups exchange their moments. If no group is on several workers, each calls
     torch.nn's function.
     """
-
-    eps: float
 
     def declare_affine(self, shape: Sequence[int], axes: Sequence[int | None], weight: bool, bias: bool) -> None:
         for name, exists, initialize in (
@@ -104,25 +94,22 @@ class Norm(Layer):
 _CHANNEL_TENSORS = ("running_mean", "running_var", "weight", "bias")
 
 
+@with_options
 class ChannelNorm(Norm):
     """A layer with weight, bias and running statistics for each channel: batch and instance normalization."""
 
-    dims: int | None = None  # spatial dimensions; None for any number
-    num_features: int
-    momentum: float | None
-    affine: bool
-    track_running_stats: bool
-    running_mean: torch.Tensor | None
-    running_var: torch.Tensor | None
-    num_batches_tracked: torch.Tensor | None
+    dims: ClassVar[int | None] = None  # spatial dimensions; None for any number
+    num_features: Natural
+    eps: Float = 1e-5
+    momentum: Float | None = 0.1
+    affine: bool = True
+    track_running_stats: bool = True
+    device: Device = None
+    dtype: Dtype = None
+    _: KW_ONLY
+    bias: HasBias = option(default=True)
 
     def check_options(self) -> None:
-        name = type(self).__name__
-        if integer(name, self.num_features, "num_features") < 0:
-            raise RuntimeError(f"{name}: num_features={self.num_features}; it must not be negative")
-        self.eps = float_option(name, self.eps, "eps")
-        if self.momentum is not None:
-            self.momentum = float_option(name, self.momentum, "momentum")
         self.check_partition()
         self._channels = self.channel_axis()
         shape, axes = (self.num_features,), (self._channels,)

@@ -12,7 +12,6 @@ from distdl.nn.base.precision import wide
 from distdl.nn.kernels.block_moments import with_plain_gradient
 from distdl.nn.norm.base import ChannelNorm
 from distdl.nn.norm.moments import Gathering, MomentBlock
-from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedBatchNorm", "DistributedBatchNorm1d", "DistributedBatchNorm2d", "DistributedBatchNorm3d"]
 
@@ -52,21 +51,6 @@ class DistributedBatchNorm(ChannelNorm):
         shape="(N, C, *others)",
         page="SyncBatchNorm",
     )
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        bias: bool = True,
-    ) -> None:
-        super().__init__(locals())
 
     @classmethod
     def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:

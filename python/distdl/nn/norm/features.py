@@ -4,43 +4,54 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 
+from distdl.nn.base.option_types import (
+    Converted,
+    Device,
+    Dtype,
+    Float,
+    HasBias,
+    by_name,
+    common_options,
+    option,
+    with_options,
+)  # fmt: skip
 from distdl.nn.base.options import integer
 from distdl.nn.base.precision import wide
-from distdl.nn.norm.base import Norm, float_option
+from distdl.nn.norm.base import Norm
 from distdl.nn.norm.moments import Gathering, MomentBlock
-from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedLayerNorm", "DistributedRMSNorm"]
 
 
+def _normalized_shape(layer: str, value: int | Sequence[int], name: str) -> tuple[int, ...]:
+    each = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+    shape = tuple(integer(layer, n, name, value) for n in each)
+    if not shape or min(shape) < 0:
+        raise RuntimeError(f"{layer}: {name}={value!r}; it must be at least one size, none negative")
+    return shape
+
+
+@common_options
 class _FeatureNorm(Norm):
     """The common part of both norms: each index of the leading dimensions is a group."""
 
-    normalized_shape: tuple[int, ...]
-    elementwise_affine: bool
+    normalized_shape: Annotated[Converted[tuple[int, ...], int | Sequence[int]], by_name(_normalized_shape)]
 
     def check_options(self) -> None:
-        name, shape = type(self).__name__, self.normalized_shape
-        each = shape if isinstance(shape, Sequence) and not isinstance(shape, str) else (shape,)
-        self.normalized_shape = tuple(integer(name, n, "normalized_shape", shape) for n in each)
-        if not self.normalized_shape or min(self.normalized_shape) < 0:
-            raise RuntimeError(f"{name}: normalized_shape={shape!r}; it must be at least one size, none negative")
         if self.grid.known and self.grid.dim < len(self.normalized_shape):
             raise ValueError(
-                f"{name}: P_x has shape {list(self.grid.shape)}; it must be [*leading, *features], with "
+                f"{type(self).__name__}: P_x has shape {list(self.grid.shape)}; it must be [*leading, *features], with "
                 f"{len(self.normalized_shape)} dimensions for the features"
             )
         leading = self.grid.dim - len(self.normalized_shape) if self.grid.known else 0
         self._features = list(range(leading, leading + len(self.normalized_shape)))
         self.declare_affine(
-            self.normalized_shape,
-            self._features,
-            bool(self.elementwise_affine),
-            bool(self.passed.get("bias", False)),
+            self.normalized_shape, self._features, bool(self.elementwise_affine), bool(self.passed.get("bias", False))
         )
 
     def set_up(self) -> None:
@@ -89,6 +100,7 @@ class _FeatureNorm(Norm):
         return self.as_result(y, input)
 
 
+@with_options
 class DistributedLayerNorm(_FeatureNorm):
     """Normalizes the last dimensions by their moments: ``torch.nn.LayerNorm`` over blocks.
 
@@ -116,21 +128,11 @@ class DistributedLayerNorm(_FeatureNorm):
     https://docs.pytorch.org/docs/stable/generated/torch.nn.LayerNorm.html.
     """
 
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        normalized_shape: int | Sequence[int],
-        eps: float = 1e-5,
-        elementwise_affine: bool = True,
-        bias: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(locals())
-
-    def check_options(self) -> None:
-        self.eps = float_option(type(self).__name__, self.eps, "eps")
-        super().check_options()
+    eps: Float = 1e-5
+    elementwise_affine: bool = True
+    bias: HasBias = option(default=True)
+    device: Device = None
+    dtype: Dtype = None
 
     def function(
         self, x: torch.Tensor, shape: Sequence[int], weight: torch.Tensor | None, bias: torch.Tensor | None
@@ -145,6 +147,7 @@ class DistributedLayerNorm(_FeatureNorm):
         return block.normalized(mean, variance, self.eps, centered=True, beyond=math.nan).view(x.shape)
 
 
+@with_options
 class DistributedRMSNorm(_FeatureNorm):
     """Divides the last dimensions by their root mean square: ``torch.nn.RMSNorm`` over blocks.
 
@@ -172,23 +175,10 @@ class DistributedRMSNorm(_FeatureNorm):
     https://docs.pytorch.org/docs/stable/generated/torch.nn.RMSNorm.html.
     """
 
-    eps: float | None  # type: ignore[assignment]
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        normalized_shape: int | Sequence[int],
-        eps: float | None = None,
-        elementwise_affine: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(locals())
-
-    def check_options(self) -> None:
-        if self.eps is not None:
-            self.eps = float_option(type(self).__name__, self.eps, "eps")
-        super().check_options()
+    eps: Float | None = None
+    elementwise_affine: bool = True
+    device: Device = None
+    dtype: Dtype = None
 
     def function(
         self, x: torch.Tensor, shape: Sequence[int], weight: torch.Tensor | None, bias: torch.Tensor | None

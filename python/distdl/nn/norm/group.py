@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import KW_ONLY
 
 import torch
 import torch.nn.functional as F
 
-from distdl.nn.base.options import integer
+from distdl.nn.base.option_types import Device, Dtype, Float, HasBias, Natural, Positive, option, with_options
 from distdl.nn.base.precision import wide
-from distdl.nn.norm.base import Norm, float_option
+from distdl.nn.norm.base import Norm
 from distdl.nn.norm.moments import Gathering, MomentBlock, merge
 from distdl.nn.windows.blocks import block_intervals
-from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedGroupNorm"]
 
 
+@with_options
 class DistributedGroupNorm(Norm):
     """Normalizes groups of channels by the moments of each group: ``torch.nn.GroupNorm`` over blocks.
 
@@ -45,33 +46,19 @@ class DistributedGroupNorm(Norm):
     https://docs.pytorch.org/docs/stable/generated/torch.nn.GroupNorm.html.
     """
 
-    num_groups: int
-    num_channels: int
-    affine: bool
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        num_groups: int,
-        num_channels: int,
-        eps: float = 1e-5,
-        affine: bool = True,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        bias: bool = True,
-    ) -> None:
-        super().__init__(locals())
+    num_groups: Positive
+    num_channels: Natural
+    eps: Float = 1e-5
+    affine: bool = True
+    device: Device = None
+    dtype: Dtype = None
+    _: KW_ONLY
+    bias: HasBias = option(default=True)
 
     def check_options(self) -> None:
-        name = type(self).__name__
-        groups = integer(name, self.num_groups, "num_groups")
-        channels = integer(name, self.num_channels, "num_channels")
-        if groups < 1 or channels < 0:
-            raise RuntimeError(f"{name}: num_groups={groups} and num_channels={channels}; they must be positive")
+        name, groups, channels = type(self).__name__, self.num_groups, self.num_channels
         if channels % groups:
             raise ValueError(f"{name}: num_channels ({channels}) must be divisible by num_groups ({groups})")
-        self.eps = float_option(name, self.eps, "eps")
         if self.grid.known and self.grid.dim < 2:
             raise ValueError(f"{name}: P_x has shape {list(self.grid.shape)}; it must be [batch, channels, *others]")
         self.declare_affine((channels,), (1,), bool(self.affine), bool(self.passed["bias"]))

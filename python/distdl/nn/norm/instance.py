@@ -4,37 +4,26 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 
 from distdl.nn.base.by_dimensions import family
+from distdl.nn.base.option_types import with_options
 from distdl.nn.base.precision import wide
 from distdl.nn.kernels.block_moments import with_plain_gradient
 from distdl.nn.norm.base import ChannelNorm
 from distdl.nn.norm.moments import Gathering, MomentBlock
-from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedInstanceNorm1d", "DistributedInstanceNorm2d", "DistributedInstanceNorm3d"]
 
 
+@with_options
 class _DistributedInstanceNorm(ChannelNorm):
-    dims: int
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = False,
-        track_running_stats: bool = False,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-        *,
-        bias: bool = True,
-    ) -> None:
-        super().__init__(locals())
+    dims: ClassVar[int]
+    affine: bool = False
+    track_running_stats: bool = False
 
     def check_partition(self) -> None:
         if self.grid.known and self.grid.dim not in (self.dims + 1, self.dims + 2):
@@ -133,10 +122,6 @@ _DOCUMENTATION = """Normalizes each channel of each instance: ``torch.nn.Instanc
         ValueError: on all ranks, if P_x has another number of dimensions, the input is not in such blocks, its
             dtypes differ, or a channel has a single element where its own moments are used.
         RuntimeError: on all ranks, for dtypes of input and parameters that torch.nn refuses.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.InstanceNorm{dims}d.html.
     """
 
 DistributedInstanceNorm1d, DistributedInstanceNorm2d, DistributedInstanceNorm3d = family(

@@ -7,16 +7,15 @@ import torch.nn.functional as F
 
 from distdl.modules.graph import connect_to, empty_result
 from distdl.nn.base.layer import Layer
-from distdl.nn.base.options import integer
+from distdl.nn.base.option_types import Float, Positive, with_options
 from distdl.nn.base.precision import wide
-from distdl.nn.norm.base import float_option
 from distdl.nn.windows.blocks import block_intervals, naming_layer
 from distdl.nn.windows.reader import BoxReader
-from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedLocalResponseNorm"]
 
 
+@with_options
 class DistributedLocalResponseNorm(Layer):
     """Normalizes each element by the neighboring channels: ``torch.nn.LocalResponseNorm`` over blocks.
 
@@ -38,22 +37,14 @@ class DistributedLocalResponseNorm(Layer):
     (2012); options as in https://docs.pytorch.org/docs/stable/generated/torch.nn.LocalResponseNorm.html.
     """
 
-    size: int
-    alpha: float
-    beta: float
-    k: float
-
-    def __init__(self, P_x: PartitionLike, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
-        super().__init__(locals())
+    size: Positive
+    alpha: Float = 1e-4
+    beta: Float = 0.75
+    k: Float = 1.0
 
     def check_options(self) -> None:
-        name = type(self).__name__
-        self.size = integer(name, self.size, "size")
-        if self.size < 1:
-            raise RuntimeError(f"{name}: size={self.size}; it must be positive")
-        for option in ("alpha", "beta", "k"):
-            setattr(self, option, float_option(name, getattr(self, option), option))
         if self.grid.known and self.grid.dim < 3:
+            name = type(self).__name__
             raise ValueError(f"{name}: P_x has shape {list(self.grid.shape)}; it must be [batch, channels, *space]")
 
     def set_up(self) -> None:

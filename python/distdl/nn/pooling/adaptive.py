@@ -10,10 +10,10 @@ import torch.nn.functional as F
 
 from distdl import _core
 from distdl.nn.base.by_dimensions import family
+from distdl.nn.base.option_types import common_options, with_options
 from distdl.nn.base.options import integer
 from distdl.nn.windows.adaptive import AdaptiveLayer
 from distdl.nn.windows.sums import ravel
-from distdl.partitions.construction import PartitionLike
 
 __all__ = [
     "DistributedAdaptiveAvgPool1d",
@@ -27,6 +27,7 @@ __all__ = [
 OutputSize = int | tuple[int | None, ...] | None
 
 
+@common_options
 class _DistributedAdaptivePool(AdaptiveLayer):
     """The common part of adaptive max and average pooling: the output's size and the windows."""
 
@@ -60,19 +61,10 @@ class _DistributedAdaptivePool(AdaptiveLayer):
         return extents
 
 
+@with_options
 class _DistributedAdaptiveMaxPool(_DistributedAdaptivePool):
+    return_indices: bool = False
     _functions = {1: F.adaptive_max_pool1d, 2: F.adaptive_max_pool2d, 3: F.adaptive_max_pool3d}
-    return_indices: bool
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        output_size: OutputSize,
-        return_indices: bool = False,
-        *,
-        output_blocks: str = "balanced",
-    ) -> None:
-        super().__init__(locals())
 
     def outputs(self, read: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         pooled, indices = self._largest(read)
@@ -103,10 +95,8 @@ class _DistributedAdaptiveMaxPool(_DistributedAdaptivePool):
         return pooled, ravel(global_positions, self.extents[-self.dims :])
 
 
+@with_options
 class _DistributedAdaptiveAvgPool(_DistributedAdaptivePool):
-    def __init__(self, P_x: PartitionLike, output_size: OutputSize, *, output_blocks: str = "balanced") -> None:
-        super().__init__(locals())
-
     def outputs(self, read: torch.Tensor) -> torch.Tensor:
         return self.average(read)
 
@@ -132,10 +122,6 @@ _DOCUMENTATION = """Applies {dims}-d adaptive {kind} pooling to a partitioned te
         ValueError: on all ranks, if the partition or output_blocks is invalid.
         TypeError, RuntimeError, NotImplementedError: on all workers, for an output size, input size or dtype that
             torch.nn refuses.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.{twin}{dims}d.html.
     """
 DistributedAdaptiveMaxPool1d, DistributedAdaptiveMaxPool2d, DistributedAdaptiveMaxPool3d = family(
     "DistributedAdaptiveMaxPool{dims}d",

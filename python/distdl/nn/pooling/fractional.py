@@ -4,24 +4,50 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated, TypeAlias
 
 import torch
 import torch.nn.functional as F
 
 from distdl import _core, operators
 from distdl.nn.base.by_dimensions import family
-from distdl.nn.base.options import per_dimension
+from distdl.nn.base.option_types import (
+    Check,
+    Converted,
+    PositiveSizes,
+    PositiveSizesOrNone,
+    by_name,
+    option,
+    with_options,
+)
 from distdl.nn.base.precision import FLOATING
 from distdl.nn.windows.blocks import block_intervals, naming_layer
 from distdl.nn.windows.layer import WindowLayer
 from distdl.nn.windows.sums import ravel
 from distdl.parameters.layout import Interval
-from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedFractionalMaxPool2d", "DistributedFractionalMaxPool3d"]
 
-Size = int | tuple[int, ...]
-Ratio = float | tuple[float, ...]
+
+def _ratios(layer: WindowLayer, value: float | Sequence[float], name: str) -> tuple[float, ...]:
+    ratios = tuple(map(float, value if isinstance(value, tuple | list) else (value,) * layer.dims))
+    if len(ratios) != layer.dims or not all(0 < ratio < 1 for ratio in ratios):
+        raise ValueError(
+            f"{type(layer).__name__}: {name}={value!r}; it must be between 0 and 1, for all {layer.dims} spatial "
+            "dimensions or for each of them"
+        )
+    return ratios
+
+
+def _random_samples(layer: str, value: object, name: str) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{layer}: {name}={value!r}; it has to be a tensor")
+    if not value.is_meta and not bool(value.isfinite().all()):
+        raise ValueError(f"{layer}: {name}={value!r}; they have to be finite")
+    return value
+
+
+Ratios: TypeAlias = Annotated[Converted[tuple[float, ...] | None, float | tuple[float, ...] | None], Check(_ratios)]
 
 
 class FractionalWindows:
@@ -63,62 +89,24 @@ class FractionalWindows:
         return starts.clamp(0, last).where(at < m - 1, last)
 
 
+@with_options
 class _DistributedFractionalMaxPool(WindowLayer):
+    kernel_size: PositiveSizes
+    output_size: PositiveSizesOrNone = option(default=None)
+    output_ratio: Ratios = option(default=None)
+    return_indices: bool = False
+    _random_samples: Annotated[torch.Tensor, by_name(_random_samples)] | None = None
     _functions = {2: F.fractional_max_pool2d, 3: F.fractional_max_pool3d}
     accepted = FLOATING
-    kernel_size: tuple[int, ...]
-    output_size: tuple[int, ...] | None
-    output_ratio: tuple[float, ...] | None
-    return_indices: bool
-    _random_samples: torch.Tensor | None
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        kernel_size: Size,
-        output_size: Size | None = None,
-        output_ratio: Ratio | None = None,
-        return_indices: bool = False,
-        _random_samples: torch.Tensor | None = None,
-        *,
-        output_blocks: str = "balanced",
-    ) -> None:
-        super().__init__(locals())
 
     def check_options(self) -> None:
         super().check_options()
-        name = type(self).__name__
-        samples = self.__dict__.pop("_random_samples")
-        if samples is not None and not isinstance(samples, torch.Tensor):
-            raise TypeError(f"{name}: _random_samples={samples!r}; it has to be a tensor")
-        if samples is not None and not samples.is_meta and not bool(samples.isfinite().all()):
-            raise ValueError(f"{name}: _random_samples={samples!r}; they have to be finite")
-        self.register_buffer("_random_samples", samples)
-        self.kernel_size = per_dimension(name, self.kernel_size, self.dims, "kernel_size")
+        self.register_buffer("_random_samples", self.__dict__.pop("_random_samples"))
         if (self.output_size is None) == (self.output_ratio is None):
             raise ValueError(
-                f"{name}: output_size={self.output_size!r} and output_ratio={self.output_ratio!r}; exactly one of them "
-                "has to be given"
+                f"{type(self).__name__}: output_size={self.output_size!r} and output_ratio={self.output_ratio!r}; "
+                "exactly one of them has to be given"
             )
-        if self.output_size is not None:
-            self.output_size = per_dimension(name, self.output_size, self.dims, "output_size")
-        else:
-            self.output_ratio = self._ratios()
-        if min((*self.kernel_size, *(self.output_size or ()))) < 1:
-            raise RuntimeError(
-                f"{name}: kernel_size={self.kernel_size}, output_size={self.output_size}; both must be at least 1"
-            )
-
-    def _ratios(self) -> tuple[float, ...]:
-        ratio_option = self.output_ratio
-        each = tuple(ratio_option) if isinstance(ratio_option, tuple | list) else (ratio_option,) * self.dims
-        ratios = tuple(float(ratio) for ratio in each)  # type: ignore[arg-type]
-        if len(ratios) != self.dims or not all(0 < ratio < 1 for ratio in ratios):
-            raise ValueError(
-                f"{type(self).__name__}: output_ratio={ratio_option!r}; it must be between 0 and 1, for all "
-                f"{self.dims} spatial dimensions or for each of them"
-            )
-        return ratios
 
     def prepare(self) -> None:
         super().prepare()

@@ -3,44 +3,37 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated, SupportsFloat
 
 import torch
 import torch.nn.functional as F
 
 from distdl.nn.base.by_dimensions import family
-from distdl.nn.pooling.sliding import AveragingPool, Size, lowest_of
-from distdl.partitions.construction import PartitionLike
+from distdl.nn.base.option_types import Flag, PositiveSizes, PositiveSizesOrNone, by_name, option, with_options
+from distdl.nn.pooling.sliding import AveragingPool, lowest_of
 
 __all__ = ["DistributedLPPool1d", "DistributedLPPool2d", "DistributedLPPool3d"]
 
 
+def _norm_type(layer: str, value: SupportsFloat, name: str) -> float:
+    try:
+        norm_type = float(value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{layer}: {name}={value!r} is not a number") from error
+    try:
+        F.lp_pool1d(torch.ones(1, 1, 1, device="cpu"), norm_type, 1)
+    except (ValueError, ZeroDivisionError) as error:  # for 0; the type depends on the version of torch
+        raise type(error)(f"{layer}: {name} must not be zero") from error
+    return norm_type
+
+
+@with_options
 class _DistributedLPPool(AveragingPool):
+    norm_type: Annotated[float, by_name(_norm_type)]
+    kernel_size: PositiveSizes
+    stride: PositiveSizesOrNone = option(default=None)
+    ceil_mode: Flag = False
     _max_pools = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
-    norm_type: float
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        norm_type: float,
-        kernel_size: Size,
-        stride: Size | None = None,
-        ceil_mode: bool = False,
-        *,
-        output_blocks: str = "balanced",
-    ) -> None:
-        super().__init__(locals())
-
-    def check_options(self) -> None:
-        super().check_options()
-        norm_type = self.norm_type
-        try:
-            self.norm_type = float(norm_type)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{type(self).__name__}: norm_type={norm_type!r} is not a number") from error
-        try:
-            F.lp_pool1d(torch.ones(1, 1, 1, device="cpu"), self.norm_type, 1)
-        except (ValueError, ZeroDivisionError) as error:  # for 0; the type depends on the version of torch
-            raise type(error)(f"{type(self).__name__}: norm_type must not be zero") from error
 
     def pool(self, x: torch.Tensor) -> torch.Tensor:
         """The steps of torch.nn.functional.lp_pool, from powers or magnitudes of the elements inside of the tensor."""
@@ -77,10 +70,6 @@ _DOCUMENTATION = """Applies {dims}-d power-average pooling to a partitioned tens
         ValueError: on all ranks, if the partition or output_blocks is invalid.
         ValueError, TypeError, ZeroDivisionError: on all ranks, as in torch, if norm_type is not a number, or is 0.
         RuntimeError: on all ranks, for options or an input size that torch.nn refuses.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.LPPool{dims}d.html.
     """
 
 DistributedLPPool1d, DistributedLPPool2d, DistributedLPPool3d = family(

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from operator import index
-from typing import ClassVar
+from typing import Annotated, ClassVar, TypeAlias
 
 import torch
 import torch.nn.functional as F
 
 from distdl import _core
 from distdl.nn.base.by_dimensions import family
-from distdl.nn.base.options import flag, integer, per_dimension
+from distdl.nn.base.option_types import (
+    Flag,
+    Integer,
+    IntegerFlag,
+    PositiveSizes,
+    PositiveSizesOrNone,
+    Sizes,
+    option,
+    rule,
+    with_options,
+)  # fmt: skip
 from distdl.nn.windows.layer import WindowLayer
 from distdl.nn.windows.sums import ravel, window_sums
-from distdl.partitions.construction import PartitionLike
 
 __all__ = [
     "DistributedAvgPool1d",
@@ -26,41 +34,29 @@ __all__ = [
     "DistributedMaxPool3d",
 ]
 
-Size = int | tuple[int, ...]
 Pool = Callable[..., torch.Tensor]
+Divisor: TypeAlias = Annotated[Integer, rule(lambda value: value != 0, "not be zero", RuntimeError)]
 
 
 class SlidingPool(WindowLayer):
     """The common part of max, average and power-average pooling: options and windows."""
 
-    kernel_size: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...] = (0,)
-    dilation: tuple[int, ...] = (1,)
-    ceil_mode: bool
-    return_indices: bool
+    kernel_size: PositiveSizes
+    stride: PositiveSizesOrNone
+    padding: Sizes
+    dilation: PositiveSizes
+    ceil_mode: Flag
 
     def check_options(self) -> None:
         super().check_options()
-        name = type(self).__name__
         self.stride = self.kernel_size if self.stride is None else self.stride
-        for which in ("kernel_size", "stride", "padding", "dilation"):
-            setattr(self, which, per_dimension(name, getattr(self, which), self.dims, which))
-        for which in ("ceil_mode", "count_include_pad"):
-            if which in self.options:
-                flag(name, getattr(self, which), which)
-        if "return_indices" in self.options:
-            self.return_indices = bool(integer(name, self.return_indices or 0, "return_indices"))
-        if any(value < 1 for value in (*self.kernel_size, *self.stride, *self.dilation)):
-            raise RuntimeError(
-                f"{name}: kernel_size={self.kernel_size}, stride={self.stride}, dilation={self.dilation}; all must "
-                "be at least 1"
-            )
+        for which, default in (("padding", 0), ("dilation", 1)):  # for layers without these options
+            self.__dict__.setdefault(which, (default,) * self.dims)
         for kernel, pad in zip(self.kernel_size, self.padding, strict=True):
             if not 0 <= 2 * pad <= kernel:
                 raise RuntimeError(
-                    f"{name}: padding={pad} with kernel_size={kernel}; it must be at least 0 and at most half of the "
-                    "kernel"
+                    f"{type(self).__name__}: padding={pad} with kernel_size={kernel}; it must be at least 0 and at "
+                    "most half of the kernel"
                 )
 
     def resizings(self) -> list[_core.Window]:
@@ -79,24 +75,16 @@ class SlidingPool(WindowLayer):
         return pool(read.flatten()[:0].view(0, read.shape[-self.dims - 1] or 1, *reaches)).reshape(shape)
 
 
+@with_options
 class _DistributedMaxPool(SlidingPool):
+    kernel_size: PositiveSizes
+    stride: PositiveSizesOrNone = option(default=None)
+    padding: Sizes = option(default=0)
+    dilation: PositiveSizes = option(default=1)
+    return_indices: IntegerFlag = False
+    ceil_mode: Flag = False
     _functions = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
     fill_value = -math.inf
-    return_indices: bool
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        kernel_size: Size,
-        stride: Size | None = None,
-        padding: Size = 0,
-        dilation: Size = 1,
-        return_indices: bool = False,
-        ceil_mode: bool = False,
-        *,
-        output_blocks: str = "balanced",
-    ) -> None:
-        super().__init__(locals())
 
     def on_one_element(self, x: torch.Tensor) -> torch.Tensor:
         pooled = self._functions[self.dims](x, 1, return_indices=self.return_indices)
@@ -158,8 +146,8 @@ def lowest_of(dtype: torch.dtype) -> float:
 class AveragingPool(SlidingPool):
     """The common part of average and power-average pooling: sums over windows and their divisors."""
 
-    count_include_pad: bool = True
-    divisor_override: int | None = None
+    count_include_pad: Flag = True
+    divisor_override: Divisor | None = None
 
     def check_input(self, dtype: torch.dtype) -> None:
         super().check_input(dtype)
@@ -204,25 +192,14 @@ class AveragingPool(SlidingPool):
         return counts
 
 
+@with_options
 class _DistributedAvgPool(AveragingPool):
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        kernel_size: Size,
-        stride: Size | None = None,
-        padding: Size = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-        *,
-        output_blocks: str = "balanced",
-    ) -> None:
-        super().__init__(locals())
-
-    def check_options(self) -> None:
-        super().check_options()
-        if self.divisor_override is not None and index(self.divisor_override) == 0:
-            raise RuntimeError(f"{type(self).__name__}: divisor_override must not be zero")
+    kernel_size: PositiveSizes
+    stride: PositiveSizesOrNone = option(default=None)
+    padding: Sizes = option(default=0)
+    ceil_mode: Flag = False
+    count_include_pad: Flag = True
+    divisor_override: Divisor | None = None
 
 
 _DOCUMENTATION = """Applies {dims}-d {kind} pooling to a partitioned tensor: ``torch.nn.{twin}{dims}d`` in blocks.

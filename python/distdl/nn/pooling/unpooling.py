@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
-from typing import Any, ClassVar
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
 
 from distdl.nn.base.by_dimensions import family
-from distdl.nn.base.options import per_dimension
+from distdl.nn.base.option_types import Sizes, SizesOrNone, option, with_options
 from distdl.nn.base.precision import as_under_autocast
 from distdl.nn.base.value_checks import CheckedLayer
 from distdl.nn.windows.blocks import block_intervals, naming_layer
 from distdl.nn.windows.reader import BoxReader
 from distdl.nn.windows.sums import ravel
 from distdl.parameters.layout import Interval, cut
-from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedMaxUnpool1d", "DistributedMaxUnpool2d", "DistributedMaxUnpool3d"]
 
-Size = int | tuple[int, ...]
 
-
+@with_options
 class _DistributedMaxUnpool(CheckedLayer):
     """The common part of the layers.
 
@@ -32,13 +30,10 @@ class _DistributedMaxUnpool(CheckedLayer):
 
     _functions = {1: F.max_unpool1d, 2: F.max_unpool2d, 3: F.max_unpool3d}
     tensors: ClassVar[tuple[str, ...]] = ("input", "indices")
-    dims: int  # spatial dimensions
-    kernel_size: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-
-    def __init__(self, P_x: PartitionLike, kernel_size: Size, stride: Size | None = None, padding: Size = 0) -> None:
-        super().__init__(locals())
+    dims: ClassVar[int]  # spatial dimensions
+    kernel_size: Sizes
+    stride: SizesOrNone = option(default=None)
+    padding: Sizes = option(default=0)
 
     def check_options(self) -> None:
         name, shape = type(self).__name__, list(self.grid.shape)
@@ -48,8 +43,6 @@ class _DistributedMaxUnpool(CheckedLayer):
                 "by batch and channels"
             )
         self.stride = self.kernel_size if self.stride is None else self.stride
-        for which in ("kernel_size", "stride", "padding"):
-            setattr(self, which, per_dimension(name, getattr(self, which), self.dims, which))
 
     def prepare(self) -> None:
         self._block: list[Interval] = []  # (start, stop) of this worker's block of the result, in space
@@ -74,7 +67,7 @@ class _DistributedMaxUnpool(CheckedLayer):
         self._reads = [BoxReader(name, self.grid, self.grid, extents, reads) for _ in self.tensors if split]
 
     def _output_size(self) -> list[int] | None:
-        size: Any = self.others[0] if self.others else None
+        size = cast(Sequence[int] | None, self.others[0] if self.others else None)
         try:
             return None if size is None else [index(n) for n in size]
         except TypeError as error:
@@ -149,10 +142,6 @@ _DOCUMENTATION = """Puts maxima back to their places: ``torch.nn.MaxUnpool{dims}
 
     Of several elements with the same index the last remains, and all of them get its gradient, as in torch.nn on one
     thread. If space is split, each worker receives all elements of its channels.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.MaxUnpool{dims}d.html.
     """
 DistributedMaxUnpool1d, DistributedMaxUnpool2d, DistributedMaxUnpool3d = family(
     "DistributedMaxUnpool{dims}d", _DOCUMENTATION, _DistributedMaxUnpool

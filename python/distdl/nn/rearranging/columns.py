@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
 from typing import ClassVar
 
 import torch
@@ -11,7 +12,14 @@ import torch.nn.functional as F
 
 from distdl import _core
 from distdl.nn.base.layer import Layer
-from distdl.nn.base.options import per_dimension
+from distdl.nn.base.option_types import (
+    FurtherPartition,
+    NaturalSizes,
+    PartitionsFirst,
+    PositiveSizes,
+    option,
+    with_partitions_first,
+)
 from distdl.nn.rearranging.order import (
     box_in,
     choose_result,
@@ -24,22 +32,20 @@ from distdl.nn.windows.blocks import naming_layer
 from distdl.nn.windows.reader import BoxReader
 from distdl.parameters.layout import Interval, cut
 from distdl.parameters.transport import zero_of
-from distdl.partitions.construction import PartitionLike, partitions_behind_first
 from distdl.partitions.partition import Partition
 
 __all__ = ["DistributedFold", "DistributedUnfold"]
-
-Size = int | tuple[int, ...]
 
 
 class _Columns(Layer):
     """The common part of fold and unfold: windows in two dimensions, and the partition of the result."""
 
     P_y: Partition | None
-    kernel_size: tuple[int, ...]
-    dilation: tuple[int, ...]
-    padding: tuple[int, ...]
-    stride: tuple[int, ...]
+    kernel_size: PositiveSizes
+    dilation: PositiveSizes
+    padding: NaturalSizes
+    stride: PositiveSizes
+    dims: ClassVar[int] = 2  # of windows
     input_dims: ClassVar[int]  # without the batch
 
     def result_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
@@ -48,11 +54,6 @@ class _Columns(Layer):
 
     def check_options(self) -> None:
         name, known = type(self).__name__, self.grid.known
-        for which, least in (("kernel_size", 1), ("dilation", 1), ("padding", 0), ("stride", 1)):
-            values = per_dimension(name, getattr(self, which), 2, which)
-            setattr(self, which, values)
-            if min(values) < least:
-                raise RuntimeError(f"{name}: {which}={values}; it must be at least {least}")
         dims = self.input_dims
         if known and self.grid.dim not in (dims, dims + 1):
             raise ValueError(
@@ -85,7 +86,8 @@ class _Columns(Layer):
         raise NotImplementedError
 
 
-class DistributedUnfold(_Columns):
+@with_partitions_first
+class DistributedUnfold(PartitionsFirst, _Columns):
     """Copies each window to a column: ``torch.nn.Unfold`` in blocks.
 
     Each worker receives the input rows of its windows once, and copies them to columns.
@@ -109,26 +111,15 @@ class DistributedUnfold(_Columns):
         ValueError: on all ranks, if the partitions are not as described.
         TypeError, RuntimeError, NotImplementedError: on all ranks, for options, an input size or a dtype that torch.nn
             refuses.
-
-    Collective: constructing over the partitions' parent communicator, calling over the partitions.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Unfold.html.
     """
 
+    kernel_size: PositiveSizes
+    dilation: PositiveSizes = option(default=1)
+    padding: NaturalSizes = option(default=0)
+    stride: PositiveSizes = option(default=1)
+    _: KW_ONLY
+    P_y: FurtherPartition = option(default=None)
     input_dims = 3
-
-    @partitions_behind_first("P_y")
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        kernel_size: Size,
-        dilation: Size = 1,
-        padding: Size = 0,
-        stride: Size = 1,
-        *,
-        P_y: PartitionLike | None = None,
-    ) -> None:
-        super().__init__(locals())
 
     def result_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         return (*shape[:-2], shape[-2] * shape[-1])
@@ -171,7 +162,8 @@ class DistributedUnfold(_Columns):
         return columns_read.narrow(-2, first, rows).narrow(-1, at, columns)
 
 
-class DistributedFold(_Columns):
+@with_partitions_first
+class DistributedFold(PartitionsFirst, _Columns):
     """Sums columns at the places of their windows: ``torch.nn.Fold`` in blocks.
 
     Each worker receives and sums the columns of the windows that meet its block of the result.
@@ -195,34 +187,16 @@ class DistributedFold(_Columns):
         ValueError: on all ranks, if the partitions are not as described.
         TypeError, RuntimeError, NotImplementedError: on all ranks, for options, an input size or a dtype that torch.nn
             refuses.
-
-    Collective: constructing over the partitions' parent communicator, calling over the partitions.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Fold.html.
     """
 
-    output_size: tuple[int, ...]
+    output_size: PositiveSizes
+    kernel_size: PositiveSizes
+    dilation: PositiveSizes = option(default=1)
+    padding: NaturalSizes = option(default=0)
+    stride: PositiveSizes = option(default=1)
+    _: KW_ONLY
+    P_y: FurtherPartition = option(default=None)
     input_dims = 2
-
-    @partitions_behind_first("P_y")
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        output_size: Size,
-        kernel_size: Size,
-        dilation: Size = 1,
-        padding: Size = 0,
-        stride: Size = 1,
-        *,
-        P_y: PartitionLike | None = None,
-    ) -> None:
-        super().__init__(locals())
-
-    def check_options(self) -> None:
-        self.output_size = per_dimension("DistributedFold", self.output_size, 2, "output_size")
-        if min(self.output_size) < 1:
-            raise RuntimeError(f"DistributedFold: output_size={self.output_size}; it must be at least 1")
-        super().check_options()
 
     def result_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         return (*shape, 1)

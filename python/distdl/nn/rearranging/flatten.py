@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import KW_ONLY
+from typing import Annotated
 
 import torch
 
 from distdl.nn.base.layer import Layer
-from distdl.nn.base.options import integer
+from distdl.nn.base.option_types import (
+    FurtherPartition,
+    Integer,
+    PartitionsFirst,
+    by_name,
+    option,
+    with_partitions_first,
+)
+from distdl.nn.base.options import integers
 from distdl.nn.rearranging.order import box_in, choose_result, interval_around, leading_dim, rows_around, same_blocks
 from distdl.nn.windows.blocks import block_intervals, naming_layer
 from distdl.nn.windows.reader import BoxReader
 from distdl.parameters.layout import Interval, cut
-from distdl.partitions.construction import PartitionLike, partitions_behind_first
 from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition
 
 __all__ = ["DistributedFlatten", "DistributedUnflatten"]
+
+
+def _unflattened_size(layer: str, value: object, name: str) -> tuple[int, ...]:
+    size = tuple(integers(layer, value, name))
+    if not size or sum(n < 0 for n in size) > 1 or min(size) < -1:
+        raise RuntimeError(f"{layer}: {name}={size!r}; there has to be at least one size, and one of them may be -1")
+    return size
 
 
 class _Reshaping(Layer):
@@ -52,7 +68,8 @@ class _Reshaping(Layer):
         raise NotImplementedError
 
 
-class DistributedFlatten(_Reshaping):
+@with_partitions_first
+class DistributedFlatten(PartitionsFirst, _Reshaping):
     """Joins several dimensions: ``torch.nn.Flatten`` in blocks.
 
     If only the first flattened dimension is split, into balanced blocks, each worker flattens its block. Otherwise it
@@ -75,24 +92,14 @@ class DistributedFlatten(_Reshaping):
     Raises:
         ValueError: on all ranks, if P_y has another number of dimensions than the result.
         TypeError, IndexError, RuntimeError: on all ranks, for dimensions that torch.nn refuses.
-
-    Collective: constructing over the partitions' parent communicator, calling over the partitions.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Flatten.html.
     """
 
-    start_dim: int
-    end_dim: int
-
-    @partitions_behind_first("P_y")
-    def __init__(
-        self, P_x: PartitionLike, start_dim: int = 1, end_dim: int = -1, *, P_y: PartitionLike | None = None
-    ) -> None:
-        super().__init__(locals())
+    start_dim: Integer = 1
+    end_dim: Integer = -1
+    _: KW_ONLY
+    P_y: FurtherPartition = option(default=None)
 
     def check_options(self) -> None:
-        self.start_dim = integer("DistributedFlatten", self.start_dim, "start_dim")
-        self.end_dim = integer("DistributedFlatten", self.end_dim, "end_dim")
         if self.grid.known:
             with naming_layer("DistributedFlatten"):
                 torch.empty([1] * self.grid.dim, device="meta").flatten(self.start_dim, self.end_dim)
@@ -130,7 +137,8 @@ class DistributedFlatten(_Reshaping):
         return read.flatten(self._first, self._last).narrow(self._first, *self._part)
 
 
-class DistributedUnflatten(_Reshaping):
+@with_partitions_first
+class DistributedUnflatten(PartitionsFirst, _Reshaping):
     """Splits a dimension into several: ``torch.nn.Unflatten`` in blocks.
 
     Args:
@@ -153,34 +161,18 @@ class DistributedUnflatten(_Reshaping):
 
     If P_y splits later new dimensions, a worker receives whole rows of the first new dimension. Collective:
     constructing over the partitions' parent communicator, calling over the partitions.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Unflatten.html.
     """
 
-    dim: int
-    unflattened_size: tuple[int, ...]
-
-    @partitions_behind_first("P_y")
-    def __init__(
-        self, P_x: PartitionLike, dim: int, unflattened_size: Sequence[int], *, P_y: PartitionLike | None = None
-    ) -> None:
-        super().__init__(locals())
+    dim: Integer
+    unflattened_size: Annotated[tuple[int, ...], by_name(_unflattened_size)]
+    _: KW_ONLY
+    P_y: FurtherPartition = option(default=None)
 
     def check_options(self) -> None:
-        size = self.unflattened_size
-        self.dim = integer("DistributedUnflatten", self.dim, "dim")
-        if not isinstance(size, tuple | list):
-            raise TypeError(f"DistributedUnflatten: unflattened_size={size!r}; it has to be a tuple of ints")
-        self.unflattened_size = tuple(integer("DistributedUnflatten", n, "unflattened_size", size) for n in size)
         if self.grid.known:
             with naming_layer("DistributedUnflatten"):
                 torch.empty([1] * self.grid.dim, device="meta").unflatten(self.dim, (1,))
             self._at = self.dim % self.grid.dim
-        if not size or sum(n < 0 for n in size) > 1 or min(size) < -1:
-            raise RuntimeError(
-                f"DistributedUnflatten: unflattened_size={size!r}; there has to be at least one size, and one of them "
-                "may be -1"
-            )
         self.P_y, self._result = choose_result(self)
 
     def result_shape(self, shape: Sequence[int]) -> tuple[int, ...]:

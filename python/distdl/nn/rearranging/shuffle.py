@@ -12,23 +12,22 @@ from numpy.typing import NDArray
 
 from distdl import _core
 from distdl.nn.base.layer import Layer
-from distdl.nn.base.options import check_choice, integer
+from distdl.nn.base.option_types import Positive, with_options
 from distdl.nn.rearranging.order import rows_around
-from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Resizing, block_intervals, blocks_of_outputs, naming_layer
+from distdl.nn.windows.blocks import Resizing, block_intervals, blocks_of_outputs, naming_layer
+from distdl.nn.windows.layer import ResizingLayer
 from distdl.nn.windows.reader import BoxReader
-from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedChannelShuffle", "DistributedPixelShuffle", "DistributedPixelUnshuffle"]
 
 
-class _ChannelsAndSpace(Layer):
+class _ChannelsAndSpace(ResizingLayer):
     """The common part of the pixel shuffles: a dimension shrinks by a factor, others grow by it.
 
     A worker receives the smallest box of the input around the elements of its block, rearranges it, and drops the
     elements of others.
     """
 
-    output_blocks: str
     grows: ClassVar[tuple[bool, bool, bool]]  # whether channels, rows and columns grow
 
     def factors(self) -> tuple[int, int, int]:
@@ -39,11 +38,8 @@ class _ChannelsAndSpace(Layer):
 
     def check_options(self) -> None:
         name, shape = type(self).__name__, list(self.grid.shape)
-        check_choice(name, "output_blocks", self.output_blocks, OUTPUT_BLOCKS)
         if self.grid.known and len(shape) < 3:
             raise ValueError(f"{name}: P_x has shape {shape}; it needs channels and two spatial dimensions")
-        if self.factors()[1] < 1:
-            raise RuntimeError(f"{name}: the factor {self.factors()[1]} must be at least 1")
 
     def prepare(self) -> None:
         self._cuts: list[tuple[int, int, int]] = []  # (dimension, start, size) of this worker's block in its box
@@ -81,6 +77,7 @@ class _ChannelsAndSpace(Layer):
         return input.view([*input.shape[:-3], *(n * by if grows else n // by for n, by, grows in changes)])
 
 
+@with_options
 class DistributedPixelShuffle(_ChannelsAndSpace):
     """Turns channels into pixels: ``torch.nn.PixelShuffle`` in blocks.
 
@@ -100,19 +97,10 @@ class DistributedPixelShuffle(_ChannelsAndSpace):
 
     Nothing travels if the blocks of channels are multiples of ``r**2`` and space is balanced or aligned. Collective:
     constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.PixelShuffle.html.
     """
 
-    upscale_factor: int
+    upscale_factor: Positive
     grows = (False, True, True)
-
-    def __init__(self, P_x: PartitionLike, upscale_factor: int, *, output_blocks: str = "balanced") -> None:
-        super().__init__(locals())
-
-    def check_options(self) -> None:
-        self.upscale_factor = integer("DistributedPixelShuffle", self.upscale_factor, "upscale_factor")
-        super().check_options()
 
     def factors(self) -> tuple[int, int, int]:
         return self.upscale_factor**2, self.upscale_factor, self.upscale_factor
@@ -121,6 +109,7 @@ class DistributedPixelShuffle(_ChannelsAndSpace):
         return F.pixel_shuffle(x, self.upscale_factor)
 
 
+@with_options
 class DistributedPixelUnshuffle(_ChannelsAndSpace):
     """Turns pixels into channels: ``torch.nn.PixelUnshuffle`` in blocks.
 
@@ -137,21 +126,10 @@ class DistributedPixelUnshuffle(_ChannelsAndSpace):
     Raises:
         ValueError: on all ranks, if the partition or output_blocks is invalid.
         TypeError, RuntimeError: on all ranks, for a factor or an input size that torch.nn refuses.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.PixelUnshuffle.html.
     """
 
-    downscale_factor: int
+    downscale_factor: Positive
     grows = (True, False, False)
-
-    def __init__(self, P_x: PartitionLike, downscale_factor: int, *, output_blocks: str = "balanced") -> None:
-        super().__init__(locals())
-
-    def check_options(self) -> None:
-        self.downscale_factor = integer("DistributedPixelUnshuffle", self.downscale_factor, "downscale_factor")
-        super().check_options()
 
     def factors(self) -> tuple[int, int, int]:
         return self.downscale_factor**2, self.downscale_factor, self.downscale_factor
@@ -164,6 +142,7 @@ class DistributedPixelUnshuffle(_ChannelsAndSpace):
 _GROUPS = 8
 
 
+@with_options
 class DistributedChannelShuffle(Layer):
     """Takes channels from groups in turn: ``torch.nn.ChannelShuffle`` in blocks.
 
@@ -180,19 +159,12 @@ class DistributedChannelShuffle(Layer):
 
     Nothing travels if channels are not split. Collective: constructing over P_x's parent communicator, calling over
     P_x.
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.ChannelShuffle.html.
     """
 
-    groups: int
-
-    def __init__(self, P_x: PartitionLike, groups: int) -> None:
-        super().__init__(locals())
+    groups: Positive
 
     def check_options(self) -> None:
-        self.groups, shape = integer("DistributedChannelShuffle", self.groups, "groups"), list(self.grid.shape)
-        if self.groups < 1:
-            raise RuntimeError(f"DistributedChannelShuffle: groups={self.groups}; there must be at least 1")
+        shape = list(self.grid.shape)
         if self.grid.known and len(shape) < 3:
             raise ValueError(
                 f"DistributedChannelShuffle: P_x has shape {shape}; it needs batch, channels and at least one spatial "

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
+from typing import Annotated, TypeAlias
 
 import torch
 import torch.nn.functional as F
 
 from distdl import _core
 from distdl.modules.graph import empty_result
-from distdl.nn.base.layer import Layer
-from distdl.nn.base.options import check_choice
+from distdl.nn.base.option_types import Converted, by_name, choice, with_options
 from distdl.nn.base.precision import as_under_autocast
-from distdl.nn.windows.blocks import OUTPUT_BLOCKS, block_intervals, blocks_of_outputs, naming_layer
+from distdl.nn.windows.blocks import block_intervals, blocks_of_outputs, naming_layer
+from distdl.nn.windows.layer import ResizingLayer
 from distdl.nn.windows.memory import check_memory
 from distdl.nn.windows.reader import BoxReader
 from distdl.parameters.layout import Interval
-from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedPad"]
 
@@ -29,9 +29,12 @@ _MODE_OF = {
     for dims in (1, 2, 3)
 }  # fmt: skip
 """The padding layers of torch.nn, with their modes."""
+_widths = by_name(lambda layer, value, name: tuple(map(index, value)))
+Widths: TypeAlias = Annotated[Converted[tuple[int, ...], Sequence[int]], _widths]
 
 
-class DistributedPad(Layer):
+@with_options
+class DistributedPad(ResizingLayer):
     """Pads or crops a partitioned tensor: ``torch.nn.functional.pad`` in blocks.
 
     Args:
@@ -59,29 +62,9 @@ class DistributedPad(Layer):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.pad.html.
     """
 
-    pad: tuple[int, ...]
-    mode: str
-    value: float | None
-    output_blocks: str
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        pad: Sequence[int],
-        mode: str = "constant",
-        value: float | None = None,
-        *,
-        output_blocks: str = "balanced",
-    ) -> None:
-        super().__init__(locals())
-
-    def check_options(self) -> None:
-        check_choice("DistributedPad", "output_blocks", self.output_blocks, OUTPUT_BLOCKS)
-        self.pad, self.value = tuple(map(index, self.pad)), None if self.value is None else float(self.value)
-        if self.mode not in _MODES:
-            raise NotImplementedError(
-                f"DistributedPad: mode={self.mode!r}; it must be one of {', '.join(map(repr, _MODES))}"
-            )
+    pad: Widths
+    mode: Annotated[str, choice(*_MODES, error=NotImplementedError)] = "constant"
+    value: Annotated[float, by_name(lambda layer, value, name: float(value))] | None = None
 
     def prepare(self) -> None:
         self._crops: list[tuple[int, int, int]] = []  # (dimension, start, size) in this worker's block

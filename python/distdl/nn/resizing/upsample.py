@@ -9,11 +9,9 @@ from typing import ClassVar, SupportsIndex
 import torch
 
 from distdl import _core
-from distdl.nn.base.options import check_choice
+from distdl.nn.base.option_types import with_options
 from distdl.nn.base.precision import FLOATING, wide
 from distdl.nn.windows.adaptive import AdaptiveLayer
-from distdl.nn.windows.blocks import OUTPUT_BLOCKS
-from distdl.partitions.construction import PartitionLike
 
 __all__ = ["DistributedUpsample"]
 
@@ -23,6 +21,7 @@ _TAPS = {"nearest": 1, "nearest-exact": 1, "linear": 2, "cubic": 4}
 _VECTORIZED = 128  # most rows and columns of 2-d results in torch's vectorized kernels
 
 
+@with_options
 class DistributedUpsample(AdaptiveLayer):
     """Resizes a partitioned tensor in space: ``torch.nn.Upsample`` in blocks.
 
@@ -53,29 +52,15 @@ class DistributedUpsample(AdaptiveLayer):
     https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.interpolate.html.
     """
 
-    size: int | Sequence[int] | None
-    scale_factor: float | Sequence[float] | None
-    mode: str
+    size: int | tuple[int, ...] | None = None
+    scale_factor: float | tuple[float, ...] | None = None
+    mode: str = "nearest"
     align_corners: bool | None = None
     recompute_scale_factor: bool | None = None
     saves_input = False
     spatial_dims: ClassVar[tuple[int, ...]] = (1, 2, 3)
 
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        size: int | tuple[int, ...] | None = None,
-        scale_factor: float | tuple[float, ...] | None = None,
-        mode: str = "nearest",
-        align_corners: bool | None = None,
-        recompute_scale_factor: bool | None = None,
-        *,
-        output_blocks: str = "balanced",
-    ) -> None:
-        super().__init__(locals())
-
     def check_options(self) -> None:
-        check_choice(type(self).__name__, "output_blocks", self.output_blocks, OUTPUT_BLOCKS)
         self._by_dimension = self._resizings_of(list(self.grid.shape)) if self.grid.known else []
         self.dims = len(self._by_dimension)
         self._weighted = self.mode not in _ANY_DIMENSIONS

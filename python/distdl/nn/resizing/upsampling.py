@@ -23,7 +23,7 @@ class DistributedUpsamplingNearest2d(DistributedUpsample):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.UpsamplingNearest2d.html.
     """
 
-    mode = "nearest"
+    mode, align_corners, recompute_scale_factor = "nearest", None, None
     spatial_dims = (2,)
 
     def __init__(
@@ -52,8 +52,7 @@ class DistributedUpsamplingBilinear2d(DistributedUpsample):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.UpsamplingBilinear2d.html.
     """
 
-    mode = "bilinear"
-    align_corners = True
+    mode, align_corners, recompute_scale_factor = "bilinear", True, None
     spatial_dims = (2,)
 
     def __init__(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, ClassVar
 
 import torch
 
 from distdl import _core
 from distdl.modules.graph import empty_result
 from distdl.nn.base.layer import Layer
-from distdl.nn.base.options import check_choice
+from distdl.nn.base.option_types import choice, common_options
 from distdl.nn.base.overwritten import check_input_unmodified
 from distdl.nn.base.precision import as_under_autocast
 from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Resizing, block_intervals, blocks_of_outputs
@@ -40,7 +40,15 @@ class AxisWindows:
     reads: Interval
 
 
-class WindowLayer(Layer):
+@common_options
+class ResizingLayer(Layer):
+    """A layer whose result has other sizes than its input, in balanced blocks or in blocks like those of the input."""
+
+    _: KW_ONLY
+    output_blocks: Annotated[str, choice(*OUTPUT_BLOCKS)] = "balanced"
+
+
+class WindowLayer(ResizingLayer):
     """A layer whose workers each compute a block of the outputs.
 
     The workers exchange the inputs of their outputs, with padding; then each applies torch's local layer without
@@ -52,7 +60,6 @@ class WindowLayer(Layer):
     fill_value: ClassVar[float] = 0.0
     saves_input: ClassVar[bool] = True  # whether the layer of torch.nn saves its input for the backward pass
     accepted: tuple[torch.dtype, ...] | None = None  # dtypes of torch.nn's kernels; None: torch.nn checks
-    output_blocks: str
 
     def resizings(self) -> Sequence[Resizing]:
         """For each spatial dimension, the inputs of each output."""
@@ -65,7 +72,6 @@ class WindowLayer(Layer):
                 f"{name}: P_x has shape {shape}; it needs {self.dims} spatial dimensions, preceded by the channels, or "
                 "by batch and channels"
             )
-        check_choice(name, "output_blocks", self.output_blocks, OUTPUT_BLOCKS)
 
     def prepare(self) -> None:
         self._resizings = self.resizings()

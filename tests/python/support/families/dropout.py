@@ -72,7 +72,7 @@ def rows() -> dict[str, Row]:
             lambda P, dims=dims: {"P_x": grid_of(P, dims)},
             {
                 "P_x": not_a_partition(),
-                "p": [*number, *(Wrong(v, ValueError, "between 0 and 1") for v in (-0.1, 1.5, float("nan")))],
+                "p": [*number, *(Wrong(v, ValueError, r"in \[0, 1\]") for v in (-0.1, 1.5, float("nan")))],
                 "inplace": [Wrong(v, TypeError, "inplace") for v in not_a_bool],
                 "as_sequential": [Wrong(v, TypeError, "as_sequential") for v in not_a_bool],
             },

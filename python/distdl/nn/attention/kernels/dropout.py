@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated, TypeAlias
 
 import torch
 
 from distdl.nn.attention.kernels.operands import DropoutMask
 from distdl.nn.base.layer import Layer
+from distdl.nn.base.option_types import choice
 from distdl.nn.base.precision import wide
 from distdl.nn.base.random_numbers import key_of_part, random_mask
 from distdl.nn.windows.blocks import block_intervals
 from distdl.parameters.layout import Interval
+
+Method: TypeAlias = Annotated[str, choice("heads", "ring")] | None
 
 
 class LayerWithDropout(Layer):
@@ -23,15 +27,6 @@ class LayerWithDropout(Layer):
 
     tokens: Sequence[Sequence[int]]
     dropout: float
-
-    def check_dropout(self, p: float, name: str = "dropout") -> None:
-        self.check_number(p, name)
-        if not 0.0 <= p <= 1.0:
-            raise ValueError(f"{type(self).__name__}: {name}={p}; it must be in [0, 1]")
-
-    def check_number(self, value: object, name: str) -> None:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise TypeError(f"{type(self).__name__}: {name}={value!r}; it has to be a number")
 
     def is_random(self) -> bool:
         return self.training and any(0.0 < p < 1.0 for p in self.probabilities())
