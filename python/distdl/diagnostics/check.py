@@ -10,7 +10,8 @@ import torch
 from distdl.diagnostics.api_scan import advice_on, names_in_code
 from distdl.diagnostics.detectors import Finding, blocks_of, copies, in_modules, other_draws, same_input
 from distdl.modules.first_values import checksum
-from distdl.nn import SEQUENTIAL, Local, Module
+from distdl.nn import SEQUENTIAL, Module
+from distdl.nn.wrapped_module import WrappedModule
 from distdl.partitions.construction import constructing
 from distdl.partitions.grid import Grid
 
@@ -79,7 +80,7 @@ def _grids_of(module: torch.nn.Module) -> list[Grid]:
 
 
 def _code_findings(model: torch.nn.Module, code: Mapping[str, tuple[object, ...]]) -> Iterator[Finding]:
-    ours = {type(m) for m in model.modules() if isinstance(m, Module) and not isinstance(m, Local)}
+    ours = {type(m) for m in model.modules() if isinstance(m, Module) and not isinstance(m, WrappedModule)}
     if not ours:
         return
     twins = {kind: layer for kind, layer in SEQUENTIAL.items() if any(issubclass(our, layer) for our in ours)}

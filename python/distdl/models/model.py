@@ -31,7 +31,7 @@ from distdl.nn.base.compile.calls import place_of
 from distdl.nn.base.guards import Observation
 from distdl.nn.base.layer import Layer
 from distdl.nn.base.random_numbers import draw_key
-from distdl.nn.local import Local
+from distdl.nn.wrapped_module import WrappedModule
 from distdl.partitions.comparison import gather_or_raise
 from distdl.partitions.construction import PartitionLike, constructor, grid_of
 from distdl.partitions.grid import Grid
@@ -96,7 +96,7 @@ class _NotCalledError(RuntimeError, AttributeError):
         super().__init__("distribute: the output_partition is known after the first call of the model")
 
 
-class DistributedModel(Local):
+class DistributedModel(WrappedModule):
     """A model over partitions, which :func:`distdl.distribute` makes.
 
     Shape:
@@ -112,7 +112,6 @@ class DistributedModel(Local):
     plan: Mapping[str, PartitionLike] | None
     fallback: str
     as_sequential: bool
-    outputs = 1
     needs_one_name = False
     brings_parameters = False  # programs do, each just before its first use
     program: Program | None
