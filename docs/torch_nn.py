@@ -6,7 +6,7 @@ tests/python/nn/test_coverage.py compares the page with what this writes.
 from pathlib import Path
 
 from distdl.nn import SEQUENTIAL
-from distdl.nn.base import split_rules as coverage
+from distdl.nn.base import split_rules
 
 page = Path(__file__).with_suffix(".rst")
 
@@ -35,7 +35,7 @@ from ``torch.nn`` and the package, and a test checks each line.
 
 def row(kind: type) -> str:
     """The line of a class."""
-    verdict, rule = coverage.verdict(kind, SEQUENTIAL), coverage.rule_of(kind)
+    verdict, rule = split_rules.verdict(kind, SEQUENTIAL), split_rules.rule_of(kind)
     assert verdict is not None, kind
     on_blocks = {
         "ours": f":class:`~distdl.nn.{verdict.text}`",
@@ -49,7 +49,7 @@ def row(kind: type) -> str:
 
 def text() -> str:
     """The page."""
-    return HEAD + "".join(map(row, coverage.classes()))
+    return HEAD + "".join(map(row, split_rules.classes()))
 
 
 if __name__ == "__main__":

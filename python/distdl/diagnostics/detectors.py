@@ -10,7 +10,7 @@ import torch
 
 from distdl.modules.module import Module
 from distdl.modules.parametrized import problem_of_parametrizations
-from distdl.nn.base.split_rules import problem_of, shape_after
+from distdl.nn.base.split_checks import problem_of, shape_after
 from distdl.partitions.partition import Partition
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from distdl.modules.graph import connected
-from distdl.nn.base.split_rules import problem_of
+from distdl.nn.base.split_checks import problem_of
 from distdl.nn.wrapped_module import ModuleCall, WrappedModule
 from distdl.partitions.comparison import compare
 from distdl.partitions.construction import PartitionLike

@@ -15,7 +15,7 @@ from distdl.modules.state import tensors_in_state
 from distdl.nn.base.compile.calls import place_of
 from distdl.nn.base.layer import Layer
 from distdl.nn.base.options import comparable, refuse_lazy
-from distdl.nn.base.split_rules import shape_after
+from distdl.nn.base.split_checks import shape_after
 from distdl.parameters.layout import Layout, current_kind
 from distdl.partitions.comparison import misfit
 from distdl.partitions.construction import constructing
@@ -127,7 +127,8 @@ class WrappedModule(Layer):
     def _unfit(cls, module: object) -> TypeError | None:
         if isinstance(module, torch.nn.Module):
             return None
-        return TypeError(f"{cls.__name__}: from_sequential was passed a {type(module).__name__}; it takes a torch.nn.Module")
+        kind = type(module).__name__
+        return TypeError(f"{cls.__name__}: from_sequential was passed a {kind}; it takes a torch.nn.Module")
 
     @classmethod
     def options_of(cls, module: torch.nn.Module) -> dict[str, object]:

@@ -9,6 +9,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import TypeAlias
 
 from mpi4py import MPI
@@ -170,6 +171,20 @@ class Grid:
     def gather(self, data: bytes) -> list[bytes]:
         """Every worker's bytes, in worker order. Collective over the workers, without a comparison."""
         return self.host_exchange().gather(data)
+
+    def slices(self, shape: Sequence[int]) -> tuple[slice, ...]:
+        """This worker's block of a whole tensor of this shape; see :meth:`distdl.Partition.slices`."""
+        extents = [index(extent) for extent in shape]
+        if self.dim > len(extents) or any(extent < 0 for extent in extents):
+            raise ValueError(
+                f"slices: a tensor of shape {extents} on {self}; it has to have at least {self.dim} dimensions, with "
+                "extents of at least 0"
+            )
+        if not self.active:
+            return (slice(0, 0),) * len(extents)
+        workers = self.shape + (1,) * (len(extents) - self.dim)
+        place = self.place + (0,) * (len(extents) - self.dim)
+        return tuple(slice(*_core.balanced_block(n, p, i)) for n, p, i in zip(extents, workers, place, strict=True))
 
     def world_ranks(self) -> tuple[int, ...]:
         """The workers as ranks of MPI.COMM_WORLD, also after the end of MPI."""

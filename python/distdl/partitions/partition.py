@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from distdl import _core
 from distdl.partitions.comparison import agreed
 from distdl.partitions.grid import Grid
 from distdl.partitions.small_data import SmallData, collective_method
@@ -137,17 +136,7 @@ class Partition(SmallData):
 
         No other rank has to call it.
         """
-        extents = [index(extent) for extent in shape]
-        if self.dim > len(extents) or any(extent < 0 for extent in extents):
-            raise ValueError(
-                f"slices: a tensor of shape {extents} on {self}; it has to have at least {self.dim} dimensions, with "
-                "extents of at least 0"
-            )
-        if not self.active:
-            return (slice(0, 0),) * len(extents)
-        workers = self.grid.shape + (1,) * (len(extents) - self.dim)
-        place = self.grid.place + (0,) * (len(extents) - self.dim)
-        return tuple(slice(*_core.balanced_block(n, p, i)) for n, p, i in zip(extents, workers, place, strict=True))
+        return self.grid.slices(shape)
 
     def _identity(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         return self.grid.world_ranks(), self.grid.shape
@@ -171,13 +160,10 @@ class Partition(SmallData):
 
     @collective_method
     def create_partition_inclusive(self, ranks: Sequence[int]) -> Partition:
-        """The partition of some workers, in this order.
+        """The 1-d partition of some workers, in this order; inactive on all other ranks.
 
         Args:
             ranks: distinct worker numbers of this partition.
-
-        Returns:
-            A 1-d partition; inactive on all other ranks.
 
         Raises:
             ValueError: on every worker, if a number is out of range or repeated, or if the workers' numbers differ.

@@ -10,12 +10,12 @@ from functools import partial
 import torch
 
 from distdl import _core, operators
-from distdl.operators.dispatch import Operator
 from distdl.partitions.comparison import agreed
 from distdl.partitions.construction import constructing, constructor
 from distdl.partitions.partition import Partition
 from distdl.replicas.agreement import TrainingStep, begin_pass, begin_step, end_pass
 from distdl.replicas.buckets import Bucket, GradientSums, make_buckets
+from distdl.replicas.copies import ReplicaCopies
 from distdl.replicas.spanning import spanning_layers
 from distdl.torch_compat.autograd import at_end_of_backward
 from distdl.torch_compat.trees import tree_leaves
@@ -65,7 +65,6 @@ class DataParallel(torch.nn.Module):
     all ranks.
 
     Attributes:
-        module: the model.
         replicas, replica: the number of replicas, and this rank's.
 
     Source: S. Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training" (2020).
@@ -89,9 +88,9 @@ class DataParallel(torch.nn.Module):
     ) -> None:
         super().__init__()
         options: dict[str, object] = {"reduction": reduction, "broadcast_buffers": broadcast_buffers}
-        with constructing("DataParallel", {"P_replicas": P_replicas}, options | {"bucket_cap_mb": bucket_cap_mb}) as (
-            grid,
-        ):
+        options["bucket_cap_mb"] = bucket_cap_mb
+        with constructing("DataParallel", {"P_replicas": P_replicas}, options) as grids:
+            grid = grids[0]
             _check_options(module, grid.dim, reduction, bucket_cap_mb)
         self.module, self._grid = module, grid
         self.replicas, self.replica = (grid.shape[0], grid.place[0]) if grid.active else (1, 0)
@@ -101,17 +100,17 @@ class DataParallel(torch.nn.Module):
         self._step = TrainingStep([1.0] * self.replicas, range(self.replicas), True)
         self._hooks = list[torch.utils.hooks.RemovableHandle]()
         self._trained, self._has_weight_hooks, self._sums = "", False, GradientSums([])
-        self._broadcasts: dict[int, Operator] = {}
         self._spanning = list[torch.nn.Module]()
         self.sums_all_gradients = grid.size == self.replicas  # of all ranks that see samples
         if grid.active:
             self._line = grid.line(grid.side_by_side(grid.place, [0]))
             replica = grid.line(grid.side_by_side(grid.place, range(1, grid.dim)))
-            with agreed("DataParallel", self._line, self._description):
+            with agreed("DataParallel", self._line, partial(_description, module)):
                 self._spanning = spanning_layers(module, replica, self._line)
             self._sum = operators.all_sum_reduce_among(self._line)
             self._sum_line = self._line.apart()
-            self._copy_from([*module.parameters(), *module.buffers()], source=0)
+            self._copies = ReplicaCopies(self._line, self.replica, self.replicas)
+            self._copies.copy([*module.parameters(), *module.buffers()], source=0)
             self._register_hooks(self._trained_hash())
 
     # The calls
@@ -154,7 +153,7 @@ class DataParallel(torch.nn.Module):
             last = self._step.running
             step = self._step = begin_step(self._grid, None, True, self._trained)
             if not step.running:
-                self._copy_from([*self.module.parameters(), *self.module.buffers()], source=min(last))
+                self._copies.copy([*self.module.parameters(), *self.module.buffers()], source=min(last))
                 self._step = TrainingStep([1.0] * self.replicas, range(self.replicas), True)
                 return
             self._copy_buffers()
@@ -223,9 +222,7 @@ class DataParallel(torch.nn.Module):
         for hook in self._hooks:
             hook.remove()
         self._trained, self._has_weight_hooks = trained, False
-        parameters = [
-            parameter for parameter in self.module.parameters() if parameter.requires_grad and parameter.numel()
-        ]
+        parameters = [x for x in self.module.parameters() if x.requires_grad and x.numel()]
         self._sums = GradientSums(make_buckets(parameters, self._cap, self._sum_line))
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._gradient_hook(bucket))
@@ -235,11 +232,10 @@ class DataParallel(torch.nn.Module):
         # Layers over several replicas sum the gradients of their parameters themselves.
         summed = {id(parameter) for layer in self._spanning for parameter in layer.parameters()}
         self._hooks += [
-            parameter.register_hook(self._divide_by_replicas) for parameter in parameters if id(parameter) in summed
+            parameter.register_hook(lambda gradient: gradient / self.replicas)
+            for parameter in parameters
+            if id(parameter) in summed
         ]
-
-    def _divide_by_replicas(self, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient / self.replicas
 
     def _gradient_hook(self, bucket: Bucket) -> Callable[[torch.Tensor], None]:
         def hook(parameter: torch.Tensor) -> None:
@@ -280,30 +276,14 @@ class DataParallel(torch.nn.Module):
 
     # Parameters and buffers
 
-    def _description(self) -> str:
-        tensors = [*self.module.named_parameters(), *self.module.named_buffers()]
-        return f"a model with {[(name, str(tensor.dtype), list(tensor.shape)) for name, tensor in tensors]}"
-
     def _copy_buffers(self) -> None:
         if self._with_buffers:
-            self._copy_from(list(self.module.buffers()), source=min(self._step.running))
+            self._copies.copy(list(self.module.buffers()), source=min(self._step.running))
 
-    @torch.no_grad()
-    def _copy_from(self, tensors: Sequence[torch.Tensor], source: int) -> None:
-        """Copy the values of the replica ``source``, as one message. Collective over the replicas."""
-        nonempty = [tensor for tensor in tensors if tensor.numel()]
-        if not nonempty or self.replicas == 1:
-            return
-        if source not in self._broadcasts:
-            self._broadcasts[source] = operators.broadcast_among(self._line, source)
-        sent = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in nonempty]
-        message = (
-            torch.cat(sent) if self.replica == source else torch.empty(0, dtype=torch.uint8, device=sent[0].device)
-        )
-        received = self._broadcasts[source](message)
-        if self.replica != source:
-            for tensor, part in zip(nonempty, received.split([tensor.numel() for tensor in sent]), strict=True):
-                tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
+
+def _description(module: torch.nn.Module) -> str:
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    return f"a model with {[(name, str(tensor.dtype), list(tensor.shape)) for name, tensor in tensors]}"
 
 
 def _check_options(module: torch.nn.Module, dim: int, reduction: str, cap: float | None) -> None:

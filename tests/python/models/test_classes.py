@@ -9,14 +9,14 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._pytree import tree_flatten
 
 import distdl
-from distdl.nn.base import split_rules as coverage
+from distdl.nn.base import split_rules
 from support.blocks import grid
 from support.classes import CALLS
 from support.ranks import job, together
 
 
 def test_every_class_has_a_call():
-    assert {kind.__name__ for kind in coverage.classes()} == {kind.__name__ for kind in CALLS}
+    assert {kind.__name__ for kind in split_rules.classes()} == {kind.__name__ for kind in CALLS}
 
 
 class Around(torch.nn.Module):

@@ -11,27 +11,27 @@ import pytest
 import torch
 
 from distdl.nn import SEQUENTIAL
-from distdl.nn.base import split_rules as coverage
+from distdl.nn.base import split_checks, split_rules
 
 pytestmark = pytest.mark.ranks(1)
 
-RULES = {**coverage.WORKS, **coverage.ALSO}
-CLASSES = {kind.__name__: kind for kind in coverage.classes()}
+RULES = {**split_rules.WORKS, **split_rules.ALSO}
+CLASSES = {kind.__name__: kind for kind in split_rules.classes()}
 
 
 def test_every_class_is_judged():
     """A class that a new version of torch brings needs a layer, a rule, or a reason."""
-    assert [name for name, kind in CLASSES.items() if coverage.verdict(kind, SEQUENTIAL) is None] == []
+    assert [name for name, kind in CLASSES.items() if split_rules.verdict(kind, SEQUENTIAL) is None] == []
 
 
 def test_nothing_is_stale():
     """A class that is in several parts of the table, or no longer in torch."""
-    parts = [coverage.WORKS, coverage.ALSO, coverage.CONTAINERS, coverage.REFUSED]
+    parts = [split_rules.WORKS, split_rules.ALSO, split_rules.CONTAINERS, split_rules.REFUSED]
     names = [name for part in parts for name in part]
     assert len(set(names)) == len(names)
     assert set(names) <= set(CLASSES)
     ours = {kind.__name__ for kind in SEQUENTIAL}
-    assert [name for name in (*coverage.WORKS, *coverage.CONTAINERS, *coverage.REFUSED) if name in ours] == []
+    assert [name for name in (*split_rules.WORKS, *split_rules.CONTAINERS, *split_rules.REFUSED) if name in ours] == []
 
 
 def test_the_page_is_current():
@@ -48,7 +48,7 @@ def test_layers_to_use_exist():
     import distdl.nn as dnn
 
     for kind in SEQUENTIAL:
-        assert issubclass(SEQUENTIAL[kind], getattr(dnn, coverage.layer_name(kind))), kind
+        assert issubclass(SEQUENTIAL[kind], getattr(dnn, split_checks.layer_name(kind))), kind
 
 
 def own(kind, *arguments, inputs, **options):
@@ -154,7 +154,9 @@ def test_blocks_give_what_the_whole_gives():
         others = [x for x in inputs if x.shape[:1] != inputs[0].shape[:1] or x.dim() != n]
         derived = copy.copy(module)  # of another class, whose name says nothing
         derived.__class__ = type("Own", (type(module),), {})
-        assert coverage.problem_of(derived, [2] * n).replace("Own", name) == coverage.problem_of(module, [2] * n)
+        assert split_checks.problem_of(derived, [2] * n).replace("Own", name) == split_checks.problem_of(
+            module, [2] * n
+        )
         for d in sorted(set(range(n)) - kept):
             size = inputs[0].shape[d]
             if size < 2 or others:
@@ -183,8 +185,8 @@ def test_blocks_give_what_the_whole_gives():
 )
 def test_losses(module, splits, does_not):
     """On blocks as they are: each input's own loss, where inputs are whole and there is a batch of them."""
-    assert [coverage.problem_of(module, shape) for shape in splits] == [""] * len(splits)
-    assert all("must not split" in coverage.problem_of(module, shape) for shape in does_not)
+    assert [split_checks.problem_of(module, shape) for shape in splits] == [""] * len(splits)
+    assert all("must not split" in split_checks.problem_of(module, shape) for shape in does_not)
 
 
 @pytest.mark.filterwarnings("ignore")
