@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import torch
-
 from distdl import operators
-from distdl.modules.module import Module
+from distdl.nn.base.primitive import Primitive
 from distdl.operators.constructors import HaloWidths
-from distdl.operators.dispatch import Operator, Started
+from distdl.operators.dispatch import Operator
 from distdl.operators.halo_in_room import HaloInRoom
-from distdl.partitions.construction import PartitionLike, constructor, grid_of
+from distdl.partitions.construction import PartitionLike, constructor
 
 __all__ = [
     "AllGather",
@@ -29,77 +27,7 @@ __all__ = [
 ]
 
 
-class _Primitive(Module):
-    """A layer around an operator of the C++ core, which votes on the structure of its input.
-
-    ``layer(x)`` is ``layer.wait(layer.start(x))``.
-    """
-
-    uses_hooks = False
-
-    workers_of_blocks: tuple[Sequence[int], Sequence[int] | None]
-    """The workers along each dimension of the input and of the result; None if the result's blocks may be equal."""
-
-    def __init__(
-        self,
-        operator: Operator | HaloInRoom,
-        description: str,
-        P_x: PartitionLike,
-        P_y: PartitionLike | None = None,
-    ) -> None:
-        super().__init__()
-        self.workers_of_blocks = grid_of(P_x).shape, None if P_y is None else grid_of(P_y).shape
-        self._operator = operator
-        self._description = description
-
-    def __call__(self, *args: object, **kwargs: object) -> torch.Tensor:
-        try:
-            return super().__call__(*args, **kwargs)
-        except TypeError:
-            self.refuse_misfit(self.forward, args, kwargs)
-            raise
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the operator. Collective over the ranks of its partitions."""
-        return self._operator(input)
-
-    def refuse(self, problem: Exception) -> None:
-        self._operator.refuse(problem)
-
-    def start(self, input: torch.Tensor) -> Started:
-        """Start to apply the operator, and return the started call at once, for :meth:`wait`.
-
-        The data travels during other computation; in the backward pass, the adjoint's travels during derivatives of
-        that computation. Several calls may be under way; all ranks must start them in the same order. The input must
-        not be written before the wait.
-
-        Collective over the ranks of the partitions. Raises the exceptions of a call.
-        """
-        return self._operator.start(input)
-
-    def wait(self, started: Started) -> torch.Tensor:
-        """The result of a started call. Each start needs a wait; no other rank has to call it.
-
-        Raises:
-            RuntimeError: if the call was waited for before, or the input was written since :meth:`start`. A started
-                call that was never waited for raises at the next call of any operator, on all of its ranks.
-            TypeError: if ``started`` is not a result of :meth:`start`.
-            ValueError: if another layer started the call.
-        """
-        if not hasattr(started, "wait"):
-            raise TypeError(f"{type(self).__name__}: wait() was passed {started!r}, which is not what start() returned")
-        if started.name not in (self._operator.name, "Clone"):
-            raise ValueError(f"{type(self).__name__}: wait() was passed a start of {started.name}")
-        return started.wait()
-
-    def extra_repr(self) -> str:
-        return self._description
-
-    def __deepcopy__(self, memo: dict[int, object]) -> _Primitive:
-        return self  # without parameters; copies share the operator
-
-
-class Broadcast(_Primitive):
+class Broadcast(Primitive):
     r"""Copies each worker's tensor from P_x to all workers of P_y that match it.
 
     In each dimension the extents of P_x and P_y must be equal, or the extent of P_x 1; P_x is extended to the left with
@@ -136,7 +64,7 @@ class Broadcast(_Primitive):
         super().__init__(operator, f"{P_x}, {P_y}", P_x)
 
 
-class SumReduce(_Primitive):
+class SumReduce(Primitive):
     r"""Sums tensors on P_y: each worker of P_y receives the sum over the workers of P_x that match it.
 
     In each dimension the extents of P_x and P_y must be equal, or the extent of P_y 1; P_y is extended to the left with
@@ -171,7 +99,7 @@ class SumReduce(_Primitive):
         super().__init__(operator, f"{P_x}, {P_y}", P_x, P_y)
 
 
-class AllSumReduce(_Primitive):
+class AllSumReduce(Primitive):
     r"""Sums over the workers along some axes of P_x; all of them receive the sum. It is its own adjoint.
 
     Args:
@@ -193,7 +121,7 @@ class AllSumReduce(_Primitive):
         super().__init__(operators.all_sum_reduce(P_x, axes_reduce, axes_keep), f"{P_x}", P_x)
 
 
-class AllGather(_Primitive):
+class AllGather(Primitive):
     r"""Gathers the blocks of the workers along some axes of P_x; all of them receive the result.
 
     The adjoint is :class:`ReduceScatter`.
@@ -217,7 +145,7 @@ class AllGather(_Primitive):
         super().__init__(operators.all_gather(P_x, axes_all_gather, axes_keep), f"{P_x}", P_x)
 
 
-class ReduceScatter(_Primitive):
+class ReduceScatter(Primitive):
     r"""Sums over the workers along some axes of P_x; each receives its balanced block of the sum.
 
     The adjoint is :class:`AllGather`.
@@ -244,7 +172,7 @@ class ReduceScatter(_Primitive):
         super().__init__(operators.reduce_scatter(P_x, axes_reduce_scatter, axes_keep), f"{P_x}", P_x, P_x)
 
 
-class Repartition(_Primitive):
+class Repartition(Primitive):
     r"""Moves a tensor from any blocks on P_x to the balanced blocks on P_y: a scatter, a gather, an all-to-all.
 
     The adjoint moves it back. From a partition to itself, a repartition balances the blocks.
@@ -270,7 +198,7 @@ class Repartition(_Primitive):
 DistributedTranspose = Repartition
 
 
-class HaloExchange(_Primitive):
+class HaloExchange(Primitive):
     r"""Grows each worker's block by a halo of its neighbors' elements.
 
     A halo wider than the neighbor's whole block comes from several workers. Beyond the tensor, halos wrap around in
