@@ -13,9 +13,9 @@ from safetensors import SafetensorError, safe_open
 
 from distdl.checkpoint.chunks import chunks_of
 from distdl.checkpoint.file import open_to_read
+from distdl.checkpoint.json_values import JSON
 from distdl.checkpoint.metadata import check_metadata, check_optimizer, checksums_in
 from distdl.checkpoint.model_state import PREFIX
-from distdl.checkpoint.numbers import JSON
 from distdl.checkpoint.saving import CHECKSUMS, HEADER_SUM, MARK
 from distdl.checkpoint.stored import DTYPES, StoredTensor, header_sum
 from distdl.partitions.comparison import agreed

@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 
 from distdl.checkpoint.header import Header
+from distdl.checkpoint.json_values import decoded, items_of, members_of
 from distdl.checkpoint.model_state import PREFIX, groups_problem
-from distdl.checkpoint.numbers import decoded, items_of, members_of
 from distdl.checkpoint.saving import MORE
 from distdl.checkpoint.stored import StoredTensor, check_strided, stored_in_blocks, stored_view, stored_whole
 from distdl.modules.state import extra_states, is_extra, tensors_in_state

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 
 from distdl.checkpoint.header import read_header
+from distdl.checkpoint.json_values import members_of
 from distdl.checkpoint.load_plan import LoadPlan, Rename
 from distdl.checkpoint.model_state import load_optimizer, loadable_state, parameter_names
-from distdl.checkpoint.numbers import members_of
 from distdl.checkpoint.reading import read_values
 from distdl.checkpoint.saving import ranks_that_save, summary_of
 from distdl.modules.layout_lookup import model_call

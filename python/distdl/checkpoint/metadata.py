@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from distdl.checkpoint.numbers import JSON, decoded, members_of
+from distdl.checkpoint.json_values import JSON, decoded, members_of
 from distdl.checkpoint.stored import StoredTensor
 
 VERSION = 1
 
 VALUE = object()
-"""In a description: a result of :func:`distdl.checkpoint.numbers.encoded`."""
+"""In a description: a result of :func:`distdl.checkpoint.json_values.encoded`."""
 
 
 @dataclass(frozen=True)

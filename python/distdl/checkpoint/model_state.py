@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from distdl.checkpoint.numbers import JSON, decoded, encoded, items_of, members_of
+from distdl.checkpoint.json_values import JSON, decoded, encoded, items_of, members_of
 from distdl.checkpoint.stored import NAMES, StoredTensor, stored_in_blocks, stored_view, stored_whole
 from distdl.parameters.layout import Layout
 from distdl.partitions.comparison import agreed

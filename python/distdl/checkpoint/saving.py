@@ -13,9 +13,9 @@ import torch
 
 from distdl.checkpoint.chunks import ChunkExchange, chunks_of
 from distdl.checkpoint.file import SharedFile
+from distdl.checkpoint.json_values import JSON, encoded
 from distdl.checkpoint.metadata import CHECKSUM_DIGITS, VERSION, check_metadata
 from distdl.checkpoint.model_state import PREFIX, SavedStates, collect_states
-from distdl.checkpoint.numbers import JSON, encoded
 from distdl.checkpoint.stored import (
     NAMES,
     StoredTensor,

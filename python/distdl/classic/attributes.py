@@ -68,7 +68,7 @@ class PartitionsOfParameters(Layer):
         layout = self.layouts.get(self.old_name(name))
         if layout is None:
             return self.partition_of(Grid.unknown())
-        grid = layout.owners if layout.kind == "owner" else layout.grid
+        grid = layout.owner_grid if layout.kind == "owner" else layout.grid
         return self.partition_of(grid.first_along(layout.first_of))
 
     def _applies(self, name: str) -> Partition:

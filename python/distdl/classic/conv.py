@@ -25,7 +25,7 @@ class _OldConv(OldLayer):
     @property
     def P_wb_cart(self) -> Partition:
         """The workers that own weight and bias, or the weight alone where there is no bias."""
-        return self.partition_of(next(reversed(self.layouts.values())).owners)
+        return self.partition_of(next(reversed(self.layouts.values())).owner_grid)
 
 
 class DistributedFeatureConvBase(_OldConv):

@@ -26,7 +26,7 @@ class _OldNorm(OldLayer):
         super().prepare()
         layout = self.layouts.get(self.old_name("weight"))
         if layout is not None and layout.kind == "owner":
-            self.__dict__["broadcast"] = Broadcast(layout.owners, layout.grid)
+            self.__dict__["broadcast"] = Broadcast(layout.owner_grid, layout.grid)
 
 
 class DistributedBatchNorm(_OldNorm, norm.DistributedBatchNorm):

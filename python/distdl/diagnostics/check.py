@@ -8,7 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from distdl.diagnostics.api_scan import advice_on, names_in_code
-from distdl.diagnostics.detectors import Finding, blocks_of, copies, in_modules, other_draws, same_input
+from distdl.diagnostics.detectors import (
+    Finding,
+    blocks_of,
+    generators_differ,
+    inputs_are_equal,
+    repeated_blocks,
+    unsafe_modules,
+)
 from distdl.modules.first_values import checksum
 from distdl.nn import SEQUENTIAL, Module
 from distdl.nn.wrapped_module import WrappedModule
@@ -60,7 +67,7 @@ def check(
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"check: model is of type {type(model).__name__}; it has to be a torch.nn.Module")
         code = _code_findings(model, names_in_code(model, depth=2))
-        findings = [*in_modules(model), *code, *_optimizer_findings(optimizer)]
+        findings = [*unsafe_modules(model), *code, *_optimizer_findings(optimizer)]
         view = {"findings": findings, "random": checksum(torch.get_rng_state()), "input": _first_tensor(inputs)}
         view["blocks"] = {name: (intervals, checksum(block)) for name, intervals, block in blocks_of(model)}
     text = json.dumps(view).encode()
@@ -106,8 +113,8 @@ def _first_tensor(inputs: torch.Tensor | Sequence[torch.Tensor] | None) -> list[
 
 def _rank_findings(views: Mapping[int, Mapping[str, object]]) -> Iterator[Finding]:
     if len({str(view["random"]) for view in views.values()}) > 1:
-        yield other_draws()
+        yield generators_differ()
     inputs = [view["input"] for view in views.values()]
     if len(views) > 1 and all(input == inputs[0] for input in inputs) and inputs[0][1]:  # type: ignore[index]
-        yield same_input(inputs[0][0])  # type: ignore[index]
-    yield from copies({rank: view["blocks"] for rank, view in views.items()})  # type: ignore[misc]
+        yield inputs_are_equal(inputs[0][0])  # type: ignore[index]
+    yield from repeated_blocks({rank: view["blocks"] for rank, view in views.items()})  # type: ignore[misc]

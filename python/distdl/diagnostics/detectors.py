@@ -15,10 +15,12 @@ from distdl.partitions.partition import Partition
 
 
 class Finding(NamedTuple):
-    """Something that gives other numbers on blocks than in one process.
+    """Code that gives a different result on blocks than in one process.
 
     Attributes:
         where: the name of a module in the model, or of a function; "" for the whole model.
+        what: the problem.
+        instead: the remedy.
     """
 
     where: str
@@ -32,11 +34,14 @@ class Finding(NamedTuple):
 # Modules of one model
 
 
-def in_modules(model: torch.nn.Module) -> Iterator[Finding]:
-    """Find modules of torch that do not work on the blocks that the preceding module over partitions returns."""
+def unsafe_modules(model: torch.nn.Module) -> Iterator[Finding]:
+    """Find modules of torch whose results are wrong on the blocks that the module before them returns.
+
+    Also parametrizations of layers over partitions that need the whole weight.
+    """
     modules = list(model.named_modules())
-    ours = [name for name, part in modules if isinstance(part, Module)]
-    inside = tuple(f"{name}." if name else "" for name in ours)
+    distdl_names = [name for name, part in modules if isinstance(part, Module)]
+    inside = tuple(f"{name}." if name else "" for name in distdl_names)
     known = (workers for _, part in modules if (workers := _workers_of(part)) is not None)
     shape: Sequence[int] | None = next((inputs for inputs, _ in known), None)
     for name, part in modules:
@@ -97,7 +102,7 @@ def blocks_of(model: torch.nn.Module) -> Iterator[tuple[str, object, torch.Tenso
                     yield f"{prefix}.{name}".lstrip("."), layout.intervals, parameters[name]
 
 
-def copies(views: Mapping[int, Mapping[str, BlockChecksum]]) -> Iterator[Finding]:
+def repeated_blocks(views: Mapping[int, Mapping[str, BlockChecksum]]) -> Iterator[Finding]:
     """Find blocks of a parameter that are copies of each other on different ranks."""
     seen: dict[tuple[str, int], tuple[int, object]] = {}
     for rank, blocks in views.items():
@@ -108,13 +113,13 @@ def copies(views: Mapping[int, Mapping[str, BlockChecksum]]) -> Iterator[Finding
                 yield Finding(name, what, "use distdl.nn.init, which fills the whole parameter")
 
 
-def other_draws(where: str = "") -> Finding:
+def generators_differ(where: str = "") -> Finding:
     """Report weights drawn from generators in different states."""
     what = "the random number generators of the ranks are in different states, so that ranks draw different weights"
     return Finding(where, what, "call torch.manual_seed with the same seed on all ranks before the model is made")
 
 
-def same_input(shape: object, where: str = "") -> Finding:
+def inputs_are_equal(shape: object, where: str = "") -> Finding:
     """Report equal inputs on all ranks."""
     what = f"every rank passes the same input of shape {shape}, as if it were the whole"
     return Finding(where, what, "pass each rank its block of the whole tensor")

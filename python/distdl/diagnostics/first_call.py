@@ -17,7 +17,14 @@ from pathlib import Path
 
 import torch
 
-from distdl.diagnostics.detectors import Finding, blocks_of, copies, in_modules, other_draws, same_input
+from distdl.diagnostics.detectors import (
+    Finding,
+    blocks_of,
+    generators_differ,
+    inputs_are_equal,
+    repeated_blocks,
+    unsafe_modules,
+)
 from distdl.modules.first_values import FirstValues, checksum, first_call_checks, versions
 from distdl.nn.base.layer import Layer
 from distdl.partitions.comparison import HabitWarning, compare
@@ -69,7 +76,7 @@ def _local_facts(layer: Layer, first: FirstValues, args: Sequence[object], warns
         facts = {"where": where, "said": sorted(said), "modules": []}
         if model is not None and model not in _checked_models:
             _checked_models.add(model)
-            facts["modules"] = list(in_modules(model))
+            facts["modules"] = list(unsafe_modules(model))
     x = next((leaf for leaf in tree_leaves(list(args)) if isinstance(leaf, torch.Tensor)), None)
     if layer.grid.active and x is not None and x.is_floating_point() and x.grad_fn is None:
         facts["input"] = [list(x.shape), checksum(_sample(x), LEAST)]
@@ -91,11 +98,11 @@ def _findings(layer: Layer, views: Mapping[int, Mapping[str, object]]) -> Iterat
         others = f" (and {len(modules) - 1} more)" if len(modules) > 1 else ""
         yield f"modules: {finding}", Finding(finding.where, finding.what + others, finding.instead)
     if len({view["drawn_from"] for view in views.values() if "drawn_from" in view}) > 1:
-        yield "seeds", other_draws(where)
+        yield "seeds", generators_differ(where)
     inputs: list[tuple[object, int]] = [views[rank].get("input", ((), 0)) for rank in layer.grid.ranks]  # type: ignore[misc]
     if len(inputs) > 1 and inputs[0][1] and all(value == inputs[0] for value in inputs):
-        yield "whole", same_input(inputs[0][0], where)
-    for finding in copies({rank: view.get("blocks", {}) for rank, view in views.items()}):  # type: ignore[misc]
+        yield "whole", inputs_are_equal(inputs[0][0], where)
+    for finding in repeated_blocks({rank: view.get("blocks", {}) for rank, view in views.items()}):  # type: ignore[misc]
         yield "copies", Finding(f"{where}.{finding.where}", finding.what, finding.instead)
         return
 

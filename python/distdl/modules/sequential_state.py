@@ -49,9 +49,9 @@ def _scatter_from_root(layout: Layout, whole: torch.Tensor, root: int) -> torch.
         "load_sequential", layout.grid.related((root,), (1,) * len(layout.shape)), storage, intervals
     )
     block = scatter(whole)
-    if layout.kind == "replicated" and layout.users > 1:
-        owned = block if layout.owners.active else zero_volume_tensor(dtype=block.dtype)
-        block = operators.broadcast(layout.owners, layout.grid)(owned)
+    if layout.kind == "replicated" and layout.replicas > 1:
+        owned = block if layout.owner_grid.active else zero_volume_tensor(dtype=block.dtype)
+        block = operators.broadcast(layout.owner_grid, layout.grid)(owned)
     return block.reshape(layout.local_shape)
 
 

@@ -71,7 +71,7 @@ class Layout:
     Attributes:
         shape: the shape of the whole tensor.
         axes: for each dimension of the tensor a different axis of the grid, or None.
-        first_of: axes of the grid along which only the workers at place 0 use the tensor.
+        first_of: axes of the grid along which only the workers with index 0 use the tensor, e.g. a bias added once.
         kind: where a block lives that several workers use: see :func:`distdl.parameter_layout`.
     """
 
@@ -86,29 +86,30 @@ class Layout:
         fit = not self.grid.known or all(0 <= axis < self.grid.dim for axis in axes)
         if len(self.axes) != len(self.shape) or len(set(axes)) < len(axes) or not fit:
             raise ValueError(
-                f"a tensor of shape {list(self.shape)} is cut along axes {list(self.axes)}, and used first along "
-                f"{list(self.first_of)}, of {self.grid}; it takes an axis or None for each dimension, and no axis twice"
+                f"a tensor of shape {list(self.shape)} is cut along axes {list(self.axes)}, and used only at index "
+                f"0 along {list(self.first_of)}, of {self.grid}; it takes an axis or "
+                "None for each dimension, and no axis twice"
             )
 
     @functools.cached_property
-    def copies(self) -> tuple[int, ...]:
-        """The axes of the grid along which workers use the same block."""
+    def replica_axes(self) -> tuple[int, ...]:
+        """The axes of the grid along which blocks are replicated: workers use the same block."""
         return tuple(a for a in range(self.grid.dim) if a not in self.axes and a not in self.first_of)
 
     @functools.cached_property
-    def users(self) -> int:
+    def replicas(self) -> int:
         """The number of workers that use the same block."""
-        return math.prod(self.grid.shape[a] for a in self.copies)
+        return math.prod(self.grid.shape[a] for a in self.replica_axes)
 
     @functools.cached_property
     def shard_dim(self) -> int | None:
         """The dimension along which a block is cut into shards; None if blocks are not sharded.
 
-        It is dimension 0 if all shards are equal then, since they are adjacent in memory; otherwise the longest.
+        It is dimension 0 if its extent is divisible, since shards are contiguous then; otherwise the longest.
         """
-        if self.kind != "sharded" or self.users == 1 or not self.shape:
+        if self.kind != "sharded" or self.replicas == 1 or not self.shape:
             return None
-        if self.shape[0] % (self.parts_along(0) * self.users) == 0:
+        if self.shape[0] % (self.parts_along(0) * self.replicas) == 0:
             return 0
         extents = [n // self.parts_along(d) for d, n in enumerate(self.shape)]
         return extents.index(max(extents))
@@ -134,14 +135,14 @@ class Layout:
             return None
         if d is not None:
             start, stop = block[d]
-            first, last = _core.balanced_block(stop - start, self.users, copy)
+            first, last = _core.balanced_block(stop - start, self.replicas, copy)
             block[d] = (start + first, start + last)
         return block
 
     def _copy(self, place: Sequence[int]) -> int:
-        """The number of a worker among those that use the same block."""
+        """The number of a worker among the replicas of its block."""
         copy = 0
-        for a in self.copies:
+        for a in self.replica_axes:
             copy = copy * self.grid.shape[a] + place[a]
         return copy
 
@@ -163,18 +164,18 @@ class Layout:
     def _shape_of(self, intervals: Sequence[Interval] | None) -> tuple[int, ...]:
         return (0, *self.shape[1:]) if intervals is None else tuple(stop - start for start, stop in intervals)
 
-    def users_of(self, place: Sequence[int]) -> tuple[int, ...]:
+    def replica_ranks(self, place: Sequence[int]) -> tuple[int, ...]:
         """The ranks of the workers that use the same block as the worker at a place."""
-        return self.grid.side_by_side(place, self.copies)
+        return self.grid.side_by_side(place, self.replica_axes)
 
     @functools.cached_property
-    def owners(self) -> Grid:
+    def owner_grid(self) -> Grid:
         """The first user of each block, in a grid from which a broadcast reaches all users."""
-        return self.grid.first_along(self.copies)
+        return self.grid.first_along(self.replica_axes)
 
     @functools.cached_property
     def storage(self) -> tuple[Grid, list[list[Interval]]]:
-        """A grid with the tensor's dimensions on which the first copies live, and the intervals in each dimension."""
+        """The ranks that store each block once, as a grid like the tensor, and the intervals in each dimension."""
         if not self.grid.known:
             return self.grid, []
         along = [cut(n, self.parts_along(d)) for d, n in enumerate(self.shape)]
@@ -183,7 +184,7 @@ class Layout:
             along[d] = [
                 (start + first, start + last)
                 for start, stop in along[d]
-                for first, last in cut(stop - start, self.users)
+                for first, last in cut(stop - start, self.replicas)
             ]
         extents = [len(intervals) for intervals in along]
         ranks = [self._rank_at(_core.grid_index(extents, i)) for i in range(math.prod(extents))]
@@ -194,7 +195,7 @@ class Layout:
         for d, (axis, at) in enumerate(zip(self.axes, index, strict=True)):
             block = at
             if d == self.shard_dim:
-                block, copy = divmod(at, self.users)
+                block, copy = divmod(at, self.replicas)
             if axis is not None:
                 place[axis] = block
-        return self.users_of(place)[copy]
+        return self.replica_ranks(place)[copy]

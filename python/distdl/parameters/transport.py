@@ -46,7 +46,7 @@ class Transport:
     @staticmethod
     def of(layouts: Sequence[Layout]) -> Transport:
         first = layouts[0]
-        if not first.grid.known or first.users == 1:
+        if not first.grid.known or first.replicas == 1:
             return Transport(layouts)
         return {"owner": FromOwner, "sharded": FromShards, "replicated": FromReplicas}[first.kind](layouts)
 
@@ -64,7 +64,7 @@ class FromOwner(Transport):
 
     def __init__(self, layouts: Sequence[Layout]) -> None:
         super().__init__(layouts)
-        self._owners, self._workers = layouts[0].owners, layouts[0].grid
+        self._owners, self._workers = layouts[0].owner_grid, layouts[0].grid
         self._broadcast = operators.broadcast(self._owners, self._workers)
 
     def start(self, parameters: TensorSequence) -> Callable[[], TensorSequence]:
@@ -93,7 +93,7 @@ class FromShards(Transport):
         self._active = layouts[0].grid.active
         if self._active:
             place = layouts[0].grid.place
-            users = layouts[0].users_of(place)
+            users = layouts[0].replica_ranks(place)
             self._gather = operators.all_gather_among(layouts[0].grid.line(users))
             self._pieces = [self._pieces_of(layout) for layout in layouts]
 
@@ -102,8 +102,8 @@ class FromShards(Transport):
         """The shapes of the shards of the block that this worker uses, by worker."""
         shape, d = layout.used_shape, layout.shard_dim
         if d is None:  # a scalar, on the first worker
-            return [shape] + [(0, *shape[1:])] * (layout.users - 1)
-        return [(*shape[:d], stop - start, *shape[d + 1 :]) for start, stop in cut(shape[d], layout.users)]
+            return [shape] + [(0, *shape[1:])] * (layout.replicas - 1)
+        return [(*shape[:d], stop - start, *shape[d + 1 :]) for start, stop in cut(shape[d], layout.replicas)]
 
     def start(self, parameters: TensorSequence) -> Callable[[], TensorSequence]:
         if not self._active:
@@ -135,7 +135,7 @@ class FromReplicas(Transport):
         super().__init__(layouts)
         self._active = layouts[0].grid.active
         if self._active:
-            users = layouts[0].grid.line(layouts[0].users_of(layouts[0].grid.place))
+            users = layouts[0].grid.line(layouts[0].replica_ranks(layouts[0].grid.place))
             self._replicate = [operators.replicate(users) for _ in layouts]
 
     def start(self, parameters: TensorSequence) -> Callable[[], TensorSequence]:
@@ -191,7 +191,7 @@ class ParameterTransport:
         for i, layout in enumerate(layouts):
             alone = i if math.prod(layout.shape) > _LARGE_PARAMETER else None
             kind = layout.kind, dtypes[i] if dtypes else None
-            together.setdefault((layout.grid.ranks, layout.grid.shape, layout.copies, *kind, alone), []).append(i)
+            together.setdefault((layout.grid.ranks, layout.grid.shape, layout.replica_axes, *kind, alone), []).append(i)
         self._transports = [(members, Transport.of([layouts[i] for i in members])) for members in together.values()]
         self.is_identity = all(type(transport) is Transport for _, transport in self._transports)
 

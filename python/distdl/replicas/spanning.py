@@ -24,7 +24,7 @@ def spanning_layers(module: torch.nn.Module, replica: Grid, line: Grid) -> list[
             continue
         for parameter in dict(layer.named_parameters(recurse=False)):
             layout = layer.layouts[parameter]
-            keepers = {layout.grid.world[rank] for rank in layout.users_of(layout.grid.place)}
+            keepers = {layout.grid.world[rank] for rank in layout.replica_ranks(layout.grid.place)}
             if layout.kind != "replicated" or not keepers.issuperset(line.world_ranks()):
                 raise ValueError(
                     f"DataParallel: {name or type(layer).__name__} is a layer over ranks of several replicas, and each "

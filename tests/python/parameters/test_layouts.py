@@ -178,9 +178,9 @@ def test_shares_of_the_memory(P_world, make):
             total = 1
             for n in layout.shape:
                 total *= n
-            assert sum(everyone) == total * (layout.users if kind == "replicated" else 1)
-            if kind == "sharded" and layout.users > 1 and layout.grid.active and not layout.first_of:
-                users = layout.users_of(layout.grid.place)
+            assert sum(everyone) == total * (layout.replicas if kind == "replicated" else 1)
+            if kind == "sharded" and layout.replicas > 1 and layout.grid.active and not layout.first_of:
+                users = layout.replica_ranks(layout.grid.place)
                 held = [everyone[rank] for rank in users]
                 longest = max(layout.used_shape)
                 assert max(held) - min(held) <= sum(held) // max(longest, 1)

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 import distdl
 import distdl.nn as dnn
+from distdl.checkpoint.json_values import DEEPEST, VALUE_KINDS
 from distdl.checkpoint.metadata import DESCRIPTION, VALUE, Each
-from distdl.checkpoint.numbers import DEEPEST, VALUE_KINDS
 from distdl.checkpoint.stored import DTYPES, header_sum
 from support.blocks import grid
 from support.ranks import examples_of, job, raises_everywhere

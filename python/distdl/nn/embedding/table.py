@@ -73,9 +73,9 @@ class Table(CheckedLayer):
             raise ValueError(f"{name}: scale_grad_by_freq is not supported with sparse gradients, as in torch.nn")
         if not self.workers.known:
             return
-        if self.sparse and self.layouts["weight"].users > 1:
+        if self.sparse and self.layouts["weight"].replicas > 1:
             raise ValueError(
-                f"{name}: sparse=True where {self.layouts['weight'].users} workers use the same block of the table; "
+                f"{name}: sparse=True where {self.layouts['weight'].replicas} workers use the same block of the table; "
                 "their gradients are summed, which are dense then. Use P_w with one worker for each block"
             )
         splits_features = self.workers.shape[-1] > 1

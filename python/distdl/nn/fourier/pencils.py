@@ -1,6 +1,7 @@
-"""Sequences of grids in which each transformed dimension of a tensor is whole once.
+"""Pencil decompositions of Fourier transforms: grids of workers in each of which some dimensions are not split.
 
-Geometry only: neither tensors nor communication.
+A dimension is transformed in a grid that does not split it; exchanges lead from grid to grid. Geometry only: neither
+tensors nor communication.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import TypeAlias
 
 Extents: TypeAlias = tuple[int, ...]
 
-# An exchange costs as much as moving so many elements: small tensors need few exchanges.
-_ELEMENTS_FOR_A_MESSAGE = 4096
+# The latency of an exchange, as the number of elements that travel in this time.
+_LATENCY_IN_ELEMENTS = 4096
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A grid of the first workers of a partition, and the dimensions that they transform there.
+    """A grid of the first workers of a partition (others may be idle), and the dimensions that they transform there.
 
     Attributes:
         shape: the number of workers along each dimension.
@@ -37,8 +38,8 @@ class Task:
 
     Attributes:
         dims: the transformed dimensions.
-        first, last: the dimension that must be transformed before all others, or after them.
-        before, after: the shape of the tensor as far as the transforms read it, and the shape of the result.
+        first, last: the dimension that must be transformed before all others (of rfft), or after them (of irfft).
+        before, after: the shape of the input, cropped to the sizes of the transforms, and of the result.
     """
 
     dims: Extents
@@ -52,7 +53,8 @@ class Task:
         now = remaining & whole
         if self.first in remaining and self.first not in now:
             return frozenset()
-        return now - {self.last} if now != remaining and self.last in now else now
+        is_too_early = self.last in now and now != remaining
+        return now - {self.last} if is_too_early else now
 
     def extents(self, remaining: frozenset[int]) -> Extents:
         return tuple(n if d in remaining else m for d, (n, m) in enumerate(zip(self.before, self.after, strict=True)))
@@ -67,8 +69,8 @@ class _Route:
 def plan(task: Task, shape: Extents, result: Extents | None, same_workers: bool = True) -> list[Stage]:
     """The stages of the cheapest route; the tensor is exchanged between stages.
 
-    The cost of an exchange is the largest block of a worker before or after it. Between routes with all workers busy,
-    fewer exchanges are cheaper.
+    The cost of an exchange is its latency and the largest block of a worker before or after it. Of routes that cost the
+    same, the one with fewer exchanges is taken.
 
     Args:
         shape: the grid of the input, the first stage.
@@ -110,28 +112,29 @@ def largest_blocks(task: Task, stages: Sequence[Stage]) -> Iterator[Extents]:
 def _with_neighbors(task: Task, stages: Sequence[Stage]) -> list[Stage]:
     """The same stages, but later stages also transform the dimension after their own, where possible.
 
-    A joint transform of neighbors in memory is faster: ``ifftn`` of columns transforms them, and then the other
-    dimensions at once. The exchanges stay the same.
+    One call that transforms two dimensions which are neighbors in memory is faster than two calls. The exchanges stay
+    the same.
     """
     dims = [set(stage.dims) for stage in stages]
     for i, j in itertools.combinations(range(len(stages)), 2):
         for d in sorted(dims[i] - {task.first, task.last}):
-            same_size, ends = task.before[d] == task.after[d], any(task.last in earlier for earlier in dims[:j])
-            if d - 1 in dims[j] and stages[j].shape[d] == 1 and same_size and not ends:
+            same_size = task.before[d] == task.after[d]
+            last_is_done = any(task.last in earlier for earlier in dims[:j])
+            if d - 1 in dims[j] and stages[j].shape[d] == 1 and same_size and not last_is_done:
                 dims[i].remove(d)
                 dims[j].add(d)
     return [Stage(stage.shape, tuple(sorted(stage_dims))) for stage, stage_dims in zip(stages, dims, strict=True)]
 
 
 def best_grid(workers: int, extents: Sequence[int], whole: frozenset[int], like: Extents) -> Extents:
-    """A grid with some dimensions whole, the smallest largest block, and no worker without elements.
+    """The grid that leaves some dimensions whole and has the smallest largest block; no worker is without elements.
 
     Ties are broken by as many workers as in `like` along most dimensions, then by more workers along earlier
     dimensions.
     """
-    room = tuple(1 if d in whole else max(n, 1) for d, n in enumerate(extents))
+    most_workers = tuple(1 if d in whole else max(n, 1) for d, n in enumerate(extents))
     for count in range(workers, 0, -1):
-        grids = list(_grids(count, room))
+        grids = list(_grids(count, most_workers))
         if grids:
             return min(
                 grids,
@@ -170,4 +173,4 @@ def _largest_block(extents: Sequence[int], grid: Extents) -> int:
 
 
 def _cost(extents: Sequence[int], source: Extents, target: Extents) -> int:
-    return _ELEMENTS_FOR_A_MESSAGE + max(_largest_block(extents, source), _largest_block(extents, target))
+    return _LATENCY_IN_ELEMENTS + max(_largest_block(extents, source), _largest_block(extents, target))

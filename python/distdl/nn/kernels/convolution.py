@@ -21,9 +21,9 @@ ConvArgs: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, *tu
 
 # torch uses oneDNN if batch, channels and the first two dimensions of space have more elements than this.
 TORCH_TAKES_ONEDNN = 20480
-# From this many multiplications on, oneDNN is faster. Measured: with fewer, the call itself takes longer.
+# From this many multiplications on, oneDNN is faster (measured with torch 2.13 on x86).
 ONEDNN_PAYS = 1 << 22
-# With fewer input channels than this, oneDNN's backward pass is slower than torch's. Measured, too.
+# With fewer input channels than this, oneDNN's backward pass is slower than torch's, measured likewise.
 FEWEST_CHANNELS_BACKWARD = 3
 
 
@@ -36,10 +36,10 @@ def conv3d(
     dilation: Sequence[int] = (1, 1, 1),
     groups: int = 1,
 ) -> torch.Tensor:
-    """``torch.nn.functional.conv3d``, up to the order of its sums, with the same arguments and shapes."""
+    """``torch.nn.functional.conv3d`` up to rounding, with the same arguments and shapes."""
     tensors = (input, weight) if bias is None else (input, weight, bias)
     shape = input.shape if input.dim() == 5 else (1, *input.shape)
-    small = (
+    force_onednn = (
         not torch.compiler.is_compiling()  # compiled programs call torch's operators only
         and torch.backends.mkldnn.is_available()
         and torch.backends.mkldnn.enabled
@@ -49,14 +49,14 @@ def conv3d(
         and _multiplications(shape, weight.shape, stride, padding, dilation) >= ONEDNN_PAYS
         and (bias is None or bias.shape == weight.shape[:1])
     )
-    if not small:
+    if not force_onednn:
         return F.conv3d(input, weight, bias, stride, padding, dilation, groups)
     result: torch.Tensor = OneDNNConvolution.apply(input.reshape(shape), weight, bias, stride, padding, dilation)
     return result if input.dim() == 5 else result.squeeze(0)
 
 
 def _takes_slow_kernel(input: Sequence[int], weight: Sequence[int], groups: int) -> bool:
-    """Whether torch would use oneDNN for these shapes only in a larger tensor."""
+    """Whether torch takes its own, slow kernel here: the conditions of ``use_mkldnn`` in its Convolution.cpp."""
     if len(weight) != 5 or len(input) != 5 or input[0] != 1 or groups != 1 or input[1] != weight[1]:
         return False
     is_product = max(weight[3:]) == 1  # a matrix product, fast in torch's kernel
@@ -96,10 +96,10 @@ class OneDNNConvolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Context, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (gradient,), (input, weight) = gradients, ctx.saved_tensors
+        double_backward = any(forward_ad.unpack_dual(t).tangent is not None for t in (gradient, input, weight))
+        double_backward = double_backward or torch.is_grad_enabled()
         # torch uses oneDNN for inputs in oneDNN's layout; results in this layout cannot be differentiated again.
-        differentiated = any(forward_ad.unpack_dual(t).tangent is not None for t in (gradient, input, weight))
-        differentiated = differentiated or torch.is_grad_enabled()
-        if not differentiated and input.shape[1] >= FEWEST_CHANNELS_BACKWARD:
+        if not double_backward and input.shape[1] >= FEWEST_CHANNELS_BACKWARD:
             gradient, input = gradient.to_mkldnn(), input.to_mkldnn()
         stride, padding, dilation = ctx.options
         computed = torch.ops.aten.convolution_backward(
@@ -110,7 +110,7 @@ class OneDNNConvolution(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Context, *tangents: torch.Tensor | None) -> torch.Tensor:
-        (input, weight), (of_input, of_weight, of_bias, *_) = ctx.saved_tensors, tangents
-        of_input = torch.zeros_like(input) if of_input is None else of_input
-        result = conv3d(of_input, weight, of_bias, *ctx.options)
-        return result if of_weight is None else result + conv3d(input, of_weight, None, *ctx.options)
+        (input, weight), (input_tangent, weight_tangent, bias_tangent, *_) = ctx.saved_tensors, tangents
+        input_tangent = torch.zeros_like(input) if input_tangent is None else input_tangent
+        result = conv3d(input_tangent, weight, bias_tangent, *ctx.options)
+        return result if weight_tangent is None else result + conv3d(input, weight_tangent, None, *ctx.options)

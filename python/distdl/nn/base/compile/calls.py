@@ -1,4 +1,4 @@
-"""Calls of layers by compiled programs and compilers."""
+"""Run a layer for a compiled program, or on fake tensors for a compiler."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def call_with(layer: TracedLayer, tensors: Tensors, parameters: Tensors, call: s
     dtype = getattr(torch, autocast.removeprefix("torch.")) if autocast else None
     with with_tensors(layer, "parameters", parameters), torch.autocast(device, dtype, enabled=bool(autocast)):
         result = layer.call(*args, **kwargs)
-    named = type(result) if hasattr(result, "_fields") else None
-    records.setdefault(layer, Record()).forms.setdefault(call, (result_form(result), named))
+    namedtuple_class = type(result) if hasattr(result, "_fields") else None
+    records.setdefault(layer, Record()).forms.setdefault(call, (result_form(result), namedtuple_class))
     return result_tensors(result)
 
 
 @contextlib.contextmanager
 def with_tensors(layer: TracedLayer, kind: Literal["parameters", "buffers"], tensors: Tensors) -> Iterator[None]:
-    """Let a layer use these tensors in place of its parameters or buffers, some of which may have several names."""
+    """Let a layer use these tensors in place of its parameters or buffers; shared tensors count once."""
     places: list[tuple[dict[str, torch.Tensor | None], str, torch.Tensor]] = []
     for name, original in getattr(layer, f"named_{kind}")(remove_duplicate=False):
         places.append((*place_of(layer, kind, name), original))
@@ -52,13 +52,13 @@ def with_tensors(layer: TracedLayer, kind: Literal["parameters", "buffers"], ten
 def place_of(
     module: torch.nn.Module, kind: Literal["parameters", "buffers"], name: str
 ) -> tuple[dict[str, torch.Tensor], str]:
-    """The dict that holds a parameter or buffer of a module within, and its name there."""
+    """The dict that holds a parameter or buffer of a submodule, and its name there."""
     path, _, leaf = name.rpartition(".")
     return vars(child_at(module, path))[f"_{kind}"], leaf
 
 
 def child_at(module: torch.nn.Module, path: str) -> torch.nn.Module:
-    """The module of this name within a module, even if a layer has an attribute of the same name."""
+    """The submodule of this name, past attributes and ``__getattr__`` of its owner."""
     for name in filter(None, path.split(".")):
         module = vars(module)["_modules"][name]
     return module
@@ -68,7 +68,7 @@ def child_at(module: torch.nn.Module, path: str) -> torch.nn.Module:
 def with_caller(
     layer: TracedLayer, caller: _core.Caller, promised: list[SizesAndDtype] | None = None
 ) -> Iterator[None]:
-    """Set the caller of a layer, and the structure of results for which a program was compiled."""
+    """Note who calls a layer (a program, compiled code or a compiler), and which results compiled code expects."""
     agreement, record = layer.agreement, records.setdefault(layer, Record())
     if agreement is None:
         yield
@@ -85,22 +85,23 @@ def with_caller(
 def check_sizes(layer: TracedLayer, result: object) -> None:
     """Raise on all ranks of a layer if results differ from the structure that a rank's program was compiled for.
 
-    The layer then gets another key, so that all ranks compile anew at the next call. Collective over the layer's ranks.
+    The layer then gets another key in graphs, which the guards of compiled code notice: all ranks compile anew at the
+    next call. Collective over the layer's ranks.
     """
     record, problem = records.setdefault(layer, Record()), ""
     if record.promised is not None:
         structure = [(tuple(tensor.shape), tensor.dtype) for tensor in result_tensors(result)]
         if structure != record.promised:
             promised = _describe(record.promised)
-            problem = f"gives results of {_describe(structure)}, and this rank's program was compiled for {promised}"
+            problem = f"gives results of {_describe(structure)}, and that rank's program was compiled for {promised}"
     group = layer.all_ranks
     for rank, text in zip(group.ranks, group.gather(problem.encode()), strict=True):
         if text:
             records[layer] = Record(guesses=False)
             layer.key_in_graphs = new_key(layer)
             raise RuntimeError(
-                f"{type(layer).__name__}: on rank {rank} it {text.decode()}: tensors of other ranks have changed. "
-                "The next call is compiled anew"
+                f"{type(layer).__name__}: on rank {rank} it {text.decode()}: an input of another rank "
+                "changed its shape or dtype. The next call is compiled anew"
             )
 
 

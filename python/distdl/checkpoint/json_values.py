@@ -59,7 +59,7 @@ def _reference(value: torch.Tensor, name: str, tensors: dict[str, torch.Tensor])
 
 
 def decoded(value: JSON, tensors: Mapping[str, torch.Tensor], depth: int = 0) -> object:
-    """The value that was encoded. It shares the memory of ``tensors``, whose values may be read later.
+    """The value that was encoded. It shares the memory of ``tensors``, which loading may fill afterwards.
 
     Raises:
         ValueError: for values that :func:`encoded` never makes.
@@ -73,7 +73,9 @@ def decoded(value: JSON, tensors: Mapping[str, torch.Tensor], depth: int = 0) ->
     if kind is None:
         return {key: decoded(item, tensors, depth + 1) for key, item in value.items()}
     if len(value) > 1 or kind not in _DECODED:
-        raise ValueError(f"the metadata has an object with the members {list(value)}, which stands for no value")
+        raise ValueError(
+            f"the metadata has an object with the members {list(value)}, which is no value that save() writes"
+        )
     return _DECODED[kind](value[kind], tensors, depth)
 
 
@@ -171,4 +173,4 @@ _DECODED: dict[str, Callable[[JSON, Mapping[str, torch.Tensor], int], object]] =
     "$counter": _counter,
 }
 VALUE_KINDS = tuple(_DECODED)
-"""The keys of objects that stand for values which JSON lacks."""
+"""The type tags: keys of objects for values that JSON lacks."""
