@@ -154,6 +154,11 @@ class Layer(FromSequential):
         this, too: there ``self.grid.known`` is False, and the shape is empty.
         """
 
+    def check_shape(self, fits: bool, rule: str) -> None:
+        """Raise ValueError unless P_x has a shape that fits; ranks that do not know it pass."""
+        if self.grid.known and not fits:
+            raise ValueError(f"{type(self).__name__}: P_x has shape {list(self.grid.shape)}; {rule}")
+
     def declare_parameter(
         self, name: str, P: PartitionLike, shape: Sequence[int], axes: Sequence[int | None], **options: object
     ) -> None:

@@ -189,11 +189,8 @@ class _SplitsAll(_DistributedConv):
 
 class _SplitsChannels(_SplitsAll):
     def _check_grid(self) -> None:
-        if self._grid.known and any(workers != 1 for workers in self._grid.space):
-            raise ValueError(
-                f"{type(self).__name__}: P_x has shape {list(self.grid.shape)}; only channels and batch may be "
-                "partitioned, all of space must be 1"
-            )
+        splits_space = self._grid.known and any(workers != 1 for workers in self._grid.space)
+        self.check_shape(not splits_space, "only channels and batch may be partitioned, all of space must be 1")
 
 
 _CONV = family(

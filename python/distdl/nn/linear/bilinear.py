@@ -46,11 +46,7 @@ class DistributedBilinear(Layer):
     tensors: ClassVar[tuple[str, ...]] = ("input1", "input2")
 
     def check_options(self) -> None:
-        if self.grid.known and self.grid.shape[-1:] != (1,):
-            raise ValueError(
-                f"DistributedBilinear: P_x has shape {list(self.grid.shape)}; its last dimension, the features, must "
-                "be 1"
-            )
+        self.check_shape(self.grid.shape[-1:] == (1,), "its last dimension, the features, must be 1")
         shape = (self.out_features, self.in1_features, self.in2_features)
         initialize = Uniform(1 / math.sqrt(self.in1_features))
         self.declare_parameter("weight", self.grid, shape, (None,) * 3, initialize=initialize)
