@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
 
 from distdl.nn.layer import Layer
 from distdl.nn.linear.features import check_dtypes
-from distdl.nn.option_types import Count, Device, Dtype, HasBias, Natural, option, with_options
+from distdl.nn.option_types import Device, Dtype, HasBias, Natural, at_least, option, with_options
 from distdl.parameters.initial import Uniform
 
 __all__ = ["DistributedBilinear"]
@@ -37,7 +37,7 @@ class DistributedBilinear(Layer):
         RuntimeError: on all ranks, if dtypes of inputs and parameters differ without autocast.
     """
 
-    in1_features: Count
+    in1_features: Annotated[Natural, at_least(1, ValueError)]
     in2_features: Natural
     out_features: Natural
     bias: HasBias = option(default=True)
