@@ -160,8 +160,19 @@ class Layer(FromSequential):
             raise ValueError(f"{type(self).__name__}: P_x has shape {list(self.grid.shape)}; {rule}")
 
     def declare_parameter(
-        self, name: str, P: PartitionLike, shape: Sequence[int], axes: Sequence[int | None], **options: object
+        self,
+        name: str,
+        P: PartitionLike,
+        shape: Sequence[int],
+        axes: Sequence[int | None],
+        *,
+        exists: object = True,
+        **options: object,
     ) -> None:
+        """Declare a parameter of the constructor's dtype and device; unless it exists, the attribute is None."""
+        if not exists:
+            self.register_parameter(name, None)
+            return
         defaults: dict[str, object] = {key: self.given[key] for key in ("dtype", "device") if key in self.given}
         super().declare_parameter(name, P, shape, axes, **(defaults | options))  # type: ignore[arg-type]
 

@@ -93,13 +93,10 @@ class _SpectralConv(Layer):
             "weight", self.P_x, (self.in_channels, self.out_channels, *self._kept, 2), (1, None, *space, None),
             initialize=partial(torch.nn.init.normal_, mean=0.0, std=scale * 0.5**0.5),
         )  # fmt: skip
-        if self.given["bias"]:
-            self.declare_parameter(
-                "bias", self.P_x, (self.out_channels, *[1] * self.dims), (1, *[None] * self.dims),
-                initialize=partial(torch.nn.init.normal_, mean=0.0, std=scale),
-            )  # fmt: skip
-        else:
-            self.register_parameter("bias", None)
+        self.declare_parameter(
+            "bias", self.P_x, (self.out_channels, *[1] * self.dims), (1, *[None] * self.dims),
+            initialize=partial(torch.nn.init.normal_, mean=0.0, std=scale), exists=self.given["bias"],
+        )  # fmt: skip
 
     def prepare(self) -> None:
         shape = self.grid.shape

@@ -50,10 +50,8 @@ class DistributedBilinear(Layer):
         shape = (self.out_features, self.in1_features, self.in2_features)
         initialize = Uniform(1 / math.sqrt(self.in1_features))
         self.declare_parameter("weight", self.grid, shape, (None,) * 3, initialize=initialize)
-        if self.given["bias"]:
-            self.declare_parameter("bias", self.grid, shape[:1], (None,), initialize=initialize)
-        else:
-            self.register_parameter("bias", None)
+        exists = self.given["bias"]
+        self.declare_parameter("bias", self.grid, shape[:1], (None,), initialize=initialize, exists=exists)
 
     def set_up(self) -> None:
         sizes = [self.blocks(self.grid, tensor=i) for i in range(2)]
