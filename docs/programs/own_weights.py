@@ -14,10 +14,7 @@ class FeatureScale(distdl.nn.Layer):
             raise ValueError(f"FeatureScale: num_features={self.num_features}; it must be at least 1")
         ones, zeros = torch.nn.init.ones_, torch.nn.init.zeros_
         self.declare_parameter("weight", self.P_x, [self.num_features], [1], initialize=ones)
-        if self.passed["bias"]:
-            self.declare_parameter("bias", self.P_x, [self.num_features], [1], initialize=zeros)
-        else:
-            self.register_parameter("bias", None)
+        self.declare_parameter("bias", self.P_x, [self.num_features], [1], initialize=zeros, exists=self.passed["bias"])
 
     def set_up(self) -> None:
         self.check_balanced(1, self.num_features, "num_features")

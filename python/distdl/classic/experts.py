@@ -156,10 +156,8 @@ class DistributedExpertAllGather(_Experts):
 
     def _declare_blocks(self, shape: tuple[int, int, int], of_weight: Initializer, of_bias: Initializer) -> None:
         self.declare_parameter("weight", self.grid, shape, (_EXPERTS, _FEATURES, None), initialize=of_weight)
-        if self.passed["bias"]:
-            self.declare_parameter("bias", self.grid, shape[:2], (_EXPERTS, _FEATURES), initialize=of_bias)
-        else:
-            self.register_parameter("bias", None)
+        axes, exists = (_EXPERTS, _FEATURES), self.passed["bias"]
+        self.declare_parameter("bias", self.grid, shape[:2], axes, initialize=of_bias, exists=exists)
 
     def prepare(self) -> None:
         """Make the gathering."""
@@ -207,11 +205,10 @@ class DistributedExpertReduceScatter(_Experts):
     def _declare_blocks(self, shape: tuple[int, int, int], of_weight: Initializer, of_bias: Initializer) -> None:
         axes = (_EXPERTS, None, _FEATURES)
         self.declare_parameter("weight", self.grid, shape, axes, initialize=of_weight)
-        if self.passed["bias"]:
-            first = (_FEATURES,)
-            self.declare_parameter("bias", self.grid, shape[:2], axes[:2], first_of=first, initialize=of_bias)
-        else:
-            self.register_parameter("bias", None)
+        has_bias = self.passed["bias"]
+        self.declare_parameter(
+            "bias", self.grid, shape[:2], axes[:2], first_of=(_FEATURES,), initialize=of_bias, exists=has_bias
+        )
 
     def prepare(self) -> None:
         """Make the sum."""

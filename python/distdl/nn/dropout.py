@@ -145,11 +145,8 @@ class ChannelDropout(DropoutLayer):
 
     def check_options(self) -> None:
         super().check_options()
-        takes = [self.dims + 1, self.dims + 2]
-        if self.grid.known and self.grid.dim not in takes:
-            raise ValueError(
-                f"{type(self).__name__}: P_x has {self.grid.dim} dimensions; it must have {takes[0]} or {takes[1]}"
-            )
+        rule = f"it must have {self.dims + 1} or {self.dims + 2} dimensions"
+        self.check_shape(self.grid.dim - self.dims in (1, 2), rule)
 
     def drawn_dims(self) -> int:
         """1 without a batch; torch.nn.Dropout2d takes an input of 3 dimensions as a batch."""
@@ -218,10 +215,7 @@ class DistributedFeatureAlphaDropout(AlphaDropoutLayer):
 
     def check_options(self) -> None:
         super().check_options()
-        if self.grid.known and self.grid.dim < 2:
-            raise ValueError(
-                f"DistributedFeatureAlphaDropout: P_x has {self.grid.dim} dimensions; it must have at least 2"
-            )
+        self.check_shape(self.grid.dim >= 2, "it must have at least 2 dimensions")
 
     def drawn_dims(self) -> int:
         return 2

@@ -92,8 +92,7 @@ class DistributedMixtureOfExperts(Layer):
         if self.top_k > self.num_experts:
             raise ValueError(f"{name}: top_k={self.top_k} of num_experts={self.num_experts}")
         x = self.grid
-        if x.known and (not x.shape or x.shape[-1] != 1):
-            raise ValueError(f"{name}: P_x has shape {list(x.shape)}; it must be [*tokens, 1]")
+        self.check_shape(x.shape[-1:] == (1,), "it must be [*tokens, 1]")
         shape, axes = (self.num_experts, self.features), (None, None)
         self.declare_parameter("gate", x, shape, axes, initialize=like_linear(shape)[0])
         self._blocks = cut(self.num_experts, max(x.size, 1))

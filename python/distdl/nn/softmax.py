@@ -117,8 +117,5 @@ class DistributedSoftmax2d(_Normalization):
     options_text = ""
 
     def check_options(self) -> None:
-        if self.grid.known and self.grid.dim not in (3, 4):
-            raise ValueError(
-                f"DistributedSoftmax2d: P_x has shape {list(self.grid.shape)}; it takes [C, H, W] or [N, C, H, W]"
-            )
+        self.check_shape(self.grid.dim in (3, 4), "it takes [C, H, W] or [N, C, H, W]")
         super().check_options()

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import distdl.nn as dnn
+from distdl.nn.base.documentation import completed
 from distdl.nn.base.option_types import (
     Converted,
     Count,
@@ -72,6 +73,22 @@ def test_signature():
     assert list(inspect.signature(Swapped).parameters) == list(arguments)
     assert inspect.signature(Swapped).parameters["swap"].default is True
     assert not {"p", "bias", "mode"} & {*vars(Scale), *vars(Common)}  # instances have them
+
+
+def test_documentation_ends_with_callers_and_source():
+    text = """Scales.
+
+    Args:
+        P_x: the partition.
+    """
+    ended = completed(text, "DistributedScale")
+    assert ended.startswith(text.rstrip())
+    assert "over P_x's parent communicator, calling over P_x." in ended
+    assert ended.endswith("generated/torch.nn.Scale.html.\n    ")
+    assert "over the partitions' parent communicator" in completed(text, "DistributedScale", several=True)
+    assert completed(ended, "DistributedOther") == ended
+    assert completed("Scales.", "DistributedScale") == "Scales."
+    assert Scale.__doc__ is None
 
 
 def test_attributes(P_world):

@@ -70,12 +70,9 @@ class DistributedScaledDotProductAttention(LayerWithDropout):
     optional: ClassVar[tuple[str, ...]] = ("attn_mask",)
 
     def check_options(self) -> None:
-        name = type(self).__name__
         shape = self.grid.shape
-        if self.grid.known and (len(shape) < 2 or shape[-1] != 1):
-            raise ValueError(
-                f"{name}: P_x has shape {list(shape)}; it must be [*batch, heads, sequence, 1]: features are not split"
-            )
+        fits = len(shape) > 1 and shape[-1] == 1
+        self.check_shape(fits, "it must be [*batch, heads, sequence, 1]: features are not split")
         self._grid = self.grid.reshaped((1, *shape)) if len(shape) == 2 else self.grid
 
     def probabilities(self) -> tuple[float, ...]:

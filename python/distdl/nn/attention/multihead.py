@@ -67,7 +67,7 @@ class DistributedMultiheadAttention(LayerWithDropout):
 
     def check_options(self) -> None:
         name = type(self).__name__
-        check_partition(name, self.grid)
+        check_partition(self)
         if self.embed_dim % self.num_heads:
             raise ValueError(f"{name}: embed_dim={self.embed_dim} is not a multiple of num_heads={self.num_heads}")
         self.kdim = self.embed_dim if self.kdim is None else self.kdim

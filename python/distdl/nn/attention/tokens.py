@@ -8,17 +8,17 @@ import torch
 
 from distdl.nn.base.layer import Layer
 from distdl.nn.base.voted_layer import Described
-from distdl.partitions.grid import Grid
+
+TOKENS = (
+    "it must be [batch, sequence, 1] with batch_first, [sequence, batch, 1] without, or [sequence, 1]. Each projection "
+    "reads all features of a token, so these are not split; split the sequence, whose tokens are exchanged for heads. "
+    "Repartition brings split features there"
+)
 
 
-def check_partition(layer: str, grid: Grid) -> None:
-    """Raise ValueError if a partition is not of tokens, or splits the features."""
-    if grid.known and (len(grid.shape) not in (2, 3) or grid.shape[-1] != 1):
-        raise ValueError(
-            f"{layer}: P_x has shape {list(grid.shape)}; it must be [batch, sequence, 1] with batch_first, [sequence, "
-            "batch, 1] without, or [sequence, 1]. Each projection reads all features of a token, so these are not "
-            "split; split the sequence, whose tokens are exchanged for heads. Repartition brings split features there"
-        )
+def check_partition(layer: Layer) -> None:
+    """Raise ValueError if P_x is not of tokens, or splits the features."""
+    layer.check_shape(layer.grid.dim in (2, 3) and layer.grid.shape[-1] == 1, TOKENS)
 
 
 def check_token_features(

@@ -79,7 +79,7 @@ class TransformerLayer(LayerWithDropout):
 
     def check_options(self) -> None:
         name, bias = type(self).__name__, bool(self.passed["bias"])
-        check_partition(name, self.grid)
+        check_partition(self)
         if self.d_model % self.nhead:
             raise ValueError(f"{name}: d_model={self.d_model} is not a multiple of nhead={self.nhead}")
         self._projected = [

@@ -84,9 +84,25 @@ class DeclaredLayer(FromSequential):
         this, too: there ``self.grid.known`` is False, and the shape is empty.
         """
 
+    def check_shape(self, fits: bool, rule: str) -> None:
+        """Raise ValueError unless P_x has a shape that fits; ranks that do not know it pass."""
+        if self.grid.known and not fits:
+            raise ValueError(f"{type(self).__name__}: P_x has shape {list(self.grid.shape)}; {rule}")
+
     def declare_parameter(
-        self, name: str, P: PartitionLike, shape: Sequence[int], axes: Sequence[int | None], **options: object
+        self,
+        name: str,
+        P: PartitionLike,
+        shape: Sequence[int],
+        axes: Sequence[int | None],
+        *,
+        exists: object = True,
+        **options: object,
     ) -> None:
+        """Declare a parameter of the constructor's dtype and device; unless it exists, the attribute is None."""
+        if not exists:
+            self.register_parameter(name, None)
+            return
         defaults: dict[str, object] = {key: self.passed[key] for key in ("dtype", "device") if key in self.passed}
         super().declare_parameter(name, P, shape, axes, **(defaults | options))  # type: ignore[arg-type]
 

@@ -182,9 +182,7 @@ def with_options(kind: Kind) -> Kind:
     Its arguments are those of base classes with these decorators, then the annotated attributes of the class but for
     ``ClassVar``. Values are defaults; attributes after ``_: KW_ONLY`` are passed by keyword.
     """
-    setattr(common_options(kind), "__init__", constructor(_made_constructor(kind)))  # noqa: B010
-    kind.__doc__ = completed(kind.__doc__ or "", kind.__name__)
-    return kind
+    return _complete(kind, _made_constructor(common_options(kind)))
 
 
 class PartitionsFirst:
@@ -198,8 +196,13 @@ class PartitionsFirst:
 def with_partitions_first(kind: Kind) -> Kind:
     """Make the constructor of a :class:`PartitionsFirst` layer, as :func:`with_options` does."""
     further = [name for name in declared_options(common_options(kind)) if name.startswith("P_") and name != "P_x"]
-    setattr(kind, "__init__", constructor(partitions_behind_first(*further)(_made_constructor(kind))))  # noqa: B010
-    kind.__doc__ = completed(kind.__doc__ or "", kind.__name__, several=True)
+    return _complete(kind, partitions_behind_first(*further)(_made_constructor(kind)), several=True)
+
+
+def _complete(kind: Kind, construct: Callable[..., None], several: bool = False) -> Kind:
+    setattr(kind, "__init__", constructor(construct))  # noqa: B010
+    if kind.__doc__:
+        kind.__doc__ = completed(kind.__doc__, kind.__name__, several)
     return kind
 
 

@@ -23,6 +23,7 @@ from distdl.nn.base.option_types import (
     PositiveSizes,
     Size,
     choice,
+    common_options,
     option,
     with_partitions_first,
 )
@@ -59,8 +60,10 @@ Padding: TypeAlias = Annotated[Converted[str | tuple[int, ...], Size | str], Che
 PaddingMode: TypeAlias = Annotated[str, choice("zeros", "reflect", "replicate", "circular")]
 
 
-@with_partitions_first
-class _DistributedConv(PartitionsFirst, ConvLayer):
+@common_options
+class ConvOptions(ConvLayer):
+    """The options of convolutions."""
+
     padding: Padding = option(default=0)
     dilation: PositiveSizes = option(default=1)
     groups: Count = 1
@@ -68,6 +71,10 @@ class _DistributedConv(PartitionsFirst, ConvLayer):
     padding_mode: PaddingMode = "zeros"
     device: Device = None
     dtype: Dtype = None
+
+
+@with_partitions_first
+class _DistributedConv(PartitionsFirst, ConvOptions):
     _: KW_ONLY
     P_y: FurtherPartition = option(default=None)
     P_w: FurtherPartition = option(default=None)
@@ -189,11 +196,8 @@ class _SplitsAll(_DistributedConv):
 
 class _SplitsChannels(_SplitsAll):
     def _check_grid(self) -> None:
-        if self._grid.known and any(workers != 1 for workers in self._grid.space):
-            raise ValueError(
-                f"{type(self).__name__}: P_x has shape {list(self.grid.shape)}; only channels and batch may be "
-                "partitioned, all of space must be 1"
-            )
+        splits_space = self._grid.known and any(workers != 1 for workers in self._grid.space)
+        self.check_shape(not splits_space, "only channels and batch may be partitioned, all of space must be 1")
 
 
 _CONV = family(

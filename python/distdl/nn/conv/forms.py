@@ -8,12 +8,16 @@ import torch
 
 from distdl import operators
 from distdl.nn.base.by_dimensions import family
-from distdl.nn.base.option_types import Count, Device, Dtype, HasBias, NaturalSizes, PositiveSizes, option, with_options
-from distdl.nn.conv import conv, transposed
-from distdl.nn.conv.conv import DistributedConv1d, DistributedConv2d, DistributedConv3d
+from distdl.nn.base.option_types import with_options
+from distdl.nn.conv.conv import ConvOptions, DistributedConv1d, DistributedConv2d, DistributedConv3d
 from distdl.nn.conv.grid import ConvGrid
 from distdl.nn.conv.layer import ConvLayer
-from distdl.nn.conv.transposed import DistributedConvTranspose1d, DistributedConvTranspose2d, DistributedConvTranspose3d
+from distdl.nn.conv.transposed import (
+    DistributedConvTranspose1d,
+    DistributedConvTranspose2d,
+    DistributedConvTranspose3d,
+    TransposeOptions,
+)
 
 __all__ = [
     "DistributedChannelAllGatherConv1d",
@@ -51,41 +55,22 @@ class _ChannelParallelConv(ConvLayer):
 
 
 @with_options
-class _ConvArguments(_ChannelParallelConv):
-    padding: conv.Padding = option(default=0)
-    dilation: PositiveSizes = option(default=1)
-    groups: Count = 1
-    bias: HasBias = option(default=True)
-    padding_mode: conv.PaddingMode = "zeros"
-    device: Device = None
-    dtype: Dtype = None
+class _GatheringConv(_ChannelParallelConv, ConvOptions):
+    gathers = True
 
 
 @with_options
-class _TransposeArguments(_ChannelParallelConv):
-    padding: NaturalSizes = option(default=0)
-    output_padding: NaturalSizes = option(default=0)
-    groups: Count = 1
-    bias: HasBias = option(default=True)
-    dilation: PositiveSizes = option(default=1)
-    padding_mode: transposed.PaddingMode = "zeros"
-    device: Device = None
-    dtype: Dtype = None
-
-
-class _GatheringConv(_ConvArguments):
-    gathers = True
-
-
-class _ScatteringConv(_ConvArguments):
+class _ScatteringConv(_ChannelParallelConv, ConvOptions):
     gathers = False
 
 
-class _GatheringTranspose(_TransposeArguments):
+@with_options
+class _GatheringTranspose(_ChannelParallelConv, TransposeOptions):
     gathers = True
 
 
-class _ScatteringTranspose(_TransposeArguments):
+@with_options
+class _ScatteringTranspose(_ChannelParallelConv, TransposeOptions):
     gathers = False
 
 

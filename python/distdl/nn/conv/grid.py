@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass
 
 from distdl import _core
+from distdl.nn.windows.blocks import SPATIAL
 from distdl.partitions.grid import Grid
 
 
@@ -35,10 +36,7 @@ class ConvGrid:
         if not P_x.known:  # this rank is outside of the partitions
             return cls(P_x, P_x, P_x, dims, groups > 1)
         if len(x) not in (dims + 1, dims + 2):
-            raise ValueError(
-                f"{name}: P_x has shape {list(x)}; it needs {dims} spatial dimensions, preceded by the channels, or by "
-                "batch and channels"
-            )
+            raise ValueError(f"{name}: P_x has shape {list(x)}; {SPATIAL.format(dims)}")
         batch, space = x[: -dims - 1], x[-dims:]
         if P_y is None or P_w is None:
             if x[-dims - 1] != 1:
@@ -79,10 +77,7 @@ class ConvGrid:
             return cls(P_x, P_x, P_x, dims, groups > 1)
         x = P_x.shape
         if len(x) not in (dims + 1, dims + 2):
-            raise ValueError(
-                f"{name}: P_x has shape {list(x)}; it needs {dims} spatial dimensions, preceded by the channels, or by "
-                "batch and channels"
-            )
+            raise ValueError(f"{name}: P_x has shape {list(x)}; {SPATIAL.format(dims)}")
         batch, p, space = x[: -dims - 1], x[-dims - 1], x[-dims:]
         blocks = (p, 1) if gathers or groups > 1 else (1, p)
         return cls(P_x, P_x, P_x.reshaped((*batch, *blocks, *space)), dims, groups > 1)

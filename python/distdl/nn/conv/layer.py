@@ -72,11 +72,8 @@ class ConvLayer(_ConvOptions):
         of_weight, of_bias = like_linear(shape)
         workers, of_space = self._grid.workers, (None,) * self.dims
         self.declare_parameter("weight", workers, shape, (*axes, *of_space), initialize=of_weight)
-        if self.passed["bias"]:
-            of_outputs = (self.out_channels,)
-            self.declare_parameter("bias", workers, of_outputs, (row,), first_of=(row + 1,), initialize=of_bias)
-        else:
-            self.register_parameter("bias", None)
+        outputs, first, exists = (self.out_channels,), (row + 1,), self.passed["bias"]
+        self.declare_parameter("bias", workers, outputs, (row,), first_of=first, initialize=of_bias, exists=exists)
 
     def _workers(self, name: str) -> ConvGrid:
         others = (None if P is None else P.grid for P in (self.P_y, self.P_w))

@@ -20,6 +20,7 @@ from distdl.nn.base.option_types import (
     NaturalSizes,
     PartitionsFirst,
     PositiveSizes,
+    common_options,
     option,
     rule,
     with_partitions_first,
@@ -32,8 +33,10 @@ __all__ = ["DistributedConvTranspose1d", "DistributedConvTranspose2d", "Distribu
 PaddingMode: TypeAlias = Annotated[str, rule(lambda value: value == "zeros", "be 'zeros', as in torch.nn")]
 
 
-@with_partitions_first
-class _DistributedConvTranspose(PartitionsFirst, ConvLayer):
+@common_options
+class TransposeOptions(ConvLayer):
+    """The options of transposed convolutions."""
+
     padding: NaturalSizes = option(default=0)
     output_padding: NaturalSizes = option(default=0)
     groups: Count = 1
@@ -42,6 +45,10 @@ class _DistributedConvTranspose(PartitionsFirst, ConvLayer):
     padding_mode: PaddingMode = "zeros"
     device: Device = None
     dtype: Dtype = None
+
+
+@with_partitions_first
+class _DistributedConvTranspose(PartitionsFirst, TransposeOptions):
     _: KW_ONLY
     P_y: FurtherPartition = option(default=None)
     P_w: FurtherPartition = option(default=None)

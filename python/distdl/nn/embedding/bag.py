@@ -80,8 +80,8 @@ class DistributedEmbeddingBag(PartitionsFirst, Table):
         name, shape = "DistributedEmbeddingBag", self.grid.shape
         if self.mode == "max" and (self.scale_grad_by_freq or self.sparse):
             raise ValueError(f"{name}: mode='max' takes neither scale_grad_by_freq nor sparse, as in torch.nn")
-        if self.grid.known and (len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1)):
-            raise ValueError(f"{name}: P_x has shape {list(shape)}; it must be [bags, 1], or [bags] with offsets")
+        fits = len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)
+        self.check_shape(fits, "it must be [bags, 1], or [bags] with offsets")
 
     def local_error(self, inputs: Sequence[object]) -> str:
         problem, offsets = super().local_error(inputs), inputs[1] if len(inputs) > 1 else None

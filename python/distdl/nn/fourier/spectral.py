@@ -84,12 +84,8 @@ class _SpectralConv(Layer):
         return (getattr(sequential, f"SpectralConv{cls.dims}d"),)
 
     def check_options(self) -> None:
-        name, grid = type(self).__name__, self.grid
-        if grid.known and grid.dim != self.dims + 2:
-            raise ValueError(
-                f"{name}: P_x has shape {list(grid.shape)}; it needs {self.dims + 2} dimensions: batch, channels and "
-                f"{self.dims} in space"
-            )
+        rule = f"it needs {self.dims + 2} dimensions: batch, channels and {self.dims} in space"
+        self.check_shape(self.grid.dim == self.dims + 2, rule)
         self._kept = sequential.kept_modes(self.modes)
         space = range(2, self.dims + 2)
         scale = sequential.initial_scale(self.in_channels, self.out_channels)
@@ -97,13 +93,10 @@ class _SpectralConv(Layer):
             "weight", self.P_x, (self.in_channels, self.out_channels, *self._kept, 2), (1, None, *space, None),
             initialize=partial(torch.nn.init.normal_, mean=0.0, std=scale * 0.5**0.5),
         )  # fmt: skip
-        if self.passed["bias"]:
-            self.declare_parameter(
-                "bias", self.P_x, (self.out_channels, *[1] * self.dims), (1, *[None] * self.dims),
-                initialize=partial(torch.nn.init.normal_, mean=0.0, std=scale),
-            )  # fmt: skip
-        else:
-            self.register_parameter("bias", None)
+        self.declare_parameter(
+            "bias", self.P_x, (self.out_channels, *[1] * self.dims), (1, *[None] * self.dims),
+            initialize=partial(torch.nn.init.normal_, mean=0.0, std=scale), exists=self.passed["bias"],
+        )  # fmt: skip
 
     def prepare(self) -> None:
         shape = self.grid.shape

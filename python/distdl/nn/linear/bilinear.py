@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
 
 from distdl.nn.base.layer import Layer
-from distdl.nn.base.option_types import Count, Device, Dtype, HasBias, Natural, option, with_options
+from distdl.nn.base.option_types import Device, Dtype, HasBias, Natural, at_least, option, with_options
 from distdl.nn.linear.features import check_dtypes
 from distdl.parameters.initial import Uniform
 
@@ -37,7 +37,7 @@ class DistributedBilinear(Layer):
         RuntimeError: on all ranks, if dtypes of inputs and parameters differ without autocast.
     """
 
-    in1_features: Count
+    in1_features: Annotated[Natural, at_least(1, ValueError)]
     in2_features: Natural
     out_features: Natural
     bias: HasBias = option(default=True)
@@ -46,18 +46,12 @@ class DistributedBilinear(Layer):
     tensors: ClassVar[tuple[str, ...]] = ("input1", "input2")
 
     def check_options(self) -> None:
-        if self.grid.known and self.grid.shape[-1:] != (1,):
-            raise ValueError(
-                f"DistributedBilinear: P_x has shape {list(self.grid.shape)}; its last dimension, the features, must "
-                "be 1"
-            )
+        self.check_shape(self.grid.shape[-1:] == (1,), "its last dimension, the features, must be 1")
         shape = (self.out_features, self.in1_features, self.in2_features)
         initialize = Uniform(1 / math.sqrt(self.in1_features))
         self.declare_parameter("weight", self.grid, shape, (None,) * 3, initialize=initialize)
-        if self.passed["bias"]:
-            self.declare_parameter("bias", self.grid, shape[:1], (None,), initialize=initialize)
-        else:
-            self.register_parameter("bias", None)
+        exists = self.passed["bias"]
+        self.declare_parameter("bias", self.grid, shape[:1], (None,), initialize=initialize, exists=exists)
 
     def set_up(self) -> None:
         sizes = [self.blocks(self.grid, tensor=i) for i in range(2)]

@@ -32,10 +32,8 @@ def declare_linear(
     """
     of_weight, of_bias = like_linear(shape)
     layer.declare_parameter("weight", grid, shape, axes, initialize=of_weight)
-    if layer.passed["bias"]:
-        layer.declare_parameter("bias", grid, shape[:1], axes[:1], first_of=first_of, initialize=of_bias)
-    else:
-        layer.register_parameter("bias", None)
+    exists = layer.passed["bias"]
+    layer.declare_parameter("bias", grid, shape[:1], axes[:1], first_of=first_of, initialize=of_bias, exists=exists)
 
 
 def term(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *, place: int) -> torch.Tensor:

@@ -35,8 +35,7 @@ class _RowColumnLinear(Layer):
 
     def check_options(self) -> None:
         name, n = type(self).__name__, self.grid.dim
-        if self.grid.known and n == 0:
-            raise ValueError(f"{name}: P_x has no dimensions; its last dimension is that of the features")
+        self.check_shape(n > 0, "it has no dimensions; its last dimension is that of the features")
         if self.sequence_dim is not None:
             dim = self.sequence_dim
             if self.grid.known and not (-n <= dim < n and dim % n < n - 1):

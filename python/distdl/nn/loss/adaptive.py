@@ -71,15 +71,15 @@ class DistributedAdaptiveLogSoftmaxWithLoss(Loss):
         return {**super().options_of(module), "cutoffs": module.cutoffs[:-1]}
 
     def check_options(self) -> None:
-        name, shape = type(self).__name__, list(self.grid.shape)
+        name = type(self).__name__
         bounds = [0, *self.cutoffs, self.n_classes]
         if not self.cutoffs or any(a >= b for a, b in itertools.pairwise(bounds)):
             raise ValueError(
                 f"{name}: cutoffs={self.cutoffs}; these must be increasing numbers from 1 to n_classes - 1="
                 f"{self.n_classes - 1}"
             )
-        if self.grid.known and (len(shape) not in (1, 2) or shape[-1] > 1):
-            raise ValueError(f"{name}: P_x has shape {shape}; it must be [p, 1] or [1], because features are not split")
+        fits = self.grid.dim in (1, 2) and self.grid.shape[-1] == 1
+        self.check_shape(fits, "it must be [p, 1] or [1], because features are not split")
 
     def prepare(self) -> None:
         super().prepare()

@@ -37,11 +37,11 @@ class DistributedCTCLoss(Loss):
 
     def check_grid(self) -> None:
         shape = list(self.grid.shape)
-        if len(shape) not in (2, 3) or shape[0] > 1 or shape[-1] > 1:
-            raise ValueError(
-                f"DistributedCTCLoss: P_x has shape {shape}; it must be [1, p, 1] or [1, 1], because steps and classes "
-                "cannot be split: each step goes over all classes and needs the step before it"
-            )
+        self.check_shape(
+            len(shape) in (2, 3) and shape[0] == shape[-1] == 1,
+            "it must be [1, p, 1] or [1, 1], because steps and classes cannot be split: each step goes over all "
+            "classes and needs the step before it",
+        )
 
     def _tried(self, dtypes: Sequence[torch.dtype], device: torch.device | None = None) -> torch.dtype:
         zero = torch.zeros(1, dtype=torch.int64, device="cpu")

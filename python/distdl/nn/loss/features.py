@@ -44,17 +44,12 @@ class FeatureLoss(Loss):
     whole: ClassVar[str] = ""
 
     def check_grid(self) -> None:
-        name, shape = type(self).__name__, list(self.grid.shape)
-        if not shape:
-            raise ValueError(f"{name}: P_x has no dimension; it needs one for the {self.features}")
-        if self.most is not None and len(shape) > self.most:
-            raise ValueError(f"{name}: P_x has shape {shape}; it must not have more than {self.most} dimensions")
-        self.axis = self.feature_axis(len(shape))
-        if self.whole and shape[self.axis] > 1:
-            raise ValueError(
-                f"{name}: P_x has shape {shape}; the {self.features}, along dimension {self.axis}, must not be split, "
-                f"because {self.whole}"
-            )
+        dims = self.grid.dim
+        self.check_shape(dims > 0, f"it needs a dimension for the {self.features}")
+        self.check_shape(self.most is None or dims <= self.most, f"it must not have more than {self.most} dimensions")
+        self.axis = self.feature_axis(dims)
+        rule = f"the {self.features}, along dimension {self.axis}, must not be split, because {self.whole}"
+        self.check_shape(not self.whole or self.grid.shape[self.axis] == 1, rule)
 
     def feature_axis(self, dims: int) -> int:
         return dims - 1

@@ -25,14 +25,9 @@ class Norm(Layer):
     """
 
     def declare_affine(self, shape: Sequence[int], axes: Sequence[int | None], weight: bool, bias: bool) -> None:
-        for name, exists, initialize in (
-            ("weight", weight, torch.nn.init.ones_),
-            ("bias", weight and bias, torch.nn.init.zeros_),
-        ):
-            if exists:
-                self.declare_parameter(name, self.grid, shape, axes, initialize=initialize)
-            else:
-                self.register_parameter(name, None)
+        ones, zeros = torch.nn.init.ones_, torch.nn.init.zeros_
+        self.declare_parameter("weight", self.grid, shape, axes, initialize=ones, exists=weight)
+        self.declare_parameter("bias", self.grid, shape, axes, initialize=zeros, exists=weight and bias)
 
     def compared_each_call(self) -> str:
         """The mode: ranks in different modes would wait for each other."""

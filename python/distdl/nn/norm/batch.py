@@ -60,11 +60,8 @@ class DistributedBatchNorm(ChannelNorm):
     def check_partition(self) -> None:
         dims, dim = self.dims, self.grid.dim
         fits = dim >= 2 if dims is None else dim == dims + 2 or (dims == 1 and dim == 2)
-        if self.grid.known and not fits:
-            raise ValueError(
-                f"{type(self).__name__}: P_x has shape {list(self.grid.shape)}; it must have a dimension for the "
-                f"batch, one for the channels, and {'any number of' if dims is None else dims} others"
-            )
+        others = "any number of" if dims is None else dims
+        self.check_shape(fits, f"it must have a dimension for the batch, one for the channels, and {others} others")
 
     def set_up(self) -> None:
         sizes = self.check_channels()

@@ -43,13 +43,11 @@ class _FeatureNorm(Norm):
     normalized_shape: Annotated[Converted[tuple[int, ...], int | Sequence[int]], by_name(_normalized_shape)]
 
     def check_options(self) -> None:
-        if self.grid.known and self.grid.dim < len(self.normalized_shape):
-            raise ValueError(
-                f"{type(self).__name__}: P_x has shape {list(self.grid.shape)}; it must be [*leading, *features], with "
-                f"{len(self.normalized_shape)} dimensions for the features"
-            )
-        leading = self.grid.dim - len(self.normalized_shape) if self.grid.known else 0
-        self._features = list(range(leading, leading + len(self.normalized_shape)))
+        dims = len(self.normalized_shape)
+        rule = f"it must be [*leading, *features], with {dims} dimensions for the features"
+        self.check_shape(self.grid.dim >= dims, rule)
+        leading = self.grid.dim - dims if self.grid.known else 0
+        self._features = list(range(leading, leading + dims))
         self.declare_affine(
             self.normalized_shape, self._features, bool(self.elementwise_affine), bool(self.passed.get("bias", False))
         )

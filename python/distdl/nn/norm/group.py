@@ -59,8 +59,7 @@ class DistributedGroupNorm(Norm):
         name, groups, channels = type(self).__name__, self.num_groups, self.num_channels
         if channels % groups:
             raise ValueError(f"{name}: num_channels ({channels}) must be divisible by num_groups ({groups})")
-        if self.grid.known and self.grid.dim < 2:
-            raise ValueError(f"{name}: P_x has shape {list(self.grid.shape)}; it must be [batch, channels, *others]")
+        self.check_shape(self.grid.dim >= 2, "it must be [batch, channels, *others]")
         self.declare_affine((channels,), (1,), bool(self.affine), bool(self.passed["bias"]))
 
     def set_up(self) -> None:

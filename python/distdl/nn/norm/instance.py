@@ -15,6 +15,7 @@ from distdl.nn.base.precision import wide
 from distdl.nn.kernels.block_moments import with_plain_gradient
 from distdl.nn.norm.base import ChannelNorm
 from distdl.nn.norm.moments import Gathering, MomentBlock
+from distdl.nn.windows.blocks import SPATIAL
 
 __all__ = ["DistributedInstanceNorm1d", "DistributedInstanceNorm2d", "DistributedInstanceNorm3d"]
 
@@ -26,11 +27,7 @@ class _DistributedInstanceNorm(ChannelNorm):
     track_running_stats: bool = False
 
     def check_partition(self) -> None:
-        if self.grid.known and self.grid.dim not in (self.dims + 1, self.dims + 2):
-            raise ValueError(
-                f"{type(self).__name__}: P_x has shape {list(self.grid.shape)}; it needs {self.dims} spatial "
-                "dimensions, preceded by the channels, or by batch and channels"
-            )
+        self.check_shape(self.grid.dim - self.dims in (1, 2), SPATIAL.format(self.dims))
 
     def channel_axis(self) -> int:
         return self.grid.dim - self.dims - 1 if self.grid.known else 0

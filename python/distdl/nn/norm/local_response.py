@@ -43,9 +43,7 @@ class DistributedLocalResponseNorm(Layer):
     k: Float = 1.0
 
     def check_options(self) -> None:
-        if self.grid.known and self.grid.dim < 3:
-            name = type(self).__name__
-            raise ValueError(f"{name}: P_x has shape {list(self.grid.shape)}; it must be [batch, channels, *space]")
+        self.check_shape(self.grid.dim >= 3, "it must be [batch, channels, *space]")
 
     def set_up(self) -> None:
         name, sizes = type(self).__name__, self.blocks(self.grid)

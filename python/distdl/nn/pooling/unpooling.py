@@ -13,7 +13,7 @@ from distdl.nn.base.by_dimensions import family
 from distdl.nn.base.option_types import Sizes, SizesOrNone, option, with_options
 from distdl.nn.base.precision import as_under_autocast
 from distdl.nn.base.value_checks import CheckedLayer
-from distdl.nn.windows.blocks import block_intervals, naming_layer
+from distdl.nn.windows.blocks import SPATIAL, block_intervals, naming_layer
 from distdl.nn.windows.reader import BoxReader
 from distdl.nn.windows.sums import ravel
 from distdl.parameters.layout import Interval, cut
@@ -36,12 +36,7 @@ class _DistributedMaxUnpool(CheckedLayer):
     padding: Sizes = option(default=0)
 
     def check_options(self) -> None:
-        name, shape = type(self).__name__, list(self.grid.shape)
-        if self.grid.known and len(shape) not in (self.dims + 1, self.dims + 2):
-            raise ValueError(
-                f"{name}: P_x has shape {shape}; it needs {self.dims} spatial dimensions, preceded by the channels, or "
-                "by batch and channels"
-            )
+        self.check_shape(self.grid.dim - self.dims in (1, 2), SPATIAL.format(self.dims))
         self.stride = self.kernel_size if self.stride is None else self.stride
 
     def prepare(self) -> None:

@@ -53,13 +53,9 @@ class _Columns(Layer):
         raise NotImplementedError
 
     def check_options(self) -> None:
-        name, known = type(self).__name__, self.grid.known
         dims = self.input_dims
-        if known and self.grid.dim not in (dims, dims + 1):
-            raise ValueError(
-                f"{name}: P_x has shape {list(self.grid.shape)}; it needs {dims} dimensions, or {dims + 1} with a batch"
-            )
-        self._batch = int(known and self.grid.dim > dims)
+        self.check_shape(self.grid.dim - dims in (0, 1), f"it needs {dims} dimensions, or {dims + 1} with a batch")
+        self._batch = int(self.grid.known and self.grid.dim > dims)
         self.P_y, self._result = choose_result(self)
 
     def prepare(self) -> None:

@@ -37,9 +37,7 @@ class _ChannelsAndSpace(ResizingLayer):
         raise NotImplementedError
 
     def check_options(self) -> None:
-        name, shape = type(self).__name__, list(self.grid.shape)
-        if self.grid.known and len(shape) < 3:
-            raise ValueError(f"{name}: P_x has shape {shape}; it needs channels and two spatial dimensions")
+        self.check_shape(self.grid.dim >= 3, "it needs channels and two spatial dimensions")
 
     def prepare(self) -> None:
         self._cuts: list[tuple[int, int, int]] = []  # (dimension, start, size) of this worker's block in its box
@@ -164,12 +162,7 @@ class DistributedChannelShuffle(Layer):
     groups: Positive
 
     def check_options(self) -> None:
-        shape = list(self.grid.shape)
-        if self.grid.known and len(shape) < 3:
-            raise ValueError(
-                f"DistributedChannelShuffle: P_x has shape {shape}; it needs batch, channels and at least one spatial "
-                "dimension"
-            )
+        self.check_shape(self.grid.dim >= 3, "it needs batch, channels and at least one spatial dimension")
 
     def prepare(self) -> None:
         self._reads: list[BoxReader] = []

@@ -10,6 +10,7 @@ from typing import Protocol
 from distdl.parameters.layout import Interval, cut
 
 OUTPUT_BLOCKS = ("balanced", "aligned")
+SPATIAL = "it needs {} spatial dimensions, preceded by the channels, or by batch and channels"
 
 
 class Resizing(Protocol):

@@ -14,7 +14,7 @@ from distdl.nn.base.layer import Layer
 from distdl.nn.base.option_types import choice, common_options
 from distdl.nn.base.overwritten import check_input_unmodified
 from distdl.nn.base.precision import as_under_autocast
-from distdl.nn.windows.blocks import OUTPUT_BLOCKS, Resizing, block_intervals, blocks_of_outputs
+from distdl.nn.windows.blocks import OUTPUT_BLOCKS, SPATIAL, Resizing, block_intervals, blocks_of_outputs
 from distdl.nn.windows.memory import check_memory
 from distdl.nn.windows.reader import BoxReader
 from distdl.parameters.layout import Interval
@@ -66,12 +66,7 @@ class WindowLayer(ResizingLayer):
         raise NotImplementedError
 
     def check_options(self) -> None:
-        name, shape = type(self).__name__, list(self.grid.shape)
-        if self.grid.known and len(shape) not in (self.dims + 1, self.dims + 2):
-            raise ValueError(
-                f"{name}: P_x has shape {shape}; it needs {self.dims} spatial dimensions, preceded by the channels, or "
-                "by batch and channels"
-            )
+        self.check_shape(self.grid.dim - self.dims in (1, 2), SPATIAL.format(self.dims))
 
     def prepare(self) -> None:
         self._resizings = self.resizings()

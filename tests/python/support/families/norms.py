@@ -136,7 +136,11 @@ def rows() -> dict[str, Row]:
             {argument: wrong[:1] for argument, wrong in of_channels.items()},
             {**others, "affine": False, "track_running_stats": True},
         )
-    channels = [*not_an_int("num_channels"), Wrong(-2, RuntimeError, "positive"), Wrong(3, ValueError, "divisible")]
+    channels = [
+        *not_an_int("num_channels"),
+        Wrong(-2, RuntimeError, "num_channels=-2; it must not be negative"),
+        Wrong(3, ValueError, "divisible"),
+    ]
     table["nn.DistributedGroupNorm"] = Row(
         dnn.DistributedGroupNorm,
         lambda P: {"P_x": grid_of(P, 3), "num_groups": 2, "num_channels": 4},
