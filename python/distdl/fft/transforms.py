@@ -9,7 +9,7 @@ from typing import Literal, Protocol, overload
 import torch
 
 from distdl.fft.calls import call_layer, check_tensor, collective_call, layer_for, takes_part
-from distdl.nn.fourier.kinds import Dims, Sizes, result_dtype, without_elements
+from distdl.nn.fourier.kinds import Dims, TransformSizes, result_dtype, without_elements
 from distdl.nn.fourier.transform import TRANSFORMS, FourierTransform
 from distdl.partitions.construction import PartitionLike
 from distdl.partitions.grid import Grid
@@ -113,7 +113,7 @@ def _transform(
     name: str,
     input: torch.Tensor,
     P_x: PartitionLike,
-    size: Sizes,
+    size: TransformSizes,
     dim: Dims,
     norm: str | None,
     out: Out,

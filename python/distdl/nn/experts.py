@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from distdl import _core, operators
 from distdl.nn.base.layer import Layer
-from distdl.nn.base.option_types import Count, Device, Dtype, Flag, PlainNumber, rule, with_options
+from distdl.nn.base.option_types import Count, Device, Dtype, Flag, PlainNumber, must, with_options
 from distdl.nn.base.precision import wide
 from distdl.parameters.initial import like_linear
 from distdl.parameters.layout import Layout, cut
@@ -26,7 +26,7 @@ __all__ = ["DistributedMixtureOfExperts"]
 
 
 MakeExpert: TypeAlias = Callable[[int], torch.nn.Module]
-_positive_and_finite = rule(lambda value: 0 < value < math.inf, "be positive and finite")
+_positive_and_finite = must(lambda value: 0 < value < math.inf, "be positive and finite")
 
 
 @with_options
@@ -80,7 +80,7 @@ class DistributedMixtureOfExperts(Layer):
 
     features: Count
     num_experts: Count
-    make_expert: Annotated[MakeExpert, rule(callable, "be a function of an expert's number", TypeError)]
+    make_expert: Annotated[MakeExpert, must(callable, "be a function of an expert's number", TypeError)]
     top_k: Count = 2
     capacity_factor: Annotated[PlainNumber, _positive_and_finite] | None = None
     normalize: Flag = True

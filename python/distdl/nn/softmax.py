@@ -15,7 +15,7 @@ from distdl.nn.kernels.logsumexp import LogSumExp
 
 __all__ = ["DistributedLogSoftmax", "DistributedSoftmax", "DistributedSoftmax2d", "DistributedSoftmin"]
 
-_SECTIONS = """
+_SOFTMAX_SECTIONS = """
 
     Args:
         P_x: the partition of the input; any dimension may be split, also the normalized dimension.{options}
@@ -42,7 +42,7 @@ class _Normalization(Layer):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        sections = _SECTIONS.format(options=cls.options_text)
+        sections = _SOFTMAX_SECTIONS.format(options=cls.options_text)
         cls.__doc__ = (cls.__doc__ or "").rstrip() + sections
 
     def check_options(self) -> None:

@@ -18,7 +18,7 @@ from distdl.nn.attention.stacks import (
 )
 from distdl.nn.attention.transformer_layer import Activation, display_name
 from distdl.nn.base.layer import Layer
-from distdl.nn.base.option_types import Device, Dtype, HasBias, option, rule, with_options
+from distdl.nn.base.option_types import Device, Dtype, HasBias, must, option, with_options
 from distdl.parameters.initial import fill
 from distdl.partitions.construction import PartitionLike
 
@@ -32,7 +32,7 @@ _SHARED = ("d_model", "nhead", "dim_feedforward", "dropout", "activation", "laye
            "norm_first", "bias", "device", "dtype", "method")  # fmt: skip
 
 
-_is_layer = rule(lambda value: isinstance(value, Layer), "be a layer of distdl, or None", TypeError)
+_is_layer = must(lambda value: isinstance(value, Layer), "be a layer of distdl, or None", TypeError)
 CustomStack: TypeAlias = Annotated[torch.nn.Module, _is_layer] | None
 
 

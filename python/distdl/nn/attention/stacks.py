@@ -12,7 +12,7 @@ from distdl.nn.attention.kernels.dropout import LayerWithDropout
 from distdl.nn.attention.transformer import DistributedTransformerDecoderLayer, DistributedTransformerEncoderLayer
 from distdl.nn.attention.transformer_layer import TransformerLayer, display_name
 from distdl.nn.base.layer import Layer
-from distdl.nn.base.option_types import Count, rule, with_options
+from distdl.nn.base.option_types import Count, must, with_options
 from distdl.parameters.initial import Initializer
 from distdl.partitions.construction import PartitionLike
 
@@ -60,7 +60,7 @@ def have_same_options(options: Sequence[Mapping[str, object]]) -> bool:
     return all(other == options[0] for other in options)
 
 
-_is_norm = rule(
+_is_norm = must(
     lambda value: isinstance(value, Layer | torch.nn.LayerNorm),
     "be a layer of distdl or a torch.nn.LayerNorm",
     TypeError,

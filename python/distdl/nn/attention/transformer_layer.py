@@ -19,7 +19,7 @@ from distdl.nn.base.option_types import (
     HasBias,
     PlainNumber,
     Probability,
-    by_name,
+    named,
     option,
     with_options,
 )
@@ -66,7 +66,7 @@ class TransformerLayer(LayerWithDropout):
     nhead: Count
     dim_feedforward: Count = 2048
     dropout: Probability = 0.1
-    activation: Annotated[str | Activation, by_name(_activation)] = F.relu
+    activation: Annotated[str | Activation, named(_activation)] = F.relu
     layer_norm_eps: PlainNumber = 1e-5
     batch_first: bool = False
     norm_first: bool = False

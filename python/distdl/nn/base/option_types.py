@@ -38,7 +38,7 @@ from distdl.partitions.partition import Partition
 
 Attribute = TypeVar("Attribute")
 Argument = TypeVar("Argument")
-Kind = TypeVar("Kind", bound=type)
+LayerClass = TypeVar("LayerClass", bound=type)
 
 Size: TypeAlias = int | Sequence[int]
 Device: TypeAlias = torch.device | str | None
@@ -61,54 +61,54 @@ class Check:
     convert: Callable[..., object]
 
 
-def by_name(convert: Callable[..., object]) -> Check:
+def named(convert: Callable[..., object]) -> Check:
     """A check by a function that takes the name of the layer instead of the layer."""
     return Check(lambda layer, value, name: convert(type(layer).__name__, value, name))
 
 
-def rule(holds: Callable[..., bool], text: str, error: type[Exception] = ValueError) -> Check:
-    """A check that a value keeps a rule; ``text`` follows "it must"."""
+def must(holds: Callable[..., bool], text: str, error: type[Exception] = ValueError) -> Check:
+    """A check that a value keeps a must; ``text`` follows "it must"."""
 
     def check(layer: str, value: object, name: str) -> object:
         if not holds(value):
             raise error(f"{layer}: {name}={value!r}; it must {text}")
         return value
 
-    return by_name(check)
+    return named(check)
 
 
 def at_least(least: int, error: type[Exception] = RuntimeError) -> Check:
     """A check that a number, or each number of a tuple, is not too small."""
     text = f"be at least {least}" if least else "not be negative"
-    return rule(lambda value: min(value if isinstance(value, tuple) else (value,)) >= least, text, error)
+    return must(lambda value: min(value if isinstance(value, tuple) else (value,)) >= least, text, error)
 
 
 def choice(*choices: str, error: type[Exception] = ValueError) -> Check:
     """A check that a value is among these."""
     *others, last = map(repr, choices)
-    return rule(lambda value: value in choices, f"be {', '.join(others)} or {last}", error)
+    return must(lambda value: value in choices, f"be {', '.join(others)} or {last}", error)
 
 
-in_unit_interval = rule(lambda value: 0 <= value <= 1, "be in [0, 1]")
-positive = rule(lambda value: value > 0, "be greater than 0")
+in_unit_interval = must(lambda value: 0 <= value <= 1, "be in [0, 1]")
+positive = must(lambda value: value > 0, "be greater than 0")
 _sizes = Check(lambda layer, value, name: per_dimension(type(layer).__name__, value, layer.dims, name))
 
 # Types of options, each of which accepts what torch.nn accepts there, and raises the same type of exception.
 
-Integer: TypeAlias = Annotated[int, by_name(integer)]
+Integer: TypeAlias = Annotated[int, named(integer)]
 Natural: TypeAlias = Annotated[Integer, at_least(0)]
 Positive: TypeAlias = Annotated[Integer, at_least(1)]
 Count: TypeAlias = Annotated[Integer, at_least(1, ValueError)]
 
-Number: TypeAlias = Annotated[float, by_name(number)]  # any real number, as a float
-Float: TypeAlias = Annotated[float, by_name(floating)]  # anything that float() converts, but no bool
+Number: TypeAlias = Annotated[float, named(number)]  # any real number, as a float
+Float: TypeAlias = Annotated[float, named(floating)]  # anything that float() converts, but no bool
 PlainNumber: TypeAlias = Annotated[
-    float, rule(lambda value: isinstance(value, int | float) and not isinstance(value, bool), "be a number", TypeError)
+    float, must(lambda value: isinstance(value, int | float) and not isinstance(value, bool), "be a number", TypeError)
 ]  # unchanged
 Probability: TypeAlias = Annotated[PlainNumber, in_unit_interval]
 
-Flag: TypeAlias = Annotated[bool, by_name(flag)]
-IntegerFlag: TypeAlias = Annotated[bool, by_name(lambda layer, value, name: bool(integer(layer, value or 0, name)))]
+Flag: TypeAlias = Annotated[bool, named(flag)]
+IntegerFlag: TypeAlias = Annotated[bool, named(lambda layer, value, name: bool(integer(layer, value or 0, name)))]
 
 # An int, or one for each of the layer's spatial dimensions.
 Sizes: TypeAlias = Annotated[Converted[tuple[int, ...], Size], _sizes]
@@ -154,7 +154,7 @@ def option(*, default: object) -> Any:
 
 
 @dataclass_transform(field_specifiers=(option,))
-def common_options(kind: Kind) -> Kind:
+def common_options(kind: LayerClass) -> LayerClass:
     """Let annotated attributes be arguments of the classes with :func:`with_options` that are derived from this one."""
     declared: dict[str, Option] = {}
     for base in reversed(kind.__mro__):
@@ -176,7 +176,7 @@ def common_options(kind: Kind) -> Kind:
 
 
 @dataclass_transform(field_specifiers=(option,))
-def with_options(kind: Kind) -> Kind:
+def with_options(kind: LayerClass) -> LayerClass:
     """Make the constructor of a layer from its annotated attributes, as ``dataclasses.dataclass`` does.
 
     Its arguments are those of base classes with these decorators, then the annotated attributes of the class but for
@@ -193,13 +193,13 @@ class PartitionsFirst:
         def __init__(self, *args: object, **kwargs: object) -> None: ...
 
 
-def with_partitions_first(kind: Kind) -> Kind:
+def with_partitions_first(kind: LayerClass) -> LayerClass:
     """Make the constructor of a :class:`PartitionsFirst` layer, as :func:`with_options` does."""
     further = [name for name in declared_options(common_options(kind)) if name.startswith("P_") and name != "P_x"]
     return _complete(kind, partitions_behind_first(*further)(_made_constructor(kind)), several=True)
 
 
-def _complete(kind: Kind, construct: Callable[..., None], several: bool = False) -> Kind:
+def _complete(kind: LayerClass, construct: Callable[..., None], several: bool = False) -> LayerClass:
     setattr(kind, "__init__", constructor(construct))  # noqa: B010
     if kind.__doc__:
         kind.__doc__ = completed(kind.__doc__, kind.__name__, several)

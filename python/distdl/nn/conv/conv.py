@@ -129,7 +129,7 @@ class _DistributedConv(PartitionsFirst, ConvOptions):
         return self.functions[dims](read, weight, bias, stride, padding, dilation, groups)
 
 
-_DOCUMENTATION = """Applies a {dims}-d convolution to a partitioned tensor: ``torch.nn.Conv{dims}d`` in blocks.
+_CONV_DOCUMENTATION = """Applies a {dims}-d convolution to a partitioned tensor: ``torch.nn.Conv{dims}d`` in blocks.
 {form}
     Args:
 {partitions}
@@ -201,15 +201,27 @@ class _SplitsChannels(_SplitsAll):
 
 
 _CONV = family(
-    "DistributedConv{dims}d", _DOCUMENTATION, _DistributedConv, form=_EITHER, partitions=_P_XYW, owner=_OWNER
+    "DistributedConv{dims}d", _CONV_DOCUMENTATION, _DistributedConv, form=_EITHER, partitions=_P_XYW, owner=_OWNER
 )
 DistributedConv1d, DistributedConv2d, DistributedConv3d = _CONV
 DistributedFeatureConv1d, DistributedFeatureConv2d, DistributedFeatureConv3d = family(
-    "DistributedFeatureConv{dims}d", _DOCUMENTATION, _SplitsSpace, _CONV, form=_SPACE, partitions=_P_X, owner=_OWNER
+    "DistributedFeatureConv{dims}d",
+    _CONV_DOCUMENTATION,
+    _SplitsSpace,
+    _CONV,
+    form=_SPACE,
+    partitions=_P_X,
+    owner=_OWNER,
 )
 DistributedChannelConv1d, DistributedChannelConv2d, DistributedChannelConv3d = family(
-    "DistributedChannelConv{dims}d", _DOCUMENTATION, _SplitsChannels, _CONV, form=_CHANNELS, partitions=_P_XYW, owner=""
+    "DistributedChannelConv{dims}d",
+    _CONV_DOCUMENTATION,
+    _SplitsChannels,
+    _CONV,
+    form=_CHANNELS,
+    partitions=_P_XYW,
+    owner="",
 )
 DistributedGeneralConv1d, DistributedGeneralConv2d, DistributedGeneralConv3d = family(
-    "DistributedGeneralConv{dims}d", _DOCUMENTATION, _SplitsAll, _CONV, form=_ALL, partitions=_P_XYW, owner=""
+    "DistributedGeneralConv{dims}d", _CONV_DOCUMENTATION, _SplitsAll, _CONV, form=_ALL, partitions=_P_XYW, owner=""
 )

@@ -74,7 +74,7 @@ class _ScatteringTranspose(_ChannelParallelConv, TransposeOptions):
     gathers = False
 
 
-_DOCUMENTATION = """Applies a {dims}-d {title} to blocks of channels: ``torch.nn.{twin}``.
+_CHANNEL_CONV_DOCUMENTATION = """Applies a {dims}-d {title} to blocks of channels: ``torch.nn.{twin}``.
 
     {how}
 
@@ -112,18 +112,23 @@ _SCATTERING = {
 }
 _CONVS = (DistributedConv1d, DistributedConv2d, DistributedConv3d)
 _TRANSPOSES = (DistributedConvTranspose1d, DistributedConvTranspose2d, DistributedConvTranspose3d)
-_CONV = {"title": "convolution", "twin": "Conv{dims}d"}
+_CHANNEL_CONV = {"title": "convolution", "twin": "Conv{dims}d"}
 _TRANSPOSE = {"title": "transposed convolution", "twin": "ConvTranspose{dims}d"}
 
 DistributedChannelAllGatherConv1d, DistributedChannelAllGatherConv2d, DistributedChannelAllGatherConv3d = family(
-    "DistributedChannelAllGatherConv{dims}d", _DOCUMENTATION, _GatheringConv, _CONVS, **_CONV, **_GATHERING
+    "DistributedChannelAllGatherConv{dims}d",
+    _CHANNEL_CONV_DOCUMENTATION,
+    _GatheringConv,
+    _CONVS,
+    **_CHANNEL_CONV,
+    **_GATHERING,
 )
 (
     DistributedChannelAllGatherConvTranspose1d,
     DistributedChannelAllGatherConvTranspose2d,
     DistributedChannelAllGatherConvTranspose3d,
 ) = family(
-    "DistributedChannelAllGatherConvTranspose{dims}d", _DOCUMENTATION, _GatheringTranspose, _TRANSPOSES,
+    "DistributedChannelAllGatherConvTranspose{dims}d", _CHANNEL_CONV_DOCUMENTATION, _GatheringTranspose, _TRANSPOSES,
     **_TRANSPOSE, **_GATHERING,
 )  # fmt: skip
 (
@@ -131,13 +136,18 @@ DistributedChannelAllGatherConv1d, DistributedChannelAllGatherConv2d, Distribute
     DistributedChannelReduceScatterConv2d,
     DistributedChannelReduceScatterConv3d,
 ) = family(
-    "DistributedChannelReduceScatterConv{dims}d", _DOCUMENTATION, _ScatteringConv, _CONVS, **_CONV, **_SCATTERING
+    "DistributedChannelReduceScatterConv{dims}d",
+    _CHANNEL_CONV_DOCUMENTATION,
+    _ScatteringConv,
+    _CONVS,
+    **_CHANNEL_CONV,
+    **_SCATTERING,
 )
 (
     DistributedChannelReduceScatterConvTranspose1d,
     DistributedChannelReduceScatterConvTranspose2d,
     DistributedChannelReduceScatterConvTranspose3d,
 ) = family(
-    "DistributedChannelReduceScatterConvTranspose{dims}d", _DOCUMENTATION, _ScatteringTranspose, _TRANSPOSES,
+    "DistributedChannelReduceScatterConvTranspose{dims}d", _CHANNEL_CONV_DOCUMENTATION, _ScatteringTranspose, _TRANSPOSES,
     **_TRANSPOSE, **_SCATTERING,
 )  # fmt: skip

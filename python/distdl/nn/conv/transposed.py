@@ -21,8 +21,8 @@ from distdl.nn.base.option_types import (
     PartitionsFirst,
     PositiveSizes,
     common_options,
+    must,
     option,
-    rule,
     with_partitions_first,
 )
 from distdl.nn.conv.layer import ConvLayer
@@ -30,7 +30,7 @@ from distdl.nn.windows.blocks import naming_layer
 
 __all__ = ["DistributedConvTranspose1d", "DistributedConvTranspose2d", "DistributedConvTranspose3d"]
 
-PaddingMode: TypeAlias = Annotated[str, rule(lambda value: value == "zeros", "be 'zeros', as in torch.nn")]
+TransposedPaddingMode: TypeAlias = Annotated[str, must(lambda value: value == "zeros", "be 'zeros', as in torch.nn")]
 
 
 @common_options
@@ -42,7 +42,7 @@ class TransposeOptions(ConvLayer):
     groups: Count = 1
     bias: HasBias = option(default=True)
     dilation: PositiveSizes = option(default=1)
-    padding_mode: PaddingMode = "zeros"
+    padding_mode: TransposedPaddingMode = "zeros"
     device: Device = None
     dtype: Dtype = None
 
@@ -132,7 +132,7 @@ class _DistributedConvTranspose(PartitionsFirst, TransposeOptions):
         return result
 
 
-_DOCUMENTATION = """Applies a {dims}-d transposed convolution to a tensor: ``torch.nn.ConvTranspose{dims}d`` in blocks.
+_CONV_TRANSPOSE_DOCUMENTATION = """Applies a {dims}-d transposed convolution to a tensor: ``torch.nn.ConvTranspose{dims}d`` in blocks.
 
     With P_x alone, the layer splits space and batch. With P_x, P_y and P_w, in this order before all other arguments or
     by name, it splits channels, too.
@@ -165,5 +165,5 @@ _DOCUMENTATION = """Applies a {dims}-d transposed convolution to a tensor: ``tor
     """
 
 DistributedConvTranspose1d, DistributedConvTranspose2d, DistributedConvTranspose3d = family(
-    "DistributedConvTranspose{dims}d", _DOCUMENTATION, _DistributedConvTranspose
+    "DistributedConvTranspose{dims}d", _CONV_TRANSPOSE_DOCUMENTATION, _DistributedConvTranspose
 )

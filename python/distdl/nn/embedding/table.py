@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl import operators
-from distdl.nn.base.option_types import Flag, Integer, Natural, rule
+from distdl.nn.base.option_types import Flag, Integer, Natural, must
 from distdl.nn.base.precision import wide
 from distdl.nn.base.value_checks import CheckedLayer
 from distdl.nn.windows.blocks import block_intervals
@@ -36,7 +36,7 @@ class RowFactors(torch.autograd.Function):
         return gradient, None, None
 
 
-Norm: TypeAlias = Annotated[float, rule(lambda value: isinstance(value, int | float), "be a number", TypeError)]
+Norm: TypeAlias = Annotated[float, must(lambda value: isinstance(value, int | float), "be a number", TypeError)]
 
 
 class Table(CheckedLayer):

@@ -13,7 +13,7 @@ from distdl.parameters.transport import zero_of
 from distdl.torch_compat.compilers import assume_constant_result
 
 Dims = int | Sequence[int] | None
-Sizes = int | Sequence[int] | None
+TransformSizes = int | Sequence[int] | None
 
 _TRANSFORMS = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
 FUNCTIONS = tuple(f"{family}{forms}" for forms in ("", "2", "n") for family in _TRANSFORMS)
@@ -96,7 +96,7 @@ def result_dtype(function: str, dtype: torch.dtype) -> torch.dtype:
 
 
 def resolve_transform(
-    function: str, shape: Sequence[int], dtype: torch.dtype, size: Sizes, dim: Dims, norm: str | None
+    function: str, shape: Sequence[int], dtype: torch.dtype, size: TransformSizes, dim: Dims, norm: str | None
 ) -> Transform:
     """Resolve the arguments of a function of torch.fft for a whole tensor. Raises torch's errors for them."""
     size, dim = plain(size), plain(dim)
@@ -121,7 +121,7 @@ def resolve_transform(
     )  # fmt: skip
 
 
-def plain(value: Sizes) -> Sizes:
+def plain(value: TransformSizes) -> TransformSizes:
     """A NumPy integer or one-element integer tensor as an int; other values, also bool, unchanged."""
     if isinstance(value, bool):
         return value
@@ -131,7 +131,9 @@ def plain(value: Sizes) -> Sizes:
         return value
 
 
-def _check_by_torch(function: str, count: int, dtype: torch.dtype, size: Sizes, dim: Dims, norm: str | None) -> None:
+def _check_by_torch(
+    function: str, count: int, dtype: torch.dtype, size: TransformSizes, dim: Dims, norm: str | None
+) -> None:
     """Let torch check the arguments on a few elements: its first call on the meta device takes seconds."""
     if isinstance(size, int):
         size = min(size, _FEW)
@@ -143,7 +145,7 @@ def _check_by_torch(function: str, count: int, dtype: torch.dtype, size: Sizes, 
     call(torch.zeros([_FEW] * count, dtype=dtype, device="cpu"), size, dim, norm)
 
 
-def _transformed_dims(count: int, size: Sizes, dim: Dims) -> tuple[int, ...]:
+def _transformed_dims(count: int, size: TransformSizes, dim: Dims) -> tuple[int, ...]:
     """The transformed dimensions, counted from the front: all by default, or the last dimensions with sizes."""
     if dim is None:
         wanted = count if size is None else 1 if isinstance(size, int) else len(size)

@@ -21,7 +21,7 @@ from distdl.parameters.layout import cut
 
 __all__ = ["SpectralConv1d", "SpectralConv2d", "SpectralConv3d", "SpectralConv4d"]
 
-_DOCUMENTATION = """Multiplies each low frequency of an input in blocks by its matrix of weights.
+_SPECTRAL_CONV = """Multiplies each low frequency of an input in blocks by its matrix of weights.
 
 Each worker transforms its block: whole dimensions by torch.fft, split dimensions to its terms of the kept frequencies.
 A reduce-scatter of the terms gives each worker a block of the kept frequencies. It multiplies them by its block of the
@@ -179,7 +179,7 @@ class _SpectralConv(Layer):
 
 
 def _spectral_conv(dims: int) -> type[_SpectralConv]:
-    text = _DOCUMENTATION.format(dims=dims)
+    text = _SPECTRAL_CONV.format(dims=dims)
     return type(f"SpectralConv{dims}d", (_SpectralConv,), {"dims": dims, "__doc__": text, "__module__": __name__})
 
 

@@ -11,7 +11,7 @@ import torch
 from distdl.nn.base.layer import Layer
 from distdl.nn.base.option_types import Count, FurtherPartition, option, with_options
 from distdl.nn.base.overwritten import check_input_unmodified
-from distdl.nn.fourier.kinds import FUNCTIONS, Dims, Sizes, resolve_transform
+from distdl.nn.fourier.kinds import FUNCTIONS, Dims, TransformSizes, resolve_transform
 from distdl.nn.fourier.pencils import Stage, Task, largest_blocks, plan
 from distdl.nn.fourier.pipeline import Pipeline
 from distdl.nn.windows.blocks import naming_layer
@@ -44,7 +44,7 @@ class FourierTransform(Layer):
         P_result: the partition of the last call's result.
     """
 
-    size: Sizes = None
+    size: TransformSizes = None
     dim: Dims = -1
     norm: str | None = None
     parts: Count = 1

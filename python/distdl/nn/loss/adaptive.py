@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl.modules.module import Module
-from distdl.nn.base.option_types import Device, Dtype, Integer, Number, by_name, positive
+from distdl.nn.base.option_types import Device, Dtype, Integer, Number, named, positive
 from distdl.nn.base.options import integers
 from distdl.nn.base.voted_layer import Described
 from distdl.nn.loss.base import Loss, loss
@@ -53,7 +53,7 @@ class DistributedAdaptiveLogSoftmaxWithLoss(Loss):
 
     in_features: Integer
     n_classes: Integer
-    cutoffs: Annotated[Sequence[int], by_name(integers)]
+    cutoffs: Annotated[Sequence[int], named(integers)]
     div_value: Annotated[Number, positive] = 4.0
     head_bias: bool = False
     device: Device = None

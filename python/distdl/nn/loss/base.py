@@ -13,7 +13,7 @@ import torch
 
 from distdl import operators
 from distdl.modules.graph import empty_result, reshape_empty
-from distdl.nn.base.option_types import Check, Kind, option, rule, with_options
+from distdl.nn.base.option_types import Check, LayerClass, must, option, with_options
 from distdl.nn.base.options import check_choice
 from distdl.nn.base.precision import wide
 from distdl.nn.base.value_checks import CheckedLayer
@@ -28,7 +28,7 @@ def _reduction(layer: Loss, value: str, name: str) -> str:
     return value
 
 
-_is_tensor = rule(lambda value: isinstance(value, torch.Tensor), "be a torch.Tensor", TypeError)
+_is_tensor = must(lambda value: isinstance(value, torch.Tensor), "be a torch.Tensor", TypeError)
 Reduction: TypeAlias = Annotated[str, Check(_reduction)]
 Weight: TypeAlias = Annotated[torch.Tensor, _is_tensor] | None
 
@@ -243,7 +243,7 @@ class Loss(CheckedLayer):
 
 
 @dataclass_transform(field_specifiers=(option,))
-def loss(kind: Kind) -> Kind:
+def loss(kind: LayerClass) -> LayerClass:
     """Make the constructor of a loss from its annotated attributes, and complete its documentation."""
     cls: type[Loss] = with_options(kind)
     cls.compute = _with_signature(cls.compute, cls.tensors)  # type: ignore[method-assign]

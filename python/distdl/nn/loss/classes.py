@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl import operators
-from distdl.nn.base.option_types import Integer, Number, rule
+from distdl.nn.base.option_types import Integer, Number, must
 from distdl.nn.base.voted_layer import Described
 from distdl.nn.loss.base import Reduction, Weight, loss
 from distdl.nn.loss.features import PartialSums
@@ -116,7 +116,7 @@ def gather_or_zero(x: torch.Tensor, axis: int, place: torch.Tensor) -> torch.Ten
 class DistributedMultiMarginLoss(_ClassLoss):
     """The hinge loss of scores that exceed the target's score less a margin: ``torch.nn.MultiMarginLoss`` in blocks."""
 
-    p: Annotated[Integer, rule(lambda value: value in (1, 2), "be 1 or 2")] = 1
+    p: Annotated[Integer, must(lambda value: value in (1, 2), "be 1 or 2")] = 1
     margin: Number = 1.0
     weight: Weight = None
     reduction: Reduction = "mean"

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl.modules.graph import empty_of
-from distdl.nn.base.option_types import Flag, Number, positive, rule
+from distdl.nn.base.option_types import Flag, Number, must, positive
 from distdl.nn.base.voted_layer import Described
 from distdl.nn.distances import BlockNorms
 from distdl.nn.loss.base import Loss, Reduction, Weight, loss
@@ -48,8 +48,8 @@ class FeatureLoss(Loss):
         self.check_shape(dims > 0, f"it needs a dimension for the {self.features}")
         self.check_shape(self.most is None or dims <= self.most, f"it must not have more than {self.most} dimensions")
         self.axis = self.feature_axis(dims)
-        rule = f"the {self.features}, along dimension {self.axis}, must not be split, because {self.whole}"
-        self.check_shape(not self.whole or self.grid.shape[self.axis] == 1, rule)
+        must = f"the {self.features}, along dimension {self.axis}, must not be split, because {self.whole}"
+        self.check_shape(not self.whole or self.grid.shape[self.axis] == 1, must)
 
     def feature_axis(self, dims: int) -> int:
         return dims - 1
@@ -226,7 +226,7 @@ class DistributedTripletMarginWithDistanceLoss(_Triplets):
     """
 
     _: KW_ONLY
-    distance_function: Annotated[Distance, rule(callable, "be callable", TypeError)] | None = None
+    distance_function: Annotated[Distance, must(callable, "be callable", TypeError)] | None = None
     margin: Annotated[Number, positive] = 1.0
     swap: Flag = False
     reduction: Reduction = "mean"

@@ -16,8 +16,8 @@ from distdl.nn.base.option_types import (
     HasBias,
     Integer,
     Number,
-    by_name,
     in_unit_interval,
+    named,
     option,
     with_options,
 )  # fmt: skip
@@ -65,7 +65,7 @@ class DistributedLinearCrossEntropyLoss(CheckedLayer):
     in_features: Integer
     num_classes: Integer
     _: KW_ONLY
-    out_features: Annotated[Sequence[int], by_name(integers)] = ()
+    out_features: Annotated[Sequence[int], named(integers)] = ()
     bias: HasBias = option(default=False)
     device: Device = None
     dtype: Dtype = None

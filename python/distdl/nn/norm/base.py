@@ -17,7 +17,7 @@ from distdl.nn.base.overwritten import check_input_unmodified
 from distdl.nn.windows.blocks import naming_layer
 
 
-class Norm(Layer):
+class NormLayer(Layer):
     """A layer that normalizes groups of elements, and then applies weight and bias.
 
     Workers with parts of the same groups exchange their moments. If no group is on several workers, each calls
@@ -25,9 +25,9 @@ class Norm(Layer):
     """
 
     def declare_affine(self, shape: Sequence[int], axes: Sequence[int | None], weight: bool, bias: bool) -> None:
-        ones, zeros = torch.nn.init.ones_, torch.nn.init.zeros_
-        self.declare_parameter("weight", self.grid, shape, axes, initialize=ones, exists=weight)
-        self.declare_parameter("bias", self.grid, shape, axes, initialize=zeros, exists=weight and bias)
+        init = torch.nn.init
+        self.declare_parameter("weight", self.grid, shape, axes, initialize=init.ones_, exists=weight)
+        self.declare_parameter("bias", self.grid, shape, axes, initialize=init.zeros_, exists=weight and bias)
 
     def compared_each_call(self) -> str:
         """The mode: ranks in different modes would wait for each other."""
@@ -90,7 +90,7 @@ _CHANNEL_TENSORS = ("running_mean", "running_var", "weight", "bias")
 
 
 @with_options
-class ChannelNorm(Norm):
+class ChannelNorm(NormLayer):
     """A layer with weight, bias and running statistics for each channel: batch and instance normalization."""
 
     dims: ClassVar[int | None] = None  # spatial dimensions; None for any number

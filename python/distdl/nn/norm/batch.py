@@ -15,7 +15,7 @@ from distdl.nn.norm.moments import Gathering, MomentBlock
 
 __all__ = ["DistributedBatchNorm", "DistributedBatchNorm1d", "DistributedBatchNorm2d", "DistributedBatchNorm3d"]
 
-_DOCUMENTATION = """Normalizes each channel by the moments of the whole batch: {twin} over blocks.
+_BATCH_NORM_DOCUMENTATION = """Normalizes each channel by the moments of the whole batch: {twin} over blocks.
 
     Args:
         P_x: the partition of input and output, ``{partition}``; any dimension may be split.
@@ -45,7 +45,7 @@ _DOCUMENTATION = """Normalizes each channel by the moments of the whole batch: {
 
 
 class DistributedBatchNorm(ChannelNorm):
-    __doc__ = _DOCUMENTATION.format(
+    __doc__ = _BATCH_NORM_DOCUMENTATION.format(
         twin="``torch.nn.SyncBatchNorm``",
         partition="[batch, channels, *others]",
         shape="(N, C, *others)",
@@ -121,7 +121,7 @@ class DistributedBatchNorm(ChannelNorm):
 
 DistributedBatchNorm1d, DistributedBatchNorm2d, DistributedBatchNorm3d = family(
     "DistributedBatchNorm{dims}d",
-    _DOCUMENTATION,
+    _BATCH_NORM_DOCUMENTATION,
     DistributedBatchNorm,
     twin="``torch.nn.BatchNorm{dims}d``",
     partition="[batch, channels, *space]",

@@ -15,14 +15,14 @@ from distdl.nn.base.option_types import (
     Dtype,
     Float,
     HasBias,
-    by_name,
     common_options,
+    named,
     option,
     with_options,
 )  # fmt: skip
 from distdl.nn.base.options import integer
 from distdl.nn.base.precision import wide
-from distdl.nn.norm.base import Norm
+from distdl.nn.norm.base import NormLayer
 from distdl.nn.norm.moments import Gathering, MomentBlock
 
 __all__ = ["DistributedLayerNorm", "DistributedRMSNorm"]
@@ -37,10 +37,10 @@ def _normalized_shape(layer: str, value: int | Sequence[int], name: str) -> tupl
 
 
 @common_options
-class _FeatureNorm(Norm):
+class _FeatureNorm(NormLayer):
     """The common part of both norms: each index of the leading dimensions is a group."""
 
-    normalized_shape: Annotated[Converted[tuple[int, ...], int | Sequence[int]], by_name(_normalized_shape)]
+    normalized_shape: Annotated[Converted[tuple[int, ...], int | Sequence[int]], named(_normalized_shape)]
 
     def check_options(self) -> None:
         dims = len(self.normalized_shape)

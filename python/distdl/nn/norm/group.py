@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from distdl.nn.base.option_types import Device, Dtype, Float, HasBias, Natural, Positive, option, with_options
 from distdl.nn.base.precision import wide
-from distdl.nn.norm.base import Norm
+from distdl.nn.norm.base import NormLayer
 from distdl.nn.norm.moments import Gathering, MomentBlock, merge
 from distdl.nn.windows.blocks import block_intervals
 
@@ -18,7 +18,7 @@ __all__ = ["DistributedGroupNorm"]
 
 
 @with_options
-class DistributedGroupNorm(Norm):
+class DistributedGroupNorm(NormLayer):
     """Normalizes groups of channels by the moments of each group: ``torch.nn.GroupNorm`` over blocks.
 
     Args:

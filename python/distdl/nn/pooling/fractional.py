@@ -16,7 +16,7 @@ from distdl.nn.base.option_types import (
     Converted,
     PositiveSizes,
     PositiveSizesOrNone,
-    by_name,
+    named,
     option,
     with_options,
 )
@@ -95,7 +95,7 @@ class _DistributedFractionalMaxPool(WindowLayer):
     output_size: PositiveSizesOrNone = option(default=None)
     output_ratio: Ratios = option(default=None)
     return_indices: bool = False
-    _random_samples: Annotated[torch.Tensor, by_name(_random_samples)] | None = None
+    _random_samples: Annotated[torch.Tensor, named(_random_samples)] | None = None
     _functions = {2: F.fractional_max_pool2d, 3: F.fractional_max_pool3d}
     accepted = FLOATING
 
@@ -194,7 +194,7 @@ class _DistributedFractionalMaxPool(WindowLayer):
         return (read, read.new_zeros(read.shape, dtype=torch.long)) if self.return_indices else read
 
 
-_DOCUMENTATION = """Applies {dims}-d fractional max pooling: ``torch.nn.FractionalMaxPool{dims}d`` in blocks.
+_FRACTIONAL_POOL_DOCUMENTATION = """Applies {dims}-d fractional max pooling: ``torch.nn.FractionalMaxPool{dims}d`` in blocks.
 
     Args:
         P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``.
@@ -222,5 +222,5 @@ _DOCUMENTATION = """Applies {dims}-d fractional max pooling: ``torch.nn.Fraction
     https://docs.pytorch.org/docs/stable/generated/torch.nn.FractionalMaxPool{dims}d.html.
     """
 _, DistributedFractionalMaxPool2d, DistributedFractionalMaxPool3d = family(
-    "DistributedFractionalMaxPool{dims}d", _DOCUMENTATION, _DistributedFractionalMaxPool
+    "DistributedFractionalMaxPool{dims}d", _FRACTIONAL_POOL_DOCUMENTATION, _DistributedFractionalMaxPool
 )

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from distdl.nn.base.by_dimensions import family
-from distdl.nn.base.option_types import Flag, PositiveSizes, PositiveSizesOrNone, by_name, option, with_options
+from distdl.nn.base.option_types import Flag, PositiveSizes, PositiveSizesOrNone, named, option, with_options
 from distdl.nn.pooling.sliding import AveragingPool, lowest_of
 
 __all__ = ["DistributedLPPool1d", "DistributedLPPool2d", "DistributedLPPool3d"]
@@ -29,7 +29,7 @@ def _norm_type(layer: str, value: SupportsFloat, name: str) -> float:
 
 @with_options
 class _DistributedLPPool(AveragingPool):
-    norm_type: Annotated[float, by_name(_norm_type)]
+    norm_type: Annotated[float, named(_norm_type)]
     kernel_size: PositiveSizes
     stride: PositiveSizesOrNone = option(default=None)
     ceil_mode: Flag = False
@@ -55,7 +55,7 @@ class _DistributedLPPool(AveragingPool):
         return widths
 
 
-_DOCUMENTATION = """Applies {dims}-d power-average pooling to a partitioned tensor: ``torch.nn.LPPool{dims}d``.
+_LP_POOL_DOCUMENTATION = """Applies {dims}-d power-average pooling to a partitioned tensor: ``torch.nn.LPPool{dims}d``.
 
     Args:
         P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``.
@@ -73,5 +73,5 @@ _DOCUMENTATION = """Applies {dims}-d power-average pooling to a partitioned tens
     """
 
 DistributedLPPool1d, DistributedLPPool2d, DistributedLPPool3d = family(
-    "DistributedLPPool{dims}d", _DOCUMENTATION, _DistributedLPPool
+    "DistributedLPPool{dims}d", _LP_POOL_DOCUMENTATION, _DistributedLPPool
 )

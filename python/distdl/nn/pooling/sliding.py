@@ -18,8 +18,8 @@ from distdl.nn.base.option_types import (
     PositiveSizes,
     PositiveSizesOrNone,
     Sizes,
+    must,
     option,
-    rule,
     with_options,
 )  # fmt: skip
 from distdl.nn.windows.layer import WindowLayer
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 Pool = Callable[..., torch.Tensor]
-Divisor: TypeAlias = Annotated[Integer, rule(lambda value: value != 0, "not be zero", RuntimeError)]
+Divisor: TypeAlias = Annotated[Integer, must(lambda value: value != 0, "not be zero", RuntimeError)]
 
 
 class SlidingPool(WindowLayer):
@@ -202,7 +202,7 @@ class _DistributedAvgPool(AveragingPool):
     divisor_override: Divisor | None = None
 
 
-_DOCUMENTATION = """Applies {dims}-d {kind} pooling to a partitioned tensor: ``torch.nn.{twin}{dims}d`` in blocks.
+_POOL_DOCUMENTATION = """Applies {dims}-d {kind} pooling to a partitioned tensor: ``torch.nn.{twin}{dims}d`` in blocks.
 
     Args:
         P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``.
@@ -224,7 +224,7 @@ _DOCUMENTATION = """Applies {dims}-d {kind} pooling to a partitioned tensor: ``t
     """
 DistributedMaxPool1d, DistributedMaxPool2d, DistributedMaxPool3d = family(
     "DistributedMaxPool{dims}d",
-    _DOCUMENTATION,
+    _POOL_DOCUMENTATION,
     _DistributedMaxPool,
     kind="max",
     twin="MaxPool",
@@ -233,7 +233,7 @@ DistributedMaxPool1d, DistributedMaxPool2d, DistributedMaxPool3d = family(
 )
 DistributedAvgPool1d, DistributedAvgPool2d, DistributedAvgPool3d = family(
     "DistributedAvgPool{dims}d",
-    _DOCUMENTATION,
+    _POOL_DOCUMENTATION,
     _DistributedAvgPool,
     kind="average",
     twin="AvgPool",

@@ -14,7 +14,7 @@ from distdl.nn.base.option_types import (
     FurtherPartition,
     Integer,
     PartitionsFirst,
-    by_name,
+    named,
     option,
     with_partitions_first,
 )
@@ -164,7 +164,7 @@ class DistributedUnflatten(PartitionsFirst, _Reshaping):
     """
 
     dim: Integer
-    unflattened_size: Annotated[tuple[int, ...], by_name(_unflattened_size)]
+    unflattened_size: Annotated[tuple[int, ...], named(_unflattened_size)]
     _: KW_ONLY
     P_y: FurtherPartition = option(default=None)
 

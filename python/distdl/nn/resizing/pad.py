@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from distdl import _core
 from distdl.modules.graph import empty_result
-from distdl.nn.base.option_types import Converted, by_name, choice, with_options
+from distdl.nn.base.option_types import Converted, choice, named, with_options
 from distdl.nn.base.precision import as_under_autocast
 from distdl.nn.windows.blocks import block_intervals, blocks_of_outputs, naming_layer
 from distdl.nn.windows.layer import ResizingLayer
@@ -29,8 +29,8 @@ _MODE_OF = {
     for dims in (1, 2, 3)
 }  # fmt: skip
 """The padding layers of torch.nn, with their modes."""
-_widths = by_name(lambda layer, value, name: tuple(map(index, value)))
-Widths: TypeAlias = Annotated[Converted[tuple[int, ...], Sequence[int]], _widths]
+_widths = named(lambda layer, value, name: tuple(map(index, value)))
+PaddingWidths: TypeAlias = Annotated[Converted[tuple[int, ...], Sequence[int]], _widths]
 
 
 @with_options
@@ -62,9 +62,9 @@ class DistributedPad(ResizingLayer):
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.pad.html.
     """
 
-    pad: Widths
+    pad: PaddingWidths
     mode: Annotated[str, choice(*_MODES, error=NotImplementedError)] = "constant"
-    value: Annotated[float, by_name(lambda layer, value, name: float(value))] | None = None
+    value: Annotated[float, named(lambda layer, value, name: float(value))] | None = None
 
     def prepare(self) -> None:
         self._crops: list[tuple[int, int, int]] = []  # (dimension, start, size) in this worker's block

@@ -16,7 +16,7 @@ from distdl.nn.attention.methods.geometry import Geometry
 from distdl.torch_compat.autograd import Context
 
 
-class Method(Protocol):
+class AttentionMethod(Protocol):
     """How workers share the work of some heads. All calls are collective, and take no vote."""
 
     def forward(self, blocks: Operands) -> Partial:
@@ -42,7 +42,7 @@ class SharedAttention:
         recorded: the same function by operations that torch differentiates any number of times.
     """
 
-    def __init__(self, geometry: Geometry, method: Method, groups: int, recorded: RecordedAttention) -> None:
+    def __init__(self, geometry: Geometry, method: AttentionMethod, groups: int, recorded: RecordedAttention) -> None:
         grid, self._method, self._groups = geometry.grid, method, groups
         self.recorded = recorded
         name = f"{geometry.layer} backward"
