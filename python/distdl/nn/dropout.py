@@ -166,7 +166,7 @@ class AlphaDropoutLayer(DropoutLayer):
         return result.add_(shift) if self.inplace else result + shift
 
 
-_DROPOUT_DOCUMENTATION = """{title}: ``torch.nn.{name}``, block by block.
+_DROPOUT_DOC = """{title}: ``torch.nn.{name}``, block by block.
 
     Args:
         P_x: the partition of the input, with {dimensions}; any dimension may be split.
@@ -197,7 +197,7 @@ _DROPOUT_DOCUMENTATION = """{title}: ``torch.nn.{name}``, block by block.
 
 
 def _documentation(name: str, title: str, shape: str, dimensions: str = "as many dimensions as it") -> str:
-    return _DROPOUT_DOCUMENTATION.format(name=name, title=title, shape=shape, dimensions=dimensions)
+    return _DROPOUT_DOC.format(name=name, title=title, shape=shape, dimensions=dimensions)
 
 
 class DistributedDropout(DropoutLayer):

@@ -129,7 +129,7 @@ class _DistributedConv(PartitionsFirst, ConvOptions):
         return self.functions[dims](read, weight, bias, stride, padding, dilation, groups)
 
 
-_CONV_DOCUMENTATION = """Applies a {dims}-d convolution to a partitioned tensor: ``torch.nn.Conv{dims}d`` in blocks.
+_CONV_DOC = """Applies a {dims}-d convolution to a partitioned tensor: ``torch.nn.Conv{dims}d`` in blocks.
 {form}
     Args:
 {partitions}
@@ -200,13 +200,11 @@ class _SplitsChannels(_SplitsAll):
         self.check_shape(not splits_space, "only channels and batch may be partitioned, all of space must be 1")
 
 
-_CONV = family(
-    "DistributedConv{dims}d", _CONV_DOCUMENTATION, _DistributedConv, form=_EITHER, partitions=_P_XYW, owner=_OWNER
-)
+_CONV = family("DistributedConv{dims}d", _CONV_DOC, _DistributedConv, form=_EITHER, partitions=_P_XYW, owner=_OWNER)
 DistributedConv1d, DistributedConv2d, DistributedConv3d = _CONV
 DistributedFeatureConv1d, DistributedFeatureConv2d, DistributedFeatureConv3d = family(
     "DistributedFeatureConv{dims}d",
-    _CONV_DOCUMENTATION,
+    _CONV_DOC,
     _SplitsSpace,
     _CONV,
     form=_SPACE,
@@ -215,7 +213,7 @@ DistributedFeatureConv1d, DistributedFeatureConv2d, DistributedFeatureConv3d = f
 )
 DistributedChannelConv1d, DistributedChannelConv2d, DistributedChannelConv3d = family(
     "DistributedChannelConv{dims}d",
-    _CONV_DOCUMENTATION,
+    _CONV_DOC,
     _SplitsChannels,
     _CONV,
     form=_CHANNELS,
@@ -223,5 +221,5 @@ DistributedChannelConv1d, DistributedChannelConv2d, DistributedChannelConv3d = f
     owner="",
 )
 DistributedGeneralConv1d, DistributedGeneralConv2d, DistributedGeneralConv3d = family(
-    "DistributedGeneralConv{dims}d", _CONV_DOCUMENTATION, _SplitsAll, _CONV, form=_ALL, partitions=_P_XYW, owner=""
+    "DistributedGeneralConv{dims}d", _CONV_DOC, _SplitsAll, _CONV, form=_ALL, partitions=_P_XYW, owner=""
 )

@@ -39,7 +39,7 @@ class Modes:
     norm: str | None
     block: tuple[int, int] | None
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def transform(self, x: torch.Tensor) -> torch.Tensor:
         """The kept frequencies of x; for a block, its terms of their sum over the workers."""
         if self.block is not None:
             return self._applied(x, self._matrix(x.dtype, -1, _FORWARD[self.norm]))
@@ -51,7 +51,7 @@ class Modes:
         x = torch.fft.fft(x, self.n, self.dim, self.norm)
         return torch.cat([x.narrow(self.dim, self.n + start, -start), x.narrow(self.dim, 0, stop)], self.dim)
 
-    def backward(self, y: torch.Tensor) -> torch.Tensor:
+    def inverse(self, y: torch.Tensor) -> torch.Tensor:
         """The elements with these frequencies and no others; for a block, its elements."""
         if self.block is not None:
             matrix = self._matrix(y.dtype, 1, 1 - _FORWARD[self.norm])

@@ -25,10 +25,10 @@ class SpectralConv(torch.nn.Module):
 
     Args:
         in_channels, out_channels: numbers of channels.
-        modes: the number of kept frequencies of both signs, for each spatial dimension or as one int; the last
+        modes: the number of kept frequencies, negative and positive, for each spatial dimension or as an int; the last
             dimension keeps ``modes[-1] // 2 + 1``, because the input is real.
-        bias: whether to add a number to each channel.
-        norm: of the transforms, as in torch.fft.
+        bias: whether output channels have a learnable bias.
+        norm: of the transforms, as in torch.fft, whose default is another one.
         device, dtype: of the parameters.
 
     Shape:
@@ -36,7 +36,8 @@ class SpectralConv(torch.nn.Module):
 
     Attributes:
         weight: ``(in_channels, out_channels, *kept, 2)``: real and imaginary parts, as dtypes, optimizers and
-            checkpoints expect. Frequencies ascend from ``-(k // 2)``.
+            checkpoints expect. Frequencies of k modes ascend from ``-(k // 2)``, in the
+            last dimension from 0.
         bias: ``(out_channels, 1, ...)``, or None.
 
     Source: Z. Li et al., "Fourier Neural Operator for Parametric Partial Differential Equations" (2021); the modes
@@ -76,19 +77,19 @@ class SpectralConv(torch.nn.Module):
         space = input.shape[2:]
         kept = kept_modes(self.modes)
         modes = [
-            Modes(d + 2, n, k, d + 1 == self.dims, self.norm, None)
+            Modes(dim=d + 2, n=n, kept=k, is_half=d + 1 == self.dims, norm=self.norm, block=None)
             for d, (n, k) in enumerate(zip(space, kept, strict=True))
         ]
         x = input
         for mode in reversed(modes):
-            x = mode.forward(x)
-        y = mixed(x, self.weight)
+            x = mode.transform(x)
+        y = contract_channels(x, self.weight)
         for mode in modes:
-            y = mode.backward(y)
+            y = mode.inverse(y)
         return y if self.bias is None else y + self.bias
 
 
-def mixed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def contract_channels(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """The product of each frequency's channels with its matrix."""
     return torch.einsum("bi...,io...->bo...", x, torch.complex(weight[..., 0], weight[..., 1]))
 

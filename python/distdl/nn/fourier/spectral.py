@@ -139,7 +139,7 @@ class _SpectralConv(Layer):
             x = lowered(input, None if self.autocast is None else torch.float32)
             x = concatenated([started.wait() for started in self._summed(x)], 1)
             weight, *bias = arriving()
-            y = sequential.mixed(x, weight)
+            y = sequential.contract_channels(x, weight)
             y = y if self._over_channels is None else self._over_channels(y)
             y = concatenated([self._backward(started.wait()) for started in self._gathered(y)], 1)
             return y + bias[0] if bias else y
@@ -168,13 +168,13 @@ class _SpectralConv(Layer):
         """Transform the last dimension first, because it is real, then whole dimensions."""
         *others, last = self._modes
         for modes in (last, *sorted(others, key=lambda modes: modes.block is not None)):
-            x = modes.forward(x)
+            x = modes.transform(x)
         return x
 
     def _backward(self, y: torch.Tensor) -> torch.Tensor:
         *others, last = self._modes
         for modes in (*sorted(others, key=lambda modes: modes.block is None), last):
-            y = modes.backward(y)
+            y = modes.inverse(y)
         return y
 
 

@@ -62,7 +62,7 @@ class DistributedAdaptiveLogSoftmaxWithLoss(Loss):
         "Features ``(N, in_features)`` in any blocks of the batch, over P_x ``[p, 1]``, or ``(in_features)`` over "
         "``[1]``; targets ``(N)`` or ``()``, class indices, on each worker for its own block."
     )
-    integral = ("target",)
+    integer_arguments = ("target",)
     reduction = "mean"
 
     @classmethod
@@ -110,7 +110,7 @@ class DistributedAdaptiveLogSoftmaxWithLoss(Loss):
     def check_extents(self) -> None:
         self.blocks(self.grid)  # raises if they do not match
 
-    def _tried(self, dtypes: Sequence[torch.dtype], device: torch.device | None = None) -> torch.dtype:
+    def _probe_dtype(self, dtypes: Sequence[torch.dtype], device: torch.device | None = None) -> torch.dtype:
         return dtypes[0]
 
     def problem_of(self, *tensors: torch.Tensor) -> str:

@@ -36,15 +36,19 @@ Weight: TypeAlias = Annotated[torch.Tensor, _is_tensor] | None
 class Loss(CheckedLayer):
     """A loss of partitioned tensors: a quotient of two sums over all workers.
 
-    All ranks receive the loss. Worker 0's carries the gradient, and other ranks take part in its backward pass: all
-    call ``backward()``, and the loss counts once.
+    Every rank gets the value, and every rank calls ``backward()``. The gradient flows from worker 0's value alone, so that
+    the loss counts once and not once for each rank; the other values only bring their ranks into the backward pass.
+
+    A call runs as :class:`distdl.nn.Layer` describes: :meth:`set_up` checks what all workers passed, then
+    :meth:`compute` adds up the losses of each worker's blocks.
 
     Attributes:
-        function: of torch.nn.functional, for the losses of a worker's blocks. Its options have the layer's names.
+        function: the function of torch.nn.functional that is applied to a worker's blocks; its options have the
+            layer's names.
         weights: the options that are tensors, whole and equal on all ranks.
-        weights_follow: whether weights are converted to the dtype of the input.
+        weights_are_converted: whether weights are converted to the dtype of the input.
         reductions: the values of ``reduction``.
-        integral: the arguments that may be integers.
+        integer_arguments: the arguments that may be integers.
         has_forward_mode: whether torch has forward derivatives of ``function``.
     """
 
@@ -52,13 +56,13 @@ class Loss(CheckedLayer):
     tensors: ClassVar[tuple[str, ...]] = ("input", "target")
     function: ClassVar[Callable[..., torch.Tensor]]
     weights: ClassVar[tuple[str, ...]] = ()
-    weights_follow: ClassVar[bool] = False
+    weights_are_converted: ClassVar[bool] = False
     reductions: ClassVar[tuple[str, ...]] = ("mean", "sum", "none")
-    integral: ClassVar[tuple[str, ...]] = ()
+    integer_arguments: ClassVar[tuple[str, ...]] = ()
     shapes: ClassVar[str] = ""
     has_forward_mode: ClassVar[bool] = True
     reduction: Reduction
-    axis: int | None = None  # the dimension of P_x along which elements share a loss
+    axis: int | None = None  # the dimension (of classes or features) over which each loss sums
 
     # Options
 
@@ -67,7 +71,9 @@ class Loss(CheckedLayer):
             self.register_buffer(weight, self.passed[weight])
         if self.grid.known:
             self.check_grid()
-            self._tried([torch.int64 if name in self.integral else torch.float32 for name in self.tensors])
+            self._probe_dtype(
+                [torch.int64 if name in self.integer_arguments else torch.float32 for name in self.tensors]
+            )
 
     def check_grid(self) -> None:
         """Check the shape of P_x, and choose ``axis``."""
@@ -82,26 +88,26 @@ class Loss(CheckedLayer):
             arguments[name] = None if arguments[name] is None else self.weight_of(name, tensors)
         return arguments
 
-    def follow(self, dtypes: Sequence[torch.dtype]) -> bool:
+    def converts_weights(self, dtypes: Sequence[torch.dtype]) -> bool:
         """Whether weights are converted to the dtype of the input, for tensors of these dtypes."""
-        return self.weights_follow
+        return self.weights_are_converted
 
     def weight_of(self, name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """The part of a weight for this worker's blocks."""
         return getattr(self, name)
 
     def samples(self, dtypes: Sequence[torch.dtype]) -> tuple[torch.Tensor, ...]:
-        """The smallest tensors that the loss takes, of any dtypes, for a trial of ``function``."""
+        """Inputs of a single element, to try ``function`` with; the caller converts them."""
         return (torch.full((1,) * self.grid.dim, 0.5, dtype=torch.float64, device="cpu"),) * len(self.tensors)
 
-    def _tried(self, dtypes: Sequence[torch.dtype], device: torch.device | None = None) -> torch.dtype:
+    def _probe_dtype(self, dtypes: Sequence[torch.dtype], device: torch.device | None = None) -> torch.dtype:
         """The dtype of the result for inputs of these dtypes. Raises errors of torch for dtypes and options."""
         samples = [sample.to(device, dtype) for sample, dtype in zip(self.samples(dtypes), dtypes, strict=True)]
         options = self.arguments(())
         for name in self.weights:
             if options[name] is not None:
                 weight = getattr(self, name)
-                dtype = samples[0].dtype if self.follow(dtypes) else weight.dtype
+                dtype = samples[0].dtype if self.converts_weights(dtypes) else weight.dtype
                 shape = (1,) * min(weight.dim(), self.grid.dim)
                 options[name] = torch.ones(shape, dtype=dtype, device=samples[0].device)
         return type(self).function(*samples, **options, reduction="none").dtype
@@ -156,13 +162,13 @@ class Loss(CheckedLayer):
             self._sizes = self._blocks[self.axis]
         self.check_extents()
         try:
-            self._dtype = self._tried(first, self._device)
+            self._dtype = self._probe_dtype(first, self._device)
         except RuntimeError as error:
             raise RuntimeError(f"{type(self).__name__}: {error}") from error
 
     def _wrong_dtype(self, described: Sequence[Described]) -> str:
         tensors = zip(self.tensors, described, strict=True)
-        if all(dtype.is_floating_point for name, (_, dtype) in tensors if name not in self.integral):
+        if all(dtype.is_floating_point for name, (_, dtype) in tensors if name not in self.integer_arguments):
             return ""
         return "their dtypes must be of floating point"
 
@@ -187,7 +193,8 @@ class Loss(CheckedLayer):
         blocks = [wide(x) for x in tensors]
         if self.reduction == "none":
             return cast(
-                torch.Tensor, reshape_empty(self.on_split(*blocks).to(self._dtype), self.result_dims(self.grid.dim))
+                torch.Tensor,
+                reshape_empty(self.losses_over_workers(*blocks).to(self._dtype), self.result_dims(self.grid.dim)),
             )
         total = self.split_sum(*blocks) if self._splits else self.losses("sum", *blocks)
         return self._reduced(total, self.count(*blocks))
@@ -201,9 +208,9 @@ class Loss(CheckedLayer):
 
     def split_sum(self, *tensors: torch.Tensor) -> torch.Tensor:
         """This worker's part of the sum of all losses, if losses span several workers."""
-        return self.on_split(*tensors).sum()
+        return self.losses_over_workers(*tensors).sum()
 
-    def on_split(self, *tensors: torch.Tensor) -> torch.Tensor:
+    def losses_over_workers(self, *tensors: torch.Tensor) -> torch.Tensor:
         """The losses on the first of the workers that share them, and zero volume on the others."""
         raise NotImplementedError
 
@@ -216,7 +223,8 @@ class Loss(CheckedLayer):
         return float(math.prod(n for d, n in enumerate(tensors[0].shape) if d != self.axis))
 
     def _reduced(self, numerator: torch.Tensor, denominator: torch.Tensor | float) -> torch.Tensor:
-        """The sum of the workers' numerators, divided by the sum of their denominators unless 'sum', on every rank.
+        """The sum of the workers' numerators, divided by the sum of their denominators unless reduction is
+        'sum', on every rank.
 
         Args:
             numerator, denominator: this worker's scalars; a numerator of zero volume on all other ranks.
@@ -232,12 +240,12 @@ class Loss(CheckedLayer):
         sums = self._sum_of_all(fraction)
         # The denominator does not depend on the input; detached, it adds no node to second derivatives.
         loss = sums[0] if self.reduction == "sum" else sums[0] / sums[1].detach()
-        loss = (loss + 0.0).to(self._dtype)  # -0.0 becomes 0.0
+        loss = (loss + 0.0).to(self._dtype)  # -0.0 becomes 0.0, as in torch
         if self.grid.active and self.grid.rank == 0:
             return loss
         loss = loss.detach() + zero_of(sums).to(self._dtype)  # connects this rank to the backward pass
-        knows = self.agreement is not None and self.agreement.active
-        if not knows and torch.is_grad_enabled() and not loss.requires_grad:
+        voted = self.agreement is not None and self.agreement.active  # then it knows whether workers have gradients
+        if not voted and torch.is_grad_enabled() and not loss.requires_grad:
             loss.requires_grad_(True)  # so that backward() can be called here, as on workers
         return loss
 

@@ -21,9 +21,9 @@ __all__ = ["DistributedMultiMarginLoss", "DistributedNLLLoss"]
 class _ClassLoss(PartialSums):
     """A loss of scores ``(N, C, *others)`` and classes, with a weight for each class."""
 
-    integral = ("target",)
+    integer_arguments = ("target",)
     weights = ("weight",)
-    weights_follow = True
+    weights_are_converted = True
     features = "classes"
     shapes: ClassVar[str] = (
         "Input ``(N, C)``, ``(C)`` or ``(N, C, *others)`` in any blocks of any dimension, and targets of class indices "

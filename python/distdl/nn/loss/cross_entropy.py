@@ -53,12 +53,12 @@ class DistributedCrossEntropyLoss(Likelihood):
         input, target = super().samples(dtypes)
         return input, torch.ones_like(input) if dtypes[1].is_floating_point else target
 
-    def follow(self, dtypes: Sequence[torch.dtype]) -> bool:
+    def converts_weights(self, dtypes: Sequence[torch.dtype]) -> bool:
         """Whether weights follow the logits' dtype, as torch promotes for class indices, not for probabilities."""
         return not dtypes[1].is_floating_point
 
     def weight_of(self, name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        if tensors and not self.follow([tensor.dtype for tensor in tensors]):
+        if tensors and not self.converts_weights([tensor.dtype for tensor in tensors]):
             weight: torch.Tensor = getattr(self, name)
             return weight
         return super().weight_of(name, tensors)

@@ -28,7 +28,7 @@ class DistributedCTCLoss(Loss):
     tensors = ("log_probs", "targets", "input_lengths", "target_lengths")
     function = staticmethod(F.ctc_loss)
     has_forward_mode = False
-    integral = ("targets", "input_lengths", "target_lengths")
+    integer_arguments = ("targets", "input_lengths", "target_lengths")
     shapes = (
         "Log-probabilities ``(T, N, C)`` over P_x ``[1, p, 1]``, or ``(T, C)`` over ``[1, 1]``. Targets ``(N, S)``, or "
         "concatenated, and lengths ``(N)``, as tensors or sequences, each for this worker's part of "
@@ -43,7 +43,7 @@ class DistributedCTCLoss(Loss):
             "classes and needs the step before it",
         )
 
-    def _tried(self, dtypes: Sequence[torch.dtype], device: torch.device | None = None) -> torch.dtype:
+    def _probe_dtype(self, dtypes: Sequence[torch.dtype], device: torch.device | None = None) -> torch.dtype:
         zero = torch.zeros(1, dtype=torch.int64, device="cpu")
         log_probs = torch.zeros((1, 1, 1), dtype=dtypes[0], device=device)
         return F.ctc_loss(log_probs, zero.to(device).unsqueeze(0), zero + 1, zero, reduction="none").dtype

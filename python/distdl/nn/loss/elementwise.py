@@ -195,7 +195,7 @@ class DistributedHingeEmbeddingLoss(_ElementwiseLoss):
     margin: Number = 1.0
     reduction: Reduction = "mean"
     function = staticmethod(F.hinge_embedding_loss)
-    integral = ("target",)
+    integer_arguments = ("target",)
 
 
 @loss
@@ -204,7 +204,7 @@ class DistributedSoftMarginLoss(_ElementwiseLoss):
 
     reduction: Reduction = "mean"
     function = staticmethod(F.soft_margin_loss)
-    integral = ("target",)
+    integer_arguments = ("target",)
 
     def problem_of(self, *tensors: torch.Tensor) -> str:
         asks = tensors[1].requires_grad and torch.is_grad_enabled()
@@ -219,4 +219,4 @@ class DistributedMarginRankingLoss(_ElementwiseLoss):
     reduction: Reduction = "mean"
     tensors = ("input1", "input2", "target")
     function = staticmethod(F.margin_ranking_loss)
-    integral = ("target",)
+    integer_arguments = ("target",)

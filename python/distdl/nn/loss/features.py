@@ -71,7 +71,7 @@ class PartialSums(FeatureLoss):
     def split_sum(self, *tensors: torch.Tensor) -> torch.Tensor:
         return self.parts(*tensors).sum()
 
-    def on_split(self, *tensors: torch.Tensor) -> torch.Tensor:
+    def losses_over_workers(self, *tensors: torch.Tensor) -> torch.Tensor:
         return self._to_first_blocks(self.parts(*tensors))
 
     def parts(self, *tensors: torch.Tensor) -> torch.Tensor:
@@ -88,7 +88,7 @@ class DistributedMultiLabelSoftMarginLoss(PartialSums):
     weight: Weight = None
     reduction: Reduction = "mean"
     function = staticmethod(F.multilabel_soft_margin_loss)
-    integral = ("target",)
+    integer_arguments = ("target",)
     weights = ("weight",)
     features = "labels"
     shapes = (
@@ -118,7 +118,7 @@ class DistributedMultiLabelMarginLoss(FeatureLoss):
     reduction: Reduction = "mean"
     function = staticmethod(F.multilabel_margin_loss)
     has_forward_mode = False
-    integral = ("target",)
+    integer_arguments = ("target",)
     features = "labels"
     most = 2
     whole = "each label that applies is compared with each that does not"
@@ -152,7 +152,7 @@ class DistributedCosineEmbeddingLoss(FeatureLoss):
     reduction: Reduction = "mean"
     tensors = ("input1", "input2", "target")
     function = staticmethod(F.cosine_embedding_loss)
-    integral = ("target",)
+    integer_arguments = ("target",)
     most = 2
     shapes = (
         "Inputs ``(N, D)`` or ``(D)`` in any blocks of any dimension, and targets ``(N)`` or ``()``, on each worker "
@@ -169,7 +169,7 @@ class DistributedCosineEmbeddingLoss(FeatureLoss):
             return "the target must have the shape of the inputs without the features"
         return super().why_not(*described[:2])
 
-    def on_split(self, *tensors: torch.Tensor) -> torch.Tensor:
+    def losses_over_workers(self, *tensors: torch.Tensor) -> torch.Tensor:
         first, second, target = tensors
         products = torch.stack([(first * second).sum(-1), first.square().sum(-1), second.square().sum(-1)], -1)
         sums = self._to_first_blocks(products)
@@ -207,7 +207,7 @@ class DistributedTripletMarginLoss(_Triplets):
         super().prepare()
         self._norms = BlockNorms(self.grid, self.grid.dim - 1, self.p) if self._splits else None
 
-    def on_split(self, *tensors: torch.Tensor) -> torch.Tensor:
+    def losses_over_workers(self, *tensors: torch.Tensor) -> torch.Tensor:
         anchor, positive, negative = tensors
         assert self._norms is not None
         pairs = [(anchor, positive), (anchor, negative), *([(positive, negative)] if self.swap else [])]

@@ -15,7 +15,7 @@ from distdl.nn.norm.moments import Gathering, MomentBlock
 
 __all__ = ["DistributedBatchNorm", "DistributedBatchNorm1d", "DistributedBatchNorm2d", "DistributedBatchNorm3d"]
 
-_BATCH_NORM_DOCUMENTATION = """Normalizes each channel by the moments of the whole batch: {twin} over blocks.
+_BATCH_NORM_DOC = """Normalizes each channel by the moments of the whole batch: {twin} over blocks.
 
     Args:
         P_x: the partition of input and output, ``{partition}``; any dimension may be split.
@@ -45,7 +45,7 @@ _BATCH_NORM_DOCUMENTATION = """Normalizes each channel by the moments of the who
 
 
 class DistributedBatchNorm(ChannelNorm):
-    __doc__ = _BATCH_NORM_DOCUMENTATION.format(
+    __doc__ = _BATCH_NORM_DOC.format(
         twin="``torch.nn.SyncBatchNorm``",
         partition="[batch, channels, *others]",
         shape="(N, C, *others)",
@@ -121,7 +121,7 @@ class DistributedBatchNorm(ChannelNorm):
 
 DistributedBatchNorm1d, DistributedBatchNorm2d, DistributedBatchNorm3d = family(
     "DistributedBatchNorm{dims}d",
-    _BATCH_NORM_DOCUMENTATION,
+    _BATCH_NORM_DOC,
     DistributedBatchNorm,
     twin="``torch.nn.BatchNorm{dims}d``",
     partition="[batch, channels, *space]",

@@ -96,7 +96,7 @@ class _DistributedInstanceNorm(ChannelNorm):
         self.track(*(sums / self._instances), self.momentum or 0.0)
 
 
-_INSTANCE_NORM_DOCUMENTATION = """Normalizes each channel of each instance: ``torch.nn.InstanceNorm{dims}d`` over blocks.
+_INSTANCE_NORM_DOC = """Normalizes each channel of each instance: ``torch.nn.InstanceNorm{dims}d`` over blocks.
 
     Args:
         P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``; any dimension
@@ -122,5 +122,5 @@ _INSTANCE_NORM_DOCUMENTATION = """Normalizes each channel of each instance: ``to
     """
 
 DistributedInstanceNorm1d, DistributedInstanceNorm2d, DistributedInstanceNorm3d = family(
-    "DistributedInstanceNorm{dims}d", _INSTANCE_NORM_DOCUMENTATION, _DistributedInstanceNorm
+    "DistributedInstanceNorm{dims}d", _INSTANCE_NORM_DOC, _DistributedInstanceNorm
 )

@@ -104,7 +104,7 @@ class _DistributedAdaptiveAvgPool(_DistributedAdaptivePool):
         return self.dims_of_average()
 
 
-_ADAPTIVE_POOL_DOCUMENTATION = """Applies {dims}-d adaptive {kind} pooling to a partitioned tensor: ``torch.nn.{twin}{dims}d``.
+_ADAPTIVE_POOL_DOC = """Applies {dims}-d adaptive {kind} pooling to a partitioned tensor: ``torch.nn.{twin}{dims}d``.
 
     Output i of m reads the inputs from floor(i n / m) to ceil((i + 1) n / m) of n. A worker receives all inputs of its
     outputs: with fewer outputs than workers, some workers receive many inputs, and others have no work.
@@ -125,7 +125,7 @@ _ADAPTIVE_POOL_DOCUMENTATION = """Applies {dims}-d adaptive {kind} pooling to a 
     """
 DistributedAdaptiveMaxPool1d, DistributedAdaptiveMaxPool2d, DistributedAdaptiveMaxPool3d = family(
     "DistributedAdaptiveMaxPool{dims}d",
-    _ADAPTIVE_POOL_DOCUMENTATION,
+    _ADAPTIVE_POOL_DOC,
     _DistributedAdaptiveMaxPool,
     kind="max",
     twin="AdaptiveMaxPool",
@@ -134,7 +134,7 @@ DistributedAdaptiveMaxPool1d, DistributedAdaptiveMaxPool2d, DistributedAdaptiveM
 )
 DistributedAdaptiveAvgPool1d, DistributedAdaptiveAvgPool2d, DistributedAdaptiveAvgPool3d = family(
     "DistributedAdaptiveAvgPool{dims}d",
-    _ADAPTIVE_POOL_DOCUMENTATION,
+    _ADAPTIVE_POOL_DOC,
     _DistributedAdaptiveAvgPool,
     kind="average",
     twin="AdaptiveAvgPool",

@@ -194,7 +194,7 @@ class _DistributedFractionalMaxPool(WindowLayer):
         return (read, read.new_zeros(read.shape, dtype=torch.long)) if self.return_indices else read
 
 
-_FRACTIONAL_POOL_DOCUMENTATION = """Applies {dims}-d fractional max pooling: ``torch.nn.FractionalMaxPool{dims}d`` in blocks.
+_FRACTIONAL_POOL_DOC = """Applies {dims}-d fractional max pooling: ``torch.nn.FractionalMaxPool{dims}d`` in blocks.
 
     Args:
         P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``.
@@ -222,5 +222,5 @@ _FRACTIONAL_POOL_DOCUMENTATION = """Applies {dims}-d fractional max pooling: ``t
     https://docs.pytorch.org/docs/stable/generated/torch.nn.FractionalMaxPool{dims}d.html.
     """
 _, DistributedFractionalMaxPool2d, DistributedFractionalMaxPool3d = family(
-    "DistributedFractionalMaxPool{dims}d", _FRACTIONAL_POOL_DOCUMENTATION, _DistributedFractionalMaxPool
+    "DistributedFractionalMaxPool{dims}d", _FRACTIONAL_POOL_DOC, _DistributedFractionalMaxPool
 )

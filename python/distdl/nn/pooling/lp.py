@@ -55,7 +55,7 @@ class _DistributedLPPool(AveragingPool):
         return widths
 
 
-_LP_POOL_DOCUMENTATION = """Applies {dims}-d power-average pooling to a partitioned tensor: ``torch.nn.LPPool{dims}d``.
+_LP_POOL_DOC = """Applies {dims}-d power-average pooling to a partitioned tensor: ``torch.nn.LPPool{dims}d``.
 
     Args:
         P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``.
@@ -73,5 +73,5 @@ _LP_POOL_DOCUMENTATION = """Applies {dims}-d power-average pooling to a partitio
     """
 
 DistributedLPPool1d, DistributedLPPool2d, DistributedLPPool3d = family(
-    "DistributedLPPool{dims}d", _LP_POOL_DOCUMENTATION, _DistributedLPPool
+    "DistributedLPPool{dims}d", _LP_POOL_DOC, _DistributedLPPool
 )

@@ -202,7 +202,7 @@ class _DistributedAvgPool(AveragingPool):
     divisor_override: Divisor | None = None
 
 
-_POOL_DOCUMENTATION = """Applies {dims}-d {kind} pooling to a partitioned tensor: ``torch.nn.{twin}{dims}d`` in blocks.
+_POOL_DOC = """Applies {dims}-d {kind} pooling to a partitioned tensor: ``torch.nn.{twin}{dims}d`` in blocks.
 
     Args:
         P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``.
@@ -224,7 +224,7 @@ _POOL_DOCUMENTATION = """Applies {dims}-d {kind} pooling to a partitioned tensor
     """
 DistributedMaxPool1d, DistributedMaxPool2d, DistributedMaxPool3d = family(
     "DistributedMaxPool{dims}d",
-    _POOL_DOCUMENTATION,
+    _POOL_DOC,
     _DistributedMaxPool,
     kind="max",
     twin="MaxPool",
@@ -233,7 +233,7 @@ DistributedMaxPool1d, DistributedMaxPool2d, DistributedMaxPool3d = family(
 )
 DistributedAvgPool1d, DistributedAvgPool2d, DistributedAvgPool3d = family(
     "DistributedAvgPool{dims}d",
-    _POOL_DOCUMENTATION,
+    _POOL_DOC,
     _DistributedAvgPool,
     kind="average",
     twin="AvgPool",

@@ -116,7 +116,7 @@ class _DistributedMaxUnpool(CheckedLayer):
         return result.narrow(-1, 0, count).reshape([*values.shape[:-1], *sizes])
 
 
-_UNPOOL_DOCUMENTATION = """Puts maxima back to their places: ``torch.nn.MaxUnpool{dims}d`` in blocks.
+_UNPOOL_DOC = """Puts maxima back to their places: ``torch.nn.MaxUnpool{dims}d`` in blocks.
 
     Args:
         P_x: the partition of input and output, ``[channels, *space]`` or ``[batch, channels, *space]``.
@@ -139,5 +139,5 @@ _UNPOOL_DOCUMENTATION = """Puts maxima back to their places: ``torch.nn.MaxUnpoo
     thread. If space is split, each worker receives all elements of its channels.
     """
 DistributedMaxUnpool1d, DistributedMaxUnpool2d, DistributedMaxUnpool3d = family(
-    "DistributedMaxUnpool{dims}d", _UNPOOL_DOCUMENTATION, _DistributedMaxUnpool
+    "DistributedMaxUnpool{dims}d", _UNPOOL_DOC, _DistributedMaxUnpool
 )

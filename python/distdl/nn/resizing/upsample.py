@@ -15,10 +15,10 @@ from distdl.nn.windows.adaptive import AdaptiveLayer
 
 __all__ = ["DistributedUpsample"]
 
-_SPATIAL_DIMENSIONS = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}  # of modes with weights
+_SPATIAL_DIMENSIONS = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}  # of interpolating modes
 _ANY_DIMENSIONS = ("nearest", "nearest-exact", "area")
 _TAPS = {"nearest": 1, "nearest-exact": 1, "linear": 2, "cubic": 4}
-_VECTORIZED = 128  # most rows and columns of 2-d results in torch's vectorized kernels
+_VECTORIZED = 128  # torch uses its vectorized kernels for 2-d results of at most so many rows and columns together
 
 
 @with_options
@@ -41,10 +41,11 @@ class DistributedUpsample(AdaptiveLayer):
         ValueError: on all ranks, if the partition or output_blocks is invalid.
         ValueError, TypeError, NotImplementedError: on all ranks, for options that torch.nn refuses.
         RuntimeError: on all workers, if the input or the output would have size 0 in space.
-        NotImplementedError: on all workers, for a dtype that torch.nn refuses, and for uint8 in modes with weights.
+        NotImplementedError: on all workers, for a dtype that torch.nn refuses, and for uint8 in interpolating modes
+            (linear, bilinear, bicubic, trilinear).
 
-    Steps and precision are torch's. Where its kernels disagree on the nearest input (double precision, fractional
-    scale_factor), the result and its gradients are as for a contiguous tensor.
+    Dimensions are interpolated in torch's order and with its rounding. Where torch picks other nearest inputs for
+    channels_last tensors (double precision, fractional scale_factor), results are as for contiguous tensors.
 
     Collective: constructing over P_x's parent communicator, calling over P_x.
 
@@ -63,15 +64,15 @@ class DistributedUpsample(AdaptiveLayer):
     def check_options(self) -> None:
         self._by_dimension = self._resizings_of(list(self.grid.shape)) if self.grid.known else []
         self.dims = len(self._by_dimension)
-        self._weighted = self.mode not in _ANY_DIMENSIONS
+        self._interpolates = self.mode not in _ANY_DIMENSIONS
         if self.mode != "area":
-            self.accepted = FLOATING if self._weighted else (*FLOATING, torch.uint8)
+            self.accepted = FLOATING if self._interpolates else (*FLOATING, torch.uint8)
 
     def resizings(self) -> list[_core.AdaptiveWindows] | list[_core.Interpolation]:
         return self._by_dimension
 
     def _resizings_of(self, shape: list[int]) -> list[_core.AdaptiveWindows] | list[_core.Interpolation]:
-        """The resizing of each spatial dimension; raises the errors of torch.nn.functional.interpolate."""
+        """For each spatial dimension, which inputs an output reads; raises the errors of torch.nn.functional.interpolate."""
         mode = self.mode
         if len(shape) - 2 not in self.spatial_dims:
             raise ValueError(
@@ -94,9 +95,9 @@ class DistributedUpsample(AdaptiveLayer):
         if mode == "area":
             return [_core.AdaptiveWindows(size, factor) for size, factor in each]
         self._kernel = kernel_of(mode)
-        keeps_factor = self.size is None and not self.recompute_scale_factor
+        uses_given_factor = self.size is None and not self.recompute_scale_factor
         corners = bool(self.align_corners)
-        return [_core.Interpolation(self._kernel, size, factor, corners, keeps_factor) for size, factor in each]
+        return [_core.Interpolation(self._kernel, size, factor, corners, uses_given_factor) for size, factor in each]
 
     def _sizes(self, dims: int) -> list[int | None]:
         if (self.size is None) == (not self.scale_factor):
@@ -107,7 +108,7 @@ class DistributedUpsample(AdaptiveLayer):
         if self.size is None:
             return [None] * dims
         if self.recompute_scale_factor:
-            raise ValueError(f"{type(self).__name__}: recompute_scale_factor means nothing where size is given")
+            raise ValueError(f"{type(self).__name__}: recompute_scale_factor cannot be combined with size")
         sizes = list(self.size) if isinstance(self.size, Sequence) else [self.size] * dims
         _check_length(type(self).__name__, "size", sizes, dims)
         if not all(isinstance(size, SupportsIndex) for size in sizes):
@@ -138,7 +139,7 @@ class DistributedUpsample(AdaptiveLayer):
     def outputs(self, read: torch.Tensor) -> torch.Tensor:
         if self.mode == "area":
             return self.average(read)
-        return interpolated(wide(read) if self._weighted else read, self._taps, self._weighted).to(read.dtype)
+        return interpolated(wide(read) if self._interpolates else read, self._taps, self._interpolates).to(read.dtype)
 
     def _taps_of(self, dtype: torch.dtype) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """The positions of the taps in the box that this worker read, and their weights, by spatial dimension.
@@ -157,7 +158,7 @@ class DistributedUpsample(AdaptiveLayer):
 
 
 def kernel_of(mode: str) -> str:
-    """The kernel along each dimension of a mode with weights or of the nearest input."""
+    """The kernel along a dimension: linear for bilinear and trilinear, cubic for bicubic."""
     return mode if mode in _TAPS else "cubic" if mode == "bicubic" else "linear"
 
 

@@ -36,7 +36,11 @@ __all__ = [
 
 
 class _ChannelParallelConv(ConvLayer):
-    """A convolution whose workers have a block of the channels of input and output."""
+    """A convolution whose workers have a block of the channels of input and output.
+
+    Attributes:
+        gathers: whether input channels are gathered; otherwise the terms of output channels are reduced and scattered.
+    """
 
     gathers: ClassVar[bool]
 
@@ -44,7 +48,7 @@ class _ChannelParallelConv(ConvLayer):
         return ConvGrid.of_form(name, self.dims, self.groups, self.grid, self.gathers)
 
     def _check_form(self) -> None:
-        """The layer takes a single partition."""
+        """Nothing to check: there is only P_x."""
 
     def _summation(self) -> operators.Operator | None:
         return operators.reduce_scatter(self.grid, [self._grid.batched]) if self._grid.p_in > 1 else None
@@ -74,7 +78,7 @@ class _ScatteringTranspose(_ChannelParallelConv, TransposeOptions):
     gathers = False
 
 
-_CHANNEL_CONV_DOCUMENTATION = """Applies a {dims}-d {title} to blocks of channels: ``torch.nn.{twin}``.
+_CHANNEL_CONV_DOC = """Applies a {dims}-d {title} to blocks of channels: ``torch.nn.{twin}``.
 
     {how}
 
@@ -94,7 +98,8 @@ _CHANNEL_CONV_DOCUMENTATION = """Applies a {dims}-d {title} to blocks of channel
 
     Raises:
         ValueError: on all ranks, if P_x or an option is not as described.
-        RuntimeError: on all ranks, if the input has other channels or another dtype, or is smaller than the kernel.
+        RuntimeError: on all ranks, if the number of channels or the dtype of the input is wrong, or it is smaller than the
+            kernel.
 
     Collective: constructing over P_x's parent communicator, calling over P_x.
 
@@ -106,9 +111,9 @@ _GATHERING = {
     "bias": "this worker's balanced block of the bias",
 }
 _SCATTERING = {
-    "how": "Each worker computes terms of all outputs from its input channels; a reduce-scatter sums them by channel.",
+    "how": "Each worker computes terms of all output channels from its input channels; a reduce-scatter adds them.",
     "weight": "cut along the input channels",
-    "bias": "the whole bias on the workers at place 0 of the channels, which add it; no rows elsewhere",
+    "bias": "the whole bias on the workers with index 0 along the channels, which add it; empty elsewhere",
 }
 _CONVS = (DistributedConv1d, DistributedConv2d, DistributedConv3d)
 _TRANSPOSES = (DistributedConvTranspose1d, DistributedConvTranspose2d, DistributedConvTranspose3d)
@@ -117,7 +122,7 @@ _TRANSPOSE = {"title": "transposed convolution", "twin": "ConvTranspose{dims}d"}
 
 DistributedChannelAllGatherConv1d, DistributedChannelAllGatherConv2d, DistributedChannelAllGatherConv3d = family(
     "DistributedChannelAllGatherConv{dims}d",
-    _CHANNEL_CONV_DOCUMENTATION,
+    _CHANNEL_CONV_DOC,
     _GatheringConv,
     _CONVS,
     **_CHANNEL_CONV,
@@ -128,7 +133,7 @@ DistributedChannelAllGatherConv1d, DistributedChannelAllGatherConv2d, Distribute
     DistributedChannelAllGatherConvTranspose2d,
     DistributedChannelAllGatherConvTranspose3d,
 ) = family(
-    "DistributedChannelAllGatherConvTranspose{dims}d", _CHANNEL_CONV_DOCUMENTATION, _GatheringTranspose, _TRANSPOSES,
+    "DistributedChannelAllGatherConvTranspose{dims}d", _CHANNEL_CONV_DOC, _GatheringTranspose, _TRANSPOSES,
     **_TRANSPOSE, **_GATHERING,
 )  # fmt: skip
 (
@@ -137,7 +142,7 @@ DistributedChannelAllGatherConv1d, DistributedChannelAllGatherConv2d, Distribute
     DistributedChannelReduceScatterConv3d,
 ) = family(
     "DistributedChannelReduceScatterConv{dims}d",
-    _CHANNEL_CONV_DOCUMENTATION,
+    _CHANNEL_CONV_DOC,
     _ScatteringConv,
     _CONVS,
     **_CHANNEL_CONV,
@@ -148,6 +153,6 @@ DistributedChannelAllGatherConv1d, DistributedChannelAllGatherConv2d, Distribute
     DistributedChannelReduceScatterConvTranspose2d,
     DistributedChannelReduceScatterConvTranspose3d,
 ) = family(
-    "DistributedChannelReduceScatterConvTranspose{dims}d", _CHANNEL_CONV_DOCUMENTATION, _ScatteringTranspose, _TRANSPOSES,
+    "DistributedChannelReduceScatterConvTranspose{dims}d", _CHANNEL_CONV_DOC, _ScatteringTranspose, _TRANSPOSES,
     **_TRANSPOSE, **_SCATTERING,
 )  # fmt: skip
