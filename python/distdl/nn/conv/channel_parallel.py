@@ -98,8 +98,7 @@ _CHANNEL_CONV_DOC = """Applies a {dims}-d {title} to blocks of channels: ``torch
 
     Raises:
         ValueError: on all ranks, if P_x or an option is not as described.
-        RuntimeError: on all ranks, if the number of channels or the dtype of the input is wrong, or it is smaller than the
-            kernel.
+        RuntimeError: on all ranks, if the input has a wrong number of channels or dtype, or is smaller than the kernel.
 
     Collective: constructing over P_x's parent communicator, calling over P_x.
 

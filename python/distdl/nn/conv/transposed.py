@@ -132,7 +132,7 @@ class _DistributedConvTranspose(PartitionsFirst, TransposeOptions):
         return result
 
 
-_CONV_TRANSPOSE_DOC = """Applies a {dims}-d transposed convolution to a tensor: ``torch.nn.ConvTranspose{dims}d`` in blocks.
+_TRANSPOSE_DOC = """Applies a {dims}-d transposed convolution: ``torch.nn.ConvTranspose{dims}d`` in blocks.
 
     With P_x alone, the layer splits space and batch. With P_x, P_y and P_w, in this order before all other arguments or
     by name, it splits channels, too.
@@ -165,5 +165,5 @@ _CONV_TRANSPOSE_DOC = """Applies a {dims}-d transposed convolution to a tensor: 
     """
 
 DistributedConvTranspose1d, DistributedConvTranspose2d, DistributedConvTranspose3d = family(
-    "DistributedConvTranspose{dims}d", _CONV_TRANSPOSE_DOC, _DistributedConvTranspose
+    "DistributedConvTranspose{dims}d", _TRANSPOSE_DOC, _DistributedConvTranspose
 )
