@@ -150,8 +150,8 @@ def route(request):
     """Small tensors take the way of fewest exchanges. Large ones take that on which the least moves, in slices."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "little to move":
-            patch.setattr(pencils, "_ELEMENTS_FOR_A_MESSAGE", 0)
-            for name, value in (("_LARGE", 1), ("_LARGE_ACROSS", 1), ("_SLICE", 64)):
+            patch.setattr(pencils, "_LATENCY_IN_ELEMENTS", 0)
+            for name, value in (("_LARGE_BYTES", 1), ("_LARGE_ACROSS", 1), ("_SLICE", 64)):
                 patch.setattr(slices, name, value)
         yield
 

@@ -18,7 +18,7 @@ ROUNDINGS = 100
 @pytest.fixture
 def small_is_large(monkeypatch):
     """Everything is transformed in slices of a few elements."""
-    for name, value in (("_LARGE", 1), ("_LARGE_ACROSS", 1), ("_SLICE", 160)):
+    for name, value in (("_LARGE_BYTES", 1), ("_LARGE_ACROSS", 1), ("_SLICE", 160)):
         monkeypatch.setattr(slices, name, value)
 
 

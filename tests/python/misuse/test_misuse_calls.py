@@ -184,7 +184,7 @@ every_layer = pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
 
 @pytest.mark.ranks(1)
 def test_every_layer_is_called():
-    """Of layers in several numbers of dimensions one; the explicit forms of convolutions by what chooses them."""
+    """Each layer has a row in LAYERS of this file, or an example; for layers in several dimensions one is enough."""
     families = {name.rstrip("1234d") for name in LAYERS}
     chosen = re.compile("Distributed(Channel|Feature|General)Conv")
     layers = {name for name in dnn.__all__ if isinstance(getattr(dnn, name), type) and not chosen.fullmatch(name[:-2])}

@@ -157,7 +157,7 @@ def test_bad_options_raise_on_all(P_world):
     raises_everywhere(
         ValueError, "in \\[0, 1\\]", lambda: DistributedCrossEntropyLoss(P_x, label_smoothing=2.0 if last else 0.0)
     )
-    raises_everywhere(ValueError, "no dimension", lambda: DistributedCrossEntropyLoss(grid(P_world, [])))
+    raises_everywhere(ValueError, "needs a dimension", lambda: DistributedCrossEntropyLoss(grid(P_world, [])))
     if job.size > 1:
         weight = torch.ones(2) if last else torch.zeros(2)
         raises_everywhere(

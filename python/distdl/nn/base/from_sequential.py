@@ -74,7 +74,10 @@ class FromSequential(Module):
     def _unfit(cls, module: object) -> TypeError | None:
         """The reason why this class cannot distribute a module; None if it can."""
         if not isinstance(module, cls.sequential_classes()):
-            twins = " or ".join(f"torch.nn.{twin.__name__}" for twin in cls.sequential_classes()) or "no other layer"
+            twins = (
+                " or ".join(f"torch.nn.{twin.__name__}" for twin in cls.sequential_classes())
+                or "nothing, since it has no twin in torch.nn"
+            )
             problem = f"a {type(module).__name__}; it takes {twins}"
         elif any(map(is_lazy, module.parameters())):
             problem = f"a {type(module).__name__} whose parameters are not initialized; call it once before"

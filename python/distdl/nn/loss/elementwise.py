@@ -165,7 +165,7 @@ class DistributedGaussianNLLLoss(_ElementwiseLoss):
     def forward(self, *args: object, **kwargs: object) -> object:
         """Accept a number as the variance."""
         if kwargs:
-            args, kwargs = self._bound(args, kwargs), {}
+            args, kwargs = self._in_order(args, kwargs), {}
         if len(args) == 3 and isinstance(args[2], float) and isinstance(args[0], torch.Tensor):
             args = (*args[:2], args[0].new_full((), args[2]))
         return super().forward(*args, **kwargs)
