@@ -74,7 +74,7 @@ def finish_all() -> None:
 def failure() -> str:
     """The message of the first MPI call that failed on this rank; empty if none has failed."""
 
-def take_complaint() -> str:
+def take_deferred_error() -> str:
     """The message of the exception that the next agreement would raise; empty if it would not raise."""
 
 def set_watchdog(seconds: float, end: bool) -> None: ...
@@ -322,7 +322,7 @@ class LayerAgreement:
         inputs: Sequence[torch.Tensor | Exception | None],
         parameters: Sequence[torch.Tensor],
         own: str = "",
-        told: int | None = None,
+        broadcast: int | None = None,
     ) -> bool:
         """Begin a call: True if the structure changed on any rank since the last call.
 
@@ -337,7 +337,7 @@ class LayerAgreement:
                 a ValueError on all ranks, any other exception as a TypeError.
             parameters: the tensors beside the inputs that may take part in differentiation.
             own: a text of the layer that has to be equal on all ranks.
-            told: None, or for a call on random numbers a number that one rank tells the others, which bring 0: see
+            broadcast: None, or for a call that draws random numbers the number of one rank, and 0 on all others: see
                 the attribute of this name. Whether it is None has to be equal on all ranks.
 
         Raises:
@@ -360,8 +360,8 @@ class LayerAgreement:
         """Make the next call vote within the call of a layer around this one, too; on all ranks or on none."""
 
     @property
-    def told(self) -> int:
-        """The number that one rank told the others at the last agree() that was given one."""
+    def broadcast(self) -> int:
+        """The number of the last agree() that had one, the same on all ranks."""
 
     @property
     def requires_grad(self) -> bool:

@@ -17,20 +17,20 @@
 
 #include "autograd/nonblocking.hpp"
 #include "comm/progress.hpp"
-#include "operators/complaints.hpp"
+#include "operators/deferred_errors.hpp"
 #include "operators/voting.hpp"
 
 namespace distdl::autograd {
 
-using operators::Ahead;
+using operators::EarlySend;
 using operators::OperatorPtr;
 using torch::autograd::edge_list;
 using torch::autograd::variable_list;
 
 namespace {
 
-at::Tensor record(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges, Ahead ahead = {});
-at::Tensor record_start(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges, Ahead ahead);
+at::Tensor record(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges, EarlySend early = {});
+at::Tensor record_start(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges, EarlySend early);
 at::Tensor record_wait(const at::Tensor& token);
 
 /// Gives y = A x the forward-mode derivative that follows from that of x, which is 0 where x has none.
@@ -68,8 +68,8 @@ class Adjoint : public torch::autograd::Node {
     if (freed_) structure.refuse(operators::Structure::Error::state, torch::autograd::ERR_BACKWARD_TWICE);
     const bool has_tangent = gradient.defined() && gradient._fw_grad(0).defined();
     const auto lock = adjoint->id().rank_set.lock();
-    comm::SendAhead send;
-    if (gradient.defined() && structure.error.empty()) send = operators::sending_ahead(*adjoint, gradient);
+    comm::SendEarly send;
+    if (gradient.defined() && structure.error.empty()) send = operators::early_sender(*adjoint, gradient);
     const auto agreed = operators::agree_on_backward(adjoint->id(), adjoint->is_adjoint(), gradient.defined(),
                                                      {differentiated, has_tangent}, structure, std::move(send));
     if (!agreed.any) return results;
@@ -85,13 +85,13 @@ class Adjoint : public torch::autograd::Node {
     auto edges = differentiated ? torch::autograd::collect_next_edges(gradient) : edge_list();
     if (differentiated) edges.emplace_back(getptr(), 0);
     if (agreed.has_tangent) {  // the result is computed at once
-      auto y = differentiated ? record(gradient, adjoint, std::move(edges), agreed.ahead)
-                              : autograd::apply(adjoint, gradient, agreed.ahead);
+      auto y = differentiated ? record(gradient, adjoint, std::move(edges), agreed.early)
+                              : autograd::apply(adjoint, gradient, agreed.early);
       push_forward(gradient, y, adjoint, differentiated);
       results[0] = pass_on(y);
     } else {
-      results[0] = differentiated ? do_record(adjoint, gradient, std::move(edges), agreed.ahead)
-                                  : do_apply(adjoint, gradient, agreed.ahead);
+      results[0] = differentiated ? do_record(adjoint, gradient, std::move(edges), agreed.early)
+                                  : do_apply(adjoint, gradient, agreed.early);
     }
     return results;
   }
@@ -104,9 +104,9 @@ class Adjoint : public torch::autograd::Node {
 
  private:
   virtual const char* kind() const = 0;
-  virtual at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient, Ahead ahead) const = 0;
+  virtual at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient, EarlySend early) const = 0;
   virtual at::Tensor do_record(const OperatorPtr& adjoint, const at::Tensor& gradient, edge_list edges,
-                               Ahead ahead) const = 0;
+                               EarlySend early) const = 0;
   /// What the backward pass returns for A* y once that is computed.
   virtual at::Tensor pass_on(const at::Tensor& y) const = 0;
 
@@ -131,12 +131,12 @@ class Backward final : public Adjoint {
 
  private:
   const char* kind() const override { return ""; }
-  at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient, Ahead ahead) const override {
-    return autograd::apply(adjoint, gradient, ahead);
+  at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient, EarlySend early) const override {
+    return autograd::apply(adjoint, gradient, early);
   }
   at::Tensor do_record(const OperatorPtr& adjoint, const at::Tensor& gradient, edge_list edges,
-                       Ahead ahead) const override {
-    return record(gradient, adjoint, std::move(edges), ahead);
+                       EarlySend early) const override {
+    return record(gradient, adjoint, std::move(edges), early);
   }
   at::Tensor pass_on(const at::Tensor& y) const override { return y; }
 };
@@ -149,12 +149,12 @@ class WaitBackward final : public Adjoint {
 
  private:
   const char* kind() const override { return " wait"; }
-  at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient, Ahead ahead) const override {
-    return autograd::start(adjoint, gradient, false, ahead);
+  at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient, EarlySend early) const override {
+    return autograd::start(adjoint, gradient, false, early);
   }
   at::Tensor do_record(const OperatorPtr& adjoint, const at::Tensor& gradient, edge_list edges,
-                       Ahead ahead) const override {
-    return record_start(gradient, adjoint, std::move(edges), ahead);
+                       EarlySend early) const override {
+    return record_start(gradient, adjoint, std::move(edges), early);
   }
   at::Tensor pass_on(const at::Tensor& y) const override { return completed(y); }
 };
@@ -181,14 +181,14 @@ class StartBackward final : public torch::autograd::Node {
 
 /// A x, with A* in the backward pass, also if the gradient of this rank's x is not asked for: other ranks need this
 /// rank's part.
-at::Tensor record(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges, Ahead ahead) {
-  auto y = autograd::apply(linear_operator, x, ahead);
+at::Tensor record(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges, EarlySend early) {
+  auto y = autograd::apply(linear_operator, x, early);
   torch::autograd::set_history(y, c10::make_intrusive<Backward>(linear_operator, std::move(edges)));
   return y;
 }
 
-at::Tensor record_start(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges, Ahead ahead) {
-  auto token = start(linear_operator, x, true, ahead);
+at::Tensor record_start(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges, EarlySend early) {
+  auto token = start(linear_operator, x, true, early);
   torch::autograd::set_history(token, c10::make_intrusive<StartBackward>(linear_operator, std::move(edges)));
   return token;
 }
@@ -206,7 +206,7 @@ struct Agreed {
   OperatorPtr linear_operator;
   at::Tensor x;
   operators::Derivatives derivatives;
-  Ahead ahead = {};
+  EarlySend early = {};
 };
 
 Agreed outside(const at::Tensor& x) {
@@ -223,13 +223,13 @@ Agreed agree(operators::Primitive& primitive, const operators::Input& x) {
   }
   auto prepared = primitive.prepare(x, true);
   return {std::move(prepared.linear_operator), in_dtype(x.tensor, prepared.dtype), prepared.derivatives,
-          prepared.ahead};
+          prepared.early};
 }
 
 at::Tensor carry_out(const Agreed& call) {
-  const auto& [linear_operator, x, derivatives, ahead] = call;
-  const auto y = derivatives.requires_grad ? record(x, linear_operator, torch::autograd::collect_next_edges(x), ahead)
-                                           : autograd::apply(linear_operator, x, ahead);
+  const auto& [linear_operator, x, derivatives, early] = call;
+  const auto y = derivatives.requires_grad ? record(x, linear_operator, torch::autograd::collect_next_edges(x), early)
+                                           : autograd::apply(linear_operator, x, early);
   if (derivatives.has_tangent) push_forward(x, y, linear_operator, derivatives.requires_grad);
   return y;
 }
@@ -264,8 +264,8 @@ std::unique_ptr<Started> start(operators::Primitive& primitive, const operators:
   const auto call = agree(primitive, x);
   auto token = call.derivatives.has_tangent ? completed(carry_out(call))
                : call.derivatives.requires_grad
-                   ? record_start(call.x, call.linear_operator, torch::autograd::collect_next_edges(call.x), call.ahead)
-                   : start(call.linear_operator, call.x, false, call.ahead);
+                   ? record_start(call.x, call.linear_operator, torch::autograd::collect_next_edges(call.x), call.early)
+                   : start(call.linear_operator, call.x, false, call.early);
   // The second forward pass of checkpointing, which runs within a backward pass, ends as soon as it has what it needs.
   const bool may_be_dropped = torch::autograd::get_current_graph_task_id() != -1;
   return std::make_unique<Started>(primitive.name(), std::move(token), may_be_dropped);
@@ -273,8 +273,8 @@ std::unique_ptr<Started> start(operators::Primitive& primitive, const operators:
 
 Started::~Started() {
   if (waited() || may_be_dropped_) return;
-  operators::complain("comes after " + name_ +
-                      " was started and dropped; what start() returns has to be passed to wait()");
+  operators::defer_error("comes after " + name_ +
+                         " was started and dropped; what start() returns has to be passed to wait()");
 }
 
 at::Tensor Started::wait() {

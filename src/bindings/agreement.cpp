@@ -37,13 +37,13 @@ std::vector<at::Tensor> parameters_of(const py::sequence& given) {
 }
 
 bool agree(LayerAgreement& self, const py::sequence& inputs, const py::sequence& parameters, std::string_view own,
-           std::optional<std::int64_t> told) {
+           std::optional<std::int64_t> broadcast) {
   const comm::HeldSignals held;
   begin_call();
   const auto given = inputs_of(inputs);
   const auto owned = parameters_of(parameters);
   const py::gil_scoped_release release;
-  return self.agree(given, owned, own, told);
+  return self.agree(given, owned, own, broadcast);
 }
 
 using Described = std::optional<std::pair<std::vector<std::int64_t>, c10::ScalarType>>;
@@ -147,9 +147,9 @@ void bind_agreement(py::module_& m) {
            py::arg("layer"), py::arg("root"), py::arg("ranks"), py::arg("tensors"))
       .def_property_readonly("active", &LayerAgreement::active)
       .def("expect", &LayerAgreement::expect, py::arg("name"), py::arg("shape"), py::arg("may_be_empty"))
-      .def("agree", &agree, py::arg("inputs"), py::arg("parameters"), py::arg("own") = "", py::arg("told") = py::none(),
-           "Begins a call; whether the structure changed on any rank. Collective.")
-      .def_property_readonly("told", &LayerAgreement::told)
+      .def("agree", &agree, py::arg("inputs"), py::arg("parameters"), py::arg("own") = "",
+           py::arg("broadcast") = py::none(), "Begins a call; whether the structure changed on any rank. Collective.")
+      .def_property_readonly("broadcast", &LayerAgreement::broadcast)
       .def("set_caller", &LayerAgreement::set_caller, py::arg("caller"), "Who makes the next calls on this rank.")
       .def_property_readonly("sizes_are_in_question", &LayerAgreement::sizes_are_in_question,
                              "Whether the structure changed in the last agree(), and any rank runs a compiled program.")

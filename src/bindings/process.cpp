@@ -11,7 +11,7 @@
 #include "comm/progress.hpp"
 #include "comm/waiting.hpp"
 #include "comm/watchdog.hpp"
-#include "operators/complaints.hpp"
+#include "operators/deferred_errors.hpp"
 #include "operators/memory.hpp"
 #include "operators/staging.hpp"
 #include "operators/traffic.hpp"
@@ -61,7 +61,8 @@ void bind_process(py::module_& m) {
   m.def("set_patient", &comm::set_patient, py::arg("on"), "Whether this thread sleeps while it waits for other ranks.");
   m.def("finish_all", &comm::finish_all, py::call_guard<py::gil_scoped_release>(), "Waits for all that was started.");
   m.def("failure", &comm::failure, "What the first MPI call that failed here said; empty if none has.");
-  m.def("take_complaint", &operators::take_complaint, "What the next agreement would throw; empty if it would not.");
+  m.def("take_deferred_error", &operators::take_deferred_error,
+        "The deferred error that the next agreement would throw, which is then forgotten; empty if there is none.");
 
   m.def(
       "set_watchdog", [](double seconds, bool end) { comm::set_watchdog({seconds, end}); }, py::arg("seconds"),

@@ -9,6 +9,7 @@
 
 #include "comm/error.hpp"
 #include "comm/failure.hpp"
+#include "comm/last_call.hpp"
 #include "comm/progress.hpp"
 #include "comm/vote.hpp"
 #include "comm/waiting.hpp"
@@ -115,8 +116,11 @@ Cache& cache_of(MPI_Comm parent) {
   return *static_cast<Cache*>(attribute);
 }
 
+/// As reports call it.
+std::string making_of(std::ptrdiff_t ranks) { return "making a communicator of " + std::to_string(ranks) + " ranks"; }
+
 MPI_Comm create(MPI_Comm parent, std::span<const int> ranks) {
-  const Operation operation("making a communicator of " + std::to_string(ranks.size()) + " ranks");
+  const Operation operation(making_of(std::ssize(ranks)));
   const Waiting waiting;
   MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
   check(MPI_Comm_group(parent, &all), "MPI_Comm_group");
@@ -137,7 +141,7 @@ Communicator::Communicator(MPI_Comm handle) : handle_(handle) {
   check(MPI_Comm_rank(handle_, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(handle_, &size_), "MPI_Comm_size");
   if (size_ > 1) {
-    const Operation operation("making a communicator of " + std::to_string(size_) + " ranks");
+    const Operation operation(making_of(size_));
     const Waiting waiting;
     const auto [several_hosts, same_debugging] = surroundings_of(handle_);
     if (!same_debugging) {  // then the ranks would wait for each other in different votes
@@ -186,7 +190,8 @@ int Communicator::next_tag_within_layers() const {
 MPI_Comm Communicator::view(const std::vector<int>& shape) {
   const auto known = views_.find(shape);
   if (known != views_.end()) return known->second;
-  const Operation operation("making a communicator of " + std::to_string(size_) + " ranks", 0, "", this);
+  const auto making = making_of(size_);
+  const Operation operation({.name = making, .communicator = this});
   const Waiting waiting;
   MPI_Comm made = MPI_COMM_NULL;
   if (shape.empty() || shape.front() == kApart) {

@@ -6,10 +6,10 @@
 #include <cstdio>
 #include <exception>
 
-#include "comm/departing.hpp"
+#include "comm/buffered_send.hpp"
 #include "comm/error.hpp"
+#include "comm/last_call.hpp"
 #include "comm/progress.hpp"
-#include "comm/vote.hpp"
 #include "comm/watchdog.hpp"
 
 namespace distdl::comm {
@@ -27,7 +27,7 @@ void end_of_program() noexcept {
   try {
     finish_all();
     agree_on_end();
-    finish_departures();
+    finish_buffered_sends();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "distdl: at the end of the program: %s\n", error.what());
   }

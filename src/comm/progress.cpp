@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/departing.hpp"
+#include "comm/buffered_send.hpp"
 #include "comm/error.hpp"
 #include "comm/waiting.hpp"
 
@@ -204,7 +204,7 @@ void finish_all() {
     }
   }
   for (const auto& progress : members) progress->wait_for_all();
-  finish_departures();
+  finish_buffered_sends();
 }
 
 bool thread_multiple() {

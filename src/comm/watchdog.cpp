@@ -144,8 +144,7 @@ class Watchdog {
     auto& times = reported_[wait.thread].second;
     std::ostringstream text;
     text << wait.activity.text() << ": not all ranks have come after " << settings().seconds * times << " s; "
-         << everyone(wait);
-    if (wait.activity.backward()) text << kBackwardRule;
+         << everyone(wait) << wait.activity.hint;
     if (!still_waits(wait)) return;
     if (debugging() && times == 1.0) {
       give_up(wait, text.str());

@@ -4,23 +4,23 @@
 #include <stdexcept>
 #include <utility>
 
-#include "operators/complaints.hpp"
+#include "operators/deferred_errors.hpp"
 
 namespace distdl::operators {
 
-using comm::Change;
-
-comm::Change Agreement::change_of(std::span<const Structure> mine) const {
+Change Agreement::change_of(std::span<const Structure> tensors) const {
   if (!agreed()) return Change::structure;
-  for (std::size_t i = 0; i < mine.size(); ++i) {
-    if (mine[i].error_kind != Structure::Error::none || structures_[i][my_rank()] != mine[i]) return Change::structure;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].error_kind != Structure::Error::none || structures_[i][my_rank()] != tensors[i]) {
+      return Change::structure;
+    }
   }
   return Change::none;
 }
 
 const GlobalStructure& Agreement::structure(std::size_t tensor) const {
-  static const GlobalStructure none;
-  return agreed() ? structures_.at(tensor) : none;
+  static const auto* const none = new GlobalStructure;  // never destroyed: threads may outlive the end of main
+  return agreed() ? structures_.at(tensor) : *none;
 }
 
 void Agreement::forget() {
@@ -28,84 +28,87 @@ void Agreement::forget() {
   memory_.forget();
 }
 
-Agreement::Result Agreement::agree(const Brought& mine, LazyText own, Pass pass) {
+Agreement::Result Agreement::agree(std::span<const Structure> tensors, comm::Ballot ballot, LazyText own, Pass pass) {
   memory_.forget();
-  if (!votes_on_calls(id_->rank_set) && agreed()) return agree_unchecked(mine);
+  ballot.flags |= flags_of(change_of(tensors));
+  if (!votes_on_calls(id_->rank_set) && agreed()) return agree_unchecked(tensors, ballot);
   const auto operation = operation_of(*id_, pass);
-  const auto change = std::max(change_of(mine.tensors), mine.change);
-  const OwnBallot ballot{change,    mine.value,    mine.derivatives,
-                         mine.told, mine.compiled, change == Change::structure ? comm::SendAhead() : mine.send};
-  const auto outcome = vote_on_call(*id_, pass, ballot, mine.tensors.front());
+  if (operators::change_of(ballot.flags) == Change::structure) ballot.send_early = {};
+  const auto outcome = vote_on_call(*id_, pass, std::move(ballot), tensors.front());
+  const auto change = operators::change_of(outcome.flags);
   Gathered gathered;
-  if (outcome.change == Change::structure) {
+  if (change == Change::structure) {
     structures_.clear();  // so that after an error the next call agrees anew
-    gathered = gather(id_->rank_set, mine.tensors);
+    gathered = gather(id_->rank_set, tensors);
     throw_errors_of(gathered);  // first: a rank that met an error may have nothing of its own to compare
   }
   require_same_value(*id_, outcome, own);
-  if (outcome.change == Change::structure) structures_ = std::move(gathered.tensors);
-  derivatives_ = {outcome.any_requires_grad, outcome.any_has_tangent};
-  return {outcome.change, derivatives_, outcome.told, outcome.any_compiled, ahead_of(outcome)};
+  if (change == Change::structure) structures_ = std::move(gathered.tensors);
+  derivatives_ = derivatives_of(outcome.flags);
+  return {.change = change,
+          .derivatives = derivatives_,
+          .broadcast = outcome.broadcast,
+          .any_compiled = outcome.any(kCompiled),
+          .early = early_send_of(outcome)};
 }
 
-Agreement::Result Agreement::agree_unchecked(const Brought& mine) const {
-  for (std::size_t i = 0; i < mine.tensors.size(); ++i) {
-    const auto& tensor = mine.tensors[i];
-    if (tensor.error_kind != Structure::Error::none) throw_error(*id_, names_[i], my_rank(), tensor);
+Agreement::Result Agreement::agree_unchecked(std::span<const Structure> tensors, const comm::Ballot& ballot) const {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].error_kind != Structure::Error::none) throw_error(*id_, names_[i], my_rank(), tensors[i]);
   }
-  if (std::max(change_of(mine.tensors), mine.change) == Change::structure) {
+  if (operators::change_of(ballot.flags) == Change::structure) {
     throw std::runtime_error(id_->name + ": the " + names_.front() + " of rank " +
                              std::to_string(id_->rank_set.ranks[my_rank()]) +
                              " changed while the structure check is off; pass it on for this call");
   }
-  return {Change::none, derivatives_};
+  return {.change = Change::none, .derivatives = derivatives_};
 }
 
-Agreement::Result Agreement::agree_or_follow(Structure mine, Derivatives derivatives, comm::SendAhead send) {
-  const auto* const layer = memory_.enclosing(id_->rank_set);
-  if (layer != nullptr) return follow(*layer, mine, derivatives);
-  take_complaint_to(mine);
-  return agree({.tensors = {&mine, 1}, .derivatives = derivatives, .send = std::move(send)},
+Agreement::Result Agreement::agree_or_follow(Structure own, Derivatives derivatives, comm::SendEarly send) {
+  const auto* const layer = memory_.enter(id_->rank_set);
+  if (layer != nullptr) return follow(*layer, own, derivatives);
+  take_deferred_error_to(own);
+  return agree({&own, 1}, {.flags = flags_of(derivatives), .send_early = std::move(send)},
                [] { return std::string(); });
 }
 
-void Agreement::take_complaint_to(Structure& tensor) {
+void Agreement::take_deferred_error_to(Structure& tensor) {
   if (tensor.error_kind != Structure::Error::none || !structure_check()) return;
-  if (auto complaint = take_complaint(); !complaint.empty()) tensor.refuse(Structure::Error::state, complaint);
+  if (auto error = take_deferred_error(); !error.empty()) tensor.refuse(Structure::Error::state, std::move(error));
 }
 
-Agreement::Result Agreement::follow(const LayerCall& layer, const Structure& mine, Derivatives derivatives) {
+Agreement::Result Agreement::follow(const LayerCall& layer, const Structure& own, Derivatives derivatives) {
   comm::refuse_abandoned(*id_->rank_set.communicator);
   // All of its ranks make this call, so the tag is the same on them.
-  const Ahead ahead{.tag = id_->rank_set.communicator->next_tag_within_layers()};
-  if (memory_.remembers(layer.epoch)) {
-    require_unchanged(mine, derivatives);
-    return {.change = Change::none, .derivatives = derivatives_, .ahead = ahead};
+  const EarlySend early{.tag = id_->rank_set.communicator->next_tag_within_layers()};
+  if (memory_.remembers(layer.generation)) {
+    require_unchanged(own, derivatives);
+    return {.change = Change::none, .derivatives = derivatives_, .early = early};
   }
   const auto operation = operation_of(*id_, Pass::forward);
   const CountedWaits waits(id_->counter(false));
   if (id_->rank_set.communicator->size() > 1) id_->rank_set.communicator->count_vote();
   auto known = std::move(structures_);
   forget();
-  auto gathered = gather(id_->rank_set, {&mine, 1}, derivatives);
+  auto gathered = gather(id_->rank_set, {&own, 1}, derivatives);
   throw_errors_of(gathered);
-  require_same_mode(*id_, gathered.derivatives.requires_grad, gathered.grad_disabled);
+  if (gathered.derivatives.requires_grad && gathered.grad_disabled) throw_mixed_modes(*id_);
   const auto change = known == gathered.tensors ? Change::none : Change::structure;
   structures_ = std::move(gathered.tensors);
   derivatives_ = gathered.derivatives;
-  memory_.remember(layer.epoch);
-  return {.change = change, .derivatives = derivatives_, .ahead = ahead};
+  memory_.remember(layer.generation);
+  return {.change = change, .derivatives = derivatives_, .early = early};
 }
 
-void Agreement::require_unchanged(const Structure& mine, Derivatives derivatives) const {
+void Agreement::require_unchanged(const Structure& own, Derivatives derivatives) const {
   const auto refuse = [&](const std::string& what) {
     throw std::runtime_error(id_->name + ": the " + names_.front() + " of rank " +
                              std::to_string(id_->rank_set.ranks[my_rank()]) + " " + what +
                              ", though nothing changed that the layer around it agreed on; give the layer's agreement "
                              "all that this depends on");
   };
-  if (mine.error_kind != Structure::Error::none) throw_error(*id_, names_.front(), my_rank(), mine);
-  if (structures_.front()[my_rank()] != mine) refuse("has another shape, dtype or device than at the last call");
+  if (own.error_kind != Structure::Error::none) throw_error(*id_, names_.front(), my_rank(), own);
+  if (structures_.front()[my_rank()] != own) refuse("has another shape, dtype or device than at the last call");
   if (!structure_check()) return;  // then derivatives are those of the last vote
   if ((derivatives.requires_grad && !derivatives_.requires_grad) ||
       (derivatives.has_tangent && !derivatives_.has_tangent)) {

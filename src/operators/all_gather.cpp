@@ -65,7 +65,7 @@ std::size_t largest_part(const BlocksPlan& plan) {
   return static_cast<std::size_t>(largest) * c10::elementSize(accumulate_type(plan.part.dtype));
 }
 
-bool AllGather::departs(const at::Tensor& /*x*/) const {
+bool AllGather::can_send_early(const at::Tensor& /*x*/) const {
   return !plan_->group || goes_directly(largest_part(*plan_), plan_->group->size());
 }
 
@@ -73,16 +73,16 @@ void AllGather::send(const at::Tensor& x, Messages& messages) const {
   if (plan_->group) messages.send_to_others(for_sending(x), plan_->ranks);
 }
 
-at::Tensor AllGather::apply(const at::Tensor& x, Ahead ahead) const {
+at::Tensor AllGather::apply(const at::Tensor& x, EarlySend early) const {
   if (!plan_->group) return copy_of(x);
   const auto mine = for_sending(x);
   auto result = empty(plan_->whole.sizes, x.options());
   const bool direct = in_memory_order(result, plan_->blocks) && !is_staged(x.device());
   auto arrived = direct ? result : for_receiving({result.numel()}, x.options());
 
-  if (departs(x)) {
-    Messages messages(id_->rank_set, ahead.tag);
-    if (!ahead.sent) send(mine, messages);
+  if (can_send_early(x)) {
+    Messages messages(id_->rank_set, early.tag);
+    if (!early.sent) send(mine, messages);
     gather_directly(mine, arrived, *plan_, messages);
     return direct ? result : in_place(arrived, result, *plan_);
   }

@@ -28,8 +28,8 @@ class AllGather final : public LinearOperator {
   AllGather(std::shared_ptr<const OperatorId> id, bool is_adjoint, BlocksPlanPtr plan)
       : LinearOperator(std::move(id), is_adjoint), plan_(std::move(plan)) {}
 
-  at::Tensor apply(const at::Tensor& x, Ahead ahead) const override;
-  bool departs(const at::Tensor& x) const override;
+  at::Tensor apply(const at::Tensor& x, EarlySend early) const override;
+  bool can_send_early(const at::Tensor& x) const override;
   void send(const at::Tensor& x, Messages& messages) const override;
   OperatorPtr adjoint() const override;
   Traffic traffic(const at::Tensor& /*x*/) const override { return traffic_of(*plan_, true); }

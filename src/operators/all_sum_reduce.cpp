@@ -13,7 +13,7 @@
 
 namespace distdl::operators {
 
-bool AllSumReduce::departs(const at::Tensor& x) const {
+bool AllSumReduce::can_send_early(const at::Tensor& x) const {
   const auto bytes = static_cast<std::size_t>(x.numel()) * c10::elementSize(accumulate_type(x.scalar_type()));
   return !group_->communicator || goes_directly(bytes, group_->communicator->size());
 }
@@ -23,16 +23,16 @@ void AllSumReduce::send(const at::Tensor& x, Messages& messages) const {
   messages.send_to_others(for_sending(converted(x, accumulate_type(x.scalar_type()))), group_->ranks);
 }
 
-at::Tensor AllSumReduce::apply(const at::Tensor& x, Ahead ahead) const {
+at::Tensor AllSumReduce::apply(const at::Tensor& x, EarlySend early) const {
   if (!group_->communicator) return copy_of(x);
   const auto& group = *group_->communicator;
   const auto sum = sum_type(x.scalar_type());
   const auto mine = for_sending(converted(x, sum.accumulate));
   auto result = for_receiving(mine.sizes(), mine.options());
   const auto bytes = static_cast<std::int64_t>(mine.nbytes());
-  if (departs(x)) {
-    Messages messages(id_->rank_set, ahead.tag);
-    if (!ahead.sent) send(mine, messages);
+  if (can_send_early(x)) {
+    Messages messages(id_->rank_set, early.tag);
+    if (!early.sent) send(mine, messages);
     DirectSum sum_of_few(messages, group_->ranks, mine, result);
     messages.wait_all();
     sum_of_few.add_up();
@@ -67,7 +67,7 @@ Traffic AllSumReduce::traffic(const at::Tensor& x) const {
   for (std::int64_t r = 0; group_->communicator && r < ranks; ++r) {
     if (r == group_->communicator->rank()) continue;
     const auto size = static_cast<std::int64_t>(x.element_size());
-    if (departs(x)) {  // see DirectSum
+    if (can_send_early(x)) {  // see DirectSum
       traffic.exchange(group_->ranks[static_cast<std::size_t>(r)], x.numel() * size, x.numel() * size);
       continue;
     }

@@ -10,8 +10,8 @@ class AllSumReduce final : public LinearOperator {
   AllSumReduce(std::shared_ptr<const OperatorId> id, bool is_adjoint, std::shared_ptr<const AxisGroup> group)
       : LinearOperator(std::move(id), is_adjoint), group_(std::move(group)) {}
 
-  at::Tensor apply(const at::Tensor& x, Ahead ahead) const override;
-  bool departs(const at::Tensor& x) const override;
+  at::Tensor apply(const at::Tensor& x, EarlySend early) const override;
+  bool can_send_early(const at::Tensor& x) const override;
   void send(const at::Tensor& x, Messages& messages) const override;
   OperatorPtr adjoint() const override;
   Traffic traffic(const at::Tensor& x) const override;

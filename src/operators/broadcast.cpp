@@ -30,7 +30,7 @@ std::vector<at::Tensor> blocks_of(const at::Tensor& x) {
 
 }  // namespace
 
-bool Broadcast::departs(const at::Tensor& /*x*/) const { return all_go_directly(*plan_, plan_->at_root.dtype); }
+bool Broadcast::can_send_early(const at::Tensor& /*x*/) const { return all_go_directly(*plan_, plan_->at_root.dtype); }
 
 void Broadcast::send(const at::Tensor& x, Messages& messages) const {
   for (const auto& group : plan_->groups) {
@@ -40,7 +40,7 @@ void Broadcast::send(const at::Tensor& x, Messages& messages) const {
   }
 }
 
-at::Tensor Broadcast::apply(const at::Tensor& x, Ahead ahead) const {
+at::Tensor Broadcast::apply(const at::Tensor& x, EarlySend early) const {
   const bool keeps_own = std::any_of(plan_->groups.begin(), plan_->groups.end(),
                                      [](const RootedGroup& group) { return group.is_root && group.is_member; });
   const bool staged = is_staged(x.device());
@@ -49,8 +49,8 @@ at::Tensor Broadcast::apply(const at::Tensor& x, Ahead ahead) const {
       keeps_own ? at::Tensor() : for_receiving(plan_->at_member.sizes, x.options().dtype(plan_->at_member.dtype));
   bool is_filled = !staged && !source.is_alias_of(x);  // with a copy of x, which was not contiguous
   const auto own = !keeps_own ? at::Tensor() : is_filled ? source : empty(x.sizes(), x.options());
-  Messages messages(id_->rank_set, ahead.tag);
-  if (!ahead.sent) send(source, messages);
+  Messages messages(id_->rank_set, early.tag);
+  if (!early.sent) send(source, messages);
   comm::Requests requests;
   requests.keep(source);
   requests.keep(arrived);

@@ -1,5 +1,6 @@
 #include "operators/host_exchange.hpp"
 
+#include "comm/gather_texts.hpp"
 #include "comm/vote.hpp"
 #include "comm/waiting.hpp"
 #include "operators/voting.hpp"
@@ -8,8 +9,7 @@ namespace distdl::operators {
 
 namespace {
 
-// Not the number of any operator: those count from 1.
-constexpr std::int64_t kComparison = -1;
+constexpr std::int64_t kComparison = -1;  // no operator's call has this number
 
 }  // namespace
 
@@ -19,17 +19,15 @@ HostExchange::HostExchange(MPI_Comm root, std::vector<int> ranks)
 std::pair<bool, std::vector<std::string>> HostExchange::compare(const std::string& what,
                                                                 const std::string& text) const {
   const auto lock = rank_set_.lock();
-  comm::Ballot ballot;
-  ballot.call = kComparison;
-  ballot.value = comm::value_of(text);
-  const comm::Operation operation(what, 0, "", rank_set_.communicator.get());
-  if (vote(rank_set_, ballot, [&] { return what; }).same_value) return {true, {}};
+  const comm::Operation operation({.name = what, .communicator = rank_set_.communicator.get()});
+  const auto outcome = vote(rank_set_, {.call = kComparison, .value = comm::value_of(text)}, [&] { return what; });
+  if (outcome.disagreement == comm::Disagreement::none) return {true, {}};
   return {false, gather(text)};
 }
 
 std::vector<std::string> HostExchange::gather(std::string bytes) const {
   const auto lock = rank_set_.lock();
-  const comm::Operation operation("an exchange of small data", 0, "", rank_set_.communicator.get());
+  const comm::Operation operation({.name = "an exchange of small data", .communicator = rank_set_.communicator.get()});
   return in_order_of(ranks_, rank_set_, comm::gather_texts(*rank_set_.communicator, std::move(bytes)));
 }
 

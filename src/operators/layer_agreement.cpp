@@ -74,7 +74,7 @@ LayerAgreement::LayerAgreement(const std::string& layer, MPI_Comm root, const st
 }
 
 LayerAgreement::LayerAgreement(const LayerAgreement& other)
-    : expected_(other.expected_), agreement_(other.agreement_), local_(other.local_), epoch_(new_epoch()) {
+    : expected_(other.expected_), agreement_(other.agreement_), local_(other.local_), generation_(new_generation()) {
   agreement_.memory() = {};
 }
 
@@ -111,19 +111,19 @@ std::vector<Structure> LayerAgreement::structures_of(const std::vector<Input>& i
   return mine;
 }
 
-comm::Change LayerAgreement::change_of(const Local& now) const {
-  if (now.options != local_.options) return comm::Change::structure;
-  return now.differentiation != local_.differentiation ? comm::Change::derivatives : comm::Change::none;
+Change LayerAgreement::change_of(const Local& now) const {
+  if (now.options != local_.options) return Change::structure;
+  return now.differentiation != local_.differentiation ? Change::derivatives : Change::none;
 }
 
 bool LayerAgreement::agree(const std::vector<Input>& inputs, const std::vector<at::Tensor>& parameters,
-                           std::string_view own, std::optional<std::int64_t> told) {
+                           std::string_view own, std::optional<std::int64_t> broadcast) {
   if (!active()) return false;
   auto lock = id().rank_set.lock();
-  auto mine = structures_of(inputs, parameters);
+  auto tensors = structures_of(inputs, parameters);
   Local now{autocast_of(device_of(inputs, parameters)), 0, 0};
   const bool by_compiler = caller_ == Caller::compiler;
-  now.options = options_of(parameters, now.autocast, own, told.has_value(), by_compiler);
+  now.options = options_of(parameters, now.autocast, own, broadcast.has_value(), by_compiler);
   Derivatives any;
   Hash differentiation;
   const auto look_at = [&](Derivatives one) {
@@ -135,39 +135,44 @@ bool LayerAgreement::agree(const std::vector<Input>& inputs, const std::vector<a
   for (const auto& parameter : parameters) look_at(derivatives_of(parameter));
   now.differentiation = differentiation.add(records_gradients() ? 1 : 0).value();
 
-  auto change = std::max(agreement_.change_of(mine), change_of(now));
-  std::optional<std::int64_t> heard;
+  auto change = std::max(agreement_.change_of(tensors), change_of(now));
+  std::optional<std::int64_t> received;
   sizes_are_in_question_ = false;
-  const auto* const around = agreement_.memory().enclosing(id().rank_set);
-  if (around == nullptr || !agreement_.memory().remembers(around->epoch) || change != comm::Change::none) {
-    Agreement::take_complaint_to(mine.front());
-    const auto text = [&] { return text_of(parameters, now.autocast, own, told.has_value(), by_compiler); };
-    const auto agreed = agreement_.agree(
-        {mine, any, change_of(now), now.options, told.value_or(0), caller_ == Caller::compiled_program}, text);
+  const auto* const around = agreement_.memory().enter(id().rank_set);
+  if (around == nullptr || !agreement_.memory().remembers(around->generation) || change != Change::none) {
+    Agreement::take_deferred_error_to(tensors.front());
+    const auto text = [&] { return text_of(parameters, now.autocast, own, broadcast.has_value(), by_compiler); };
+    const auto compiled = caller_ == Caller::compiled_program ? kCompiled : 0U;
+    const auto agreed = agreement_.agree(tensors,
+                                         {.value = now.options,
+                                          .flags = flags_of(any) | flags_of(change_of(now)) | compiled,
+                                          .broadcast = broadcast.value_or(0)},
+                                         text);
     change = agreed.change;
-    heard = agreed.told;
-    sizes_are_in_question_ = agreed.any_compiled && change == comm::Change::structure;
-    if (around != nullptr) agreement_.memory().remember(around->epoch);
+    received = agreed.broadcast;
+    sizes_are_in_question_ = agreed.any_compiled && change == Change::structure;
+    if (around != nullptr) agreement_.memory().remember(around->generation);
   }
   // With the structure check off the others did not hear of a change of derivatives: that is for the next vote.
-  if (structure_check() || change == comm::Change::structure) local_ = now;
-  if (change != comm::Change::none) epoch_ = new_epoch();
-  if (told) told_ = heard ? *heard : hear(*told);
-  begin_layer_call(this, agreement_.id(), epoch_, std::move(lock));
-  return change == comm::Change::structure;
+  if (structure_check() || change == Change::structure) local_ = now;
+  if (change != Change::none) generation_ = new_generation();
+  if (broadcast) broadcast_ = received ? *received : receive_broadcast(*broadcast);
+  begin_layer_call(this, agreement_.id(), generation_, std::move(lock));
+  return change == Change::structure;
 }
 
-std::int64_t LayerAgreement::hear(std::int64_t told) const {
+std::int64_t LayerAgreement::receive_broadcast(std::int64_t broadcast) const {
   const auto pass = Pass::forward;
   const auto operation = operation_of(id(), pass);
   const CountedWaits waits(id().counter(false));
-  return vote(id().rank_set, {.call = id().call(pass), .told = told}, [&] { return id().text(pass); }).told;
+  const comm::Ballot ballot{.call = id().call(pass), .broadcast = broadcast};
+  return vote(id().rank_set, ballot, [&] { return id().text(pass); }).broadcast;
 }
 
 void LayerAgreement::forget() {
   agreement_.forget();
-  epoch_ = new_epoch();
-  change_epoch(this, epoch_);
+  generation_ = new_generation();
+  change_generation(this, generation_);
 }
 
 GlobalStructure LayerAgreement::structure(std::size_t tensor, const std::vector<int>& ranks) const {

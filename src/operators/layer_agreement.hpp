@@ -40,13 +40,13 @@ class LayerAgreement {
   /// Within the call of a layer around this one it does not vote, if nothing changed: neither here nor in what that
   /// layer agreed on, which has to include the parameters of this one.
   ///
-  /// A call on random numbers passes a number in `told`: what one of the ranks passes, the others, which pass 0, have
-  /// in told() afterwards.
+  /// A call that draws random numbers passes a number to broadcast: the number of one rank, and 0 on all others. It is
+  /// broadcast() on all ranks afterwards.
   bool agree(const std::vector<Input>& inputs, const std::vector<at::Tensor>& parameters, std::string_view own,
-             std::optional<std::int64_t> told = std::nullopt);
+             std::optional<std::int64_t> broadcast = std::nullopt);
 
-  /// Of the last agree() with such a number; the same on all ranks.
-  std::int64_t told() const { return told_; }
+  /// The number of the last agree() that had one; the same on all ranks.
+  std::int64_t broadcast() const { return broadcast_; }
 
   /// Who makes the next calls of agree() on this rank.
   enum class Caller : std::int8_t { program, compiled_program, compiler };
@@ -96,15 +96,15 @@ class LayerAgreement {
   const OperatorId& id() const { return *agreement_.id(); }
   std::vector<Structure> structures_of(const std::vector<Input>& inputs, const std::vector<at::Tensor>& parameters);
   std::string problem_of(const std::vector<at::Tensor>& parameters) const;
-  /// The number that one rank tells, in a call that holds no other vote. Collective.
-  std::int64_t hear(std::int64_t told) const;
-  comm::Change change_of(const Local& now) const;
+  /// Broadcasts the number in a call that holds no other vote. Collective.
+  std::int64_t receive_broadcast(std::int64_t broadcast) const;
+  Change change_of(const Local& now) const;
 
   std::vector<Expected> expected_;
   Agreement agreement_;
   Local local_;
-  std::int64_t epoch_ = 0;
-  std::int64_t told_ = 0;
+  std::int64_t generation_ = 0;
+  std::int64_t broadcast_ = 0;
   Caller caller_ = Caller::program;
   bool sizes_are_in_question_ = false;
 };

@@ -10,18 +10,18 @@ namespace distdl::operators {
 
 namespace {
 
-std::atomic<std::int64_t> epochs{0}, calls{0};
+std::atomic<std::int64_t> generations{0}, calls{0};
 
 /// The outermost first.
 thread_local std::vector<LayerCall> under_way;
 
 }  // namespace
 
-std::int64_t new_epoch() { return ++epochs; }
+std::int64_t new_generation() { return ++generations; }
 
-void begin_layer_call(const void* agreement, std::shared_ptr<const OperatorId> id, std::int64_t epoch,
+void begin_layer_call(const void* agreement, std::shared_ptr<const OperatorId> id, std::int64_t generation,
                       comm::Lock lock) {
-  under_way.push_back({agreement, std::move(id), ++calls, epoch, std::move(lock)});
+  under_way.push_back({agreement, std::move(id), ++calls, generation, std::move(lock)});
 }
 
 void end_layer_call(const void* agreement) {
@@ -33,13 +33,13 @@ void end_layer_call(const void* agreement) {
 
 bool in_layer_call() { return !under_way.empty(); }
 
-void change_epoch(const void* agreement, std::int64_t epoch) {
+void change_generation(const void* agreement, std::int64_t generation) {
   for (auto& call : under_way) {
-    if (call.agreement == agreement) call.epoch = epoch;
+    if (call.agreement == agreement) call.generation = generation;
   }
 }
 
-const LayerCall* LayerMemory::enclosing(const RankSet& ranks) {
+const LayerCall* LayerMemory::enter(const RankSet& ranks) {
   const LayerCall* found = nullptr;
   if (!comm::debugging()) {
     const auto innermost = std::find_if(under_way.rbegin(), under_way.rend(),

@@ -11,17 +11,17 @@ namespace distdl::operators {
 
 Clone::Clone() : LinearOperator(std::make_shared<OperatorId>("Clone", RankSet{}), false) {}
 
-at::Tensor Clone::apply(const at::Tensor& x, Ahead /*ahead*/) const {
+at::Tensor Clone::apply(const at::Tensor& x, EarlySend /*early*/) const {
   // Any kind of tensor is right, for nothing is sent.
   return x.layout() == at::kStrided && !x.is_quantized() && !x.is_meta() ? copy_of(x) : x.clone();
 }
 
 OperatorPtr Clone::adjoint() const { return c10::make_intrusive<Clone>(); }
 
-comm::SendAhead sending_ahead(const LinearOperator& linear_operator, const at::Tensor& x) {
+comm::SendEarly early_sender(const LinearOperator& linear_operator, const at::Tensor& x) {
   const auto& communicator = linear_operator.id().rank_set.communicator;
   if (!communicator || !communicator->spans_hosts() || comm::debugging()) return {};
-  if (!x.is_cpu() || x._is_zerotensor() || !linear_operator.departs(x)) return {};
+  if (!x.is_cpu() || x._is_zerotensor() || !linear_operator.can_send_early(x)) return {};
   return [&linear_operator, &x](int tag, std::vector<int>& receivers) {
     const BelowAutograd guard;
     Messages messages(linear_operator.id().rank_set, tag, &receivers);
@@ -31,21 +31,21 @@ comm::SendAhead sending_ahead(const LinearOperator& linear_operator, const at::T
 
 Primitive::Prepared Primitive::prepare(const Input& x, bool applied_next) {
   const auto mine = x.structure();
-  comm::SendAhead send;
+  comm::SendEarly send;
   // A rank that has no part of the input may pass another dtype, of no elements.
   if (applied_next && operator_ && mine.present && mine.error_kind == Structure::Error::none) {
-    send = sending_ahead(*operator_, x.tensor);
+    send = early_sender(*operator_, x.tensor);
   }
   const auto agreed = agreement_.agree_or_follow(mine, x.derivatives(), std::move(send));
-  plan_if(agreed.change == comm::Change::structure);
+  plan_if(agreed.change == Change::structure);
   const bool differentiable = c10::isFloatingType(dtype()) || c10::isComplexType(dtype());
-  return {operator_, dtype(), differentiable ? agreed.derivatives : Derivatives{}, agreed.ahead};
+  return {operator_, dtype(), differentiable ? agreed.derivatives : Derivatives{}, agreed.early};
 }
 
 void Primitive::plan_if(bool changed) {
   if (!changed && operator_) return;
   operator_.reset();
-  for (auto& pass : id_->ahead) pass.begin();
+  for (auto& policy : id_->early_sends) policy.restart();
   try {
     operator_ = plan(agreement_.structure());
   } catch (...) {
@@ -56,9 +56,8 @@ void Primitive::plan_if(bool changed) {
 
 Primitive::Traced Primitive::trace(const Structure& mine) {
   if (!operator_ || agreement_.structure().at(my_rank()) != mine) {
-    const auto agreed =
-        agreement_.agree({.tensors = {&mine, 1}, .derivatives = {}}, [] { return std::string(); }, Pass::trace);
-    plan_if(agreed.change == comm::Change::structure);
+    const auto agreed = agreement_.agree({&mine, 1}, {}, [] { return std::string(); }, Pass::trace);
+    plan_if(agreed.change == Change::structure);
   }
   return {traced_[mine.sizes] = operator_->result_sizes(mine.sizes), dtype()};
 }
@@ -75,9 +74,8 @@ Primitive::Prepared Primitive::prepare_traced(const Input& x, bool differentiate
   };
   if (operator_ && agreement_.structure().at(my_rank()) == mine) check_sizes();
   const std::string own = differentiated ? "compiled, with gradients" : "compiled, without gradients";
-  const auto agreed =
-      agreement_.agree({.tensors = {&mine, 1}, .derivatives = {}, .value = comm::value_of(own)}, [&] { return own; });
-  const bool changed = agreed.change == comm::Change::structure;
+  const auto agreed = agreement_.agree({&mine, 1}, {.value = comm::value_of(own)}, [&] { return own; });
+  const bool changed = agreed.change == Change::structure;
   plan_if(changed);
   if (changed) {  // each rank knows the sizes of its own result by now, but not of the others
     check_sizes();

@@ -42,10 +42,10 @@ class LinearOperator : public torch::CustomClassHolder {
       : id_(std::move(id)), is_adjoint_(is_adjoint) {}
 
   /// x has this rank's input sizes. The result never shares memory with x, and x is not written. Where
-  /// this rank has called send() already, `ahead` says so.
-  virtual at::Tensor apply(const at::Tensor& x, Ahead ahead) const = 0;
+  /// this rank has called send() already, `early` says so.
+  virtual at::Tensor apply(const at::Tensor& x, EarlySend early) const = 0;
   /// Whether send() sends all that A x takes from this rank: a few messages that depart.
-  virtual bool departs(const at::Tensor& /*x*/) const { return false; }
+  virtual bool can_send_early(const at::Tensor& /*x*/) const { return false; }
   virtual void send(const at::Tensor& /*x*/, Messages& /*messages*/) const {}
   virtual OperatorPtr adjoint() const = 0;
   /// What apply(x) sends and receives.
@@ -81,15 +81,15 @@ class LinearOperator : public torch::CustomClassHolder {
 class Clone final : public LinearOperator {
  public:
   Clone();
-  at::Tensor apply(const at::Tensor& x, Ahead ahead) const override;
+  at::Tensor apply(const at::Tensor& x, EarlySend early) const override;
   OperatorPtr adjoint() const override;
   Traffic traffic(const at::Tensor& /*x*/) const override { return {}; }
   Shape result_sizes(at::IntArrayRef sizes) const override { return sizes.vec(); }
 };
 
-/// Sends what A x takes from this rank, in a vote on the call. Empty if it cannot be sent ahead. Both arguments have to
+/// Sends what A x takes from this rank, in a vote on the call. Empty if it cannot be sent early. Both arguments have to
 /// outlive it.
-comm::SendAhead sending_ahead(const LinearOperator& linear_operator, const at::Tensor& x);
+comm::SendEarly early_sender(const LinearOperator& linear_operator, const at::Tensor& x);
 
 /// An operator before the structure of its input is known: partitions and options. It makes the LinearOperator at the
 /// first call, and again when the structure changes on any rank.
@@ -103,7 +103,7 @@ class Primitive {
     OperatorPtr linear_operator;
     c10::ScalarType dtype;    // of the tensor: a rank that has no part of it may have passed another one
     Derivatives derivatives;  // of any rank's tensor; none if the dtype has none
-    Ahead ahead = {};         // of x
+    EarlySend early = {};     // of x
   };
   /// Agrees on the structure of x, by a vote or by that of the layer around this call. Collective over the ranks of the
   /// partitions; what is wrong on one rank is thrown on all of them. If the operator is applied to x next, x may be

@@ -1,7 +1,7 @@
 #include "operators/messages.hpp"
 
+#include "comm/buffered_send.hpp"
 #include "comm/bytes.hpp"
-#include "comm/departing.hpp"
 
 namespace distdl::operators {
 
@@ -11,11 +11,11 @@ constexpr int kMostRanks = 8;  // that exchange messages directly
 
 }  // namespace
 
-bool departs(const at::Tensor& x) { return x.is_cpu() && x.nbytes() <= comm::kLargestDeparting; }
+bool is_buffered(const at::Tensor& x) { return x.is_cpu() && x.nbytes() <= comm::kMaxBuffered; }
 
 void send(const at::Tensor& x, int rank, int tag, const comm::Communicator& communicator, comm::Requests& requests) {
-  if (departs(x)) {
-    comm::depart(x.const_data_ptr(), x.nbytes(), rank, tag, communicator);
+  if (is_buffered(x)) {
+    comm::send_buffered(x.const_data_ptr(), x.nbytes(), rank, tag, communicator);
     return;
   }
   requests.keep(x);
@@ -33,7 +33,7 @@ void receive(const at::Tensor& x, int rank, int tag, const comm::Communicator& c
               "MPI_Irecv");
 }
 
-bool goes_directly(std::size_t bytes, int ranks) { return bytes <= comm::kLargestDeparting && ranks <= kMostRanks; }
+bool goes_directly(std::size_t bytes, int ranks) { return bytes <= comm::kMaxBuffered && ranks <= kMostRanks; }
 
 void Messages::send(const at::Tensor& x, int rank) {
   const auto receiver = rank_set_.rank_of(rank);

@@ -5,13 +5,13 @@
 
 #include "comm/communicator.hpp"
 #include "comm/requests.hpp"
-#include "operators/ahead.hpp"
+#include "operators/early_send.hpp"
 #include "operators/rank_set.hpp"
 
 namespace distdl::operators {
 
-/// Whether a tensor is small enough for a message that nobody waits for: see comm/departing.hpp.
-bool departs(const at::Tensor& x);
+/// Whether a tensor is small enough for a message that nobody waits for: see comm/buffered_send.hpp.
+bool is_buffered(const at::Tensor& x);
 
 /// Starts to send a contiguous tensor, which `requests` keeps until it has left, unless it departs.
 void send(const at::Tensor& x, int rank, int tag, const comm::Communicator& communicator, comm::Requests& requests);

@@ -4,9 +4,10 @@ namespace distdl::operators {
 
 namespace {
 
-constexpr std::array<const char*, 3> kPasses{"", ", backward", ", compiled"};
-
-const char* text_of(Pass pass) { return kPasses.at(static_cast<std::size_t>(pass)); }
+const char* text_of(Pass pass) {
+  static constexpr std::array<const char*, kPasses> texts{"", ", backward", ", compiled"};
+  return texts.at(static_cast<std::size_t>(pass));
+}
 
 }  // namespace
 
@@ -22,7 +23,11 @@ OperatorId::OperatorId(std::string operation, RankSet ranks)
 std::string OperatorId::text(Pass pass) const { return name + " number " + std::to_string(number) + text_of(pass); }
 
 comm::Operation operation_of(const OperatorId& id, Pass pass) {
-  return comm::Operation(id.name, id.number, text_of(pass), id.rank_set.communicator.get());
+  return comm::Operation({.name = id.name,
+                          .number = id.number,
+                          .pass = text_of(pass),
+                          .hint = pass == Pass::backward ? kBackwardRule : "",
+                          .communicator = id.rank_set.communicator.get()});
 }
 
 }  // namespace distdl::operators

@@ -5,9 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "comm/vote.hpp"
 #include "comm/waiting.hpp"
-#include "operators/ahead.hpp"
+#include "operators/early_send.hpp"
 #include "operators/rank_set.hpp"
 #include "operators/traffic.hpp"
 
@@ -15,13 +14,19 @@ namespace distdl::operators {
 
 /// The ways to call an operator, of which all ranks choose the same.
 enum class Pass { forward, backward, trace };
+inline constexpr std::size_t kPasses = 3;
+
+/// Hint appended to messages about backward passes that only some ranks entered.
+inline constexpr const char* kBackwardRule =
+    "; a backward pass runs on a rank only through calls on which its loss and the inputs of torch.autograd.grad "
+    "depend: let both depend on the same calls on all ranks";
 
 /// An operator's name, its ranks and its number among the operators on these ranks.
 struct OperatorId {
   std::string name;
   RankSet rank_set;
   std::int64_t number = 0;
-  mutable std::array<AheadOfVotes, 3> ahead;  // by Pass; used under the lock of the ranks
+  mutable std::array<EarlySendPolicy, kPasses> early_sends;  // by Pass; used under the lock of the ranks
 
   OperatorId(std::string operation, RankSet ranks);
 
@@ -32,7 +37,9 @@ struct OperatorId {
   /// As messages call a call of it: "Repartition number 4, backward".
   std::string text(Pass pass) const;
   /// The same for all ranks, and different for any two calls that can be told apart.
-  std::int64_t call(Pass pass) const { return 3 * number + static_cast<std::int64_t>(pass); }
+  std::int64_t call(Pass pass) const {
+    return static_cast<std::int64_t>(kPasses) * number + static_cast<std::int64_t>(pass);
+  }
 
  private:
   std::string adjoint_name_;

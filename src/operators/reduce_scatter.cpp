@@ -14,7 +14,7 @@
 
 namespace distdl::operators {
 
-bool ReduceScatter::departs(const at::Tensor& /*x*/) const {
+bool ReduceScatter::can_send_early(const at::Tensor& /*x*/) const {
   return !plan_->group || goes_directly(largest_part(*plan_), plan_->group->size());
 }
 
@@ -27,7 +27,7 @@ void ReduceScatter::send(const at::Tensor& x, Messages& messages) const {
   }
 }
 
-at::Tensor ReduceScatter::apply(const at::Tensor& x, Ahead ahead) const {
+at::Tensor ReduceScatter::apply(const at::Tensor& x, EarlySend early) const {
   if (!plan_->group) return copy_of(x);
   const auto sum = sum_type(x.scalar_type());
   const auto mine = converted(x, sum.accumulate);
@@ -44,9 +44,9 @@ at::Tensor ReduceScatter::apply(const at::Tensor& x, Ahead ahead) const {
     in_blocks.finish();
     return converted(delivered(result, x.device()), x.scalar_type());
   }
-  if (departs(x)) {
-    Messages messages(id_->rank_set, ahead.tag);
-    if (!ahead.sent) send(mine, messages);
+  if (can_send_early(x)) {
+    Messages messages(id_->rank_set, early.tag);
+    if (!early.sent) send(mine, messages);
     const auto own = for_sending(view_of(mine, plan_->blocks[static_cast<std::size_t>(plan_->group->rank())]));
     DirectSum sum_of_few(messages, plan_->ranks, own, result);
     messages.wait_all();

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "comm/departing.hpp"
+#include "comm/buffered_send.hpp"
 #include "operators/box_view.hpp"
 #include "operators/elements.hpp"
 #include "operators/memory.hpp"
@@ -59,9 +59,9 @@ const RegionExchange::Message* whole_from(const RegionExchange::Side& side, int 
 
 }  // namespace
 
-bool RegionExchange::departs(const at::Tensor& x) const {
-  const auto largest = static_cast<std::int64_t>(comm::kLargestDeparting) / static_cast<std::int64_t>(x.element_size());
-  return from_->messages.size() <= comm::kMostAhead &&
+bool RegionExchange::can_send_early(const at::Tensor& x) const {
+  const auto largest = static_cast<std::int64_t>(comm::kMaxBuffered) / static_cast<std::int64_t>(x.element_size());
+  return from_->messages.size() <= comm::kMaxEarlyMessages &&
          std::all_of(from_->messages.begin(), from_->messages.end(), [&](const Message& message) {
            return message.rank == id_->rank_set.communicator->rank() || geometry::volume(message.region) <= largest;
          });
@@ -74,7 +74,7 @@ void RegionExchange::send(const at::Tensor& x, Messages& messages) const {
   }
 }
 
-at::Tensor RegionExchange::apply(const at::Tensor& x, Ahead ahead) const {
+at::Tensor RegionExchange::apply(const at::Tensor& x, EarlySend early) const {
   const auto& comm = *id_->rank_set.communicator;
   const auto dtype = to_->local.dtype;
   const bool sums = to_->overlapping;
@@ -85,7 +85,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x, Ahead ahead) const {
       basis ? empty(to_->local.sizes, options) : filled_around(covered(*to_), to_->local.sizes, fill_, options);
 
   // Boxes that are contiguous in memory travel from and to where they are; others through a buffer.
-  Messages messages(id_->rank_set, ahead.tag);
+  Messages messages(id_->rank_set, early.tag);
   std::vector<at::Tensor> regions, arrivals, to_myself;
   for (const auto& message : to_->messages) {
     if (message.rank == comm.rank()) continue;
@@ -95,7 +95,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x, Ahead ahead) const {
                               : for_receiving(geometry::shape_of(message.region), options.dtype(dtype)));
     messages.receive(arrivals.back(), id_->rank_set.user_rank(message.rank));
   }
-  if (!ahead.sent) send(x, messages);
+  if (!early.sent) send(x, messages);
   for (const auto& message : from_->messages) {
     if (message.rank == comm.rank()) to_myself.push_back(resolved(view_of(x, message.region)));
   }

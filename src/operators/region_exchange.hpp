@@ -30,8 +30,8 @@ class RegionExchange final : public LinearOperator {
   RegionExchange(std::shared_ptr<const OperatorId> id, bool is_adjoint, SidePtr from, SidePtr to, double fill)
       : LinearOperator(std::move(id), is_adjoint), from_(std::move(from)), to_(std::move(to)), fill_(fill) {}
 
-  at::Tensor apply(const at::Tensor& x, Ahead ahead) const override;
-  bool departs(const at::Tensor& x) const override;
+  at::Tensor apply(const at::Tensor& x, EarlySend early) const override;
+  bool can_send_early(const at::Tensor& x) const override;
   void send(const at::Tensor& x, Messages& messages) const override;
   OperatorPtr adjoint() const override;
   Traffic traffic(const at::Tensor& x) const override;

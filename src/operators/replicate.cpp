@@ -8,7 +8,7 @@
 
 namespace distdl::operators {
 
-at::Tensor Replicate::apply(const at::Tensor& x, Ahead /*ahead*/) const { return at::alias(x); }
+at::Tensor Replicate::apply(const at::Tensor& x, EarlySend /*early*/) const { return at::alias(x); }
 
 OperatorPtr Replicate::adjoint() const { return c10::make_intrusive<AllSumReduce>(id_, !is_adjoint_, group_); }
 

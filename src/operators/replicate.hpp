@@ -14,7 +14,7 @@ class Replicate final : public LinearOperator {
       : LinearOperator(std::move(id), is_adjoint), group_(std::move(group)) {}
 
   /// Unlike other operators' results, this one shares the memory of x: a parameter is not copied to be used.
-  at::Tensor apply(const at::Tensor& x, Ahead ahead) const override;
+  at::Tensor apply(const at::Tensor& x, EarlySend early) const override;
   OperatorPtr adjoint() const override;
   Traffic traffic(const at::Tensor& /*x*/) const override { return {}; }
   Shape result_sizes(at::IntArrayRef sizes) const override { return sizes.vec(); }

@@ -14,7 +14,7 @@
 
 namespace distdl::operators {
 
-bool SumReduce::departs(const at::Tensor& /*x*/) const {
+bool SumReduce::can_send_early(const at::Tensor& /*x*/) const {
   return all_go_directly(*plan_, accumulate_type(plan_->at_root.dtype));
 }
 
@@ -26,12 +26,12 @@ void SumReduce::send(const at::Tensor& x, Messages& messages) const {
   }
 }
 
-at::Tensor SumReduce::apply(const at::Tensor& x, Ahead ahead) const {
+at::Tensor SumReduce::apply(const at::Tensor& x, EarlySend early) const {
   const auto sum = sum_type(plan_->at_root.dtype);
   const auto mine = for_sending(converted(x, sum.accumulate));
   auto result = for_receiving(plan_->at_root.sizes, mine.options());
-  Messages messages(id_->rank_set, ahead.tag);
-  if (!ahead.sent) send(mine, messages);
+  Messages messages(id_->rank_set, early.tag);
+  if (!early.sent) send(mine, messages);
   comm::Requests requests;
   requests.keep(mine);
   requests.keep(result);

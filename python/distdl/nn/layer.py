@@ -378,7 +378,7 @@ class Layer(FromSequential):
         key = draw_key()
         changed = self._distdl_agree(tensors, parameters, compared, key if self.grid.rank == 0 else 0)
         assert self._distdl_agreement is not None
-        self.random_key = self._distdl_agreement.told
+        self.random_key = self._distdl_agreement.broadcast
         return changed
 
     def _known_modules(self) -> Iterable[torch.nn.Module] | None:

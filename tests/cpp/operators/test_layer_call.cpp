@@ -19,13 +19,13 @@ RankSet alone() { return rank_set_of(MPI_COMM_WORLD, {mpi_job::rank()}); }
 /// A layer on a set of ranks; the address stands for its agreement.
 struct Layer {
   std::shared_ptr<const OperatorId> id;
-  std::int64_t epoch = new_epoch();
+  std::int64_t generation = new_generation();
 
   explicit Layer(RankSet ranks) : id(std::make_shared<OperatorId>("Layer", std::move(ranks))) {}
   Layer(const Layer&) = delete;
   Layer& operator=(const Layer&) = delete;
   ~Layer() { leave(); }
-  void call() { begin_layer_call(this, id, epoch, id->rank_set.lock()); }
+  void call() { begin_layer_call(this, id, generation, id->rank_set.lock()); }
   void leave() { end_layer_call(this); }
 };
 
@@ -40,8 +40,8 @@ TEST(a_set_covers_its_subsets_of_the_same_root) {
 
 TEST(nothing_encloses_an_operator_outside_of_calls) {
   LayerMemory memory;
-  memory.remember(new_epoch());
-  CHECK(memory.enclosing(alone()) == nullptr);
+  memory.remember(new_generation());
+  CHECK(memory.enter(alone()) == nullptr);
   CHECK(memory.remembers(0));
 }
 
@@ -50,19 +50,19 @@ TEST(the_innermost_call_that_covers_the_ranks) {
   outer.call();
   inner.call();
   LayerMemory small, large;
-  CHECK_EQ(small.enclosing(alone())->epoch, inner.epoch);
-  CHECK_EQ(large.enclosing(everyone())->epoch, mpi_job::size() == 1 ? inner.epoch : outer.epoch);
+  CHECK_EQ(small.enter(alone())->generation, inner.generation);
+  CHECK_EQ(large.enter(everyone())->generation, mpi_job::size() == 1 ? inner.generation : outer.generation);
 }
 
-TEST(an_epoch_is_remembered_from_call_to_call) {
+TEST(a_generation_is_remembered_from_call_to_call) {
   Layer layer(everyone());
   LayerMemory memory;
   for (int i = 0; i < 3; ++i) {
     layer.call();
-    const auto* const call = memory.enclosing(everyone());
+    const auto* const call = memory.enter(everyone());
     CHECK(call != nullptr);
-    CHECK_EQ(memory.remembers(call->epoch), i > 0);
-    memory.remember(call->epoch);
+    CHECK_EQ(memory.remembers(call->generation), i > 0);
+    memory.remember(call->generation);
     layer.leave();
   }
 }
@@ -71,16 +71,16 @@ TEST(a_second_place_in_the_same_call_is_not_enclosed) {
   Layer outer(everyone()), inner(everyone());
   LayerMemory memory;
   outer.call();
-  memory.remember(memory.enclosing(everyone())->epoch);
-  CHECK(memory.enclosing(everyone()) == nullptr);
-  CHECK(!memory.remembers(outer.epoch));
+  memory.remember(memory.enter(everyone())->generation);
+  CHECK(memory.enter(everyone()) == nullptr);
+  CHECK(!memory.remembers(outer.generation));
   inner.call();
-  CHECK_EQ(memory.enclosing(everyone())->epoch, inner.epoch);
+  CHECK_EQ(memory.enter(everyone())->generation, inner.generation);
   inner.leave();
-  CHECK(memory.enclosing(everyone()) == nullptr);  // the call of the outer layer is the same as at first
+  CHECK(memory.enter(everyone()) == nullptr);  // the call of the outer layer is the same as at first
   outer.leave();
   outer.call();
-  CHECK_EQ(memory.enclosing(everyone())->epoch, outer.epoch);
+  CHECK_EQ(memory.enter(everyone())->generation, outer.generation);
 }
 
 TEST(leaving_ends_what_began_within) {
@@ -89,22 +89,22 @@ TEST(leaving_ends_what_began_within) {
   outer.call();
   inner.call();
   outer.leave();
-  CHECK(memory.enclosing(everyone()) == nullptr);
+  CHECK(memory.enter(everyone()) == nullptr);
   outer.call();
   outer.call();
   outer.leave();
-  CHECK(memory.enclosing(everyone()) != nullptr);
+  CHECK(memory.enter(everyone()) != nullptr);
   inner.leave();  // which is in no call
-  CHECK_EQ(memory.enclosing(alone()), nullptr);
+  CHECK_EQ(memory.enter(alone()), nullptr);
 }
 
-TEST(an_epoch_that_changes_during_a_call) {
+TEST(a_generation_that_changes_during_a_call) {
   Layer layer(everyone());
   LayerMemory memory;
   layer.call();
-  const auto later = new_epoch();
-  change_epoch(&layer, later);
-  CHECK_EQ(memory.enclosing(everyone())->epoch, later);
+  const auto later = new_generation();
+  change_generation(&layer, later);
+  CHECK_EQ(memory.enter(everyone())->generation, later);
 }
 
 MPI_JOB_ENDS
