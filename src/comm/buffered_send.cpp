@@ -14,7 +14,7 @@ namespace distdl::comm {
 
 namespace {
 
-constexpr std::size_t kMaxUnderWay = 1024;  // 8 MiB at most
+constexpr std::size_t kMaxBufferedMessages = 1024;  // 8 MiB at most
 
 /// A message that MPI may still read. It is not freed where MPI fails.
 struct BufferedMessage {
@@ -22,14 +22,14 @@ struct BufferedMessage {
   MPI_Request request = MPI_REQUEST_NULL;
 };
 
-struct UnderWay {
+struct BufferedMessages {
   std::mutex mutex;
   std::deque<BufferedMessage*> in_order;
 };
 
 /// Never destroyed: MPI may read the messages up to its end.
-UnderWay& under_way() {
-  static auto* const messages = new UnderWay;
+BufferedMessages& buffered_messages() {
+  static auto* const messages = new BufferedMessages;
   return *messages;
 }
 
@@ -45,7 +45,7 @@ bool freed_if_sent(BufferedMessage* message) {
 bool finish_oldest() {
   BufferedMessage* oldest = nullptr;
   {
-    auto& [mutex, in_order] = under_way();
+    auto& [mutex, in_order] = buffered_messages();
     const std::lock_guard lock(mutex);
     if (in_order.empty()) return false;
     oldest = in_order.front();
@@ -66,11 +66,11 @@ void send_buffered(const void* bytes, std::size_t size, int rank, int tag, const
         "MPI_Isend");
   bool too_many = false;
   {
-    auto& [mutex, in_order] = under_way();
+    auto& [mutex, in_order] = buffered_messages();
     const std::lock_guard lock(mutex);
     in_order.push_back(message.release());
     while (!in_order.empty() && freed_if_sent(in_order.front())) in_order.pop_front();
-    too_many = in_order.size() > kMaxUnderWay;
+    too_many = in_order.size() > kMaxBufferedMessages;
   }
   if (!too_many) return;
   const Waiting waiting;

@@ -12,6 +12,7 @@
 #include "operators/reduce_scatter.hpp"
 #include "operators/region_copy.hpp"
 #include "operators/staging.hpp"
+#include "operators/sum_route.hpp"
 #include "operators/tensor_checks.hpp"
 
 namespace distdl::operators {
@@ -59,14 +60,11 @@ at::Tensor in_place(const at::Tensor& arrived, const at::Tensor& result, const B
 
 }  // namespace
 
-std::size_t largest_part(const BlocksPlan& plan) {
-  std::int64_t largest = 0;
-  for (const auto& box : plan.blocks) largest = std::max(largest, geometry::volume(box));
-  return static_cast<std::size_t>(largest) * c10::elementSize(accumulate_type(plan.part.dtype));
-}
-
 bool AllGather::can_send_early(const at::Tensor& /*x*/) const {
-  return !plan_->group || goes_directly(largest_part(*plan_), plan_->group->size());
+  // Like its adjoint, which adds up in this dtype.
+  const auto bytes =
+      static_cast<std::size_t>(plan_->largest_part) * c10::elementSize(accumulate_type(plan_->part.dtype));
+  return !plan_->group || goes_directly(bytes, plan_->group->size());
 }
 
 void AllGather::send(const at::Tensor& x, Messages& messages) const {
@@ -148,6 +146,7 @@ BlocksPlanPtr blocks_plan(const Placement& x, const AxisGroup& group, const std:
         plan->whole.sizes.push_back(gathered ? blocks[d].extent() : block.size());
       }
     }
+    plan->largest_part = std::max(plan->largest_part, geometry::volume(box));
     plan->blocks.push_back(std::move(box));
   }
   return plan;

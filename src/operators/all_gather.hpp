@@ -13,12 +13,10 @@ struct BlocksPlan {
   std::vector<int> ranks;             // of the group, as the user counts them
   std::vector<geometry::Box> blocks;  // in `whole`, by rank of the group
   Structure whole;
-  Structure part;  // this rank's block
+  Structure part;                 // this rank's block
+  std::int64_t largest_part = 0;  // elements of the largest block
 };
 using BlocksPlanPtr = std::shared_ptr<const BlocksPlan>;
-
-/// The bytes of the largest block, in the dtype in which it may be summed.
-std::size_t largest_part(const BlocksPlan& plan);
 
 /// The traffic of gathering blocks, or of scattering a sum.
 Traffic traffic_of(const BlocksPlan& plan, bool gathers);

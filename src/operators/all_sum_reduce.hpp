@@ -2,6 +2,7 @@
 #pragma once
 
 #include "operators/axis_groups.hpp"
+#include "operators/sum_route.hpp"
 
 namespace distdl::operators {
 
@@ -18,6 +19,10 @@ class AllSumReduce final : public LinearOperator {
   Shape result_sizes(at::IntArrayRef sizes) const override { return sizes.vec(); }
 
  private:
+  SumRoute route(std::int64_t bytes) const;
+  /// Adds up the group's vectors, which are contiguous, in memory that MPI can use.
+  void add_up(const at::Tensor& own, const at::Tensor& result, EarlySend early) const;
+
   std::shared_ptr<const AxisGroup> group_;
 };
 

@@ -34,9 +34,6 @@ SumLayout rooted_layout(std::int64_t n, std::int64_t bytes, std::vector<int> con
 /// may be under way together, even in a ring: construct all, then add() all, then finish() all.
 class BlockSum {
  public:
-  /// Whether a sum of so many bytes is faster in this way than by MPI's reductions.
-  static bool pays(std::int64_t bytes, std::size_t contributors);
-
   /// `parts` are those of this rank's vector; none if it is no contributor. `result` has room for the whole sum on
   /// receivers, for this rank's part if there are none, and is not used elsewhere. All are contiguous and of the dtype
   /// in which values are added up.
@@ -62,9 +59,8 @@ class BlockSum {
   comm::Requests sending_, receiving_;
 };
 
-/// Whether the sum of a vector from each of two ranks, for both, is fastest if each adds up all of it.
-bool pays_to_add_twice(std::int64_t bytes, const comm::Communicator& communicator);
-void add_twice(const comm::Communicator& communicator, const at::Tensor& mine, const at::Tensor& result);
+/// The sum of a vector from each of two ranks, for both: each adds up all of it, in the same order.
+void add_twice(const comm::Communicator& communicator, const at::Tensor& own, const at::Tensor& result);
 
 /// The parts of a contiguous tensor.
 std::vector<at::Tensor> parts_of(const at::Tensor& x, const SumLayout& layout);

@@ -11,14 +11,15 @@
 #include "operators/messages.hpp"
 #include "operators/staging.hpp"
 #include "operators/sum_reduce.hpp"
+#include "operators/sum_route.hpp"
 #include "operators/tensor_checks.hpp"
 
 namespace distdl::operators {
 
 namespace {
 
-// Between two ranks a root that sends at least so many bytes is the fastest in such blocks (measured by
-// benchmarks/trials.py).
+// Between two ranks a root that sends at least so many bytes is the fastest in such blocks (measured on two cores that
+// share memory).
 constexpr std::size_t kLargeBytes = 2 << 20;
 constexpr std::int64_t kBlockBytes = 1 << 20;
 
@@ -30,13 +31,19 @@ std::vector<at::Tensor> blocks_of(const at::Tensor& x) {
 
 }  // namespace
 
-bool Broadcast::can_send_early(const at::Tensor& /*x*/) const { return all_go_directly(*plan_, plan_->at_root.dtype); }
+bool Broadcast::is_direct(const RootedGroup& group) const {
+  const auto elements = static_cast<std::size_t>((group.is_root ? plan_->at_root : plan_->at_member).numel());
+  return goes_directly(elements * c10::elementSize(plan_->at_root.dtype), group.communicator->size());
+}
+
+bool Broadcast::can_send_early(const at::Tensor& /*x*/) const {
+  return std::all_of(plan_->groups.begin(), plan_->groups.end(),
+                     [&](const RootedGroup& group) { return !group.communicator || is_direct(group); });
+}
 
 void Broadcast::send(const at::Tensor& x, Messages& messages) const {
   for (const auto& group : plan_->groups) {
-    if (group.communicator && group.is_root && goes_directly(group, *plan_, plan_->at_root.dtype)) {
-      messages.send_to_others(for_sending(x), group.ranks);
-    }
+    if (group.communicator && group.is_root && is_direct(group)) messages.send_to_others(for_sending(x), group.ranks);
   }
 }
 
@@ -59,7 +66,7 @@ at::Tensor Broadcast::apply(const at::Tensor& x, EarlySend early) const {
   for (const auto& group : plan_->groups) {
     if (!group.communicator) continue;
     const auto& buffer = group.is_root ? source : arrived;
-    if (goes_directly(group, *plan_, plan_->at_root.dtype)) {
+    if (is_direct(group)) {
       if (!group.is_root) messages.receive(arrived, group.ranks.front());
       continue;
     }

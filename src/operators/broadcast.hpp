@@ -18,6 +18,9 @@ class Broadcast final : public LinearOperator {
   Shape result_sizes(at::IntArrayRef /*sizes*/) const override { return plan_->at_member.sizes; }
 
  private:
+  /// Whether the tensors of a group travel as messages from the root to each other rank.
+  bool is_direct(const RootedGroup& group) const;
+
   RootedPlanPtr plan_;
 };
 

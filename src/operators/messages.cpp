@@ -5,12 +5,6 @@
 
 namespace distdl::operators {
 
-namespace {
-
-constexpr int kMostRanks = 8;  // that exchange messages directly
-
-}  // namespace
-
 bool is_buffered(const at::Tensor& x) { return x.is_cpu() && x.nbytes() <= comm::kMaxBuffered; }
 
 void send(const at::Tensor& x, int rank, int tag, const comm::Communicator& communicator, comm::Requests& requests) {
@@ -32,8 +26,6 @@ void receive(const at::Tensor& x, int rank, int tag, const comm::Communicator& c
                                           requests.next()),
               "MPI_Irecv");
 }
-
-bool goes_directly(std::size_t bytes, int ranks) { return bytes <= comm::kMaxBuffered && ranks <= kMostRanks; }
 
 void Messages::send(const at::Tensor& x, int rank) {
   const auto receiver = rank_set_.rank_of(rank);

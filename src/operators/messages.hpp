@@ -19,10 +19,6 @@ void send(const at::Tensor& x, int rank, int tag, const comm::Communicator& comm
 /// Starts to receive into a contiguous tensor, which `requests` keeps until it has arrived.
 void receive(const at::Tensor& x, int rank, int tag, const comm::Communicator& communicator, comm::Requests& requests);
 
-/// Whether messages of so many bytes between each two of so many ranks, one of them to all others or all to all, are
-/// faster than MPI's collectives: they take half a round trip, and nobody waits until they are confirmed.
-bool goes_directly(std::size_t bytes, int ranks);
-
 /// The messages of one call between ranks of a set, as the user counts them, over the communicator of the set.
 class Messages {
  public:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "operators/all_gather.hpp"
+#include "operators/sum_route.hpp"
 
 namespace distdl::operators {
 
@@ -19,6 +20,11 @@ class ReduceScatter final : public LinearOperator {
   Shape result_sizes(at::IntArrayRef /*sizes*/) const override { return plan_->part.sizes; }
 
  private:
+  SumRoute route() const;
+  /// Adds up the group's tensors of all blocks; `result` is for this rank's block.
+  void add_up(const at::Tensor& own, const at::Tensor& result, EarlySend early) const;
+  void add_up_by_mpi(const at::Tensor& own, const at::Tensor& result) const;
+
   BlocksPlanPtr plan_;
 };
 

@@ -1,9 +1,6 @@
 #include "operators/rooted_groups.hpp"
 
-#include <algorithm>
 #include <set>
-
-#include "operators/messages.hpp"
 
 namespace distdl::operators {
 
@@ -32,17 +29,6 @@ std::vector<RootedGroup> rooted_groups(const RankSet& rank_set, const geometry::
     groups.push_back(std::move(group));
   }
   return groups;
-}
-
-bool goes_directly(const RootedGroup& group, const RootedPlan& plan, c10::ScalarType dtype) {
-  const auto elements = (group.is_root ? plan.at_root : plan.at_member).numel();
-  return goes_directly(static_cast<std::size_t>(elements) * c10::elementSize(dtype), group.communicator->size());
-}
-
-bool all_go_directly(const RootedPlan& plan, c10::ScalarType dtype) {
-  return std::all_of(plan.groups.begin(), plan.groups.end(), [&](const RootedGroup& group) {
-    return !group.communicator || goes_directly(group, plan, dtype);
-  });
 }
 
 Traffic traffic_of(const RootedPlan& plan, bool to_roots) {

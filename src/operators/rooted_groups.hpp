@@ -32,11 +32,6 @@ struct RootedPlan {
 };
 using RootedPlanPtr = std::shared_ptr<const RootedPlan>;
 
-/// Whether the tensors of a group, in this dtype, travel as messages from rank to rank.
-bool goes_directly(const RootedGroup& group, const RootedPlan& plan, c10::ScalarType dtype);
-/// Whether those of all of this rank's groups do.
-bool all_go_directly(const RootedPlan& plan, c10::ScalarType dtype);
-
 /// The traffic from the roots to the members, or in the other direction.
 Traffic traffic_of(const RootedPlan& plan, bool to_roots);
 

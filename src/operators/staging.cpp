@@ -40,6 +40,10 @@ at::Tensor delivered(const at::Tensor& arrived, const at::Device& device) {
   return copy_region(arrived, empty(arrived.sizes(), arrived.options().device(device).pinned_memory(false)));
 }
 
+at::Tensor delivered_sum(const at::Tensor& sum, const at::Device& device, c10::ScalarType dtype) {
+  return converted(delivered(sum, device), dtype);
+}
+
 StreamOrder::StreamOrder(const at::Tensor& x) : device_(x.device()) {
   if (device_.is_cpu()) return;
   ready_.emplace(device_.type());

@@ -27,6 +27,8 @@ at::Tensor for_receiving(at::IntArrayRef sizes, const at::TensorOptions& options
 
 /// The tensor that arrived there, on its device: itself, or a copy of it.
 at::Tensor delivered(const at::Tensor& arrived, const at::Device& device);
+/// The same for a sum, which arrives in the dtype in which values are added up.
+at::Tensor delivered_sum(const at::Tensor& sum, const at::Device& device, c10::ScalarType dtype);
 
 /// Work on a device is queued in streams, of which each thread has its own. Made where an operator is started, this
 /// lets it run on another thread, in a stream of its own, so that the copies wait for x and for nothing else, and what

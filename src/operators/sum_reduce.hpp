@@ -2,7 +2,9 @@
 // Broadcast.
 #pragma once
 
+#include "comm/requests.hpp"
 #include "operators/broadcast.hpp"
+#include "operators/sum_route.hpp"
 
 namespace distdl::operators {
 
@@ -19,6 +21,9 @@ class SumReduce final : public LinearOperator {
   Shape result_sizes(at::IntArrayRef /*sizes*/) const override { return plan_->at_root.sizes; }
 
  private:
+  SumRoute route(const RootedGroup& group) const;
+  void start_mpi(const RootedGroup& group, const at::Tensor& own, at::Tensor& result, comm::Requests& requests) const;
+
   RootedPlanPtr plan_;
 };
 
