@@ -12,6 +12,14 @@ _Halo: TypeAlias = Sequence[Sequence[int]]  # for each dimension the widths (lef
 class MPIError(RuntimeError):
     """A call of MPI has failed on this rank. The error is final: no operator works afterwards."""
 
+    @property
+    def code(self) -> int:
+        """What the call returned: its meaning is the MPI library's own."""
+
+    @property
+    def error_class(self) -> int:
+        """The class of the code, such as mpi4py.MPI.ERR_RANK."""
+
 def mpi_initialized() -> bool: ...
 def mpi_library_version() -> str: ...
 def balanced_block(n: int, p: int, i: int) -> tuple[int, int]:

@@ -210,8 +210,9 @@ struct Agreed {
 };
 
 Agreed outside(const at::Tensor& x) {
-  static const OperatorPtr clone = c10::make_intrusive<operators::Clone>();
-  return {clone, x, operators::Input{x, ""}.derivatives()};
+  static const auto* const clone =  // never destroyed: threads may outlive the end of main
+      new OperatorPtr(c10::make_intrusive<operators::Clone>());
+  return {*clone, x, operators::Input{x, ""}.derivatives()};
 }
 
 at::Tensor in_dtype(const at::Tensor& x, c10::ScalarType dtype) { return x.scalar_type() == dtype ? x : x.to(dtype); }

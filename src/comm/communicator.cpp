@@ -22,8 +22,8 @@ namespace {
 // MPI_Comm_create_group asks for a tag to keep apart creations that run at the same time in several threads.
 constexpr int kCreationTag = 4242;
 
-// Operators and votes use smaller tags. Every MPI library has tags up to 32767.
-constexpr int kFirstTag = 8192;
+constexpr int kFirstTag = 8192;        // operators and votes use smaller tags
+constexpr int kGuaranteedTag = 32767;  // every MPI library has tags up to this
 
 std::atomic<std::int64_t> live{0}, all_votes{0};
 std::atomic<Hosts> hosts{Hosts::names};
@@ -63,7 +63,7 @@ int tags() {
     int* largest = nullptr;
     int found = 0;
     check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&largest), &found), "MPI_Comm_get_attr");
-    return ((found != 0 ? *largest : 32767) - kFirstTag) / 2;
+    return ((found != 0 ? *largest : kGuaranteedTag) - kFirstTag) / 2;
   }();
   return count;
 }

@@ -30,13 +30,25 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kShortestSleep{20}, kLongestSleep{1000};
+constexpr double kSleepsPerLimit = 10;  // how often the thread wakes up while a wait becomes too long
+constexpr milliseconds kMinSleep{20}, kMaxSleep{1000};
+constexpr milliseconds kMinPatience{1000};  // for the replies of other ranks, which may sleep as long as this one
+constexpr int kSleepsOfPatience = 3;
 constexpr milliseconds kTimeToRead{300};  // mpiexec forgets what it has not read when the job is aborted
+constexpr std::size_t kHostNameSize = 256;
 
 std::atomic<bool> debug_mode{false};
 
-std::mutex locator_mutex;
-Locator locator;
+struct CurrentLocator {
+  mutable std::mutex mutex;
+  Locator locator;
+};
+
+/// Never destroyed: the watchdog's thread outlives the end of main.
+CurrentLocator& current_locator() {
+  static auto* const current = new CurrentLocator;
+  return *current;
+}
 
 /// What a thread does, for people. The caller holds the thread's mutex.
 std::string described(const Thread& thread) {
@@ -53,9 +65,9 @@ std::string described_process() {
   int best = -1;
   for_each_thread([&](Thread& thread) {
     const std::lock_guard lock(thread.mutex);
-    const int telling = thread.waits_since != 0 ? 2 : thread.depth > 0 ? 1 : 0;
-    if (telling <= best) return;
-    best = telling;
+    const int priority = thread.waits_since != 0 ? 2 : thread.depth > 0 ? 1 : 0;
+    if (priority <= best) return;
+    best = priority;
     text = described(thread);
     id = thread.id;
   });
@@ -63,7 +75,7 @@ std::string described_process() {
 }
 
 std::string process_name() {
-  std::array<char, 256> host{};
+  std::array<char, kHostNameSize> host{};
   if (gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
   return "process " + std::to_string(getpid()) + " on " + host.data();
 }
@@ -105,7 +117,7 @@ class Watchdog {
     while (true) {
       {
         std::unique_lock lock(mutex_);
-        changed_.wait_for(lock, between_looks(settings_.seconds));
+        changed_.wait_for(lock, sleep_of(settings_.seconds));
       }
       try {
         if (asks_) answer_status_queries(&described_process);
@@ -116,9 +128,12 @@ class Watchdog {
     }
   }
 
-  static milliseconds between_looks(double seconds) {
-    if (seconds <= 0) return kLongestSleep;
-    return std::clamp(milliseconds(static_cast<std::int64_t>(seconds * 100)), kShortestSleep, kLongestSleep);
+  /// How long the thread sleeps between two looks, if waits may last so many seconds.
+  static milliseconds sleep_of(double seconds) {
+    if (seconds <= 0) return kMaxSleep;
+    const std::chrono::duration<double> sleep(seconds / kSleepsPerLimit);
+    return std::chrono::duration_cast<milliseconds>(
+        std::clamp<std::chrono::duration<double>>(sleep, kMinSleep, kMaxSleep));
   }
 
   /// The waits that are due for a report: after the set number of seconds, then after twice as many, and so on.
@@ -164,8 +179,9 @@ class Watchdog {
   std::string everyone(const Wait& wait) {
     StatusReplies replies;
     if (asks_ && wait.activity.communicator != nullptr) {
-      replies = query_status(wait.activity.communicator,
-                             std::max(milliseconds(1000), 3 * between_looks(settings().seconds)), &described_process);
+      replies =
+          query_status(wait.activity.communicator,
+                       std::max(kMinPatience, kSleepsOfPatience * sleep_of(settings().seconds)), &described_process);
     }
     if (replies.ranks.empty()) return "rank " + std::to_string(rank_) + ": " + described_process();
     for (auto& text : replies.texts) {
@@ -201,8 +217,8 @@ class Watchdog {
 
 /// Never destroyed: the thread lives as long as the process.
 Watchdog& the_watchdog() {
-  static auto* const one = new Watchdog;
-  return *one;
+  static auto* const instance = new Watchdog;
+  return *instance;
 }
 
 }  // namespace
@@ -227,14 +243,16 @@ void throw_if_given_up() {
   throw std::runtime_error(thread.verdict);
 }
 
-void set_locator(Locator one) {
-  const std::lock_guard lock(locator_mutex);
-  locator = std::move(one);
+void set_locator(Locator locator) {
+  auto& current = current_locator();
+  const std::lock_guard lock(current.mutex);
+  current.locator = std::move(locator);
 }
 
 std::string at_line(std::uint64_t thread) {
-  const std::lock_guard lock(locator_mutex);
-  const auto line = locator ? locator(thread) : std::string();
+  const auto& current = current_locator();
+  const std::lock_guard lock(current.mutex);
+  const auto line = current.locator ? current.locator(thread) : std::string();
   return line.empty() ? line : ", at " + line;
 }
 

@@ -14,6 +14,7 @@ namespace distdl::operators {
 namespace {
 
 constexpr std::int64_t kPiece = 4096;  // elements, which stay in the innermost cache for their second sum
+constexpr double kMaxLoss = 0.9999;    // part of a sum of squares that may come from a wrong guess of the mean
 constexpr std::int64_t kLanes = 16;    // sums side by side, because the order of additions is the program's
 
 struct Moments {
@@ -65,7 +66,7 @@ template <class Element>
   }
 }
 
-// Only functions that are no templates can be compiled for several processors.
+// target_clones does not work on templates.
 DISTDL_FOR_PROCESSORS
 Sums sums_of(const float* x, std::int64_t n, double pivot) { return sums(x, n, pivot); }
 DISTDL_FOR_PROCESSORS
@@ -91,7 +92,7 @@ Moments moments_of(const Element* x, std::int64_t n) {
     const auto count = static_cast<double>(size);
     auto found = sums_of(x + start, size, pivot);
     auto rest = found.of_deviations / count;
-    if (count * rest * rest > 0.9999 * found.of_squares) {
+    if (count * rest * rest > kMaxLoss * found.of_squares) {
       pivot += rest;
       found = sums_of(x + start, size, pivot);
       rest = found.of_deviations / count;

@@ -7,11 +7,15 @@ namespace distdl::operators {
 
 namespace {
 
-std::mutex mutex;
+struct Counters {
+  std::mutex mutex;
+  std::map<std::string, Counter> by_name;
+};
 
-std::map<std::string, Counter>& counters() {  // never destroyed: threads count until the end
-  static auto* const by_name = new std::map<std::string, Counter>;
-  return *by_name;
+/// Never destroyed: threads count until the end.
+Counters& counters() {
+  static auto* const all = new Counters;
+  return *all;
 }
 
 }  // namespace
@@ -38,14 +42,16 @@ Statistics Counter::sums() const {
 void Counter::reset() { calls_ = messages_ = bytes_sent_ = bytes_received_ = waited_ = 0; }
 
 Counter& counter(const std::string& name) {
+  auto& [mutex, by_name] = counters();
   const std::lock_guard lock(mutex);
-  return counters()[name];
+  return by_name[name];
 }
 
 std::map<std::string, Statistics> statistics() {
+  auto& [mutex, by_name] = counters();
   const std::lock_guard lock(mutex);
   std::map<std::string, Statistics> counted;
-  for (const auto& [name, counter] : counters()) {
+  for (const auto& [name, counter] : by_name) {
     const auto sums = counter.sums();
     if (sums.calls > 0 || sums.seconds_waited > 0) counted.emplace(name, sums);
   }
@@ -53,8 +59,9 @@ std::map<std::string, Statistics> statistics() {
 }
 
 void reset_statistics() {
+  auto& [mutex, by_name] = counters();
   const std::lock_guard lock(mutex);
-  for (auto& [name, counter] : counters()) counter.reset();
+  for (auto& [name, counter] : by_name) counter.reset();
 }
 
 }  // namespace distdl::operators
