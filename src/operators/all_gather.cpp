@@ -106,13 +106,13 @@ at::Tensor AllGather::apply(const at::Tensor& x, EarlySend early) const {
 
 OperatorPtr AllGather::adjoint() const { return c10::make_intrusive<ReduceScatter>(id_, !is_adjoint_, plan_); }
 
-Traffic traffic_of(const BlocksPlan& plan, bool gathers) {
+Traffic traffic_of(const BlocksPlan& plan, const RankSet& rank_set, bool gathers) {
   Traffic traffic;
   for (std::size_t r = 0; plan.group && r < plan.blocks.size(); ++r) {
     if (static_cast<int>(r) == plan.group->rank()) continue;
     const auto mine = plan.part.nbytes();
     const auto theirs = geometry::volume(plan.blocks[r]) * static_cast<std::int64_t>(c10::elementSize(plan.part.dtype));
-    traffic.exchange(plan.ranks[r], gathers ? mine : theirs, gathers ? theirs : mine);
+    traffic.exchange(rank_set.user_rank(plan.ranks[r]), gathers ? mine : theirs, gathers ? theirs : mine);
   }
   return traffic;
 }

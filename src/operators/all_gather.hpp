@@ -10,7 +10,7 @@ namespace distdl::operators {
 /// How a whole tensor is cut into the blocks of a group, and the two tensors of this rank.
 struct BlocksPlan {
   comm::CommunicatorPtr group;        // null when this rank is alone
-  std::vector<int> ranks;             // of the group, as the user counts them
+  std::vector<int> ranks;             // of the group in the set of ranks
   std::vector<geometry::Box> blocks;  // in `whole`, by rank of the group
   Structure whole;
   Structure part;                 // this rank's block
@@ -19,7 +19,7 @@ struct BlocksPlan {
 using BlocksPlanPtr = std::shared_ptr<const BlocksPlan>;
 
 /// The traffic of gathering blocks, or of scattering a sum.
-Traffic traffic_of(const BlocksPlan& plan, bool gathers);
+Traffic traffic_of(const BlocksPlan& plan, const RankSet& rank_set, bool gathers);
 
 class AllGather final : public LinearOperator {
  public:
@@ -30,7 +30,7 @@ class AllGather final : public LinearOperator {
   bool can_send_early(const at::Tensor& x) const override;
   void send(const at::Tensor& x, Messages& messages) const override;
   OperatorPtr adjoint() const override;
-  Traffic traffic(const at::Tensor& /*x*/) const override { return traffic_of(*plan_, true); }
+  Traffic traffic(const at::Tensor& /*x*/) const override { return traffic_of(*plan_, id_->rank_set, true); }
   Shape result_sizes(at::IntArrayRef /*sizes*/) const override { return plan_->whole.sizes; }
 
  private:

@@ -78,15 +78,16 @@ Traffic AllSumReduce::traffic(const at::Tensor& x) const {
   const auto ranks = static_cast<std::int64_t>(group_->ranks.size());
   for (std::int64_t r = 0; group_->communicator && r < ranks; ++r) {
     if (r == group_->communicator->rank()) continue;
+    const int peer = id_->rank_set.user_rank(group_->ranks[static_cast<std::size_t>(r)]);
     const auto size = static_cast<std::int64_t>(x.element_size());
     if (can_send_early(x)) {  // see DirectSum
-      traffic.exchange(group_->ranks[static_cast<std::size_t>(r)], x.numel() * size, x.numel() * size);
+      traffic.exchange(peer, x.numel() * size, x.numel() * size);
       continue;
     }
     // Each rank adds up its own part: it receives the addends of this part, and sends the sum.
     const auto theirs = geometry::balanced_block(x.numel(), ranks, r).size() * size;
     const auto mine = geometry::balanced_block(x.numel(), ranks, group_->communicator->rank()).size() * size;
-    traffic.exchange(group_->ranks[static_cast<std::size_t>(r)], theirs + mine, theirs + mine);
+    traffic.exchange(peer, theirs + mine, theirs + mine);
   }
   return traffic;
 }

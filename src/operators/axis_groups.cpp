@@ -35,10 +35,8 @@ AxisGroup::AxisGroup(const RankSet& rank_set, const Placement& x, std::vector<st
     : axes(std::move(along)) {
   if (!x.mine) return;
   workers = x.grid.ranks_along(*x.mine, axes);
-  std::vector<int> in_set;
-  for (const auto worker : workers) in_set.push_back(x.rank_of(worker));
-  communicator = group_communicator(rank_set, in_set);
-  for (const auto rank : in_set) ranks.push_back(rank_set.user_rank(rank));
+  for (const auto worker : workers) ranks.push_back(x.rank_of(worker));
+  communicator = group_communicator(rank_set, ranks);
 }
 
 }  // namespace distdl::operators

@@ -24,7 +24,7 @@ struct Axes {
 struct AxisGroup {
   std::vector<std::int64_t> axes;      // ascending
   std::vector<std::int64_t> workers;   // of the partition; empty on ranks outside of it
-  std::vector<int> ranks;              // these workers, as the user counts ranks
+  std::vector<int> ranks;              // of these workers in the set of ranks
   comm::CommunicatorPtr communicator;  // of these workers in this order; null when this rank is alone
 
   AxisGroup(const RankSet& rank_set, const Placement& x, std::vector<std::int64_t> along);

@@ -28,9 +28,8 @@ void receive(const at::Tensor& x, int rank, int tag, const comm::Communicator& c
 }
 
 void Messages::send(const at::Tensor& x, int rank) {
-  const auto receiver = rank_set_.rank_of(rank);
-  operators::send(x, receiver, tag_, *rank_set_.communicator, sending_);
-  if (receivers_ != nullptr) receivers_->push_back(receiver);
+  operators::send(x, rank, tag_, *rank_set_.communicator, sending_);
+  if (receivers_ != nullptr) receivers_->push_back(rank);
 }
 
 void Messages::send_to_others(const at::Tensor& x, const std::vector<int>& ranks) {
@@ -40,7 +39,7 @@ void Messages::send_to_others(const at::Tensor& x, const std::vector<int>& ranks
 }
 
 void Messages::receive(const at::Tensor& x, int rank) {
-  operators::receive(x, rank_set_.rank_of(rank), tag_, *rank_set_.communicator, receiving_);
+  operators::receive(x, rank, tag_, *rank_set_.communicator, receiving_);
 }
 
 void Messages::wait_all() {

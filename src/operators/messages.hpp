@@ -19,10 +19,10 @@ void send(const at::Tensor& x, int rank, int tag, const comm::Communicator& comm
 /// Starts to receive into a contiguous tensor, which `requests` keeps until it has arrived.
 void receive(const at::Tensor& x, int rank, int tag, const comm::Communicator& communicator, comm::Requests& requests);
 
-/// The messages of one call between ranks of a set, as the user counts them, over the communicator of the set.
+/// The messages of one call between ranks of a set, over the communicator of the set, which numbers them.
 class Messages {
  public:
-  /// `receivers`, if given, gets the rank of the communicator that each message goes to.
+  /// `receivers`, if there are any, gets the rank that each message goes to.
   explicit Messages(const RankSet& rank_set, int tag = kInOrder, std::vector<int>* receivers = nullptr)
       : rank_set_(rank_set), tag_(tag), receivers_(receivers) {}
 
@@ -32,11 +32,12 @@ class Messages {
   /// Starts to receive into a contiguous tensor.
   void receive(const at::Tensor& x, int rank);
 
-  /// Waits for one that is received, by its position, and for all, also those that are sent.
+  /// Waits for a message that is received, by its position.
   void wait(std::size_t position) { receiving_.wait(position); }
+  /// Waits for all messages that are received and sent.
   void wait_all();
 
-  int my_rank() const { return rank_set_.user_rank(rank_set_.communicator->rank()); }
+  int my_rank() const { return rank_set_.communicator->rank(); }
 
  private:
   const RankSet& rank_set_;

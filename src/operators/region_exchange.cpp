@@ -70,7 +70,7 @@ bool RegionExchange::can_send_early(const at::Tensor& x) const {
 void RegionExchange::send(const at::Tensor& x, Messages& messages) const {
   for (const auto& [rank, region] : from_->messages) {
     if (rank == id_->rank_set.communicator->rank()) continue;
-    messages.send(for_sending(view_of(x, region)), id_->rank_set.user_rank(rank));
+    messages.send(for_sending(view_of(x, region)), rank);
   }
 }
 
@@ -93,7 +93,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x, EarlySend early) const {
     const bool direct = !sums && regions.back().is_contiguous() && !is_staged(x.device());
     arrivals.push_back(direct ? regions.back()
                               : for_receiving(geometry::shape_of(message.region), options.dtype(dtype)));
-    messages.receive(arrivals.back(), id_->rank_set.user_rank(message.rank));
+    messages.receive(arrivals.back(), message.rank);
   }
   if (!early.sent) send(x, messages);
   for (const auto& message : from_->messages) {

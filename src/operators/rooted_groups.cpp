@@ -1,6 +1,7 @@
 #include "operators/rooted_groups.hpp"
 
 #include <set>
+#include <utility>
 
 namespace distdl::operators {
 
@@ -22,7 +23,7 @@ std::vector<RootedGroup> rooted_groups(const RankSet& rank_set, const geometry::
       if (rank != root) ranks.push_back(rank);
     }
     group.communicator = group_communicator(rank_set, ranks);
-    for (const auto rank : ranks) group.ranks.push_back(rank_set.user_rank(rank));
+    group.ranks = std::move(ranks);
     group.root = 0;
     group.is_root = one.mine == worker;
     group.is_member = many.mine && matching.one_of(*many.mine) == worker;
@@ -31,12 +32,13 @@ std::vector<RootedGroup> rooted_groups(const RankSet& rank_set, const geometry::
   return groups;
 }
 
-Traffic traffic_of(const RootedPlan& plan, bool to_roots) {
+Traffic traffic_of(const RootedPlan& plan, const RankSet& rank_set, bool to_roots) {
   Traffic traffic;
   for (const auto& group : plan.groups) {
     if (!group.communicator) continue;
     const auto exchange = [&](int peer, std::int64_t bytes, bool sends) {
-      traffic.exchange(group.ranks.at(static_cast<std::size_t>(peer)), sends ? bytes : 0, sends ? 0 : bytes);
+      traffic.exchange(rank_set.user_rank(group.ranks.at(static_cast<std::size_t>(peer))), sends ? bytes : 0,
+                       sends ? 0 : bytes);
     };
     if (!group.is_root) {
       exchange(group.root, plan.at_member.nbytes(), to_roots);

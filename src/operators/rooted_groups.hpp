@@ -13,7 +13,7 @@ namespace distdl::operators {
 /// One group as this rank sees it. A rank is in at most two: as the root of one, and as a member of another.
 struct RootedGroup {
   comm::CommunicatorPtr communicator;  // of the root and the members; null when this rank is alone
-  std::vector<int> ranks;              // of the communicator, as the user counts them
+  std::vector<int> ranks;              // of the communicator in the set of ranks
   int root = 0;                        // in `communicator`
   std::vector<int> members;            // in `communicator`; the root may be one of them
   bool is_root = false;
@@ -33,6 +33,6 @@ struct RootedPlan {
 using RootedPlanPtr = std::shared_ptr<const RootedPlan>;
 
 /// The traffic from the roots to the members, or in the other direction.
-Traffic traffic_of(const RootedPlan& plan, bool to_roots);
+Traffic traffic_of(const RootedPlan& plan, const RankSet& rank_set, bool to_roots);
 
 }  // namespace distdl::operators
