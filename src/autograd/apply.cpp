@@ -15,14 +15,14 @@
 #include <stdexcept>
 #include <utility>
 
+#include "agreement/deferred_errors.hpp"
+#include "agreement/voting.hpp"
 #include "autograd/nonblocking.hpp"
 #include "comm/progress.hpp"
-#include "operators/deferred_errors.hpp"
-#include "operators/voting.hpp"
 
 namespace distdl::autograd {
 
-using operators::EarlySend;
+using agreement::EarlySend;
 using operators::OperatorPtr;
 using torch::autograd::edge_list;
 using torch::autograd::variable_list;
@@ -63,19 +63,19 @@ class Adjoint : public torch::autograd::Node {
     variable_list results(num_outputs());
     auto gradient = gradients[0];
     if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();
-    auto structure = gradient.defined() ? operators::Input{gradient, ""}.structure() : operators::Structure{};
+    auto structure = gradient.defined() ? agreement::Input{gradient, ""}.structure() : agreement::Structure{};
     // Ranks may have kept the graph for this pass, and others not: all of them have to hear of it.
-    if (freed_) structure.refuse(operators::Structure::Error::state, torch::autograd::ERR_BACKWARD_TWICE);
+    if (freed_) structure.refuse(agreement::Structure::Error::state, torch::autograd::ERR_BACKWARD_TWICE);
     const bool has_tangent = gradient.defined() && gradient._fw_grad(0).defined();
     const auto lock = adjoint->id().rank_set.lock();
     comm::SendEarly send;
     if (gradient.defined() && structure.error.empty()) send = operators::early_sender(*adjoint, gradient);
-    const auto agreed = operators::agree_on_backward(adjoint->id(), adjoint->is_adjoint(), gradient.defined(),
+    const auto agreed = agreement::agree_on_backward(adjoint->id(), adjoint->is_adjoint(), gradient.defined(),
                                                      {differentiated, has_tangent}, structure, std::move(send));
     if (!agreed.any) return results;
     if (freed_) unpack();
     if (!structure.error.empty()) {
-      throw operators::TypeError(adjoint->id().name + ": the gradient " + structure.error);
+      throw base::TypeError(adjoint->id().name + ": the gradient " + structure.error);
     }
     if (!gradient.defined()) {
       gradient = adjoint->in_step([&] { return input_metadata(0).zeros_like(); });
@@ -205,21 +205,21 @@ at::Tensor record_wait(const at::Tensor& token) {
 struct Agreed {
   OperatorPtr linear_operator;
   at::Tensor x;
-  operators::Derivatives derivatives;
+  agreement::Derivatives derivatives;
   EarlySend early = {};
 };
 
 Agreed outside(const at::Tensor& x) {
   static const auto* const clone =  // never destroyed: threads may outlive the end of main
       new OperatorPtr(c10::make_intrusive<operators::Clone>());
-  return {*clone, x, operators::Input{x, ""}.derivatives()};
+  return {*clone, x, agreement::Input{x, ""}.derivatives()};
 }
 
 at::Tensor in_dtype(const at::Tensor& x, c10::ScalarType dtype) { return x.scalar_type() == dtype ? x : x.to(dtype); }
 
-Agreed agree(operators::Primitive& primitive, const operators::Input& x) {
+Agreed agree(operators::Primitive& primitive, const agreement::Input& x) {
   if (!primitive.active()) {
-    if (!x.tensor.defined()) throw operators::TypeError(primitive.name() + ": the input " + x.error);
+    if (!x.tensor.defined()) throw base::TypeError(primitive.name() + ": the input " + x.error);
     return outside(x.tensor);
   }
   auto prepared = primitive.prepare(x, true);
@@ -237,22 +237,22 @@ at::Tensor carry_out(const Agreed& call) {
 
 }  // namespace
 
-at::Tensor call(operators::Primitive& primitive, const operators::Input& x) {
+at::Tensor call(operators::Primitive& primitive, const agreement::Input& x) {
   const auto lock = primitive.lock();
   return carry_out(agree(primitive, x));
 }
 
-at::Tensor call(const OperatorPtr& linear_operator, const at::Tensor& x, operators::Derivatives derivatives) {
+at::Tensor call(const OperatorPtr& linear_operator, const at::Tensor& x, agreement::Derivatives derivatives) {
   return carry_out({linear_operator, x, derivatives});
 }
 
-at::Tensor call_adjoint(operators::Primitive& primitive, const operators::Input& x, const at::Tensor& y) {
+at::Tensor call_adjoint(operators::Primitive& primitive, const agreement::Input& x, const at::Tensor& y) {
   if (!primitive.active()) return carry_out(outside(y.detach()));
   const auto lock = primitive.lock();
   return autograd::apply(primitive.prepare(x, false).linear_operator->adjoint(), y.detach());
 }
 
-at::Tensor call_traced(operators::Primitive& primitive, const operators::Input& x, bool linear, bool differentiated) {
+at::Tensor call_traced(operators::Primitive& primitive, const agreement::Input& x, bool linear, bool differentiated) {
   if (!primitive.active()) return autograd::apply(outside(x.tensor).linear_operator, x.tensor);
   const auto lock = primitive.lock();
   const auto prepared = primitive.prepare_traced(x, differentiated);
@@ -260,7 +260,7 @@ at::Tensor call_traced(operators::Primitive& primitive, const operators::Input& 
   return autograd::apply(linear ? applied->adjoint()->adjoint() : applied, in_dtype(x.tensor, prepared.dtype));
 }
 
-std::unique_ptr<Started> start(operators::Primitive& primitive, const operators::Input& x) {
+std::unique_ptr<Started> start(operators::Primitive& primitive, const agreement::Input& x) {
   const auto lock = primitive.lock();
   const auto call = agree(primitive, x);
   auto token = call.derivatives.has_tangent ? completed(carry_out(call))
@@ -274,7 +274,7 @@ std::unique_ptr<Started> start(operators::Primitive& primitive, const operators:
 
 Started::~Started() {
   if (waited() || may_be_dropped_) return;
-  operators::defer_error("comes after " + name_ +
+  agreement::defer_error("comes after " + name_ +
                          " was started and dropped; what start() returns has to be passed to wait()");
 }
 

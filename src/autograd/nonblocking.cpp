@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "comm/progress.hpp"
-#include "operators/staging.hpp"
+#include "kernels/staging.hpp"
 
 namespace distdl::autograd {
 
-using operators::EarlySend;
+using agreement::EarlySend;
 using operators::OperatorPtr;
 
 namespace {
@@ -22,7 +22,7 @@ namespace {
 /// An entry of torch.profiler: the name of the operator, and with record_shapes its bytes and peers.
 class ProfilerRecord {
  public:
-  ProfilerRecord(const std::string& name, const at::Tensor& x, const operators::Traffic& traffic)
+  ProfilerRecord(const std::string& name, const at::Tensor& x, const agreement::Traffic& traffic)
       : record_(at::RecordScope::FUNCTION) {
     if (!record_.isActive()) return;
     const std::vector<c10::IValue> inputs{x};
@@ -38,7 +38,7 @@ class ProfilerRecord {
 };
 
 at::Tensor run(const OperatorPtr& linear_operator, const at::Tensor& x, EarlySend early) {
-  const auto operation = operators::operation_of(linear_operator->id(), linear_operator->pass());
+  const auto operation = agreement::operation_of(linear_operator->id(), linear_operator->pass());
   const auto traffic = linear_operator->traffic(x);
   linear_operator->counter().count(traffic);
   const ProfilerRecord record(linear_operator->name(), x, traffic);
@@ -59,7 +59,7 @@ struct UnderWay {
   at::Tensor x;
   std::uint32_t version = 0;  // of x
   bool recorded = false;
-  std::optional<operators::StreamOrder> order;
+  std::optional<kernels::StreamOrder> order;
   comm::TaskPtr task;  // null if it is done
   at::Tensor result;
 };
@@ -76,7 +76,7 @@ UnderWayPtr hand_over(const OperatorPtr& linear_operator, const at::Tensor& x, b
   under_way->x = x;
   under_way->version = version_of(x);
   under_way->order.emplace(x);
-  if (early.tag != operators::kInOrder && !early.sent) {
+  if (early.tag != agreement::kInOrder && !early.sent) {
     // What is started earlier may still wait for others: small messages leave now all the same, by a tag of their own.
     if (const auto send = operators::early_sender(*linear_operator, x)) {
       std::vector<int> receivers;
@@ -84,7 +84,7 @@ UnderWayPtr hand_over(const OperatorPtr& linear_operator, const at::Tensor& x, b
       early.sent = true;
     }
   }
-  const operators::CountedWaits waits(
+  const agreement::CountedWaits waits(
       linear_operator->counter());  // if there is no progress thread, comm::start() waits
   // The progress thread takes over this thread's state, such as the profiler's.
   under_way->task = comm::start([under_way, early, state = at::ThreadLocalState()] {
@@ -97,8 +97,8 @@ UnderWayPtr hand_over(const OperatorPtr& linear_operator, const at::Tensor& x, b
 at::Tensor result_of(UnderWay& under_way) {
   if (under_way.task) {
     RECORD_FUNCTION("distdl::" + under_way.linear_operator->name() + " wait", std::vector<c10::IValue>{});
-    const operators::CountedWaits waits(under_way.linear_operator->counter());
-    const auto operation = operators::operation_of(under_way.linear_operator->id(), under_way.linear_operator->pass());
+    const agreement::CountedWaits waits(under_way.linear_operator->counter());
+    const auto operation = agreement::operation_of(under_way.linear_operator->id(), under_way.linear_operator->pass());
     under_way.task->wait();
     if (version_of(under_way.x) != under_way.version) {
       throw std::runtime_error(under_way.linear_operator->id().name +
@@ -138,7 +138,7 @@ at::Tensor apply(const OperatorPtr& linear_operator, const at::Tensor& x, EarlyS
   if (comm::under_way() && linear_operator->communicates()) {
     return result_of(*hand_over(linear_operator, x, false, early));
   }
-  const operators::CountedWaits waits(linear_operator->counter());
+  const agreement::CountedWaits waits(linear_operator->counter());
   return run(linear_operator, x, early);
 }
 

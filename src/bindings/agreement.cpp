@@ -4,17 +4,17 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "agreement/host_exchange.hpp"
+#include "agreement/layer_agreement.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/input.hpp"
 #include "comm/signals.hpp"
-#include "operators/host_exchange.hpp"
-#include "operators/layer_agreement.hpp"
 
 namespace distdl::bindings {
 
-using operators::HostExchange;
-using operators::Input;
-using operators::LayerAgreement;
+using agreement::HostExchange;
+using agreement::Input;
+using agreement::LayerAgreement;
 
 namespace {
 
@@ -61,7 +61,7 @@ std::vector<Described> structure(const LayerAgreement& self, std::size_t tensor,
 Input input_of(py::handle x) {
   if (THPVariable_Check(x.ptr())) return {THPVariable_Unpack(x.ptr()), ""};
   if (PyExceptionInstance_Check(x.ptr()) != 0) {
-    using Error = operators::Structure::Error;
+    using Error = agreement::Structure::Error;
     const auto is = [&](PyObject* type) { return py::isinstance(x, py::reinterpret_borrow<py::object>(type)); };
     auto text = py::str(x).cast<std::string>();
     if (text.empty()) text = py::str(py::type::handle_of(x).attr("__name__")).cast<std::string>();
@@ -73,8 +73,8 @@ Input input_of(py::handle x) {
 }
 
 void bind_agreement(py::module_& m) {
-  m.def("set_structure_check", &operators::set_structure_check, py::arg("on"));
-  m.def("structure_check", &operators::structure_check);
+  m.def("set_structure_check", &agreement::set_structure_check, py::arg("on"));
+  m.def("structure_check", &agreement::structure_check);
   m.def("votes", &comm::votes, "How many votes and exchanges of structure this process took part in with other ranks.");
   m.def("live_communicators", &comm::live_communicators, "How many private communicators this process holds.");
 

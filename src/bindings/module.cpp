@@ -59,7 +59,7 @@ void bind_errors(py::module_& m) {
       if (thrown) std::rethrow_exception(thrown);
     } catch (MPIError& error) {
       PyErr_SetString(error.python_type(), error.what());
-    } catch (const operators::TypeError& error) {
+    } catch (const base::TypeError& error) {
       PyErr_SetString(PyExc_TypeError, error.what());
     } catch (python_error& error) {  // from a hook that torch called, such as the one that ends the second forward pass
                                      // of checkpointing

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "base/hash.hpp"
 #include "comm/error.hpp"
 #include "comm/failure.hpp"
 #include "comm/last_call.hpp"
@@ -39,7 +40,7 @@ Surroundings surroundings_of(MPI_Comm handle) {
   std::array<char, MPI_MAX_PROCESSOR_NAME + 1> name{};
   int length = 0;
   check(MPI_Get_processor_name(name.data(), &length), "MPI_Get_processor_name");
-  const auto mine = value_of(name.data());
+  const auto mine = base::hash_of(name.data());
   const Hosts given = hosts;
   const std::int64_t mode = debugging() ? 1 : 0;
   std::array<std::int64_t, 6> largest{mine, -mine, given == Hosts::several, given == Hosts::one, mode, -mode};

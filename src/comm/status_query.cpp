@@ -6,8 +6,8 @@
 #include <numeric>
 #include <thread>
 
+#include "base/text.hpp"
 #include "comm/error.hpp"
-#include "geometry/text.hpp"
 
 namespace distdl::comm {
 
@@ -116,7 +116,7 @@ void answer_status_queries(const DescribeStatus& describe) {
   if (open.empty()) return;
   Message message;
   const auto text = describe();  // with no lock held: it may take its time
-  geometry::cut_to(text, message.text.size() - 1).copy(message.text.data(), message.text.size() - 1);
+  base::cut_to(text, message.text.size() - 1).copy(message.text.data(), message.text.size() - 1);
   for (const auto& [communicator, rank, query] : open) {
     message.query = query;
     with_usable(communicator, [&] { post(*communicator, rank, kReply, message); });

@@ -59,10 +59,6 @@ Disagreement disagreement_of(const Maxima& maxima, std::uint32_t exclusive) {
 
 }  // namespace
 
-std::int64_t value_of(const std::string& text) {
-  return static_cast<std::int64_t>(std::hash<std::string>{}(text) >> 1);  // so that its negative is a number as well
-}
-
 void refuse_abandoned(const Communicator& communicator) {
   if (communicator.abandoned()) {
     throw std::runtime_error("an earlier call on these ranks was given up: not all of them had come to it");

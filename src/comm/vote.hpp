@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "comm/communicator.hpp"
@@ -62,9 +61,6 @@ Outcome vote(const Communicator& communicator, const Ballot& ballot);
 
 /// Throws if an earlier vote on the communicator was given up.
 void refuse_abandoned(const Communicator& communicator);
-
-/// Hash of a text, as the value of a ballot.
-std::int64_t value_of(const std::string& text);
 
 /// How a ballot travels, and what follows from the maxima of all ranks: for votes that are no calls of vote().
 Maxima maxima_of(const Ballot& ballot);

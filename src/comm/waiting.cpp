@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "geometry/text.hpp"
+#include "base/text.hpp"
 
 namespace distdl::comm {
 
@@ -54,7 +54,7 @@ Operation::Operation(const Call& call) {
   outer_ = thread.activity;
   auto& activity = thread.activity;
   const auto room = activity.name.size() - 1;
-  const auto length = geometry::cut_to(call.name, room).copy(activity.name.data(), room);
+  const auto length = base::cut_to(call.name, room).copy(activity.name.data(), room);
   activity.name.at(length) = '\0';
   activity.number = call.number;
   activity.pass = call.pass;

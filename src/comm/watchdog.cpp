@@ -16,12 +16,12 @@
 #include <thread>
 #include <vector>
 
+#include "base/text.hpp"
 #include "comm/communicator.hpp"
 #include "comm/error.hpp"
 #include "comm/progress.hpp"
 #include "comm/status_query.hpp"
 #include "comm/waiting.hpp"
-#include "geometry/text.hpp"
 
 namespace distdl::comm {
 
@@ -187,7 +187,7 @@ class Watchdog {
     for (auto& text : replies.texts) {
       if (text.empty()) text = "does not answer: it has ended, or computes outside of Python";
     }
-    return geometry::by_rank(replies.ranks, replies.texts);
+    return base::by_rank(replies.ranks, replies.texts);
   }
 
   static bool still_waits(const Wait& wait) {

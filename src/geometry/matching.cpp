@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "geometry/text.hpp"
+#include "base/text.hpp"
 
 namespace distdl::geometry {
 
@@ -15,8 +15,8 @@ Shape reversed_if(bool reverse, Shape values) {
 }
 
 std::string describe(const Matching::Side& side) {
-  return side.name + " has shape " + text(side.shape) +
-         (side.transpose ? " (read transposed: " + text(reversed_if(true, side.shape)) + ")" : "");
+  return side.name + " has shape " + base::text(side.shape) +
+         (side.transpose ? " (read transposed: " + base::text(reversed_if(true, side.shape)) + ")" : "");
 }
 
 }  // namespace
@@ -33,8 +33,8 @@ Matching::Matching(const std::string& operation, Side one, Side many)
   one_read_.insert(one_read_.begin(), many_shape.size() - one_read_.size(), 1);
   for (std::size_t d = 0; d < many_shape.size(); ++d) {
     if (one_read_[d] != 1 && one_read_[d] != many_shape[d]) {
-      throw std::invalid_argument(values + "; in dimension " + std::to_string(d) + " of " + text(many_shape) + ", " +
-                                  one_.name + " has " + std::to_string(one_read_[d]) + ", but must have 1" +
+      throw std::invalid_argument(values + "; in dimension " + std::to_string(d) + " of " + base::text(many_shape) +
+                                  ", " + one_.name + " has " + std::to_string(one_read_[d]) + ", but must have 1" +
                                   (many_shape[d] == 1 ? "" : " or " + std::to_string(many_shape[d])));
     }
   }

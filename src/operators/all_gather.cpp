@@ -4,16 +4,16 @@
 
 #include <algorithm>
 
+#include "agreement/tensor_checks.hpp"
 #include "comm/requests.hpp"
-#include "operators/box_view.hpp"
-#include "operators/elements.hpp"
-#include "operators/memory.hpp"
+#include "kernels/box_view.hpp"
+#include "kernels/elements.hpp"
+#include "kernels/memory.hpp"
+#include "kernels/region_copy.hpp"
+#include "kernels/staging.hpp"
 #include "operators/messages.hpp"
 #include "operators/reduce_scatter.hpp"
-#include "operators/region_copy.hpp"
-#include "operators/staging.hpp"
 #include "operators/sum_route.hpp"
-#include "operators/tensor_checks.hpp"
 
 namespace distdl::operators {
 

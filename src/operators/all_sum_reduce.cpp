@@ -2,14 +2,14 @@
 
 #include <ATen/ATen.h>
 
+#include "agreement/tensor_checks.hpp"
 #include "comm/requests.hpp"
 #include "geometry/blocks.hpp"
+#include "kernels/elements.hpp"
+#include "kernels/memory.hpp"
+#include "kernels/staging.hpp"
 #include "operators/block_sum.hpp"
 #include "operators/direct_sum.hpp"
-#include "operators/elements.hpp"
-#include "operators/memory.hpp"
-#include "operators/staging.hpp"
-#include "operators/tensor_checks.hpp"
 
 namespace distdl::operators {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "geometry/text.hpp"
+#include "base/text.hpp"
 
 namespace distdl::operators {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "agreement/placement.hpp"
 #include "operators/linear_operator.hpp"
-#include "operators/placement.hpp"
 
 namespace distdl::operators {
 

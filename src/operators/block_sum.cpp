@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "geometry/blocks.hpp"
-#include "operators/elements.hpp"
-#include "operators/memory.hpp"
+#include "kernels/elements.hpp"
+#include "kernels/memory.hpp"
 #include "operators/messages.hpp"
 #include "operators/sum_route.hpp"
 
@@ -17,9 +17,9 @@ namespace {
 
 constexpr int kAddend = 1, kSum = 2;  // tags: messages of one kind between two ranks arrive in order
 
-constexpr std::int64_t kBlockBytes = 1 << 20;   // in the caches when it is added, and large for a message
-constexpr std::int64_t kMaxBlocks = 256;        // in a part
-constexpr std::int64_t kMaxBlocksUnderWay = 2;  // from each contributor
+constexpr std::int64_t kSumBlockBytes = 1 << 20;  // in the caches when it is added, and large for a message
+constexpr std::int64_t kMaxBlocks = 256;          // in a part
+constexpr std::int64_t kMaxBlocksUnderWay = 2;    // from each contributor
 
 }  // namespace
 
@@ -37,7 +37,7 @@ BlockSum::BlockSum(const comm::Communicator& communicator, SumLayout layout, con
   std::int64_t largest = 0;
   for (std::size_t c = 0; c < contributors.size(); ++c) largest = std::max(largest, size_of(c));
   const auto size = static_cast<std::int64_t>((parts_.empty() ? result_ : parts_.front()).element_size());
-  block_ = std::max(kBlockBytes / size, (largest + kMaxBlocks - 1) / kMaxBlocks);
+  block_ = std::max(kSumBlockBytes / size, (largest + kMaxBlocks - 1) / kMaxBlocks);
 
   std::int64_t most = 0;
   for (std::size_t c = 0; c < contributors.size(); ++c) {
@@ -62,12 +62,13 @@ void BlockSum::add() {
   const bool in_result = result_.defined();
   const bool alone = contributors.size() == 1;
   // The tensor that holds the sum of this rank's part, and where the part begins in it.
-  const auto sums = in_result ? result_ : alone ? parts_[me_] : empty({size_of(me_)}, parts_[me_].options());
+  const auto sums = in_result ? result_ : alone ? parts_[me_] : kernels::empty({size_of(me_)}, parts_[me_].options());
   const auto start = in_result && !layout_.receivers.empty() ? layout_.offsets[me_] : 0;
 
   const auto under_way = std::clamp(blocks_of(me_), std::int64_t{1}, kMaxBlocksUnderWay);
-  const auto rooms = empty({static_cast<std::int64_t>(contributors.size()), under_way, std::min(block_, size_of(me_))},
-                           parts_[me_].options());
+  const auto rooms =
+      kernels::empty({static_cast<std::int64_t>(contributors.size()), under_way, std::min(block_, size_of(me_))},
+                     parts_[me_].options());
   std::vector<comm::Requests> arriving(contributors.size());
   const auto room = [&](std::size_t c, std::int64_t b) {
     return rooms[static_cast<std::int64_t>(c)][b % under_way].narrow(0, 0, block(parts_[me_], me_, b).numel());
@@ -84,7 +85,7 @@ void BlockSum::add() {
     for (std::size_t c = 0; c < contributors.size(); ++c) {
       if (c != me_) arriving[c].wait(static_cast<std::size_t>(b));
       const auto addend = c == me_ ? block(parts_[me_], me_, b) : room(c, b);
-      if (c > 0) operators::add(so_far, addend, sum);
+      if (c > 0) kernels::add(so_far, addend, sum);
       so_far = c > 0 ? sum : addend;
     }
     if (alone && in_result) sum.copy_(so_far);
@@ -129,13 +130,13 @@ SumLayout rooted_layout(std::int64_t n, std::int64_t bytes, std::vector<int> con
 }
 
 void add_twice(const comm::Communicator& communicator, const at::Tensor& own, const at::Tensor& result) {
-  const auto other = empty(own.sizes(), own.options());
+  const auto other = kernels::empty(own.sizes(), own.options());
   const int peer = 1 - communicator.rank();
   comm::Requests requests;
   receive(other, peer, kAddend, communicator, requests);
   send(own, peer, kAddend, communicator, requests);
   requests.wait_all();
-  operators::add(peer == 1 ? own : other, peer == 1 ? other : own, result);  // in the same order on both ranks
+  kernels::add(peer == 1 ? own : other, peer == 1 ? other : own, result);  // in the same order on both ranks
 }
 
 std::vector<at::Tensor> parts_of(const at::Tensor& x, const SumLayout& layout) {

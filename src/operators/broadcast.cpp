@@ -5,14 +5,14 @@
 #include <algorithm>
 #include <vector>
 
+#include "agreement/tensor_checks.hpp"
 #include "comm/bytes.hpp"
 #include "comm/requests.hpp"
-#include "operators/memory.hpp"
+#include "kernels/memory.hpp"
+#include "kernels/staging.hpp"
 #include "operators/messages.hpp"
-#include "operators/staging.hpp"
 #include "operators/sum_reduce.hpp"
 #include "operators/sum_route.hpp"
-#include "operators/tensor_checks.hpp"
 
 namespace distdl::operators {
 

@@ -3,9 +3,10 @@
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 
+#include "base/hash.hpp"
 #include "comm/watchdog.hpp"
-#include "operators/elements.hpp"
-#include "operators/memory.hpp"
+#include "kernels/elements.hpp"
+#include "kernels/memory.hpp"
 
 namespace distdl::operators {
 
@@ -74,7 +75,7 @@ Primitive::Prepared Primitive::prepare_traced(const Input& x, bool differentiate
   };
   if (operator_ && agreement_.structure().at(my_rank()) == mine) check_sizes();
   const std::string own = differentiated ? "compiled, with gradients" : "compiled, without gradients";
-  const auto agreed = agreement_.agree({&mine, 1}, {.value = comm::value_of(own)}, [&] { return own; });
+  const auto agreed = agreement_.agree({&mine, 1}, {.value = base::hash_of(own)}, [&] { return own; });
   const bool changed = agreed.change == Change::structure;
   plan_if(changed);
   if (changed) {  // each rank knows the sizes of its own result by now, but not of the others

@@ -10,15 +10,21 @@
 #include <memory>
 #include <optional>
 
+#include "agreement/agreement.hpp"
+#include "agreement/input.hpp"
+#include "agreement/placement.hpp"
+#include "agreement/traffic.hpp"
+#include "base/errors.hpp"
 #include "comm/failure.hpp"
-#include "operators/agreement.hpp"
-#include "operators/errors.hpp"
-#include "operators/input.hpp"
 #include "operators/messages.hpp"
-#include "operators/placement.hpp"
-#include "operators/traffic.hpp"
+
+namespace distdl::kernels {}  // namespace distdl::kernels
 
 namespace distdl::operators {
+
+// Operators are written in the words of the two folders below this one.
+using namespace agreement;
+using namespace kernels;
 
 class LinearOperator;
 using OperatorPtr = c10::intrusive_ptr<LinearOperator>;

@@ -3,10 +3,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "agreement/early_send.hpp"
+#include "agreement/rank_set.hpp"
 #include "comm/communicator.hpp"
 #include "comm/requests.hpp"
-#include "operators/early_send.hpp"
-#include "operators/rank_set.hpp"
 
 namespace distdl::operators {
 
@@ -23,7 +23,8 @@ void receive(const at::Tensor& x, int rank, int tag, const comm::Communicator& c
 class Messages {
  public:
   /// `receivers`, if there are any, gets the rank that each message goes to.
-  explicit Messages(const RankSet& rank_set, int tag = kInOrder, std::vector<int>* receivers = nullptr)
+  explicit Messages(const agreement::RankSet& rank_set, int tag = agreement::kInOrder,
+                    std::vector<int>* receivers = nullptr)
       : rank_set_(rank_set), tag_(tag), receivers_(receivers) {}
 
   /// Starts to send a contiguous tensor.
@@ -40,7 +41,7 @@ class Messages {
   int my_rank() const { return rank_set_.communicator->rank(); }
 
  private:
-  const RankSet& rank_set_;
+  const agreement::RankSet& rank_set_;
   int tag_;
   std::vector<int>* receivers_;
   comm::Requests receiving_, sending_;

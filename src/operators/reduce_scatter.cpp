@@ -2,15 +2,15 @@
 
 #include <ATen/ATen.h>
 
+#include "agreement/tensor_checks.hpp"
 #include "comm/requests.hpp"
+#include "kernels/box_view.hpp"
+#include "kernels/elements.hpp"
+#include "kernels/memory.hpp"
+#include "kernels/region_copy.hpp"
+#include "kernels/staging.hpp"
 #include "operators/block_sum.hpp"
-#include "operators/box_view.hpp"
 #include "operators/direct_sum.hpp"
-#include "operators/elements.hpp"
-#include "operators/memory.hpp"
-#include "operators/region_copy.hpp"
-#include "operators/staging.hpp"
-#include "operators/tensor_checks.hpp"
 
 namespace distdl::operators {
 

@@ -4,14 +4,14 @@
 
 #include <algorithm>
 
+#include "agreement/tensor_checks.hpp"
 #include "comm/buffered_send.hpp"
-#include "operators/box_view.hpp"
-#include "operators/elements.hpp"
-#include "operators/memory.hpp"
+#include "kernels/box_view.hpp"
+#include "kernels/elements.hpp"
+#include "kernels/memory.hpp"
+#include "kernels/region_copy.hpp"
+#include "kernels/staging.hpp"
 #include "operators/messages.hpp"
-#include "operators/region_copy.hpp"
-#include "operators/staging.hpp"
-#include "operators/tensor_checks.hpp"
 
 namespace distdl::operators {
 

@@ -6,9 +6,9 @@
 #include <optional>
 #include <vector>
 
+#include "agreement/placement.hpp"
 #include "geometry/exchange_plan.hpp"
 #include "operators/linear_operator.hpp"
-#include "operators/placement.hpp"
 
 namespace distdl::operators {
 

@@ -2,9 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include "agreement/tensor_checks.hpp"
+#include "kernels/elements.hpp"
 #include "operators/all_sum_reduce.hpp"
-#include "operators/elements.hpp"
-#include "operators/tensor_checks.hpp"
 
 namespace distdl::operators {
 

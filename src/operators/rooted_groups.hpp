@@ -4,9 +4,9 @@
 #include <memory>
 #include <vector>
 
+#include "agreement/placement.hpp"
 #include "geometry/matching.hpp"
 #include "operators/linear_operator.hpp"
-#include "operators/placement.hpp"
 
 namespace distdl::operators {
 

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <optional>
 
+#include "agreement/tensor_checks.hpp"
+#include "kernels/elements.hpp"
+#include "kernels/memory.hpp"
+#include "kernels/staging.hpp"
 #include "operators/block_sum.hpp"
 #include "operators/direct_sum.hpp"
-#include "operators/elements.hpp"
-#include "operators/memory.hpp"
-#include "operators/staging.hpp"
-#include "operators/tensor_checks.hpp"
 
 namespace distdl::operators {
 

@@ -81,7 +81,7 @@ class Call {
   bool fails_before() const { return fails_before_; }
   int result(int code) const { return fails_after_ ? MPI_ERR_OTHER : code; }
 
-  /// Of a vote each rank sends the first message to the next rank (src/comm/vote.cpp).
+  /// Of a vote each rank sends the first message to the next rank (src/comm/dissemination.cpp).
   void count_vote(int to, int tag, MPI_Comm comm) const {
     if (!from_extension_ || tag != distdl::comm::kVoteTag) return;
     int rank = 0, size = 0;

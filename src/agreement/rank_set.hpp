@@ -1,0 +1,48 @@
+// The ranks that take part in an operator or in a layer.
+#pragma once
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "comm/communicator.hpp"
+
+namespace distdl::agreement {
+
+/// `ranks` are numbers of ranks as the user counts them: those of `root`, the communicator that the partitions come
+/// from, in ascending order, so that the same ranks always vote together.
+struct RankSet {
+  comm::CommunicatorPtr communicator;  // of these ranks alone; null on all others
+  std::vector<int> ranks;
+  MPI_Comm root = MPI_COMM_NULL;
+
+  int user_rank(int rank) const { return ranks.at(static_cast<std::size_t>(rank)); }
+  /// The rank of the communicator that the user counts as this.
+  int rank_of(int user_rank) const {
+    return static_cast<int>(std::lower_bound(ranks.begin(), ranks.end(), user_rank) - ranks.begin());
+  }
+
+  /// Whether all ranks of the other set are in this one. Of two sets that this rank is in.
+  bool covers(const RankSet& other) const {
+    if (communicator == other.communicator) return true;
+    return root == other.root && std::includes(ranks.begin(), ranks.end(), other.ranks.begin(), other.ranks.end());
+  }
+
+  /// Held from the agreement until the data has moved, so that other threads' calls do not come in between.
+  comm::Lock lock() const { return communicator ? communicator->lock() : comm::Lock(); }
+};
+
+/// The set of these ranks of root, each once. Makes its communicator: collective over these ranks. A rank outside of
+/// them, or without a root communicator, gets a set without a communicator.
+RankSet rank_set_of(MPI_Comm root, const std::vector<int>& ranks);
+
+/// What is known by rank of a set, in the order of these ranks.
+template <class T>
+std::vector<T> in_order_of(const std::vector<int>& ranks, const RankSet& rank_set, const std::vector<T>& by_rank) {
+  std::vector<T> result;
+  for (const auto rank : ranks) result.push_back(by_rank.at(static_cast<std::size_t>(rank_set.rank_of(rank))));
+  return result;
+}
+
+}  // namespace distdl::agreement
