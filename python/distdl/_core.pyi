@@ -14,7 +14,7 @@ class MPIError(RuntimeError):
 
     @property
     def code(self) -> int:
-        """What the call returned: its meaning is the MPI library's own."""
+        """The code that the call returned: its meaning is the MPI library's own."""
 
     @property
     def error_class(self) -> int:
@@ -32,13 +32,13 @@ def grid_rank(shape: Sequence[int], index: Sequence[int]) -> int:
     """The number of the worker at an index of a row-major grid."""
 
 def matched_ranks(
-    one: Sequence[int],
-    many: Sequence[int],
-    one_rank: int,
-    transpose_one: bool = False,
-    transpose_many: bool = False,
+    roots: Sequence[int],
+    members: Sequence[int],
+    root_rank: int,
+    transpose_roots: bool = False,
+    transpose_members: bool = False,
 ) -> list[int]:
-    """The ranks of the shape `many` that a rank of the shape `one` broadcasts to, or that reduce to it."""
+    """The ranks of the shape `members` that a rank of the shape `roots` broadcasts to, or that reduce to it."""
 
 def pieces(extent: int, workers: int, wanted: tuple[int, int]) -> list[tuple[int, int, int]]:
     """(worker, start, stop) for every balanced block that an interval overlaps."""

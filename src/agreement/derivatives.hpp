@@ -1,4 +1,4 @@
-// What tensors take along into differentiation.
+// The derivatives that tensors carry.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,7 +7,7 @@
 
 namespace distdl::agreement {
 
-/// Whether a tensor requires grad, and whether it has a forward-mode derivative. Of several ranks or tensors: whether
+/// Whether a tensor requires grad, and whether it has a forward-mode derivative. For several ranks or tensors: whether
 /// any of them does.
 struct Derivatives {
   bool requires_grad = false;
@@ -23,7 +23,7 @@ struct Derivatives {
 /// Whether torch records what is called now: neither under no_grad nor in inference mode.
 inline bool records_gradients() { return c10::GradMode::is_enabled() && !c10::InferenceMode::is_enabled(); }
 
-/// Of a tensor as torch would record it now; none if it is not defined.
+/// The derivatives of a tensor as torch would record it now; none if the tensor is not defined.
 inline Derivatives derivatives_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
   const auto& tangent = tensor._fw_grad(0);

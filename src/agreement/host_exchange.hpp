@@ -16,7 +16,7 @@ class HostExchange {
   /// Collective over these ranks of root.
   HostExchange(MPI_Comm root, std::vector<int> ranks);
 
-  /// Whether all ranks brought the same text; if they did not, all texts in the order of the ranks. Throws if some
+  /// Whether all ranks passed the same text; if they did not, all texts in the order of the ranks. Throws if some
   /// ranks make another call instead, which `what` names. Collective.
   std::pair<bool, std::vector<std::string>> compare(const std::string& what, const std::string& text) const;
 
@@ -27,8 +27,8 @@ class HostExchange {
   /// freed with root. Collective.
   MPI_Comm view(const std::vector<int>& shape) const;
 
-  /// A communicator of these ranks, in this order, for calls that have no order with those of the program: of a thread
-  /// that the library runs. It is never handed to users. It is freed with root. Collective.
+  /// A communicator of these ranks, in this order, for a thread that the library runs, whose calls have no order with
+  /// the program's. It is never handed to users, and freed with root. Collective.
   MPI_Comm apart() const;
 
  private:

@@ -10,8 +10,9 @@ namespace distdl::agreement {
 
 namespace {
 
-/// Why a tensor's values cannot be sent; empty if they can. A meta tensor is refused elsewhere: its structure is known.
-std::string why_not(const at::Tensor& tensor) {
+/// The reason why a tensor's values cannot be sent; empty if they can. A meta tensor is refused elsewhere: its
+/// structure is known.
+std::string reason_against(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
     return std::string("is a ") + tensor.toString() + "; only strided tensors travel";
   }
@@ -34,7 +35,7 @@ std::string why_not(const at::Tensor& tensor) {
   return {};
 }
 
-/// Whether torch records the operators of its dispatcher, of which a call of ours is none.
+/// Whether torch traces the operators of its dispatcher. Our calls are not among them, so a trace would miss them.
 bool is_recorded() {
   using c10::impl::TorchDispatchModeKey;
   return at::tracer::impl::is_dispatch_enabled() ||
@@ -51,7 +52,7 @@ Structure Input::structure() const {
     if (structure.present) structure.refuse(error_kind, error);
     return structure;
   }
-  if (auto why = why_not(tensor); !why.empty()) {
+  if (auto why = reason_against(tensor); !why.empty()) {
     structure.refuse(Structure::Error::type, std::move(why));
     return structure;
   }

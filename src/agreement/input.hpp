@@ -1,4 +1,4 @@
-// What a rank passes to an operator or to a layer.
+// The input that a rank passes to an operator or to a layer.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,7 +9,7 @@
 
 namespace distdl::agreement {
 
-/// A tensor, or the reason why there is none; where neither is given, an optional tensor that is absent.
+/// A tensor, or the reason why there is none. Without both, it stands for an optional tensor that is absent.
 struct Input {
   at::Tensor tensor;
   std::string error;

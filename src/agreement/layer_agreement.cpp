@@ -13,7 +13,7 @@ namespace distdl::agreement {
 
 namespace {
 
-/// A number that stands for a sequence of numbers: FNV-1a.
+/// Hash of a sequence of numbers: FNV-1a.
 class Hash {
  public:
   Hash& add(std::uint64_t next) {
@@ -30,8 +30,8 @@ at::DeviceType device_of(const std::vector<Input>& inputs, const std::vector<at:
   for (const auto& input : inputs) {
     if (input.tensor.defined()) return input.tensor.device().type();
   }
-  const auto found = std::find_if(parameters.begin(), parameters.end(), [](const auto& one) { return one.defined(); });
-  return found == parameters.end() ? at::kCPU : found->device().type();
+  const auto first = std::find_if(parameters.begin(), parameters.end(), [](const auto& p) { return p.defined(); });
+  return first == parameters.end() ? at::kCPU : first->device().type();
 }
 
 std::optional<c10::ScalarType> autocast_of(at::DeviceType device) {
@@ -41,23 +41,25 @@ std::optional<c10::ScalarType> autocast_of(at::DeviceType device) {
 
 std::string torch_name(c10::ScalarType dtype) { return "torch." + std::string(c10::getDtypeNames(dtype).first); }
 
-/// What has to be equal on all ranks, as a number that is never negative.
+/// Hash of what has to be equal on all ranks. It is never negative.
 std::int64_t options_of(const std::vector<at::Tensor>& parameters, std::optional<c10::ScalarType> autocast,
                         std::string_view own, bool is_random, bool by_compiler) {
   Hash hash;
   hash.add(parameters.size()).add(autocast ? 1 + static_cast<std::uint64_t>(*autocast) : 0);
-  for (const auto& one : parameters) hash.add(one.defined() ? static_cast<std::uint64_t>(one.scalar_type()) : ~0U);
+  for (const auto& parameter : parameters) {
+    hash.add(parameter.defined() ? static_cast<std::uint64_t>(parameter.scalar_type()) : ~0U);
+  }
   hash.add(std::hash<std::string_view>{}(own)).add(is_random ? 1 : 0).add(by_compiler ? 1 : 0);
   return static_cast<std::int64_t>(hash.value() >> 1);
 }
 
-/// The same for people.
+/// The same as a text.
 std::string text_of(const std::vector<at::Tensor>& parameters, std::optional<c10::ScalarType> autocast,
                     std::string_view own, bool is_random, bool by_compiler) {
   std::string text = "parameters of [";
-  for (const auto& one : parameters) {
+  for (const auto& parameter : parameters) {
     if (text.back() != '[') text += ", ";
-    text += one.defined() ? torch_name(one.scalar_type()) : "none";
+    text += parameter.defined() ? torch_name(parameter.scalar_type()) : "none";
   }
   text += "], autocast " + (autocast ? torch_name(*autocast) : "off");
   if (is_random) text += ", with random numbers";
@@ -95,20 +97,20 @@ std::string LayerAgreement::problem_of(const std::vector<at::Tensor>& parameters
 
 std::vector<Structure> LayerAgreement::structures_of(const std::vector<Input>& inputs,
                                                      const std::vector<at::Tensor>& parameters) {
-  std::vector<Structure> mine;
-  mine.reserve(agreement_.tensors());
+  std::vector<Structure> tensors;
+  tensors.reserve(agreement_.tensors());
   for (std::size_t i = 0; i < agreement_.tensors(); ++i) {
-    mine.push_back(i < inputs.size() ? inputs[i].structure() : Input{}.structure());
+    tensors.push_back(i < inputs.size() ? inputs[i].structure() : Input{}.structure());
   }
-  auto& first = mine.front();
-  if (first.error_kind != Structure::Error::none) return mine;
+  auto& first = tensors.front();
+  if (first.error_kind != Structure::Error::none) return tensors;
   auto problem = problem_of(parameters);
-  if (problem.empty() && inputs.size() > mine.size()) {
+  if (problem.empty() && inputs.size() > tensors.size()) {
     problem =
-        "is one of " + std::to_string(inputs.size()) + "; at most " + std::to_string(mine.size()) + " are expected";
+        "is one of " + std::to_string(inputs.size()) + "; at most " + std::to_string(tensors.size()) + " are expected";
   }
   if (!problem.empty()) first.refuse(Structure::Error::value, std::move(problem));
-  return mine;
+  return tensors;
 }
 
 Change LayerAgreement::change_of(const Local& now) const {
@@ -126,20 +128,19 @@ bool LayerAgreement::agree(const std::vector<Input>& inputs, const std::vector<a
   now.options = options_of(parameters, now.autocast, own, broadcast.has_value(), by_compiler);
   Derivatives any;
   Hash differentiation;
-  const auto look_at = [&](Derivatives one) {
-    any |= one;
-    differentiation.add(static_cast<std::uint64_t>(one.requires_grad) * 2 +
-                        static_cast<std::uint64_t>(one.has_tangent));
+  const auto include = [&](Derivatives derivatives) {
+    any |= derivatives;
+    differentiation.add(flags_of(derivatives));
   };
-  for (const auto& input : inputs) look_at(input.derivatives());
-  for (const auto& parameter : parameters) look_at(derivatives_of(parameter));
+  for (const auto& input : inputs) include(input.derivatives());
+  for (const auto& parameter : parameters) include(derivatives_of(parameter));
   now.differentiation = differentiation.add(records_gradients() ? 1 : 0).value();
 
   auto change = std::max(agreement_.change_of(tensors), change_of(now));
   std::optional<std::int64_t> received;
   sizes_are_in_question_ = false;
-  const auto* const around = agreement_.memory().enter(id().rank_set);
-  if (around == nullptr || !agreement_.memory().remembers(around->generation) || change != Change::none) {
+  const auto* const outer = agreement_.memory().enter(id().rank_set);
+  if (outer == nullptr || !agreement_.memory().remembers(outer->generation) || change != Change::none) {
     Agreement::take_deferred_error_to(tensors.front());
     const auto text = [&] { return text_of(parameters, now.autocast, own, broadcast.has_value(), by_compiler); };
     const auto compiled = caller_ == Caller::compiled_program ? kCompiled : 0U;
@@ -151,7 +152,7 @@ bool LayerAgreement::agree(const std::vector<Input>& inputs, const std::vector<a
     change = agreed.change;
     received = agreed.broadcast;
     sizes_are_in_question_ = agreed.any_compiled && change == Change::structure;
-    if (around != nullptr) agreement_.memory().remember(around->generation);
+    if (outer != nullptr) agreement_.memory().remember(outer->generation);
   }
   // With the structure check off the others did not hear of a change of derivatives: that is for the next vote.
   if (structure_check() || change == Change::structure) local_ = now;

@@ -1,4 +1,4 @@
-// What the ranks of a layer agree on before each of its calls, in one vote.
+// The agreement of a layer's ranks before each of its calls, in a single vote.
 #pragma once
 
 #include <mpi.h>
@@ -17,15 +17,15 @@ class LayerAgreement {
  public:
   LayerAgreement(const std::string& layer, MPI_Comm root, const std::vector<int>& ranks,
                  std::vector<std::string> tensors);
-  /// Of a copied layer, which has calls of its own.
+  /// The agreement of a copied layer, which has calls of its own.
   LayerAgreement(const LayerAgreement& other);
   LayerAgreement& operator=(const LayerAgreement&) = delete;
   /// Ends a call that was not left: the layer may be gone before its call is.
   ~LayerAgreement() { leave(); }
 
-  /// Whether this rank is one of them. agree() and leave() do nothing on a rank that is not.
+  /// Whether this rank is among the layer's ranks. On other ranks, agree() and leave() do nothing.
   bool active() const { return id().rank_set.communicator != nullptr; }
-  /// Whether messages between them may travel between hosts.
+  /// Whether messages between the layer's ranks may travel between hosts.
   bool spans_hosts() const { return active() && id().rank_set.communicator->spans_hosts(); }
 
   /// The shape that the next parameter must have on this rank; the parameters of a call begin with those expected here,
@@ -37,8 +37,8 @@ class LayerAgreement {
   /// on these ranks wait. Throws on all ranks what is wrong on one of them; then no call has begun. Returns whether
   /// the structure changed on any rank. Collective.
   ///
-  /// Within the call of a layer around this one it does not vote, if nothing changed: neither here nor in what that
-  /// layer agreed on, which has to include the parameters of this one.
+  /// Within the call of an outer layer it does not vote, if nothing changed: neither here nor in what the outer layer
+  /// agreed on, which has to include the parameters of the inner layer.
   ///
   /// A call that draws random numbers passes a number to broadcast: the number of one rank, and 0 on all others. It is
   /// broadcast() on all ranks afterwards.
@@ -57,13 +57,13 @@ class LayerAgreement {
   /// sizes of its results. The same on all ranks.
   bool sizes_are_in_question() const { return sizes_are_in_question_; }
 
-  /// Ends the call. Does nothing if this thread is in none of this agreement.
+  /// Ends the call. Does nothing if this thread is in no call of this agreement.
   void leave() { end_layer_call(this); }
 
   /// Makes the next call agree anew; on all ranks or on none.
   void forget();
-  /// Makes the next agree() vote within the call of a layer around this one, too: ranks may have more to tell each
-  /// other than what that layer agreed on, such as what is wrong with values. On all ranks or on none.
+  /// Makes the next agree() vote within the call of an outer layer, too: ranks may have more to tell each other than
+  /// what the outer layer agreed on, such as what is wrong with values. On all ranks or on none.
   void vote_within() { agreement_.memory().forget(); }
 
   /// Of any rank's tensors and parameters, as of the last vote.
@@ -72,11 +72,11 @@ class LayerAgreement {
   /// Of autocast, as of the last agree(); none where it is off.
   std::optional<c10::ScalarType> autocast() const { return local_.autocast; }
 
-  /// One tensor's structure on each of these ranks; those that were called without it have none.
+  /// One tensor's structure on each of these ranks. It is not `present` on ranks that were called without the tensor.
   GlobalStructure structure(std::size_t tensor, const std::vector<int>& ranks) const;
 
   /// The sizes of one tensor's blocks by dimension, on a partition of this name, shape and ranks. Throws the same on
-  /// all ranks if they are no blocks of one tensor.
+  /// all ranks unless they are blocks of one tensor.
   std::vector<Shape> blocks(std::size_t tensor, const std::string& partition, const Shape& shape,
                             const std::vector<int>& ranks) const;
 
@@ -86,11 +86,11 @@ class LayerAgreement {
     Shape shape;
     bool may_be_empty;
   };
-  /// What is compared with the last call, beside the structure of the tensors.
+  /// The facts that are compared with the last call, beside the structure of the tensors.
   struct Local {
     std::optional<c10::ScalarType> autocast;
-    std::uint64_t differentiation = 0;  // stands for what each tensor and parameter takes along
-    std::int64_t options = -1;          // stands for what has to be equal on all ranks; never negative
+    std::uint64_t differentiation = 0;  // hash of the derivatives of each tensor and parameter
+    std::int64_t options = -1;          // hash of what has to be equal on all ranks; never negative
   };
 
   const OperatorId& id() const { return *agreement_.id(); }

@@ -40,17 +40,17 @@ void change_generation(const void* agreement, std::int64_t generation) {
 }
 
 const LayerCall* LayerMemory::enter(const RankSet& ranks) {
-  const LayerCall* found = nullptr;
+  const LayerCall* layer = nullptr;
   if (!comm::debugging()) {
     const auto innermost = std::find_if(under_way.rbegin(), under_way.rend(),
                                         [&](const LayerCall& call) { return call.id->rank_set.covers(ranks); });
-    if (innermost != under_way.rend()) found = &*innermost;
+    if (innermost != under_way.rend()) layer = &*innermost;
   }
-  if (found != nullptr && std::find(calls_.begin(), calls_.end(), found->number) != calls_.end()) found = nullptr;
+  if (layer != nullptr && std::find(calls_.begin(), calls_.end(), layer->number) != calls_.end()) layer = nullptr;
   calls_.clear();
   for (const auto& call : under_way) calls_.push_back(call.number);
-  if (found == nullptr) forget();
-  return found;
+  if (layer == nullptr) forget();
+  return layer;
 }
 
 }  // namespace distdl::agreement

@@ -13,7 +13,7 @@ namespace distdl::agreement {
 
 /// A call of a layer, from the agreement of its ranks to its end.
 struct LayerCall {
-  const void* agreement;                 // whose call it is
+  const void* agreement;                 // the layer's, by its address
   std::shared_ptr<const OperatorId> id;  // the layer
   std::int64_t number;                   // no other call of this process has it
   std::int64_t generation;               // see new_generation
@@ -21,24 +21,25 @@ struct LayerCall {
   comm::HeldSignals held = {};
 };
 
-/// The time during which nothing changes that the ranks of a layer agree on: neither the structure of its tensors nor
-/// what they take into differentiation. Its number differs from that of any other generation of any layer. All ranks of
-/// a layer begin a new one together, though the numbers on the ranks are not the same.
+/// The number of a new generation: the calls of a layer between which nothing changes that its ranks agree on, neither
+/// the structure of its tensors nor their derivatives. The number differs from that of any other generation of any
+/// layer. All ranks of a layer begin a generation together, though its numbers on the ranks are not the same.
 std::int64_t new_generation();
 
-/// Of this thread.
+/// Records that this thread is inside a layer's call.
 void begin_layer_call(const void* agreement, std::shared_ptr<const OperatorId> id, std::int64_t generation,
                       comm::Lock lock);
-/// Ends the innermost call of this agreement, and what began within and was not ended; nothing if there is none.
+/// Ends the innermost call of this agreement, with the calls that began within and were not ended. Does nothing if
+/// there is none.
 void end_layer_call(const void* agreement);
 /// Whether a call of any layer is under way.
 bool in_layer_call();
 /// Calls of this agreement that are under way are in this generation from now on.
 void change_generation(const void* agreement, std::int64_t generation);
 
-/// What an operator, or a layer within a layer, remembers of the layers in whose calls it was called.
+/// The memory that an operator, or a layer within a layer, has of the layers in whose calls it was called.
 ///
-/// What the ranks know of its input stays true in the same place of a layer's call, for as long as the layer's
+/// The ranks' knowledge of its input stays true in the same place of a layer's call, for as long as the layer's
 /// generation lasts. A second call of the operator in the same call of the layer is another place, where it has to
 /// vote.
 class LayerMemory {

@@ -1,4 +1,4 @@
-// Which operator a call is of, so that ranks and people can tell it from others.
+// The identity of an operator, by which ranks and people tell its calls from others.
 #pragma once
 
 #include <array>
@@ -30,11 +30,11 @@ struct OperatorId {
 
   OperatorId(std::string operation, RankSet ranks);
 
-  /// As statistics call it, and after distdl:: profilers.
+  /// The name in statistics and, after distdl::, in profiles.
   const std::string& name_of(bool adjoint) const { return adjoint ? adjoint_name_ : name; }
   Counter& counter(bool adjoint) const { return *(adjoint ? adjoint_counter_ : counter_); }
 
-  /// As messages call a call of it: "Repartition number 4, backward".
+  /// The name of a call in messages: "Repartition number 4, backward".
   std::string text(Pass pass) const;
   /// The same for all ranks, and different for any two calls that can be told apart.
   std::int64_t call(Pass pass) const {
@@ -46,7 +46,7 @@ struct OperatorId {
   Counter *counter_, *adjoint_counter_;
 };
 
-/// What the watchdog sees for as long as this lives.
+/// Shows the operator's call to the watchdog while the result lives.
 comm::Operation operation_of(const OperatorId& id, Pass pass);
 
 }  // namespace distdl::agreement

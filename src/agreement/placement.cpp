@@ -22,11 +22,11 @@ Placement place(const RankSet& rank_set, const Partition& partition) {
                                 std::to_string(placement.grid.size()));
   }
   for (const auto rank : partition.ranks) {
-    const auto here = rank_set.rank_of(rank);
-    if (rank_set.communicator && here == rank_set.communicator->rank()) {
-      placement.mine = static_cast<std::int64_t>(placement.ranks.size());
+    const auto in_set = rank_set.rank_of(rank);
+    if (rank_set.communicator && in_set == rank_set.communicator->rank()) {
+      placement.own = static_cast<std::int64_t>(placement.ranks.size());
     }
-    placement.ranks.push_back(here);
+    placement.ranks.push_back(in_set);
   }
   return placement;
 }

@@ -24,7 +24,7 @@ struct Placement {
   std::string name;
   geometry::Grid grid;
   std::vector<int> ranks;
-  std::optional<std::int64_t> mine;  // this rank's worker, if it has one
+  std::optional<std::int64_t> own;  // this rank's worker; none if it is not in the partition
 
   int rank_of(std::int64_t worker) const { return ranks.at(static_cast<std::size_t>(worker)); }
   const Structure& of(const GlobalStructure& structure, std::int64_t worker) const {
@@ -36,7 +36,7 @@ struct Placement {
 RankSet rank_set_of(MPI_Comm root, const std::vector<Partition>& partitions);
 Placement place(const RankSet& rank_set, const Partition& partition);
 
-/// The private communicator of some workers of a placement (ranks of the set), or null for a single one.
+/// The private communicator of some workers of a placement (ranks of the set), or null for a single worker.
 comm::CommunicatorPtr group_communicator(const RankSet& rank_set, const std::vector<int>& ranks);
 
 /// The zero-volume tensor that stands for "nothing here": [batch, 0], or [0].

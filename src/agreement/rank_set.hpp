@@ -18,12 +18,12 @@ struct RankSet {
   MPI_Comm root = MPI_COMM_NULL;
 
   int user_rank(int rank) const { return ranks.at(static_cast<std::size_t>(rank)); }
-  /// The rank of the communicator that the user counts as this.
+  /// The rank in the communicator of a rank as the user counts.
   int rank_of(int user_rank) const {
     return static_cast<int>(std::lower_bound(ranks.begin(), ranks.end(), user_rank) - ranks.begin());
   }
 
-  /// Whether all ranks of the other set are in this one. Of two sets that this rank is in.
+  /// Whether `other` is a subset. This rank must be in both.
   bool covers(const RankSet& other) const {
     if (communicator == other.communicator) return true;
     return root == other.root && std::includes(ranks.begin(), ranks.end(), other.ranks.begin(), other.ranks.end());
@@ -33,11 +33,11 @@ struct RankSet {
   comm::Lock lock() const { return communicator ? communicator->lock() : comm::Lock(); }
 };
 
-/// The set of these ranks of root, each once. Makes its communicator: collective over these ranks. A rank outside of
-/// them, or without a root communicator, gets a set without a communicator.
+/// The set of these ranks of root, without duplicates. Makes its communicator: collective over these ranks. Other
+/// ranks, and ranks without a root communicator, get a set without a communicator.
 RankSet rank_set_of(MPI_Comm root, const std::vector<int>& ranks);
 
-/// What is known by rank of a set, in the order of these ranks.
+/// Values that are known by rank of a set, in the order of these ranks.
 template <class T>
 std::vector<T> in_order_of(const std::vector<int>& ranks, const RankSet& rank_set, const std::vector<T>& by_rank) {
   std::vector<T> result;

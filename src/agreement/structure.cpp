@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kMaxDims = 32;
 constexpr std::size_t kMaxText = 400;
 
-/// A Structure as it travels, and what its rank takes into differentiation.
+/// A Structure as it travels, with the derivatives of its rank.
 struct Record {
   std::array<std::int64_t, kMaxDims> sizes;
   std::int32_t dims;
@@ -62,15 +62,15 @@ Structure unpack(const Record& record) {
 
 }  // namespace
 
-Gathered gather(const RankSet& rank_set, std::span<const Structure> mine, Derivatives derivatives) {
-  const auto tensors = mine.size();
+Gathered gather(const RankSet& rank_set, std::span<const Structure> own, Derivatives derivatives) {
+  const auto tensors = own.size();
   const auto bytes = static_cast<int>(tensors * sizeof(Record));
-  std::vector<Record> brought, records(tensors * rank_set.ranks.size());
-  for (const auto& one : mine) brought.push_back(pack(one, derivatives));
+  std::vector<Record> own_records, records(tensors * rank_set.ranks.size());
+  for (const auto& structure : own) own_records.push_back(pack(structure, derivatives));
   const comm::Waiting waiting;
-  comm::check(
-      MPI_Allgather(brought.data(), bytes, MPI_BYTE, records.data(), bytes, MPI_BYTE, rank_set.communicator->handle()),
-      "MPI_Allgather");
+  comm::check(MPI_Allgather(own_records.data(), bytes, MPI_BYTE, records.data(), bytes, MPI_BYTE,
+                            rank_set.communicator->handle()),
+              "MPI_Allgather");
   Gathered gathered{std::vector<GlobalStructure>(tensors), {}, false};
   for (std::size_t i = 0; i < records.size(); ++i) {  // rank by rank
     gathered.tensors[i % tensors].push_back(unpack(records[i]));

@@ -1,4 +1,4 @@
-// What the ranks of an operator know of each other's tensors: all but the values.
+// The structure of tensors, all but their values, which the ranks of an operator know of each other.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -16,14 +16,14 @@ namespace distdl::agreement {
 
 using geometry::Shape;
 
-/// One rank's tensor as the others see it. A rank that could not use what it was given says so in `error`.
+/// One rank's tensor as the others see it. A rank that cannot use its tensor says so in `error`.
 struct Structure {
   enum class Error : std::int8_t { none, type, value, state };
 
   Shape sizes;
   c10::ScalarType dtype = c10::ScalarType::Float;
   c10::DeviceType device = c10::DeviceType::CPU;
-  bool present = true;  // no: this rank was called without this tensor
+  bool present = true;  // false: this rank was called without this tensor
   Error error_kind = Error::none;
   std::string error;
 
@@ -37,17 +37,17 @@ struct Structure {
   }
 };
 
-/// By rank of the set of ranks.
+/// The structures of all ranks, by rank of the set.
 using GlobalStructure = std::vector<Structure>;
 
-/// What all ranks bring to a call.
+/// The contributions of all ranks to a call.
 struct Gathered {
   std::vector<GlobalStructure> tensors;
   Derivatives derivatives;     // of any rank's tensors
   bool grad_disabled = false;  // whether any rank runs under no_grad
 };
 
-/// Collective. All ranks bring the same number of tensors.
-Gathered gather(const RankSet& rank_set, std::span<const Structure> mine, Derivatives derivatives = {});
+/// Collective. All ranks pass the same number of tensors.
+Gathered gather(const RankSet& rank_set, std::span<const Structure> own, Derivatives derivatives = {});
 
 }  // namespace distdl::agreement

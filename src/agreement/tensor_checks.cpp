@@ -22,17 +22,17 @@ std::string worker_text(const OperatorId& id, const Placement& placement, std::i
 c10::ScalarType check_roles(const OperatorId& id, const Placement& input, const GlobalStructure& structure) {
   const auto& first = input.of(structure, 0);
   for (std::int64_t worker = 1; worker < input.grid.size(); ++worker) {
-    const auto& one = input.of(structure, worker);
+    const auto& tensor = input.of(structure, worker);
     const auto differ = [&](const char* what, const std::string& had, const std::string& expected) {
       return id.name + ": " + worker_text(id, input, worker) + " has " + what + " " + had + ", but " +
              worker_text(id, input, 0) + " has " + expected;
     };
-    if (one.dtype != first.dtype) {
-      throw base::TypeError(differ("dtype", c10::toString(one.dtype), c10::toString(first.dtype)) +
+    if (tensor.dtype != first.dtype) {
+      throw base::TypeError(differ("dtype", c10::toString(tensor.dtype), c10::toString(first.dtype)) +
                             "; all blocks of a tensor have one dtype");
     }
-    if (one.sizes.size() != first.sizes.size()) {
-      throw std::invalid_argument(differ("a tensor of shape", text(one.sizes), text(first.sizes)) +
+    if (tensor.sizes.size() != first.sizes.size()) {
+      throw std::invalid_argument(differ("a tensor of shape", text(tensor.sizes), text(first.sizes)) +
                                   "; all blocks of a tensor have the same number of dimensions");
     }
   }

@@ -1,4 +1,4 @@
-// What has to hold for the tensors of all ranks. All ranks know all structures, so that they throw the same errors.
+// Checks of the tensors of all ranks. All ranks know all structures, so that they throw the same errors.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace distdl::agreement {
 
-/// Checks what holds for the input of every operator: workers of `input` have tensors of one dtype and one dimension,
+/// Checks the input of every operator: workers of `input` have tensors of one dtype and one dimension,
 /// all other ranks pass zero-volume tensors. Returns the dtype.
 c10::ScalarType check_roles(const OperatorId& id, const Placement& input, const GlobalStructure& structure);
 

@@ -1,4 +1,4 @@
-// What an application of an operator sends and receives, and the sums of it over a program.
+// The messages and bytes that operators send and receive: of one application, and in all.
 #pragma once
 
 #include <atomic>

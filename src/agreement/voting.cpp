@@ -30,7 +30,7 @@ template <class Error = std::runtime_error>
   throw Error(rule + "; " + base::by_rank(rank_set.ranks, texts) + (in_backward ? kBackwardRule : ""));
 }
 
-/// What distinguishes a call of an operator from its other calls, for a person who looks for a mistake.
+/// Distinguishes a call of an operator from its other calls, for a person who looks for a mistake.
 std::string fingerprint(const RankSet& rank_set, const Structure& tensor) {
   if (!comm::debugging()) return {};
   const auto dtype = tensor.error_kind == Structure::Error::none ? c10::toString(tensor.dtype) : "an error";

@@ -58,7 +58,7 @@ comm::Outcome vote_on_call(const OperatorId& id, Pass pass, comm::Ballot ballot,
 /// Throws on all ranks if the values of their ballots differ. Collective where it throws.
 void require_same_value(const OperatorId& id, const comm::Outcome& outcome, LazyText own);
 
-/// Throws the first rank's error, if any has one: the same on all ranks. `tensor` is what messages call it.
+/// Throws the error of the first rank that has an error: the same on all ranks. `tensor` is what messages call it.
 void throw_errors(const OperatorId& id, const std::string& tensor, const GlobalStructure& structure);
 /// Throws the error of one rank.
 [[noreturn]] void throw_error(const OperatorId& id, const std::string& tensor, std::size_t rank,

@@ -35,8 +35,8 @@ at::Tensor record_wait(const at::Tensor& token);
 
 /// Gives y = A x the forward-mode derivative that follows from that of x, which is 0 where x has none.
 void push_forward(const at::Tensor& x, const at::Tensor& y, const OperatorPtr& linear_operator, bool recorded) {
-  const auto& given = x._fw_grad(0);
-  const auto tangent = given.defined() ? given : at::zeros_like(x);
+  const auto& known = x._fw_grad(0);
+  const auto tangent = known.defined() ? known : at::zeros_like(x);
   const auto linear_part = linear_operator->adjoint()->adjoint();  // what an operator fills in has no derivative
   y._set_fw_grad(recorded ? record(tangent, linear_part, torch::autograd::collect_next_edges(tangent))
                           : autograd::apply(linear_part, tangent),
@@ -48,7 +48,7 @@ class Adjoint : public torch::autograd::Node {
  public:
   Adjoint(OperatorPtr linear_operator, edge_list&& edges)
       : Node(std::move(edges)), operator_(std::move(linear_operator)) {
-    if (at::SavedTensorDefaultHooks::get_hooks()) nothing_.emplace(at::Tensor(at::empty({0})), false);
+    if (at::SavedTensorDefaultHooks::get_hooks()) empty_.emplace(at::Tensor(at::empty({0})), false);
   }
 
   std::string name() const override { return "distdl::" + operator_->name() + kind() + " backward"; }
@@ -98,7 +98,7 @@ class Adjoint : public torch::autograd::Node {
 
   void release_variables() override {
     const std::lock_guard lock(mutex_);
-    if (nothing_) nothing_->reset_data();
+    if (empty_) empty_->reset_data();
     freed_ = true;
   }
 
@@ -107,20 +107,20 @@ class Adjoint : public torch::autograd::Node {
   virtual at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient, EarlySend early) const = 0;
   virtual at::Tensor do_record(const OperatorPtr& adjoint, const at::Tensor& gradient, edge_list edges,
                                EarlySend early) const = 0;
-  /// What the backward pass returns for A* y once that is computed.
+  /// The result of the backward pass for A* y once that is computed.
   virtual at::Tensor pass_on(const at::Tensor& y) const = 0;
 
   /// Throws if the graph was freed.
   void unpack() {
     const std::lock_guard lock(mutex_);
-    if (nothing_) nothing_->unpack();
+    if (empty_) empty_->unpack();
     if (freed_) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
   }
 
   OperatorPtr operator_;
   comm::ProgressPtr caller_ = comm::progress_of_this_thread();
   std::optional<torch::autograd::SavedVariable>
-      nothing_;  // empty; for the hooks on saved tensors, such as those of checkpointing
+      empty_;  // has no elements: for the hooks on saved tensors, such as checkpointing's
   std::atomic<bool> freed_ = false;
 };
 
@@ -201,7 +201,7 @@ at::Tensor record_wait(const at::Tensor& token) {
   return y;
 }
 
-/// What a call applies on this rank.
+/// The operator and the input of a call on this rank.
 struct Agreed {
   OperatorPtr linear_operator;
   at::Tensor x;

@@ -77,7 +77,8 @@ UnderWayPtr hand_over(const OperatorPtr& linear_operator, const at::Tensor& x, b
   under_way->version = version_of(x);
   under_way->order.emplace(x);
   if (early.tag != agreement::kInOrder && !early.sent) {
-    // What is started earlier may still wait for others: small messages leave now all the same, by a tag of their own.
+    // Operators that were started before may still wait for other ranks. Small messages leave now, by a tag of their
+    // own.
     if (const auto send = operators::early_sender(*linear_operator, x)) {
       std::vector<int> receivers;
       send(early.tag, receivers);

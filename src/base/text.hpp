@@ -42,16 +42,16 @@ inline std::string ranges(const std::vector<int>& numbers) {
 /// "rank 0: a; rank 1, 3: b", so that a job of many ranks stays readable.
 inline std::string by_rank(const std::vector<int>& ranks, const std::vector<std::string>& texts) {
   std::vector<std::string> distinct;
-  for (const auto& one : texts) {
-    if (std::find(distinct.begin(), distinct.end(), one) == distinct.end()) distinct.push_back(one);
+  for (const auto& text : texts) {
+    if (std::find(distinct.begin(), distinct.end(), text) == distinct.end()) distinct.push_back(text);
   }
   std::string result;
-  for (const auto& one : distinct) {
-    std::vector<int> those;
+  for (const auto& text : distinct) {
+    std::vector<int> ranks_with_text;
     for (std::size_t r = 0; r < texts.size(); ++r) {
-      if (texts[r] == one) those.push_back(ranks[r]);
+      if (texts[r] == text) ranks_with_text.push_back(ranks[r]);
     }
-    result += (result.empty() ? "rank " : "; rank ") + ranges(those) + ": " + one;
+    result += (result.empty() ? "rank " : "; rank ") + ranges(ranks_with_text) + ": " + text;
   }
   return result;
 }

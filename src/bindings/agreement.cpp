@@ -1,4 +1,4 @@
-// What the ranks agree on before data moves, for layers written in Python.
+// Agreement of ranks before data moves, for layers written in Python.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -19,19 +19,19 @@ using agreement::LayerAgreement;
 namespace {
 
 /// None stands for an optional tensor that is absent.
-std::vector<Input> inputs_of(const py::sequence& given) {
+std::vector<Input> inputs_of(const py::sequence& tensors) {
   std::vector<Input> inputs;
-  inputs.reserve(given.size());
-  for (const auto& one : given) inputs.push_back(one.is_none() ? Input{} : input_of(one));
+  inputs.reserve(tensors.size());
+  for (const auto& tensor : tensors) inputs.push_back(tensor.is_none() ? Input{} : input_of(tensor));
   return inputs;
 }
 
 /// An object that is not a tensor becomes an undefined tensor, which is thrown as an error on all ranks of the layer.
-std::vector<at::Tensor> parameters_of(const py::sequence& given) {
+std::vector<at::Tensor> parameters_of(const py::sequence& objects) {
   std::vector<at::Tensor> parameters;
-  parameters.reserve(given.size());
-  for (const auto& one : given) {
-    parameters.push_back(THPVariable_Check(one.ptr()) ? THPVariable_Unpack(one.ptr()) : at::Tensor());
+  parameters.reserve(objects.size());
+  for (const auto& object : objects) {
+    parameters.push_back(THPVariable_Check(object.ptr()) ? THPVariable_Unpack(object.ptr()) : at::Tensor());
   }
   return parameters;
 }
@@ -40,18 +40,18 @@ bool agree(LayerAgreement& self, const py::sequence& inputs, const py::sequence&
            std::optional<std::int64_t> broadcast) {
   const comm::HeldSignals held;
   begin_call();
-  const auto given = inputs_of(inputs);
-  const auto owned = parameters_of(parameters);
+  const auto unpacked = inputs_of(inputs);
+  const auto unpacked_parameters = parameters_of(parameters);
   const py::gil_scoped_release release;
-  return self.agree(given, owned, own, broadcast);
+  return self.agree(unpacked, unpacked_parameters, own, broadcast);
 }
 
 using Described = std::optional<std::pair<std::vector<std::int64_t>, c10::ScalarType>>;
 
 std::vector<Described> structure(const LayerAgreement& self, std::size_t tensor, const std::vector<int>& ranks) {
   std::vector<Described> result;
-  for (const auto& one : self.structure(tensor, ranks)) {
-    result.push_back(one.present ? Described({one.sizes, one.dtype}) : std::nullopt);
+  for (const auto& part : self.structure(tensor, ranks)) {
+    result.push_back(part.present ? Described({part.sizes, part.dtype}) : std::nullopt);
   }
   return result;
 }
@@ -104,7 +104,7 @@ void bind_agreement(py::module_& m) {
               all = self.gather(bytes);
             }
             std::vector<py::bytes> result;
-            for (const auto& one : all) result.emplace_back(one);
+            for (const auto& bytes_of_rank : all) result.emplace_back(bytes_of_rank);
             return result;
           },
           py::arg("bytes"), "Every rank's bytes, by rank. Collective.")

@@ -1,4 +1,4 @@
-// What belongs to this process rather than to an operator: the progress thread, statistics, memory.
+// Functions of this process rather than of an operator: the progress thread, statistics, memory.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -81,7 +81,7 @@ void bind_process(py::module_& m) {
         const py::gil_scoped_release release;
         comm::set_locator(std::move(locator));
       },
-      py::arg("locate"), "locate(thread) says where in the program a thread is; None: nobody does.");
+      py::arg("locate"), "locate(thread) returns where in the program a thread is; None: unknown.");
   m.def("attend_finalize", &comm::attend_finalize, "Has MPI_Finalize begin with end_of_program().");
   m.def("end_of_program", &comm::end_of_program, py::call_guard<py::gil_scoped_release>(),
         "This rank makes no further call. Collective over all ranks with which it has made any.");

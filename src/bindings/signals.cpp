@@ -1,4 +1,4 @@
-// What becomes of signals, Ctrl-C above all.
+// Signals, Ctrl-C above all.
 #include "comm/signals.hpp"
 
 #include <pybind11/pybind11.h>

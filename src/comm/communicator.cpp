@@ -29,7 +29,7 @@ constexpr int kGuaranteedTag = 32767;  // every MPI library has tags up to this
 std::atomic<std::int64_t> live{0}, all_votes{0};
 std::atomic<Hosts> hosts{Hosts::names};
 
-/// What the ranks of a new communicator have to know of each other.
+/// Facts that the ranks of a new communicator have to know of each other.
 struct Surroundings {
   bool several_hosts = false;
   bool same_debugging = true;
@@ -40,10 +40,10 @@ Surroundings surroundings_of(MPI_Comm handle) {
   std::array<char, MPI_MAX_PROCESSOR_NAME + 1> name{};
   int length = 0;
   check(MPI_Get_processor_name(name.data(), &length), "MPI_Get_processor_name");
-  const auto mine = base::hash_of(name.data());
-  const Hosts given = hosts;
+  const auto host = base::hash_of(name.data());
+  const Hosts chosen = hosts;
   const std::int64_t mode = debugging() ? 1 : 0;
-  std::array<std::int64_t, 6> largest{mine, -mine, given == Hosts::several, given == Hosts::one, mode, -mode};
+  std::array<std::int64_t, 6> largest{host, -host, chosen == Hosts::several, chosen == Hosts::one, mode, -mode};
   check(MPI_Allreduce(MPI_IN_PLACE, largest.data(), static_cast<int>(largest.size()), MPI_INT64_T, MPI_MAX, handle),
         "MPI_Allreduce");
   const bool several = largest[0] != -largest[1];
@@ -58,13 +58,13 @@ void refuse_freed(MPI_Comm handle) {
       "keep a partition's communicator alive for as long as its layers are used");
 }
 
-/// How many tags there are for messages that belong to votes, and as many for those within layers.
+/// The number of tags for messages that belong to votes. As many are for messages within layers.
 int tags() {
   static const int count = [] {
     int* largest = nullptr;
-    int found = 0;
-    check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&largest), &found), "MPI_Comm_get_attr");
-    return ((found != 0 ? *largest : kGuaranteedTag) - kFirstTag) / 2;
+    int known = 0;
+    check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&largest), &known), "MPI_Comm_get_attr");
+    return ((known != 0 ? *largest : kGuaranteedTag) - kFirstTag) / 2;
   }();
   return count;
 }
@@ -81,7 +81,7 @@ Register& all_communicators() {
 }
 
 struct Cache {
-  std::mutex mutex;  // held while one is created, which takes other ranks: threads with parents of their own go on
+  std::mutex mutex;  // held while the ranks create a communicator: threads with other parents go on
   std::map<std::vector<int>, CommunicatorPtr> by_ranks;
   std::vector<CommunicatorPtr> in_order;  // of creation: the order in which all ranks free them
 };
@@ -107,9 +107,9 @@ Cache& cache_of(MPI_Comm parent) {
   static std::mutex mutex;
   const std::scoped_lock lock(mutex);
   void* attribute = nullptr;
-  int found = 0;
-  check(MPI_Comm_get_attr(parent, keyval(), static_cast<void*>(&attribute), &found), "MPI_Comm_get_attr");
-  if (found == 0) {
+  int cached = 0;
+  check(MPI_Comm_get_attr(parent, keyval(), static_cast<void*>(&attribute), &cached), "MPI_Comm_get_attr");
+  if (cached == 0) {
     auto cache = std::make_unique<Cache>();
     check(MPI_Comm_set_attr(parent, keyval(), cache.get()), "MPI_Comm_set_attr");
     attribute = cache.release();

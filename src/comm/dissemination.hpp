@@ -22,8 +22,9 @@ struct Maxima {
 };
 
 /// In each round a rank sends what it knows to the ranks 1, 2, ..., radix - 1 distances behind it, and receives as much
-/// from the ranks before it. The distance is multiplied by the radix from round to round. What a rank merges twice does
-/// not change a maximum. No rank waits until its messages are confirmed: see buffered_send.hpp.
+/// from the ranks before it. The distance is multiplied by the radix from round to round. A contribution
+/// that a rank merges twice does not change the maximum. No rank waits until its messages are confirmed: see
+/// buffered_send.hpp.
 class Dissemination {
  public:
   /// Sends the messages of the first round. Collective.
@@ -35,7 +36,7 @@ class Dissemination {
   /// Waits for all messages.
   Maxima wait();
 
-  /// What this rank knows: the maxima of all ranks once it is done.
+  /// The maxima that this rank knows: of all ranks once it is done.
   const Maxima& maxima() const { return maxima_; }
 
  private:

@@ -15,7 +15,7 @@ class MPIError : public std::runtime_error {
  public:
   MPIError(const std::string& call, int code);
 
-  /// What MPI returned: its meaning is this MPI library's own.
+  /// The code that MPI returned: its meaning is this MPI library's own.
   int code() const { return code_; }
   /// The class of the code, such as MPI_ERR_RANK.
   int error_class() const { return class_of(code_); }

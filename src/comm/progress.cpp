@@ -23,11 +23,11 @@ namespace {
 
 std::atomic<bool> thread_wanted{true};
 thread_local Progress* served = nullptr;  // on a progress thread: what it serves
-thread_local bool said_patient = false;
+thread_local bool set_to_patient = false;
 
-constexpr int kLooksWithoutPause = 20;
-// A look at what TCP brings takes several microseconds from the thread that computes on this core, so looks at a long
-// message become rarer (measured by benchmarks/overlap.py --wire).
+constexpr int kPollsWithoutPause = 20;
+// A poll of TCP takes several microseconds from the thread that computes on this core, so polls of a long message
+// become rarer (measured by benchmarks/overlap.py --wire).
 constexpr std::chrono::microseconds kShortestPause{5};
 constexpr int kDoublings = 7;  // to 640 microseconds
 
@@ -163,15 +163,15 @@ ProgressPtr enrolled() {
 
 /// Each thread of the program has its own: operations of two threads have no common order that all ranks would keep.
 ProgressPtr& progress() {
-  struct Mine {
+  struct Owner {
     ProgressPtr progress = enrolled();
-    Mine() = default;
-    Mine(const Mine&) = delete;
-    Mine& operator=(const Mine&) = delete;
-    ~Mine() { progress->retire(); }
+    Owner() = default;
+    Owner(const Owner&) = delete;
+    Owner& operator=(const Owner&) = delete;
+    ~Owner() { progress->retire(); }
   };
-  static thread_local Mine mine;
-  return mine.progress;
+  static thread_local Owner owner;
+  return owner.progress;
 }
 
 }  // namespace
@@ -219,16 +219,16 @@ bool thread_multiple() {
 bool progress_thread() { return thread_wanted && thread_multiple(); }
 void set_progress_thread(bool on) { thread_wanted = on; }
 
-bool patient() { return said_patient || (served != nullptr && !served->waited_for()); }
+bool patient() { return set_to_patient || (served != nullptr && !served->waited_for()); }
 
 void set_patient(bool on) {
-  said_patient = on;
+  set_to_patient = on;
   if (on) shorten_pauses();
 }
 
-void pause(int looks) {
-  if (looks < kLooksWithoutPause) return;
-  std::this_thread::sleep_for(kShortestPause * (1 << std::min(looks - kLooksWithoutPause, kDoublings)));
+void pause(int polls) {
+  if (polls < kPollsWithoutPause) return;
+  std::this_thread::sleep_for(kShortestPause * (1 << std::min(polls - kPollsWithoutPause, kDoublings)));
 }
 
 }  // namespace distdl::comm

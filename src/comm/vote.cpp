@@ -47,7 +47,7 @@ bool sent_early(const Ballot& ballot, int tag, std::vector<int>& receivers) {
   return true;
 }
 
-/// The one place that decides whether all ranks throw.
+/// Decides whether all ranks throw, and no other function does.
 Disagreement disagreement_of(const Maxima& maxima, std::uint32_t exclusive) {
   const auto& numbers = maxima.numbers;
   if ((maxima.states & kOutOfStep) != 0) return Disagreement::step;

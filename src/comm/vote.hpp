@@ -29,13 +29,13 @@ struct Ballot {
   std::int64_t call = 0;        // which operation this is: must be the same on all ranks
   std::int64_t value = 0;       // hash of what must be equal on all ranks
   std::uint32_t flags = 0;      // bits of which the ranks want the union
-  std::uint32_t exclusive = 0;  // flags of which some ranks may have only one; the same on all ranks
+  std::uint32_t exclusive = 0;  // flags that must not be set together, on any ranks; the same on all ranks
   std::int64_t broadcast = 0;   // the number that one rank sends to all others, which pass 0
   SendEarly send_early = {};    // empty if this rank has to wait for the vote
   bool early = true;            // whether it is called
 };
 
-/// The reason for which all ranks throw after a vote, the first one of several.
+/// The reason for which all ranks throw after a vote: the first in this order.
 enum class Disagreement {
   none,
   step,   // an earlier call failed in its middle on some ranks: see fall_out_of_step()
@@ -44,7 +44,7 @@ enum class Disagreement {
   value,  // the ranks differ in what must be equal
 };
 
-/// What all ranks know after a vote.
+/// The result of a vote, the same on all ranks.
 struct Outcome {
   Disagreement disagreement = Disagreement::none;
   std::uint32_t flags = 0;  // of any rank

@@ -1,4 +1,5 @@
-// What each thread does, and how long it has waited for other ranks: for statistics and for the watchdog.
+// The operation that each thread is in, and how long it has waited for other ranks: for statistics and for the
+// watchdog.
 #pragma once
 
 #include <array>
@@ -43,7 +44,8 @@ struct Activity {
   bool at_end() const { return std::string_view(name.data()) == kEndOfProgram; }
 };
 
-/// What other threads may read of a thread. Only the thread itself writes, but the watchdog writes the last verdict.
+/// The state of a thread that other threads may read. Only the thread itself writes, but the watchdog writes the
+/// verdict.
 struct Thread {
   Thread();
   Thread(const Thread&) = delete;
@@ -61,7 +63,7 @@ struct Thread {
 
 Thread& this_thread();
 
-/// Calls the function with every thread that was ever in an operation and lives; none ends meanwhile.
+/// Calls the function with every living thread that was ever in an operation. No thread ends meanwhile.
 void for_each_thread(const std::function<void(Thread&)>& look);
 
 /// Records, while it lives, that this thread is in an operation.

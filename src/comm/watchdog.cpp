@@ -32,7 +32,7 @@ using std::chrono::milliseconds;
 
 constexpr double kSleepsPerLimit = 10;  // how often the thread wakes up while a wait becomes too long
 constexpr milliseconds kMinSleep{20}, kMaxSleep{1000};
-constexpr milliseconds kMinPatience{1000};  // for the replies of other ranks, which may sleep as long as this one
+constexpr milliseconds kMinPatience{1000};  // for the replies of other ranks, whose watchdogs sleep as well
 constexpr int kSleepsOfPatience = 3;
 constexpr milliseconds kTimeToRead{300};  // mpiexec forgets what it has not read when the job is aborted
 constexpr std::size_t kHostNameSize = 256;
@@ -50,7 +50,7 @@ CurrentLocator& current_locator() {
   return *current;
 }
 
-/// What a thread does, for people. The caller holds the thread's mutex.
+/// The state of a thread, for people. The caller holds the thread's mutex.
 std::string described(const Thread& thread) {
   const auto activity = thread.activity.text();
   if (thread.waits_since != 0) return "waits in " + activity;
@@ -58,7 +58,7 @@ std::string described(const Thread& thread) {
   return activity.empty() ? "has made no call" : "is in no operation; the last one was " + activity;
 }
 
-/// What this process does: its first thread that waits; if none does, the first one that is in an operation.
+/// The state of this process: of its first thread that waits, or else of its first thread in an operation.
 std::string described_process() {
   std::string text = "has made no call";
   std::uint64_t id = 0;
@@ -128,7 +128,7 @@ class Watchdog {
     }
   }
 
-  /// How long the thread sleeps between two looks, if waits may last so many seconds.
+  /// How long the thread sleeps between two checks, if waits may last this long.
   static milliseconds sleep_of(double seconds) {
     if (seconds <= 0) return kMaxSleep;
     const std::chrono::duration<double> sleep(seconds / kSleepsPerLimit);
@@ -159,7 +159,7 @@ class Watchdog {
     auto& times = reported_[wait.thread].second;
     std::ostringstream text;
     text << wait.activity.text() << ": not all ranks have come after " << settings().seconds * times << " s; "
-         << everyone(wait) << wait.activity.hint;
+         << described_ranks(wait) << wait.activity.hint;
     if (!still_waits(wait)) return;
     if (debugging() && times == 1.0) {
       give_up(wait, text.str());
@@ -175,8 +175,8 @@ class Watchdog {
     times *= 2;
   }
 
-  /// What the ranks of the operation do.
-  std::string everyone(const Wait& wait) {
+  /// The states of the operation's ranks.
+  std::string described_ranks(const Wait& wait) {
     StatusReplies replies;
     if (asks_ && wait.activity.communicator != nullptr) {
       replies =
@@ -191,9 +191,9 @@ class Watchdog {
   }
 
   static bool still_waits(const Wait& wait) {
-    bool found = false;
-    for_each_thread([&](Thread& thread) { found |= thread.id == wait.thread && thread.waits_since == wait.since; });
-    return found;
+    bool waits = false;
+    for_each_thread([&](Thread& thread) { waits |= thread.id == wait.thread && thread.waits_since == wait.since; });
+    return waits;
   }
 
   static void give_up(const Wait& wait, const std::string& why) {

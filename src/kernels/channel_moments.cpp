@@ -34,7 +34,7 @@ struct Sums {
 };
 
 template <class Element>
-[[gnu::always_inline]] inline Sums sums(const Element* x, std::int64_t n, double pivot) {
+[[gnu::always_inline]] inline Sums sums_about(const Element* x, std::int64_t n, double pivot) {
   double deviations[kLanes] = {}, squares[kLanes] = {};
   std::int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
@@ -68,9 +68,9 @@ template <class Element>
 
 // target_clones does not work on templates.
 DISTDL_FOR_PROCESSORS
-Sums sums_of(const float* x, std::int64_t n, double pivot) { return sums(x, n, pivot); }
+Sums sums_of(const float* x, std::int64_t n, double pivot) { return sums_about(x, n, pivot); }
 DISTDL_FOR_PROCESSORS
-Sums sums_of(const double* x, std::int64_t n, double pivot) { return sums(x, n, pivot); }
+Sums sums_of(const double* x, std::int64_t n, double pivot) { return sums_about(x, n, pivot); }
 DISTDL_FOR_PROCESSORS
 void combine_to(float* to, const float* gradient, const float* x, std::int64_t n, const Coefficients<float>& of) {
   combine(to, gradient, x, n, of);
@@ -80,7 +80,7 @@ void combine_to(double* to, const double* gradient, const double* x, std::int64_
   combine(to, gradient, x, n, of);
 }
 
-/// Of elements in a row.
+/// The moments of elements in a row.
 template <class Element>
 Moments moments_of(const Element* x, std::int64_t n) {
   Moments all;
@@ -90,14 +90,14 @@ Moments moments_of(const Element* x, std::int64_t n) {
     // is in the cache, is summed once more.
     double pivot = start == 0 ? static_cast<double>(x[0]) : all.mean;
     const auto count = static_cast<double>(size);
-    auto found = sums_of(x + start, size, pivot);
-    auto rest = found.of_deviations / count;
-    if (count * rest * rest > kMaxLoss * found.of_squares) {
+    auto sums = sums_of(x + start, size, pivot);
+    auto rest = sums.of_deviations / count;
+    if (count * rest * rest > kMaxLoss * sums.of_squares) {
       pivot += rest;
-      found = sums_of(x + start, size, pivot);
-      rest = found.of_deviations / count;
+      sums = sums_of(x + start, size, pivot);
+      rest = sums.of_deviations / count;
     }
-    all.merge({count, pivot + rest, std::max(0.0, found.of_squares - count * rest * rest)});
+    all.merge({count, pivot + rest, std::max(0.0, sums.of_squares - count * rest * rest)});
   }
   return all;
 }
@@ -133,12 +133,12 @@ std::pair<at::Tensor, at::Tensor> channel_moments(const at::Tensor& x) {
 
 void combine_channels(const at::Tensor& to, const at::Tensor& gradient, const at::Tensor& scale, const at::Tensor& x,
                       const at::Tensor& pivot, const at::Tensor& slope, const at::Tensor& constant) {
-  for (const auto* const one : {&to, &gradient, &x}) {
-    check(is_block(*one) && one->sizes() == x.sizes() && one->scalar_type() == x.scalar_type());
+  for (const auto* const block : {&to, &gradient, &x}) {
+    check(is_block(*block) && block->sizes() == x.sizes() && block->scalar_type() == x.scalar_type());
   }
-  for (const auto* const one : {&scale, &pivot, &slope, &constant}) {
-    check(one->is_contiguous() && one->dim() == 1 && one->size(0) == x.size(1) &&
-          one->scalar_type() == x.scalar_type());
+  for (const auto* const values : {&scale, &pivot, &slope, &constant}) {
+    check(values->is_contiguous() && values->dim() == 1 && values->size(0) == x.size(1) &&
+          values->scalar_type() == x.scalar_type());
   }
   if (x.numel() == 0) return;
   const auto channels = x.size(1), n = x.numel() / (x.size(0) * channels);

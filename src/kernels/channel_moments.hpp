@@ -1,4 +1,4 @@
-// What batch normalization computes of each channel, in as few passes over the memory as there can be.
+// Means and variances of channels for batch normalization, in as few passes over the memory as possible.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -26,8 +26,8 @@ SumType sum_type(c10::ScalarType dtype);
 /// The dtype in which values of this dtype are added up.
 c10::ScalarType accumulate_type(c10::ScalarType dtype);
 
-/// A tensor of one value. For an integral dtype minus infinity stands for the lowest value. A zero has no bits set, so
-/// that every dtype has it. Throws TypeError for a value that a dtype does not have.
+/// A tensor filled with `value`. For an integral dtype minus infinity stands for the lowest value. Zero is written as
+/// zero bytes, so it works for every dtype. Throws TypeError for a value that a dtype does not have.
 at::Tensor filled(at::IntArrayRef sizes, double value, const at::TensorOptions& options);
 
 /// sum = a + b, as values of their dtype are added up: for bools their logical or. `sum` may be a. b may be narrower,

@@ -19,7 +19,7 @@ namespace distdl::kernels {
 namespace {
 
 // Below this, malloc hardly ever returns memory to the system, and is as fast.
-constexpr std::size_t kSmallest = 64 << 10;
+constexpr std::size_t kMinPooled = 64 << 10;
 constexpr std::size_t kHugePage = 2 << 20;
 constexpr std::size_t kDefaultLimit = 512 << 20;
 
@@ -54,7 +54,7 @@ void* map(std::size_t capacity) {
 class Pool final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
-    const auto capacity = capacity_for(std::max(bytes, kSmallest));
+    const auto capacity = capacity_for(std::max(bytes, kMinPooled));
     auto* const block = new Block{take(capacity), capacity};
     return {block->address, block, &give_back, at::kCPU};
   }
@@ -88,11 +88,11 @@ class Pool final : public c10::Allocator {
   void* take(std::size_t capacity) {
     {
       const std::lock_guard lock(mutex_);
-      const auto found = idle_of_.find(capacity);
-      if (found != idle_of_.end()) {
-        const auto block = found->second.back();  // the last one used, of which most is in the caches
-        found->second.pop_back();
-        if (found->second.empty()) idle_of_.erase(found);
+      const auto idle = idle_of_.find(capacity);
+      if (idle != idle_of_.end()) {
+        const auto block = idle->second.back();  // used last, so that most of it is in the caches
+        idle->second.pop_back();
+        if (idle->second.empty()) idle_of_.erase(idle);
         auto* const address = block->address;
         size_ -= capacity;
         idle_.erase(block);
@@ -140,7 +140,7 @@ class Pool final : public c10::Allocator {
   std::size_t limit_ = kDefaultLimit;
 };
 
-/// Never destroyed: tensors may live longer than anything of ours.
+/// Never destroyed: tensors may outlive everything else.
 Pool& pool() {
   static auto* const the_pool = new Pool;
   return *the_pool;
@@ -157,7 +157,7 @@ void Pool::give_back(void* context) {
 at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
   const auto dtype = options.dtype().toScalarType();
   const auto bytes = static_cast<std::size_t>(c10::multiply_integers(sizes)) * c10::elementSize(dtype);
-  if (bytes < kSmallest || !options.device().is_cpu() || options.pinned_memory()) return at::empty(sizes, options);
+  if (bytes < kMinPooled || !options.device().is_cpu() || options.pinned_memory()) return at::empty(sizes, options);
   return at::detail::empty_generic(sizes, &pool(), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype, std::nullopt);
 }
 

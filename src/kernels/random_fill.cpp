@@ -18,7 +18,7 @@ using base::kPhiloxGroup;
 using geometry::Box;
 using geometry::Shape;
 
-/// The words of elements, of which neighbors are asked for one after the other.
+/// The words of elements. It is fast where neighbors follow each other.
 class Words {
  public:
   explicit Words(std::uint64_t key) : key_(key) {}
@@ -60,7 +60,7 @@ void check(const at::Tensor& block, const Shape& whole, const Box& box) {
 /// Calls run(first, n) for all runs of elements of the box that have numbers in a row, in order.
 template <class Run>
 void for_each_run(const Shape& whole, const Box& box, const Run& run) {
-  auto outer = box.size();  // so many dimensions, then those of which the box has all
+  auto outer = box.size();  // dimensions before those that the box covers
   std::int64_t behind = 1;
   while (outer > 0 && box[outer - 1].size() == whole[outer - 1]) behind *= whole[--outer];
   if (outer == 0) return run(std::int64_t{0}, behind);
@@ -106,7 +106,7 @@ void fill_choice(const at::Tensor& block, std::uint64_t key, const Shape& whole,
   if (block.numel() == 0) return;
   AT_DISPATCH_FLOATING_TYPES_AND3(at::kHalf, at::kBFloat16, at::kBool, block.scalar_type(), "fill_choice", [&] {
     const auto values = std::pair{element_of<scalar_t>(below), element_of<scalar_t>(other)};
-    // No word is less than 0; all are less than 2^32, which is no word.
+    // The threshold 2^32, which all words are less than, does not fit into 32 bits.
     const auto all = threshold >> 32 != 0;
     const auto limit = static_cast<std::uint32_t>(threshold);
     fill<scalar_t>(block, key, whole, box,

@@ -1,4 +1,4 @@
-// Random numbers by the index in a whole tensor, of which a block is filled without drawing the rest.
+// Random numbers by the index in a whole tensor: a block is filled without drawing the rest.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -107,7 +107,7 @@ const at::Tensor& copy_region(const at::Tensor& from, const at::Tensor& to) {
   if (!are_bytes(from, to)) return to.copy_(from);
   const auto size = static_cast<std::int64_t>(from.element_size());
   const bool large = to.numel() * size >= kStreamed;
-  // It coalesces dimensions, puts the one that is the most contiguous first, and shares the work among torch's threads.
+  // It coalesces dimensions, puts the most contiguous dimension first, and shares the work among torch's threads.
   auto iterator = at::TensorIteratorConfig()
                       .set_check_mem_overlap(false)
                       .resize_outputs(false)

@@ -86,8 +86,8 @@ Traffic AllSumReduce::traffic(const at::Tensor& x) const {
     }
     // Each rank adds up its own part: it receives the addends of this part, and sends the sum.
     const auto theirs = geometry::balanced_block(x.numel(), ranks, r).size() * size;
-    const auto mine = geometry::balanced_block(x.numel(), ranks, group_->communicator->rank()).size() * size;
-    traffic.exchange(peer, theirs + mine, theirs + mine);
+    const auto own = geometry::balanced_block(x.numel(), ranks, group_->communicator->rank()).size() * size;
+    traffic.exchange(peer, theirs + own, theirs + own);
   }
   return traffic;
 }

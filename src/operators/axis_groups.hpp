@@ -10,8 +10,8 @@
 
 namespace distdl::operators {
 
-/// The axes along which a group extends: these, or all but those that are kept. Throws std::invalid_argument unless
-/// exactly one is given and its values are distinct axes of the partition (negative ones count from the end).
+/// The axes along which a group extends: `along`, or all axes but `keep`. Throws std::invalid_argument unless exactly
+/// one of them has a value, whose elements are distinct axes of the partition (negative numbers count from the end).
 struct Axes {
   std::string name;  // how the operator calls the axes that it works along
   std::optional<std::vector<std::int64_t>> along;

@@ -50,7 +50,7 @@ BlockSum::BlockSum(const comm::Communicator& communicator, SumLayout layout, con
   if (me_ == contributors.size()) return;
   for (std::int64_t b = 0; b < most; ++b) {
     for (std::size_t i = 1; i < contributors.size(); ++i) {
-      const auto c = (me_ + i) % contributors.size();  // so that not all ranks send to the same one at once
+      const auto c = (me_ + i) % contributors.size();  // so that not all ranks send to the same rank at once
       if (b < blocks_of(c)) send(block(parts_[c], c, b), contributors[c], kAddend, communicator_, sending_);
     }
   }

@@ -115,8 +115,8 @@ OperatorPtr BroadcastPrimitive::plan(const GlobalStructure& structure) {
   auto plan = std::make_shared<RootedPlan>();
   plan->groups = groups_;
   plan->at_root.sizes = structure[my_rank()].sizes;
-  if (y_.mine) {
-    plan->at_member.sizes = x_.of(structure, matching_.one_of(*y_.mine)).sizes;
+  if (y_.own) {
+    plan->at_member.sizes = x_.of(structure, matching_.root_of(*y_.own)).sizes;
   } else {
     plan->at_member.sizes = zero_volume(structure[my_rank()], options_.preserve_batch);
   }

@@ -24,8 +24,7 @@ class Broadcast final : public LinearOperator {
   RootedPlanPtr plan_;
 };
 
-/// Broadcast and SumReduce as the user asks for them. P_x is the `one` side of a broadcast and the `many` side of a
-/// sum-reduction.
+/// The options of Broadcast and SumReduce. P_x has the roots of a broadcast, and the members of a sum-reduction.
 struct RootedOptions {
   bool transpose_src = false;
   bool transpose_dest = false;

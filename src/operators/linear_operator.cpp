@@ -31,13 +31,13 @@ comm::SendEarly early_sender(const LinearOperator& linear_operator, const at::Te
 }
 
 Primitive::Prepared Primitive::prepare(const Input& x, bool applied_next) {
-  const auto mine = x.structure();
+  const auto structure = x.structure();
   comm::SendEarly send;
   // A rank that has no part of the input may pass another dtype, of no elements.
-  if (applied_next && operator_ && mine.present && mine.error_kind == Structure::Error::none) {
+  if (applied_next && operator_ && structure.present && structure.error_kind == Structure::Error::none) {
     send = early_sender(*operator_, x.tensor);
   }
-  const auto agreed = agreement_.agree_or_follow(mine, x.derivatives(), std::move(send));
+  const auto agreed = agreement_.agree_or_follow(structure, x.derivatives(), std::move(send));
   plan_if(agreed.change == Change::structure);
   const bool differentiable = c10::isFloatingType(dtype()) || c10::isComplexType(dtype());
   return {operator_, dtype(), differentiable ? agreed.derivatives : Derivatives{}, agreed.early};
@@ -55,32 +55,32 @@ void Primitive::plan_if(bool changed) {
   }
 }
 
-Primitive::Traced Primitive::trace(const Structure& mine) {
-  if (!operator_ || agreement_.structure().at(my_rank()) != mine) {
-    const auto agreed = agreement_.agree({&mine, 1}, {}, [] { return std::string(); }, Pass::trace);
+Primitive::Traced Primitive::trace(const Structure& structure) {
+  if (!operator_ || agreement_.structure().at(my_rank()) != structure) {
+    const auto agreed = agreement_.agree({&structure, 1}, {}, [] { return std::string(); }, Pass::trace);
     plan_if(agreed.change == Change::structure);
   }
-  return {traced_[mine.sizes] = operator_->result_sizes(mine.sizes), dtype()};
+  return {traced_[structure.sizes] = operator_->result_sizes(structure.sizes), dtype()};
 }
 
 Primitive::Prepared Primitive::prepare_traced(const Input& x, bool differentiated) {
-  auto mine = x.structure();
-  const auto traced = traced_.find(mine.sizes);
+  auto structure = x.structure();
+  const auto traced = traced_.find(structure.sizes);
   const auto check_sizes = [&] {
-    if (traced == traced_.end() || operator_->result_sizes(mine.sizes) == traced->second) return;
-    mine.error_kind = Structure::Error::state;
-    mine.error =
+    if (traced == traced_.end() || operator_->result_sizes(structure.sizes) == traced->second) return;
+    structure.error_kind = Structure::Error::state;
+    structure.error =
         "was compiled for a result of other sizes: tensors of other ranks have changed since; compile anew on all "
         "ranks (torch.compiler.reset)";
   };
-  if (operator_ && agreement_.structure().at(my_rank()) == mine) check_sizes();
+  if (operator_ && agreement_.structure().at(my_rank()) == structure) check_sizes();
   const std::string own = differentiated ? "compiled, with gradients" : "compiled, without gradients";
-  const auto agreed = agreement_.agree({&mine, 1}, {.value = base::hash_of(own)}, [&] { return own; });
+  const auto agreed = agreement_.agree({&structure, 1}, {.value = base::hash_of(own)}, [&] { return own; });
   const bool changed = agreed.change == Change::structure;
   plan_if(changed);
   if (changed) {  // each rank knows the sizes of its own result by now, but not of the others
     check_sizes();
-    throw_errors(*id_, agreement_.name(0), gather(id_->rank_set, {&mine, 1}).tensors.front());
+    throw_errors(*id_, agreement_.name(0), gather(id_->rank_set, {&structure, 1}).tensors.front());
   }
   return {operator_, dtype(), {}, {}};
 }

@@ -47,14 +47,14 @@ class LinearOperator : public torch::CustomClassHolder {
   explicit LinearOperator(std::shared_ptr<const OperatorId> id, bool is_adjoint)
       : id_(std::move(id)), is_adjoint_(is_adjoint) {}
 
-  /// x has this rank's input sizes. The result never shares memory with x, and x is not written. Where
-  /// this rank has called send() already, `early` says so.
+  /// x has this rank's input sizes. The result never shares memory with x, and x is not written. `early` says whether
+  /// this rank has called send() already.
   virtual at::Tensor apply(const at::Tensor& x, EarlySend early) const = 0;
-  /// Whether send() sends all that A x takes from this rank: a few messages that depart.
+  /// Whether send() sends all that A x needs of this rank, as a few buffered sends.
   virtual bool can_send_early(const at::Tensor& /*x*/) const { return false; }
   virtual void send(const at::Tensor& /*x*/, Messages& /*messages*/) const {}
   virtual OperatorPtr adjoint() const = 0;
-  /// What apply(x) sends and receives.
+  /// The messages of apply(x).
   virtual Traffic traffic(const at::Tensor& x) const = 0;
   /// The sizes of A x on this rank.
   virtual Shape result_sizes(at::IntArrayRef sizes) const = 0;
@@ -83,7 +83,7 @@ class LinearOperator : public torch::CustomClassHolder {
   bool is_adjoint_;
 };
 
-/// Every operator, on a rank that is in none of its partitions. It communicates with nobody.
+/// Stands for any operator on a rank that is in none of its partitions. It communicates with no rank.
 class Clone final : public LinearOperator {
  public:
   Clone();
@@ -93,8 +93,8 @@ class Clone final : public LinearOperator {
   Shape result_sizes(at::IntArrayRef sizes) const override { return sizes.vec(); }
 };
 
-/// Sends what A x takes from this rank, in a vote on the call. Empty if it cannot be sent early. Both arguments have to
-/// outlive it.
+/// Sends all that A x needs of this rank, in a vote on the call. Empty if it cannot be sent early. Both arguments have
+/// to outlive it.
 comm::SendEarly early_sender(const LinearOperator& linear_operator, const at::Tensor& x);
 
 /// An operator before the structure of its input is known: partitions and options. It makes the LinearOperator at the
@@ -107,7 +107,7 @@ class Primitive {
 
   struct Prepared {
     OperatorPtr linear_operator;
-    c10::ScalarType dtype;    // of the tensor: a rank that has no part of it may have passed another one
+    c10::ScalarType dtype;    // of the tensor: a rank without a part of it may have passed another dtype
     Derivatives derivatives;  // of any rank's tensor; none if the dtype has none
     EarlySend early = {};     // of x
   };
@@ -116,15 +116,15 @@ class Primitive {
   /// sent beside the vote.
   Prepared prepare(const Input& x, bool applied_next);
 
-  /// For compilers, which have to know the sizes of a result before there is one. trace() agrees on the structure if
-  /// this rank's is not the one last agreed on, and returns the result's sizes. prepare_traced() is the call of what
-  /// was compiled: it throws on all ranks if any rank's result no longer has the sizes it was compiled for, or if some
-  /// ranks are to differentiate it and others are not. Collective.
+  /// For compilers, which have to know the sizes of a result before it is computed. trace() agrees on the structure if
+  /// this rank's structure has changed since the last agreement, and returns the result's sizes. prepare_traced() is
+  /// the call of what was compiled: it throws on all ranks if any rank's result no longer has the sizes it was compiled
+  /// for, or if some ranks are to differentiate it and others are not. Collective.
   struct Traced {
     Shape sizes;
     c10::ScalarType dtype;
   };
-  Traced trace(const Structure& mine);
+  Traced trace(const Structure& structure);
   Prepared prepare_traced(const Input& x, bool differentiated);
 
   /// Whether this rank is in any of the partitions. A rank that is not must not call prepare.
@@ -154,7 +154,7 @@ class Primitive {
 
   Agreement agreement_;
   OperatorPtr operator_;
-  std::map<Shape, Shape> traced_;  // the sizes of the result, by those of the input
+  std::map<Shape, Shape> traced_;  // the sizes of the result, by the sizes of the input
 };
 
 }  // namespace distdl::operators

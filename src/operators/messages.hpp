@@ -10,10 +10,10 @@
 
 namespace distdl::operators {
 
-/// Whether a tensor is small enough for a message that nobody waits for: see comm/buffered_send.hpp.
+/// Whether a tensor is small enough for a buffered send: see comm/buffered_send.hpp.
 bool is_buffered(const at::Tensor& x);
 
-/// Starts to send a contiguous tensor, which `requests` keeps until it has left, unless it departs.
+/// Starts to send a contiguous tensor, which `requests` keeps until it is sent, unless the send is buffered.
 void send(const at::Tensor& x, int rank, int tag, const comm::Communicator& communicator, comm::Requests& requests);
 
 /// Starts to receive into a contiguous tensor, which `requests` keeps until it has arrived.

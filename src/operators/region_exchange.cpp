@@ -17,7 +17,7 @@ namespace distdl::operators {
 
 namespace {
 
-/// The box that the messages fill without gaps: empty where they overlap or leave any.
+/// The box that the messages fill without gaps; empty if they overlap or leave gaps.
 geometry::Box covered(const RegionExchange::Side& side) {
   geometry::Box hull(side.local.sizes.size());
   if (side.overlapping || side.messages.empty()) return hull;
@@ -49,12 +49,12 @@ at::Tensor filled_around(const geometry::Box& box, at::IntArrayRef sizes, double
   return result;
 }
 
-/// The message from this rank to itself that is as large as the result, if there is one.
+/// The message from this rank to itself that is as large as the result; null if there is none.
 const RegionExchange::Message* whole_from(const RegionExchange::Side& side, int rank) {
-  const auto found = std::find_if(side.messages.begin(), side.messages.end(), [&](const auto& message) {
+  const auto whole = std::find_if(side.messages.begin(), side.messages.end(), [&](const auto& message) {
     return message.rank == rank && geometry::volume(message.region) == side.local.numel();
   });
-  return found == side.messages.end() ? nullptr : &*found;
+  return whole == side.messages.end() ? nullptr : &*whole;
 }
 
 }  // namespace
@@ -79,7 +79,7 @@ at::Tensor RegionExchange::apply(const at::Tensor& x, EarlySend early) const {
   const auto dtype = to_->local.dtype;
   const bool sums = to_->overlapping;
   const auto options = x.options().dtype(sums ? accumulate_type(dtype) : dtype);
-  // Of a sum, what comes from this rank itself may be all that there is but for the borders, and is then a copy.
+  // If this rank's own block covers the result of a sum, copy it, and add only the borders.
   const auto* const basis = sums ? whole_from(*to_, comm.rank()) : nullptr;
   auto result =
       basis ? empty(to_->local.sizes, options) : filled_around(covered(*to_), to_->local.sizes, fill_, options);
@@ -157,7 +157,7 @@ OperatorPtr ExchangePrimitive::plan(const GlobalStructure& structure) {
   const auto dtype = check_roles(*id_, x_, structure);
   filled({1}, fill_, dtype);  // refuses here, where all ranks do
   const auto blocks = check_blocks(*id_, x_, structure);
-  const auto exchange = geometry::plan_exchange(blocks, wanted(blocks), x_.mine, y_.mine, periodic_);
+  const auto exchange = geometry::plan_exchange(blocks, wanted(blocks), x_.own, y_.own, periodic_);
 
   const auto side = [&](const Placement& other, const std::vector<geometry::Transfer>& transfers) {
     auto made = std::make_shared<RegionExchange::Side>();
@@ -169,7 +169,7 @@ OperatorPtr ExchangePrimitive::plan(const GlobalStructure& structure) {
   };
   auto from = side(y_, exchange.sends), to = side(x_, exchange.receives);
   from->local.sizes = structure[my_rank()].sizes;
-  to->local.sizes = y_.mine ? exchange.output_shape : zero_volume(structure[my_rank()], preserve_batch_);
+  to->local.sizes = y_.own ? exchange.output_shape : zero_volume(structure[my_rank()], preserve_batch_);
   from->overlapping = !unique() && !geometry::disjoint(exchange.sends);
   return c10::make_intrusive<RegionExchange>(id_, false, from, to, fill_);
 }

@@ -1,5 +1,5 @@
 // Region exchange: every rank holds a box of a global tensor and wants a box of it. Repartition, halo exchange and
-// what sliding windows read differ only in which box that is.
+// sliding windows differ only in the boxes.
 #pragma once
 
 #include <memory>
@@ -42,13 +42,13 @@ class RegionExchange final : public LinearOperator {
   double fill_;
 };
 
-/// The exchange in which the workers of x, which hold `blocks`, send to the workers of y what those want.
+/// The exchange in which the workers of x, which hold `blocks`, send to the workers of y what the latter want.
 class ExchangePrimitive : public Primitive {
  protected:
   ExchangePrimitive(std::string name, MPI_Comm root, const Partition& x, const Partition& y, std::vector<bool> periodic,
                     double fill, bool preserve_batch);
 
-  /// What the workers of y want, given the blocks of x. Throws the same on all ranks.
+  /// The boxes that the workers of y want, for these blocks of x. Throws the same on all ranks.
   virtual geometry::Wanted wanted(const std::vector<geometry::Blocks>& blocks) const = 0;
   /// Whether every element goes to at most one worker.
   virtual bool unique() const { return false; }

@@ -6,27 +6,27 @@
 namespace distdl::operators {
 
 std::vector<RootedGroup> rooted_groups(const RankSet& rank_set, const geometry::Matching& matching,
-                                       const Placement& one, const Placement& many) {
+                                       const Placement& roots, const Placement& members) {
   // Ascending, so that no two ranks make the communicators of two groups in opposite orders.
-  std::set<std::int64_t> mine;
-  if (one.mine) mine.insert(*one.mine);
-  if (many.mine) mine.insert(matching.one_of(*many.mine));
+  std::set<std::int64_t> own_roots;
+  if (roots.own) own_roots.insert(*roots.own);
+  if (members.own) own_roots.insert(matching.root_of(*members.own));
 
   std::vector<RootedGroup> groups;
-  for (const auto worker : mine) {
-    const auto root = one.rank_of(worker);
+  for (const auto worker : own_roots) {
+    const auto root = roots.rank_of(worker);
     std::vector<int> ranks{root};
     RootedGroup group;
-    for (const auto member : matching.many_of(worker)) {
-      const auto rank = many.rank_of(member);
+    for (const auto member : matching.members_of(worker)) {
+      const auto rank = members.rank_of(member);
       group.members.push_back(rank == root ? 0 : static_cast<int>(ranks.size()));
       if (rank != root) ranks.push_back(rank);
     }
     group.communicator = group_communicator(rank_set, ranks);
     group.ranks = std::move(ranks);
     group.root = 0;
-    group.is_root = one.mine == worker;
-    group.is_member = many.mine && matching.one_of(*many.mine) == worker;
+    group.is_root = roots.own == worker;
+    group.is_member = members.own && matching.root_of(*members.own) == worker;
     groups.push_back(std::move(group));
   }
   return groups;

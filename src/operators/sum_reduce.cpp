@@ -107,13 +107,13 @@ OperatorPtr SumReducePrimitive::plan(const GlobalStructure& structure) {
   const auto dtype = check_roles(*id_, x_, structure);
   sum_type(dtype);  // throws here, on all ranks alike
   for (std::int64_t root = 0; root < y_.grid.size(); ++root) {
-    check_equal_shapes(*id_, x_, matching_.many_of(root), structure);
+    check_equal_shapes(*id_, x_, matching_.members_of(root), structure);
   }
   auto plan = std::make_shared<RootedPlan>();
   plan->groups = groups_;
   plan->at_member.sizes = structure[my_rank()].sizes;
-  if (y_.mine) {
-    plan->at_root.sizes = x_.of(structure, matching_.many_of(*y_.mine).front()).sizes;
+  if (y_.own) {
+    plan->at_root.sizes = x_.of(structure, matching_.members_of(*y_.own).front()).sizes;
   } else {
     plan->at_root.sizes = zero_volume(structure[my_rank()], options_.preserve_batch);
   }
