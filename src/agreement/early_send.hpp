@@ -1,4 +1,4 @@
-// Messages that a rank sends before it knows what the others say: see docs/round_trips.rst.
+// Messages that a rank sends before the vote on their call: see docs/round_trips.rst.
 #pragma once
 
 #include <algorithm>

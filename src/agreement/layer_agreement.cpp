@@ -123,7 +123,7 @@ bool LayerAgreement::agree(const std::vector<Input>& inputs, const std::vector<a
   if (!active()) return false;
   auto lock = id().rank_set.lock();
   auto tensors = structures_of(inputs, parameters);
-  Local now{autocast_of(device_of(inputs, parameters)), 0, 0};
+  Local now{.autocast = autocast_of(device_of(inputs, parameters))};
   const bool by_compiler = caller_ == Caller::compiler;
   now.options = options_of(parameters, now.autocast, own, broadcast.has_value(), by_compiler);
   Derivatives any;

@@ -66,10 +66,10 @@ class LayerAgreement {
   /// what the outer layer agreed on, such as what is wrong with values. On all ranks or on none.
   void vote_within() { agreement_.memory().forget(); }
 
-  /// Of any rank's tensors and parameters, as of the last vote.
+  /// The derivatives of any rank's tensors and parameters, as of the last vote.
   Derivatives derivatives() const { return agreement_.derivatives(); }
 
-  /// Of autocast, as of the last agree(); none where it is off.
+  /// The dtype of autocast, as of the last agree(); none if it is off.
   std::optional<c10::ScalarType> autocast() const { return local_.autocast; }
 
   /// One tensor's structure on each of these ranks. It is not `present` on ranks that were called without the tensor.

@@ -21,7 +21,11 @@ std::int64_t new_generation() { return ++generations; }
 
 void begin_layer_call(const void* agreement, std::shared_ptr<const OperatorId> id, std::int64_t generation,
                       comm::Lock lock) {
-  under_way.push_back({agreement, std::move(id), ++calls, generation, std::move(lock)});
+  under_way.push_back({.agreement = agreement,
+                       .id = std::move(id),
+                       .number = ++calls,
+                       .generation = generation,
+                       .lock = std::move(lock)});
 }
 
 void end_layer_call(const void* agreement) {

@@ -10,8 +10,8 @@
 
 namespace distdl::agreement {
 
-/// `ranks` are numbers of ranks as the user counts them: those of `root`, the communicator that the partitions come
-/// from, in ascending order, so that the same ranks always vote together.
+/// `ranks` are ranks of `root`, the communicator that the partitions come from, as the user counts. They are in
+/// ascending order, so that the same ranks always vote together.
 struct RankSet {
   comm::CommunicatorPtr communicator;  // of these ranks alone; null on all others
   std::vector<int> ranks;

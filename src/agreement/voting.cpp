@@ -130,8 +130,8 @@ void throw_error(const OperatorId& id, const std::string& tensor, std::size_t ra
 
 BackwardAgreement agree_on_backward(const OperatorId& id, bool adjoint, bool has_gradient, Derivatives derivatives,
                                     const Structure& gradient, comm::SendEarly send) {
-  if (!id.rank_set.communicator) return {has_gradient, derivatives.has_tangent, {}};
-  if (!votes_on_calls(id.rank_set)) return {true, derivatives.has_tangent, {}};
+  if (!id.rank_set.communicator) return {.any = has_gradient, .has_tangent = derivatives.has_tangent};
+  if (!votes_on_calls(id.rank_set)) return {.any = true, .has_tangent = derivatives.has_tangent};
   const auto pass = adjoint ? Pass::backward : Pass::forward;
   const auto operation = operation_of(id, pass);
   const auto outcome = vote_on_call(id, pass,
@@ -144,7 +144,7 @@ BackwardAgreement agree_on_backward(const OperatorId& id, bool adjoint, bool has
     throw_gathered(id.rank_set, id.name + ": the backward pass fails on some ranks",
                    gradient.error.empty() ? "could run" : gradient.error);
   }
-  return {any, outcome.any(kHasTangent), early_send_of(outcome)};
+  return {.any = any, .has_tangent = outcome.any(kHasTangent), .early = early_send_of(outcome)};
 }
 
 }  // namespace distdl::agreement

@@ -65,9 +65,9 @@ void throw_errors(const OperatorId& id, const std::string& tensor, const GlobalS
                               const Structure& structure);
 
 struct BackwardAgreement {
-  bool any;          // whether any rank has a gradient
-  bool has_tangent;  // whether any rank's gradient has a forward-mode derivative
-  EarlySend early;   // of the call's messages
+  bool any;              // whether any rank has a gradient
+  bool has_tangent;      // whether any rank's gradient has a forward-mode derivative
+  EarlySend early = {};  // of the call's messages
 };
 /// Makes sure that all ranks of the id are in the same backward pass, and are asked alike for a gradient that can be
 /// differentiated again. Otherwise throws on all of them, and so it does if some ranks have a problem with their

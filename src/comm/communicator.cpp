@@ -117,7 +117,7 @@ Cache& cache_of(MPI_Comm parent) {
   return *static_cast<Cache*>(attribute);
 }
 
-/// As reports call it.
+/// The name of the operation in reports.
 std::string making_of(std::ptrdiff_t ranks) { return "making a communicator of " + std::to_string(ranks) + " ranks"; }
 
 MPI_Comm create(MPI_Comm parent, std::span<const int> ranks) {

@@ -21,9 +21,9 @@ struct Maxima {
   void merge(const Maxima& other);
 };
 
-/// In each round a rank sends what it knows to the ranks 1, 2, ..., radix - 1 distances behind it, and receives as much
-/// from the ranks before it. The distance is multiplied by the radix from round to round. A contribution
-/// that a rank merges twice does not change the maximum. No rank waits until its messages are confirmed: see
+/// In each round a rank sends the maxima that it knows to the ranks 1, 2, ..., radix - 1 distances behind it, and
+/// receives the same from the ranks before it. The distance is multiplied by the radix from round to round. A
+/// contribution that is merged twice does not change the maxima. No rank waits until its messages are confirmed: see
 /// buffered_send.hpp.
 class Dissemination {
  public:

@@ -11,7 +11,7 @@ namespace {
 std::atomic<const MPIError*> first{nullptr};
 std::atomic<const std::string*> first_out_of_step{nullptr};
 
-/// Keeps the first value of all; later ones count for nothing.
+/// Keeps the first value of all; later values are ignored.
 template <class T>
 void keep_first(std::atomic<const T*>& kept, const T& value) {
   auto candidate = std::make_unique<const T>(value);

@@ -19,7 +19,7 @@ std::string failure();
 void refuse_after_failure();
 
 /// Notes that a call ended with an exception on this rank after its ranks had agreed on it. Messages of it may be left,
-/// and would be taken for those of later calls. So from now on all votes of this rank throw, on all of their ranks.
+/// and would be taken for messages of later calls. So from now on all votes of this rank throw, on all of their ranks.
 void fall_out_of_step(const std::string& why);
 
 /// The first reason that was noted; empty if there was none.

@@ -140,7 +140,7 @@ class Progress : public std::enable_shared_from_this<Progress> {
 
 namespace {
 
-/// Of all threads, also of threads that ended while work of theirs is under way.
+/// The work of all threads, also of threads that ended while their work is under way.
 struct All {
   std::mutex mutex;
   std::vector<std::weak_ptr<Progress>> members;

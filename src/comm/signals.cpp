@@ -67,7 +67,7 @@ void receive(int number) {
   }
 }
 
-/// Whether this is a handler that Python installed for the program. The flags tell it from the handlers of
+/// Whether this is a handler that Python installed for the program. The flags distinguish it from the handlers of
 /// faulthandler, which show at once where a rank hangs.
 bool is_pythons(const struct sigaction& action) {
   if ((action.sa_flags & (SA_SIGINFO | SA_RESTART | SA_NODEFER)) != 0) return false;

@@ -102,7 +102,7 @@ Outcome vote(const Communicator& communicator, const Ballot& ballot) {
   if (!out_of_step().empty()) maxima.states |= kOutOfStep;
   if (interrupt_requested()) maxima.states |= kInterrupted;
   maxima = Dissemination(maxima, communicator).wait();
-  // Calls of other threads come in no order with those of the main thread.
+  // Calls of other threads have no order with the main thread's.
   if ((maxima.states & kInterrupted) != 0 && on_main_thread() && is_job(communicator)) hear_of_interrupt();
   auto outcome = outcome_of(maxima, ballot.exclusive);
   if (outcome.dropped) {

@@ -40,7 +40,10 @@ Primitive::Prepared Primitive::prepare(const Input& x, bool applied_next) {
   const auto agreed = agreement_.agree_or_follow(structure, x.derivatives(), std::move(send));
   plan_if(agreed.change == Change::structure);
   const bool differentiable = c10::isFloatingType(dtype()) || c10::isComplexType(dtype());
-  return {operator_, dtype(), differentiable ? agreed.derivatives : Derivatives{}, agreed.early};
+  return {.linear_operator = operator_,
+          .dtype = dtype(),
+          .derivatives = differentiable ? agreed.derivatives : Derivatives{},
+          .early = agreed.early};
 }
 
 void Primitive::plan_if(bool changed) {
@@ -82,7 +85,7 @@ Primitive::Prepared Primitive::prepare_traced(const Input& x, bool differentiate
     check_sizes();
     throw_errors(*id_, agreement_.name(0), gather(id_->rank_set, {&structure, 1}).tensors.front());
   }
-  return {operator_, dtype(), {}, {}};
+  return {.linear_operator = operator_, .dtype = dtype(), .derivatives = {}};
 }
 
 }  // namespace distdl::operators

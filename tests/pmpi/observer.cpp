@@ -172,6 +172,7 @@ OBSERVE(MPI_Abort, (MPI_Comm comm, int code), (comm, code), )
 OBSERVE(MPI_Get_library_version, (char* text, int* length), (text, length), )
 OBSERVE(MPI_Get_processor_name, (char* name, int* length), (name, length), )
 OBSERVE(MPI_Error_string, (int code, char* text, int* length), (code, text, length), )
+OBSERVE(MPI_Error_class, (int code, int* error_class), (code, error_class), )
 
 // Communicators.
 OBSERVE(MPI_Comm_rank, (MPI_Comm comm, int* rank), (comm, rank), )
