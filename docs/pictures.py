@@ -279,7 +279,7 @@ def layers(theme: Theme) -> Figure:
         ("src/autograd", "one autograd node for all operators", "torch"),
         ("src/operators", "linear operators and their adjoints, on tensors", "torch (ATen)"),
         ("src/agreement", "what the ranks of a call agree on before data moves", "torch (ATen)"),
-        ("src/kernels", "memory, copies, sums and random numbers on one rank", "torch (ATen)"),
+        ("src/kernels", "memory, copies and sums on one rank", "torch (ATen)"),
         ("src/comm", "private communicators, votes, errors", "MPI"),
         ("src/geometry", "blocks, grids, matching rules, windows, exchange plans", "the standard library"),
         ("src/base", "texts, hashes, random words, kinds of errors", "the standard library"),

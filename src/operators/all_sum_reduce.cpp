@@ -31,7 +31,7 @@ void AllSumReduce::send(const at::Tensor& x, Messages& messages) const {
 
 at::Tensor AllSumReduce::apply(const at::Tensor& x, EarlySend early) const {
   if (!group_->communicator) return copy_of(x);
-  const auto own = for_sending(converted(x, accumulate_type(x.scalar_type())));
+  const auto own = for_sending(converted(x, sum_type(x.scalar_type()).accumulate));
   const auto result = for_receiving(own.sizes(), own.options());
   add_up(own, result, early);
   return delivered_sum(result, x.device(), x.scalar_type());

@@ -38,7 +38,7 @@ void ReduceScatter::send(const at::Tensor& x, Messages& messages) const {
 
 at::Tensor ReduceScatter::apply(const at::Tensor& x, EarlySend early) const {
   if (!plan_->group) return copy_of(x);
-  const auto own = converted(x, accumulate_type(x.scalar_type()));
+  const auto own = converted(x, sum_type(x.scalar_type()).accumulate);
   const auto result = for_receiving(plan_->part.sizes, own.options());
   add_up(own, result, early);
   return delivered_sum(result, x.device(), x.scalar_type());
