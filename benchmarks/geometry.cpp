@@ -5,10 +5,11 @@
 #include <string>
 
 #include "allocations.hpp"
+#include "base/text.hpp"
 #include "geometry/exchange_plan.hpp"
-#include "geometry/text.hpp"
 
 using namespace distdl::geometry;
+using distdl::base::text;
 
 namespace {
 

@@ -29,7 +29,7 @@ Layer = Callable[..., torch.Tensor]
 
 
 def vote(n: int) -> int:
-    """The messages that follow one upon another in a vote of n ranks: see src/comm/vote.cpp."""
+    """The messages that follow one upon another in a vote of n ranks: see src/comm/dissemination.cpp."""
     return next(rounds for rounds in range(1, n) if 8**rounds >= n)
 
 

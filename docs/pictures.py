@@ -278,15 +278,20 @@ def layers(theme: Theme) -> Figure:
         ("src/bindings", "the module distdl._core", "pybind11, mpi4py"),
         ("src/autograd", "one autograd node for all operators", "torch"),
         ("src/operators", "linear operators and their adjoints, on tensors", "torch (ATen)"),
-        ("src/comm", "private communicators, the vote, errors", "MPI"),
+        ("src/agreement", "what the ranks of a call agree on before data moves", "torch (ATen)"),
+        ("src/kernels", "memory, copies and sums on one rank", "torch (ATen)"),
+        ("src/comm", "private communicators, votes, errors", "MPI"),
         ("src/geometry", "blocks, grids, matching rules, windows, exchange plans", "the standard library"),
+        ("src/base", "texts, hashes, random words, kinds of errors", "the standard library"),
     ]
     sheet = Sheet(theme, 26.8, 2.15 * len(rows) + 0.8)
     sheet.text((20.7, 0.6), "also sees", SMALL, ha="left")
     for k, (name, what, sees) in enumerate(rows):
         y = 1.1 + 2.15 * k
         box = {"boxstyle": "round,pad=0,rounding_size=0.25", "linewidth": 1.1, "edgecolor": theme.ink}
-        sheet.axes.add_patch(FancyBboxPatch((0.3, y), 19.8, 1.6, facecolor=theme.hues[(0, 4, 5, 2, 1, 3)[k]], **box))
+        sheet.axes.add_patch(
+            FancyBboxPatch((0.3, y), 19.8, 1.6, facecolor=theme.hues[(0, 4, 5, 2, 1, 3)[k % 6]], **box)
+        )
         sheet.text((0.8, y + 0.8), name, LARGE, ha="left", family="monospace")
         sheet.text((6.6, y + 0.8), what, ha="left")
         sheet.text((20.7, y + 0.8), sees, ha="left")

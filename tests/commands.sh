@@ -25,7 +25,7 @@ case ${1-} in
     .ci/run ;;
   whole)  # all cases of all tests on ranks of all numbers, hours
     PYTEST_ADDOPTS=--whole DISTDL_TEST_TIMEOUT=36000 bash tests/run.sh ;;
-  geometry)  # src/geometry alone, without torch, MPI and Python, under the sanitizers
+  geometry)  # src/base and src/geometry alone, without torch, MPI and Python, under the sanitizers
     cmake -S . -B build/geometry -DDISTDL_GEOMETRY_TESTS_ONLY=ON -DCMAKE_BUILD_TYPE=Debug \
       "-DDISTDL_SANITIZE=address;undefined"
     cmake --build build/geometry && ctest --test-dir build/geometry --output-on-failure ;;

@@ -109,9 +109,11 @@ progress() {  # the queue of started work, under the sanitizers where the compil
 }
 
 agreements() {  # on several ranks, without torch
+  mpicxx -std=c++20 -g -O1 -Isrc tests/cpp/operators/test_sum_route.cpp src/operators/sum_route.cpp \
+    -o "$venv/test_sum_route" && "$venv/test_sum_route" || return
   mpicxx -std=c++20 -g -O1 -Isrc tests/cpp/comm/test_vote.cpp src/comm/*.cpp -o "$venv/test_vote" &&
-    mpicxx -std=c++20 -g -O1 -Isrc tests/cpp/operators/test_layer_call.cpp src/comm/*.cpp \
-      src/operators/{layer_call,operator_id,rank_set,traffic}.cpp -o "$venv/test_layer_call" || return
+    mpicxx -std=c++20 -g -O1 -Isrc tests/cpp/agreement/test_layer_call.cpp src/comm/*.cpp \
+      src/agreement/{layer_call,operator_id,rank_set,traffic}.cpp -o "$venv/test_layer_call" || return
   local test
   for test in test_vote test_layer_call; do
     timeout --kill-after=20 "$limit" mpiexec -n 3 "$venv/$test" || return

@@ -12,6 +12,14 @@ _Halo: TypeAlias = Sequence[Sequence[int]]  # for each dimension the widths (lef
 class MPIError(RuntimeError):
     """A call of MPI has failed on this rank. The error is final: no operator works afterwards."""
 
+    @property
+    def code(self) -> int:
+        """The code that the call returned: its meaning is the MPI library's own."""
+
+    @property
+    def error_class(self) -> int:
+        """The class of the code, such as mpi4py.MPI.ERR_RANK."""
+
 def mpi_initialized() -> bool: ...
 def mpi_library_version() -> str: ...
 def balanced_block(n: int, p: int, i: int) -> tuple[int, int]:
@@ -24,13 +32,13 @@ def grid_rank(shape: Sequence[int], index: Sequence[int]) -> int:
     """The number of the worker at an index of a row-major grid."""
 
 def matched_ranks(
-    one: Sequence[int],
-    many: Sequence[int],
-    one_rank: int,
-    transpose_one: bool = False,
-    transpose_many: bool = False,
+    roots: Sequence[int],
+    members: Sequence[int],
+    root_rank: int,
+    transpose_roots: bool = False,
+    transpose_members: bool = False,
 ) -> list[int]:
-    """The ranks of the shape `many` that a rank of the shape `one` broadcasts to, or that reduce to it."""
+    """The ranks of the shape `members` that a rank of the shape `roots` broadcasts to, or that reduce to it."""
 
 def pieces(extent: int, workers: int, wanted: tuple[int, int]) -> list[tuple[int, int, int]]:
     """(worker, start, stop) for every balanced block that an interval overlaps."""
@@ -74,7 +82,7 @@ def finish_all() -> None:
 def failure() -> str:
     """The message of the first MPI call that failed on this rank; empty if none has failed."""
 
-def take_complaint() -> str:
+def take_deferred_error() -> str:
     """The message of the exception that the next agreement would raise; empty if it would not raise."""
 
 def set_watchdog(seconds: float, end: bool) -> None: ...
@@ -322,7 +330,7 @@ class LayerAgreement:
         inputs: Sequence[torch.Tensor | Exception | None],
         parameters: Sequence[torch.Tensor],
         own: str = "",
-        told: int | None = None,
+        broadcast: int | None = None,
     ) -> bool:
         """Begin a call: True if the structure changed on any rank since the last call.
 
@@ -337,7 +345,7 @@ class LayerAgreement:
                 a ValueError on all ranks, any other exception as a TypeError.
             parameters: the tensors beside the inputs that may take part in differentiation.
             own: a text of the layer that has to be equal on all ranks.
-            told: None, or for a call on random numbers a number that one rank tells the others, which bring 0: see
+            broadcast: None, or for a call that draws random numbers the number of one rank, and 0 on all others: see
                 the attribute of this name. Whether it is None has to be equal on all ranks.
 
         Raises:
@@ -360,8 +368,8 @@ class LayerAgreement:
         """Make the next call vote within the call of a layer around this one, too; on all ranks or on none."""
 
     @property
-    def told(self) -> int:
-        """The number that one rank told the others at the last agree() that was given one."""
+    def broadcast(self) -> int:
+        """The number of the last agree() that had one, the same on all ranks."""
 
     @property
     def requires_grad(self) -> bool:

@@ -15,28 +15,28 @@
 #include <stdexcept>
 #include <utility>
 
+#include "agreement/deferred_errors.hpp"
+#include "agreement/voting.hpp"
 #include "autograd/nonblocking.hpp"
 #include "comm/progress.hpp"
-#include "operators/complaints.hpp"
-#include "operators/voting.hpp"
 
 namespace distdl::autograd {
 
-using operators::Ahead;
+using agreement::EarlySend;
 using operators::OperatorPtr;
 using torch::autograd::edge_list;
 using torch::autograd::variable_list;
 
 namespace {
 
-at::Tensor record(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges, Ahead ahead = {});
-at::Tensor record_start(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges, Ahead ahead);
+at::Tensor record(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges, EarlySend early = {});
+at::Tensor record_start(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges, EarlySend early);
 at::Tensor record_wait(const at::Tensor& token);
 
 /// Gives y = A x the forward-mode derivative that follows from that of x, which is 0 where x has none.
 void push_forward(const at::Tensor& x, const at::Tensor& y, const OperatorPtr& linear_operator, bool recorded) {
-  const auto& given = x._fw_grad(0);
-  const auto tangent = given.defined() ? given : at::zeros_like(x);
+  const auto& known = x._fw_grad(0);
+  const auto tangent = known.defined() ? known : at::zeros_like(x);
   const auto linear_part = linear_operator->adjoint()->adjoint();  // what an operator fills in has no derivative
   y._set_fw_grad(recorded ? record(tangent, linear_part, torch::autograd::collect_next_edges(tangent))
                           : autograd::apply(linear_part, tangent),
@@ -48,7 +48,7 @@ class Adjoint : public torch::autograd::Node {
  public:
   Adjoint(OperatorPtr linear_operator, edge_list&& edges)
       : Node(std::move(edges)), operator_(std::move(linear_operator)) {
-    if (at::SavedTensorDefaultHooks::get_hooks()) nothing_.emplace(at::Tensor(at::empty({0})), false);
+    if (at::SavedTensorDefaultHooks::get_hooks()) empty_.emplace(at::Tensor(at::empty({0})), false);
   }
 
   std::string name() const override { return "distdl::" + operator_->name() + kind() + " backward"; }
@@ -63,19 +63,19 @@ class Adjoint : public torch::autograd::Node {
     variable_list results(num_outputs());
     auto gradient = gradients[0];
     if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();
-    auto structure = gradient.defined() ? operators::Input{gradient, ""}.structure() : operators::Structure{};
+    auto structure = gradient.defined() ? agreement::Input{gradient, ""}.structure() : agreement::Structure{};
     // Ranks may have kept the graph for this pass, and others not: all of them have to hear of it.
-    if (freed_) structure.refuse(operators::Structure::Error::state, torch::autograd::ERR_BACKWARD_TWICE);
+    if (freed_) structure.refuse(agreement::Structure::Error::state, torch::autograd::ERR_BACKWARD_TWICE);
     const bool has_tangent = gradient.defined() && gradient._fw_grad(0).defined();
     const auto lock = adjoint->id().rank_set.lock();
-    comm::SendAhead send;
-    if (gradient.defined() && structure.error.empty()) send = operators::sending_ahead(*adjoint, gradient);
-    const auto agreed = operators::agree_on_backward(adjoint->id(), adjoint->is_adjoint(), gradient.defined(),
+    comm::SendEarly send;
+    if (gradient.defined() && structure.error.empty()) send = operators::early_sender(*adjoint, gradient);
+    const auto agreed = agreement::agree_on_backward(adjoint->id(), adjoint->is_adjoint(), gradient.defined(),
                                                      {differentiated, has_tangent}, structure, std::move(send));
     if (!agreed.any) return results;
     if (freed_) unpack();
     if (!structure.error.empty()) {
-      throw operators::TypeError(adjoint->id().name + ": the gradient " + structure.error);
+      throw base::TypeError(adjoint->id().name + ": the gradient " + structure.error);
     }
     if (!gradient.defined()) {
       gradient = adjoint->in_step([&] { return input_metadata(0).zeros_like(); });
@@ -85,42 +85,42 @@ class Adjoint : public torch::autograd::Node {
     auto edges = differentiated ? torch::autograd::collect_next_edges(gradient) : edge_list();
     if (differentiated) edges.emplace_back(getptr(), 0);
     if (agreed.has_tangent) {  // the result is computed at once
-      auto y = differentiated ? record(gradient, adjoint, std::move(edges), agreed.ahead)
-                              : autograd::apply(adjoint, gradient, agreed.ahead);
+      auto y = differentiated ? record(gradient, adjoint, std::move(edges), agreed.early)
+                              : autograd::apply(adjoint, gradient, agreed.early);
       push_forward(gradient, y, adjoint, differentiated);
       results[0] = pass_on(y);
     } else {
-      results[0] = differentiated ? do_record(adjoint, gradient, std::move(edges), agreed.ahead)
-                                  : do_apply(adjoint, gradient, agreed.ahead);
+      results[0] = differentiated ? do_record(adjoint, gradient, std::move(edges), agreed.early)
+                                  : do_apply(adjoint, gradient, agreed.early);
     }
     return results;
   }
 
   void release_variables() override {
     const std::lock_guard lock(mutex_);
-    if (nothing_) nothing_->reset_data();
+    if (empty_) empty_->reset_data();
     freed_ = true;
   }
 
  private:
   virtual const char* kind() const = 0;
-  virtual at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient, Ahead ahead) const = 0;
+  virtual at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient, EarlySend early) const = 0;
   virtual at::Tensor do_record(const OperatorPtr& adjoint, const at::Tensor& gradient, edge_list edges,
-                               Ahead ahead) const = 0;
-  /// What the backward pass returns for A* y once that is computed.
+                               EarlySend early) const = 0;
+  /// The result of the backward pass for A* y once that is computed.
   virtual at::Tensor pass_on(const at::Tensor& y) const = 0;
 
   /// Throws if the graph was freed.
   void unpack() {
     const std::lock_guard lock(mutex_);
-    if (nothing_) nothing_->unpack();
+    if (empty_) empty_->unpack();
     if (freed_) throw std::runtime_error(torch::autograd::ERR_BACKWARD_TWICE);
   }
 
   OperatorPtr operator_;
   comm::ProgressPtr caller_ = comm::progress_of_this_thread();
   std::optional<torch::autograd::SavedVariable>
-      nothing_;  // empty; for the hooks on saved tensors, such as those of checkpointing
+      empty_;  // has no elements: for the hooks on saved tensors, such as checkpointing's
   std::atomic<bool> freed_ = false;
 };
 
@@ -131,12 +131,12 @@ class Backward final : public Adjoint {
 
  private:
   const char* kind() const override { return ""; }
-  at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient, Ahead ahead) const override {
-    return autograd::apply(adjoint, gradient, ahead);
+  at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient, EarlySend early) const override {
+    return autograd::apply(adjoint, gradient, early);
   }
   at::Tensor do_record(const OperatorPtr& adjoint, const at::Tensor& gradient, edge_list edges,
-                       Ahead ahead) const override {
-    return record(gradient, adjoint, std::move(edges), ahead);
+                       EarlySend early) const override {
+    return record(gradient, adjoint, std::move(edges), early);
   }
   at::Tensor pass_on(const at::Tensor& y) const override { return y; }
 };
@@ -149,12 +149,12 @@ class WaitBackward final : public Adjoint {
 
  private:
   const char* kind() const override { return " wait"; }
-  at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient, Ahead ahead) const override {
-    return autograd::start(adjoint, gradient, false, ahead);
+  at::Tensor do_apply(const OperatorPtr& adjoint, const at::Tensor& gradient, EarlySend early) const override {
+    return autograd::start(adjoint, gradient, false, early);
   }
   at::Tensor do_record(const OperatorPtr& adjoint, const at::Tensor& gradient, edge_list edges,
-                       Ahead ahead) const override {
-    return record_start(gradient, adjoint, std::move(edges), ahead);
+                       EarlySend early) const override {
+    return record_start(gradient, adjoint, std::move(edges), early);
   }
   at::Tensor pass_on(const at::Tensor& y) const override { return completed(y); }
 };
@@ -181,14 +181,14 @@ class StartBackward final : public torch::autograd::Node {
 
 /// A x, with A* in the backward pass, also if the gradient of this rank's x is not asked for: other ranks need this
 /// rank's part.
-at::Tensor record(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges, Ahead ahead) {
-  auto y = autograd::apply(linear_operator, x, ahead);
+at::Tensor record(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges, EarlySend early) {
+  auto y = autograd::apply(linear_operator, x, early);
   torch::autograd::set_history(y, c10::make_intrusive<Backward>(linear_operator, std::move(edges)));
   return y;
 }
 
-at::Tensor record_start(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges, Ahead ahead) {
-  auto token = start(linear_operator, x, true, ahead);
+at::Tensor record_start(const at::Tensor& x, const OperatorPtr& linear_operator, edge_list edges, EarlySend early) {
+  auto token = start(linear_operator, x, true, early);
   torch::autograd::set_history(token, c10::make_intrusive<StartBackward>(linear_operator, std::move(edges)));
   return token;
 }
@@ -201,57 +201,58 @@ at::Tensor record_wait(const at::Tensor& token) {
   return y;
 }
 
-/// What a call applies on this rank.
+/// The operator and the input of a call on this rank.
 struct Agreed {
   OperatorPtr linear_operator;
   at::Tensor x;
-  operators::Derivatives derivatives;
-  Ahead ahead = {};
+  agreement::Derivatives derivatives;
+  EarlySend early = {};
 };
 
 Agreed outside(const at::Tensor& x) {
-  static const OperatorPtr clone = c10::make_intrusive<operators::Clone>();
-  return {clone, x, operators::Input{x, ""}.derivatives()};
+  static const auto* const clone =  // never destroyed: threads may outlive the end of main
+      new OperatorPtr(c10::make_intrusive<operators::Clone>());
+  return {*clone, x, agreement::Input{x, ""}.derivatives()};
 }
 
 at::Tensor in_dtype(const at::Tensor& x, c10::ScalarType dtype) { return x.scalar_type() == dtype ? x : x.to(dtype); }
 
-Agreed agree(operators::Primitive& primitive, const operators::Input& x) {
+Agreed agree(operators::Primitive& primitive, const agreement::Input& x) {
   if (!primitive.active()) {
-    if (!x.tensor.defined()) throw operators::TypeError(primitive.name() + ": the input " + x.error);
+    if (!x.tensor.defined()) throw base::TypeError(primitive.name() + ": the input " + x.error);
     return outside(x.tensor);
   }
   auto prepared = primitive.prepare(x, true);
   return {std::move(prepared.linear_operator), in_dtype(x.tensor, prepared.dtype), prepared.derivatives,
-          prepared.ahead};
+          prepared.early};
 }
 
 at::Tensor carry_out(const Agreed& call) {
-  const auto& [linear_operator, x, derivatives, ahead] = call;
-  const auto y = derivatives.requires_grad ? record(x, linear_operator, torch::autograd::collect_next_edges(x), ahead)
-                                           : autograd::apply(linear_operator, x, ahead);
+  const auto& [linear_operator, x, derivatives, early] = call;
+  const auto y = derivatives.requires_grad ? record(x, linear_operator, torch::autograd::collect_next_edges(x), early)
+                                           : autograd::apply(linear_operator, x, early);
   if (derivatives.has_tangent) push_forward(x, y, linear_operator, derivatives.requires_grad);
   return y;
 }
 
 }  // namespace
 
-at::Tensor call(operators::Primitive& primitive, const operators::Input& x) {
+at::Tensor call(operators::Primitive& primitive, const agreement::Input& x) {
   const auto lock = primitive.lock();
   return carry_out(agree(primitive, x));
 }
 
-at::Tensor call(const OperatorPtr& linear_operator, const at::Tensor& x, operators::Derivatives derivatives) {
+at::Tensor call(const OperatorPtr& linear_operator, const at::Tensor& x, agreement::Derivatives derivatives) {
   return carry_out({linear_operator, x, derivatives});
 }
 
-at::Tensor call_adjoint(operators::Primitive& primitive, const operators::Input& x, const at::Tensor& y) {
+at::Tensor call_adjoint(operators::Primitive& primitive, const agreement::Input& x, const at::Tensor& y) {
   if (!primitive.active()) return carry_out(outside(y.detach()));
   const auto lock = primitive.lock();
   return autograd::apply(primitive.prepare(x, false).linear_operator->adjoint(), y.detach());
 }
 
-at::Tensor call_traced(operators::Primitive& primitive, const operators::Input& x, bool linear, bool differentiated) {
+at::Tensor call_traced(operators::Primitive& primitive, const agreement::Input& x, bool linear, bool differentiated) {
   if (!primitive.active()) return autograd::apply(outside(x.tensor).linear_operator, x.tensor);
   const auto lock = primitive.lock();
   const auto prepared = primitive.prepare_traced(x, differentiated);
@@ -259,13 +260,13 @@ at::Tensor call_traced(operators::Primitive& primitive, const operators::Input& 
   return autograd::apply(linear ? applied->adjoint()->adjoint() : applied, in_dtype(x.tensor, prepared.dtype));
 }
 
-std::unique_ptr<Started> start(operators::Primitive& primitive, const operators::Input& x) {
+std::unique_ptr<Started> start(operators::Primitive& primitive, const agreement::Input& x) {
   const auto lock = primitive.lock();
   const auto call = agree(primitive, x);
   auto token = call.derivatives.has_tangent ? completed(carry_out(call))
                : call.derivatives.requires_grad
-                   ? record_start(call.x, call.linear_operator, torch::autograd::collect_next_edges(call.x), call.ahead)
-                   : start(call.linear_operator, call.x, false, call.ahead);
+                   ? record_start(call.x, call.linear_operator, torch::autograd::collect_next_edges(call.x), call.early)
+                   : start(call.linear_operator, call.x, false, call.early);
   // The second forward pass of checkpointing, which runs within a backward pass, ends as soon as it has what it needs.
   const bool may_be_dropped = torch::autograd::get_current_graph_task_id() != -1;
   return std::make_unique<Started>(primitive.name(), std::move(token), may_be_dropped);
@@ -273,8 +274,8 @@ std::unique_ptr<Started> start(operators::Primitive& primitive, const operators:
 
 Started::~Started() {
   if (waited() || may_be_dropped_) return;
-  operators::complain("comes after " + name_ +
-                      " was started and dropped; what start() returns has to be passed to wait()");
+  agreement::defer_error("comes after " + name_ +
+                         " was started and dropped; what start() returns has to be passed to wait()");
 }
 
 at::Tensor Started::wait() {

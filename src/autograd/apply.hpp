@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "operators/input.hpp"
+#include "agreement/input.hpp"
 #include "operators/linear_operator.hpp"
 
 namespace distdl::autograd {
@@ -13,17 +13,17 @@ namespace distdl::autograd {
 /// A primitive's call: y = A x. The backward pass applies A* in the same way, so that derivatives of any order follow.
 /// If any rank's x requires grad, every rank records the call, so that all take part in its backward pass. Collective
 /// over the primitive's ranks; on other ranks the result is a clone.
-at::Tensor call(operators::Primitive& primitive, const operators::Input& x);
+at::Tensor call(operators::Primitive& primitive, const agreement::Input& x);
 
 /// The same with an operator whose ranks know already that they call it together, and what is differentiated.
-at::Tensor call(const operators::OperatorPtr& linear_operator, const at::Tensor& x, operators::Derivatives derivatives);
+at::Tensor call(const operators::OperatorPtr& linear_operator, const at::Tensor& x, agreement::Derivatives derivatives);
 
 /// A* y, without autograd; x has the structure of the forward input. Collective like a call.
-at::Tensor call_adjoint(operators::Primitive& primitive, const operators::Input& x, const at::Tensor& y);
+at::Tensor call_adjoint(operators::Primitive& primitive, const agreement::Input& x, const at::Tensor& y);
 
 /// A x, or only its linear part, without autograd, in a program that was compiled for the sizes of the result.
 /// Collective like a call.
-at::Tensor call_traced(operators::Primitive& primitive, const operators::Input& x, bool linear, bool differentiated);
+at::Tensor call_traced(operators::Primitive& primitive, const agreement::Input& x, bool linear, bool differentiated);
 
 /// A call that was started. To drop it before its wait() is a mistake, unless `may_be_dropped`: the next vote that this
 /// rank takes part in throws it on all ranks of the vote.
@@ -50,6 +50,6 @@ class Started {
 
 /// The first half of a call: agrees on the structure, and hands the operator over to the progress thread. Collective
 /// like a call. In the backward pass wait() starts A*, and start() waits for it.
-std::unique_ptr<Started> start(operators::Primitive& primitive, const operators::Input& x);
+std::unique_ptr<Started> start(operators::Primitive& primitive, const agreement::Input& x);
 
 }  // namespace distdl::autograd

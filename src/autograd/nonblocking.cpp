@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "comm/progress.hpp"
-#include "operators/staging.hpp"
+#include "kernels/staging.hpp"
 
 namespace distdl::autograd {
 
-using operators::Ahead;
+using agreement::EarlySend;
 using operators::OperatorPtr;
 
 namespace {
@@ -22,7 +22,7 @@ namespace {
 /// An entry of torch.profiler: the name of the operator, and with record_shapes its bytes and peers.
 class ProfilerRecord {
  public:
-  ProfilerRecord(const std::string& name, const at::Tensor& x, const operators::Traffic& traffic)
+  ProfilerRecord(const std::string& name, const at::Tensor& x, const agreement::Traffic& traffic)
       : record_(at::RecordScope::FUNCTION) {
     if (!record_.isActive()) return;
     const std::vector<c10::IValue> inputs{x};
@@ -37,15 +37,15 @@ class ProfilerRecord {
   at::RecordFunction record_;
 };
 
-at::Tensor run(const OperatorPtr& linear_operator, const at::Tensor& x, Ahead ahead) {
-  const auto operation = operators::operation_of(linear_operator->id(), linear_operator->pass());
+at::Tensor run(const OperatorPtr& linear_operator, const at::Tensor& x, EarlySend early) {
+  const auto operation = agreement::operation_of(linear_operator->id(), linear_operator->pass());
   const auto traffic = linear_operator->traffic(x);
   linear_operator->counter().count(traffic);
   const ProfilerRecord record(linear_operator->name(), x, traffic);
   const operators::BelowAutograd guard;
   return linear_operator->in_step([&] {
     // Zeros that torch makes for derivatives have no memory.
-    return linear_operator->apply(x._is_zerotensor() ? at::zeros(x.sizes(), x.options()) : x, ahead);
+    return linear_operator->apply(x._is_zerotensor() ? at::zeros(x.sizes(), x.options()) : x, early);
   });
 }
 
@@ -59,37 +59,38 @@ struct UnderWay {
   at::Tensor x;
   std::uint32_t version = 0;  // of x
   bool recorded = false;
-  std::optional<operators::StreamOrder> order;
+  std::optional<kernels::StreamOrder> order;
   comm::TaskPtr task;  // null if it is done
   at::Tensor result;
 };
 using UnderWayPtr = std::shared_ptr<UnderWay>;
 
-UnderWayPtr hand_over(const OperatorPtr& linear_operator, const at::Tensor& x, bool recorded, Ahead ahead) {
+UnderWayPtr hand_over(const OperatorPtr& linear_operator, const at::Tensor& x, bool recorded, EarlySend early) {
   auto under_way = std::make_shared<UnderWay>();
   under_way->linear_operator = linear_operator;
   under_way->recorded = recorded;
   if (!linear_operator->communicates()) {
-    under_way->result = run(linear_operator, x, ahead);
+    under_way->result = run(linear_operator, x, early);
     return under_way;
   }
   under_way->x = x;
   under_way->version = version_of(x);
   under_way->order.emplace(x);
-  if (ahead.tag != operators::kInOrder && !ahead.sent) {
-    // What is started earlier may still wait for others: small messages leave now all the same, by a tag of their own.
-    if (const auto send = operators::sending_ahead(*linear_operator, x)) {
+  if (early.tag != agreement::kInOrder && !early.sent) {
+    // Operators that were started before may still wait for other ranks. Small messages leave now, by a tag of their
+    // own.
+    if (const auto send = operators::early_sender(*linear_operator, x)) {
       std::vector<int> receivers;
-      send(ahead.tag, receivers);
-      ahead.sent = true;
+      send(early.tag, receivers);
+      early.sent = true;
     }
   }
-  const operators::CountedWaits waits(
+  const agreement::CountedWaits waits(
       linear_operator->counter());  // if there is no progress thread, comm::start() waits
   // The progress thread takes over this thread's state, such as the profiler's.
-  under_way->task = comm::start([under_way, ahead, state = at::ThreadLocalState()] {
+  under_way->task = comm::start([under_way, early, state = at::ThreadLocalState()] {
     const at::ThreadLocalStateGuard same_state(state);
-    under_way->result = under_way->order->run([&] { return run(under_way->linear_operator, under_way->x, ahead); });
+    under_way->result = under_way->order->run([&] { return run(under_way->linear_operator, under_way->x, early); });
   });
   return under_way;
 }
@@ -97,8 +98,8 @@ UnderWayPtr hand_over(const OperatorPtr& linear_operator, const at::Tensor& x, b
 at::Tensor result_of(UnderWay& under_way) {
   if (under_way.task) {
     RECORD_FUNCTION("distdl::" + under_way.linear_operator->name() + " wait", std::vector<c10::IValue>{});
-    const operators::CountedWaits waits(under_way.linear_operator->counter());
-    const auto operation = operators::operation_of(under_way.linear_operator->id(), under_way.linear_operator->pass());
+    const agreement::CountedWaits waits(under_way.linear_operator->counter());
+    const auto operation = agreement::operation_of(under_way.linear_operator->id(), under_way.linear_operator->pass());
     under_way.task->wait();
     if (version_of(under_way.x) != under_way.version) {
       throw std::runtime_error(under_way.linear_operator->id().name +
@@ -134,16 +135,16 @@ UnderWay& of(const at::Tensor& token) {
 
 }  // namespace
 
-at::Tensor apply(const OperatorPtr& linear_operator, const at::Tensor& x, Ahead ahead) {
+at::Tensor apply(const OperatorPtr& linear_operator, const at::Tensor& x, EarlySend early) {
   if (comm::under_way() && linear_operator->communicates()) {
-    return result_of(*hand_over(linear_operator, x, false, ahead));
+    return result_of(*hand_over(linear_operator, x, false, early));
   }
-  const operators::CountedWaits waits(linear_operator->counter());
-  return run(linear_operator, x, ahead);
+  const agreement::CountedWaits waits(linear_operator->counter());
+  return run(linear_operator, x, early);
 }
 
-at::Tensor start(const OperatorPtr& linear_operator, const at::Tensor& x, bool recorded, Ahead ahead) {
-  return token_of(hand_over(linear_operator, x, recorded, ahead), x.dtype());
+at::Tensor start(const OperatorPtr& linear_operator, const at::Tensor& x, bool recorded, EarlySend early) {
+  return token_of(hand_over(linear_operator, x, recorded, early), x.dtype());
 }
 
 at::Tensor completed(const at::Tensor& result) {

@@ -9,12 +9,12 @@
 namespace distdl::autograd {
 
 /// A x. It queues up behind operators that were started and are not done yet.
-at::Tensor apply(const operators::OperatorPtr& linear_operator, const at::Tensor& x, operators::Ahead ahead = {});
+at::Tensor apply(const operators::OperatorPtr& linear_operator, const at::Tensor& x, agreement::EarlySend early = {});
 
 /// Starts A x. The token that stands for it is a tensor without elements, so that autograd passes it on as the gradient
 /// from the node of one half to the node of the other. The token keeps `recorded` for wait().
 at::Tensor start(const operators::OperatorPtr& linear_operator, const at::Tensor& x, bool recorded,
-                 operators::Ahead ahead = {});
+                 agreement::EarlySend early = {});
 
 /// A token for a result that is there already.
 at::Tensor completed(const at::Tensor& result);

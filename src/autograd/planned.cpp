@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "autograd/nonblocking.hpp"
-#include "geometry/text.hpp"
+#include "base/text.hpp"
 
 namespace distdl::autograd {
 
-PlannedOperator PlannedOperator::of(operators::Primitive& primitive, const operators::Input& x) {
+PlannedOperator PlannedOperator::of(operators::Primitive& primitive, const agreement::Input& x) {
   if (!primitive.active()) throw std::invalid_argument(primitive.name() + ": this rank is in none of the partitions");
   const auto lock = primitive.lock();
   auto prepared = primitive.prepare(x, false);
@@ -35,9 +35,9 @@ PlannedOperator PlannedOperator::adjoint() const {
 
 void PlannedOperator::check(const at::Tensor& x) const {
   if (x.sizes() == at::IntArrayRef(sizes_) && x.scalar_type() == dtype_) return;
-  throw std::invalid_argument(operator_->name() + ": a tensor of shape " + geometry::text(x.sizes().vec()) + " (" +
+  throw std::invalid_argument(operator_->name() + ": a tensor of shape " + base::text(x.sizes().vec()) + " (" +
                               c10::toString(x.scalar_type()) + ") meets an operator that was planned for " +
-                              geometry::text(sizes_) + " (" + c10::toString(dtype_) + ")");
+                              base::text(sizes_) + " (" + c10::toString(dtype_) + ")");
 }
 
 }  // namespace distdl::autograd

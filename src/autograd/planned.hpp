@@ -13,7 +13,7 @@ namespace distdl::autograd {
 class PlannedOperator {
  public:
   /// Agrees on the structure of x, as a call does. Throws std::invalid_argument on a rank outside of the partitions.
-  static PlannedOperator of(operators::Primitive& primitive, const operators::Input& x);
+  static PlannedOperator of(operators::Primitive& primitive, const agreement::Input& x);
 
   /// A x. Throws std::invalid_argument if x has another structure than the tensor that A was planned for.
   at::Tensor apply(const at::Tensor& x) const;
@@ -22,12 +22,12 @@ class PlannedOperator {
   PlannedOperator adjoint() const;
 
  private:
-  PlannedOperator(operators::OperatorPtr linear_operator, operators::Shape sizes, c10::ScalarType dtype)
+  PlannedOperator(operators::OperatorPtr linear_operator, geometry::Shape sizes, c10::ScalarType dtype)
       : operator_(std::move(linear_operator)), sizes_(std::move(sizes)), dtype_(dtype) {}
   void check(const at::Tensor& x) const;
 
   operators::OperatorPtr operator_;
-  operators::Shape sizes_;  // of x
+  geometry::Shape sizes_;  // of x
   c10::ScalarType dtype_;
 };
 

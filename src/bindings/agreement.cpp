@@ -1,57 +1,57 @@
-// What the ranks agree on before data moves, for layers written in Python.
+// Agreement of ranks before data moves, for layers written in Python.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "agreement/host_exchange.hpp"
+#include "agreement/layer_agreement.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/input.hpp"
 #include "comm/signals.hpp"
-#include "operators/host_exchange.hpp"
-#include "operators/layer_agreement.hpp"
 
 namespace distdl::bindings {
 
-using operators::HostExchange;
-using operators::Input;
-using operators::LayerAgreement;
+using agreement::HostExchange;
+using agreement::Input;
+using agreement::LayerAgreement;
 
 namespace {
 
 /// None stands for an optional tensor that is absent.
-std::vector<Input> inputs_of(const py::sequence& given) {
+std::vector<Input> inputs_of(const py::sequence& tensors) {
   std::vector<Input> inputs;
-  inputs.reserve(given.size());
-  for (const auto& one : given) inputs.push_back(one.is_none() ? Input{} : input_of(one));
+  inputs.reserve(tensors.size());
+  for (const auto& tensor : tensors) inputs.push_back(tensor.is_none() ? Input{} : input_of(tensor));
   return inputs;
 }
 
 /// An object that is not a tensor becomes an undefined tensor, which is thrown as an error on all ranks of the layer.
-std::vector<at::Tensor> parameters_of(const py::sequence& given) {
+std::vector<at::Tensor> parameters_of(const py::sequence& objects) {
   std::vector<at::Tensor> parameters;
-  parameters.reserve(given.size());
-  for (const auto& one : given) {
-    parameters.push_back(THPVariable_Check(one.ptr()) ? THPVariable_Unpack(one.ptr()) : at::Tensor());
+  parameters.reserve(objects.size());
+  for (const auto& object : objects) {
+    parameters.push_back(THPVariable_Check(object.ptr()) ? THPVariable_Unpack(object.ptr()) : at::Tensor());
   }
   return parameters;
 }
 
 bool agree(LayerAgreement& self, const py::sequence& inputs, const py::sequence& parameters, std::string_view own,
-           std::optional<std::int64_t> told) {
+           std::optional<std::int64_t> broadcast) {
   const comm::HeldSignals held;
   begin_call();
-  const auto given = inputs_of(inputs);
-  const auto owned = parameters_of(parameters);
+  const auto unpacked = inputs_of(inputs);
+  const auto unpacked_parameters = parameters_of(parameters);
   const py::gil_scoped_release release;
-  return self.agree(given, owned, own, told);
+  return self.agree(unpacked, unpacked_parameters, own, broadcast);
 }
 
 using Described = std::optional<std::pair<std::vector<std::int64_t>, c10::ScalarType>>;
 
 std::vector<Described> structure(const LayerAgreement& self, std::size_t tensor, const std::vector<int>& ranks) {
   std::vector<Described> result;
-  for (const auto& one : self.structure(tensor, ranks)) {
-    result.push_back(one.present ? Described({one.sizes, one.dtype}) : std::nullopt);
+  for (const auto& part : self.structure(tensor, ranks)) {
+    result.push_back(part.present ? Described({part.sizes, part.dtype}) : std::nullopt);
   }
   return result;
 }
@@ -61,7 +61,7 @@ std::vector<Described> structure(const LayerAgreement& self, std::size_t tensor,
 Input input_of(py::handle x) {
   if (THPVariable_Check(x.ptr())) return {THPVariable_Unpack(x.ptr()), ""};
   if (PyExceptionInstance_Check(x.ptr()) != 0) {
-    using Error = operators::Structure::Error;
+    using Error = agreement::Structure::Error;
     const auto is = [&](PyObject* type) { return py::isinstance(x, py::reinterpret_borrow<py::object>(type)); };
     auto text = py::str(x).cast<std::string>();
     if (text.empty()) text = py::str(py::type::handle_of(x).attr("__name__")).cast<std::string>();
@@ -73,8 +73,8 @@ Input input_of(py::handle x) {
 }
 
 void bind_agreement(py::module_& m) {
-  m.def("set_structure_check", &operators::set_structure_check, py::arg("on"));
-  m.def("structure_check", &operators::structure_check);
+  m.def("set_structure_check", &agreement::set_structure_check, py::arg("on"));
+  m.def("structure_check", &agreement::structure_check);
   m.def("votes", &comm::votes, "How many votes and exchanges of structure this process took part in with other ranks.");
   m.def("live_communicators", &comm::live_communicators, "How many private communicators this process holds.");
 
@@ -104,7 +104,7 @@ void bind_agreement(py::module_& m) {
               all = self.gather(bytes);
             }
             std::vector<py::bytes> result;
-            for (const auto& one : all) result.emplace_back(one);
+            for (const auto& bytes_of_rank : all) result.emplace_back(bytes_of_rank);
             return result;
           },
           py::arg("bytes"), "Every rank's bytes, by rank. Collective.")
@@ -147,9 +147,9 @@ void bind_agreement(py::module_& m) {
            py::arg("layer"), py::arg("root"), py::arg("ranks"), py::arg("tensors"))
       .def_property_readonly("active", &LayerAgreement::active)
       .def("expect", &LayerAgreement::expect, py::arg("name"), py::arg("shape"), py::arg("may_be_empty"))
-      .def("agree", &agree, py::arg("inputs"), py::arg("parameters"), py::arg("own") = "", py::arg("told") = py::none(),
-           "Begins a call; whether the structure changed on any rank. Collective.")
-      .def_property_readonly("told", &LayerAgreement::told)
+      .def("agree", &agree, py::arg("inputs"), py::arg("parameters"), py::arg("own") = "",
+           py::arg("broadcast") = py::none(), "Begins a call; whether the structure changed on any rank. Collective.")
+      .def_property_readonly("broadcast", &LayerAgreement::broadcast)
       .def("set_caller", &LayerAgreement::set_caller, py::arg("caller"), "Who makes the next calls on this rank.")
       .def_property_readonly("sizes_are_in_question", &LayerAgreement::sizes_are_in_question,
                              "Whether the structure changed in the last agree(), and any rank runs a compiled program.")

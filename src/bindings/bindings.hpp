@@ -1,4 +1,4 @@
-// What the binding files share.
+// Declarations that the binding files share.
 #pragma once
 
 #include <mpi.h>

@@ -43,10 +43,11 @@ std::vector<Interval> intervals_of(const std::vector<Pair>& pairs) {
   return intervals;
 }
 
-std::vector<std::int64_t> matched_many(const Shape& one, const Shape& many, std::int64_t one_rank, bool transpose_one,
-                                       bool transpose_many) {
-  const geometry::Matching matching("matching", {"one", one, transpose_one}, {"many", many, transpose_many});
-  return matching.many_of(one_rank);
+std::vector<std::int64_t> matched_ranks(const Shape& roots, const Shape& members, std::int64_t root_rank,
+                                        bool transpose_roots, bool transpose_members) {
+  const geometry::Matching matching("matching", {"roots", roots, transpose_roots},
+                                    {"members", members, transpose_members});
+  return matching.members_of(root_rank);
 }
 
 /// (owner's worker, start, stop) of the pieces of [start, stop) among balanced blocks: for pictures.
@@ -70,7 +71,7 @@ Interpolation interpolation(const std::string& mode, std::optional<std::int64_t>
   return {modes.at(mode), {size, factor}, align_corners, keeps_factor};
 }
 
-/// What the classes of resizings have in common.
+/// The common part of the classes of resizings.
 template <class Made>
 py::class_<Made> bind_resizing(py::module_& m, const char* name, const char* text) {
   return py::class_<Made>(m, name, text)
@@ -179,9 +180,9 @@ void bind_geometry(py::module_& m) {
   m.def(
       "grid_rank", [](const Shape& shape, const Shape& index) { return geometry::Grid(shape).rank(index); },
       py::arg("shape"), py::arg("index"), "The rank of a row-major index in a grid of workers.");
-  m.def("matched_ranks", &matched_many, py::arg("one"), py::arg("many"), py::arg("one_rank"),
-        py::arg("transpose_one") = false, py::arg("transpose_many") = false,
-        "The ranks of the shape `many` that a rank of the shape `one` broadcasts to, or that reduce to it.");
+  m.def("matched_ranks", &matched_ranks, py::arg("roots"), py::arg("members"), py::arg("root_rank"),
+        py::arg("transpose_roots") = false, py::arg("transpose_members") = false,
+        "The ranks of the shape `members` that a rank of the shape `roots` broadcasts to, or that reduce to it.");
   m.def("pieces", &pieces, py::arg("extent"), py::arg("workers"), py::arg("wanted"),
         "(worker, start, stop) for every balanced block that an interval overlaps.");
 

@@ -3,11 +3,13 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <string>
+#include <string_view>
+
 #include "autograd/apply.hpp"
 #include "bindings/bindings.hpp"
 #include "comm/error.hpp"
 #include "comm/failure.hpp"
-#include "comm/vote.hpp"
 
 namespace distdl::bindings {
 
@@ -34,9 +36,22 @@ struct MPIError : torch::PyTorchError {
   PyObject* python_type() override { return mpi_error_type; }
 };
 
+/// The code at the end of an MPIError's message: from a backward pass, torch hands on nothing but the message.
+int code_of(const py::object& error) {
+  constexpr std::string_view before = "(code ";
+  const auto text = py::str(error).cast<std::string>();
+  const auto start = text.rfind(before);
+  if (start == std::string::npos) throw py::attribute_error("this MPIError has no code");
+  return std::stoi(text.substr(start + before.size()));
+}
+
 void bind_errors(py::module_& m) {
   py::exception<comm::MPIError> type(m, "MPIError", PyExc_RuntimeError);
   type.attr("__module__") = "distdl";
+  const auto property = py::module_::import("builtins").attr("property");
+  type.attr("code") = property(py::cpp_function(&code_of));
+  type.attr("error_class") =
+      property(py::cpp_function([](const py::object& error) { return comm::MPIError::class_of(code_of(error)); }));
   mpi_error_type = type.release().ptr();
   comm::throw_errors_by([](const comm::MPIError& error) { throw MPIError(error.what()); });
   py::register_exception_translator([](std::exception_ptr thrown) {
@@ -44,7 +59,7 @@ void bind_errors(py::module_& m) {
       if (thrown) std::rethrow_exception(thrown);
     } catch (MPIError& error) {
       PyErr_SetString(error.python_type(), error.what());
-    } catch (const operators::TypeError& error) {
+    } catch (const base::TypeError& error) {
       PyErr_SetString(PyExc_TypeError, error.what());
     } catch (python_error& error) {  // from a hook that torch called, such as the one that ends the second forward pass
                                      // of checkpointing

@@ -1,9 +1,11 @@
-// What belongs to this process rather than to an operator: the progress thread, statistics, memory.
+// Functions of this process rather than of an operator: the progress thread, statistics, memory.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include <optional>
 
+#include "agreement/deferred_errors.hpp"
+#include "agreement/traffic.hpp"
 #include "bindings/bindings.hpp"
 #include "comm/communicator.hpp"
 #include "comm/ending.hpp"
@@ -11,10 +13,8 @@
 #include "comm/progress.hpp"
 #include "comm/waiting.hpp"
 #include "comm/watchdog.hpp"
-#include "operators/complaints.hpp"
-#include "operators/memory.hpp"
-#include "operators/staging.hpp"
-#include "operators/traffic.hpp"
+#include "kernels/memory.hpp"
+#include "kernels/staging.hpp"
 
 namespace distdl::bindings {
 
@@ -61,7 +61,8 @@ void bind_process(py::module_& m) {
   m.def("set_patient", &comm::set_patient, py::arg("on"), "Whether this thread sleeps while it waits for other ranks.");
   m.def("finish_all", &comm::finish_all, py::call_guard<py::gil_scoped_release>(), "Waits for all that was started.");
   m.def("failure", &comm::failure, "What the first MPI call that failed here said; empty if none has.");
-  m.def("take_complaint", &operators::take_complaint, "What the next agreement would throw; empty if it would not.");
+  m.def("take_deferred_error", &agreement::take_deferred_error,
+        "The deferred error that the next agreement would throw, which is then forgotten; empty if there is none.");
 
   m.def(
       "set_watchdog", [](double seconds, bool end) { comm::set_watchdog({seconds, end}); }, py::arg("seconds"),
@@ -80,7 +81,7 @@ void bind_process(py::module_& m) {
         const py::gil_scoped_release release;
         comm::set_locator(std::move(locator));
       },
-      py::arg("locate"), "locate(thread) says where in the program a thread is; None: nobody does.");
+      py::arg("locate"), "locate(thread) returns where in the program a thread is; None: unknown.");
   m.def("attend_finalize", &comm::attend_finalize, "Has MPI_Finalize begin with end_of_program().");
   m.def("end_of_program", &comm::end_of_program, py::call_guard<py::gil_scoped_release>(),
         "This rank makes no further call. Collective over all ranks with which it has made any.");
@@ -89,25 +90,25 @@ void bind_process(py::module_& m) {
       .def("__enter__", &WaitingInPython::enter)
       .def("__exit__", [](WaitingInPython& self, const py::args&) { self.exit(); });
 
-  py::class_<operators::Statistics>(m, "Statistics", "The calls of operators of one name on this rank.")
-      .def_readonly("calls", &operators::Statistics::calls)
-      .def_readonly("messages", &operators::Statistics::messages)
-      .def_readonly("bytes_sent", &operators::Statistics::bytes_sent)
-      .def_readonly("bytes_received", &operators::Statistics::bytes_received)
-      .def_readonly("seconds_waited", &operators::Statistics::seconds_waited);
-  m.def("statistics", &operators::statistics);
-  m.def("reset_statistics", &operators::reset_statistics);
+  py::class_<agreement::Statistics>(m, "Statistics", "The calls of operators of one name on this rank.")
+      .def_readonly("calls", &agreement::Statistics::calls)
+      .def_readonly("messages", &agreement::Statistics::messages)
+      .def_readonly("bytes_sent", &agreement::Statistics::bytes_sent)
+      .def_readonly("bytes_received", &agreement::Statistics::bytes_received)
+      .def_readonly("seconds_waited", &agreement::Statistics::seconds_waited);
+  m.def("statistics", &agreement::statistics);
+  m.def("reset_statistics", &agreement::reset_statistics);
 
-  py::enum_<operators::Staging>(m, "Staging")
-      .value("where_needed", operators::Staging::where_needed)
-      .value("always", operators::Staging::always);
-  m.def("set_staging", &operators::set_staging, py::arg("when"));
-  m.def("staging", &operators::staging);
+  py::enum_<kernels::Staging>(m, "Staging")
+      .value("where_needed", kernels::Staging::where_needed)
+      .value("always", kernels::Staging::always);
+  m.def("set_staging", &kernels::set_staging, py::arg("when"));
+  m.def("staging", &kernels::staging);
 
-  m.def("set_pool_limit", &operators::set_pool_limit, py::arg("bytes"));
-  m.def("pool_limit", &operators::pool_limit);
-  m.def("pool_size", &operators::pool_size);
-  m.def("empty_pool", &operators::empty_pool);
+  m.def("set_pool_limit", &kernels::set_pool_limit, py::arg("bytes"));
+  m.def("pool_limit", &kernels::pool_limit);
+  m.def("pool_size", &kernels::pool_size);
+  m.def("empty_pool", &kernels::empty_pool);
 }
 
 }  // namespace distdl::bindings

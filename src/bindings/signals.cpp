@@ -1,16 +1,16 @@
-// What becomes of signals, Ctrl-C above all.
+// Signals, Ctrl-C above all.
 #include "comm/signals.hpp"
 
 #include <pybind11/pybind11.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include "agreement/layer_call.hpp"
 #include "bindings/bindings.hpp"
-#include "operators/layer_call.hpp"
 
 namespace distdl::bindings {
 
 void begin_call() {
-  if (!comm::on_main_thread() || operators::in_layer_call()) return;
+  if (!comm::on_main_thread() || agreement::in_layer_call()) return;
   if (torch::autograd::get_current_graph_task_id() != -1) return;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
   if (!comm::take_interrupt()) return;

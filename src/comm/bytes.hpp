@@ -9,8 +9,8 @@
 
 namespace distdl::comm {
 
-/// So many bytes as a count and a type, for one call of MPI: the type lives as long as this, which the call may
-/// outlive. Both sides of a message may count in different units: MPI matches the bytes.
+/// A number of bytes as a count and a type, for one call of MPI. The type lives as long as this object, which the call
+/// may outlive. Both sides of a message may count in different units: MPI matches the bytes.
 class Bytes {
  public:
   explicit Bytes(std::int64_t size);

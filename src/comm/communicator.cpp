@@ -7,8 +7,10 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "base/hash.hpp"
 #include "comm/error.hpp"
 #include "comm/failure.hpp"
+#include "comm/last_call.hpp"
 #include "comm/progress.hpp"
 #include "comm/vote.hpp"
 #include "comm/waiting.hpp"
@@ -21,13 +23,13 @@ namespace {
 // MPI_Comm_create_group asks for a tag to keep apart creations that run at the same time in several threads.
 constexpr int kCreationTag = 4242;
 
-// Operators and votes use smaller tags. Every MPI library has tags up to 32767.
-constexpr int kFirstTag = 8192;
+constexpr int kFirstTag = 8192;        // operators and votes use smaller tags
+constexpr int kGuaranteedTag = 32767;  // every MPI library has tags up to this
 
 std::atomic<std::int64_t> live{0}, all_votes{0};
 std::atomic<Hosts> hosts{Hosts::names};
 
-/// What the ranks of a new communicator have to know of each other.
+/// Facts that the ranks of a new communicator have to know of each other.
 struct Surroundings {
   bool several_hosts = false;
   bool same_debugging = true;
@@ -38,10 +40,10 @@ Surroundings surroundings_of(MPI_Comm handle) {
   std::array<char, MPI_MAX_PROCESSOR_NAME + 1> name{};
   int length = 0;
   check(MPI_Get_processor_name(name.data(), &length), "MPI_Get_processor_name");
-  const auto mine = value_of(name.data());
-  const Hosts given = hosts;
+  const auto host = base::hash_of(name.data());
+  const Hosts chosen = hosts;
   const std::int64_t mode = debugging() ? 1 : 0;
-  std::array<std::int64_t, 6> largest{mine, -mine, given == Hosts::several, given == Hosts::one, mode, -mode};
+  std::array<std::int64_t, 6> largest{host, -host, chosen == Hosts::several, chosen == Hosts::one, mode, -mode};
   check(MPI_Allreduce(MPI_IN_PLACE, largest.data(), static_cast<int>(largest.size()), MPI_INT64_T, MPI_MAX, handle),
         "MPI_Allreduce");
   const bool several = largest[0] != -largest[1];
@@ -56,13 +58,13 @@ void refuse_freed(MPI_Comm handle) {
       "keep a partition's communicator alive for as long as its layers are used");
 }
 
-/// How many tags there are for messages that belong to votes, and as many for those within layers.
+/// The number of tags for messages that belong to votes. As many are for messages within layers.
 int tags() {
   static const int count = [] {
     int* largest = nullptr;
-    int found = 0;
-    check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&largest), &found), "MPI_Comm_get_attr");
-    return ((found != 0 ? *largest : 32767) - kFirstTag) / 2;
+    int known = 0;
+    check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&largest), &known), "MPI_Comm_get_attr");
+    return ((known != 0 ? *largest : kGuaranteedTag) - kFirstTag) / 2;
   }();
   return count;
 }
@@ -79,7 +81,7 @@ Register& all_communicators() {
 }
 
 struct Cache {
-  std::mutex mutex;  // held while one is created, which takes other ranks: threads with parents of their own go on
+  std::mutex mutex;  // held while the ranks create a communicator: threads with other parents go on
   std::map<std::vector<int>, CommunicatorPtr> by_ranks;
   std::vector<CommunicatorPtr> in_order;  // of creation: the order in which all ranks free them
 };
@@ -105,9 +107,9 @@ Cache& cache_of(MPI_Comm parent) {
   static std::mutex mutex;
   const std::scoped_lock lock(mutex);
   void* attribute = nullptr;
-  int found = 0;
-  check(MPI_Comm_get_attr(parent, keyval(), static_cast<void*>(&attribute), &found), "MPI_Comm_get_attr");
-  if (found == 0) {
+  int cached = 0;
+  check(MPI_Comm_get_attr(parent, keyval(), static_cast<void*>(&attribute), &cached), "MPI_Comm_get_attr");
+  if (cached == 0) {
     auto cache = std::make_unique<Cache>();
     check(MPI_Comm_set_attr(parent, keyval(), cache.get()), "MPI_Comm_set_attr");
     attribute = cache.release();
@@ -115,8 +117,11 @@ Cache& cache_of(MPI_Comm parent) {
   return *static_cast<Cache*>(attribute);
 }
 
+/// The name of the operation in reports.
+std::string making_of(std::ptrdiff_t ranks) { return "making a communicator of " + std::to_string(ranks) + " ranks"; }
+
 MPI_Comm create(MPI_Comm parent, std::span<const int> ranks) {
-  const Operation operation("making a communicator of " + std::to_string(ranks.size()) + " ranks");
+  const Operation operation(making_of(std::ssize(ranks)));
   const Waiting waiting;
   MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
   check(MPI_Comm_group(parent, &all), "MPI_Comm_group");
@@ -137,7 +142,7 @@ Communicator::Communicator(MPI_Comm handle) : handle_(handle) {
   check(MPI_Comm_rank(handle_, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(handle_, &size_), "MPI_Comm_size");
   if (size_ > 1) {
-    const Operation operation("making a communicator of " + std::to_string(size_) + " ranks");
+    const Operation operation(making_of(size_));
     const Waiting waiting;
     const auto [several_hosts, same_debugging] = surroundings_of(handle_);
     if (!same_debugging) {  // then the ranks would wait for each other in different votes
@@ -186,7 +191,8 @@ int Communicator::next_tag_within_layers() const {
 MPI_Comm Communicator::view(const std::vector<int>& shape) {
   const auto known = views_.find(shape);
   if (known != views_.end()) return known->second;
-  const Operation operation("making a communicator of " + std::to_string(size_) + " ranks", 0, "", this);
+  const auto making = making_of(size_);
+  const Operation operation({.name = making, .communicator = this});
   const Waiting waiting;
   MPI_Comm made = MPI_COMM_NULL;
   if (shape.empty() || shape.front() == kApart) {

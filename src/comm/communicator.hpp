@@ -13,10 +13,10 @@
 
 namespace distdl::comm {
 
-/// What a thread holds while it uses a communicator. A thread that holds the lock may take it again.
+/// The lock that a thread holds while it uses a communicator. The thread may take it again.
 using Lock = std::unique_lock<std::recursive_mutex>;
 
-/// A communicator of ours, owned by the cache of its parent and never by an operator: MPI_Comm_free is collective and
+/// A private communicator, owned by the cache of its parent and never by an operator: MPI_Comm_free is collective and
 /// garbage collection is not. It is freed together with its parent; using it afterwards throws.
 class Communicator {
  public:
@@ -39,12 +39,12 @@ class Communicator {
   void count_vote() const;
   std::int64_t votes() const { return votes_; }
 
-  /// The tag of messages that belong to the next vote of its ranks, the same on all of them. Each vote takes one.
+  /// The tag of messages that belong to the next vote of its ranks, the same on all of them. Each vote takes a new tag.
   int next_tag() const;
   /// The tag of messages of the next call of an operator within a layer, where no vote is held. No vote has it.
   int next_tag_within_layers() const;
 
-  /// A vote on it was given up: its ranks are out of step for ever.
+  /// Records that a vote on it was given up: its ranks are out of step for ever.
   void abandon() const { abandoned_ = true; }
   bool abandoned() const { return abandoned_; }
 
@@ -53,7 +53,7 @@ class Communicator {
   void set_unchecked(bool on) const { unchecked_ = on; }
 
   /// The same ranks as a communicator that may be handed to users: Cartesian if a shape is given. Made at the first
-  /// call; collective then. Freed with this one.
+  /// call; collective then. Freed with this communicator.
   MPI_Comm view(const std::vector<int>& shape);
   /// The same ranks as a communicator that is never handed to users, for calls that have no order with theirs. Made and
   /// freed as views are.
@@ -92,7 +92,7 @@ void set_hosts(Hosts hosts);
 using CommunicatorPtr = std::shared_ptr<Communicator>;
 
 /// The private communicator of `ranks` (ranks of `parent`, in this order), made at the first call and cached on
-/// `parent`. Collective over just these ranks; the caller must be one of them.
+/// `parent`. Collective over these ranks, among which the caller must be.
 CommunicatorPtr communicator(MPI_Comm parent, std::span<const int> ranks);
 
 /// The private communicator of all of the parent's ranks.

@@ -6,28 +6,28 @@
 #include <cstdio>
 #include <exception>
 
-#include "comm/departing.hpp"
+#include "comm/buffered_send.hpp"
 #include "comm/error.hpp"
+#include "comm/last_call.hpp"
 #include "comm/progress.hpp"
-#include "comm/vote.hpp"
 #include "comm/watchdog.hpp"
 
 namespace distdl::comm {
 
 namespace {
 
-const pid_t process = getpid();  // a forked child has another one, and takes part in no call
+const pid_t process = getpid();  // a forked child has another id, and takes part in no call
 
 }  // namespace
 
 void end_of_program() noexcept {
-  static bool ended = false;
-  if (ended || getpid() != process) return;
-  ended = true;
+  static bool called = false;
+  if (called || getpid() != process) return;
+  called = true;
   try {
     finish_all();
     agree_on_end();
-    finish_departures();
+    finish_buffered_sends();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "distdl: at the end of the program: %s\n", error.what());
   }
@@ -35,7 +35,7 @@ void end_of_program() noexcept {
 }
 
 void attend_finalize() {
-  // What is attached to COMM_SELF is deleted first, while MPI still works, and even after Python has gone.
+  // MPI_Finalize deletes the attributes of MPI_COMM_SELF first, while MPI still works, and even after Python has gone.
   int key = MPI_KEYVAL_INVALID;
   const auto on_deletion = [](MPI_Comm, int, void*, void*) {
     end_of_program();

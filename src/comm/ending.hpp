@@ -1,4 +1,4 @@
-// What this process does before it leaves the others.
+// The end of the program, before this process leaves the others.
 #pragma once
 
 namespace distdl::comm {

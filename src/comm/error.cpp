@@ -18,6 +18,11 @@ std::string describe(const std::string& call, int code) {
 
 MPIError::MPIError(const std::string& call, int code) : std::runtime_error(describe(call, code)), code_(code) {}
 
+int MPIError::class_of(int code) {
+  int error_class = MPI_ERR_UNKNOWN;
+  return MPI_Error_class(code, &error_class) == MPI_SUCCESS ? error_class : MPI_ERR_UNKNOWN;
+}
+
 void check(int code, const char* call) {
   if (code != MPI_SUCCESS) fail(MPIError(call, code));
 }

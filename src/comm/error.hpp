@@ -10,10 +10,16 @@
 
 namespace distdl::comm {
 
+/// A call of MPI that failed. The message ends with the code, "(code 17)".
 class MPIError : public std::runtime_error {
  public:
   MPIError(const std::string& call, int code);
+
+  /// The code that MPI returned: its meaning is this MPI library's own.
   int code() const { return code_; }
+  /// The class of the code, such as MPI_ERR_RANK.
+  int error_class() const { return class_of(code_); }
+  static int class_of(int code);
 
  private:
   int code_;

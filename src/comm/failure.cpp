@@ -11,12 +11,12 @@ namespace {
 std::atomic<const MPIError*> first{nullptr};
 std::atomic<const std::string*> first_out_of_step{nullptr};
 
-/// Keeps the first value of all; later ones count for nothing.
+/// Keeps the first value of all; later values are ignored.
 template <class T>
 void keep_first(std::atomic<const T*>& kept, const T& value) {
-  auto mine = std::make_unique<const T>(value);
+  auto candidate = std::make_unique<const T>(value);
   const T* none = nullptr;
-  if (kept.compare_exchange_strong(none, mine.get())) static_cast<void>(mine.release());
+  if (kept.compare_exchange_strong(none, candidate.get())) static_cast<void>(candidate.release());
 }
 
 std::atomic<void (*)(const MPIError&)> throw_other{nullptr};

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/departing.hpp"
+#include "comm/buffered_send.hpp"
 #include "comm/error.hpp"
 #include "comm/waiting.hpp"
 
@@ -23,11 +23,11 @@ namespace {
 
 std::atomic<bool> thread_wanted{true};
 thread_local Progress* served = nullptr;  // on a progress thread: what it serves
-thread_local bool said_patient = false;
+thread_local bool set_to_patient = false;
 
-constexpr int kLooksWithoutPause = 20;
-// A look at what TCP brings takes several microseconds from the thread that computes on this core, so looks at a long
-// message become rarer (measured by benchmarks/overlap.py --wire).
+constexpr int kPollsWithoutPause = 20;
+// A poll of TCP takes several microseconds from the thread that computes on this core, so polls of a long message
+// become rarer (measured by benchmarks/overlap.py --wire).
 constexpr std::chrono::microseconds kShortestPause{5};
 constexpr int kDoublings = 7;  // to 640 microseconds
 
@@ -140,7 +140,7 @@ class Progress : public std::enable_shared_from_this<Progress> {
 
 namespace {
 
-/// Of all threads, also of threads that ended while work of theirs is under way.
+/// The work of all threads, also of threads that ended while their work is under way.
 struct All {
   std::mutex mutex;
   std::vector<std::weak_ptr<Progress>> members;
@@ -163,15 +163,15 @@ ProgressPtr enrolled() {
 
 /// Each thread of the program has its own: operations of two threads have no common order that all ranks would keep.
 ProgressPtr& progress() {
-  struct Mine {
+  struct Owner {
     ProgressPtr progress = enrolled();
-    Mine() = default;
-    Mine(const Mine&) = delete;
-    Mine& operator=(const Mine&) = delete;
-    ~Mine() { progress->retire(); }
+    Owner() = default;
+    Owner(const Owner&) = delete;
+    Owner& operator=(const Owner&) = delete;
+    ~Owner() { progress->retire(); }
   };
-  static thread_local Mine mine;
-  return mine.progress;
+  static thread_local Owner owner;
+  return owner.progress;
 }
 
 }  // namespace
@@ -204,7 +204,7 @@ void finish_all() {
     }
   }
   for (const auto& progress : members) progress->wait_for_all();
-  finish_departures();
+  finish_buffered_sends();
 }
 
 bool thread_multiple() {
@@ -219,16 +219,16 @@ bool thread_multiple() {
 bool progress_thread() { return thread_wanted && thread_multiple(); }
 void set_progress_thread(bool on) { thread_wanted = on; }
 
-bool patient() { return said_patient || (served != nullptr && !served->waited_for()); }
+bool patient() { return set_to_patient || (served != nullptr && !served->waited_for()); }
 
 void set_patient(bool on) {
-  said_patient = on;
+  set_to_patient = on;
   if (on) shorten_pauses();
 }
 
-void pause(int looks) {
-  if (looks < kLooksWithoutPause) return;
-  std::this_thread::sleep_for(kShortestPause * (1 << std::min(looks - kLooksWithoutPause, kDoublings)));
+void pause(int polls) {
+  if (polls < kPollsWithoutPause) return;
+  std::this_thread::sleep_for(kShortestPause * (1 << std::min(polls - kPollsWithoutPause, kDoublings)));
 }
 
 }  // namespace distdl::comm

@@ -13,8 +13,8 @@ class Progress;
 using ProgressPtr = std::shared_ptr<Progress>;
 ProgressPtr progress_of_this_thread();
 
-/// For as long as it lives, this thread's operations queue up with those of another thread: torch runs the backward
-/// pass of a device in a thread of its own, on behalf of the thread that waits for it.
+/// While it lives, this thread's operations queue up with those of another thread, on whose behalf this thread works. A
+/// backward pass, for example, may run in several threads.
 class InPlaceOf {
  public:
   explicit InPlaceOf(ProgressPtr other);
@@ -64,12 +64,12 @@ bool thread_multiple();
 bool progress_thread();
 void set_progress_thread(bool on);
 
-/// Whether the calling thread leaves its core to others between two looks at a message: a progress thread that no other
-/// thread waits for, or a thread that has said so.
+/// Whether the calling thread leaves its core to others between two polls of a message: a progress thread that no other
+/// thread waits for, or a thread that called set_patient(true).
 bool patient();
 void set_patient(bool on);
 
-/// Lets others compute before the next look at a message, longer from look to look.
-void pause(int looks);
+/// Sleeps between two polls of a message, twice as long each time. The first polls follow each other without a pause.
+void pause(int polls);
 
 }  // namespace distdl::comm

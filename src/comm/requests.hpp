@@ -61,12 +61,12 @@ class Requests {
 
  private:
   static void wait_for(MPI_Request& request) {
-    for (int looks = 0; patient() || debugging(); ++looks) {
+    for (int polls = 0; patient() || debugging(); ++polls) {
       int done = 0;
       check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
       if (done != 0) return;
       throw_if_given_up();
-      pause(looks);
+      pause(polls);
     }
     check(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait");
   }

@@ -19,7 +19,7 @@ using Handler = void (*)(int);
 
 // The handler below may use no more than atomics and the clock.
 
-/// A signal of those that programs handle.
+/// A signal that programs may handle.
 struct Signal {
   const int number;
   std::atomic<Handler> handler{nullptr};  // Python's
@@ -34,7 +34,7 @@ std::atomic<std::int64_t> interrupted_wait{0}, interrupted_at{0};
 std::atomic<bool> requested{false}, heard{false};
 std::atomic<std::int64_t> last_interrupt{0};
 
-constexpr std::int64_t kOneInterrupt = 1'000'000'000;  // ns
+constexpr std::int64_t kSameInterrupt = 1'000'000'000;  // ns
 
 std::int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
@@ -44,7 +44,7 @@ void end_wait() {
   if (thread == nullptr) return;
   const auto wait = thread->waits_since.load();
   const bool again = wait != 0 && interrupted_wait == wait;
-  if (again && now() - interrupted_at < kOneInterrupt) return;
+  if (again && now() - interrupted_at < kSameInterrupt) return;
   interrupted_wait = wait;
   interrupted_at = now();
   if (!again) return;
@@ -57,17 +57,17 @@ void end_wait() {
 /// The handler in place of Python's.
 void receive(int number) {
   if (number == SIGINT) end_wait();
-  for (auto& one : signals) {
-    if (one.number != number) continue;
+  for (auto& signal : signals) {
+    if (signal.number != number) continue;
     if (holds > 0) {
-      one.came = true;
+      signal.came = true;
     } else {
-      one.handler.load()(number);
+      signal.handler.load()(number);
     }
   }
 }
 
-/// Whether this is a handler that Python installed for the program. The flags tell it from the handlers of
+/// Whether this is a handler that Python installed for the program. The flags distinguish it from the handlers of
 /// faulthandler, which show at once where a rank hangs.
 bool is_pythons(const struct sigaction& action) {
   if ((action.sa_flags & (SA_SIGINFO | SA_RESTART | SA_NODEFER)) != 0) return false;
@@ -75,19 +75,19 @@ bool is_pythons(const struct sigaction& action) {
 }
 
 void take_the_place_of_python() {
-  for (auto& one : signals) {
+  for (auto& signal : signals) {
     struct sigaction action{};
-    if (sigaction(one.number, nullptr, &action) != 0 || !is_pythons(action)) continue;
-    if (one.number == SIGINT) main_thread = nullptr;  // the program has installed another handler
-    one.handler = action.sa_handler;
+    if (sigaction(signal.number, nullptr, &action) != 0 || !is_pythons(action)) continue;
+    if (signal.number == SIGINT) main_thread = nullptr;  // the program has installed another handler
+    signal.handler = action.sa_handler;
     action.sa_handler = &receive;
-    sigaction(one.number, &action, nullptr);
+    sigaction(signal.number, &action, nullptr);
   }
 }
 
 void hand_over() {
-  for (auto& one : signals) {
-    if (one.came.exchange(false)) one.handler.load()(one.number);
+  for (auto& signal : signals) {
+    if (signal.came.exchange(false)) signal.handler.load()(signal.number);
   }
 }
 
@@ -114,7 +114,7 @@ HeldSignals::~HeldSignals() {
 }
 
 Interrupt request_interrupt() {
-  const bool same = now() - last_interrupt < kOneInterrupt;
+  const bool same = now() - last_interrupt < kSameInterrupt;
   if (same && last_interrupt != 0) return Interrupt::same;
   last_interrupt = now();
   if (!requested.exchange(true)) return Interrupt::first;

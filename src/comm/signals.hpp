@@ -7,8 +7,8 @@ namespace distdl::comm {
 /// Whether the caller is the thread that runs Python's handlers of signals.
 bool on_main_thread();
 
-/// While one lives on the main thread, signals that the program handles in Python wait. They come to their handlers
-/// afterwards. On other threads it does nothing.
+/// While an object of it lives on the main thread, signals that the program handles in Python wait. They come to their
+/// handlers afterwards. On other threads it does nothing.
 class HeldSignals {
  public:
   HeldSignals();
@@ -22,9 +22,9 @@ class HeldSignals {
   bool holds_;
 };
 
-/// What becomes of an interrupt (Ctrl-C): all ranks of the job hear of the first one in their next vote. Another one
-/// within a second is the same, of which a terminal and mpiexec both told this rank. One that comes later, before the
-/// ranks have heard of the first, counts for this rank alone, which is not to wait for them.
+/// The effect of an interrupt (Ctrl-C). All ranks of the job hear of the `first` in their next vote. A second interrupt
+/// within a second is the `same`: a terminal and mpiexec both sent it to this rank. A later interrupt, before the ranks
+/// have heard of the first, comes `again`: it counts for this rank alone, which is not to wait for them.
 enum class Interrupt { first, same, again };
 Interrupt request_interrupt();
 
@@ -35,7 +35,7 @@ void watch_interrupts();
 /// Whether that thread waits for other ranks now.
 bool main_thread_waits();
 
-/// For votes: whether this rank asks for an interrupt, and that all ranks of the job have heard of one.
+/// For votes: whether this rank asks for an interrupt, and a record that all ranks of the job have heard of it.
 bool interrupt_requested();
 void hear_of_interrupt();
 

@@ -6,23 +6,24 @@
 #include <numeric>
 #include <thread>
 
+#include "base/text.hpp"
 #include "comm/error.hpp"
-#include "geometry/text.hpp"
 
 namespace distdl::comm {
 
 namespace {
 
 constexpr int kQuery = 4243, kReply = 4244;  // tags that no operator uses
-constexpr std::size_t kMostQueried = 64;
-constexpr std::chrono::milliseconds kBetweenLooks{10};
+constexpr std::size_t kMaxQueried = 64;
+constexpr std::size_t kTextSize = 1000;
+constexpr std::chrono::milliseconds kBetweenPolls{10};
 
 struct Message {
   std::int64_t query = 0;  // the number of the query, or of the query that this replies to
-  std::array<char, 1000> text{};
+  std::array<char, kTextSize> text{};
 };
 
-struct Sent {
+struct SentMessage {
   Message message;
   MPI_Request request = MPI_REQUEST_NULL;
 };
@@ -33,22 +34,27 @@ struct ReceivedQuery {
   std::int64_t query;
 };
 
-bool stopped = false;  // guarded by with_communicators
-std::list<Sent> sent;  // until MPI has read it; used by the watchdog's thread only, like last_query
-std::int64_t last_query = 0;
+bool stopped = false;         // guarded by with_communicators
+std::int64_t last_query = 0;  // used by the watchdog's thread only, like sent_messages()
+
+/// Messages that MPI may still read. Never destroyed: the watchdog's thread outlives the end of main.
+std::list<SentMessage>& sent_messages() {
+  static auto* const messages = new std::list<SentMessage>;
+  return *messages;
+}
 
 void post(const Communicator& communicator, int rank, int tag, const Message& message) {
-  auto& one = sent.emplace_back(Sent{message});
-  check(MPI_Isend(&one.message, sizeof(Message), MPI_BYTE, rank, tag, communicator.handle(), &one.request),
+  auto& sent = sent_messages().emplace_back(SentMessage{message});
+  check(MPI_Isend(&sent.message, sizeof(Message), MPI_BYTE, rank, tag, communicator.handle(), &sent.request),
         "MPI_Isend");
 }
 
-/// The next message of this kind, if there is one: the rank that it came from, or -1.
+/// Receives the next message with this tag. Returns the rank that it came from, or -1 if there is none.
 int take(const Communicator& communicator, int tag, Message& message) {
-  int there = 0;
+  int arrived = 0;
   MPI_Status status;
-  check(MPI_Iprobe(MPI_ANY_SOURCE, tag, communicator.handle(), &there, &status), "MPI_Iprobe");
-  if (there == 0) return -1;
+  check(MPI_Iprobe(MPI_ANY_SOURCE, tag, communicator.handle(), &arrived, &status), "MPI_Iprobe");
+  if (arrived == 0) return -1;
   check(MPI_Recv(&message, sizeof(Message), MPI_BYTE, status.MPI_SOURCE, tag, communicator.handle(), &status),
         "MPI_Recv");
   return status.MPI_SOURCE;
@@ -75,9 +81,9 @@ std::vector<ReceivedQuery> received_queries() {
   std::vector<ReceivedQuery> result;
   Message message;
   with_usable([&](const auto& communicators) {
-    std::erase_if(sent, [](Sent& one) {
+    std::erase_if(sent_messages(), [](SentMessage& sent) {
       int done = 0;
-      check(MPI_Test(&one.request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+      check(MPI_Test(&sent.request, &done, MPI_STATUS_IGNORE), "MPI_Test");
       return done != 0;
     });
     for (const auto* communicator : communicators) {
@@ -89,16 +95,16 @@ std::vector<ReceivedQuery> received_queries() {
   return result;
 }
 
-/// The numbers in MPI_COMM_WORLD of its first ranks.
-std::vector<int> world_ranks(const Communicator& communicator, std::size_t how_many) {
-  std::vector<int> ranks(how_many), result(how_many);
+/// The numbers of the communicator's first ranks in MPI_COMM_WORLD.
+std::vector<int> world_ranks(const Communicator& communicator, std::size_t count) {
+  std::vector<int> ranks(count), result(count);
   std::iota(ranks.begin(), ranks.end(), 0);
-  MPI_Group mine = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
-  check(MPI_Comm_group(communicator.handle(), &mine), "MPI_Comm_group");
+  MPI_Group group = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
+  check(MPI_Comm_group(communicator.handle(), &group), "MPI_Comm_group");
   check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
-  check(MPI_Group_translate_ranks(mine, static_cast<int>(how_many), ranks.data(), world, result.data()),
+  check(MPI_Group_translate_ranks(group, static_cast<int>(count), ranks.data(), world, result.data()),
         "MPI_Group_translate_ranks");
-  MPI_Group_free(&mine);
+  MPI_Group_free(&group);
   MPI_Group_free(&world);
   return result;
 }
@@ -110,7 +116,7 @@ void answer_status_queries(const DescribeStatus& describe) {
   if (open.empty()) return;
   Message message;
   const auto text = describe();  // with no lock held: it may take its time
-  geometry::cut_to(text, message.text.size() - 1).copy(message.text.data(), message.text.size() - 1);
+  base::cut_to(text, message.text.size() - 1).copy(message.text.data(), message.text.size() - 1);
   for (const auto& [communicator, rank, query] : open) {
     message.query = query;
     with_usable(communicator, [&] { post(*communicator, rank, kReply, message); });
@@ -120,11 +126,11 @@ void answer_status_queries(const DescribeStatus& describe) {
 StatusReplies query_status(const Communicator* communicator, std::chrono::milliseconds patience,
                            const DescribeStatus& describe) {
   StatusReplies replies;
-  std::size_t missing = 0, me = 0;
+  std::size_t missing = 0, own_rank = 0;
   Message message{++last_query, {}};
   const bool posted = with_usable(communicator, [&] {
-    me = static_cast<std::size_t>(communicator->rank());
-    const auto ranks = std::min(static_cast<std::size_t>(communicator->size()), kMostQueried);
+    own_rank = static_cast<std::size_t>(communicator->rank());
+    const auto ranks = std::min(static_cast<std::size_t>(communicator->size()), kMaxQueried);
     replies = {world_ranks(*communicator, ranks), std::vector<std::string>(ranks)};
     for (int rank = 0; rank < static_cast<int>(ranks); ++rank) {
       if (rank == communicator->rank()) continue;
@@ -133,7 +139,7 @@ StatusReplies query_status(const Communicator* communicator, std::chrono::millis
     }
   });
   if (!posted) return replies;
-  if (me < replies.texts.size()) replies.texts[me] = describe();
+  if (own_rank < replies.texts.size()) replies.texts[own_rank] = describe();
   const auto until = std::chrono::steady_clock::now() + patience;
   while (missing > 0 && std::chrono::steady_clock::now() < until) {
     answer_status_queries(describe);
@@ -144,7 +150,7 @@ StatusReplies query_status(const Communicator* communicator, std::chrono::millis
         --missing;
       }
     });
-    std::this_thread::sleep_for(kBetweenLooks);
+    std::this_thread::sleep_for(kBetweenPolls);
   }
   return replies;
 }

@@ -21,7 +21,7 @@ struct StatusReplies {
   std::vector<std::string> texts;  // by rank of the communicator; empty if no reply came in time
 };
 
-/// Asks the ranks of a communicator what they do, but of a large one only the first ranks, and meanwhile replies to
+/// Asks the ranks of a communicator what they do (of a large communicator, its first ranks), and meanwhile replies to
 /// their queries. Returns no replies if the communicator was freed.
 StatusReplies query_status(const Communicator* communicator, std::chrono::milliseconds patience,
                            const DescribeStatus& describe);

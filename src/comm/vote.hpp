@@ -1,9 +1,8 @@
-// The few bytes that all ranks of an operator exchange before they exchange data: does everybody make the same call,
-// and has anything changed anywhere? Small messages, in each of log2(ranks) rounds one from each rank,
-// or in log8(ranks) rounds up to seven where they travel between hosts.
+// The few bytes that all ranks of an operator exchange before they exchange data: do all of them make the same call,
+// and has anything changed on any of them?
 //
-// Messages of the call itself may be sent ahead of the vote. If all ranks have sent theirs, and nothing changed, they
-// are received afterwards as they are. Otherwise all ranks know from the vote that they are to be dropped: see
+// Messages of the call itself may be sent early, before the vote on it. If all ranks have sent theirs, and no rank
+// throws, they are received after the vote. Otherwise all ranks know from the vote that they are to be discarded: see
 // docs/round_trips.rst.
 #pragma once
 
@@ -11,57 +10,50 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "comm/communicator.hpp"
+#include "comm/dissemination.hpp"
 
 namespace distdl::comm {
 
-/// The tag of a vote's messages, which no operator uses.
-inline constexpr int kVoteTag = 4245;
+/// Sends this rank's messages of a call before the vote on it, over the communicator of the vote, with this tag. All of
+/// them are buffered sends. Appends the rank that each message goes to.
+using SendEarly = std::function<void(int tag, std::vector<int>& receivers)>;
 
-/// How much is different from the last call, on this rank or on any.
-enum class Change : std::int64_t { none, derivatives, structure };
+/// A rank sends no more early messages than this in a call, so that it waits for none of them: see buffered_send.cpp.
+inline constexpr std::size_t kMaxEarlyMessages = 128;
 
-/// Sends this rank's messages of a call ahead of the vote on it, over the communicator of the vote, with this tag. All
-/// of them depart (see departing.hpp). Appends the rank that each goes to.
-using SendAhead = std::function<void(int tag, std::vector<int>& receivers)>;
-
-/// A rank sends no more messages than this ahead of a vote, so that it waits for none of them: see departing.cpp.
-inline constexpr std::size_t kMostAhead = 128;
-
-/// What one rank brings to a vote.
+/// The contribution of one rank to a vote.
 struct Ballot {
-  std::int64_t call = 0;         // which operation this is: must be the same on all ranks
-  std::int64_t value = 0;        // stands for something of which the ranks want to know whether it is equal
-  Change change = Change::none;  // on this rank; in a backward pass: whether it has a gradient
-  bool requires_grad = false;    // this rank's input takes part in differentiation
-  bool grad_disabled = false;    // this rank runs under no_grad
-  bool has_tangent = false;      // this rank's input has a forward-mode derivative
-  bool compiled = false;         // this rank calls from a compiled program
-  std::int64_t told = 0;         // a number that one rank tells the others, which bring 0
-  bool could_send = false;       // this rank's messages of the call ahead of the vote
-  SendAhead send = {};           // sends them; empty where they are not sent ahead
+  std::int64_t call = 0;        // which operation this is: must be the same on all ranks
+  std::int64_t value = 0;       // hash of what must be equal on all ranks
+  std::uint32_t flags = 0;      // bits of which the ranks want the union
+  std::uint32_t exclusive = 0;  // flags that must not be set together, on any ranks; the same on all ranks
+  std::int64_t broadcast = 0;   // the number that one rank sends to all others, which pass 0
+  SendEarly send_early = {};    // empty if this rank has to wait for the vote
+  bool early = true;            // whether it is called
 };
 
-/// A number that stands for a text as the value of a ballot.
-std::int64_t value_of(const std::string& text);
+/// The reason for which all ranks throw after a vote: the first in this order.
+enum class Disagreement {
+  none,
+  step,   // an earlier call failed in its middle on some ranks: see fall_out_of_step()
+  call,   // the ranks make different calls
+  flags,  // all exclusive flags are set, on the same rank or on different ranks
+  value,  // the ranks differ in what must be equal
+};
 
-/// What all ranks know after a vote.
+/// The result of a vote, the same on all ranks.
 struct Outcome {
-  bool same_call;
-  bool same_value;
-  Change change;  // the largest of any rank
-  bool any_requires_grad;
-  bool any_grad_disabled;
-  bool any_has_tangent;
-  bool any_compiled;
-  std::int64_t told;
-  bool any_out_of_step = false;  // see fall_out_of_step()
-  bool all_could_send = false;
-  bool dropped = false;           // what some ranks had sent ahead
-  std::optional<int> ahead = {};  // the tag of messages that all ranks sent ahead, and that are to be received now
+  Disagreement disagreement = Disagreement::none;
+  std::uint32_t flags = 0;  // of any rank
+  std::int64_t broadcast = 0;
+  bool all_can_send_early = false;
+  bool dropped = false;               // early messages of some ranks, which were discarded
+  std::optional<int> early_tag = {};  // of early messages that all ranks have sent, and that are to be received now
+
+  bool any(std::uint32_t flag) const { return (flags & flag) != 0; }
 };
 
 /// Collective.
@@ -70,15 +62,8 @@ Outcome vote(const Communicator& communicator, const Ballot& ballot);
 /// Throws if an earlier vote on the communicator was given up.
 void refuse_abandoned(const Communicator& communicator);
 
-/// Every rank's text, by rank of the communicator. Collective.
-std::vector<std::string> gather_texts(const Communicator& communicator, std::string mine);
-
-/// Tells the other ranks that this one frees communicators: ranks that wait for it in a vote there throw. Returns when
-/// all ranks of each have come to its end, or to their own. Collective, like MPI_Comm_free.
-void agree_on_freeing(std::vector<CommunicatorPtr> communicators) noexcept;
-
-/// Tells the other ranks that this one makes no further call: ranks that wait for it in a vote throw. Returns when all
-/// ranks have come to their end. Collective, over the ranks of every communicator.
-void agree_on_end();
+/// How a ballot travels, and what follows from the maxima of all ranks: for votes that are no calls of vote().
+Maxima maxima_of(const Ballot& ballot);
+Outcome outcome_of(const Maxima& maxima, std::uint32_t exclusive = 0);
 
 }  // namespace distdl::comm

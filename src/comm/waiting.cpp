@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "geometry/text.hpp"
+#include "base/text.hpp"
 
 namespace distdl::comm {
 
@@ -48,16 +48,18 @@ void for_each_thread(const std::function<void(Thread&)>& look) {
   for (auto* const thread : threads().all) look(*thread);
 }
 
-Operation::Operation(std::string_view name, std::int64_t number, const char* pass, const Communicator* communicator) {
+Operation::Operation(const Call& call) {
   auto& thread = this_thread();
   const std::lock_guard lock(thread.mutex);
   outer_ = thread.activity;
-  auto& mine = thread.activity;
-  const auto length = geometry::cut_to(name, mine.name.size() - 1).copy(mine.name.data(), mine.name.size() - 1);
-  mine.name.at(length) = '\0';
-  mine.number = number;
-  mine.pass = pass;
-  mine.communicator = communicator;
+  auto& activity = thread.activity;
+  const auto room = activity.name.size() - 1;
+  const auto length = base::cut_to(call.name, room).copy(activity.name.data(), room);
+  activity.name.at(length) = '\0';
+  activity.number = call.number;
+  activity.pass = call.pass;
+  activity.hint = call.hint;
+  activity.communicator = call.communicator;
   ++thread.depth;
 }
 

@@ -1,9 +1,11 @@
-// What each thread does, and how long it has waited for other ranks: for statistics and for the watchdog.
+// The operation that each thread is in, and how long it has waited for other ranks: for statistics and for the
+// watchdog.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -19,24 +21,31 @@ inline thread_local std::chrono::nanoseconds waited{0};
 /// The operation in which every rank waits for the last one, however long that takes.
 inline constexpr const char* kEndOfProgram = "the end of the program";
 
-/// What ranks have to keep so that none waits in a backward pass into which another one does not come.
-inline constexpr const char* kBackwardRule =
-    "; a backward pass runs on a rank only through calls on which its loss and the inputs of torch.autograd.grad "
-    "depend: let both depend on the same calls on all ranks";
-
-/// An operation as messages call it: "Repartition number 4, backward".
-struct Activity {
-  std::array<char, 96> name{};                 // a copy, cut to fit: the operator may be gone when it is read
+/// An operation as its caller describes it: "Repartition number 4, backward".
+struct Call {
+  std::string_view name;
   std::int64_t number = 0;                     // 0: it has none
   const char* pass = "";                       // a literal
+  const char* hint = "";                       // a literal, which is appended to reports about the operation
   const Communicator* communicator = nullptr;  // of all ranks that take part, where that is known
+};
+
+/// The same as the watchdog reads it, when the operator may be gone.
+struct Activity {
+  static constexpr std::size_t kNameSize = 96;
+
+  std::array<char, kNameSize> name{};  // a copy, cut to fit
+  std::int64_t number = 0;
+  const char* pass = "";
+  const char* hint = "";
+  const Communicator* communicator = nullptr;
 
   std::string text() const;
-  bool backward() const { return text().ends_with("backward"); }
   bool at_end() const { return std::string_view(name.data()) == kEndOfProgram; }
 };
 
-/// What other threads may read of a thread. Only the thread itself writes, but the watchdog writes the last verdict.
+/// The state of a thread that other threads may read. Only the thread itself writes, but the watchdog writes the
+/// verdict.
 struct Thread {
   Thread();
   Thread(const Thread&) = delete;
@@ -45,8 +54,8 @@ struct Thread {
 
   const std::uint64_t id;                    // as Python counts threads
   std::mutex mutex;                          // of the next three members
-  Activity activity;                         // the one it is in, or was in last
-  int depth = 0;                             // in how many operations, one within the other
+  Activity activity;                         // the operation it is in, or was in last
+  int depth = 0;                             // number of nested operations it is in
   std::string verdict;                       // why the watchdog ended a wait
   std::atomic<std::int64_t> waits_since{0};  // by the steady clock; 0 while it does not wait
   std::atomic<std::int64_t> given_up{0};     // which wait, by its beginning, the watchdog ended
@@ -54,14 +63,14 @@ struct Thread {
 
 Thread& this_thread();
 
-/// Calls the function with every thread that was ever in an operation and lives; none ends meanwhile.
+/// Calls the function with every living thread that was ever in an operation. No thread ends meanwhile.
 void for_each_thread(const std::function<void(Thread&)>& look);
 
-/// Says for as long as it lives that this thread is in an operation.
+/// Records, while it lives, that this thread is in an operation.
 class Operation {
  public:
-  explicit Operation(std::string_view name, std::int64_t number = 0, const char* pass = "",
-                     const Communicator* communicator = nullptr);
+  explicit Operation(const Call& call);
+  explicit Operation(std::string_view name) : Operation(Call{.name = name}) {}
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
   ~Operation();
@@ -70,8 +79,8 @@ class Operation {
   Activity outer_;
 };
 
-/// Counts the time that it lives as time waited. Nested ones count once: a thread that waits for an operation that was
-/// started may carry it out itself, and wait within it.
+/// Counts its lifetime as time waited. Nested objects count once: a thread that waits for a started operation may carry
+/// it out itself, and wait within it.
 class Waiting {
  public:
   Waiting() {

@@ -16,12 +16,12 @@
 #include <thread>
 #include <vector>
 
+#include "base/text.hpp"
 #include "comm/communicator.hpp"
 #include "comm/error.hpp"
 #include "comm/progress.hpp"
 #include "comm/status_query.hpp"
 #include "comm/waiting.hpp"
-#include "geometry/text.hpp"
 
 namespace distdl::comm {
 
@@ -30,15 +30,27 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kShortestSleep{20}, kLongestSleep{1000};
+constexpr double kSleepsPerLimit = 10;  // how often the thread wakes up while a wait becomes too long
+constexpr milliseconds kMinSleep{20}, kMaxSleep{1000};
+constexpr milliseconds kMinPatience{1000};  // for the replies of other ranks, whose watchdogs sleep as well
+constexpr int kSleepsOfPatience = 3;
 constexpr milliseconds kTimeToRead{300};  // mpiexec forgets what it has not read when the job is aborted
+constexpr std::size_t kHostNameSize = 256;
 
 std::atomic<bool> debug_mode{false};
 
-std::mutex locator_mutex;
-Locator locator;
+struct CurrentLocator {
+  mutable std::mutex mutex;
+  Locator locator;
+};
 
-/// What a thread does, for people. The caller holds the thread's mutex.
+/// Never destroyed: the watchdog's thread outlives the end of main.
+CurrentLocator& current_locator() {
+  static auto* const current = new CurrentLocator;
+  return *current;
+}
+
+/// The state of a thread, for people. The caller holds the thread's mutex.
 std::string described(const Thread& thread) {
   const auto activity = thread.activity.text();
   if (thread.waits_since != 0) return "waits in " + activity;
@@ -46,16 +58,16 @@ std::string described(const Thread& thread) {
   return activity.empty() ? "has made no call" : "is in no operation; the last one was " + activity;
 }
 
-/// What this process does: its first thread that waits; if none does, the first one that is in an operation.
+/// The state of this process: of its first thread that waits, or else of its first thread in an operation.
 std::string described_process() {
   std::string text = "has made no call";
   std::uint64_t id = 0;
   int best = -1;
   for_each_thread([&](Thread& thread) {
     const std::lock_guard lock(thread.mutex);
-    const int telling = thread.waits_since != 0 ? 2 : thread.depth > 0 ? 1 : 0;
-    if (telling <= best) return;
-    best = telling;
+    const int priority = thread.waits_since != 0 ? 2 : thread.depth > 0 ? 1 : 0;
+    if (priority <= best) return;
+    best = priority;
     text = described(thread);
     id = thread.id;
   });
@@ -63,7 +75,7 @@ std::string described_process() {
 }
 
 std::string process_name() {
-  std::array<char, 256> host{};
+  std::array<char, kHostNameSize> host{};
   if (gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
   return "process " + std::to_string(getpid()) + " on " + host.data();
 }
@@ -105,7 +117,7 @@ class Watchdog {
     while (true) {
       {
         std::unique_lock lock(mutex_);
-        changed_.wait_for(lock, between_looks(settings_.seconds));
+        changed_.wait_for(lock, sleep_of(settings_.seconds));
       }
       try {
         if (asks_) answer_status_queries(&described_process);
@@ -116,9 +128,12 @@ class Watchdog {
     }
   }
 
-  static milliseconds between_looks(double seconds) {
-    if (seconds <= 0) return kLongestSleep;
-    return std::clamp(milliseconds(static_cast<std::int64_t>(seconds * 100)), kShortestSleep, kLongestSleep);
+  /// How long the thread sleeps between two checks, if waits may last this long.
+  static milliseconds sleep_of(double seconds) {
+    if (seconds <= 0) return kMaxSleep;
+    const std::chrono::duration<double> sleep(seconds / kSleepsPerLimit);
+    return std::chrono::duration_cast<milliseconds>(
+        std::clamp<std::chrono::duration<double>>(sleep, kMinSleep, kMaxSleep));
   }
 
   /// The waits that are due for a report: after the set number of seconds, then after twice as many, and so on.
@@ -144,8 +159,7 @@ class Watchdog {
     auto& times = reported_[wait.thread].second;
     std::ostringstream text;
     text << wait.activity.text() << ": not all ranks have come after " << settings().seconds * times << " s; "
-         << everyone(wait);
-    if (wait.activity.backward()) text << kBackwardRule;
+         << described_ranks(wait) << wait.activity.hint;
     if (!still_waits(wait)) return;
     if (debugging() && times == 1.0) {
       give_up(wait, text.str());
@@ -161,24 +175,25 @@ class Watchdog {
     times *= 2;
   }
 
-  /// What the ranks of the operation do.
-  std::string everyone(const Wait& wait) {
+  /// The states of the operation's ranks.
+  std::string described_ranks(const Wait& wait) {
     StatusReplies replies;
     if (asks_ && wait.activity.communicator != nullptr) {
-      replies = query_status(wait.activity.communicator,
-                             std::max(milliseconds(1000), 3 * between_looks(settings().seconds)), &described_process);
+      replies =
+          query_status(wait.activity.communicator,
+                       std::max(kMinPatience, kSleepsOfPatience * sleep_of(settings().seconds)), &described_process);
     }
     if (replies.ranks.empty()) return "rank " + std::to_string(rank_) + ": " + described_process();
     for (auto& text : replies.texts) {
       if (text.empty()) text = "does not answer: it has ended, or computes outside of Python";
     }
-    return geometry::by_rank(replies.ranks, replies.texts);
+    return base::by_rank(replies.ranks, replies.texts);
   }
 
   static bool still_waits(const Wait& wait) {
-    bool found = false;
-    for_each_thread([&](Thread& thread) { found |= thread.id == wait.thread && thread.waits_since == wait.since; });
-    return found;
+    bool waits = false;
+    for_each_thread([&](Thread& thread) { waits |= thread.id == wait.thread && thread.waits_since == wait.since; });
+    return waits;
   }
 
   static void give_up(const Wait& wait, const std::string& why) {
@@ -202,8 +217,8 @@ class Watchdog {
 
 /// Never destroyed: the thread lives as long as the process.
 Watchdog& the_watchdog() {
-  static auto* const one = new Watchdog;
-  return *one;
+  static auto* const instance = new Watchdog;
+  return *instance;
 }
 
 }  // namespace
@@ -228,14 +243,16 @@ void throw_if_given_up() {
   throw std::runtime_error(thread.verdict);
 }
 
-void set_locator(Locator one) {
-  const std::lock_guard lock(locator_mutex);
-  locator = std::move(one);
+void set_locator(Locator locator) {
+  auto& current = current_locator();
+  const std::lock_guard lock(current.mutex);
+  current.locator = std::move(locator);
 }
 
 std::string at_line(std::uint64_t thread) {
-  const std::lock_guard lock(locator_mutex);
-  const auto line = locator ? locator(thread) : std::string();
+  const auto& current = current_locator();
+  const std::lock_guard lock(current.mutex);
+  const auto line = current.locator ? current.locator(thread) : std::string();
   return line.empty() ? line : ", at " + line;
 }
 

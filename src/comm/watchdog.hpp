@@ -10,7 +10,9 @@ namespace distdl::comm {
 
 /// After how many seconds of one wait the watchdog reports it (0: never), and whether it then ends the job.
 struct WatchdogSettings {
-  double seconds = 300.0;
+  static constexpr double kDefaultSeconds = 300.0;
+
+  double seconds = kDefaultSeconds;
   bool end = false;
 };
 void set_watchdog(WatchdogSettings settings);

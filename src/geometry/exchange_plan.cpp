@@ -32,11 +32,11 @@ struct Meeting {
   std::int64_t wraps;
 };
 
-void append_meetings(std::vector<Meeting>& meetings, const Intervals& others, Interval mine, std::int64_t wraps) {
-  const auto first = first_where(others.count, [&](auto i) { return others.at(i).stop > mine.start; });
-  const auto last = first_where(others.count, [&](auto i) { return others.at(i).start >= mine.stop; });
+void append_meetings(std::vector<Meeting>& meetings, const Intervals& others, Interval own, std::int64_t wraps) {
+  const auto first = first_where(others.count, [&](auto i) { return others.at(i).stop > own.start; });
+  const auto last = first_where(others.count, [&](auto i) { return others.at(i).start >= own.stop; });
   for (auto i = first; i < last; ++i) {
-    if (!intersect(others.at(i), mine).empty()) meetings.push_back({i, wraps});
+    if (!intersect(others.at(i), own).empty()) meetings.push_back({i, wraps});
   }
 }
 
@@ -63,15 +63,15 @@ std::vector<Meeting> wanters_of(Interval owned, const Intervals& bounds, std::in
 }
 
 /// Every wrap is a message of its own. All workers know all bounds, so that all of them throw.
-constexpr std::int64_t kMostWraps = std::int64_t{1} << 16;
+constexpr std::int64_t kMaxWraps = std::int64_t{1} << 16;
 
 void refuse_many_wraps(const Blocks& owned, const Intervals& bounds, bool periodic) {
   if (!periodic || bounds.count == 0 || owned.extent() == 0) return;
   const auto start = bounds.at(0).start, stop = bounds.at(bounds.count - 1).stop;
-  if ((stop - start) / owned.extent() <= kMostWraps) return;
+  if ((stop - start) / owned.extent() <= kMaxWraps) return;
   throw std::invalid_argument("from " + std::to_string(start) + " to " + std::to_string(stop) + " a dimension of " +
                               std::to_string(owned.extent()) + " elements wraps around more than " +
-                              std::to_string(kMostWraps) + " times");
+                              std::to_string(kMaxWraps) + " times");
 }
 
 /// Calls visit(index, wraps) for every combination of the dimensions' meetings, the first dimension slowest. Both
@@ -118,9 +118,9 @@ Box Wanted::box(const Grid& grid, std::int64_t rank) const {
 
 std::vector<Interval> bounds_of(const std::vector<Interval>& intervals) {
   Interval hull;
-  for (const auto& one : intervals) {
-    if (one.empty()) continue;
-    hull = hull.empty() ? one : Interval{std::min(hull.start, one.start), std::max(hull.stop, one.stop)};
+  for (const auto& interval : intervals) {
+    if (interval.empty()) continue;
+    hull = hull.empty() ? interval : Interval{std::min(hull.start, interval.start), std::max(hull.stop, interval.stop)};
   }
   std::vector<Interval> bounds(intervals.size());
   auto stop = hull.start, start = hull.stop;
@@ -181,25 +181,25 @@ ExchangePlan plan_exchange(const std::vector<Blocks>& owned, const Wanted& wante
 
   std::vector<std::vector<Meeting>> meetings(dims);
   if (source) {
-    const auto mine = block_of(owned, sources.index(*source));
-    plan.input_shape = shape_of(mine);
+    const auto own = block_of(owned, sources.index(*source));
+    plan.input_shape = shape_of(own);
     for (std::size_t d = 0; d < dims; ++d) {
-      meetings[d] = wanters_of(mine[d], wanted.bounds[d], owned[d].extent(), periodic[d]);
+      meetings[d] = wanters_of(own[d], wanted.bounds[d], owned[d].extent(), periodic[d]);
     }
     for_each_combination(meetings, [&](const Shape& index, const Shape& wraps) {
       const auto peer = targets.rank(index);
-      auto box = meeting_box(mine, wanted.box(targets, peer), wraps);
-      if (!empty(box)) plan.sends.push_back({peer, local_to(std::move(box), mine, wraps)});
+      auto box = meeting_box(own, wanted.box(targets, peer), wraps);
+      if (!empty(box)) plan.sends.push_back({peer, local_to(std::move(box), own, wraps)});
     });
   }
   if (target) {
-    const auto mine = wanted.box(targets, *target);
-    plan.output_shape = shape_of(mine);
-    for (std::size_t d = 0; d < dims; ++d) meetings[d] = owners_of(mine[d], owned[d], periodic[d]);
+    const auto own = wanted.box(targets, *target);
+    plan.output_shape = shape_of(own);
+    for (std::size_t d = 0; d < dims; ++d) meetings[d] = owners_of(own[d], owned[d], periodic[d]);
     const Shape in_place(dims, 0);
     for_each_combination(meetings, [&](const Shape& index, const Shape& wraps) {
-      auto box = meeting_box(block_of(owned, index), mine, wraps);
-      if (!empty(box)) plan.receives.push_back({sources.rank(index), local_to(std::move(box), mine, in_place)});
+      auto box = meeting_box(block_of(owned, index), own, wraps);
+      if (!empty(box)) plan.receives.push_back({sources.rank(index), local_to(std::move(box), own, in_place)});
     });
   }
   return plan;

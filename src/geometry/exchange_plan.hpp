@@ -19,9 +19,9 @@ struct Intervals {
   std::function<Interval(std::int64_t)> at;
 };
 
-/// What the target workers want. Place i along dimension d of their grid wants at most bounds[d].at(i), which may reach
-/// outside of [0, extent). Where workers at the same place along a dimension want different intervals, `exact` gives
-/// the box of each worker.
+/// The boxes that the target workers want. Place i along dimension d of their grid wants at most bounds[d].at(i), which
+/// may reach outside of [0, extent). Where workers at the same place along a dimension want different intervals,
+/// `exact` gives the box of each worker.
 struct Wanted {
   std::vector<Intervals> bounds;
   std::function<Box(std::int64_t rank)> exact = {};
@@ -29,7 +29,7 @@ struct Wanted {
   Box box(const Grid& grid, std::int64_t rank) const;
 };
 
-/// The smallest intervals that contain the given ones and whose ends do not decrease, as bounds need it; the given ones
+/// The smallest intervals that contain these intervals and whose ends do not decrease, as bounds need it. The intervals
 /// may be in any order. Empty intervals may be bounded by anything.
 std::vector<Interval> bounds_of(const std::vector<Interval>& intervals);
 

@@ -3,20 +3,22 @@
 #include <stdexcept>
 #include <string>
 
-#include "geometry/text.hpp"
+#include "base/text.hpp"
 
 namespace distdl::geometry {
 
 Grid::Grid(Shape shape) : shape_(std::move(shape)) {
   for (const auto extent : shape_) {
-    if (extent < 1) throw std::invalid_argument("partition shape " + text(shape_) + ": every dimension must be >= 1");
+    if (extent < 1)
+      throw std::invalid_argument("partition shape " + base::text(shape_) + ": every dimension must be >= 1");
   }
   size_ = volume(shape_);
 }
 
 Shape Grid::index(std::int64_t rank) const {
   if (rank < 0 || rank >= size_) {
-    throw std::invalid_argument("rank " + std::to_string(rank) + " is not in a partition of shape " + text(shape_));
+    throw std::invalid_argument("rank " + std::to_string(rank) + " is not in a partition of shape " +
+                                base::text(shape_));
   }
   Shape index(shape_.size());
   for (auto d = shape_.size(); d-- > 0;) {
@@ -33,7 +35,8 @@ std::int64_t Grid::rank(const Shape& index) const {
     inside = index[d] >= 0 && index[d] < shape_[d];
     rank = rank * shape_[d] + index[d];
   }
-  if (!inside) throw std::invalid_argument("index " + text(index) + " is not in a partition of shape " + text(shape_));
+  if (!inside)
+    throw std::invalid_argument("index " + base::text(index) + " is not in a partition of shape " + base::text(shape_));
   return rank;
 }
 

@@ -9,8 +9,8 @@
 
 namespace distdl::geometry {
 
-/// Every worker of the `many` side belongs to exactly one worker of the `one` side: in each dimension the extents are
-/// equal, or the `one` side has extent 1. A broadcast goes from `one` to `many`, a sum-reduction back.
+/// Every member belongs to exactly one root: in each dimension the extents of their partitions are equal, or the
+/// partition of the roots has extent 1. A broadcast goes from the roots to their members, a sum-reduction back.
 ///
 /// A transposed side is read with its indices reversed: worker (i, j) of a 3 x 4 partition stands at (j, i) of 4 x 3.
 /// After that, the shorter shape is extended to the left with ones.
@@ -23,20 +23,19 @@ class Matching {
   };
 
   /// Throws std::invalid_argument with the operation, both shapes and the offending dimension.
-  Matching(const std::string& operation, Side one, Side many);
+  Matching(const std::string& operation, Side roots, Side members);
 
-  /// The rank on the `one` side that a rank on the `many` side belongs to.
-  std::int64_t one_of(std::int64_t many_rank) const;
+  /// The rank of the root that a member belongs to.
+  std::int64_t root_of(std::int64_t member_rank) const;
 
-  /// The ranks on the `many` side that belong to a rank on the `one` side, ascending in the order in which the `many`
-  /// side is read.
-  std::vector<std::int64_t> many_of(std::int64_t one_rank) const;
+  /// The ranks of a root's members, ascending in the order in which their partition is read.
+  std::vector<std::int64_t> members_of(std::int64_t root_rank) const;
 
  private:
-  Side one_, many_;
-  Grid one_grid_, many_grid_;  // in which the workers are ranked: not transposed
-  Shape one_read_;             // the shape of the `one` side after it was transposed and extended
-  Grid many_read_;
+  Side roots_, members_;
+  Grid root_grid_, member_grid_;  // in which the workers are ranked: not transposed
+  Shape roots_read_;              // the shape of the roots after it was transposed and extended
+  Grid members_read_;
 };
 
 }  // namespace distdl::geometry

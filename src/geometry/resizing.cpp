@@ -9,8 +9,8 @@ namespace distdl::geometry {
 
 namespace {
 
-/// What an empty block of outputs reads. Such balanced blocks come last, so that an empty interval behind all inputs
-/// keeps the ends of intervals from decreasing.
+/// The interval that an empty block of outputs reads. Such balanced blocks come last, so that an empty interval behind
+/// all inputs keeps the ends of intervals from decreasing.
 Interval nothing_of(std::int64_t n) { return {n, n}; }
 
 /// The first of m equal parts of n inputs that has its middle, (i + 1/2) n / m, at `cut` or behind it.

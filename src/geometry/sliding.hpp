@@ -51,8 +51,8 @@ struct Sliding {
   /// Whether the local layer computes all outputs, and all halos come from the blocks next to them.
   bool fits() const;
 
-  /// What `inputs`, counted from place i's block, add to place i's outputs. They are at one end of what is read, so
-  /// that some output reads them.
+  /// The terms that `inputs`, counted from place i's block, add to place i's outputs. The inputs are at an end of what
+  /// is read, so that some output reads them.
   Share share(std::size_t i, Interval inputs) const;
 };
 

@@ -4,15 +4,16 @@
 
 #include <algorithm>
 
+#include "agreement/tensor_checks.hpp"
 #include "comm/requests.hpp"
-#include "operators/box_view.hpp"
-#include "operators/elements.hpp"
-#include "operators/memory.hpp"
+#include "kernels/box_view.hpp"
+#include "kernels/elements.hpp"
+#include "kernels/memory.hpp"
+#include "kernels/region_copy.hpp"
+#include "kernels/staging.hpp"
 #include "operators/messages.hpp"
 #include "operators/reduce_scatter.hpp"
-#include "operators/region_copy.hpp"
-#include "operators/staging.hpp"
-#include "operators/tensor_checks.hpp"
+#include "operators/sum_route.hpp"
 
 namespace distdl::operators {
 
@@ -30,7 +31,7 @@ bool in_memory_order(const at::Tensor& whole, const std::vector<geometry::Box>& 
 }
 
 /// Receives the blocks of all others, one after the other.
-void gather_directly(const at::Tensor& mine, const at::Tensor& arrived, const BlocksPlan& plan, Messages& messages) {
+void gather_directly(const at::Tensor& own, const at::Tensor& arrived, const BlocksPlan& plan, Messages& messages) {
   const auto blocks = arrived.view(-1);
   std::int64_t start = 0;
   for (int rank = 0; rank < plan.group->size(); ++rank) {
@@ -38,7 +39,7 @@ void gather_directly(const at::Tensor& mine, const at::Tensor& arrived, const Bl
     const auto block = blocks.narrow(0, start, size);
     start += size;
     if (rank == plan.group->rank()) {
-      block.copy_(mine.view(-1));
+      block.copy_(own.view(-1));
     } else {
       messages.receive(block, plan.ranks[static_cast<std::size_t>(rank)]);
     }
@@ -59,35 +60,32 @@ at::Tensor in_place(const at::Tensor& arrived, const at::Tensor& result, const B
 
 }  // namespace
 
-std::size_t largest_part(const BlocksPlan& plan) {
-  std::int64_t largest = 0;
-  for (const auto& box : plan.blocks) largest = std::max(largest, geometry::volume(box));
-  return static_cast<std::size_t>(largest) * c10::elementSize(accumulate_type(plan.part.dtype));
-}
-
-bool AllGather::departs(const at::Tensor& /*x*/) const {
-  return !plan_->group || goes_directly(largest_part(*plan_), plan_->group->size());
+bool AllGather::can_send_early(const at::Tensor& /*x*/) const {
+  // Like its adjoint, which adds up in this dtype.
+  const auto bytes =
+      static_cast<std::size_t>(plan_->largest_part) * c10::elementSize(accumulate_type(plan_->part.dtype));
+  return !plan_->group || goes_directly(bytes, plan_->group->size());
 }
 
 void AllGather::send(const at::Tensor& x, Messages& messages) const {
   if (plan_->group) messages.send_to_others(for_sending(x), plan_->ranks);
 }
 
-at::Tensor AllGather::apply(const at::Tensor& x, Ahead ahead) const {
+at::Tensor AllGather::apply(const at::Tensor& x, EarlySend early) const {
   if (!plan_->group) return copy_of(x);
-  const auto mine = for_sending(x);
+  const auto own = for_sending(x);
   auto result = empty(plan_->whole.sizes, x.options());
   const bool direct = in_memory_order(result, plan_->blocks) && !is_staged(x.device());
   auto arrived = direct ? result : for_receiving({result.numel()}, x.options());
 
-  if (departs(x)) {
-    Messages messages(id_->rank_set, ahead.tag);
-    if (!ahead.sent) send(mine, messages);
-    gather_directly(mine, arrived, *plan_, messages);
+  if (can_send_early(x)) {
+    Messages messages(id_->rank_set, early.tag);
+    if (!early.sent) send(own, messages);
+    gather_directly(own, arrived, *plan_, messages);
     return direct ? result : in_place(arrived, result, *plan_);
   }
   comm::Requests requests;
-  requests.keep(mine);
+  requests.keep(own);
   requests.keep(arrived);
   std::vector<comm::Count> bytes;
   std::vector<comm::Displacement> offsets;
@@ -98,7 +96,7 @@ at::Tensor AllGather::apply(const at::Tensor& x, Ahead ahead) const {
     offsets.push_back(comm::displacement_of(offset, "MPI_Iallgatherv"));
     offset += size;
   }
-  comm::check(DISTDL_MPI_LARGE(MPI_Iallgatherv)(mine.data_ptr(), bytes[static_cast<std::size_t>(plan_->group->rank())],
+  comm::check(DISTDL_MPI_LARGE(MPI_Iallgatherv)(own.data_ptr(), bytes[static_cast<std::size_t>(plan_->group->rank())],
                                                 MPI_BYTE, arrived.data_ptr(), bytes.data(), offsets.data(), MPI_BYTE,
                                                 plan_->group->handle(), requests.next()),
               "MPI_Iallgatherv");
@@ -108,13 +106,13 @@ at::Tensor AllGather::apply(const at::Tensor& x, Ahead ahead) const {
 
 OperatorPtr AllGather::adjoint() const { return c10::make_intrusive<ReduceScatter>(id_, !is_adjoint_, plan_); }
 
-Traffic traffic_of(const BlocksPlan& plan, bool gathers) {
+Traffic traffic_of(const BlocksPlan& plan, const RankSet& rank_set, bool gathers) {
   Traffic traffic;
   for (std::size_t r = 0; plan.group && r < plan.blocks.size(); ++r) {
     if (static_cast<int>(r) == plan.group->rank()) continue;
-    const auto mine = plan.part.nbytes();
+    const auto own = plan.part.nbytes();
     const auto theirs = geometry::volume(plan.blocks[r]) * static_cast<std::int64_t>(c10::elementSize(plan.part.dtype));
-    traffic.exchange(plan.ranks[r], gathers ? mine : theirs, gathers ? theirs : mine);
+    traffic.exchange(rank_set.user_rank(plan.ranks[r]), gathers ? own : theirs, gathers ? theirs : own);
   }
   return traffic;
 }
@@ -135,7 +133,7 @@ BlocksPlanPtr blocks_plan(const Placement& x, const AxisGroup& group, const std:
   plan->group = group.communicator;
   plan->ranks = group.ranks;
   plan->whole.dtype = plan->part.dtype = dtype;
-  const auto here = x.grid.index(*x.mine);
+  const auto here = x.grid.index(*x.own);
   for (const auto worker : group.workers) {
     const auto index = x.grid.index(worker);
     geometry::Box box;
@@ -143,11 +141,12 @@ BlocksPlanPtr blocks_plan(const Placement& x, const AxisGroup& group, const std:
       const auto block = blocks[d].at(index[d]);
       const bool gathered = std::count(group.axes.begin(), group.axes.end(), static_cast<std::int64_t>(d)) > 0;
       box.push_back(gathered ? block : geometry::Interval{0, block.size()});
-      if (worker == *x.mine) {
+      if (worker == *x.own) {
         plan->part.sizes.push_back(block.size());
         plan->whole.sizes.push_back(gathered ? blocks[d].extent() : block.size());
       }
     }
+    plan->largest_part = std::max(plan->largest_part, geometry::volume(box));
     plan->blocks.push_back(std::move(box));
   }
   return plan;

@@ -10,29 +10,27 @@ namespace distdl::operators {
 /// How a whole tensor is cut into the blocks of a group, and the two tensors of this rank.
 struct BlocksPlan {
   comm::CommunicatorPtr group;        // null when this rank is alone
-  std::vector<int> ranks;             // of the group, as the user counts them
+  std::vector<int> ranks;             // of the group in the set of ranks
   std::vector<geometry::Box> blocks;  // in `whole`, by rank of the group
   Structure whole;
-  Structure part;  // this rank's block
+  Structure part;                 // this rank's block
+  std::int64_t largest_part = 0;  // elements of the largest block
 };
 using BlocksPlanPtr = std::shared_ptr<const BlocksPlan>;
 
-/// The bytes of the largest block, in the dtype in which it may be summed.
-std::size_t largest_part(const BlocksPlan& plan);
-
 /// The traffic of gathering blocks, or of scattering a sum.
-Traffic traffic_of(const BlocksPlan& plan, bool gathers);
+Traffic traffic_of(const BlocksPlan& plan, const RankSet& rank_set, bool gathers);
 
 class AllGather final : public LinearOperator {
  public:
   AllGather(std::shared_ptr<const OperatorId> id, bool is_adjoint, BlocksPlanPtr plan)
       : LinearOperator(std::move(id), is_adjoint), plan_(std::move(plan)) {}
 
-  at::Tensor apply(const at::Tensor& x, Ahead ahead) const override;
-  bool departs(const at::Tensor& x) const override;
+  at::Tensor apply(const at::Tensor& x, EarlySend early) const override;
+  bool can_send_early(const at::Tensor& x) const override;
   void send(const at::Tensor& x, Messages& messages) const override;
   OperatorPtr adjoint() const override;
-  Traffic traffic(const at::Tensor& /*x*/) const override { return traffic_of(*plan_, true); }
+  Traffic traffic(const at::Tensor& /*x*/) const override { return traffic_of(*plan_, id_->rank_set, true); }
   Shape result_sizes(at::IntArrayRef /*sizes*/) const override { return plan_->whole.sizes; }
 
  private:

@@ -2,20 +2,26 @@
 
 #include <ATen/ATen.h>
 
+#include "agreement/tensor_checks.hpp"
 #include "comm/requests.hpp"
 #include "geometry/blocks.hpp"
+#include "kernels/elements.hpp"
+#include "kernels/memory.hpp"
+#include "kernels/staging.hpp"
 #include "operators/block_sum.hpp"
 #include "operators/direct_sum.hpp"
-#include "operators/elements.hpp"
-#include "operators/memory.hpp"
-#include "operators/staging.hpp"
-#include "operators/tensor_checks.hpp"
 
 namespace distdl::operators {
 
-bool AllSumReduce::departs(const at::Tensor& x) const {
-  const auto bytes = static_cast<std::size_t>(x.numel()) * c10::elementSize(accumulate_type(x.scalar_type()));
-  return !group_->communicator || goes_directly(bytes, group_->communicator->size());
+SumRoute AllSumReduce::route(std::int64_t bytes) const {
+  const int ranks = group_->communicator->size();
+  return route_of(
+      {.bytes = bytes, .bytes_to_a_rank = bytes, .ranks = ranks, .contributors = ranks, .all_receive = true});
+}
+
+bool AllSumReduce::can_send_early(const at::Tensor& x) const {
+  const auto size = static_cast<std::int64_t>(c10::elementSize(accumulate_type(x.scalar_type())));
+  return !group_->communicator || route(x.numel() * size) == SumRoute::direct;
 }
 
 void AllSumReduce::send(const at::Tensor& x, Messages& messages) const {
@@ -23,42 +29,48 @@ void AllSumReduce::send(const at::Tensor& x, Messages& messages) const {
   messages.send_to_others(for_sending(converted(x, accumulate_type(x.scalar_type()))), group_->ranks);
 }
 
-at::Tensor AllSumReduce::apply(const at::Tensor& x, Ahead ahead) const {
+at::Tensor AllSumReduce::apply(const at::Tensor& x, EarlySend early) const {
   if (!group_->communicator) return copy_of(x);
+  const auto own = for_sending(converted(x, sum_type(x.scalar_type()).accumulate));
+  const auto result = for_receiving(own.sizes(), own.options());
+  add_up(own, result, early);
+  return delivered_sum(result, x.device(), x.scalar_type());
+}
+
+void AllSumReduce::add_up(const at::Tensor& own, const at::Tensor& result, EarlySend early) const {
   const auto& group = *group_->communicator;
-  const auto sum = sum_type(x.scalar_type());
-  const auto mine = for_sending(converted(x, sum.accumulate));
-  auto result = for_receiving(mine.sizes(), mine.options());
-  const auto bytes = static_cast<std::int64_t>(mine.nbytes());
-  if (departs(x)) {
-    Messages messages(id_->rank_set, ahead.tag);
-    if (!ahead.sent) send(mine, messages);
-    DirectSum sum_of_few(messages, group_->ranks, mine, result);
-    messages.wait_all();
-    sum_of_few.add_up();
-    return converted(delivered(result, x.device()), x.scalar_type());
+  switch (route(static_cast<std::int64_t>(own.nbytes()))) {
+    case SumRoute::direct: {
+      Messages messages(id_->rank_set, early.tag);
+      if (!early.sent) send(own, messages);
+      DirectSum sum(messages, group_->ranks, own, result);
+      messages.wait_all();
+      sum.add_up();
+      return;
+    }
+    case SumRoute::twice:
+      add_twice(group, own, result);
+      return;
+    case SumRoute::blocks: {
+      const auto everyone = all_ranks(group);
+      const auto layout = balanced_layout(own.numel(), everyone, everyone);
+      BlockSum sum(group, layout, parts_of(own, layout), result);
+      sum.add();
+      sum.finish();
+      return;
+    }
+    case SumRoute::mpi:
+      break;
   }
-  if (pays_to_add_twice(bytes, group)) {
-    add_twice(group, mine, result);
-    return converted(delivered(result, x.device()), x.scalar_type());
-  }
-  const auto everyone = all_ranks(group);
-  if (BlockSum::pays(bytes, everyone.size())) {
-    const auto layout = balanced_layout(mine.numel(), everyone, everyone);
-    BlockSum sum_of_all(group, layout, parts_of(mine, layout), result);
-    sum_of_all.add();
-    sum_of_all.finish();
-    return converted(delivered(result, x.device()), x.scalar_type());
-  }
+  const auto sum = sum_type(own.scalar_type());
   comm::Requests requests;
-  requests.keep(mine);
+  requests.keep(own);
   requests.keep(result);
   comm::check(
-      DISTDL_MPI_LARGE(MPI_Iallreduce)(mine.data_ptr(), result.data_ptr(), sum.count_of(mine.numel(), "MPI_Iallreduce"),
+      DISTDL_MPI_LARGE(MPI_Iallreduce)(own.data_ptr(), result.data_ptr(), sum.count_of(own.numel(), "MPI_Iallreduce"),
                                        sum.type, sum.op, group.handle(), requests.next()),
       "MPI_Iallreduce");
   requests.wait_all();
-  return converted(delivered(result, x.device()), x.scalar_type());
 }
 
 Traffic AllSumReduce::traffic(const at::Tensor& x) const {
@@ -66,15 +78,16 @@ Traffic AllSumReduce::traffic(const at::Tensor& x) const {
   const auto ranks = static_cast<std::int64_t>(group_->ranks.size());
   for (std::int64_t r = 0; group_->communicator && r < ranks; ++r) {
     if (r == group_->communicator->rank()) continue;
+    const int peer = id_->rank_set.user_rank(group_->ranks[static_cast<std::size_t>(r)]);
     const auto size = static_cast<std::int64_t>(x.element_size());
-    if (departs(x)) {  // see DirectSum
-      traffic.exchange(group_->ranks[static_cast<std::size_t>(r)], x.numel() * size, x.numel() * size);
+    if (can_send_early(x)) {  // see DirectSum
+      traffic.exchange(peer, x.numel() * size, x.numel() * size);
       continue;
     }
     // Each rank adds up its own part: it receives the addends of this part, and sends the sum.
     const auto theirs = geometry::balanced_block(x.numel(), ranks, r).size() * size;
-    const auto mine = geometry::balanced_block(x.numel(), ranks, group_->communicator->rank()).size() * size;
-    traffic.exchange(group_->ranks[static_cast<std::size_t>(r)], theirs + mine, theirs + mine);
+    const auto own = geometry::balanced_block(x.numel(), ranks, group_->communicator->rank()).size() * size;
+    traffic.exchange(peer, theirs + own, theirs + own);
   }
   return traffic;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "operators/axis_groups.hpp"
+#include "operators/sum_route.hpp"
 
 namespace distdl::operators {
 
@@ -10,14 +11,18 @@ class AllSumReduce final : public LinearOperator {
   AllSumReduce(std::shared_ptr<const OperatorId> id, bool is_adjoint, std::shared_ptr<const AxisGroup> group)
       : LinearOperator(std::move(id), is_adjoint), group_(std::move(group)) {}
 
-  at::Tensor apply(const at::Tensor& x, Ahead ahead) const override;
-  bool departs(const at::Tensor& x) const override;
+  at::Tensor apply(const at::Tensor& x, EarlySend early) const override;
+  bool can_send_early(const at::Tensor& x) const override;
   void send(const at::Tensor& x, Messages& messages) const override;
   OperatorPtr adjoint() const override;
   Traffic traffic(const at::Tensor& x) const override;
   Shape result_sizes(at::IntArrayRef sizes) const override { return sizes.vec(); }
 
  private:
+  SumRoute route(std::int64_t bytes) const;
+  /// Adds up the group's vectors, which are contiguous, in memory that MPI can use.
+  void add_up(const at::Tensor& own, const at::Tensor& result, EarlySend early) const;
+
   std::shared_ptr<const AxisGroup> group_;
 };
 

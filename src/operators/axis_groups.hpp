@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "agreement/placement.hpp"
 #include "operators/linear_operator.hpp"
-#include "operators/placement.hpp"
 
 namespace distdl::operators {
 
-/// The axes along which a group extends: these, or all but those that are kept. Throws std::invalid_argument unless
-/// exactly one is given and its values are distinct axes of the partition (negative ones count from the end).
+/// The axes along which a group extends: `along`, or all axes but `keep`. Throws std::invalid_argument unless exactly
+/// one of them has a value, whose elements are distinct axes of the partition (negative numbers count from the end).
 struct Axes {
   std::string name;  // how the operator calls the axes that it works along
   std::optional<std::vector<std::int64_t>> along;
@@ -24,7 +24,7 @@ struct Axes {
 struct AxisGroup {
   std::vector<std::int64_t> axes;      // ascending
   std::vector<std::int64_t> workers;   // of the partition; empty on ranks outside of it
-  std::vector<int> ranks;              // these workers, as the user counts ranks
+  std::vector<int> ranks;              // of these workers in the set of ranks
   comm::CommunicatorPtr communicator;  // of these workers in this order; null when this rank is alone
 
   AxisGroup(const RankSet& rank_set, const Placement& x, std::vector<std::int64_t> along);

@@ -6,9 +6,10 @@
 #include <numeric>
 
 #include "geometry/blocks.hpp"
-#include "operators/elements.hpp"
-#include "operators/memory.hpp"
+#include "kernels/elements.hpp"
+#include "kernels/memory.hpp"
 #include "operators/messages.hpp"
+#include "operators/sum_route.hpp"
 
 namespace distdl::operators {
 
@@ -16,20 +17,11 @@ namespace {
 
 constexpr int kAddend = 1, kSum = 2;  // tags: messages of one kind between two ranks arrive in order
 
-// Between two ranks, the part that the other one adds has to come back. For vectors up to this size adding it here
-// takes less time (measured by benchmarks/trials.py).
-constexpr std::int64_t kLargestPair = 2 << 20;  // bytes
-
-constexpr std::int64_t kSmallestPart = 64 << 10;  // bytes
-constexpr std::int64_t kBlock = 1 << 20;          // bytes: in cache when it is added, and large for a message
-constexpr std::int64_t kMostBlocks = 256;         // in a part
-constexpr std::int64_t kAhead = 2;                // blocks under way from each contributor
+constexpr std::int64_t kSumBlockBytes = 1 << 20;  // in the caches when it is added, and large for a message
+constexpr std::int64_t kMaxBlocks = 256;          // in a part
+constexpr std::int64_t kMaxBlocksUnderWay = 2;    // from each contributor
 
 }  // namespace
-
-bool BlockSum::pays(std::int64_t bytes, std::size_t contributors) {
-  return contributors > 0 && bytes / static_cast<std::int64_t>(contributors) >= kSmallestPart;
-}
 
 BlockSum::BlockSum(const comm::Communicator& communicator, SumLayout layout, const std::vector<at::Tensor>& parts,
                    const at::Tensor& result)
@@ -45,7 +37,7 @@ BlockSum::BlockSum(const comm::Communicator& communicator, SumLayout layout, con
   std::int64_t largest = 0;
   for (std::size_t c = 0; c < contributors.size(); ++c) largest = std::max(largest, size_of(c));
   const auto size = static_cast<std::int64_t>((parts_.empty() ? result_ : parts_.front()).element_size());
-  block_ = std::max(kBlock / size, (largest + kMostBlocks - 1) / kMostBlocks);
+  block_ = std::max(kSumBlockBytes / size, (largest + kMaxBlocks - 1) / kMaxBlocks);
 
   std::int64_t most = 0;
   for (std::size_t c = 0; c < contributors.size(); ++c) {
@@ -58,7 +50,7 @@ BlockSum::BlockSum(const comm::Communicator& communicator, SumLayout layout, con
   if (me_ == contributors.size()) return;
   for (std::int64_t b = 0; b < most; ++b) {
     for (std::size_t i = 1; i < contributors.size(); ++i) {
-      const auto c = (me_ + i) % contributors.size();  // so that not all ranks send to the same one at once
+      const auto c = (me_ + i) % contributors.size();  // so that not all ranks send to the same rank at once
       if (b < blocks_of(c)) send(block(parts_[c], c, b), contributors[c], kAddend, communicator_, sending_);
     }
   }
@@ -70,33 +62,34 @@ void BlockSum::add() {
   const bool in_result = result_.defined();
   const bool alone = contributors.size() == 1;
   // The tensor that holds the sum of this rank's part, and where the part begins in it.
-  const auto sums = in_result ? result_ : alone ? parts_[me_] : empty({size_of(me_)}, parts_[me_].options());
+  const auto sums = in_result ? result_ : alone ? parts_[me_] : kernels::empty({size_of(me_)}, parts_[me_].options());
   const auto start = in_result && !layout_.receivers.empty() ? layout_.offsets[me_] : 0;
 
-  const auto ahead = std::clamp(blocks_of(me_), std::int64_t{1}, kAhead);
-  const auto rooms = empty({static_cast<std::int64_t>(contributors.size()), ahead, std::min(block_, size_of(me_))},
-                           parts_[me_].options());
+  const auto under_way = std::clamp(blocks_of(me_), std::int64_t{1}, kMaxBlocksUnderWay);
+  const auto rooms =
+      kernels::empty({static_cast<std::int64_t>(contributors.size()), under_way, std::min(block_, size_of(me_))},
+                     parts_[me_].options());
   std::vector<comm::Requests> arriving(contributors.size());
   const auto room = [&](std::size_t c, std::int64_t b) {
-    return rooms[static_cast<std::int64_t>(c)][b % ahead].narrow(0, 0, block(parts_[me_], me_, b).numel());
+    return rooms[static_cast<std::int64_t>(c)][b % under_way].narrow(0, 0, block(parts_[me_], me_, b).numel());
   };
   const auto expect = [&](std::int64_t b) {
     for (std::size_t c = 0; c < contributors.size() && b < blocks_of(me_); ++c) {
       if (c != me_) receive(room(c, b), contributors[c], kAddend, communicator_, arriving[c]);
     }
   };
-  for (std::int64_t b = 0; b < ahead; ++b) expect(b);
+  for (std::int64_t b = 0; b < under_way; ++b) expect(b);
   for (std::int64_t b = 0; b < blocks_of(me_); ++b) {
     auto sum = block(sums, me_, b, start);
     at::Tensor so_far;
     for (std::size_t c = 0; c < contributors.size(); ++c) {
       if (c != me_) arriving[c].wait(static_cast<std::size_t>(b));
       const auto addend = c == me_ ? block(parts_[me_], me_, b) : room(c, b);
-      if (c > 0) operators::add(so_far, addend, sum);
+      if (c > 0) kernels::add(so_far, addend, sum);
       so_far = c > 0 ? sum : addend;
     }
     if (alone && in_result) sum.copy_(so_far);
-    expect(b + ahead);
+    expect(b + under_way);
     for (const auto receiver : layout_.receivers) {
       if (receiver != communicator_.rank()) send(sum, receiver, kSum, communicator_, sending_);
     }
@@ -129,25 +122,21 @@ SumLayout balanced_layout(std::int64_t n, std::vector<int> contributors, std::ve
 
 SumLayout rooted_layout(std::int64_t n, std::int64_t bytes, std::vector<int> contributors, int root) {
   auto layout = balanced_layout(n, std::move(contributors), {root});
-  if (layout.contributors.size() == 2 && bytes <= kLargestPair) {
+  if (layout.contributors.size() == 2 && bytes <= kMaxPairBytes) {
     if (layout.contributors[0] == root) layout.offsets = {0, n, n};
     if (layout.contributors[1] == root) layout.offsets = {0, 0, n};
   }
   return layout;
 }
 
-bool pays_to_add_twice(std::int64_t bytes, const comm::Communicator& communicator) {
-  return communicator.size() == 2 && bytes <= kLargestPair;
-}
-
-void add_twice(const comm::Communicator& communicator, const at::Tensor& mine, const at::Tensor& result) {
-  const auto other = empty(mine.sizes(), mine.options());
+void add_twice(const comm::Communicator& communicator, const at::Tensor& own, const at::Tensor& result) {
+  const auto other = kernels::empty(own.sizes(), own.options());
   const int peer = 1 - communicator.rank();
   comm::Requests requests;
   receive(other, peer, kAddend, communicator, requests);
-  send(mine, peer, kAddend, communicator, requests);
+  send(own, peer, kAddend, communicator, requests);
   requests.wait_all();
-  operators::add(peer == 1 ? mine : other, peer == 1 ? other : mine, result);  // in the same order on both ranks
+  kernels::add(peer == 1 ? own : other, peer == 1 ? other : own, result);  // in the same order on both ranks
 }
 
 std::vector<at::Tensor> parts_of(const at::Tensor& x, const SumLayout& layout) {

@@ -11,8 +11,7 @@
 
 namespace distdl::operators {
 
-/// Which rank adds up which part, and which ranks get the sum. The vector has one part for each contributor, which adds
-/// up this part.
+/// The ranks that add up the parts of a vector, and the ranks that get the sum. Each contributor adds up one part.
 struct SumLayout {
   std::vector<int> contributors;      // ranks of the communicator
   std::vector<std::int64_t> offsets;  // contributor c adds up the elements from offsets[c] to offsets[c + 1]
@@ -24,7 +23,7 @@ std::vector<int> all_ranks(const comm::Communicator& communicator);
 
 /// Vectors of n elements in balanced parts.
 SumLayout balanced_layout(std::int64_t n, std::vector<int> contributors, std::vector<int> receivers);
-/// The same for one receiver: if it is one of two contributors, and the vectors are small, it adds up everything.
+/// The same for a single receiver: if it is among two contributors, and the vectors are small, it adds up everything.
 SumLayout rooted_layout(std::int64_t n, std::int64_t bytes, std::vector<int> contributors, int root);
 
 /// The sum of one vector from each contributor: they send each other the parts of their vectors, each adds up its own
@@ -34,12 +33,9 @@ SumLayout rooted_layout(std::int64_t n, std::int64_t bytes, std::vector<int> con
 /// may be under way together, even in a ring: construct all, then add() all, then finish() all.
 class BlockSum {
  public:
-  /// Whether a sum of so many bytes is faster in this way than by MPI's reductions.
-  static bool pays(std::int64_t bytes, std::size_t contributors);
-
-  /// `parts` are those of this rank's vector; none if it is no contributor. `result` has room for the whole sum on
-  /// receivers, for this rank's part if there are none, and is not used elsewhere. All are contiguous and of the dtype
-  /// in which values are added up.
+  /// `parts` are the parts of this rank's vector; none unless it is a contributor. `result` has room for the whole sum
+  /// on receivers, for this rank's part if there are none, and is not used elsewhere. All are contiguous and of the
+  /// dtype in which values are added up.
   BlockSum(const comm::Communicator& communicator, SumLayout layout, const std::vector<at::Tensor>& parts,
            const at::Tensor& result);
 
@@ -62,9 +58,8 @@ class BlockSum {
   comm::Requests sending_, receiving_;
 };
 
-/// Whether the sum of a vector from each of two ranks, for both, is fastest if each adds up all of it.
-bool pays_to_add_twice(std::int64_t bytes, const comm::Communicator& communicator);
-void add_twice(const comm::Communicator& communicator, const at::Tensor& mine, const at::Tensor& result);
+/// The sum of a vector from each of two ranks, for both: each adds up all of it, in the same order.
+void add_twice(const comm::Communicator& communicator, const at::Tensor& own, const at::Tensor& result);
 
 /// The parts of a contiguous tensor.
 std::vector<at::Tensor> parts_of(const at::Tensor& x, const SumLayout& layout);

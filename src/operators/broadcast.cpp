@@ -5,20 +5,21 @@
 #include <algorithm>
 #include <vector>
 
+#include "agreement/tensor_checks.hpp"
 #include "comm/bytes.hpp"
 #include "comm/requests.hpp"
-#include "operators/memory.hpp"
+#include "kernels/memory.hpp"
+#include "kernels/staging.hpp"
 #include "operators/messages.hpp"
-#include "operators/staging.hpp"
 #include "operators/sum_reduce.hpp"
-#include "operators/tensor_checks.hpp"
+#include "operators/sum_route.hpp"
 
 namespace distdl::operators {
 
 namespace {
 
-// Between two ranks a root that sends at least so many bytes is the fastest in such blocks (measured by
-// benchmarks/trials.py).
+// Between two ranks a root that sends at least so many bytes is the fastest in such blocks (measured on two cores that
+// share memory).
 constexpr std::size_t kLargeBytes = 2 << 20;
 constexpr std::int64_t kBlockBytes = 1 << 20;
 
@@ -30,17 +31,23 @@ std::vector<at::Tensor> blocks_of(const at::Tensor& x) {
 
 }  // namespace
 
-bool Broadcast::departs(const at::Tensor& /*x*/) const { return all_go_directly(*plan_, plan_->at_root.dtype); }
+bool Broadcast::is_direct(const RootedGroup& group) const {
+  const auto elements = static_cast<std::size_t>((group.is_root ? plan_->at_root : plan_->at_member).numel());
+  return goes_directly(elements * c10::elementSize(plan_->at_root.dtype), group.communicator->size());
+}
+
+bool Broadcast::can_send_early(const at::Tensor& /*x*/) const {
+  return std::all_of(plan_->groups.begin(), plan_->groups.end(),
+                     [&](const RootedGroup& group) { return !group.communicator || is_direct(group); });
+}
 
 void Broadcast::send(const at::Tensor& x, Messages& messages) const {
   for (const auto& group : plan_->groups) {
-    if (group.communicator && group.is_root && goes_directly(group, *plan_, plan_->at_root.dtype)) {
-      messages.send_to_others(for_sending(x), group.ranks);
-    }
+    if (group.communicator && group.is_root && is_direct(group)) messages.send_to_others(for_sending(x), group.ranks);
   }
 }
 
-at::Tensor Broadcast::apply(const at::Tensor& x, Ahead ahead) const {
+at::Tensor Broadcast::apply(const at::Tensor& x, EarlySend early) const {
   const bool keeps_own = std::any_of(plan_->groups.begin(), plan_->groups.end(),
                                      [](const RootedGroup& group) { return group.is_root && group.is_member; });
   const bool staged = is_staged(x.device());
@@ -49,8 +56,8 @@ at::Tensor Broadcast::apply(const at::Tensor& x, Ahead ahead) const {
       keeps_own ? at::Tensor() : for_receiving(plan_->at_member.sizes, x.options().dtype(plan_->at_member.dtype));
   bool is_filled = !staged && !source.is_alias_of(x);  // with a copy of x, which was not contiguous
   const auto own = !keeps_own ? at::Tensor() : is_filled ? source : empty(x.sizes(), x.options());
-  Messages messages(id_->rank_set, ahead.tag);
-  if (!ahead.sent) send(source, messages);
+  Messages messages(id_->rank_set, early.tag);
+  if (!early.sent) send(source, messages);
   comm::Requests requests;
   requests.keep(source);
   requests.keep(arrived);
@@ -59,7 +66,7 @@ at::Tensor Broadcast::apply(const at::Tensor& x, Ahead ahead) const {
   for (const auto& group : plan_->groups) {
     if (!group.communicator) continue;
     const auto& buffer = group.is_root ? source : arrived;
-    if (goes_directly(group, *plan_, plan_->at_root.dtype)) {
+    if (is_direct(group)) {
       if (!group.is_root) messages.receive(arrived, group.ranks.front());
       continue;
     }
@@ -108,8 +115,8 @@ OperatorPtr BroadcastPrimitive::plan(const GlobalStructure& structure) {
   auto plan = std::make_shared<RootedPlan>();
   plan->groups = groups_;
   plan->at_root.sizes = structure[my_rank()].sizes;
-  if (y_.mine) {
-    plan->at_member.sizes = x_.of(structure, matching_.one_of(*y_.mine)).sizes;
+  if (y_.own) {
+    plan->at_member.sizes = x_.of(structure, matching_.root_of(*y_.own)).sizes;
   } else {
     plan->at_member.sizes = zero_volume(structure[my_rank()], options_.preserve_batch);
   }

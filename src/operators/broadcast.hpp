@@ -10,19 +10,21 @@ class Broadcast final : public LinearOperator {
   Broadcast(std::shared_ptr<const OperatorId> id, bool is_adjoint, RootedPlanPtr plan)
       : LinearOperator(std::move(id), is_adjoint), plan_(std::move(plan)) {}
 
-  at::Tensor apply(const at::Tensor& x, Ahead ahead) const override;
-  bool departs(const at::Tensor& x) const override;
+  at::Tensor apply(const at::Tensor& x, EarlySend early) const override;
+  bool can_send_early(const at::Tensor& x) const override;
   void send(const at::Tensor& x, Messages& messages) const override;
   OperatorPtr adjoint() const override;
-  Traffic traffic(const at::Tensor& /*x*/) const override { return traffic_of(*plan_, false); }
+  Traffic traffic(const at::Tensor& /*x*/) const override { return traffic_of(*plan_, id_->rank_set, false); }
   Shape result_sizes(at::IntArrayRef /*sizes*/) const override { return plan_->at_member.sizes; }
 
  private:
+  /// Whether the tensors of a group travel as messages from the root to each other rank.
+  bool is_direct(const RootedGroup& group) const;
+
   RootedPlanPtr plan_;
 };
 
-/// Broadcast and SumReduce as the user asks for them. P_x is the `one` side of a broadcast and the `many` side of a
-/// sum-reduction.
+/// The options of Broadcast and SumReduce. P_x has the roots of a broadcast, and the members of a sum-reduction.
 struct RootedOptions {
   bool transpose_src = false;
   bool transpose_dest = false;

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "operators/elements.hpp"
-#include "operators/memory.hpp"
+#include "kernels/elements.hpp"
+#include "kernels/memory.hpp"
 
 namespace distdl::operators {
 
@@ -11,14 +11,15 @@ DirectSum::DirectSum(Messages& messages, const std::vector<int>& contributors, c
     : result_(std::move(result)) {
   for (const auto contributor : contributors) {
     const bool is_me = contributor == messages.my_rank();
-    addends_.push_back(is_me ? own : empty(result_.sizes(), result_.options()));
+    addends_.push_back(is_me ? own : kernels::empty(result_.sizes(), result_.options()));
     if (!is_me) messages.receive(addends_.back(), contributor);
   }
 }
 
 void DirectSum::add_up() {
   if (addends_.size() == 1) result_.copy_(addends_.front());
-  for (std::size_t c = 1; c < addends_.size(); ++c) add(c == 1 ? addends_.front() : result_, addends_[c], result_);
+  for (std::size_t c = 1; c < addends_.size(); ++c)
+    kernels::add(c == 1 ? addends_.front() : result_, addends_[c], result_);
 }
 
 }  // namespace distdl::operators

@@ -12,7 +12,7 @@ namespace distdl::operators {
 /// A receiver's side of a sum, in the order of the contributors, which send their vectors to it.
 class DirectSum {
  public:
-  /// `contributors` are ranks as the user counts them. `own` is this rank's vector, and is not looked at unless it is a
+  /// `contributors` are ranks of the set. `own` is this rank's vector, and is not looked at unless it is a
   /// contributor. `result` has room for the sum. Both are contiguous and of the dtype in which values are added up.
   DirectSum(Messages& messages, const std::vector<int>& contributors, const at::Tensor& own, at::Tensor result);
 

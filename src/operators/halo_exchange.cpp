@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "geometry/text.hpp"
+#include "base/text.hpp"
 
 namespace distdl::operators {
 
@@ -14,7 +14,7 @@ HaloExchangePrimitive::HaloExchangePrimitive(MPI_Comm root, const Partition& x, 
   const bool complete = halos_.size() == workers && std::all_of(halos_.begin(), halos_.end(),
                                                                 [&](const Halo& halo) { return halo.size() == dims; });
   if (!complete) {
-    throw std::invalid_argument(name() + ": P_x has shape " + geometry::text(x_.grid.shape()) +
+    throw std::invalid_argument(name() + ": P_x has shape " + base::text(x_.grid.shape()) +
                                 "; a halo is needed for each of its workers, with a left and a right width for each "
                                 "of its dimensions");
   }
@@ -30,9 +30,9 @@ geometry::Wanted HaloExchangePrimitive::wanted(const std::vector<geometry::Block
       const auto index = x_.grid.index(static_cast<std::int64_t>(worker));
       const auto block = blocks[d].at(index[d]);
       if (block.size() + halos_[worker][d][0] + halos_[worker][d][1] < 0) {
-        throw std::invalid_argument(name() + ": worker " + geometry::text(index) + " of P_x has " +
+        throw std::invalid_argument(name() + ": worker " + base::text(index) + " of P_x has " +
                                     std::to_string(block.size()) + " elements in dimension " + std::to_string(d) +
-                                    ", from which a halo of widths " + geometry::text(halos_[worker][d]) +
+                                    ", from which a halo of widths " + base::text(halos_[worker][d]) +
                                     " cuts away more than there is");
       }
     }

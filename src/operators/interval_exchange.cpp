@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "geometry/text.hpp"
+#include "base/text.hpp"
 
 namespace distdl::operators {
 
@@ -14,8 +14,8 @@ IntervalExchangePrimitive::IntervalExchangePrimitive(std::string layer, MPI_Comm
   Shape counts;
   for (const auto& along : wanted_) counts.push_back(static_cast<std::int64_t>(along.size()));
   if (x.shape.size() != y.shape.size() || counts != y.shape) {
-    throw std::invalid_argument(name() + ": P_x has shape " + geometry::text(x.shape) + " and P_y " +
-                                geometry::text(y.shape) + ", but " + geometry::text(counts) +
+    throw std::invalid_argument(name() + ": P_x has shape " + base::text(x.shape) + " and P_y " + base::text(y.shape) +
+                                ", but " + base::text(counts) +
                                 " intervals are wanted; one is needed for each place along each dimension of P_y");
   }
 }

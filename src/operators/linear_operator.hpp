@@ -10,15 +10,21 @@
 #include <memory>
 #include <optional>
 
+#include "agreement/agreement.hpp"
+#include "agreement/input.hpp"
+#include "agreement/placement.hpp"
+#include "agreement/traffic.hpp"
+#include "base/errors.hpp"
 #include "comm/failure.hpp"
-#include "operators/agreement.hpp"
-#include "operators/errors.hpp"
-#include "operators/input.hpp"
 #include "operators/messages.hpp"
-#include "operators/placement.hpp"
-#include "operators/traffic.hpp"
+
+namespace distdl::kernels {}  // namespace distdl::kernels
 
 namespace distdl::operators {
+
+// Operators are written in the words of the two folders below this one.
+using namespace agreement;
+using namespace kernels;
 
 class LinearOperator;
 using OperatorPtr = c10::intrusive_ptr<LinearOperator>;
@@ -41,14 +47,14 @@ class LinearOperator : public torch::CustomClassHolder {
   explicit LinearOperator(std::shared_ptr<const OperatorId> id, bool is_adjoint)
       : id_(std::move(id)), is_adjoint_(is_adjoint) {}
 
-  /// x has this rank's input sizes. The result never shares memory with x, and x is not written. Where
-  /// this rank has called send() already, `ahead` says so.
-  virtual at::Tensor apply(const at::Tensor& x, Ahead ahead) const = 0;
-  /// Whether send() sends all that A x takes from this rank: a few messages that depart.
-  virtual bool departs(const at::Tensor& /*x*/) const { return false; }
+  /// x has this rank's input sizes. The result never shares memory with x, and x is not written. `early` says whether
+  /// this rank has called send() already.
+  virtual at::Tensor apply(const at::Tensor& x, EarlySend early) const = 0;
+  /// Whether send() sends all that A x needs of this rank, as a few buffered sends.
+  virtual bool can_send_early(const at::Tensor& /*x*/) const { return false; }
   virtual void send(const at::Tensor& /*x*/, Messages& /*messages*/) const {}
   virtual OperatorPtr adjoint() const = 0;
-  /// What apply(x) sends and receives.
+  /// The messages of apply(x).
   virtual Traffic traffic(const at::Tensor& x) const = 0;
   /// The sizes of A x on this rank.
   virtual Shape result_sizes(at::IntArrayRef sizes) const = 0;
@@ -77,19 +83,19 @@ class LinearOperator : public torch::CustomClassHolder {
   bool is_adjoint_;
 };
 
-/// Every operator, on a rank that is in none of its partitions. It communicates with nobody.
+/// Stands for any operator on a rank that is in none of its partitions. It communicates with no rank.
 class Clone final : public LinearOperator {
  public:
   Clone();
-  at::Tensor apply(const at::Tensor& x, Ahead ahead) const override;
+  at::Tensor apply(const at::Tensor& x, EarlySend early) const override;
   OperatorPtr adjoint() const override;
   Traffic traffic(const at::Tensor& /*x*/) const override { return {}; }
   Shape result_sizes(at::IntArrayRef sizes) const override { return sizes.vec(); }
 };
 
-/// Sends what A x takes from this rank, in a vote on the call. Empty if it cannot be sent ahead. Both arguments have to
-/// outlive it.
-comm::SendAhead sending_ahead(const LinearOperator& linear_operator, const at::Tensor& x);
+/// Sends all that A x needs of this rank, in a vote on the call. Empty if it cannot be sent early. Both arguments have
+/// to outlive it.
+comm::SendEarly early_sender(const LinearOperator& linear_operator, const at::Tensor& x);
 
 /// An operator before the structure of its input is known: partitions and options. It makes the LinearOperator at the
 /// first call, and again when the structure changes on any rank.
@@ -101,24 +107,24 @@ class Primitive {
 
   struct Prepared {
     OperatorPtr linear_operator;
-    c10::ScalarType dtype;    // of the tensor: a rank that has no part of it may have passed another one
+    c10::ScalarType dtype;    // of the tensor: a rank without a part of it may have passed another dtype
     Derivatives derivatives;  // of any rank's tensor; none if the dtype has none
-    Ahead ahead = {};         // of x
+    EarlySend early = {};     // of x
   };
   /// Agrees on the structure of x, by a vote or by that of the layer around this call. Collective over the ranks of the
   /// partitions; what is wrong on one rank is thrown on all of them. If the operator is applied to x next, x may be
   /// sent beside the vote.
   Prepared prepare(const Input& x, bool applied_next);
 
-  /// For compilers, which have to know the sizes of a result before there is one. trace() agrees on the structure if
-  /// this rank's is not the one last agreed on, and returns the result's sizes. prepare_traced() is the call of what
-  /// was compiled: it throws on all ranks if any rank's result no longer has the sizes it was compiled for, or if some
-  /// ranks are to differentiate it and others are not. Collective.
+  /// For compilers, which have to know the sizes of a result before it is computed. trace() agrees on the structure if
+  /// this rank's structure has changed since the last agreement, and returns the result's sizes. prepare_traced() is
+  /// the call of what was compiled: it throws on all ranks if any rank's result no longer has the sizes it was compiled
+  /// for, or if some ranks are to differentiate it and others are not. Collective.
   struct Traced {
     Shape sizes;
     c10::ScalarType dtype;
   };
-  Traced trace(const Structure& mine);
+  Traced trace(const Structure& structure);
   Prepared prepare_traced(const Input& x, bool differentiated);
 
   /// Whether this rank is in any of the partitions. A rank that is not must not call prepare.
@@ -148,7 +154,7 @@ class Primitive {
 
   Agreement agreement_;
   OperatorPtr operator_;
-  std::map<Shape, Shape> traced_;  // the sizes of the result, by those of the input
+  std::map<Shape, Shape> traced_;  // the sizes of the result, by the sizes of the input
 };
 
 }  // namespace distdl::operators

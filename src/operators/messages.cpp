@@ -1,21 +1,15 @@
 #include "operators/messages.hpp"
 
+#include "comm/buffered_send.hpp"
 #include "comm/bytes.hpp"
-#include "comm/departing.hpp"
 
 namespace distdl::operators {
 
-namespace {
-
-constexpr int kMostRanks = 8;  // that exchange messages directly
-
-}  // namespace
-
-bool departs(const at::Tensor& x) { return x.is_cpu() && x.nbytes() <= comm::kLargestDeparting; }
+bool is_buffered(const at::Tensor& x) { return x.is_cpu() && x.nbytes() <= comm::kMaxBuffered; }
 
 void send(const at::Tensor& x, int rank, int tag, const comm::Communicator& communicator, comm::Requests& requests) {
-  if (departs(x)) {
-    comm::depart(x.const_data_ptr(), x.nbytes(), rank, tag, communicator);
+  if (is_buffered(x)) {
+    comm::send_buffered(x.const_data_ptr(), x.nbytes(), rank, tag, communicator);
     return;
   }
   requests.keep(x);
@@ -33,12 +27,9 @@ void receive(const at::Tensor& x, int rank, int tag, const comm::Communicator& c
               "MPI_Irecv");
 }
 
-bool goes_directly(std::size_t bytes, int ranks) { return bytes <= comm::kLargestDeparting && ranks <= kMostRanks; }
-
 void Messages::send(const at::Tensor& x, int rank) {
-  const auto receiver = rank_set_.rank_of(rank);
-  operators::send(x, receiver, tag_, *rank_set_.communicator, sending_);
-  if (receivers_ != nullptr) receivers_->push_back(receiver);
+  operators::send(x, rank, tag_, *rank_set_.communicator, sending_);
+  if (receivers_ != nullptr) receivers_->push_back(rank);
 }
 
 void Messages::send_to_others(const at::Tensor& x, const std::vector<int>& ranks) {
@@ -48,7 +39,7 @@ void Messages::send_to_others(const at::Tensor& x, const std::vector<int>& ranks
 }
 
 void Messages::receive(const at::Tensor& x, int rank) {
-  operators::receive(x, rank_set_.rank_of(rank), tag_, *rank_set_.communicator, receiving_);
+  operators::receive(x, rank, tag_, *rank_set_.communicator, receiving_);
 }
 
 void Messages::wait_all() {

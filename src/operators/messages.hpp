@@ -3,31 +3,28 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "agreement/early_send.hpp"
+#include "agreement/rank_set.hpp"
 #include "comm/communicator.hpp"
 #include "comm/requests.hpp"
-#include "operators/ahead.hpp"
-#include "operators/rank_set.hpp"
 
 namespace distdl::operators {
 
-/// Whether a tensor is small enough for a message that nobody waits for: see comm/departing.hpp.
-bool departs(const at::Tensor& x);
+/// Whether a tensor is small enough for a buffered send: see comm/buffered_send.hpp.
+bool is_buffered(const at::Tensor& x);
 
-/// Starts to send a contiguous tensor, which `requests` keeps until it has left, unless it departs.
+/// Starts to send a contiguous tensor, which `requests` keeps until it is sent, unless the send is buffered.
 void send(const at::Tensor& x, int rank, int tag, const comm::Communicator& communicator, comm::Requests& requests);
 
 /// Starts to receive into a contiguous tensor, which `requests` keeps until it has arrived.
 void receive(const at::Tensor& x, int rank, int tag, const comm::Communicator& communicator, comm::Requests& requests);
 
-/// Whether messages of so many bytes between each two of so many ranks, one of them to all others or all to all, are
-/// faster than MPI's collectives: they take half a round trip, and nobody waits until they are confirmed.
-bool goes_directly(std::size_t bytes, int ranks);
-
-/// The messages of one call between ranks of a set, as the user counts them, over the communicator of the set.
+/// The messages of one call between ranks of a set, over the communicator of the set, which numbers them.
 class Messages {
  public:
-  /// `receivers`, if given, gets the rank of the communicator that each message goes to.
-  explicit Messages(const RankSet& rank_set, int tag = kInOrder, std::vector<int>* receivers = nullptr)
+  /// `receivers`, if there are any, gets the rank that each message goes to.
+  explicit Messages(const agreement::RankSet& rank_set, int tag = agreement::kInOrder,
+                    std::vector<int>* receivers = nullptr)
       : rank_set_(rank_set), tag_(tag), receivers_(receivers) {}
 
   /// Starts to send a contiguous tensor.
@@ -36,14 +33,15 @@ class Messages {
   /// Starts to receive into a contiguous tensor.
   void receive(const at::Tensor& x, int rank);
 
-  /// Waits for one that is received, by its position, and for all, also those that are sent.
+  /// Waits for a message that is received, by its position.
   void wait(std::size_t position) { receiving_.wait(position); }
+  /// Waits for all messages that are received and sent.
   void wait_all();
 
-  int my_rank() const { return rank_set_.user_rank(rank_set_.communicator->rank()); }
+  int my_rank() const { return rank_set_.communicator->rank(); }
 
  private:
-  const RankSet& rank_set_;
+  const agreement::RankSet& rank_set_;
   int tag_;
   std::vector<int>* receivers_;
   comm::Requests receiving_, sending_;

@@ -2,20 +2,29 @@
 
 #include <ATen/ATen.h>
 
+#include "agreement/tensor_checks.hpp"
 #include "comm/requests.hpp"
+#include "kernels/box_view.hpp"
+#include "kernels/elements.hpp"
+#include "kernels/memory.hpp"
+#include "kernels/region_copy.hpp"
+#include "kernels/staging.hpp"
 #include "operators/block_sum.hpp"
-#include "operators/box_view.hpp"
 #include "operators/direct_sum.hpp"
-#include "operators/elements.hpp"
-#include "operators/memory.hpp"
-#include "operators/region_copy.hpp"
-#include "operators/staging.hpp"
-#include "operators/tensor_checks.hpp"
 
 namespace distdl::operators {
 
-bool ReduceScatter::departs(const at::Tensor& /*x*/) const {
-  return !plan_->group || goes_directly(largest_part(*plan_), plan_->group->size());
+SumRoute ReduceScatter::route() const {
+  const auto size = static_cast<std::int64_t>(c10::elementSize(accumulate_type(plan_->part.dtype)));
+  const int ranks = plan_->group->size();
+  return route_of({.bytes = plan_->whole.numel() * size,
+                   .bytes_to_a_rank = plan_->largest_part * size,
+                   .ranks = ranks,
+                   .contributors = ranks});
+}
+
+bool ReduceScatter::can_send_early(const at::Tensor& /*x*/) const {
+  return !plan_->group || route() == SumRoute::direct;
 }
 
 void ReduceScatter::send(const at::Tensor& x, Messages& messages) const {
@@ -27,39 +36,51 @@ void ReduceScatter::send(const at::Tensor& x, Messages& messages) const {
   }
 }
 
-at::Tensor ReduceScatter::apply(const at::Tensor& x, Ahead ahead) const {
+at::Tensor ReduceScatter::apply(const at::Tensor& x, EarlySend early) const {
   if (!plan_->group) return copy_of(x);
-  const auto sum = sum_type(x.scalar_type());
-  const auto mine = converted(x, sum.accumulate);
-  auto result = for_receiving(plan_->part.sizes, mine.options());
-  if (BlockSum::pays(static_cast<std::int64_t>(mine.nbytes()), plan_->blocks.size())) {
-    SumLayout layout{.contributors = all_ranks(*plan_->group), .offsets = {0}, .receivers = {}};
-    std::vector<at::Tensor> parts;
-    for (const auto& box : plan_->blocks) {
-      parts.push_back(for_sending(view_of(mine, box)));
-      layout.offsets.push_back(layout.offsets.back() + parts.back().numel());
+  const auto own = converted(x, sum_type(x.scalar_type()).accumulate);
+  const auto result = for_receiving(plan_->part.sizes, own.options());
+  add_up(own, result, early);
+  return delivered_sum(result, x.device(), x.scalar_type());
+}
+
+void ReduceScatter::add_up(const at::Tensor& own, const at::Tensor& result, EarlySend early) const {
+  switch (route()) {
+    case SumRoute::direct: {
+      Messages messages(id_->rank_set, early.tag);
+      if (!early.sent) send(own, messages);
+      const auto block = for_sending(view_of(own, plan_->blocks[static_cast<std::size_t>(plan_->group->rank())]));
+      DirectSum sum(messages, plan_->ranks, block, result);
+      messages.wait_all();
+      sum.add_up();
+      return;
     }
-    BlockSum in_blocks(*plan_->group, std::move(layout), parts, result);
-    in_blocks.add();
-    in_blocks.finish();
-    return converted(delivered(result, x.device()), x.scalar_type());
+    case SumRoute::blocks: {
+      SumLayout layout{.contributors = all_ranks(*plan_->group), .offsets = {0}, .receivers = {}};
+      std::vector<at::Tensor> parts;
+      for (const auto& box : plan_->blocks) {
+        parts.push_back(for_sending(view_of(own, box)));
+        layout.offsets.push_back(layout.offsets.back() + parts.back().numel());
+      }
+      BlockSum sum(*plan_->group, std::move(layout), parts, result);
+      sum.add();
+      sum.finish();
+      return;
+    }
+    default:
+      add_up_by_mpi(own, result);
   }
-  if (departs(x)) {
-    Messages messages(id_->rank_set, ahead.tag);
-    if (!ahead.sent) send(mine, messages);
-    const auto own = for_sending(view_of(mine, plan_->blocks[static_cast<std::size_t>(plan_->group->rank())]));
-    DirectSum sum_of_few(messages, plan_->ranks, own, result);
-    messages.wait_all();
-    sum_of_few.add_up();
-    return converted(delivered(result, x.device()), x.scalar_type());
-  }
-  // One block after the other, as MPI scatters them.
-  const auto packed = for_receiving({mine.numel()}, mine.options());
+}
+
+void ReduceScatter::add_up_by_mpi(const at::Tensor& own, const at::Tensor& result) const {
+  // MPI scatters blocks that follow each other in memory.
+  const auto packed = for_receiving({own.numel()}, own.options());
+  const auto sum = sum_type(own.scalar_type());
   std::vector<comm::Count> counts;
   std::int64_t start = 0;
   for (const auto& box : plan_->blocks) {
     const auto size = geometry::volume(box);
-    copy_region(resolved(view_of(mine, box)), packed.narrow(0, start, size).view(geometry::shape_of(box)));
+    copy_region(resolved(view_of(own, box)), packed.narrow(0, start, size).view(geometry::shape_of(box)));
     counts.push_back(sum.count_of(size, "MPI_Ireduce_scatter"));
     start += size;
   }
@@ -70,7 +91,6 @@ at::Tensor ReduceScatter::apply(const at::Tensor& x, Ahead ahead) const {
                                                     sum.op, plan_->group->handle(), requests.next()),
               "MPI_Ireduce_scatter");
   requests.wait_all();
-  return converted(delivered(result, x.device()), x.scalar_type());
 }
 
 OperatorPtr ReduceScatter::adjoint() const { return c10::make_intrusive<AllGather>(id_, !is_adjoint_, plan_); }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "operators/all_gather.hpp"
+#include "operators/sum_route.hpp"
 
 namespace distdl::operators {
 
@@ -11,14 +12,19 @@ class ReduceScatter final : public LinearOperator {
   ReduceScatter(std::shared_ptr<const OperatorId> id, bool is_adjoint, BlocksPlanPtr plan)
       : LinearOperator(std::move(id), is_adjoint), plan_(std::move(plan)) {}
 
-  at::Tensor apply(const at::Tensor& x, Ahead ahead) const override;
-  bool departs(const at::Tensor& x) const override;
+  at::Tensor apply(const at::Tensor& x, EarlySend early) const override;
+  bool can_send_early(const at::Tensor& x) const override;
   void send(const at::Tensor& x, Messages& messages) const override;
   OperatorPtr adjoint() const override;
-  Traffic traffic(const at::Tensor& /*x*/) const override { return traffic_of(*plan_, false); }
+  Traffic traffic(const at::Tensor& /*x*/) const override { return traffic_of(*plan_, id_->rank_set, false); }
   Shape result_sizes(at::IntArrayRef /*sizes*/) const override { return plan_->part.sizes; }
 
  private:
+  SumRoute route() const;
+  /// Adds up the group's tensors of all blocks; `result` is for this rank's block.
+  void add_up(const at::Tensor& own, const at::Tensor& result, EarlySend early) const;
+  void add_up_by_mpi(const at::Tensor& own, const at::Tensor& result) const;
+
   BlocksPlanPtr plan_;
 };
 

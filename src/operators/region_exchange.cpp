@@ -4,20 +4,20 @@
 
 #include <algorithm>
 
-#include "comm/departing.hpp"
-#include "operators/box_view.hpp"
-#include "operators/elements.hpp"
-#include "operators/memory.hpp"
+#include "agreement/tensor_checks.hpp"
+#include "comm/buffered_send.hpp"
+#include "kernels/box_view.hpp"
+#include "kernels/elements.hpp"
+#include "kernels/memory.hpp"
+#include "kernels/region_copy.hpp"
+#include "kernels/staging.hpp"
 #include "operators/messages.hpp"
-#include "operators/region_copy.hpp"
-#include "operators/staging.hpp"
-#include "operators/tensor_checks.hpp"
 
 namespace distdl::operators {
 
 namespace {
 
-/// The box that the messages fill without gaps: empty where they overlap or leave any.
+/// The box that the messages fill without gaps; empty if they overlap or leave gaps.
 geometry::Box covered(const RegionExchange::Side& side) {
   geometry::Box hull(side.local.sizes.size());
   if (side.overlapping || side.messages.empty()) return hull;
@@ -49,19 +49,19 @@ at::Tensor filled_around(const geometry::Box& box, at::IntArrayRef sizes, double
   return result;
 }
 
-/// The message from this rank to itself that is as large as the result, if there is one.
+/// The message from this rank to itself that is as large as the result; null if there is none.
 const RegionExchange::Message* whole_from(const RegionExchange::Side& side, int rank) {
-  const auto found = std::find_if(side.messages.begin(), side.messages.end(), [&](const auto& message) {
+  const auto whole = std::find_if(side.messages.begin(), side.messages.end(), [&](const auto& message) {
     return message.rank == rank && geometry::volume(message.region) == side.local.numel();
   });
-  return found == side.messages.end() ? nullptr : &*found;
+  return whole == side.messages.end() ? nullptr : &*whole;
 }
 
 }  // namespace
 
-bool RegionExchange::departs(const at::Tensor& x) const {
-  const auto largest = static_cast<std::int64_t>(comm::kLargestDeparting) / static_cast<std::int64_t>(x.element_size());
-  return from_->messages.size() <= comm::kMostAhead &&
+bool RegionExchange::can_send_early(const at::Tensor& x) const {
+  const auto largest = static_cast<std::int64_t>(comm::kMaxBuffered) / static_cast<std::int64_t>(x.element_size());
+  return from_->messages.size() <= comm::kMaxEarlyMessages &&
          std::all_of(from_->messages.begin(), from_->messages.end(), [&](const Message& message) {
            return message.rank == id_->rank_set.communicator->rank() || geometry::volume(message.region) <= largest;
          });
@@ -70,22 +70,22 @@ bool RegionExchange::departs(const at::Tensor& x) const {
 void RegionExchange::send(const at::Tensor& x, Messages& messages) const {
   for (const auto& [rank, region] : from_->messages) {
     if (rank == id_->rank_set.communicator->rank()) continue;
-    messages.send(for_sending(view_of(x, region)), id_->rank_set.user_rank(rank));
+    messages.send(for_sending(view_of(x, region)), rank);
   }
 }
 
-at::Tensor RegionExchange::apply(const at::Tensor& x, Ahead ahead) const {
+at::Tensor RegionExchange::apply(const at::Tensor& x, EarlySend early) const {
   const auto& comm = *id_->rank_set.communicator;
   const auto dtype = to_->local.dtype;
   const bool sums = to_->overlapping;
   const auto options = x.options().dtype(sums ? accumulate_type(dtype) : dtype);
-  // Of a sum, what comes from this rank itself may be all that there is but for the borders, and is then a copy.
+  // If this rank's own block covers the result of a sum, copy it, and add only the borders.
   const auto* const basis = sums ? whole_from(*to_, comm.rank()) : nullptr;
   auto result =
       basis ? empty(to_->local.sizes, options) : filled_around(covered(*to_), to_->local.sizes, fill_, options);
 
   // Boxes that are contiguous in memory travel from and to where they are; others through a buffer.
-  Messages messages(id_->rank_set, ahead.tag);
+  Messages messages(id_->rank_set, early.tag);
   std::vector<at::Tensor> regions, arrivals, to_myself;
   for (const auto& message : to_->messages) {
     if (message.rank == comm.rank()) continue;
@@ -93,9 +93,9 @@ at::Tensor RegionExchange::apply(const at::Tensor& x, Ahead ahead) const {
     const bool direct = !sums && regions.back().is_contiguous() && !is_staged(x.device());
     arrivals.push_back(direct ? regions.back()
                               : for_receiving(geometry::shape_of(message.region), options.dtype(dtype)));
-    messages.receive(arrivals.back(), id_->rank_set.user_rank(message.rank));
+    messages.receive(arrivals.back(), message.rank);
   }
-  if (!ahead.sent) send(x, messages);
+  if (!early.sent) send(x, messages);
   for (const auto& message : from_->messages) {
     if (message.rank == comm.rank()) to_myself.push_back(resolved(view_of(x, message.region)));
   }
@@ -157,7 +157,7 @@ OperatorPtr ExchangePrimitive::plan(const GlobalStructure& structure) {
   const auto dtype = check_roles(*id_, x_, structure);
   filled({1}, fill_, dtype);  // refuses here, where all ranks do
   const auto blocks = check_blocks(*id_, x_, structure);
-  const auto exchange = geometry::plan_exchange(blocks, wanted(blocks), x_.mine, y_.mine, periodic_);
+  const auto exchange = geometry::plan_exchange(blocks, wanted(blocks), x_.own, y_.own, periodic_);
 
   const auto side = [&](const Placement& other, const std::vector<geometry::Transfer>& transfers) {
     auto made = std::make_shared<RegionExchange::Side>();
@@ -169,7 +169,7 @@ OperatorPtr ExchangePrimitive::plan(const GlobalStructure& structure) {
   };
   auto from = side(y_, exchange.sends), to = side(x_, exchange.receives);
   from->local.sizes = structure[my_rank()].sizes;
-  to->local.sizes = y_.mine ? exchange.output_shape : zero_volume(structure[my_rank()], preserve_batch_);
+  to->local.sizes = y_.own ? exchange.output_shape : zero_volume(structure[my_rank()], preserve_batch_);
   from->overlapping = !unique() && !geometry::disjoint(exchange.sends);
   return c10::make_intrusive<RegionExchange>(id_, false, from, to, fill_);
 }

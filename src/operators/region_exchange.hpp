@@ -1,14 +1,14 @@
 // Region exchange: every rank holds a box of a global tensor and wants a box of it. Repartition, halo exchange and
-// what sliding windows read differ only in which box that is.
+// sliding windows differ only in the boxes.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "agreement/placement.hpp"
 #include "geometry/exchange_plan.hpp"
 #include "operators/linear_operator.hpp"
-#include "operators/placement.hpp"
 
 namespace distdl::operators {
 
@@ -30,8 +30,8 @@ class RegionExchange final : public LinearOperator {
   RegionExchange(std::shared_ptr<const OperatorId> id, bool is_adjoint, SidePtr from, SidePtr to, double fill)
       : LinearOperator(std::move(id), is_adjoint), from_(std::move(from)), to_(std::move(to)), fill_(fill) {}
 
-  at::Tensor apply(const at::Tensor& x, Ahead ahead) const override;
-  bool departs(const at::Tensor& x) const override;
+  at::Tensor apply(const at::Tensor& x, EarlySend early) const override;
+  bool can_send_early(const at::Tensor& x) const override;
   void send(const at::Tensor& x, Messages& messages) const override;
   OperatorPtr adjoint() const override;
   Traffic traffic(const at::Tensor& x) const override;
@@ -42,13 +42,13 @@ class RegionExchange final : public LinearOperator {
   double fill_;
 };
 
-/// The exchange in which the workers of x, which hold `blocks`, send to the workers of y what those want.
+/// The exchange in which the workers of x, which hold `blocks`, send to the workers of y what the latter want.
 class ExchangePrimitive : public Primitive {
  protected:
   ExchangePrimitive(std::string name, MPI_Comm root, const Partition& x, const Partition& y, std::vector<bool> periodic,
                     double fill, bool preserve_batch);
 
-  /// What the workers of y want, given the blocks of x. Throws the same on all ranks.
+  /// The boxes that the workers of y want, for these blocks of x. Throws the same on all ranks.
   virtual geometry::Wanted wanted(const std::vector<geometry::Blocks>& blocks) const = 0;
   /// Whether every element goes to at most one worker.
   virtual bool unique() const { return false; }

@@ -2,15 +2,15 @@
 
 #include <stdexcept>
 
-#include "geometry/text.hpp"
+#include "base/text.hpp"
 
 namespace distdl::operators {
 
 RepartitionPrimitive::RepartitionPrimitive(MPI_Comm root, const Partition& x, const Partition& y, bool preserve_batch)
     : ExchangePrimitive("Repartition", root, x, y, {}, 0.0, preserve_batch) {
   if (x_.grid.dim() != y_.grid.dim()) {
-    throw std::invalid_argument(name() + ": " + x_.name + " has shape " + geometry::text(x_.grid.shape()) + " and " +
-                                y_.name + " has shape " + geometry::text(y_.grid.shape()) +
+    throw std::invalid_argument(name() + ": " + x_.name + " has shape " + base::text(x_.grid.shape()) + " and " +
+                                y_.name + " has shape " + base::text(y_.grid.shape()) +
                                 "; they must have the same number of dimensions (add dimensions of size 1)");
   }
 }

@@ -2,13 +2,13 @@
 
 #include <ATen/ATen.h>
 
+#include "agreement/tensor_checks.hpp"
+#include "kernels/elements.hpp"
 #include "operators/all_sum_reduce.hpp"
-#include "operators/elements.hpp"
-#include "operators/tensor_checks.hpp"
 
 namespace distdl::operators {
 
-at::Tensor Replicate::apply(const at::Tensor& x, Ahead /*ahead*/) const { return at::alias(x); }
+at::Tensor Replicate::apply(const at::Tensor& x, EarlySend /*early*/) const { return at::alias(x); }
 
 OperatorPtr Replicate::adjoint() const { return c10::make_intrusive<AllSumReduce>(id_, !is_adjoint_, group_); }
 

@@ -6,15 +6,15 @@
 
 namespace distdl::operators {
 
-/// The tensor is one element of one space, whoever holds it: <x, x> counts it once. So the adjoint of handing out the
-/// copies is the sum of what comes back for each of them.
+/// The tensor is a single element of a single space, whichever ranks hold it: <x, x> counts it once. So the adjoint of
+/// handing out the copies is the sum of what comes back for each of them.
 class Replicate final : public LinearOperator {
  public:
   Replicate(std::shared_ptr<const OperatorId> id, bool is_adjoint, std::shared_ptr<const AxisGroup> group)
       : LinearOperator(std::move(id), is_adjoint), group_(std::move(group)) {}
 
-  /// Unlike other operators' results, this one shares the memory of x: a parameter is not copied to be used.
-  at::Tensor apply(const at::Tensor& x, Ahead ahead) const override;
+  /// Unlike other operators' results, the result shares the memory of x: a parameter is not copied to be used.
+  at::Tensor apply(const at::Tensor& x, EarlySend early) const override;
   OperatorPtr adjoint() const override;
   Traffic traffic(const at::Tensor& /*x*/) const override { return {}; }
   Shape result_sizes(at::IntArrayRef sizes) const override { return sizes.vec(); }

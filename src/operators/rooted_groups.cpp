@@ -1,56 +1,44 @@
 #include "operators/rooted_groups.hpp"
 
-#include <algorithm>
 #include <set>
-
-#include "operators/messages.hpp"
+#include <utility>
 
 namespace distdl::operators {
 
 std::vector<RootedGroup> rooted_groups(const RankSet& rank_set, const geometry::Matching& matching,
-                                       const Placement& one, const Placement& many) {
+                                       const Placement& roots, const Placement& members) {
   // Ascending, so that no two ranks make the communicators of two groups in opposite orders.
-  std::set<std::int64_t> mine;
-  if (one.mine) mine.insert(*one.mine);
-  if (many.mine) mine.insert(matching.one_of(*many.mine));
+  std::set<std::int64_t> own_roots;
+  if (roots.own) own_roots.insert(*roots.own);
+  if (members.own) own_roots.insert(matching.root_of(*members.own));
 
   std::vector<RootedGroup> groups;
-  for (const auto worker : mine) {
-    const auto root = one.rank_of(worker);
+  for (const auto worker : own_roots) {
+    const auto root = roots.rank_of(worker);
     std::vector<int> ranks{root};
     RootedGroup group;
-    for (const auto member : matching.many_of(worker)) {
-      const auto rank = many.rank_of(member);
+    for (const auto member : matching.members_of(worker)) {
+      const auto rank = members.rank_of(member);
       group.members.push_back(rank == root ? 0 : static_cast<int>(ranks.size()));
       if (rank != root) ranks.push_back(rank);
     }
     group.communicator = group_communicator(rank_set, ranks);
-    for (const auto rank : ranks) group.ranks.push_back(rank_set.user_rank(rank));
+    group.ranks = std::move(ranks);
     group.root = 0;
-    group.is_root = one.mine == worker;
-    group.is_member = many.mine && matching.one_of(*many.mine) == worker;
+    group.is_root = roots.own == worker;
+    group.is_member = members.own && matching.root_of(*members.own) == worker;
     groups.push_back(std::move(group));
   }
   return groups;
 }
 
-bool goes_directly(const RootedGroup& group, const RootedPlan& plan, c10::ScalarType dtype) {
-  const auto elements = (group.is_root ? plan.at_root : plan.at_member).numel();
-  return goes_directly(static_cast<std::size_t>(elements) * c10::elementSize(dtype), group.communicator->size());
-}
-
-bool all_go_directly(const RootedPlan& plan, c10::ScalarType dtype) {
-  return std::all_of(plan.groups.begin(), plan.groups.end(), [&](const RootedGroup& group) {
-    return !group.communicator || goes_directly(group, plan, dtype);
-  });
-}
-
-Traffic traffic_of(const RootedPlan& plan, bool to_roots) {
+Traffic traffic_of(const RootedPlan& plan, const RankSet& rank_set, bool to_roots) {
   Traffic traffic;
   for (const auto& group : plan.groups) {
     if (!group.communicator) continue;
     const auto exchange = [&](int peer, std::int64_t bytes, bool sends) {
-      traffic.exchange(group.ranks.at(static_cast<std::size_t>(peer)), sends ? bytes : 0, sends ? 0 : bytes);
+      traffic.exchange(rank_set.user_rank(group.ranks.at(static_cast<std::size_t>(peer))), sends ? bytes : 0,
+                       sends ? 0 : bytes);
     };
     if (!group.is_root) {
       exchange(group.root, plan.at_member.nbytes(), to_roots);

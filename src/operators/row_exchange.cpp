@@ -9,7 +9,7 @@ namespace distdl::operators {
 
 namespace {
 
-/// A matrix of so many rows, of which as many as `counts` says belong to each place, one after the other.
+/// A matrix with this number of rows. The first counts[0] rows belong to the first place, and so on.
 RegionExchange::SidePtr side(const at::Tensor& x, std::int64_t rows, const std::vector<std::int64_t>& counts,
                              const std::vector<int>& places) {
   auto made = std::make_shared<RegionExchange::Side>();

@@ -16,9 +16,9 @@ class RowExchange {
   RowExchange(std::string layer, MPI_Comm root, const std::vector<int>& ranks);
 
   /// The operator for one call with this matrix: the first sent[0] rows go to the first of the ranks, the next sent[1]
-  /// to the second one, and so on; what comes from the ranks stands in the result in their order. Rows that are left
-  /// over go nowhere, and their gradient is 0. Not collective, and nothing is compared: all ranks have to bring counts
-  /// that fit together. Throws on a rank outside of the ranks, or where the counts are not as many as the ranks.
+  /// to the second, and so on. The result has the rows that arrive, in the order of the ranks. Rows that are left over
+  /// go nowhere, and their gradient is 0. Not collective, and nothing is compared: all ranks have to pass counts that
+  /// fit together. Throws on a rank outside of the ranks, or where the counts are not as many as the ranks.
   OperatorPtr between(const at::Tensor& x, const std::vector<std::int64_t>& sent,
                       const std::vector<std::int64_t>& received) const;
 

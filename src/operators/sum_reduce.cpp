@@ -2,77 +2,96 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <optional>
 
-#include "comm/requests.hpp"
+#include "agreement/tensor_checks.hpp"
+#include "kernels/elements.hpp"
+#include "kernels/memory.hpp"
+#include "kernels/staging.hpp"
 #include "operators/block_sum.hpp"
 #include "operators/direct_sum.hpp"
-#include "operators/elements.hpp"
-#include "operators/memory.hpp"
-#include "operators/staging.hpp"
-#include "operators/tensor_checks.hpp"
 
 namespace distdl::operators {
 
-bool SumReduce::departs(const at::Tensor& /*x*/) const {
-  return all_go_directly(*plan_, accumulate_type(plan_->at_root.dtype));
+SumRoute SumReduce::route(const RootedGroup& group) const {
+  const auto& vector = group.is_root ? plan_->at_root : plan_->at_member;
+  const auto size = static_cast<std::int64_t>(c10::elementSize(accumulate_type(plan_->at_root.dtype)));
+  const auto bytes = vector.numel() * size;
+  return route_of({.bytes = bytes,
+                   .bytes_to_a_rank = bytes,
+                   .ranks = group.communicator->size(),
+                   .contributors = static_cast<int>(group.members.size())});
+}
+
+bool SumReduce::can_send_early(const at::Tensor& /*x*/) const {
+  return std::all_of(plan_->groups.begin(), plan_->groups.end(),
+                     [&](const RootedGroup& group) { return !group.communicator || route(group) == SumRoute::direct; });
 }
 
 void SumReduce::send(const at::Tensor& x, Messages& messages) const {
-  const auto dtype = accumulate_type(plan_->at_root.dtype);
   for (const auto& group : plan_->groups) {
-    if (!group.communicator || group.is_root || !goes_directly(group, *plan_, dtype)) continue;
-    messages.send(for_sending(converted(x, dtype)), group.ranks.front());
+    if (!group.communicator || group.is_root || route(group) != SumRoute::direct) continue;
+    messages.send(for_sending(converted(x, accumulate_type(plan_->at_root.dtype))), group.ranks.front());
   }
 }
 
-at::Tensor SumReduce::apply(const at::Tensor& x, Ahead ahead) const {
-  const auto sum = sum_type(plan_->at_root.dtype);
-  const auto mine = for_sending(converted(x, sum.accumulate));
-  auto result = for_receiving(plan_->at_root.sizes, mine.options());
-  Messages messages(id_->rank_set, ahead.tag);
-  if (!ahead.sent) send(mine, messages);
+at::Tensor SumReduce::apply(const at::Tensor& x, EarlySend early) const {
+  const auto own = for_sending(converted(x, sum_type(plan_->at_root.dtype).accumulate));
+  auto result = for_receiving(plan_->at_root.sizes, own.options());
+  Messages messages(id_->rank_set, early.tag);
+  if (!early.sent) send(own, messages);
   comm::Requests requests;
-  requests.keep(mine);
+  requests.keep(own);
   requests.keep(result);
   std::vector<std::unique_ptr<BlockSum>> in_blocks;
   std::optional<DirectSum> directly;  // a rank is the root of one group at most
   for (const auto& group : plan_->groups) {
     if (!group.communicator) continue;
-    const auto& vector = group.is_root ? result : mine;
-    const auto bytes = static_cast<std::int64_t>(vector.nbytes());
-    if (goes_directly(group, *plan_, sum.accumulate)) {
-      if (!group.is_root) continue;
-      std::vector<int> contributors;
-      for (const auto member : group.members) contributors.push_back(group.ranks[static_cast<std::size_t>(member)]);
-      directly.emplace(messages, contributors, mine, result);
-      continue;
+    switch (route(group)) {
+      case SumRoute::direct: {
+        if (!group.is_root) break;
+        std::vector<int> contributors;
+        for (const auto member : group.members) contributors.push_back(group.ranks[static_cast<std::size_t>(member)]);
+        directly.emplace(messages, contributors, own, result);
+        break;
+      }
+      case SumRoute::blocks: {
+        const auto& vector = group.is_root ? result : own;
+        auto layout =
+            rooted_layout(vector.numel(), static_cast<std::int64_t>(vector.nbytes()), group.members, group.root);
+        const auto parts = group.is_member ? parts_of(own, layout) : std::vector<at::Tensor>{};
+        in_blocks.push_back(std::make_unique<BlockSum>(*group.communicator, std::move(layout), parts, result));
+        break;
+      }
+      default:
+        start_mpi(group, own, result, requests);
     }
-    if (BlockSum::pays(bytes, group.members.size())) {
-      auto layout = rooted_layout(vector.numel(), bytes, group.members, group.root);
-      const auto parts = group.is_member ? parts_of(mine, layout) : std::vector<at::Tensor>{};
-      in_blocks.push_back(std::make_unique<BlockSum>(*group.communicator, std::move(layout), parts, result));
-      continue;
-    }
-    const void* source = mine.data_ptr();
-    if (group.is_root && !group.is_member) {  // MPI's root contributes as well
-      fill_neutral(result);
-      source = MPI_IN_PLACE;
-    }
-    comm::check(DISTDL_MPI_LARGE(MPI_Ireduce)(source, group.is_root ? result.data_ptr() : nullptr,
-                                              sum.count_of(vector.numel(), "MPI_Ireduce"), sum.type, sum.op, group.root,
-                                              group.communicator->handle(), requests.next()),
-                "MPI_Ireduce");
   }
   for (const auto& sums : in_blocks) sums->add();
   for (const auto& sums : in_blocks) sums->finish();
   messages.wait_all();
   if (directly) directly->add_up();
   for (const auto& group : plan_->groups) {
-    if (!group.communicator) result.copy_(mine);
+    if (!group.communicator) result.copy_(own);
   }
   requests.wait_all();
-  return converted(delivered(result, x.device()), plan_->at_root.dtype);
+  return delivered_sum(result, x.device(), plan_->at_root.dtype);
+}
+
+void SumReduce::start_mpi(const RootedGroup& group, const at::Tensor& own, at::Tensor& result,
+                          comm::Requests& requests) const {
+  const auto sum = sum_type(own.scalar_type());
+  const void* source = own.data_ptr();
+  if (group.is_root && !group.is_member) {  // MPI's root contributes as well
+    fill_neutral(result);
+    source = MPI_IN_PLACE;
+  }
+  const auto elements = (group.is_root ? result : own).numel();
+  comm::check(DISTDL_MPI_LARGE(MPI_Ireduce)(source, group.is_root ? result.data_ptr() : nullptr,
+                                            sum.count_of(elements, "MPI_Ireduce"), sum.type, sum.op, group.root,
+                                            group.communicator->handle(), requests.next()),
+              "MPI_Ireduce");
 }
 
 OperatorPtr SumReduce::adjoint() const { return c10::make_intrusive<Broadcast>(id_, !is_adjoint_, plan_); }
@@ -88,13 +107,13 @@ OperatorPtr SumReducePrimitive::plan(const GlobalStructure& structure) {
   const auto dtype = check_roles(*id_, x_, structure);
   sum_type(dtype);  // throws here, on all ranks alike
   for (std::int64_t root = 0; root < y_.grid.size(); ++root) {
-    check_equal_shapes(*id_, x_, matching_.many_of(root), structure);
+    check_equal_shapes(*id_, x_, matching_.members_of(root), structure);
   }
   auto plan = std::make_shared<RootedPlan>();
   plan->groups = groups_;
   plan->at_member.sizes = structure[my_rank()].sizes;
-  if (y_.mine) {
-    plan->at_root.sizes = x_.of(structure, matching_.many_of(*y_.mine).front()).sizes;
+  if (y_.own) {
+    plan->at_root.sizes = x_.of(structure, matching_.members_of(*y_.own).front()).sizes;
   } else {
     plan->at_root.sizes = zero_volume(structure[my_rank()], options_.preserve_batch);
   }

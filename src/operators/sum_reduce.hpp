@@ -2,7 +2,9 @@
 // Broadcast.
 #pragma once
 
+#include "comm/requests.hpp"
 #include "operators/broadcast.hpp"
+#include "operators/sum_route.hpp"
 
 namespace distdl::operators {
 
@@ -11,14 +13,17 @@ class SumReduce final : public LinearOperator {
   SumReduce(std::shared_ptr<const OperatorId> id, bool is_adjoint, RootedPlanPtr plan)
       : LinearOperator(std::move(id), is_adjoint), plan_(std::move(plan)) {}
 
-  at::Tensor apply(const at::Tensor& x, Ahead ahead) const override;
-  bool departs(const at::Tensor& x) const override;
+  at::Tensor apply(const at::Tensor& x, EarlySend early) const override;
+  bool can_send_early(const at::Tensor& x) const override;
   void send(const at::Tensor& x, Messages& messages) const override;
   OperatorPtr adjoint() const override;
-  Traffic traffic(const at::Tensor& /*x*/) const override { return traffic_of(*plan_, true); }
+  Traffic traffic(const at::Tensor& /*x*/) const override { return traffic_of(*plan_, id_->rank_set, true); }
   Shape result_sizes(at::IntArrayRef /*sizes*/) const override { return plan_->at_root.sizes; }
 
  private:
+  SumRoute route(const RootedGroup& group) const;
+  void start_mpi(const RootedGroup& group, const at::Tensor& own, at::Tensor& result, comm::Requests& requests) const;
+
   RootedPlanPtr plan_;
 };
 

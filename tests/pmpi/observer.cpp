@@ -81,7 +81,7 @@ class Call {
   bool fails_before() const { return fails_before_; }
   int result(int code) const { return fails_after_ ? MPI_ERR_OTHER : code; }
 
-  /// Of a vote each rank sends the first message to the next rank (src/comm/vote.cpp).
+  /// Of a vote each rank sends the first message to the next rank (src/comm/dissemination.cpp).
   void count_vote(int to, int tag, MPI_Comm comm) const {
     if (!from_extension_ || tag != distdl::comm::kVoteTag) return;
     int rank = 0, size = 0;
@@ -172,6 +172,7 @@ OBSERVE(MPI_Abort, (MPI_Comm comm, int code), (comm, code), )
 OBSERVE(MPI_Get_library_version, (char* text, int* length), (text, length), )
 OBSERVE(MPI_Get_processor_name, (char* name, int* length), (name, length), )
 OBSERVE(MPI_Error_string, (int code, char* text, int* length), (code, text, length), )
+OBSERVE(MPI_Error_class, (int code, int* error_class), (code, error_class), )
 
 // Communicators.
 OBSERVE(MPI_Comm_rank, (MPI_Comm comm, int* rank), (comm, rank), )

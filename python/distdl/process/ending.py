@@ -65,8 +65,8 @@ def _finish() -> None:
     ends_the_job = "mpi4py.run" in sys.modules and hasattr(sys, "last_value")
     if not ends_the_job:
         _core.finish_all()
-    while complaint := _core.take_complaint():
-        print(f"distdl: the end of the program {complaint}", file=sys.stderr)
+    while error := _core.take_deferred_error():
+        print(f"distdl: the end of the program {error}", file=sys.stderr)
     _core.set_locator(None)
 
 

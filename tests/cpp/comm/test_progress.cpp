@@ -128,7 +128,7 @@ TEST(it_is_patient_while_nobody_waits) {
   std::atomic<bool> looked = false, was_patient = false;
   const auto task = comm::start([&] {
     was_patient = comm::patient();
-    for (int looks = 0; comm::patient() && looks < 100; ++looks) comm::pause(looks);
+    for (int polls = 0; comm::patient() && polls < 100; ++polls) comm::pause(polls);
     looked = true;
   });
   while (!looked) std::this_thread::yield();

@@ -3,8 +3,11 @@
 #include <string>
 
 #include "../mpi_job.hpp"
-#include "comm/departing.hpp"
+#include "base/hash.hpp"
+#include "comm/buffered_send.hpp"
 #include "comm/failure.hpp"
+#include "comm/gather_texts.hpp"
+#include "comm/last_call.hpp"
 #include "comm/vote.hpp"
 
 using namespace distdl::comm;
@@ -14,35 +17,40 @@ using mpi_job::size;
 
 namespace {
 
+constexpr std::uint32_t kA = 1, kB = 2, kC = 4;  // flags
+
 TEST(the_same_ballot_on_all_ranks) {
-  const auto outcome = vote(*everyone(), {.call = 7, .value = value_of("text")});
-  CHECK(outcome.same_call);
-  CHECK(outcome.same_value);
-  CHECK(outcome.change == Change::none);
-  CHECK(!outcome.any_requires_grad && !outcome.any_grad_disabled && !outcome.any_has_tangent);
+  const auto outcome = vote(*everyone(), {.call = 7, .value = base::hash_of("text")});
+  CHECK(outcome.disagreement == Disagreement::none);
+  CHECK_EQ(outcome.flags, 0);
 }
 
-TEST(the_largest_change_of_any_rank) {
-  const auto mine = rank() == 0 ? Change::structure : Change::derivatives;
-  CHECK(vote(*everyone(), {.call = 7, .change = mine}).change == Change::structure);
-  const auto others = rank() == 0 ? Change::none : Change::derivatives;
-  CHECK(vote(*everyone(), {.call = 7, .change = others}).change == (size() > 1 ? Change::derivatives : Change::none));
-}
-
-TEST(what_any_rank_has) {
+TEST(the_flags_of_any_rank) {
   const bool last = rank() == size() - 1;
-  const auto outcome = vote(*everyone(), {.call = 7, .requires_grad = last, .has_tangent = last});
-  CHECK(outcome.any_requires_grad && outcome.any_has_tangent);
-  CHECK(!outcome.any_grad_disabled);
+  const auto outcome = vote(*everyone(), {.call = 7, .flags = last ? kA | kB : kB});
+  CHECK(outcome.any(kA) && outcome.any(kB) && !outcome.any(kC));
+}
+
+TEST(the_number_that_one_rank_broadcasts) {
+  CHECK_EQ(vote(*everyone(), {.call = 7, .broadcast = rank() == size() - 1 ? 42 : 0}).broadcast, 42);
 }
 
 TEST(different_calls_and_values) {
-  const auto outcome = vote(*everyone(), {.call = rank() == 0 ? 7 : 10, .value = value_of("a")});
-  CHECK_EQ(outcome.same_call, size() == 1);
-  CHECK(outcome.same_value);
-  const auto texts = vote(*everyone(), {.call = 7, .value = value_of(rank() == 0 ? "a" : "b")});
-  CHECK(texts.same_call);
-  CHECK_EQ(texts.same_value, size() == 1);
+  const auto differs = [](const Ballot& ballot) { return vote(*everyone(), ballot).disagreement; };
+  const bool first = rank() == 0, alone = size() == 1;
+  CHECK(differs({.call = first ? 7 : 10, .value = rank()}) == (alone ? Disagreement::none : Disagreement::call));
+  CHECK(differs({.call = 7, .value = base::hash_of(first ? "a" : "b")}) ==
+        (alone ? Disagreement::none : Disagreement::value));
+}
+
+TEST(exclusive_flags_are_of_one_kind_on_all_ranks) {
+  const auto outcome = [](std::uint32_t flags) {
+    return vote(*everyone(), {.call = 7, .value = rank(), .flags = flags, .exclusive = kA | kB});
+  };
+  const auto others = size() > 1 ? Disagreement::value : Disagreement::none;
+  CHECK(outcome(kA | kC).disagreement == others);
+  CHECK(outcome(kB | kC).disagreement == others);
+  CHECK(outcome(rank() == 0 ? kA : kB).disagreement == (size() > 1 ? Disagreement::flags : Disagreement::none));
 }
 
 TEST(texts_by_rank) {
@@ -59,11 +67,11 @@ TEST(votes_are_counted_where_others_are_asked) {
 }
 
 /// Sends this rank's number to all ranks.
-SendAhead to_all_ranks() {
+SendEarly to_all_ranks() {
   return [](int tag, std::vector<int>& receivers) {
     const int number = rank();
     for (int other = 0; other < size(); ++other) {
-      depart(&number, sizeof(number), other, tag, *everyone());
+      send_buffered(&number, sizeof(number), other, tag, *everyone());
       receivers.push_back(other);
     }
   };
@@ -74,43 +82,43 @@ SendAhead to_all_ranks() {
 bool anything_there(const Communicator& communicator = *everyone()) {
   MPI_Barrier(communicator.handle());
   int there = 0;
-  for (int looks = 0; there == 0 && looks < 10; ++looks) {  // the first may do no more than fetch what has arrived
+  for (int polls = 0; there == 0 && polls < 10; ++polls) {  // the first may do no more than fetch what has arrived
     MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, communicator.handle(), &there, MPI_STATUS_IGNORE);
   }
   MPI_Barrier(communicator.handle());
   return there != 0;
 }
 
-TEST(what_all_ranks_sent_ahead_is_received) {
-  const auto outcome = vote(*everyone(), {.call = 7, .could_send = true, .send = to_all_ranks()});
-  CHECK(outcome.all_could_send && !outcome.dropped);
-  CHECK_EQ(outcome.ahead.has_value(), size() > 1);
-  for (int other = 0; outcome.ahead && other < size(); ++other) {
+TEST(what_all_ranks_sent_early_is_received) {
+  const auto outcome = vote(*everyone(), {.call = 7, .send_early = to_all_ranks()});
+  CHECK(outcome.all_can_send_early && !outcome.dropped);
+  CHECK_EQ(outcome.early_tag.has_value(), size() > 1);
+  for (int other = 0; outcome.early_tag && other < size(); ++other) {
     int number = -1;
-    MPI_Recv(&number, 1, MPI_INT, other, *outcome.ahead, everyone()->handle(), MPI_STATUS_IGNORE);
+    MPI_Recv(&number, 1, MPI_INT, other, *outcome.early_tag, everyone()->handle(), MPI_STATUS_IGNORE);
     CHECK_EQ(number, other);
   }
   CHECK(!anything_there());
 }
 
-TEST(what_some_ranks_sent_ahead_is_dropped) {
+TEST(what_some_ranks_sent_early_is_dropped) {
   const bool first = rank() == 0;
   const auto fails = [](int tag, std::vector<int>& receivers) {
-    depart(&tag, sizeof(tag), 0, tag, *everyone());
+    send_buffered(&tag, sizeof(tag), 0, tag, *everyone());
     receivers.push_back(0);
     throw std::runtime_error("no memory");
   };
   const std::vector<Ballot> ballots{
-      {.call = 7, .could_send = !first, .send = first ? SendAhead() : to_all_ranks()},
-      {.call = 7, .could_send = true, .send = first ? SendAhead(fails) : to_all_ranks()},
-      {.call = first ? 7 : 10, .could_send = true, .send = to_all_ranks()},
-      {.call = 7, .value = rank(), .could_send = true, .send = to_all_ranks()},
-      {.call = 7, .requires_grad = first, .grad_disabled = !first, .could_send = true, .send = to_all_ranks()},
+      {.call = 7, .send_early = first ? SendEarly() : to_all_ranks()},
+      {.call = 7, .send_early = first ? SendEarly(fails) : to_all_ranks()},
+      {.call = first ? 7 : 10, .send_early = to_all_ranks()},
+      {.call = 7, .value = rank(), .send_early = to_all_ranks()},
+      {.call = 7, .flags = first ? kA : kB, .exclusive = kA | kB, .send_early = to_all_ranks()},
   };
   for (const auto& ballot : ballots) {
     const auto outcome = vote(*everyone(), ballot);
     CHECK_EQ(outcome.dropped, size() > 1);
-    CHECK(!outcome.ahead);
+    CHECK(!outcome.early_tag);
     CHECK(!anything_there());
   }
 }
@@ -122,12 +130,12 @@ TEST(a_rank_that_makes_no_further_call_takes_part_in_dropping) {
   if (rank() != 0) {
     const auto send = [&](int tag, std::vector<int>& receivers) {
       for (int to = 0; to < size(); ++to) {
-        depart(&tag, sizeof(tag), to, tag, *others);
+        send_buffered(&tag, sizeof(tag), to, tag, *others);
         receivers.push_back(to);
       }
     };
-    const auto outcome = vote(*others, {.call = 7, .could_send = true, .send = send});
-    CHECK(!outcome.same_call && outcome.dropped && !outcome.ahead);
+    const auto outcome = vote(*others, {.call = 7, .send_early = send});
+    CHECK(outcome.disagreement == Disagreement::call && outcome.dropped && !outcome.early_tag);
     CHECK(gather_texts(*others, "a call").back().find("freeing") != std::string::npos);
   }
   agree_on_freeing({others});
@@ -147,6 +155,12 @@ TEST(hosts_are_chosen_for_communicators_that_are_made_later) {
   CHECK(!everyone()->spans_hosts());
 }
 
+TEST(messages_that_can_be_sent_early_may_wait) {
+  const auto outcome = vote(*everyone(), {.call = 7, .send_early = to_all_ranks(), .early = false});
+  CHECK(outcome.all_can_send_early && !outcome.dropped && !outcome.early_tag);
+  CHECK(!anything_there());
+}
+
 TEST(no_vote_after_one_was_given_up) {
   const std::vector<int> me{rank()};
   const auto alone = communicator(MPI_COMM_WORLD, me);
@@ -161,9 +175,8 @@ TEST(all_votes_of_a_rank_that_is_out_of_step_say_so) {  // the last test, as the
     CHECK_EQ(out_of_step(), std::string("no memory"));
   }
   for (int attempt = 0; attempt < 2; ++attempt) {
-    const auto outcome = vote(*everyone(), {.call = 7, .could_send = true, .send = to_all_ranks()});
-    CHECK(outcome.same_call);
-    CHECK_EQ(outcome.any_out_of_step, size() > 1);
+    const auto outcome = vote(*everyone(), {.call = 7, .send_early = to_all_ranks()});
+    CHECK(outcome.disagreement == (size() > 1 ? Disagreement::step : Disagreement::none));
     CHECK_EQ(outcome.dropped, size() > 1);
     CHECK(!anything_there());
   }

@@ -17,7 +17,7 @@ from support.ranks import job
 from support.tensors import values
 
 STEPS = 8
-SIZES = (1, 3, 40, 2000)  # the last one too large to depart: see src/comm/departing.hpp
+SIZES = (1, 3, 40, 2000)  # the last one too large for a buffered send: see src/comm/buffered_send.hpp
 MISTAKES = ("no tensor", "dimensions", "no_grad", "another call", "no backward")
 SEED = os.environ.get("DISTDL_SEED", "")
 DRAWS = int(os.environ.get("DISTDL_DRAWS", "100"))

@@ -230,7 +230,7 @@ def test_interruptions(P_world, capsys, which):
     def interrupted(_):
         with pytest.raises((KeyError, TypeError)):
             interruption()
-        while _core.take_complaint():
+        while _core.take_deferred_error():
             pass
 
     stays_constant(10_000, interrupted, capsys)

@@ -289,11 +289,13 @@ def test_after_an_mpi_error_a_rank_communicates_no_more_and_ends_the_job():
                 call()
             except distdl.MPIError as error:
                 print("caught", error, flush=True)
+                print("class", MPI.Get_error_class(error.code) == error.error_class == MPI.ERR_RANK, flush=True)
         MPI.Finalize()
         """
     status, said = jobs.ends(BEGINNING + textwrap.dedent(program))
     assert status == 1
     assert len(re.findall("caught MPI_Group_incl: .*[Rr]ank", said)) == 3
+    assert said.count("class True") == 3
     assert "distdl: rank 1 ends the job, in which others may wait for it: MPI_Group_incl: " in said
 
 

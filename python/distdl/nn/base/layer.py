@@ -168,7 +168,7 @@ class Layer(VotedLayer):
         assert self.agreement is not None
         key = draw_key()
         changed = self.vote(observed.tensors, observed.parameters, observed.compared, key if self.grid.rank == 0 else 0)
-        self.random_key = self.agreement.told
+        self.random_key = self.agreement.broadcast
         return changed
 
     def set_up_for(self, args: tuple[object, ...]) -> None:

@@ -101,7 +101,7 @@ def _empty(intervals: Sequence[Interval], dtype: torch.dtype, device: torch.devi
     return torch.empty([stop - start for start, stop in intervals], dtype=dtype, device=device)
 
 
-# The numbers of src/geometry/philox.cpp by tensor operations, for other devices.
+# The numbers of src/base/philox.cpp by tensor operations, for other devices.
 
 _MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 _INCREMENTS = 0x9E3779B9, 0xBB67AE85

@@ -1,0 +1,112 @@
+// The agreement of a layer's ranks before each of its calls, in a single vote.
+#pragma once
+
+#include <mpi.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "agreement/agreement.hpp"
+#include "agreement/input.hpp"
+
+namespace distdl::agreement {
+
+class LayerAgreement {
+ public:
+  LayerAgreement(const std::string& layer, MPI_Comm root, const std::vector<int>& ranks,
+                 std::vector<std::string> tensors);
+  /// The agreement of a copied layer, which has calls of its own.
+  LayerAgreement(const LayerAgreement& other);
+  LayerAgreement& operator=(const LayerAgreement&) = delete;
+  /// Ends a call that was not left: the layer may be gone before its call is.
+  ~LayerAgreement() { leave(); }
+
+  /// Whether this rank is among the layer's ranks. On other ranks, agree() and leave() do nothing.
+  bool active() const { return id().rank_set.communicator != nullptr; }
+  /// Whether messages between the layer's ranks may travel between hosts.
+  bool spans_hosts() const { return active() && id().rank_set.communicator->spans_hosts(); }
+
+  /// The shape that the next parameter must have on this rank; the parameters of a call begin with those expected here,
+  /// in the same order.
+  void expect(std::string name, Shape shape, bool may_be_empty);
+
+  /// Begins a call, with these tensors and parameters; `own` is what else has to be equal on all ranks. Until leave()
+  /// the operators that this thread calls on these ranks, or on some of them, do not vote, and calls of other threads
+  /// on these ranks wait. Throws on all ranks what is wrong on one of them; then no call has begun. Returns whether
+  /// the structure changed on any rank. Collective.
+  ///
+  /// Within the call of an outer layer it does not vote, if nothing changed: neither here nor in what the outer layer
+  /// agreed on, which has to include the parameters of the inner layer.
+  ///
+  /// A call that draws random numbers passes a number to broadcast: the number of one rank, and 0 on all others. It is
+  /// broadcast() on all ranks afterwards.
+  bool agree(const std::vector<Input>& inputs, const std::vector<at::Tensor>& parameters, std::string_view own,
+             std::optional<std::int64_t> broadcast = std::nullopt);
+
+  /// The number of the last agree() that had one; the same on all ranks.
+  std::int64_t broadcast() const { return broadcast_; }
+
+  /// Who makes the next calls of agree() on this rank.
+  enum class Caller : std::int8_t { program, compiled_program, compiler };
+  /// Calls of programs and of compiled programs meet. A call of a compiler, which asks for the structure of a result,
+  /// is refused on all ranks where others make another call.
+  void set_caller(Caller caller) { caller_ = caller; }
+  /// Whether, as of the last agree(), the structure changed and any rank runs a compiled program, which relies on the
+  /// sizes of its results. The same on all ranks.
+  bool sizes_are_in_question() const { return sizes_are_in_question_; }
+
+  /// Ends the call. Does nothing if this thread is in no call of this agreement.
+  void leave() { end_layer_call(this); }
+
+  /// Makes the next call agree anew; on all ranks or on none.
+  void forget();
+  /// Makes the next agree() vote within the call of an outer layer, too: ranks may have more to tell each other than
+  /// what the outer layer agreed on, such as what is wrong with values. On all ranks or on none.
+  void vote_within() { agreement_.memory().forget(); }
+
+  /// The derivatives of any rank's tensors and parameters, as of the last vote.
+  Derivatives derivatives() const { return agreement_.derivatives(); }
+
+  /// The dtype of autocast, as of the last agree(); none if it is off.
+  std::optional<c10::ScalarType> autocast() const { return local_.autocast; }
+
+  /// One tensor's structure on each of these ranks. It is not `present` on ranks that were called without the tensor.
+  GlobalStructure structure(std::size_t tensor, const std::vector<int>& ranks) const;
+
+  /// The sizes of one tensor's blocks by dimension, on a partition of this name, shape and ranks. Throws the same on
+  /// all ranks unless they are blocks of one tensor.
+  std::vector<Shape> blocks(std::size_t tensor, const std::string& partition, const Shape& shape,
+                            const std::vector<int>& ranks) const;
+
+ private:
+  struct Expected {
+    std::string name;
+    Shape shape;
+    bool may_be_empty;
+  };
+  /// The facts that are compared with the last call, beside the structure of the tensors.
+  struct Local {
+    std::optional<c10::ScalarType> autocast;
+    std::uint64_t differentiation = 0;  // hash of the derivatives of each tensor and parameter
+    std::int64_t options = -1;          // hash of what has to be equal on all ranks; never negative
+  };
+
+  const OperatorId& id() const { return *agreement_.id(); }
+  std::vector<Structure> structures_of(const std::vector<Input>& inputs, const std::vector<at::Tensor>& parameters);
+  std::string problem_of(const std::vector<at::Tensor>& parameters) const;
+  /// Broadcasts the number in a call that holds no other vote. Collective.
+  std::int64_t receive_broadcast(std::int64_t broadcast) const;
+  Change change_of(const Local& now) const;
+
+  std::vector<Expected> expected_;
+  Agreement agreement_;
+  Local local_;
+  std::int64_t generation_ = 0;
+  std::int64_t broadcast_ = 0;
+  Caller caller_ = Caller::program;
+  bool sizes_are_in_question_ = false;
+};
+
+}  // namespace distdl::agreement

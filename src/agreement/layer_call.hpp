@@ -1,0 +1,61 @@
+// The calls of layers that are under way on a thread: their ranks have agreed, so what is called within does not vote.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "agreement/operator_id.hpp"
+#include "comm/communicator.hpp"
+#include "comm/signals.hpp"
+
+namespace distdl::agreement {
+
+/// A call of a layer, from the agreement of its ranks to its end.
+struct LayerCall {
+  const void* agreement;                 // the layer's, by its address
+  std::shared_ptr<const OperatorId> id;  // the layer
+  std::int64_t number;                   // no other call of this process has it
+  std::int64_t generation;               // see new_generation
+  comm::Lock lock;                       // of the layer's ranks
+  comm::HeldSignals held = {};
+};
+
+/// The number of a new generation: the calls of a layer between which nothing changes that its ranks agree on, neither
+/// the structure of its tensors nor their derivatives. The number differs from that of any other generation of any
+/// layer. All ranks of a layer begin a generation together, though its numbers on the ranks are not the same.
+std::int64_t new_generation();
+
+/// Records that this thread is inside a layer's call.
+void begin_layer_call(const void* agreement, std::shared_ptr<const OperatorId> id, std::int64_t generation,
+                      comm::Lock lock);
+/// Ends the innermost call of this agreement, with the calls that began within and were not ended. Does nothing if
+/// there is none.
+void end_layer_call(const void* agreement);
+/// Whether a call of any layer is under way.
+bool in_layer_call();
+/// Calls of this agreement that are under way are in this generation from now on.
+void change_generation(const void* agreement, std::int64_t generation);
+
+/// The memory that an operator, or a layer within a layer, has of the layers in whose calls it was called.
+///
+/// The ranks' knowledge of its input stays true in the same place of a layer's call, for as long as the layer's
+/// generation lasts. A second call of the operator in the same call of the layer is another place, where it has to
+/// vote.
+class LayerMemory {
+ public:
+  /// Records a call in the innermost call of a layer in which all of these ranks take part, so that all of them find
+  /// the same one. Returns the layer's call, or null if there is none, or if this is another place in it; then what was
+  /// remembered is forgotten. While debugging, null.
+  const LayerCall* enter(const RankSet& ranks);
+
+  bool remembers(std::int64_t generation) const { return generation_ == generation; }
+  void remember(std::int64_t generation) { generation_ = generation; }
+  void forget() { generation_ = 0; }
+
+ private:
+  std::int64_t generation_ = 0;      // none
+  std::vector<std::int64_t> calls_;  // under way at the last call
+};
+
+}  // namespace distdl::agreement

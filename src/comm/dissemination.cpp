@@ -1,0 +1,95 @@
+#include "comm/dissemination.hpp"
+
+#include <algorithm>
+#include <memory>
+
+#include "comm/buffered_send.hpp"
+#include "comm/error.hpp"
+#include "comm/progress.hpp"
+#include "comm/requests.hpp"
+#include "comm/waiting.hpp"
+#include "comm/watchdog.hpp"
+
+namespace distdl::comm {
+
+namespace {
+
+// On one host a message costs more than it waits, so fewer messages in more rounds are the fastest. Between hosts, up
+// to eight ranks need one round.
+constexpr int kRadixOnOneHost = 2, kRadixBetweenHosts = 8;
+
+Maxima received_from(int rank, const Communicator& communicator) {
+  if (!debugging() && !patient()) {
+    Maxima received;
+    check(MPI_Recv(&received, sizeof(Maxima), MPI_BYTE, rank, kVoteTag, communicator.handle(), MPI_STATUS_IGNORE),
+          "MPI_Recv");
+    return received;
+  }
+  const auto received = std::make_shared<Maxima>();
+  Requests requests;  // which can be given up
+  requests.keep(received);
+  check(DISTDL_MPI_LARGE(MPI_Irecv)(received.get(), sizeof(Maxima), MPI_BYTE, rank, kVoteTag, communicator.handle(),
+                                    requests.next()),
+        "MPI_Irecv");
+  try {
+    requests.wait_all();
+  } catch (...) {
+    communicator.abandon();
+    throw;
+  }
+  return *received;
+}
+
+}  // namespace
+
+void Maxima::merge(const Maxima& other) {
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = std::max(numbers[i], other.numbers[i]);
+  flags |= other.flags;
+  states |= other.states;
+}
+
+Dissemination::Dissemination(const Maxima& contribution, const Communicator& communicator)
+    : maxima_(contribution),
+      communicator_(communicator),
+      radix_(communicator.spans_hosts() ? kRadixBetweenHosts : kRadixOnOneHost) {
+  send();
+}
+
+bool Dissemination::advance() {
+  while (!done()) {
+    int arrived = 0;
+    check(MPI_Iprobe(source(), kVoteTag, communicator_.handle(), &arrived, MPI_STATUS_IGNORE), "MPI_Iprobe");
+    if (arrived == 0) return false;
+    merge(received_from(source(), communicator_));
+  }
+  return true;
+}
+
+Maxima Dissemination::wait() {
+  const Waiting waiting;
+  while (!done()) merge(received_from(source(), communicator_));
+  return maxima_;
+}
+
+int Dissemination::source() const {
+  return (communicator_.rank() + communicator_.size() - next_ * distance_) % communicator_.size();
+}
+
+int Dissemination::peers() const { return std::min(radix_ - 1, (communicator_.size() - 1) / distance_); }
+
+void Dissemination::send() const {
+  for (int i = 1; i <= peers(); ++i) {
+    const int to = (communicator_.rank() + i * distance_) % communicator_.size();
+    send_buffered(&maxima_, sizeof(Maxima), to, kVoteTag, communicator_);
+  }
+}
+
+void Dissemination::merge(const Maxima& received) {
+  maxima_.merge(received);
+  if (++next_ <= peers()) return;
+  next_ = 1;
+  distance_ *= radix_;
+  send();
+}
+
+}  // namespace distdl::comm

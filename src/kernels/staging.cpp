@@ -1,0 +1,71 @@
+#include "kernels/staging.hpp"
+
+#include <ATen/ATen.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <atomic>
+
+#include "kernels/memory.hpp"
+#include "kernels/region_copy.hpp"
+
+namespace distdl::kernels {
+
+namespace {
+
+std::atomic<Staging> when_to_stage{Staging::where_needed};
+
+at::TensorOptions host_options(const at::TensorOptions& options) {
+  return options.device(at::kCPU).pinned_memory(!options.device().is_cpu());
+}
+
+}  // namespace
+
+void set_staging(Staging when) { when_to_stage = when; }
+Staging staging() { return when_to_stage; }
+
+bool is_staged(const at::Device& device) { return !device.is_cpu() || when_to_stage == Staging::always; }
+
+at::Tensor for_sending(const at::Tensor& x) {
+  if (!is_staged(x.device())) return contiguous(x);
+  return copy_region(resolved(x), empty(x.sizes(), host_options(x.options())));
+}
+
+at::Tensor for_receiving(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  return empty(sizes, is_staged(options.device()) ? host_options(options) : options);
+}
+
+at::Tensor delivered(const at::Tensor& arrived, const at::Device& device) {
+  if (!is_staged(device)) return arrived;
+  return copy_region(arrived, empty(arrived.sizes(), arrived.options().device(device).pinned_memory(false)));
+}
+
+at::Tensor delivered_sum(const at::Tensor& sum, const at::Device& device, c10::ScalarType dtype) {
+  return converted(delivered(sum, device), dtype);
+}
+
+StreamOrder::StreamOrder(const at::Tensor& x) : device_(x.device()) {
+  if (device_.is_cpu()) return;
+  ready_.emplace(device_.type());
+  ready_->record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+}
+
+at::Tensor StreamOrder::run(const std::function<at::Tensor()>& apply) {
+  if (!ready_) return apply();
+  const auto side = c10::impl::VirtualGuardImpl(device_.type()).getStreamFromGlobalPool(device_);
+  ready_->block(side);
+  const c10::StreamGuard in_side(side);
+  auto result = apply();
+  done_.emplace(device_.type());
+  done_->record(side);
+  return result;
+}
+
+void StreamOrder::join(const at::Tensor& result) const {
+  if (!done_) return;
+  const auto current = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+  done_->block(current);
+  result.record_stream(current);
+}
+
+}  // namespace distdl::kernels

@@ -1,0 +1,49 @@
+// Memory that MPI can use, for tensors on any device: tensors on a device are staged, that is copied to and from pinned
+// memory of the host. MPI libraries that can use a device's memory do not wait for the work that is queued in its
+// streams, so none is handed to them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+
+#include <functional>
+#include <optional>
+
+namespace distdl::kernels {
+
+/// When to stage: for devices; or also for tensors on the CPU, as a stand-in where there is no device.
+enum class Staging { where_needed, always };
+void set_staging(Staging when);
+Staging staging();
+
+/// Whether messages from and to this device are staged.
+bool is_staged(const at::Device& device);
+
+/// x in contiguous memory that MPI can read: x itself, or a copy of it.
+at::Tensor for_sending(const at::Tensor& x);
+
+/// Like empty(), in memory that MPI can write.
+at::Tensor for_receiving(at::IntArrayRef sizes, const at::TensorOptions& options);
+
+/// The tensor that arrived there, on its device: itself, or a copy of it.
+at::Tensor delivered(const at::Tensor& arrived, const at::Device& device);
+/// The same for a sum, which arrives in the dtype in which values are added up.
+at::Tensor delivered_sum(const at::Tensor& sum, const at::Device& device, c10::ScalarType dtype);
+
+/// Work on a device is queued in streams, of which each thread has its own. Made where an operator is started, this
+/// lets it run on another thread, in a stream of its own, so that the copies wait for x and for nothing else, and what
+/// uses the result waits for them. On the CPU there is nothing to do.
+class StreamOrder {
+ public:
+  explicit StreamOrder(const at::Tensor& x);
+  /// Applies the operator on the thread that calls this.
+  at::Tensor run(const std::function<at::Tensor()>& apply);
+  /// Lets the waiting thread's stream wait for the result.
+  void join(const at::Tensor& result) const;
+
+ private:
+  at::Device device_;
+  std::optional<c10::Event> ready_, done_;
+};
+
+}  // namespace distdl::kernels
