@@ -11,6 +11,7 @@
 #include "comm/vote.hpp"
 
 using namespace distdl::comm;
+using distdl::base::hash_of;
 using mpi_job::everyone;
 using mpi_job::rank;
 using mpi_job::size;
@@ -20,7 +21,7 @@ namespace {
 constexpr std::uint32_t kA = 1, kB = 2, kC = 4;  // flags
 
 TEST(the_same_ballot_on_all_ranks) {
-  const auto outcome = vote(*everyone(), {.call = 7, .value = base::hash_of("text")});
+  const auto outcome = vote(*everyone(), {.call = 7, .value = hash_of("text")});
   CHECK(outcome.disagreement == Disagreement::none);
   CHECK_EQ(outcome.flags, 0);
 }
@@ -39,7 +40,7 @@ TEST(different_calls_and_values) {
   const auto differs = [](const Ballot& ballot) { return vote(*everyone(), ballot).disagreement; };
   const bool first = rank() == 0, alone = size() == 1;
   CHECK(differs({.call = first ? 7 : 10, .value = rank()}) == (alone ? Disagreement::none : Disagreement::call));
-  CHECK(differs({.call = 7, .value = base::hash_of(first ? "a" : "b")}) ==
+  CHECK(differs({.call = 7, .value = hash_of(first ? "a" : "b")}) ==
         (alone ? Disagreement::none : Disagreement::value));
 }
 
