@@ -37,7 +37,7 @@ class Loss(CheckedLayer):
     """A loss of partitioned tensors: a quotient of two sums over all workers.
 
     Every rank gets the value, and every rank calls ``backward()``. The gradient flows from worker 0's value alone, so
-    that the loss counts once and not once for each rank; the other values only bring their ranks into the backward pass.
+    that the loss counts once, not once for each rank; other values only bring their ranks into the backward pass.
 
     A call runs as :class:`distdl.nn.Layer` describes: :meth:`set_up` checks what all workers passed, then
     :meth:`compute` adds up the losses of each worker's blocks.

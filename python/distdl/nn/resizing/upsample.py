@@ -72,7 +72,7 @@ class DistributedUpsample(AdaptiveLayer):
         return self._by_dimension
 
     def _resizings_of(self, shape: list[int]) -> list[_core.AdaptiveWindows] | list[_core.Interpolation]:
-        """For each spatial dimension, which inputs an output reads; raises the errors of torch.nn.functional.interpolate."""
+        """For each spatial dimension, which inputs an output reads; raises the errors of ``F.interpolate``."""
         mode = self.mode
         if len(shape) - 2 not in self.spatial_dims:
             raise ValueError(
