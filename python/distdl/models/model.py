@@ -12,19 +12,19 @@ from typing import Any, Self, cast
 import torch
 
 import distdl.nn
-from distdl.models.alone import refuse_alone
 from distdl.models.capture import unrecorded
-from distdl.models.capture.assignments import HOOKS, Assigned
+from distdl.models.capture.assignments import HOOKS, AttributeSnapshot
 from distdl.models.capture.listing import listing
-from distdl.models.capture.memory_order import order_of, told_most
+from distdl.models.capture.memory_order import most_informative_block, order_of
 from distdl.models.capture.recording import Recording, Value
 from distdl.models.capture.skeleton import Skeleton
-from distdl.models.operations.placement import Blocks, of_input
+from distdl.models.operations.placement import Blocks, input_placement
 from distdl.models.plan.planning import Plan
 from distdl.models.rules import RULES
 from distdl.models.rules.applied_layer import twin_of
 from distdl.models.run.buffers import Buffers
 from distdl.models.run.program import Program
+from distdl.models.submodule_calls import forbid_submodule_calls
 from distdl.modules.graph import ask_for_gradients
 from distdl.modules.module import refuse_distributed
 from distdl.nn.base.compile.calls import place_of
@@ -139,11 +139,11 @@ class DistributedModel(Local):
             refuse_distributed("distribute", self.module)
             unrecorded.refuse_model(self.module)
         super().check_options()
-        refuse_alone(self.module)
+        forbid_submodule_calls(self.module)
         self._asked = self._grids_of_plan()
         self._skeleton = Skeleton(self.__dict__["_given"], self.P_x.device)
         self._programs: dict[tuple[object, ...], Program] = {}
-        self._assigned: Assigned | None = Assigned(self.module)
+        self._assigned: AttributeSnapshot | None = AttributeSnapshot(self.module)
         self._orders: list[list[int]] | None = None
         self.program = None
 
@@ -274,14 +274,14 @@ class DistributedModel(Local):
     def _orders_of(self, call: object) -> list[list[int]]:
         """The orders in which the dimensions of the inputs are in memory, as far as the workers' blocks show them."""
         leaves = [leaf for leaf in tree_flatten(call)[0] if isinstance(leaf, torch.Tensor)]
-        everyone = self.grid.constructing_ranks()
-        told = [json.loads(text) for text in everyone.gather(json.dumps([*map(order_of, leaves)]).encode())]
-        by_worker = [told[everyone.ranks.index(rank)] for rank in self.grid.ranks]
+        all_ranks = self.grid.constructing_ranks()
+        told = [json.loads(text) for text in all_ranks.gather(json.dumps([*map(order_of, leaves)]).encode())]
+        by_worker = [told[all_ranks.ranks.index(rank)] for rank in self.grid.ranks]
         orders = []
         for i in range(len(leaves)):
             shapes = [shape for shape, _ in self.structure(self.grid, i)]
-            whole = [sum(sizes) for sizes in self._arrived(i).cuts]
-            orders.append(by_worker[told_most(shapes, whole)][i])
+            whole = [sum(sizes) for sizes in self._arrived(i).block_sizes]
+            orders.append(by_worker[most_informative_block(shapes, whole)][i])
         return orders
 
     def set_up_for(self, args: tuple[object, ...]) -> None:
@@ -346,7 +346,7 @@ class DistributedModel(Local):
     def compared_each_call(self) -> str:
         """Modes, what is no tensor in the call, what was assigned to modules, and which parameters are frozen."""
         if self._assigned is None:
-            self._assigned = Assigned(self.module)
+            self._assigned = AttributeSnapshot(self.module)
         try:
             self._changes, self._problem = self._assigned.changes(), None
         except (TypeError, ValueError, NotImplementedError) as error:  # all ranks raise it, in their set-up
@@ -368,7 +368,7 @@ class DistributedModel(Local):
         self, call: object, inputs: Sequence[tuple[tuple[int, ...], torch.dtype]], arrived: Sequence[Blocks]
     ) -> Program:
         self._skeleton.follow(self.module)
-        placed = [of_input(self.grid.ranks, self.grid.shape, shape) for shape, _ in inputs]
+        placed = [input_placement(self.grid.ranks, self.grid.shape, shape) for shape, _ in inputs]
         among = self.grid.among(self.grid.constructors)
         with torch.random.fork_rng(devices=[]):  # the layers draw first values, which are never used
             planned = functools.partial(
@@ -392,15 +392,15 @@ class DistributedModel(Local):
             made.append(record(call, inputs, self._key_of_layer, self._orders, real_strides))
             return "\n".join(listing(made[0])).encode()
 
-        everyone = self.grid.constructing_ranks()
-        texts = [text.decode().split("\n") for text in gather_or_raise("distribute", everyone, listed)]
-        for rank, lines in zip(everyone.ranks, texts, strict=True):
+        all_ranks = self.grid.constructing_ranks()
+        texts = [text.decode().split("\n") for text in gather_or_raise("distribute", all_ranks, listed)]
+        for rank, lines in zip(all_ranks.ranks, texts, strict=True):
             if lines != texts[0]:
                 call, other = next(
                     pair for pair in zip_longest(texts[0], lines, fillvalue="nothing") if len({*pair}) > 1
                 )
                 raise ValueError(
-                    f"distribute: the model has to be the same on all ranks; rank {everyone.ranks[0]} computes {call}, "
+                    f"distribute: the model has to be the same on all ranks; rank {all_ranks.ranks[0]} computes {call}, "
                     f"and rank {rank} {other}"
                 )
         return made[0]
@@ -427,9 +427,9 @@ class DistributedModel(Local):
 
     def _drawn_key(self) -> int:
         """A number from torch's default generator on every rank, of which that of worker 0 counts."""
-        everyone = self.grid.constructing_ranks()
-        drawn = everyone.gather(draw_key().to_bytes(8, "little"))
-        return int.from_bytes(drawn[everyone.ranks.index(self.grid.ranks[0])], "little")
+        all_ranks = self.grid.constructing_ranks()
+        drawn = all_ranks.gather(draw_key().to_bytes(8, "little"))
+        return int.from_bytes(drawn[all_ranks.ranks.index(self.grid.ranks[0])], "little")
 
     def extra_repr(self) -> str:
         """Options and the partition."""

@@ -12,9 +12,9 @@ import torch
 from distdl.models.capture.recording import Recording
 from distdl.models.capture.skeleton import Skeleton
 from distdl.models.model import key_of_layer
-from distdl.models.operations.placement import of_input, ways_to_split
+from distdl.models.operations.placement import input_placement, ways_to_split
 from distdl.models.plan.costs import MIB, cost
-from distdl.models.plan.machine import Figures, measured
+from distdl.models.plan.machine import MachineProfile, measure
 from distdl.models.plan.planning import Plan
 from distdl.modules.module import refuse_distributed
 from distdl.nn.base.options import refuse_lazy
@@ -79,8 +79,8 @@ def plans(
     """Ways to split a model over ranks, with what a step of training is estimated to cost, the fastest first.
 
     All ways to split the input are tried with all ranks of P_world and with divisors of their number; the best of them
-    also with the later modules split along the batch, or on one worker. Time is estimated from figures of this machine,
-    which are measured once for P_world, in about two seconds; memory is that of all results, parameters and gradients,
+    also with the later modules split along the batch, or on one worker. Time is estimated from profile of this machine,
+    which are measure once for P_world, in about two seconds; memory is that of all results, parameters and gradients,
     as if a backward pass needed all of them, without what the optimizer keeps.
 
     Args:
@@ -104,15 +104,15 @@ def plans(
             raise ValueError(f"plans: most={most!r}; it has to be a positive number")
         shapes = _shapes(input_shape)
     device = Partition.of_grid(grid, like=P_world).device
-    figures = measured(grid, _dtype_of(model), device) if grid.active else None
-    everyone = grid.constructing_ranks()
+    profile = measure(grid, _dtype_of(model), device) if grid.active else None
+    all_ranks = grid.constructing_ranks()
 
     def make() -> bytes:  # by one rank, so that all have the same
-        if figures is None or grid.rank:
+        if profile is None or grid.rank:
             return b""
-        return json.dumps(_proposed(model, grid, shapes, figures)[:most]).encode()
+        return json.dumps(_proposed(model, grid, shapes, profile)[:most]).encode()
 
-    text = gather_or_raise("plans", everyone, make)[everyone.ranks.index(grid.ranks[0])]
+    text = gather_or_raise("plans", all_ranks, make)[all_ranks.ranks.index(grid.ranks[0])]
     proposals = []
     for splits, ways, memory, sent, seconds in json.loads(text):
         P_x, *others = (
@@ -128,7 +128,7 @@ Ways = dict[str, list[int]]
 
 
 def _proposed(
-    model: torch.nn.Module, grid: Grid, shapes: Sequence[Shape], figures: Figures
+    model: torch.nn.Module, grid: Grid, shapes: Sequence[Shape], profile: MachineProfile
 ) -> list[tuple[list[int], Ways, int, int, float]]:
     """The splits of the input, those of modules, and what they cost, the fastest first."""
     skeleton = Skeleton(model, torch.device("cpu"))
@@ -139,9 +139,9 @@ def _proposed(
 
     def costs(splits: list[int], ways: Ways) -> tuple[list[int], Ways, int, int, float]:
         base = grid.related(grid.ranks[: math.prod(splits)], splits)
-        arrived = [of_input(base.ranks, splits, shape) for shape in shapes]
+        arrived = [input_placement(base.ranks, splits, shape) for shape in shapes]
         asked = {name: grid.related(grid.ranks[: math.prod(way)], way) for name, way in ways.items()}
-        estimate = cost(Plan(recording, base, arrived, asked=asked), figures, work)
+        estimate = cost(Plan(recording, base, arrived, asked=asked), profile, work)
         return splits, ways, estimate.memory, estimate.sent, estimate.seconds
 
     whole = [costs(splits, {}) for splits in _splits(grid.size, shapes[0])]

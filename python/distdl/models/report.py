@@ -12,7 +12,7 @@ from distdl.models.capture.recording import Value
 from distdl.models.model import DistributedModel
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.costs import MIB, received_within, workers_of
-from distdl.models.plan.planning import Moved, Plan, Planned
+from distdl.models.plan.planning import Plan, PlanStep, Transfers
 
 __all__ = ["Report", "report"]
 
@@ -112,11 +112,11 @@ def report(model: DistributedModel) -> Report:
     named = dict(model.layouts)
     sizes = {name: model.module.get_parameter(name).element_size() for name in model.program.parameters}
     parameters = sum(math.prod(named[name].shape) * size for name, size in sizes.items())
-    rows = [_row(plan, step, moved) for step, moved in zip(plan.steps, plan.moved(), strict=True)]
+    rows = [_row(plan, step, moved) for step, moved in zip(plan.steps, plan.transfers(), strict=True)]
     return Report(rows, parameters, plan.base.size)
 
 
-def _row(plan: Plan, step: Planned, moved: Moved) -> Row:
+def _row(plan: Plan, step: PlanStep, moved: Transfers) -> Row:
     node = step.node
     sent = sum(sum(counts.values()) * value.dtype.itemsize for value, counts in moved)
     workers = len(workers_of(step, plan))

@@ -17,7 +17,9 @@ _OF_NUMPY = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "
 """Names of NumPy that torch takes as well."""
 
 
-def in_order(function: Function, args: Arguments, kwargs: dict[str, object]) -> tuple[Arguments, dict[str, object]]:
+def normalize_arguments(
+    function: Function, args: Arguments, kwargs: dict[str, object]
+) -> tuple[Arguments, dict[str, object]]:
     """The same call with arguments by position as far as they can be, and the others by torch's names, in its order.
 
     So rules find the tensors of a call in one order, however it is written. Functions that are written in Python hand
@@ -46,7 +48,7 @@ def _overloads(name: str) -> list[tuple[tuple[str, ...], int]]:
     return overloads
 
 
-def by_name(function: Function, args: Arguments, kwargs: dict[str, object]) -> dict[str, object]:
+def arguments_by_name(function: Function, args: Arguments, kwargs: dict[str, object]) -> dict[str, object]:
     """The arguments of a call by their names; those alone that are given by name where nothing says the names."""
     if isinstance(function, FunctionType):
         return {**inspect.signature(function).bind(*args, **kwargs).arguments}
@@ -66,7 +68,7 @@ def called(function: Function, args: Arguments, kwargs: dict[str, object]) -> tu
         return function(*args, **kwargs), []
     except RuntimeError as error:
         refused = re.search(r"respect to argument '(\w+)'\. This input cannot have requires_grad", str(error))
-        tensor = by_name(function, args, kwargs).get(refused[1]) if refused else None
+        tensor = arguments_by_name(function, args, kwargs).get(refused[1]) if refused else None
         if not isinstance(tensor, torch.Tensor):
             raise
     constant = tensor.detach()

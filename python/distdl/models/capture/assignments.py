@@ -19,7 +19,7 @@ _Place = tuple[Mapping[str, object], str, str]
 """Of a parameter: what holds it, by which name, and its full name."""
 
 
-class _Noted(NamedTuple):
+class _ModuleState(NamedTuple):
     """A module as it was.
 
     Attributes:
@@ -39,11 +39,11 @@ class _Noted(NamedTuple):
     children: Mapping[str, object]
 
 
-class Assigned:
+class AttributeSnapshot:
     """The attributes and hooks of modules, noted when it is made, and which modules and parameters are the same."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._noted: list[_Noted] = []
+        self._noted: list[_ModuleState] = []
         places: dict[int, list[_Place]] = {}
         for path, module in model.named_modules():
             names, values = list[str](), list[object]()
@@ -53,7 +53,7 @@ class Assigned:
                     values.append(value)
             own = vars(module)
             now, held = own["_modules"], own["_parameters"]
-            self._noted.append(_Noted(path, module, type(module), names, values, len(own), now, dict(now)))
+            self._noted.append(_ModuleState(path, module, type(module), names, values, len(own), now, dict(now)))
             for name, parameter in held.items():
                 if parameter is not None:
                     places.setdefault(id(parameter), []).append((held, name, f"{path}.{name}".removeprefix(".")))

@@ -13,10 +13,10 @@ from distdl.torch_compat.autograd import FunctionMeta, SingleLevelFunction
 
 _APPLY = vars(torch.autograd.Function)["apply"]
 _IN_PYTHON = isinstance(_APPLY, classmethod)  # before torch 2.14
-Kind = type[torch.autograd.Function]
+FunctionClass = type[torch.autograd.Function]
 
 
-def apply_of(kind: Kind) -> Function:
+def apply_of(kind: FunctionClass) -> Function:
     """``kind.apply``, whatever is called for it now."""
     function: Function = _APPLY.__get__(None, kind)
     return function
@@ -30,7 +30,7 @@ def calling_for_apply(applied: Callable[..., object], is_open: Callable[[], bool
     Python. From 2.14 on torch does not: a kept one raises NotImplementedError.
     """
 
-    def seen(kind: Kind, *args: Any, **kwargs: Any) -> object:
+    def seen(kind: FunctionClass, *args: Any, **kwargs: Any) -> object:
         return applied(kind, *args, **kwargs) if is_open() else end_of_apply(kind)(*args, **kwargs)
 
     changed: Any = SingleLevelFunction if _IN_PYTHON else torch.autograd.Function
@@ -47,7 +47,7 @@ def calling_for_apply(applied: Callable[..., object], is_open: Callable[[], bool
             del FunctionMeta.__getattribute__
 
 
-def end_of_apply(kind: Kind) -> Function:
+def end_of_apply(kind: FunctionClass) -> Function:
     """The innermost ``apply`` of a function: it computes, and saves tensors for the backward pass."""
     function: Function = super(SingleLevelFunction, kind).apply
     return function

@@ -18,18 +18,18 @@ from torch.overrides import resolve_name
 from distdl.models.capture.recording import Arguments, Function, Options
 from distdl.torch_compat.layers import NormBase
 
-TAKES_APART = {"chunk", "split", "split_with_sizes", "tensor_split", "unbind"}
+SPLITTING = {"chunk", "split", "split_with_sizes", "tensor_split", "unbind"}
 """What becomes a node for each part, so that each of them has its own blocks."""
 
 SHAPED_AS = {"expand_as": torch.Tensor.expand, "view_as": torch.Tensor.view, "reshape_as": torch.Tensor.reshape}
 TYPED_AS = {"to", "type_as"}
 """What looks at the shape, or at the dtype and the device, of a tensor that no element comes from."""
 
-OPENED = {"gumbel_softmax", "multi_head_attention_forward"}
+INLINED = {"gumbel_softmax", "multi_head_attention_forward"}
 """What becomes a call of a layer that does the same, or the nodes of the functions that it calls."""
 
 
-def opened(function: Function) -> Function:
+def inlined(function: Function) -> Function:
     """A function of torch.nn.functional that computes even where its first lines would hand the call to a recorder."""
     assert isinstance(function, FunctionType)
     checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
@@ -63,7 +63,7 @@ _FRAMES = 4
 """Between a function of torch and what it hands its call to are at most as many calls."""
 
 
-def without_likeness(key: str, args: Arguments, kwargs: Options) -> tuple[Function, Arguments, Options] | None:
+def without_template(key: str, args: Arguments, kwargs: Options) -> tuple[Function, Arguments, Options] | None:
     """The same call without the tensor that only says how the result looks, which nothing needs to travel for."""
     other = args[1] if len(args) > 1 else kwargs.get("other")
     if not isinstance(other, torch.Tensor) or key not in SHAPED_AS.keys() | TYPED_AS:
@@ -182,7 +182,7 @@ def corrcoef(input: torch.Tensor) -> torch.Tensor:
     return matrix.clip(-1, 1)
 
 
-IN_PLACE_OF: dict[str, Function] = {
+DECOMPOSITIONS: dict[str, Function] = {
     "cov": cov,
     "corrcoef": corrcoef,
     "meshgrid": meshgrid,
@@ -260,7 +260,7 @@ _LAYERS: dict[Function, Callable[[_Get], tuple[torch.nn.Module, Arguments] | Non
 }
 
 
-def parts_of(
+def split_calls(
     key: str, args: Arguments, kwargs: Options, parts: Sequence[torch.Tensor]
 ) -> Iterator[tuple[Function, Arguments]]:
     """For each part of a split tensor, a function that takes it alone, and the arguments after the part."""

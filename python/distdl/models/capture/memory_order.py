@@ -31,7 +31,7 @@ def strides_in(order: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(strides[list(order).index(d)] for d in range(len(shape)))
 
 
-def told_most(blocks: Sequence[Sequence[int]], whole: Sequence[int]) -> int:
+def most_informative_block(blocks: Sequence[Sequence[int]], whole: Sequence[int]) -> int:
     """The number of the block whose strides say most about those of the whole: nothing follows from a single row."""
 
     def single(block: Sequence[int]) -> int:

@@ -23,21 +23,21 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import CheckpointFunction
 
 from distdl.models.capture import unrecorded
-from distdl.models.capture.arguments import called, in_order
-from distdl.models.capture.autograd_functions import Kind, apply_of, calling_for_apply, end_of_apply
+from distdl.models.capture.arguments import called, normalize_arguments
+from distdl.models.capture.autograd_functions import FunctionClass, apply_of, calling_for_apply, end_of_apply
 from distdl.models.capture.elementwise import ELEMENTWISE
 from distdl.models.capture.functions import (
-    IN_PLACE_OF,
-    OPENED,
-    TAKES_APART,
+    DECOMPOSITIONS,
+    INLINED,
+    SPLITTING,
+    inlined,
     key_of,
     layer_of,
-    opened,
-    parts_of,
+    split_calls,
     with_lost_arguments,
     with_values,
     without_a_count,
-    without_likeness,
+    without_template,
 )
 from distdl.models.capture.memory_order import with_real_strides
 from distdl.models.capture.recording import Arguments, Function, Node, Recording, Target, Value
@@ -178,7 +178,7 @@ class Recorder(TorchFunctionMode):
     ) -> object:
         if self._within:
             return func(*args, **(kwargs or {}))
-        args, kwargs = in_order(func, args, with_lost_arguments(func, args, kwargs or {}))
+        args, kwargs = normalize_arguments(func, args, with_lost_arguments(func, args, kwargs or {}))
         key = key_of(func)
         layer = layer_of(func, args, kwargs)
         with self:  # torch has switched it off during this method
@@ -187,11 +187,11 @@ class Recorder(TorchFunctionMode):
                 return selected
             if layer is not None and self._key_of_layer(layer[0]):
                 return layer[0](*layer[1])
-            if key in OPENED:
-                return opened(func)(*args, **kwargs)
-            if key in IN_PLACE_OF:
-                return IN_PLACE_OF[key](*args, **kwargs)
-        plain = without_likeness(key, args, kwargs)
+            if key in INLINED:
+                return inlined(func)(*args, **kwargs)
+            if key in DECOMPOSITIONS:
+                return DECOMPOSITIONS[key](*args, **kwargs)
+        plain = without_template(key, args, kwargs)
         if plain is not None:
             func, args, kwargs = plain[0], plain[1], dict(plain[2])
             key = key_of(func)
@@ -251,8 +251,8 @@ class Recorder(TorchFunctionMode):
         ]
         if not written and all(id(tensor) in versions for tensor in tensors):
             return result  # an argument as it is
-        if key in TAKES_APART:
-            for take, (part, *arguments) in parts_of(key, args, kwargs, tensors):
+        if key in SPLITTING:
+            for take, (part, *arguments) in split_calls(key, args, kwargs, tensors):
                 self._note(take, take.__name__, self._given(tuple(arguments), {}), self._new(part))
             return result
         self._before = versions
@@ -328,8 +328,8 @@ class Recorder(TorchFunctionMode):
 
     def _write_through(self, tensor: torch.Tensor) -> None:
         """Tensors that share memory with one that was written into have to show it, or must not be used any more."""
-        memory = unrecorded.memory_of(tensor)
-        others = [other for other in self._alive if other is not tensor and unrecorded.memory_of(other) == memory]
+        memory = unrecorded.storage_of(tensor)
+        others = [other for other in self._alive if other is not tensor and unrecorded.storage_of(other) == memory]
         self._versions.update({id(other): version_of(other) for other in others})
         part = self._parts.get(id(tensor))
         for other in {id(other): other for other in others}.values():
@@ -338,7 +338,7 @@ class Recorder(TorchFunctionMode):
                 self._note_results(torch.Tensor.__setitem__, "setitem", before, other, {id(other): before[0][0]})
                 self._write_through(other)
                 self._stale.discard(id(tensor))
-            elif unrecorded.is_the_same(tensor, other) and not tensor.requires_grad and not other.requires_grad:
+            elif unrecorded.is_same_view(tensor, other) and not tensor.requires_grad and not other.requires_grad:
                 before = self._given((tensor,), {})  # what detach() or data gives of it
                 self._note(torch.clone, "clone", before, self._new(other))
             else:
@@ -374,7 +374,7 @@ class Recorder(TorchFunctionMode):
             finally:
                 self._path.pop()
 
-        def applied(function: Kind, *args: Any, **kwargs: Any) -> object:
+        def applied(function: FunctionClass, *args: Any, **kwargs: Any) -> object:
             if function is CheckpointFunction:
                 run, _, *inputs = args
                 return self._reentrant(run, inputs)

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import torch
 
-from distdl.models.capture.arguments import by_name
+from distdl.models.capture.arguments import arguments_by_name
 from distdl.models.capture.recording import Arguments, Function
 from distdl.torch_compat.fake import FakeTensor
 from distdl.torch_compat.modes import without_functions
@@ -107,7 +107,7 @@ class Selections:
         result = None
         if compute is not None:
             function = function if isinstance(function, FunctionType) else getattr(torch, key, function)
-            arguments = by_name(function, args, kwargs)
+            arguments = arguments_by_name(function, args, kwargs)
             named = {name: self._selections.get(id(value), value) for name, value in arguments.items()}
             result = compute(function, **named) if isinstance(named.get("input"), Selection) else None
         if result is None:

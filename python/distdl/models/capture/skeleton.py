@@ -150,7 +150,7 @@ class Skeleton:
         )
         plain = {
             id(attribute): f"{path}.{name}".removeprefix(".")
-            for (path, name), attribute in unrecorded.held_by(self.model)
+            for (path, name), attribute in unrecorded.attributes_of(self.model)
         }
         recorder = Recorder(self.model, fakes, self._names, key_of_layer, plain, real_strides)
         # Layers are set up without functions that look at calls, as this recorder does.
@@ -166,11 +166,13 @@ class Skeleton:
 
     def _numbers(self) -> dict[tuple[str, str], object]:
         """The numbers and texts that modules hold, also in lists and dicts."""
-        return {key: value for key, value in unrecorded.held_by(self.model) if isinstance(value, int | float | str)}
+        return {
+            key: value for key, value in unrecorded.attributes_of(self.model) if isinstance(value, int | float | str)
+        }
 
     def _tensors(self) -> set[int]:
         """The tensors that modules hold and that are neither parameters nor buffers, by id."""
-        return {id(value) for _, value in unrecorded.held_by(self.model) if isinstance(value, torch.Tensor)}
+        return {id(value) for _, value in unrecorded.attributes_of(self.model) if isinstance(value, torch.Tensor)}
 
     def _written(self, recorder: Recorder) -> dict[str, Value]:
         """The values of parameters and buffers that are others than before."""

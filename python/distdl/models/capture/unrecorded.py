@@ -76,7 +76,7 @@ def refuse_model(model: torch.nn.Module) -> None:
                 "of the distributed model, of which each rank has its part"
             )
     computed = computed_weights(model)
-    for (path, name), value in held_by(model):
+    for (path, name), value in attributes_of(model):
         if isinstance(value, torch.Tensor) and value.grad_fn is not None and id(value) not in computed:
             raise NotImplementedError(
                 f"distribute: {name} of {path or 'the model'} is computed from what requires gradients, and is not "
@@ -102,7 +102,7 @@ def refuse_scripted(module: torch.nn.Module, path: str) -> None:
         )
 
 
-def held_by(model: torch.nn.Module) -> Iterator[tuple[tuple[str, str], object]]:
+def attributes_of(model: torch.nn.Module) -> Iterator[tuple[tuple[str, str], object]]:
     """Attributes of modules other than parameters, buffers and modules, with module paths and attribute names."""
     for path, module in model.named_modules():
         for name, value in own_attributes(module):
@@ -129,7 +129,7 @@ def version_of(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else number_of_writes(tensor)
 
 
-def memory_of(tensor: torch.Tensor) -> int:
+def storage_of(tensor: torch.Tensor) -> int:
     """The same for tensors that share memory."""
     try:
         return address_of_storage(tensor)
@@ -137,7 +137,7 @@ def memory_of(tensor: torch.Tensor) -> int:
         return id(tensor)
 
 
-def is_the_same(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+def is_same_view(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors that share memory show the same elements of it in the same shape."""
 
     def place(x: torch.Tensor) -> tuple[object, ...]:

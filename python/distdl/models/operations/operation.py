@@ -9,7 +9,7 @@ from fractions import Fraction
 import torch
 
 from distdl.models.capture.replay import Run
-from distdl.models.operations.placement import Blocks, sizes_of
+from distdl.models.operations.placement import Blocks, balanced_sizes
 from distdl.parameters.layout import Interval
 from distdl.partitions.grid import Grid
 
@@ -22,20 +22,20 @@ every rank draws those of the whole, so that the generators of all ranks stay in
 
 
 @dataclass(frozen=True)
-class Along:
+class Sharded:
     """A dimension of an input that is split as a dimension of the result is.
 
     Attributes:
         dim: of the result.
         scale: how many elements there are for each one of the result.
         span: the (start, stop) that a worker reads for the (start, stop) of its block, if these are not scaled.
-        wraps: whether what is beyond the end of the input is its beginning.
+        periodic: whether what is beyond the end of the input is its beginning.
     """
 
     dim: int
     scale: Fraction = Fraction(1)
     span: Callable[[int, int], Interval] | None = None
-    wraps: bool = False
+    periodic: bool = False
 
     def interval(self, start: int, stop: int) -> Interval:
         """The interval that a worker reads for its block."""
@@ -47,14 +47,14 @@ class Along:
 
 
 @dataclass(frozen=True)
-class Part:
+class Slice:
     """A dimension of an input of which each worker reads the same part."""
 
     start: int
     stop: int
 
 
-Reads = tuple[Along | Part | None, ...]
+InputSpec = tuple[Sharded | Slice | None, ...]
 """For each dimension of an input how it is split, or what everybody reads of it; None for all of it."""
 
 
@@ -75,7 +75,7 @@ class Workers:
     @property
     def block(self) -> tuple[Interval, ...]:
         """This rank's block of the first result; without elements for a rank that is no worker."""
-        return self.blocks.block(self.rank) or ((0, 0),) * len(self.blocks.cuts)
+        return self.blocks.block(self.rank) or ((0, 0),) * len(self.blocks.block_sizes)
 
     @property
     def local_shape(self) -> tuple[int, ...]:
@@ -93,7 +93,7 @@ class Operation:
         make: constructs, on all workers together, what computes a block. Its argument is None where every worker has
             copies of all inputs; then it computes copies of the result.
         splittable: the dimensions that may be split.
-        if_asked: those that a plan may split instead, with the batch or without.
+        if_requested: those that a plan may split instead, with the batch or without.
         units: blocks along a dimension are multiples of this.
         places: where the results are, if not in the blocks of the workers. An operation without them and without a
             layer is computed by each worker by itself, and by none whose blocks have no elements.
@@ -101,18 +101,18 @@ class Operation:
     """
 
     shape: tuple[int, ...]
-    reads: tuple[Reads | None, ...]
+    input_specs: tuple[InputSpec | None, ...]
     make: Callable[[Workers | None], Run]
     splittable: frozenset[int]
     units: dict[int, int] = field(default_factory=dict)
     places: Callable[[Workers], Blocks | list[Blocks]] | None = None
     draw: Draw | None = None
-    if_asked: frozenset[int] = frozenset()
+    if_requested: frozenset[int] = frozenset()
 
     def blocks(self, ranks: Sequence[int], splits: Sequence[int]) -> Blocks:
         """Blocks of workers, as many along each dimension, as balanced as the units allow."""
         sizes = zip(self.shape, splits, strict=True)
-        return Blocks(tuple(ranks), tuple(sizes_of(n, p, self.units.get(d, 1)) for d, (n, p) in enumerate(sizes)))
+        return Blocks(tuple(ranks), tuple(balanced_sizes(n, p, self.units.get(d, 1)) for d, (n, p) in enumerate(sizes)))
 
 
 class NoRuleError(NotImplementedError):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from distdl.parameters.layout import Interval, cut
 from distdl.partitions.grid import Grid
 
-Cuts = tuple[tuple[int, ...], ...]
+BlockSizes = tuple[tuple[int, ...], ...]
 """For each dimension the sizes of the blocks along it."""
 
 
@@ -21,31 +21,31 @@ class Blocks:
 
     Attributes:
         ranks: of the workers, row-major.
-        cuts: the sizes of the blocks along each dimension.
+        block_sizes: the sizes of the blocks along each dimension.
     """
 
     ranks: tuple[int, ...]
-    cuts: Cuts
+    block_sizes: BlockSizes
 
     @classmethod
     def balanced(cls, ranks: Sequence[int], splits: Sequence[int], shape: Sequence[int]) -> Blocks:
         """Balanced blocks of a tensor of a shape, as many along each dimension as `splits` says."""
-        return cls(tuple(ranks), tuple(sizes_of(n, p) for n, p in zip(shape, splits, strict=True)))
+        return cls(tuple(ranks), tuple(balanced_sizes(n, p) for n, p in zip(shape, splits, strict=True)))
 
     @functools.cached_property
     def splits(self) -> tuple[int, ...]:
         """The number of workers along each dimension."""
-        return tuple(map(len, self.cuts))
+        return tuple(map(len, self.block_sizes))
 
     @functools.cached_property
     def shape(self) -> tuple[int, ...]:
         """The shape of the whole tensor."""
-        return tuple(map(sum, self.cuts))
+        return tuple(map(sum, self.block_sizes))
 
     @functools.cached_property
     def intervals(self) -> tuple[tuple[Interval, ...], ...]:
         """(start, stop) of the blocks along each dimension."""
-        return tuple(intervals_of(sizes) for sizes in self.cuts)
+        return tuple(intervals_of(sizes) for sizes in self.block_sizes)
 
     @functools.cached_property
     def rank_at(self) -> dict[tuple[int, ...], int]:
@@ -82,18 +82,18 @@ class Blocks:
     def local_shape(self, rank: int) -> tuple[int, ...]:
         """The shape of a rank's block; without elements for a rank that is no worker."""
         block = self.block(rank)
-        return (0,) * len(self.cuts) if block is None else tuple(stop - start for start, stop in block)
+        return (0,) * len(self.block_sizes) if block is None else tuple(stop - start for start, stop in block)
 
     def largest(self) -> int:
         """The number of elements of the largest block."""
-        return math.prod(max(sizes) for sizes in self.cuts)
+        return math.prod(max(sizes) for sizes in self.block_sizes)
 
     def __str__(self) -> str:
         return f"{list(self.splits)} on ranks {list(self.ranks)}"
 
 
 @dataclass(frozen=True)
-class Copies:
+class Replicated:
     """A tensor of which each worker has all: a parameter, a constant, or what was computed from these alone.
 
     Each worker's gradient is a part of the whole one, which is their sum.
@@ -103,17 +103,17 @@ class Copies:
         return "on each worker"
 
 
-Placement = Blocks | Copies
-COPIES = Copies()
+Placement = Blocks | Replicated
+REPLICATED = Replicated()
 
 
-def of_input(ranks: Sequence[int], splits: Sequence[int], shape: Sequence[int]) -> Placement:
+def input_placement(ranks: Sequence[int], splits: Sequence[int], shape: Sequence[int]) -> Placement:
     """Where an input is while a model computes: in balanced blocks, or with fewer dimensions on each worker."""
-    return COPIES if len(shape) < len(splits) else Blocks.balanced(ranks, splits, shape)
+    return REPLICATED if len(shape) < len(splits) else Blocks.balanced(ranks, splits, shape)
 
 
 @functools.cache
-def sizes_of(n: int, parts: int, unit: int = 1) -> tuple[int, ...]:
+def balanced_sizes(n: int, parts: int, unit: int = 1) -> tuple[int, ...]:
     """The sizes of balanced blocks of n elements, each a multiple of a unit, which divides n."""
     return tuple(unit * (stop - start) for start, stop in cut(n // unit, parts))
 

@@ -12,7 +12,7 @@ import torch
 
 from distdl.models.capture.recording import Arguments, Node, Value
 from distdl.models.capture.replay import Run, as_function
-from distdl.models.operations.operation import Along, Draw, NoRuleError, Operation, Reads, Workers
+from distdl.models.operations.operation import Draw, InputSpec, NoRuleError, Operation, Sharded, Workers
 from distdl.parameters.layout import Interval
 
 Rule = Callable[[Node], Operation]
@@ -20,7 +20,7 @@ RULES: dict[str, Rule] = {}
 """By the name of a function, the same for ``torch.add``, ``Tensor.add_`` and ``+=``, or of a class of torch.nn."""
 
 
-def rule(*names: str, takes: str = "*") -> Callable[[Rule], Rule]:
+def rule_for(*names: str, takes: str = "*") -> Callable[[Rule], Rule]:
     """A decorator for the rule of the functions, or the classes of torch.nn, with these names.
 
     Args:
@@ -54,35 +54,35 @@ def refuse_others(node: Node, known: Sequence[str]) -> None:
         raise NoRuleError(f"{node.key} with {', '.join(others)}")
 
 
-def same(dims: int, but: Container[int] = ()) -> Reads:
+def same(dims: int, but: Container[int] = ()) -> InputSpec:
     """Each dimension is split as that of the result, but for some that are read whole."""
-    return tuple(None if d in but else Along(d) for d in range(dims))
+    return tuple(None if d in but else Sharded(d) for d in range(dims))
 
 
-def whole(value: Value) -> Reads:
+def whole(value: Value) -> InputSpec:
     """Each worker reads all of it."""
     return (None,) * len(value.shape)
 
 
-def broadcast_reads(value: Value, shape: Sequence[int]) -> Reads:
+def broadcast_spec(value: Value, shape: Sequence[int]) -> InputSpec:
     """Read a tensor as torch broadcasts it: dimensions count from the end, and all workers read one of size 1."""
     first = len(shape) - len(value.shape)
-    return tuple(None if n == 1 != shape[first + d] else Along(first + d) for d, n in enumerate(value.shape))
+    return tuple(None if n == 1 != shape[first + d] else Sharded(first + d) for d, n in enumerate(value.shape))
 
 
-def batches(value: Value, shape: Sequence[int]) -> Reads:
+def batches(value: Value, shape: Sequence[int]) -> InputSpec:
     """All dimensions but the last two of an operand, as torch broadcasts them to those of the result."""
-    return broadcast_reads(value, shape)[:-2]
+    return broadcast_spec(value, shape)[:-2]
 
 
 def local(
-    node: Node, reads: Sequence[Reads], but: Iterable[int] = (), run: Run | None = None, draw: Draw | None = None
+    node: Node, specs: Sequence[InputSpec], but: Iterable[int] = (), run: Run | None = None, draw: Draw | None = None
 ) -> Operation:
     """An operation that works on each block by itself, split in any dimension of the result but some."""
     shape = node.outputs[0].shape
     call = run or as_function(node)
     kept = frozenset(range(len(shape))) - {d % len(shape) for d in but}
-    return Operation(shape, tuple(reads), lambda workers: call, kept, draw=draw)
+    return Operation(shape, tuple(specs), lambda workers: call, kept, draw=draw)
 
 
 def argument(node: Node, position: int, name: str, default: object = None) -> Any:

@@ -10,8 +10,8 @@ import torch
 
 from distdl.models.capture.recording import Node, Value
 from distdl.models.operations.placement import Blocks, Placement
-from distdl.models.plan.machine import Figures
-from distdl.models.plan.planning import Plan, Planned
+from distdl.models.plan.machine import MachineProfile
+from distdl.models.plan.planning import Plan, PlanStep
 from distdl.nn.base.by_dimensions import space_of
 from distdl.torch_compat.layers import AnyBatchNorm, AnyInstanceNorm
 
@@ -46,11 +46,11 @@ class Cost:
     seconds: float
 
 
-def cost(plan: Plan, figures: Figures, work: Mapping[Node, float]) -> Cost:
+def cost(plan: Plan, profile: MachineProfile, work: Mapping[Node, float]) -> Cost:
     """Estimate the costs of a training step by this plan.
 
     Args:
-        figures: of the machine, for the workers of the plan.
+        profile: of the machine, for the workers of the plan.
         work: the floating-point operations of each node, forward.
     """
     ranks = plan.base.size
@@ -58,24 +58,24 @@ def cost(plan: Plan, figures: Figures, work: Mapping[Node, float]) -> Cost:
     held = dict.fromkeys(plan.base.ranks, 2 * parameters)  # and as many of gradients
     away = parameters * (ranks - 1) // ranks
     sent = 2 * away * ranks
-    seconds = 2 * figures.transfer(away)
-    for step, moved in zip(plan.steps, plan.moved(), strict=True):
+    seconds = 2 * profile.transfer(away)
+    for step, moved in zip(plan.steps, plan.transfers(), strict=True):
         for value, counts in moved:
             size = value.dtype.itemsize
             sent += 2 * sum(counts.values()) * size
-            seconds += 2 * figures.transfer(max(counts.values(), default=0) * size)
+            seconds += 2 * profile.transfer(max(counts.values(), default=0) * size)
             _hold(held, {rank: count * size for rank, count in counts.items()})
         within, exchanges = received_within(step)
         sent += 2 * within * len(workers_of(step, plan))
-        seconds += 2 * exchanges * figures.latency + 2 * within / figures.bandwidth
-        seconds += _computing(step, plan, figures, work[step.node])
+        seconds += 2 * exchanges * profile.latency + 2 * within / profile.bandwidth
+        seconds += _computing(step, plan, profile, work[step.node])
         if step.node.key not in VIEWS:
             for value in step.node.outputs:
                 _hold(held, _of_ranks(value, plan.placement(value), plan))
     return Cost(max(held.values()), sent, seconds)
 
 
-def _computing(step: Planned, plan: Plan, figures: Figures, work: float) -> float:
+def _computing(step: PlanStep, plan: Plan, profile: MachineProfile, work: float) -> float:
     workers, node = step.workers, step.node
     if isinstance(workers, Blocks):
         share = workers.largest() / max(1, math.prod(workers.shape))
@@ -83,8 +83,8 @@ def _computing(step: Planned, plan: Plan, figures: Figures, work: float) -> floa
     else:
         share, busy = 1.0, plan.base.size
     touched = sum(value.nbytes for value in (*node.arguments, *node.outputs)) if node.key not in VIEWS else 0
-    seconds = figures.call + figures.speeds["bytes"].seconds(touched * share, busy)
-    return seconds + figures.speeds[_kind(node)].seconds(work * share, busy)
+    seconds = profile.call + profile.speeds["bytes"].seconds(touched * share, busy)
+    return seconds + profile.speeds[_kind(node)].seconds(work * share, busy)
 
 
 def _kind(node: Node) -> str:
@@ -95,7 +95,7 @@ def _kind(node: Node) -> str:
     return f"{'conv' if weight.shape[1] > 1 else 'depthwise'}{len(weight.shape) - 2}d"
 
 
-def received_within(step: Planned) -> tuple[int, int]:
+def received_within(step: PlanStep) -> tuple[int, int]:
     """Bytes that a worker receives within a layer in the forward pass, and the number of exchanges.
 
     These are halos, sums of moments, and keys and values.
@@ -128,7 +128,7 @@ def _parameters(plan: Plan) -> Iterable[Value]:
     return [value for value in values if value.name and value.is_differentiable]
 
 
-def workers_of(step: Planned, plan: Plan) -> tuple[int, ...]:
+def workers_of(step: PlanStep, plan: Plan) -> tuple[int, ...]:
     """The ranks that compute a step."""
     return step.workers.ranks if isinstance(step.workers, Blocks) else plan.base.ranks
 

@@ -43,7 +43,7 @@ class Speed:
 
 
 @dataclass(frozen=True)
-class Figures:
+class MachineProfile:
     """Measured speeds of the ranks of a job.
 
     Attributes:
@@ -64,11 +64,11 @@ class Figures:
         return self.latency + received / self.bandwidth if self.ranks > 1 else 0.0
 
 
-_known: dict[tuple[tuple[int, ...], torch.dtype, torch.device], Figures] = {}
+_known: dict[tuple[tuple[int, ...], torch.dtype, torch.device], MachineProfile] = {}
 
 
-def measured(grid: Grid, dtype: torch.dtype, device: torch.device) -> Figures:
-    """The figures of the workers of a grid, all of them equal to those of worker 0. It takes about two seconds once.
+def measure(grid: Grid, dtype: torch.dtype, device: torch.device) -> MachineProfile:
+    """The profile of the workers of a grid, all of them equal to those of worker 0. It takes about two seconds once.
 
     Collective over the workers.
     """
@@ -79,7 +79,7 @@ def measured(grid: Grid, dtype: torch.dtype, device: torch.device) -> Figures:
     return _known[key]
 
 
-def _measured(grid: Grid, make_ones: Ones) -> Figures:
+def _measured(grid: Grid, make_ones: Ones) -> MachineProfile:
     trials = {kind: make(make_ones) for kind, make in _TRIALS.items()}
     speeds = {}
     for kind, (units, run) in trials.items():
@@ -97,9 +97,9 @@ def _measured(grid: Grid, make_ones: Ones) -> Figures:
         sent = large.numel() * large.element_size() * (grid.size - 1) / grid.size
         bandwidth = sent / max(_median(grid, lambda: exchange(large)) - latency, 1e-9)
     known = {kind: [*speed.known.items()] for kind, speed in speeds.items()}
-    figures = {"speeds": known, "call": call, "latency": latency, "bandwidth": bandwidth}
-    first = json.loads(grid.gather(json.dumps(figures).encode())[0])
-    return Figures(grid.size, {kind: Speed(dict(speed)) for kind, speed in first.pop("speeds").items()}, **first)
+    profile = {"speeds": known, "call": call, "latency": latency, "bandwidth": bandwidth}
+    first = json.loads(grid.gather(json.dumps(profile).encode())[0])
+    return MachineProfile(grid.size, {kind: Speed(dict(speed)) for kind, speed in first.pop("speeds").items()}, **first)
 
 
 def _median(grid: Grid, run: Callable[[], object], repeats: int = 1) -> float:

@@ -12,34 +12,34 @@ import torch
 
 from distdl.models.capture.recording import Node, Recording, Value
 from distdl.models.capture.replay import as_function
-from distdl.models.operations.operation import Along, NoRuleError, Operation, RandomError, Reads, Workers
-from distdl.models.operations.placement import COPIES, Blocks, Placement, sizes_of, ways_to_split
+from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, RandomError, Sharded, Workers
+from distdl.models.operations.placement import REPLICATED, Blocks, Placement, balanced_sizes, ways_to_split
 from distdl.models.operations.table import whole
-from distdl.models.plan.exchanges import Move, Need, received
+from distdl.models.plan.redistribution import ReadRegions, Redistribution, received_elements
 from distdl.models.rules import RULES
 from distdl.models.rules.indexing import written
 from distdl.partitions.grid import Grid
 
 _MOST_CANDIDATES = 64
-Moved = list[tuple[Value, dict[int, int]]]
+Transfers = list[tuple[Value, dict[int, int]]]
 """Values that are brought to workers, and how many elements each rank receives of them from others."""
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlanStep:
     """A node, with the workers that compute it and what has to be brought to them.
 
     Attributes:
         operation: as its rule describes it.
-        workers: those that compute, each a block; COPIES if each worker computes all.
-        needs: for each input what the workers read, None where they have it already.
+        workers: those that compute, each a block; REPLICATED if each worker computes all.
+        input_regions: for each input what the workers spec, None where they have it already.
         sources: where each input is.
     """
 
     node: Node
     operation: Operation
     workers: Placement
-    needs: tuple[Need | None, ...]
+    input_regions: tuple[ReadRegions | None, ...]
     sources: tuple[Placement, ...]
 
 
@@ -72,7 +72,7 @@ class Plan:
         self._asked = dict(asked or {})
         self.recording = recording
         self.placements: dict[Value, Placement] = dict(zip(recording.inputs, inputs, strict=True))
-        self.steps: list[Planned] = []
+        self.steps: list[PlanStep] = []
         self.gathered: list[Node] = []
         self._followed: set[str] = set()
         self._unfit: dict[str, tuple[Node, Operation]] = {}  # the first operation that is not split as was asked
@@ -105,36 +105,38 @@ class Plan:
 
     def _place(self, node: Node, operation: Operation) -> None:
         sources = tuple(self.placement(value) for value in node.inputs)
-        if all(source is COPIES or reads is None for source, reads in zip(sources, operation.reads, strict=True)):
-            self.steps.append(Planned(node, operation, COPIES, (None,) * len(sources), sources))
-            self.placements.update(dict.fromkeys(node.outputs, COPIES))
+        if all(
+            source is REPLICATED or spec is None for source, spec in zip(sources, operation.input_specs, strict=True)
+        ):
+            self.steps.append(PlanStep(node, operation, REPLICATED, (None,) * len(sources), sources))
+            self.placements.update(dict.fromkeys(node.outputs, REPLICATED))
             return
         workers = self._workers(node, operation, sources)
-        needs: list[Need | None] = []
-        for value, reads, source in zip(node.inputs, operation.reads, sources, strict=True):
-            if reads is None or (source is COPIES and all(along is None for along in reads)):
-                needs.append(None)
+        input_regions: list[ReadRegions | None] = []
+        for value, spec, source in zip(node.inputs, operation.input_specs, sources, strict=True):
+            if spec is None or (source is REPLICATED and all(along is None for along in spec)):
+                input_regions.append(None)
                 continue
-            need = Need.of(workers, reads, value.shape)
-            needs.append(need if Move.is_needed(source, need, value.shape) else None)
-        self.steps.append(Planned(node, operation, workers, tuple(needs), sources))
+            regions = ReadRegions.of(workers, spec)
+            input_regions.append(regions if Redistribution.is_needed(source, regions, value.shape) else None)
+        self.steps.append(PlanStep(node, operation, workers, tuple(input_regions), sources))
         for value, place in zip(node.outputs, self._results(node, operation, workers), strict=True):
             self.placements[value] = place
 
-    def moved(self) -> Iterator[Moved]:
+    def transfers(self) -> Iterator[Transfers]:
         """For each step what is brought to its workers: values, and how many elements each rank receives of them."""
-        brought: set[tuple[Value, Need]] = set()
+        brought: set[tuple[Value, ReadRegions]] = set()
         for step in self.steps:
-            moved: Moved = []
-            for value, need, source in zip(step.node.inputs, step.needs, step.sources, strict=True):
-                if need is not None and (value, need) not in brought:
-                    brought.add((value, need))
-                    moved.append((value, received(source, need, value.shape)))
+            moved: Transfers = []
+            for value, regions, source in zip(step.node.inputs, step.input_regions, step.sources, strict=True):
+                if regions is not None and (value, regions) not in brought:
+                    brought.add((value, regions))
+                    moved.append((value, received_elements(source, regions, value.shape)))
             yield moved
 
     def placement(self, value: Value) -> Placement:
         """Where a value is; parameters, buffers and constants are on each worker."""
-        return self.placements.get(value, COPIES)
+        return self.placements.get(value, REPLICATED)
 
     def _results(self, node: Node, operation: Operation, workers: Blocks) -> list[Blocks]:
         if operation.places is not None:
@@ -144,29 +146,29 @@ class Plan:
             return [Blocks(workers.ranks, tuple((n,) for n in value.shape)) for value in node.outputs]
         results = []
         for value in node.outputs:
-            cuts = tuple(
+            block_sizes = tuple(
                 sizes if len(sizes) > 1 or sum(sizes) == n else (n,)
-                for sizes, n in zip(workers.cuts, value.shape, strict=True)
+                for sizes, n in zip(workers.block_sizes, value.shape, strict=True)
             )
-            results.append(Blocks(workers.ranks, cuts))
+            results.append(Blocks(workers.ranks, block_sizes))
         return results
 
     # Who computes
 
     def _workers(self, node: Node, operation: Operation, sources: Sequence[Placement]) -> Blocks:
         """The candidate that moves the least, where what workers wait for each other counts as well."""
-        pattern, asked = self._asked_for(node.path)
+        pattern, asked = self._requested_grid(node.path)
         if asked is not None and asked.dim == len(operation.shape):
-            if (blocks := split_as(operation, asked)) is not None:
+            if (blocks := split_like(operation, asked)) is not None:
                 self._followed.add(pattern)
                 return blocks
             self._unfit.setdefault(pattern, (node, operation))
         ranks = self.base.ranks if asked is None else asked.ranks
         stays = []
-        for reads, source in zip(operation.reads, sources, strict=True):
-            if isinstance(source, Blocks) and reads is not None:
+        for spec, source in zip(operation.input_specs, sources, strict=True):
+            if isinstance(source, Blocks) and spec is not None:
                 for blocks in dict.fromkeys((source, without_empty(source))):
-                    stay = staying(operation, reads, blocks)
+                    stay = aligned_workers(operation, spec, blocks)
                     if stay is not None and set(stay.ranks) <= set(ranks):
                         stays.append(stay)
         stays = list(dict.fromkeys(stays))
@@ -182,7 +184,7 @@ class Plan:
         spread = [operation.blocks(ranks[: math.prod(splits)], splits) for splits in ways]
         return min([*stays, *spread], key=lambda workers: self._cost(node, operation, sources, workers, len(ranks)))
 
-    def _asked_for(self, path: str) -> tuple[str, Grid | None]:
+    def _requested_grid(self, path: str) -> tuple[str, Grid | None]:
         """The last pattern, and its grid, for the innermost module around a call for which anything was asked."""
         while self._asked:
             for pattern, grid in reversed(self._asked.items()):
@@ -202,7 +204,7 @@ class Plan:
         for pattern, grid in self._asked.items():
             if pattern in self._unfit and pattern not in self._followed:
                 node, operation = self._unfit[pattern]
-                kept = sorted(operation.splittable | operation.if_asked)
+                kept = sorted(operation.splittable | operation.if_requested)
                 raise ValueError(
                     f"distribute: plan[{pattern!r}] of shape {list(grid.shape)} cannot be followed: {node.key} "
                     f"in {node.path or 'the model'}, of shape {list(operation.shape)}, can be split along "
@@ -211,9 +213,9 @@ class Plan:
 
     def _received(self, node: Node, operation: Operation, sources: Sequence[Placement], workers: Blocks) -> int:
         return sum(
-            sum(received(source, Need.of(workers, reads, value.shape), value.shape).values())
-            for value, reads, source in zip(node.inputs, operation.reads, sources, strict=True)
-            if reads is not None
+            sum(received_elements(source, ReadRegions.of(workers, spec), value.shape).values())
+            for value, spec, source in zip(node.inputs, operation.input_specs, sources, strict=True)
+            if spec is not None
         )
 
     def _cost(
@@ -227,43 +229,43 @@ class Plan:
 def without_empty(blocks: Blocks) -> Blocks:
     """The same without workers that have nothing because a dimension has one block with elements."""
     kept = []
-    for sizes in blocks.cuts:
+    for sizes in blocks.block_sizes:
         full = [i for i, n in enumerate(sizes) if n]
         kept.append(full if len(full) == 1 else list(range(len(sizes))))
-    cuts = tuple(tuple(sizes[i] for i in along) for sizes, along in zip(blocks.cuts, kept, strict=True))
-    return Blocks(tuple(blocks.rank_at[place] for place in itertools.product(*kept)), cuts)
+    block_sizes = tuple(tuple(sizes[i] for i in along) for sizes, along in zip(blocks.block_sizes, kept, strict=True))
+    return Blocks(tuple(blocks.rank_at[place] for place in itertools.product(*kept)), block_sizes)
 
 
-def staying(operation: Operation, reads: Reads, source: Blocks) -> Blocks | None:
+def aligned_workers(operation: Operation, spec: InputSpec, source: Blocks) -> Blocks | None:
     """The workers that have what they read of an input already, or most of it; None if this is no way to split."""
-    cuts: list[tuple[int, ...]] = [(n,) for n in operation.shape]
+    block_sizes: list[tuple[int, ...]] = [(n,) for n in operation.shape]
     axes: dict[int, int] = {}
-    for d, sizes in enumerate(source.cuts):
-        along = reads[d]
+    for d, sizes in enumerate(source.block_sizes):
+        along = spec[d]
         if len(sizes) == 1:
             continue
-        if not isinstance(along, Along) or along.dim not in operation.splittable:
+        if not isinstance(along, Sharded) or along.dim not in operation.splittable:
             return None
         unit = operation.units.get(along.dim, 1)
         if along.span is not None:
-            cuts[along.dim] = sizes_of(operation.shape[along.dim], len(sizes), unit)
+            block_sizes[along.dim] = balanced_sizes(operation.shape[along.dim], len(sizes), unit)
         else:
             scaled = [n / along.scale for n in sizes]
             if any(n.denominator != 1 or n.numerator % unit for n in scaled):
                 return None
-            cuts[along.dim] = tuple(n.numerator for n in scaled)
+            block_sizes[along.dim] = tuple(n.numerator for n in scaled)
         axes[along.dim] = d
-    ranks = source.ranks_along([axes.get(d) for d in range(len(cuts))], tuple(map(len, cuts)))
-    return Blocks(ranks, tuple(cuts))
+    ranks = source.ranks_along([axes.get(d) for d in range(len(block_sizes))], tuple(map(len, block_sizes)))
+    return Blocks(ranks, tuple(block_sizes))
 
 
-def split_as(operation: Operation, asked: Grid) -> Blocks | None:
+def split_like(operation: Operation, asked: Grid) -> Blocks | None:
     """The operation split as a grid is; None if it cannot be."""
     if asked.dim != len(operation.shape):
         return None
     split = {d for d, p in enumerate(asked.shape) if p > 1}
-    further = split & operation.if_asked
-    if not split <= (operation.if_asked | {0} if further else operation.splittable):
+    further = split & operation.if_requested
+    if not split <= (operation.if_requested | {0} if further else operation.splittable):
         return None
     if any(asked.shape[d] > operation.shape[d] // operation.units.get(d, 1) for d in further):
         return None
@@ -276,10 +278,10 @@ def _by_rule(node: Node, is_constant: bool) -> Operation:
         if node.key not in RULES:
             raise NoRuleError("no rule")
         operation = RULES[node.key](node)
-        if len(operation.reads) != len(node.inputs):
-            raise NoRuleError(f"{len(node.inputs)} tensors, where its rule knows {len(operation.reads)}")
-        for value, reads in zip(node.inputs, operation.reads, strict=True):
-            if reads is not None and not _fits(value, reads, operation.shape):
+        if len(operation.input_specs) != len(node.inputs):
+            raise NoRuleError(f"{len(node.inputs)} tensors, where its rule knows {len(operation.input_specs)}")
+        for value, spec in zip(node.inputs, operation.input_specs, strict=True):
+            if spec is not None and not _fits(value, spec, operation.shape):
                 raise NoRuleError(f"the shape {list(value.shape)}, which its rule takes for another one")
     except RandomError:
         raise
@@ -290,11 +292,11 @@ def _by_rule(node: Node, is_constant: bool) -> Operation:
     return operation
 
 
-def _fits(value: Value, reads: Reads, shape: Sequence[int]) -> bool:
+def _fits(value: Value, spec: InputSpec, shape: Sequence[int]) -> bool:
     """Whether workers that read a tensor so, for blocks of a space of this shape, read all of it."""
-    return len(reads) == len(value.shape) and all(
-        not isinstance(along, Along) or along.span is not None or along.scale * shape[along.dim] == n
-        for along, n in zip(reads, value.shape, strict=True)
+    return len(spec) == len(value.shape) and all(
+        not isinstance(along, Sharded) or along.span is not None or along.scale * shape[along.dim] == n
+        for along, n in zip(spec, value.shape, strict=True)
     )
 
 

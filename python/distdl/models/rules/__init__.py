@@ -4,7 +4,7 @@ A rule looks at a recorded call and says what each worker reads for its block of
 :class:`distdl.models.operations.operation.Operation`.
 """
 
-from distdl.models.operations.table import RULES, rule
+from distdl.models.operations.table import RULES
 from distdl.models.rules import (
     attention,
     constants,
@@ -31,7 +31,6 @@ __all__ = [
     "pointwise",
     "recurrent",
     "reductions",
-    "rule",
     "sampling",
     "shapes",
     "spectra",

@@ -32,10 +32,10 @@ def _computes_as(kind: type[torch.nn.Module], known: type[torch.nn.Module]) -> b
     return all(getattr(kind, name) is getattr(known, name) for name in changed)
 
 
-def applied(node: Node, workers: Workers | None) -> Run:
+def apply_layer(node: Node, workers: Workers | None) -> Run:
     """A function that applies a layer to a block and to the parameters after it. Constructing is collective."""
     if workers is None:
-        return _applied_to_copies(node)
+        return _apply_to_replicas(node)
     module = node.target
     assert isinstance(module, torch.nn.Module)
     kind = twin_of(module)
@@ -50,10 +50,10 @@ def applied(node: Node, workers: Workers | None) -> Run:
     for module in layer.modules():
         if isinstance(module, Layer):
             module.first_values = None  # habits are noticed in calls of the whole model
-    return Applied(layer, node)
+    return AppliedLayer(layer, node)
 
 
-def _applied_to_copies(node: Node) -> Run:
+def _apply_to_replicas(node: Node) -> Run:
     """A function that applies a layer of torch.nn to parameters and constants alone, which each worker has whole."""
     if any(True for _ in node.module.buffers()):
         raise NoRuleError(f"{node.key} of parameters and constants alone")
@@ -75,7 +75,7 @@ def with_parameters(node: Node, module: torch.nn.Module) -> Run:
     return run
 
 
-class Applied:
+class AppliedLayer:
     """A layer with parameters that it is given in each call.
 
     Attributes:

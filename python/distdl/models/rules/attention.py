@@ -13,12 +13,12 @@ import torch.nn.functional as F
 
 from distdl.models.capture.recording import Node
 from distdl.models.capture.replay import Run, as_function
-from distdl.models.operations.operation import Along, Draw, NoRuleError, Operation, Reads, Workers
-from distdl.models.operations.table import argument, batches, in_blocks, rule
+from distdl.models.operations.operation import Draw, InputSpec, NoRuleError, Operation, Sharded, Workers
+from distdl.models.operations.table import argument, batches, in_blocks, rule_for
 from distdl.models.rules.drawing import mask_of, whole_rows
 
 
-@rule("scaled_dot_product_attention", takes="query key value attn_mask dropout_p is_causal scale enable_gqa")
+@rule_for("scaled_dot_product_attention", takes="query key value attn_mask dropout_p is_causal scale enable_gqa")
 def attention(node: Node) -> Operation:
     """Anything but features. With dropout, a worker keeps the weights of its queries."""
     out = node.outputs[0].shape
@@ -29,16 +29,16 @@ def attention(node: Node) -> Operation:
         raise NoRuleError("attention with arguments by name in another order")
     p, causal = argument(node, 4, "dropout_p", 0.0), bool(argument(node, 5, "is_causal", False))
     options = {"scale": node.kwargs.get("scale"), "enable_gqa": node.kwargs.get("enable_gqa", False)}
-    reads: list[Reads] = [(*batches(query, out), Along(n - 2), None)]
+    specs: list[InputSpec] = [(*batches(query, out), Sharded(n - 2), None)]
     group = 1
     for tensor in (key, value):
         own = list(batches(tensor, out))
         if options["enable_gqa"] and n > 2 and tensor.shape[-3] != out[-3]:
-            own[-1] = Along(n - 3, Fraction(tensor.shape[-3], out[-3]))
+            own[-1] = Sharded(n - 3, Fraction(tensor.shape[-3], out[-3]))
             group = max(group, out[-3] // tensor.shape[-3])
-        reads.append((*own, None, None))
+        specs.append((*own, None, None))
     if mask is not None:
-        reads.append((*batches(mask, out), Along(n - 2) if mask.shape[-2] == out[-2] != 1 else None, None))
+        specs.append((*batches(mask, out), Sharded(n - 2) if mask.shape[-2] == out[-2] != 1 else None, None))
     length = key.shape[-2]
     call: Run = partial(_attend, p=p, options=options)
 
@@ -51,7 +51,7 @@ def attention(node: Node) -> Operation:
     def make_copies(*tensors: torch.Tensor) -> object:
         return call(*tensors, *([_lower(out[-2], length, tensors[-1].device)] if causal else []))
 
-    operation = Operation(out, tuple(reads), in_blocks(make, make_copies), frozenset(range(n - 1)), {n - 3: group})
+    operation = Operation(out, tuple(specs), in_blocks(make, make_copies), frozenset(range(n - 1)), {n - 3: group})
     if p == 0.0:
         return operation if causal else replace(operation, make=in_blocks(make, as_function(node)))
     return replace(operation, draw=_dropped_weights(out, length, query.dtype, p))

@@ -12,7 +12,7 @@ import torch
 from distdl.models.capture.recording import Node, Value
 from distdl.models.capture.replay import Run, as_function
 from distdl.models.operations.operation import Draw, Operation, RandomError
-from distdl.models.operations.table import argument, broadcast_reads, cut_out, local, rule, same
+from distdl.models.operations.table import argument, broadcast_spec, cut_out, local, rule_for, same
 from distdl.nn.base.random_numbers import random_choice, random_uniform
 from distdl.parameters.layout import Interval
 from distdl.parameters.transport import zero_of
@@ -65,8 +65,8 @@ def _numbers(node: Node, shape: Sequence[int], dtype: torch.dtype, whole: Whole,
 def _computed(node: Node, draw: Draw, run: Run) -> Operation:
     """An operation that computes with each random number by itself, and with tensors that broadcast to them."""
     shape = node.outputs[0].shape
-    reads = [broadcast_reads(value, shape) for value in node.inputs]
-    return Operation(shape, tuple(reads), lambda workers: run, frozenset(range(len(shape))), draw=draw)
+    specs = [broadcast_spec(value, shape) for value in node.inputs]
+    return Operation(shape, tuple(specs), lambda workers: run, frozenset(range(len(shape))), draw=draw)
 
 
 def _without_derivative(result: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -79,7 +79,7 @@ def whole_rows(draw: Draw, length: int) -> Draw:
     return lambda key, intervals, device: draw(key, [*intervals[:-1], (0, length)], device)
 
 
-@rule("rand", "rand_like", "uniform", takes=f"{_OF_ALL} from to")
+@rule_for("rand", "rand_like", "uniform", takes=f"{_OF_ALL} from to")
 def uniform(node: Node) -> Operation:
     """Any dimension. Numbers have as many bits as those of torch, so that none of them is rounded to 1."""
     lower, upper = (argument(node, 1, "from", 0.0), argument(node, 2, "to", 1.0)) if _fills(node) else (0.0, 1.0)
@@ -87,7 +87,7 @@ def uniform(node: Node) -> Operation:
     return _drawn(node, lambda u: lower + (upper - lower) * ((u * steps).floor() / steps))
 
 
-@rule("randn", "randn_like", "normal", takes=f"{_OF_ALL} mean std")
+@rule_for("randn", "randn_like", "normal", takes=f"{_OF_ALL} mean std")
 def normal(node: Node) -> Operation:
     """Any dimension; by the inverse of the distribution."""
     mean, deviation = 0.0, 1.0
@@ -117,36 +117,36 @@ def _scaled(node: Node) -> Operation:
     return _computed(node, _numbers(node, out.shape, out.dtype, whole, torch.special.ndtri), run)
 
 
-@rule("log_normal", takes="input mean std generator")
+@rule_for("log_normal", takes="input mean std generator")
 def log_normal(node: Node) -> Operation:
     """Any dimension."""
     mean, deviation = argument(node, 1, "mean", 1.0), argument(node, 2, "std", 2.0)
     return _drawn(node, lambda u: torch.exp(mean + deviation * torch.special.ndtri(u)))
 
 
-@rule("cauchy", takes="input median sigma generator")
+@rule_for("cauchy", takes="input median sigma generator")
 def cauchy(node: Node) -> Operation:
     """Any dimension."""
     median, scale = argument(node, 1, "median", 0.0), argument(node, 2, "sigma", 1.0)
     return _drawn(node, lambda u: median + scale * torch.tan(math.pi * (u - 0.5)))
 
 
-@rule("geometric", takes="input p generator")
+@rule_for("geometric", takes="input p generator")
 def geometric(node: Node) -> Operation:
     """Any dimension."""
     p = argument(node, 1, "p")
     return _drawn(node, lambda u: (torch.log(u) / math.log1p(-p)).ceil())
 
 
-@rule("exponential", takes="input lambd generator")
+@rule_for("exponential", takes="input lambd generator")
 def exponential(node: Node) -> Operation:
     """Any dimension."""
     rate = argument(node, 1, "lambd", 1.0)
     return _drawn(node, lambda u: -torch.log(u) / rate)
 
 
-@rule("randint", "randint_like", "random", takes=f"{_OF_ALL} from to low high")
-def integers(node: Node) -> Operation:
+@rule_for("randint", "randint_like", "random", takes=f"{_OF_ALL} from to low high")
+def drawn_integers(node: Node) -> Operation:
     """Any dimension."""
     first = 0 if node.key == "randint" else 1
     numbers = [bound for bound in node.args[first:] if isinstance(bound, int) and not isinstance(bound, bool)][:2]
@@ -158,14 +158,14 @@ def integers(node: Node) -> Operation:
     return _drawn(node, lambda u: (low + (high - low) * u).floor())
 
 
-@rule("randperm", takes=f"{_OF_ALL} n")
+@rule_for("randperm", takes=f"{_OF_ALL} n")
 def permutation(node: Node) -> Operation:
     """On each worker as a whole."""
     operation = _drawn(node, lambda u: u.argsort())
-    return Operation(operation.shape, operation.reads, operation.make, frozenset(), draw=operation.draw)
+    return Operation(operation.shape, operation.input_specs, operation.make, frozenset(), draw=operation.draw)
 
 
-@rule("bernoulli", takes="input p generator")
+@rule_for("bernoulli", takes="input p generator")
 def bernoulli(node: Node) -> Operation:
     """Any dimension."""
     p = argument(node, 1, "p", 0.5 if _fills(node) else node.inputs[0])
@@ -177,7 +177,7 @@ def bernoulli(node: Node) -> Operation:
     return _computed(node, _numbers(node, out.shape, torch.float64, whole, lambda u: u), run)
 
 
-@rule("multinomial", takes="input num_samples replacement generator")
+@rule_for("multinomial", takes="input num_samples replacement generator")
 def multinomial(node: Node) -> Operation:
     """Rows. With replacement, any dimension of the result."""
     weights, out = node.inputs[0], node.outputs[0].shape
@@ -186,7 +186,7 @@ def multinomial(node: Node) -> Operation:
     if argument(node, 2, "replacement", False) and count > 1:
         whole = lambda device: torch.rand(out, dtype=torch.float64, device=device)  # noqa: E731
         operation = _computed(node, _numbers(node, out, torch.float64, whole, lambda u: u), _of_rows)
-        return replace(operation, reads=(rows,))
+        return replace(operation, input_specs=(rows,))
     shape, dtype = weights.shape, weights.dtype
     whole = lambda device: torch.empty_like(weights.empty(device)).exponential_()  # noqa: E731
     draw = whole_rows(_numbers(node, shape, dtype, whole, lambda u: -torch.log(u)), shape[-1])
@@ -200,7 +200,7 @@ def _of_rows(u: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     return torch.searchsorted((below / below[..., -1:]).double(), u)
 
 
-@rule("binomial", "fractional_max_pool2d", "fractional_max_pool2d_with_indices", "fractional_max_pool3d",
+@rule_for("binomial", "fractional_max_pool2d", "fractional_max_pool2d_with_indices", "fractional_max_pool3d",
       "fractional_max_pool3d_with_indices", "poisson")  # fmt: skip
 def refused(node: Node) -> Operation:
     """Refuse functions that draw random numbers in another way."""
@@ -215,7 +215,7 @@ def _fills(node: Node) -> bool:
 # Dropout
 
 
-@rule("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout",
+@rule_for("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout",
       "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
       "feature_dropout", takes="input p training inplace train")  # fmt: skip
 def dropout(node: Node) -> Operation:
@@ -227,17 +227,17 @@ def dropout(node: Node) -> Operation:
         p, training = node.module.p, node.module.training
     else:
         p, training = argument(node, 1, "p", 0.5), argument(node, 2, "training", node.kwargs.get("train", not is_alpha))
-    reads = [same(n)]
+    specs = [same(n)]
     if not training or p == 0.0 or 0 in x.shape:
-        return local(node, reads, run=lambda x: x)
+        return local(node, specs, run=lambda x: x)
     if p == 1.0:
-        return local(node, reads, run=lambda x: x * 0.0)
+        return local(node, specs, run=lambda x: x * 0.0)
     dims = _drawn_dims(node.key, n)
     drawn = [m if d < dims else 1 for d, m in enumerate(x.shape)]
     mask = mask_of(drawn, x.dtype, p, dims == n, is_alpha, x if dims == n else None)
     run = _alpha(p) if is_alpha else torch.mul
     return Operation(
-        x.shape, tuple(reads), lambda workers: lambda mask, x: run(x, mask), frozenset(range(n)), draw=mask
+        x.shape, tuple(specs), lambda workers: lambda mask, x: run(x, mask), frozenset(range(n)), draw=mask
     )
 
 

@@ -18,13 +18,13 @@ import torch.nn.functional as F
 
 from distdl.models.capture.recording import Node, Value
 from distdl.models.capture.replay import Run, as_function
-from distdl.models.operations.operation import Along, NoRuleError, Operation, Part, Reads
-from distdl.models.operations.table import argument, broadcast_reads, in_blocks, local, options_of, rule, same, whole
+from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, Sharded, Slice
+from distdl.models.operations.table import argument, broadcast_spec, in_blocks, local, options_of, rule_for, same, whole
 from distdl.parameters.layout import Interval
 from distdl.torch_compat.trees import tree_flatten
 
 
-@rule("getitem")
+@rule_for("getitem")
 def getitem(node: Node) -> Operation:
     """Any dimension of the result, by slices and numbers; by indices, the dimensions that are taken whole."""
     x = node.inputs[0]
@@ -32,8 +32,8 @@ def getitem(node: Node) -> Operation:
     if all(part is None or part is Ellipsis or isinstance(part, slice | int) for part in index):
         return _part(node, _filled(x, index))
     kept, n = _dims_kept(x, index)
-    reads = tuple(Along(kept[d]) if d in kept else None for d in range(len(x.shape)))
-    return local(node, [reads, *map(whole, node.inputs[1:])], set(range(n)) - set(kept.values()))
+    spec = tuple(Sharded(kept[d]) if d in kept else None for d in range(len(x.shape)))
+    return local(node, [spec, *map(whole, node.inputs[1:])], set(range(n)) - set(kept.values()))
 
 
 def _index(node: Node) -> tuple[Any, ...]:
@@ -65,20 +65,20 @@ def _plain(part: Any) -> Any:
 def _part(node: Node, taken: Sequence[slice | int | None]) -> Operation:
     """Take a part of each dimension; None is a new one. A worker reads the elements of its block of the result."""
     x = node.inputs[0]
-    reads: list[Along | Part | None] = []
+    spec: list[Sharded | Slice | None] = []
     index: list[slice | int | None] = []
     o = 0
     for part in taken:
         if isinstance(part, int):
-            at = part % x.shape[len(reads)]
-            reads.append(Part(at, at + 1))
+            at = part % x.shape[len(spec)]
+            spec.append(Slice(at, at + 1))
             index.append(0)
             continue
         if part is not None:
-            n = x.shape[len(reads)]
+            n = x.shape[len(spec)]
             start, stop, step = part.indices(n)
             takes_all = (start, stop, step) == (0, n, 1)
-            reads.append(Along(o) if takes_all else Along(o, span=partial(_steps, start, step)))
+            spec.append(Sharded(o) if takes_all else Sharded(o, span=partial(_steps, start, step)))
             part = slice(None, None, step)
         index.append(part)
         o += 1
@@ -86,7 +86,7 @@ def _part(node: Node, taken: Sequence[slice | int | None]) -> Operation:
     make = in_blocks(lambda workers: lambda x, *_: x[own], as_function(node))
     shape = node.outputs[0].shape
     rest = tuple(whole(value) for value in node.inputs[1:])
-    return Operation(shape, (tuple(reads), *rest), make, frozenset(range(len(shape))))
+    return Operation(shape, (tuple(spec), *rest), make, frozenset(range(len(shape))))
 
 
 def _steps(first: int, step: int, start: int, stop: int) -> Interval:
@@ -143,7 +143,7 @@ def _dims_kept(x: Value, index: tuple[Any, ...]) -> tuple[dict[int, int], int]:
     return {d: result.index(size) for d, size in size_of.items()}, len(result)
 
 
-@rule("setitem", "index_put")
+@rule_for("setitem", "index_put")
 def setitem(node: Node) -> Operation:
     """The dimensions that are written whole may be split; any, where a mask says what becomes a number."""
     x, value = node.inputs[0], argument(node, 2, "values")
@@ -157,21 +157,21 @@ def setitem(node: Node) -> Operation:
     if (mask := _mask_of(x, index)) is not None:
         after = dims - mask - len(indices[0].shape)
         if not isinstance(value, Value) or len(value.shape) <= after or math.prod(value.shape) == 1:
-            reads = [same(dims), tuple(Along(mask + d) for d in range(len(indices[0].shape)))]
+            specs = [same(dims), tuple(Sharded(mask + d) for d in range(len(indices[0].shape)))]
             if isinstance(value, Value):
-                reads.append(broadcast_reads(value, x.shape) if len(value.shape) <= after else whole(value))
-            return local(node, reads, run=run)
+                specs.append(broadcast_spec(value, x.shape) if len(value.shape) <= after else whole(value))
+            return local(node, specs, run=run)
     kept, dims_written = _dims_kept(x, index)
-    reads = [tuple(Along(d) if d in kept else None for d in range(dims)), *map(whole, indices)]
+    specs = [tuple(Sharded(d) if d in kept else None for d in range(dims)), *map(whole, indices)]
     if isinstance(value, Value):
         back = {o: d for d, o in kept.items()}
         first = dims_written - len(value.shape)
-        own: list[Along | None] = []
+        own: list[Sharded | None] = []
         for e, n in enumerate(value.shape):
             d = back.get(first + e, -1)
-            own.append(Along(d) if d >= 0 and n == x.shape[d] else None)
-        reads.append(tuple(own))
-    return local(node, reads, set(range(dims)) - set(kept), run)
+            own.append(Sharded(d) if d >= 0 and n == x.shape[d] else None)
+        specs.append(tuple(own))
+    return local(node, specs, set(range(dims)) - set(kept), run)
 
 
 def written(x: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
@@ -193,7 +193,7 @@ def _mask_of(x: Value, index: tuple[Any, ...]) -> int | None:
     return first
 
 
-@rule("select", "narrow", takes="input dim index start length")
+@rule_for("select", "narrow", takes="input dim index start length")
 def part(node: Node) -> Operation:
     """Any dimension of the result."""
     n = len(node.inputs[0].shape)
@@ -209,7 +209,7 @@ def part(node: Node) -> Operation:
     return _part(node, taken)
 
 
-@rule("index_select", "gather", "take_along_dim")
+@rule_for("index_select", "gather", "take_along_dim")
 def along_one(node: Node) -> Operation:
     """All dimensions but one may be split."""
     x = node.inputs[0]
@@ -221,17 +221,17 @@ def along_one(node: Node) -> Operation:
     if dim_given is None:
         return local(node, [whole(value) for value in node.inputs], range(len(out)))
     dim = dim_given % n
-    reads: list[Reads] = [same(n, but=[dim])]
+    specs: list[InputSpec] = [same(n, but=[dim])]
     if node.key != "index_select":
         if node.inputs[1].shape[:dim] + node.inputs[1].shape[dim + 1 :] != x.shape[:dim] + x.shape[dim + 1 :]:
             return local(node, [whole(value) for value in node.inputs], range(len(out)))
-        reads.append(reads[0])
+        specs.append(specs[0])
     else:
-        reads += [whole(value) for value in node.inputs[1:]]
-    return local(node, reads, [dim])
+        specs += [whole(value) for value in node.inputs[1:]]
+    return local(node, specs, [dim])
 
 
-@rule("scatter", "scatter_add", "scatter_reduce")
+@rule_for("scatter", "scatter_add", "scatter_reduce")
 def scatter_rule(node: Node) -> Operation:
     """All dimensions but one may be split, if indices are as large in them."""
     x, *others = node.inputs
@@ -243,7 +243,7 @@ def scatter_rule(node: Node) -> Operation:
     return local(node, [same(n, but=[dim])] * (1 + len(others)), [dim])
 
 
-@rule("index_add", "index_copy", "index_fill", "select_scatter", "slice_scatter")
+@rule_for("index_add", "index_copy", "index_fill", "select_scatter", "slice_scatter")
 def written_along_one(node: Node) -> Operation:
     """All dimensions but the one along which something is written."""
     by_index = node.key not in ("select_scatter", "slice_scatter")
@@ -254,21 +254,21 @@ def written_along_one(node: Node) -> Operation:
     of_part = same(n, but=[dim])
     if node.key == "select_scatter":
         of_part = of_part[:dim] + of_part[dim + 1 :]
-    reads = []
+    specs = []
     for value in (value for value in arguments.values() if isinstance(value, Value)):
         is_part = len(value.shape) == len(of_part) and value is not arguments.get("index")
-        reads.append(same(n, but=[dim]) if value is node.inputs[0] else of_part if is_part else whole(value))
-    return local(node, reads, [dim])
+        specs.append(same(n, but=[dim]) if value is node.inputs[0] else of_part if is_part else whole(value))
+    return local(node, specs, [dim])
 
 
-@rule("take")
+@rule_for("take")
 def take(node: Node) -> Operation:
     """Indices in any blocks, of a tensor that each worker reads whole."""
     x, index = node.inputs
     return local(node, [whole(x), same(len(index.shape))])
 
 
-@rule("unfold", "Unfold")
+@rule_for("unfold", "Unfold")
 def unfold(node: Node) -> Operation:
     """Tensor.unfold: all dimensions but that of the windows. Of torch.nn.functional: batch and channels."""
     x = node.inputs[0]
@@ -277,20 +277,22 @@ def unfold(node: Node) -> Operation:
         dim = argument(node, 1, "dimension") % n
         return local(node, [same(n, but=[dim])], [dim, n])
     area = Fraction(1, out[-2] // x.shape[-3])
-    reads: Reads = (*same(n - 3), Along(n - 3, area), None, None)
-    return replace(local(node, [reads], [n - 2]), units={n - 3: area.denominator})
+    spec: InputSpec = (*same(n - 3), Sharded(n - 3, area), None, None)
+    return replace(local(node, [spec], [n - 2]), units={n - 3: area.denominator})
 
 
-@rule("fold", "Fold")
+@rule_for("fold", "Fold")
 def fold(node: Node) -> Operation:
     """Batch and channels."""
     x, out = node.inputs[0], node.outputs[0].shape
     n = len(x.shape)
-    reads: Reads = (*same(n - 2), Along(n - 2, Fraction(x.shape[-2] // out[-3])), None)
-    return local(node, [reads], [n - 1, n])
+    spec: InputSpec = (*same(n - 2), Sharded(n - 2, Fraction(x.shape[-2] // out[-3])), None)
+    return local(node, [spec], [n - 1, n])
 
 
-@rule("Embedding", "embedding", takes="input weight indices padding_idx max_norm norm_type scale_grad_by_freq sparse")
+@rule_for(
+    "Embedding", "embedding", takes="input weight indices padding_idx max_norm norm_type scale_grad_by_freq sparse"
+)
 def embedding(node: Node) -> Operation:
     """Indices in any blocks, of a table that each worker has."""
     run: Run | None = None

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 
 from distdl.models.capture.recording import Node, Value
 from distdl.models.capture.replay import Run
-from distdl.models.operations.operation import Along, NoRuleError, Operation, Reads, Workers
+from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, Sharded, Workers
 from distdl.models.operations.placement import Blocks
-from distdl.models.operations.table import argument, bound, local, options_of, rule, same, through_layer, whole
-from distdl.models.rules.applied_layer import applied, with_parameters
+from distdl.models.operations.table import argument, bound, local, options_of, rule_for, same, through_layer, whole
+from distdl.models.rules.applied_layer import apply_layer, with_parameters
 from distdl.nn.base.by_dimensions import space_of
 from distdl.parameters.layout import Interval
 from distdl.torch_compat.layers import AnyInstanceNorm
@@ -28,7 +28,7 @@ def _named(*kinds: str) -> list[str]:
     return [f"{kind}{dims}d" for kind in kinds for dims in _SPACES]
 
 
-@rule(*_named("Conv", "ConvTranspose", "MaxPool", "MaxUnpool", "AvgPool", "LPPool", "AdaptiveMaxPool",
+@rule_for(*_named("Conv", "ConvTranspose", "MaxPool", "MaxUnpool", "AvgPool", "LPPool", "AdaptiveMaxPool",
               "AdaptiveAvgPool", "ConstantPad", "ZeroPad", "ReflectionPad", "ReplicationPad", "CircularPad"),
       "Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d")  # fmt: skip
 def window(node: Node) -> Operation:
@@ -43,33 +43,33 @@ def window(node: Node) -> Operation:
     if node.parameters:
         return _convolution(node, channels)
 
-    reads = [same(n)] * len(node.arguments)  # unpooling reads indices, too
-    return _layer(node, x.shape, reads, [], functools.partial(_of_result, out.shape, channels))
+    specs = [same(n)] * len(node.arguments)  # unpooling reads indices, too
+    return _layer(node, x.shape, specs, [], functools.partial(_of_result, out.shape, channels))
 
 
 def _of_result(shape: Sequence[int], channels: int, workers: Workers) -> Blocks:
     """Where a result is: batch and channels as the workers are, balanced blocks in space."""
     blocks = workers.blocks
-    cuts = Blocks.balanced(blocks.ranks, blocks.splits, shape).cuts
-    return Blocks(blocks.ranks, blocks.cuts[: channels + 1] + cuts[channels + 1 :])
+    block_sizes = Blocks.balanced(blocks.ranks, blocks.splits, shape).block_sizes
+    return Blocks(blocks.ranks, blocks.block_sizes[: channels + 1] + block_sizes[channels + 1 :])
 
 
 def _convolution(node: Node, channels: int) -> Operation:
     x, out, groups = node.arguments[0], node.outputs[0], node.module.groups
     n = len(x.shape)
     shape = (*x.shape[:channels], out.shape[channels], *x.shape[channels + 1 :])
-    of_out, own = Along(channels), Along(channels, Fraction(x.shape[channels], out.shape[channels]))
+    of_out, own = Sharded(channels), Sharded(channels, Fraction(x.shape[channels], out.shape[channels]))
     of_input = own if groups > 1 else None
-    space: Reads = (None,) * (n - channels - 1)
+    space: InputSpec = (None,) * (n - channels - 1)
     if node.module.transposed:
-        of_weight: Reads = (own, None, *space) if groups > 1 else (None, of_out, *space)
+        of_weight: InputSpec = (own, None, *space) if groups > 1 else (None, of_out, *space)
     else:
         of_weight = (of_out, None, *space)
-    reads = [tuple(of_input if d == channels else Along(d) for d in range(n)), of_weight, (of_out,)]
+    specs = [tuple(of_input if d == channels else Sharded(d) for d in range(n)), of_weight, (of_out,)]
 
     def make(workers: Workers | None) -> Run:
         if workers is None or workers.grid.shape[channels] == 1:
-            return applied(node, workers)
+            return apply_layer(node, workers)
         module = copy.copy(node.module)
         if groups > 1:
             module.groups = groups * workers.local_shape[channels] // shape[channels]
@@ -77,20 +77,20 @@ def _convolution(node: Node, channels: int) -> Operation:
 
     kept, units = frozenset(range(n)) - {channels}, {channels: shape[channels] // groups} if groups > 1 else {}
     count, places = 1 + len(node.parameters), functools.partial(_of_result, out.shape, channels)
-    return Operation(shape, tuple(reads[:count]), make, kept, units, places, if_asked=frozenset([channels]))
+    return Operation(shape, tuple(specs[:count]), make, kept, units, places, if_requested=frozenset([channels]))
 
 
-@rule(*_named("BatchNorm"), "SyncBatchNorm", *_named("InstanceNorm"), "GroupNorm", "LocalResponseNorm")
+@rule_for(*_named("BatchNorm"), "SyncBatchNorm", *_named("InstanceNorm"), "GroupNorm", "LocalResponseNorm")
 def norm(node: Node) -> Operation:
     """Anything but channels."""
     n = len(node.inputs[0].shape)
     space = space_of(node.module) if isinstance(node.module, AnyInstanceNorm) else None
     channels = 1 if space is None else n - space - 1
-    reads: list[Reads] = [same(n, but=[channels])]
-    return _layer(node, node.inputs[0].shape, [*reads, *map(whole, node.parameters.values())], [channels])
+    specs: list[InputSpec] = [same(n, but=[channels])]
+    return _layer(node, node.inputs[0].shape, [*specs, *map(whole, node.parameters.values())], [channels])
 
 
-@rule("LayerNorm", "RMSNorm", "layer_norm", "rms_norm",
+@rule_for("LayerNorm", "RMSNorm", "layer_norm", "rms_norm",
       takes="input normalized_shape weight bias eps cudnn_enable")  # fmt: skip
 def layer_norm(node: Node) -> Operation:
     """Anything but the normalized dimensions."""
@@ -99,8 +99,8 @@ def layer_norm(node: Node) -> Operation:
     is_layer = isinstance(node.target, torch.nn.Module)
     normalized_shape = node.module.normalized_shape if is_layer else argument(node, 1, "normalized_shape")
     normalized = range(n - len(normalized_shape), n)
-    reads: list[Reads] = [same(n, but=normalized)]
-    reads += [whole(value) for value in node.inputs[1:]]
+    specs: list[InputSpec] = [same(n, but=normalized)]
+    specs += [whole(value) for value in node.inputs[1:]]
     run: Run | None = None
     if is_layer:
         module, names = node.module, list(node.parameters)
@@ -110,10 +110,10 @@ def layer_norm(node: Node) -> Operation:
             return function(x, module.normalized_shape, **dict(zip(names, parameters, strict=True)), eps=module.eps)
 
         run = apply
-    return local(node, reads, normalized, run)
+    return local(node, specs, normalized, run)
 
 
-@rule("MultiheadAttention")
+@rule_for("MultiheadAttention")
 def multihead(node: Node) -> Operation:
     """Batch and queries; without a batch, queries. Keys and values are in as many blocks along the sequence."""
     names = ["query", "key", "value", "key_padding_mask", "need_weights", "attn_mask"]
@@ -123,19 +123,19 @@ def multihead(node: Node) -> Operation:
     features = n - 1
     sequence = 0 if n == 2 or not node.module.batch_first else 1
     batch = None if n == 2 else 1 - sequence
-    of_keys = Along(sequence, span=functools.partial(_in_proportion, query.shape[sequence], key.shape[sequence]))
-    tokens = [Along(batch) if d == batch else None for d in range(n)]
+    of_keys = Sharded(sequence, span=functools.partial(_in_proportion, query.shape[sequence], key.shape[sequence]))
+    tokens = [Sharded(batch) if d == batch else None for d in range(n)]
     of_queries, of_others = (
         tuple(None if d == features else along if d == sequence else tokens[d] for d in range(n))
-        for along in (Along(sequence), Along(sequence) if key.shape == query.shape else of_keys)
+        for along in (Sharded(sequence), Sharded(sequence) if key.shape == query.shape else of_keys)
     )
     mask = named.get("attn_mask")
     if mask is not None and len(mask.shape) == 3 and batch is not None:
-        rows: Reads = (Along(batch, Fraction(node.module.num_heads)), Along(sequence), None)
+        rows: InputSpec = (Sharded(batch, Fraction(node.module.num_heads)), Sharded(sequence), None)
     else:
-        rows = (Along(sequence), None) if mask is None or len(mask.shape) == 2 else (None, Along(sequence), None)
-    padding: Reads = (of_others[sequence],) if batch is None else (Along(batch), of_others[sequence])
-    reads = {"query": of_queries, "key": of_others, "value": of_others, "attn_mask": rows, "key_padding_mask": padding}
+        rows = (Sharded(sequence), None) if mask is None or len(mask.shape) == 2 else (None, Sharded(sequence), None)
+    padding: InputSpec = (of_others[sequence],) if batch is None else (Sharded(batch), of_others[sequence])
+    specs = {"query": of_queries, "key": of_others, "value": of_others, "attn_mask": rows, "key_padding_mask": padding}
     order = [name for name, value in named.items() if isinstance(value, Value)]
 
     def places(workers: Workers) -> Blocks | list[Blocks]:
@@ -144,7 +144,7 @@ def multihead(node: Node) -> Operation:
         return [workers.blocks, _of_weights(workers.blocks, node.outputs[1].shape, sequence, batch)]
 
     parameters = map(whole, node.parameters.values())
-    return _layer(node, query.shape, [*(reads[name] for name in order), *parameters], [features], places)
+    return _layer(node, query.shape, [*(specs[name] for name in order), *parameters], [features], places)
 
 
 def _in_proportion(queries: int, keys: int, start: int, stop: int) -> Interval:
@@ -155,19 +155,19 @@ def _in_proportion(queries: int, keys: int, start: int, stop: int) -> Interval:
 def _of_weights(blocks: Blocks, shape: Sequence[int], sequence: int, batch: int | None) -> Blocks:
     """Where the weights of attention are: rows of queries by columns of all keys, behind a batch and perhaps heads."""
     dims = ([] if batch is None else [batch]) + [None] * (len(shape) - 2 - (batch is not None)) + [sequence, None]
-    cuts = tuple((n,) if d is None else blocks.cuts[d] for d, n in zip(dims, shape, strict=True))
-    return Blocks(blocks.ranks_along(dims, tuple(map(len, cuts))), cuts)
+    block_sizes = tuple((n,) if d is None else blocks.block_sizes[d] for d, n in zip(dims, shape, strict=True))
+    return Blocks(blocks.ranks_along(dims, tuple(map(len, block_sizes))), block_sizes)
 
 
 def _layer(
     node: Node,
     shape: Sequence[int],
-    reads: Sequence[Reads],
+    specs: Sequence[InputSpec],
     whole_dims: Sequence[int],
     places: Callable[[Workers], Blocks | list[Blocks]] | None = None,
 ) -> Operation:
     kept = frozenset(range(len(shape))) - set(whole_dims)
-    return Operation(tuple(shape), tuple(reads), lambda workers: applied(node, workers), kept, places=places)
+    return Operation(tuple(shape), tuple(specs), lambda workers: apply_layer(node, workers), kept, places=places)
 
 
 # Functions that do the same as a layer of torch.nn
@@ -192,7 +192,7 @@ def _indices(node: Node) -> dict[str, bool]:
     return {"return_indices": True} if len(node.outputs) > 1 else {}
 
 
-@rule(*_ADAPTIVE, takes="input output_size return_indices")
+@rule_for(*_ADAPTIVE, takes="input output_size return_indices")
 def adaptive_pool(node: Node) -> Operation:
     """The rule of the layer of the same name."""
     return through_layer(node, _ADAPTIVE[node.key](argument(node, 1, "output_size"), **_indices(node)))
@@ -214,7 +214,7 @@ _POOLS = {
 _UNPOOLS = _in_space("max_unpool{}d", "MaxUnpool")
 
 
-@rule(*_POOLS, takes=" ".join(dict.fromkeys(_OF_AVERAGE + _OF_LARGEST + _OF_NORM)))
+@rule_for(*_POOLS, takes=" ".join(dict.fromkeys(_OF_AVERAGE + _OF_LARGEST + _OF_NORM)))
 def pool(node: Node) -> Operation:
     """The rule of the layer of the same name; most of these functions have no signature."""
     make, names = _POOLS[node.key]
@@ -224,7 +224,7 @@ def pool(node: Node) -> Operation:
     return through_layer(node, make(**options, **_indices(node)))
 
 
-@rule(*_UNPOOLS, takes="input indices kernel_size stride padding output_size")
+@rule_for(*_UNPOOLS, takes="input indices kernel_size stride padding output_size")
 def unpool(node: Node) -> Operation:
     """The rule of the layer of the same name."""
     options = bound(node)
@@ -232,14 +232,14 @@ def unpool(node: Node) -> Operation:
     return through_layer(node, _UNPOOLS[node.key](**options), args=args)
 
 
-@rule("interpolate",
+@rule_for("interpolate",
       takes="input size scale_factor mode align_corners recompute_scale_factor antialias")  # fmt: skip
 def interpolate(node: Node) -> Operation:
     """The rule of torch.nn.Upsample."""
     names = ["input", "size", "scale_factor", "mode", "align_corners", "recompute_scale_factor", "antialias"]
     options = options_of(node, names, but=["input"])
     if options.pop("antialias", False):  # batch and channels
-        return local(node, [(Along(0), Along(1), None, None)], [2, 3])
+        return local(node, [(Sharded(0), Sharded(1), None, None)], [2, 3])
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
     return through_layer(node, torch.nn.Upsample(**options))
 
@@ -247,7 +247,7 @@ def interpolate(node: Node) -> Operation:
 _CONVOLUTIONS, _TRANSPOSED = _in_space("conv{}d", "Conv"), _in_space("conv_transpose{}d", "ConvTranspose")
 
 
-@rule(*_CONVOLUTIONS, *_TRANSPOSED, takes="input weight bias stride padding output_padding dilation groups")
+@rule_for(*_CONVOLUTIONS, *_TRANSPOSED, takes="input weight bias stride padding output_padding dilation groups")
 def convolution(node: Node) -> Operation:
     """The rule of the layer, with parameters passed as arguments."""
     names = ["input", "weight", "bias", "stride", "padding"]
@@ -277,10 +277,10 @@ def _with_one_parameter(node: Node, x: Value, name: str) -> Operation:
         return lambda x, parameter: combine(normalized(x), parameter.reshape(shape))
 
     places = operation.places or (lambda workers: workers.blocks)
-    return replace(operation, reads=(*operation.reads, (None,)), make=make, places=places)
+    return replace(operation, input_specs=(*operation.input_specs, (None,)), make=make, places=places)
 
 
-@rule("batch_norm", "instance_norm", "group_norm", "local_response_norm",
+@rule_for("batch_norm", "instance_norm", "group_norm", "local_response_norm",
       takes="input running_mean running_var weight bias training use_input_stats momentum eps num_groups size alpha "
             "beta k cudnn_enabled")  # fmt: skip
 def functional_norm(node: Node) -> Operation:
@@ -290,9 +290,9 @@ def functional_norm(node: Node) -> Operation:
     tensors = {name: options.pop(name, None) for name in ("running_mean", "running_var", "weight", "bias")}
     of_input = options.pop("use_input_stats" if node.key == "instance_norm" else "training", True)
     if not of_input:
-        reads = [same(len(x.shape))]
-        channels: list[Reads] = [(Along(1),) for _ in node.inputs[1:]]
-        return local(node, [*reads, *channels])
+        specs = [same(len(x.shape))]
+        channels: list[InputSpec] = [(Sharded(1),) for _ in node.inputs[1:]]
+        return local(node, [*specs, *channels])
     if tensors["running_mean"] is not None:
         raise NoRuleError(f"{node.key} that writes running statistics as no layer of torch.nn does")
     parameters = {name: tensor for name, tensor in tensors.items() if tensor is not None}

@@ -13,13 +13,22 @@ import torch.nn.functional as F
 
 from distdl.models.capture.recording import Node
 from distdl.models.capture.replay import Run, as_function
-from distdl.models.operations.operation import Along, Operation, Workers
-from distdl.models.operations.table import argument, broadcast_reads, in_blocks, local, rule, same, through_layer, whole
+from distdl.models.operations.operation import Operation, Sharded, Workers
+from distdl.models.operations.table import (
+    argument,
+    broadcast_spec,
+    in_blocks,
+    local,
+    rule_for,
+    same,
+    through_layer,
+    whole,
+)
 from distdl.models.rules.pointwise import without
 from distdl.parameters.layout import Interval
 
 
-@rule("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "ravel", "atleast_1d", "atleast_2d",
+@rule_for("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "ravel", "atleast_1d", "atleast_2d",
       "atleast_3d", "Flatten", "Unflatten",
       takes="* input size shape start_dim end_dim dim sizes dtype tensors")  # fmt: skip
 def reshape(node: Node) -> Operation:
@@ -27,7 +36,7 @@ def reshape(node: Node) -> Operation:
     shape_before, shape = node.inputs[0].shape, node.outputs[0].shape
     if node.outputs[0].dtype != node.inputs[0].dtype:
         return _view_of_another_type(node)
-    reads: list[Along | None] = [None] * len(shape_before)
+    spec: list[Sharded | None] = [None] * len(shape_before)
     units: dict[int, int] = {}
     splittable: set[int] = set()
     for before, after in groups(shape_before, shape):
@@ -37,7 +46,7 @@ def reshape(node: Node) -> Operation:
             continue
         inner_before = math.prod(shape_before[d] for d in before if d > i)
         inner_after = math.prod(shape[d] for d in after if d > o)
-        reads[i] = Along(o, Fraction(inner_after, inner_before))
+        spec[i] = Sharded(o, Fraction(inner_after, inner_before))
         units[o] = math.lcm(inner_before, inner_after) // inner_after
         splittable.add(o)
 
@@ -47,7 +56,7 @@ def reshape(node: Node) -> Operation:
 
     kept = {d: unit for d, unit in units.items() if unit > 1}
     make_either = in_blocks(make, lambda x: x.reshape(shape))
-    return Operation(shape, (tuple(reads),), make_either, frozenset(splittable), kept)
+    return Operation(shape, (tuple(spec),), make_either, frozenset(splittable), kept)
 
 
 def _view_of_another_type(node: Node) -> Operation:
@@ -82,20 +91,20 @@ def groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int],
     return pairs
 
 
-@rule("permute", "transpose", "t", "T", "mT", "swapaxes", "swapdims", "movedim", "moveaxis", "adjoint", "mH")
+@rule_for("permute", "transpose", "t", "T", "mT", "swapaxes", "swapdims", "movedim", "moveaxis", "adjoint", "mH")
 def permute(node: Node) -> Operation:
     """Each dimension goes along; which one where is read off a tensor with a dimension of each size."""
     n = len(node.inputs[0].shape)
     moved = as_function(node)(torch.empty(tuple(range(2, n + 2)), device="meta"))
     assert isinstance(moved, torch.Tensor)
     order = moved.shape
-    reads: list[Along | None] = [None] * n
+    spec: list[Sharded | None] = [None] * n
     for o, size in enumerate(order):
-        reads[size - 2] = Along(o)
-    return local(node, [tuple(reads)])
+        spec[size - 2] = Sharded(o)
+    return local(node, [tuple(spec)])
 
 
-@rule("expand", "broadcast_to", takes="* input size implicit")
+@rule_for("expand", "broadcast_to", takes="* input size implicit")
 def expand(node: Node) -> Operation:
     """A block of what is expanded, of the block's size."""
     shape = node.outputs[0].shape
@@ -104,11 +113,11 @@ def expand(node: Node) -> Operation:
         size = workers.local_shape
         return lambda x: x.expand(size)
 
-    reads = broadcast_reads(node.inputs[0], shape)
-    return Operation(shape, (reads,), in_blocks(make, lambda x: x.expand(shape)), frozenset(range(len(shape))))
+    spec = broadcast_spec(node.inputs[0], shape)
+    return Operation(shape, (spec,), in_blocks(make, lambda x: x.expand(shape)), frozenset(range(len(shape))))
 
 
-@rule("cat", "concat", "concatenate", "hstack", "vstack", "dstack", "column_stack", "row_stack")
+@rule_for("cat", "concat", "concatenate", "hstack", "vstack", "dstack", "column_stack", "row_stack")
 def concatenate(node: Node) -> Operation:
     """Any dimension: a worker reads of each tensor what its block of the result shows."""
     shape = node.outputs[0].shape
@@ -117,12 +126,12 @@ def concatenate(node: Node) -> Operation:
     dim = {"hstack": min(1, len(shape) - 1), "vstack": 0, "row_stack": 0, "dstack": 2, "column_stack": 1}.get(node.key)
     if dim is None:
         dim = argument(node, 1, "dim", node.kwargs.get("axis", 0)) % len(shape)
-    reads, before = [], 0
+    specs, before = [], 0
     for value in node.inputs:
-        shown = Along(dim, span=partial(_clipped, before, value.shape[dim]))
-        reads.append(tuple(shown if d == dim else Along(d) for d in range(len(shape))))
+        shown = Sharded(dim, span=partial(_clipped, before, value.shape[dim]))
+        specs.append(tuple(shown if d == dim else Sharded(d) for d in range(len(shape))))
         before += value.shape[dim]
-    return local(node, reads)
+    return local(node, specs)
 
 
 def _clipped(before: int, n: int, start: int, stop: int) -> Interval:
@@ -130,16 +139,16 @@ def _clipped(before: int, n: int, start: int, stop: int) -> Interval:
     return min(max(start - before, 0), n), min(max(stop - before, 0), n)
 
 
-@rule("stack")
+@rule_for("stack")
 def stack(node: Node) -> Operation:
     """Any dimension but the new one."""
     shape = node.outputs[0].shape
     dim = argument(node, 1, "dim", 0) % len(shape)
-    reads = [tuple(Along(d if d < dim else d + 1) for d in range(len(value.shape))) for value in node.inputs]
-    return local(node, reads, [dim])
+    specs = [tuple(Sharded(d if d < dim else d + 1) for d in range(len(value.shape))) for value in node.inputs]
+    return local(node, specs, [dim])
 
 
-@rule("pad", takes="input pad mode value")
+@rule_for("pad", takes="input pad mode value")
 def pad(node: Node) -> Operation:
     """Any dimension, filled with a value; otherwise as the layers that pad."""
     x, shape = node.inputs[0], node.outputs[0].shape
@@ -150,8 +159,10 @@ def pad(node: Node) -> Operation:
         kind = {"reflect": "ReflectionPad", "replicate": "ReplicationPad", "circular": "CircularPad"}[mode]
         return through_layer(node, getattr(torch.nn, f"{kind}{len(widths) // 2}d")(tuple(widths)))
     before = {n - 1 - i: widths[2 * i] for i in range(len(widths) // 2)}
-    reads = tuple(
-        Along(d, span=partial(_clipped, before[d], x.shape[d])) if before.get(d) or x.shape[d] != shape[d] else Along(d)
+    spec = tuple(
+        Sharded(d, span=partial(_clipped, before[d], x.shape[d]))
+        if before.get(d) or x.shape[d] != shape[d]
+        else Sharded(d)
         for d in range(n)
     )
 
@@ -163,23 +174,23 @@ def pad(node: Node) -> Operation:
             own = [left, right, *own]
         return lambda x: F.pad(x, own, value=value)
 
-    return Operation(shape, (reads,), in_blocks(make, as_function(node)), frozenset(range(n)))
+    return Operation(shape, (spec,), in_blocks(make, as_function(node)), frozenset(range(n)))
 
 
-@rule("flip", "fliplr", "flipud")
+@rule_for("flip", "fliplr", "flipud")
 def flip(node: Node) -> Operation:
     """Any dimension."""
     shape = node.outputs[0].shape
     dims = {"fliplr": {1}, "flipud": {0}}.get(node.key) or _normalized_dims(node, len(shape))
-    reads = tuple(Along(d, span=partial(_mirrored, n)) if d in dims else Along(d) for d, n in enumerate(shape))
-    return local(node, [reads])
+    spec = tuple(Sharded(d, span=partial(_mirrored, n)) if d in dims else Sharded(d) for d, n in enumerate(shape))
+    return local(node, [spec])
 
 
 def _mirrored(n: int, start: int, stop: int) -> Interval:
     return n - stop, n - start
 
 
-@rule("roll", takes="input shifts dims")
+@rule_for("roll", takes="input shifts dims")
 def roll(node: Node) -> Operation:
     """Any dimension: a worker reads its block from further on."""
     shape = node.outputs[0].shape
@@ -191,8 +202,8 @@ def roll(node: Node) -> Operation:
     for shift, d in zip(*several, strict=True):
         by[d % len(shape)] += shift
     moved = {d: shift % shape[d] for d, shift in by.items() if shape[d] and shift % shape[d]}
-    reads = tuple(
-        Along(d, span=partial(_rolled, n, moved[d]), wraps=True) if d in moved else Along(d)
+    spec = tuple(
+        Sharded(d, span=partial(_rolled, n, moved[d]), periodic=True) if d in moved else Sharded(d)
         for d, n in enumerate(shape)
     )
 
@@ -200,34 +211,34 @@ def roll(node: Node) -> Operation:
         here = [d for d in moved if workers.block[d] == (0, shape[d])]  # where nothing travels
         return lambda x: torch.roll(x, [moved[d] for d in here], here) if here else x
 
-    return Operation(shape, (reads,), in_blocks(make, as_function(node)), frozenset(range(len(shape))))
+    return Operation(shape, (spec,), in_blocks(make, as_function(node)), frozenset(range(len(shape))))
 
 
 def _rolled(n: int, shift: int, start: int, stop: int) -> Interval:
     return (0, n) if (start, stop) == (0, n) else (start - shift, stop - shift)
 
 
-@rule("pixel_shuffle", "pixel_unshuffle", "PixelShuffle", "PixelUnshuffle")
+@rule_for("pixel_shuffle", "pixel_unshuffle", "PixelShuffle", "PixelUnshuffle")
 def pixel_shuffle(node: Node) -> Operation:
     """Any dimension, in multiples of the factor."""
     shape_before, shape = node.inputs[0].shape, node.outputs[0].shape
     n = len(shape)
-    reads, units = list(same(n)), {}
+    spec, units = list(same(n)), {}
     for d in range(n - 3, n):
         scale = Fraction(shape_before[d], shape[d]) if shape[d] else Fraction(1)
-        reads[d] = Along(d, scale)
+        spec[d] = Sharded(d, scale)
         units[d] = scale.denominator
-    return replace(local(node, [tuple(reads)]), units=units)
+    return replace(local(node, [tuple(spec)]), units=units)
 
 
-@rule("channel_shuffle", "ChannelShuffle")
+@rule_for("channel_shuffle", "ChannelShuffle")
 def channel_shuffle(node: Node) -> Operation:
     """Anything but channels."""
     n = len(node.outputs[0].shape)
     return local(node, [same(n, but=[1])], [1])
 
 
-@rule("repeat_interleave")
+@rule_for("repeat_interleave")
 def repeat_interleave(node: Node) -> Operation:
     """Any dimension but the one that is repeated; nothing where all become one."""
     x, *counts = node.inputs
@@ -238,28 +249,28 @@ def repeat_interleave(node: Node) -> Operation:
     return local(node, [same(n, but=[dim % n]), *map(whole, counts)], [dim])
 
 
-@rule("repeat", "tile")
+@rule_for("repeat", "tile")
 def repeat(node: Node) -> Operation:
     """The dimensions that are not repeated may be split."""
     shape, shape_before = node.outputs[0].shape, node.inputs[0].shape
     first = len(shape) - len(shape_before)
-    reads = tuple(Along(first + d) if n == shape[first + d] else None for d, n in enumerate(shape_before))
-    return local(node, [reads], [d for d in range(len(shape)) if d < first or shape_before[d - first] != shape[d]])
+    spec = tuple(Sharded(first + d) if n == shape[first + d] else None for d, n in enumerate(shape_before))
+    return local(node, [spec], [d for d in range(len(shape)) if d < first or shape_before[d - first] != shape[d]])
 
 
-@rule("rot90", "cumsum", "cumprod", "sort", "argsort", "topk",
+@rule_for("rot90", "cumsum", "cumprod", "sort", "argsort", "topk",
       "softmax", "log_softmax", "softmin", "normalize", "cummax", "cummin", "logcumsumexp", "glu", "diff", "msort",
       "special_softmax", "special_log_softmax", "Softmax", "LogSoftmax", "Softmin", "GLU", "renorm")  # fmt: skip
 def along_dims(node: Node) -> Operation:
     """Any dimension but those that it looks along."""
     shape, n = node.outputs[0].shape, len(node.inputs[0].shape)
     looked = _normalized_dims(node, n)
-    reads = same(len(shape), but=looked)
-    further = [reads] * (len(node.inputs) - 1) if node.key == "diff" else []  # what is put before and behind
-    return local(node, [reads, *further], looked)
+    spec = same(len(shape), but=looked)
+    further = [spec] * (len(node.inputs) - 1) if node.key == "diff" else []  # what is put before and behind
+    return local(node, [spec, *further], looked)
 
 
-@rule("gradient")
+@rule_for("gradient")
 def gradient(node: Node) -> Operation:
     """Any dimension but those along which it differentiates, whose coordinates each worker has."""
     x, *coordinates = node.inputs
@@ -268,7 +279,7 @@ def gradient(node: Node) -> Operation:
     return local(node, [same(n, but=dims), *map(whole, coordinates)], dims)
 
 
-@rule("hsplit", "vsplit", "dsplit", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes")
+@rule_for("hsplit", "vsplit", "dsplit", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes")
 def split(node: Node) -> Operation:
     """All dimensions but one."""
     n = len(node.inputs[0].shape)
@@ -277,18 +288,18 @@ def split(node: Node) -> Operation:
     return local(node, [same(n, but=[dim])], [dim])
 
 
-@rule("trapezoid", "trapz", "cumulative_trapezoid")
+@rule_for("trapezoid", "trapz", "cumulative_trapezoid")
 def trapezoid(node: Node) -> Operation:
     """Anything but the dimension that is integrated along."""
     y, *others = node.inputs
     n = len(y.shape)
     dim = argument(node, 3, "dim", node.kwargs.get("dim", -1)) % n
     keeps = node.key == "cumulative_trapezoid"
-    reads = [without(same(n), dim, keeps)]
+    specs = [without(same(n), dim, keeps)]
     for value in others:
-        places = broadcast_reads(value, y.shape) if len(value.shape) > 1 or n == 1 else (None,)
-        reads.append(without(places, dim, keeps))
-    return local(node, reads, [dim] if keeps else [])
+        places = broadcast_spec(value, y.shape) if len(value.shape) > 1 or n == 1 else (None,)
+        specs.append(without(places, dim, keeps))
+    return local(node, specs, [dim] if keeps else [])
 
 
 def _normalized_dims(node: Node, n: int) -> set[int]:

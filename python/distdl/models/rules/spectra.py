@@ -6,17 +6,17 @@ import torch
 
 from distdl.models.capture.recording import Node
 from distdl.models.operations.operation import Operation
-from distdl.models.operations.table import argument, local, rule, same, whole
+from distdl.models.operations.table import argument, local, rule_for, same, whole
 
 
-@rule("view_as_complex", takes="input")
+@rule_for("view_as_complex", takes="input")
 def view_as_complex(node: Node) -> Operation:
     """Any dimension."""
     n = len(node.outputs[0].shape)
     return local(node, [(*same(n), None)], run=lambda x: torch.view_as_complex(x.contiguous()))
 
 
-@rule("view_as_real")
+@rule_for("view_as_real")
 def view_as_real(node: Node) -> Operation:
     """Anything but real and imaginary parts."""
     n = len(node.inputs[0].shape)
@@ -31,7 +31,7 @@ _DIMS = {f"fft_{name}{suffix}": dims for name in _ONE for suffix, dims in (("", 
 """The dimensions along which transforms go where none are given; None for all."""
 
 
-@rule(*_DIMS, *_SHIFTS)
+@rule_for(*_DIMS, *_SHIFTS)
 def transform(node: Node) -> Operation:
     """Any dimension that is not transformed."""
     n = len(node.inputs[0].shape)
@@ -44,7 +44,7 @@ def transform(node: Node) -> Operation:
     return local(node, [same(n, but=looked)], looked)
 
 
-@rule("stft")
+@rule_for("stft")
 def short_transform(node: Node) -> Operation:
     """The batch."""
     n, out = len(node.inputs[0].shape), len(node.outputs[0].shape)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from distdl.models.operations.placement import Blocks
-from distdl.models.plan.exchanges import Move, Need
-from distdl.models.plan.planning import Planned
+from distdl.models.plan.planning import PlanStep
+from distdl.models.plan.redistribution import ReadRegions, Redistribution
 from distdl.nn.base.compile.calls import place_of
 from distdl.partitions.grid import Grid
 
@@ -34,7 +34,7 @@ class Buffers(Mapping[str, torch.Tensor]):
         return len(self._places)
 
 
-class Spread:
+class BufferBroadcast:
     """Brings what the workers of a layer have written into its buffers to the other workers of the model.
 
     Args:
@@ -43,19 +43,21 @@ class Spread:
         like: a grid of the workers of the model. Constructing and as_function are collective over them.
     """
 
-    def __init__(self, step: Planned, buffers: Mapping[str, torch.Tensor], like: Grid) -> None:
+    def __init__(self, step: PlanStep, buffers: Mapping[str, torch.Tensor], like: Grid) -> None:
         assert isinstance(step.workers, Blocks)
         source = step.workers.ranks[0]
         self._is_source, self._receives = like.me == source, like.active
         self._buffers = buffers
-        self._moves: dict[str, Move] = {}
+        self._redistributions: dict[str, Redistribution] = {}
         for name in _names_written(step, buffers):
             shape = buffers[name].shape
             place = Blocks((source,), tuple((n,) for n in shape))
-            self._moves[name] = Move("distribute", place, Need.of_all(like.ranks), shape, like)
+            self._redistributions[name] = Redistribution(
+                "distribute", place, ReadRegions.whole(like.ranks), shape, like
+            )
 
     @staticmethod
-    def is_needed(step: Planned, buffers: Mapping[str, torch.Tensor], like: Grid) -> bool:
+    def is_needed(step: PlanStep, buffers: Mapping[str, torch.Tensor], like: Grid) -> bool:
         """Whether a layer writes buffers that other workers have as well."""
         if not isinstance(step.workers, Blocks) or set(step.workers.ranks) == set(like.ranks):
             return False
@@ -64,14 +66,14 @@ class Spread:
     def __call__(self) -> list[torch.Tensor]:
         """Nothing, behind the layer."""
         with torch.no_grad():
-            for name, move in self._moves.items():
+            for name, redistribution in self._redistributions.items():
                 buffer = self._buffers[name]
-                values = move(buffer if self._is_source else buffer.new_zeros(0))
+                values = redistribution(buffer if self._is_source else buffer.new_zeros(0))
                 if self._receives and not self._is_source:
                     buffer.copy_(values)
         return []
 
 
-def _names_written(step: Planned, buffers: Mapping[str, torch.Tensor]) -> list[str]:
+def _names_written(step: PlanStep, buffers: Mapping[str, torch.Tensor]) -> list[str]:
     names = [name for name in step.node.buffers.values() if name in buffers]
     return names if names and step.node.module.training else []

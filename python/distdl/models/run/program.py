@@ -1,4 +1,4 @@
-"""A planned computation with all that it needs: exchanges, layers and functions, one behind the other."""
+"""A planned computation with all that it input_regions: exchanges, layers and functions, one behind the other."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from distdl.models.capture.recording import Value
 from distdl.models.capture.replay import Run
 from distdl.models.operations.placement import Blocks, Placement
-from distdl.models.plan.exchanges import Move, Need, nothing
-from distdl.models.plan.planning import Plan, Planned
-from distdl.models.run.buffers import Spread
-from distdl.models.run.computing import computing, on_a_copy
-from distdl.models.run.steps import Step, before_checkpoint, checkpointed, forgetting, run_through
+from distdl.models.plan.planning import Plan, PlanStep
+from distdl.models.plan.redistribution import ReadRegions, Redistribution, connected_empty
+from distdl.models.run.buffers import BufferBroadcast
+from distdl.models.run.computation import local_computation, on_a_copy
+from distdl.models.run.steps import Step, before_checkpoint, free_after_last_use, group_checkpoints, run_steps
 from distdl.nn.base.random_numbers import key_of_part
 from distdl.parameters.layout import Layout
 from distdl.parameters.transport import ParameterTransport
@@ -56,7 +56,7 @@ class Program:
     ) -> None:
         self.plan = plan
         self._like, recording = plan.base, plan.recording
-        self._moves: dict[tuple[Value, Need], int] = {}
+        self._redistributions: dict[tuple[Value, ReadRegions], int] = {}
         self.steps: list[Step] = []
         self._checkpoint = 0
         self._count = 0
@@ -94,7 +94,7 @@ class Program:
         self.results = [(value, self._slots[value]) if isinstance(value, Value) else (value, -1) for value in results]
         self._deliver(layouts)
         kept = {slot for _, slot in self.results if slot >= 0} | {slot for slot, _ in self._written}
-        self.steps = forgetting(checkpointed(self.steps, kept), kept)
+        self.steps = free_after_last_use(group_checkpoints(self.steps, kept), kept)
 
     def _slot(self, value: Value) -> int:
         if value not in self._slots:
@@ -169,14 +169,14 @@ class Program:
     def _bring(self, value: Value, source: Placement, wanted: Blocks) -> None:
         """Bring a value from where it is to other blocks."""
         slot = self._slots[value]
-        need = Need(wanted.ranks, tuple(range(len(value.shape))), wanted.intervals)
-        self._step(Move("distribute", source, need, value.shape, self._like), (slot,), (slot,))
+        regions = ReadRegions(wanted.ranks, tuple(range(len(value.shape))), wanted.intervals)
+        self._step(Redistribution("distribute", source, regions, value.shape, self._like), (slot,), (slot,))
 
     def _to_all(self, value: Value, source: Blocks) -> Run:
         """A function that brings a value to all workers, whatever workers without a block pass in its place."""
         like, ranks = self._like, source.ranks
-        move = Move("distribute", source, Need.of_all(like.ranks), value.shape, like)
-        return lambda x: move(x if like.me in ranks else nothing([x]))
+        redistribution = Redistribution("distribute", source, ReadRegions.whole(like.ranks), value.shape, like)
+        return lambda x: redistribution(x if like.me in ranks else connected_empty([x]))
 
     def _owned(self, value: Value) -> Blocks:
         """Where a result is. Of copies the first worker's counts, so that each element is in one block."""
@@ -194,33 +194,33 @@ class Program:
         self._step(bring, (self._slots[value],), (slot,))
         return slot
 
-    def _append(self, step: Planned) -> None:
+    def _append(self, step: PlanStep) -> None:
         node, buffers = step.node, self._buffers
         inputs = []
-        for value, need, source in zip(node.inputs, step.needs, step.sources, strict=True):
+        for value, regions, source in zip(node.inputs, step.input_regions, step.sources, strict=True):
             slot = self._slots[value]
-            if need is not None:
-                key = (value, need)
-                if key not in self._moves:
-                    self._moves[key] = self._new()
-                    move = Move(f"distribute({node.key})", source, need, value.shape, self._like)
-                    self._step(move, (slot,), (self._moves[key],))
-                slot = self._moves[key]
+            if regions is not None:
+                key = (value, regions)
+                if key not in self._redistributions:
+                    self._redistributions[key] = self._new()
+                    redistribution = Redistribution(f"distribute({node.key})", source, regions, value.shape, self._like)
+                    self._step(redistribution, (slot,), (self._redistributions[key],))
+                slot = self._redistributions[key]
             inputs.append(slot)
         if step.operation.draw is not None:
             self._keys.append(self._new())
             inputs.insert(0, self._keys[-1])
         outputs = tuple(self._slot(value) for value in node.outputs)
         places = [self.plan.placement(value) for value in node.outputs]
-        run = computing(step, places, self._like, buffers)
+        run = local_computation(step, places, self._like, buffers)
         for i, value in enumerate(node.inputs):
-            if value in node.written and (step.needs[i] is not None or value not in self._fresh):
+            if value in node.written and (step.input_regions[i] is not None or value not in self._fresh):
                 run = on_a_copy(run, i + len(inputs) - len(node.inputs))
         if node.written or node.key in _FRESH:
             self._fresh.update(node.outputs)
         self._step(run, tuple(inputs), outputs)
-        if Spread.is_needed(step, buffers, self._like):
-            self._step(Spread(step, buffers, self._like), (), ())
+        if BufferBroadcast.is_needed(step, buffers, self._like):
+            self._step(BufferBroadcast(step, buffers, self._like), (), ())
 
     @property
     def is_random(self) -> bool:
@@ -248,7 +248,7 @@ class Program:
             values[slot] = buffer.clone() if slot in self._copied else buffer
         for number, slot in enumerate(self._keys):
             values[slot] = None if key is None else key_of_part(key, number)
-        run_through(self.steps, values)
+        run_steps(self.steps, values)
         for slot, name in self._written:
             buffer = self._buffers[name]
             if values[slot] is not buffer and self._like.active:

@@ -29,7 +29,7 @@ class Step(NamedTuple):
     checkpoint: int = 0
 
 
-def run_through(steps: Iterable[Step], values: list[object]) -> None:
+def run_steps(steps: Iterable[Step], values: list[object]) -> None:
     """Run steps on the values in slots."""
     for run, reads, writes, last, _ in steps:
         result = run(*[values[slot] for slot in reads])
@@ -42,7 +42,7 @@ def run_through(steps: Iterable[Step], values: list[object]) -> None:
             values[slot] = None
 
 
-def forgetting(steps: Sequence[Step], kept: set[int]) -> list[Step]:
+def free_after_last_use(steps: Sequence[Step], kept: set[int]) -> list[Step]:
     """The same steps with note of what nobody uses any more behind each.
 
     Args:
@@ -64,7 +64,7 @@ def before_checkpoint(steps: Sequence[Step], place: int) -> int:
     return place
 
 
-def checkpointed(steps: Sequence[Step], kept: set[int]) -> list[Step]:
+def group_checkpoints(steps: Sequence[Step], kept: set[int]) -> list[Step]:
     """The same steps with one in place of all that belong to a checkpoint.
 
     Args:
@@ -100,7 +100,7 @@ class Segment:
             written.update(step.writes)
         self.reads = tuple(dict.fromkeys(outside))
         self._writes, self._count = writes, max([*outside, *written]) + 1
-        self._steps = forgetting(steps, {*writes, *self.reads})
+        self._steps = free_after_last_use(steps, {*writes, *self.reads})
 
     def __call__(self, *inputs: object) -> object:
         """Run the steps. Returns what they write: a tensor, or a list of them."""
@@ -112,7 +112,7 @@ class Segment:
         values: list[object] = [None] * self._count
         for slot, tensor in zip(self.reads, inputs, strict=True):
             values[slot] = tensor
-        run_through(self._steps, values)
+        run_steps(self._steps, values)
         return [_saving(values[slot]) for slot in self._writes]
 
 

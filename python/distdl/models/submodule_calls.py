@@ -9,7 +9,7 @@ import torch
 from torch.nn.utils.parametrize import ParametrizationList
 
 
-def refuse_alone(model: torch.nn.Module) -> None:
+def forbid_submodule_calls(model: torch.nn.Module) -> None:
     """Let the modules within a model raise where they are called.
 
     A call of a distributed model runs its program, which calls none of them. They would compute with this rank's part

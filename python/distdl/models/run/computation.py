@@ -11,15 +11,17 @@ import torch
 from distdl.models.capture.recording import Node, Value
 from distdl.models.capture.replay import Run
 from distdl.models.operations.operation import Workers
-from distdl.models.operations.placement import COPIES, Blocks, Placement
-from distdl.models.plan.exchanges import nothing
-from distdl.models.plan.planning import Planned
-from distdl.models.rules.applied_layer import Applied
+from distdl.models.operations.placement import REPLICATED, Blocks, Placement
+from distdl.models.plan.planning import PlanStep
+from distdl.models.plan.redistribution import connected_empty
+from distdl.models.rules.applied_layer import AppliedLayer
 from distdl.partitions.grid import Grid
 from distdl.torch_compat.trees import tree_flatten
 
 
-def computing(step: Planned, places: Sequence[Placement], like: Grid, buffers: Mapping[str, torch.Tensor]) -> Run:
+def local_computation(
+    step: PlanStep, places: Sequence[Placement], like: Grid, buffers: Mapping[str, torch.Tensor]
+) -> Run:
     """From this rank's parts of the inputs to those of the results. Collective over the workers.
 
     Args:
@@ -28,14 +30,14 @@ def computing(step: Planned, places: Sequence[Placement], like: Grid, buffers: M
         buffers: those of the model, by name, which layers use.
     """
     node, workers = step.node, step.workers
-    if workers is COPIES:
+    if workers is REPLICATED:
         run = step.operation.make(None)
         member = like.active
     else:
         assert isinstance(workers, Blocks)
         run = step.operation.make(Workers(workers.grid(like), workers, like.me))
         member = like.me in workers.ranks
-    if isinstance(run, Applied):
+    if isinstance(run, AppliedLayer):
         run.use_buffers(buffers)
     elif member and step.operation.places is None:
         run = _or_nothing(run, node.outputs, places, like.me)
@@ -115,13 +117,13 @@ def _or_nothing(run: Run, outputs: Sequence[Value], places: Sequence[Placement],
         results = []
         for value, shape, dtype in zip(outputs, shapes, dtypes, strict=True):
             parts = inputs if value.is_differentiable else [tensor.detach() for tensor in inputs]
-            results.append(nothing(parts, dtype).reshape(shape))
+            results.append(connected_empty(parts, dtype).reshape(shape))
         return results if len(results) > 1 else results[0]
 
     return give_nothing
 
 
-def _drawing(step: Planned, run: Run, like: Grid) -> Run:
+def _drawing(step: PlanStep, run: Run, like: Grid) -> Run:
     """A function that draws the numbers of this worker's block, and computes with them."""
     node, workers, draw = step.node, step.workers, step.operation.draw
     assert draw is not None
@@ -150,9 +152,9 @@ def _without_part(outputs: Sequence[Value]) -> Run:
         if not inputs:
             return torch.zeros(0, dtype=value.dtype, device="cpu")
         if not value.is_differentiable:
-            return nothing([x.detach() for x in inputs], value.dtype)
+            return connected_empty([x.detach() for x in inputs], value.dtype)
         # Autocast may have another dtype than the record; backward() needs to know whether a result is complex.
-        return nothing(inputs, None if inputs[0].is_complex() == value.dtype.is_complex else value.dtype)
+        return connected_empty(inputs, None if inputs[0].is_complex() == value.dtype.is_complex else value.dtype)
 
     if len(outputs) == 1:
         return lambda *inputs: empty(outputs[0], inputs)
