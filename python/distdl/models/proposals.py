@@ -11,11 +11,11 @@ import torch
 
 from distdl.models.capture.recording import Recording
 from distdl.models.capture.skeleton import Skeleton
-from distdl.models.model import key_of_layer
 from distdl.models.operations.placement import input_placement, ways_to_split
 from distdl.models.plan.costs import MIB, cost
 from distdl.models.plan.machine import MachineProfile, measure
 from distdl.models.plan.planning import Plan
+from distdl.models.rules.known_layers import key_of_layer
 from distdl.modules.module import refuse_distributed
 from distdl.nn.base.options import refuse_lazy
 from distdl.partitions.comparison import gather_or_raise
@@ -140,8 +140,8 @@ def _proposed(
     def costs(splits: list[int], ways: Ways) -> tuple[list[int], Ways, int, int, float]:
         base = grid.related(grid.ranks[: math.prod(splits)], splits)
         arrived = [input_placement(base.ranks, splits, shape) for shape in shapes]
-        asked = {name: grid.related(grid.ranks[: math.prod(way)], way) for name, way in ways.items()}
-        estimate = cost(Plan(recording, base, arrived, asked=asked), profile, work)
+        requested = {name: grid.related(grid.ranks[: math.prod(way)], way) for name, way in ways.items()}
+        estimate = cost(Plan(recording, base, arrived, requested=requested), profile, work)
         return splits, ways, estimate.memory, estimate.sent, estimate.seconds
 
     whole = [costs(splits, {}) for splits in _splits(grid.size, shapes[0])]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from distdl.parameters.layout import Interval, cut
 from distdl.partitions.grid import Grid
 
-BlockSizes = tuple[tuple[int, ...], ...]
+SizesByDim = tuple[tuple[int, ...], ...]
 """For each dimension the sizes of the blocks along it."""
 
 
@@ -25,7 +25,7 @@ class Blocks:
     """
 
     ranks: tuple[int, ...]
-    block_sizes: BlockSizes
+    block_sizes: SizesByDim
 
     @classmethod
     def balanced(cls, ranks: Sequence[int], splits: Sequence[int], shape: Sequence[int]) -> Blocks:

@@ -12,6 +12,7 @@ from distdl.models.capture.recording import Node, Value
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.machine import MachineProfile
 from distdl.models.plan.planning import Plan, PlanStep
+from distdl.models.rules.windows import CONVOLUTIONS
 from distdl.nn.base.by_dimensions import space_of
 from distdl.torch_compat.layers import AnyBatchNorm, AnyInstanceNorm
 
@@ -22,9 +23,6 @@ VIEWS = frozenset(
 )  # fmt: skip
 """Operations that show memory which is there."""
 
-_CONVOLUTIONS = frozenset(
-    f"{kind}{dims}d" for kind in ("Conv", "ConvTranspose", "conv", "conv_transpose") for dims in (1, 2, 3)
-)
 _SUM_MOMENTS = (
     AnyBatchNorm, AnyInstanceNorm, torch.nn.GroupNorm,
 )  # fmt: skip
@@ -89,7 +87,7 @@ def _computing(step: PlanStep, plan: Plan, profile: MachineProfile, work: float)
 
 def _kind(node: Node) -> str:
     """The kind of speed that counts for a node's floating-point operations."""
-    if node.key not in _CONVOLUTIONS:
+    if node.key not in CONVOLUTIONS:
         return "product"
     weight = node.inputs[1]
     return f"{'conv' if weight.shape[1] > 1 else 'depthwise'}{len(weight.shape) - 2}d"

@@ -23,7 +23,7 @@ class ReadRegions:
 
     Attributes:
         ranks: the workers.
-        axes: for each axis of the workers' grid the dimension of the tensor that is sharded along it; None for replicas.
+        axes: for each axis of the workers' grid the dimension of the tensor that it shards; None for replicas.
         intervals: for each axis the (start, stop) that each worker along it reads; (0, 1) for None.
         slices: (start, stop) of dimensions that belong to no axis, where workers read only a slice of the dimension.
         periodic: the dimensions whose end is followed by their beginning.

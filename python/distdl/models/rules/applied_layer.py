@@ -9,7 +9,8 @@ import torch
 import distdl.nn
 from distdl.models.capture.recording import Node
 from distdl.models.capture.replay import Run, as_function
-from distdl.models.operations.operation import NoRuleError, Workers
+from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, Workers
+from distdl.models.operations.placement import Blocks
 from distdl.models.operations.table import cut_out
 from distdl.nn.base.layer import Layer
 from distdl.parameters.layout import Interval, parameter_layout
@@ -30,6 +31,18 @@ def _computes_as(kind: type[torch.nn.Module], known: type[torch.nn.Module]) -> b
     own = [name for base in kind.__mro__ if base not in known.__mro__ for name in vars(base)]
     changed = [name for name in own if callable(getattr(known, name, None)) and name not in before]
     return all(getattr(kind, name) is getattr(known, name) for name in changed)
+
+
+def layer_operation(
+    node: Node,
+    shape: Sequence[int],
+    specs: Sequence[InputSpec],
+    whole_dims: Sequence[int],
+    places: Callable[[Workers], Blocks | list[Blocks]] | None = None,
+) -> Operation:
+    """The operation of a layer of ours, split in any dimension of a shape but those that each worker has whole."""
+    kept = frozenset(range(len(shape))) - set(whole_dims)
+    return Operation(tuple(shape), tuple(specs), lambda workers: apply_layer(node, workers), kept, places=places)
 
 
 def apply_layer(node: Node, workers: Workers | None) -> Run:

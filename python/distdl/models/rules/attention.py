@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -11,11 +12,21 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from distdl.models.capture.recording import Node
+from distdl.models.capture.recording import Node, Value
 from distdl.models.capture.replay import Run, as_function
 from distdl.models.operations.operation import Draw, InputSpec, NoRuleError, Operation, Sharded, Workers
-from distdl.models.operations.table import argument, batches, in_blocks, rule_for
+from distdl.models.operations.placement import Blocks
+from distdl.models.operations.table import (
+    argument,
+    batches,
+    in_blocks,
+    options_of,
+    rule_for,
+    whole,
+)
+from distdl.models.rules.applied_layer import layer_operation
 from distdl.models.rules.drawing import mask_of, whole_rows
+from distdl.parameters.layout import Interval
 
 
 @rule_for("scaled_dot_product_attention", takes="query key value attn_mask dropout_p is_causal scale enable_gqa")
@@ -79,3 +90,49 @@ def _attend(*tensors: torch.Tensor, p: float, options: dict[str, Any]) -> torch.
     if mask:
         scores = scores.masked_fill(~mask[0], -torch.inf) if mask[0].dtype == torch.bool else scores + mask[0]
     return scores.softmax(-1) * kept @ value
+
+
+@rule_for("MultiheadAttention")
+def multihead(node: Node) -> Operation:
+    """Batch and queries; without a batch, queries. Keys and values are in as many blocks along the sequence."""
+    names = ["query", "key", "value", "key_padding_mask", "need_weights", "attn_mask"]
+    named = options_of(node, names)
+    query, key = named["query"], named["key"]
+    n = len(query.shape)
+    features = n - 1
+    sequence = 0 if n == 2 or not node.module.batch_first else 1
+    batch = None if n == 2 else 1 - sequence
+    of_keys = Sharded(sequence, span=functools.partial(_in_proportion, query.shape[sequence], key.shape[sequence]))
+    tokens = [Sharded(batch) if d == batch else None for d in range(n)]
+    of_queries, of_others = (
+        tuple(None if d == features else along if d == sequence else tokens[d] for d in range(n))
+        for along in (Sharded(sequence), Sharded(sequence) if key.shape == query.shape else of_keys)
+    )
+    mask = named.get("attn_mask")
+    if mask is not None and len(mask.shape) == 3 and batch is not None:
+        rows: InputSpec = (Sharded(batch, Fraction(node.module.num_heads)), Sharded(sequence), None)
+    else:
+        rows = (Sharded(sequence), None) if mask is None or len(mask.shape) == 2 else (None, Sharded(sequence), None)
+    padding: InputSpec = (of_others[sequence],) if batch is None else (Sharded(batch), of_others[sequence])
+    specs = {"query": of_queries, "key": of_others, "value": of_others, "attn_mask": rows, "key_padding_mask": padding}
+    order = [name for name, value in named.items() if isinstance(value, Value)]
+
+    def places(workers: Workers) -> Blocks | list[Blocks]:
+        if len(node.outputs) == 1:
+            return workers.blocks
+        return [workers.blocks, _of_weights(workers.blocks, node.outputs[1].shape, sequence, batch)]
+
+    parameters = map(whole, node.parameters.values())
+    return layer_operation(node, query.shape, [*(specs[name] for name in order), *parameters], [features], places)
+
+
+def _in_proportion(queries: int, keys: int, start: int, stop: int) -> Interval:
+    """The keys of a worker, of which there may be more or fewer than queries."""
+    return start * keys // queries, stop * keys // queries
+
+
+def _of_weights(blocks: Blocks, shape: Sequence[int], sequence: int, batch: int | None) -> Blocks:
+    """Where the weights of attention are: rows of queries by columns of all keys, behind a batch and perhaps heads."""
+    dims = ([] if batch is None else [batch]) + [None] * (len(shape) - 2 - (batch is not None)) + [sequence, None]
+    block_sizes = tuple((n,) if d is None else blocks.block_sizes[d] for d, n in zip(dims, shape, strict=True))
+    return Blocks(blocks.ranks_along(dims, tuple(map(len, block_sizes))), block_sizes)
