@@ -127,13 +127,7 @@ class DistributedModel(Local):
 
     def __getstate__(self) -> dict[str, object]:
         """The state without programs, which belong to these parameters: a copy makes its own."""
-        none: dict[str, object] = {
-            "_programs": {},
-            "program": None,
-            "_snapshot": None,
-            "_held": [],
-            "is_set_up": False,
-        }
+        none: dict[str, object] = {"_programs": {}, "program": None, "_snapshot": None, "_held": [], "is_set_up": False}
         return self.__dict__ | none
 
     @property

@@ -67,9 +67,8 @@ class ProgramBuilder:
             )  # fmt: skip
             plan = planned(self._record(call, inputs, orders))
             if self.as_sequential and any(step.operation.draw is not None for step in plan.steps):
-                plan = planned(
-                    self._record(call, inputs, orders, real_strides=True)
-                )  # numbers are drawn in their order
+                # Numbers are drawn in the order of strides.
+                plan = planned(self._record(call, inputs, orders, real_strides=True))
             plan.choice.refuse_unfollowed()
             return Program(plan, blocks, Buffers(model), layouts)
 

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 import distdl
-from distdl.models.capture.functions import DECOMPOSITIONS, INLINED, key_of
+from distdl.models.capture.decompositions import DECOMPOSITIONS, INLINED
+from distdl.models.capture.functions import key_of
 from distdl.models.rules import RULES
 from support.blocks import grid
 from support.growth import assert_stays

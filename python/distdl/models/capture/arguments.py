@@ -58,7 +58,7 @@ def arguments_by_name(function: Function, args: Arguments, kwargs: dict[str, obj
     return kwargs
 
 
-def called(function: Function, args: Arguments, kwargs: dict[str, object]) -> tuple[object, list[torch.Tensor]]:
+def call_detaching(function: Function, args: Arguments, kwargs: dict[str, object]) -> tuple[object, list[torch.Tensor]]:
     """The result of a call, and the tensors by which torch has no derivative of it.
 
     Torch refuses such a tensor if it asks for gradients. While a model is recorded all inputs ask for some, and in its
@@ -75,5 +75,5 @@ def called(function: Function, args: Arguments, kwargs: dict[str, object]) -> tu
     arguments = tree_map_only(
         torch.Tensor, lambda tensor_given: constant if tensor_given is tensor else tensor_given, (args, kwargs)
     )
-    result, others = called(function, *arguments)
+    result, others = call_detaching(function, *arguments)
     return result, [tensor, *others]

@@ -127,6 +127,12 @@ class Recording:
     nodes: list[Node] = field(default_factory=list)
     results: object = None
     written: dict[str, Value] = field(default_factory=dict)
+    _producers: dict[Value, Node] = field(default_factory=dict, repr=False)
+
+    def add(self, node: Node) -> None:
+        """Append a call."""
+        self.nodes.append(node)
+        self._producers.update(dict.fromkeys(node.outputs, node))
 
     def is_alike(self, first: object, second: object, functions: Container[str]) -> bool:
         """Whether values are the same, or results of the same function of values that are alike.
@@ -139,18 +145,14 @@ class Recording:
         first, second = self._original(first), self._original(second)
         if first is second:
             return True
-        call, other = self.node_of(first), self.node_of(second)
+        call, other = self._producers.get(first), self._producers.get(second)
         if call is None or other is None or call.key != other.key or call.key not in functions:
             return False
         leaves, structures = zip(*(tree_flatten((node.args, dict(node.kwargs))) for node in (call, other)), strict=True)
         is_same_call = structures[0] == structures[1] and call.outputs.index(first) == other.outputs.index(second)
         return is_same_call and all(self.is_alike(own, others, functions) for own, others in zip(*leaves, strict=True))
 
-    def node_of(self, value: Value) -> Node | None:
-        """The call with this result; None for a tensor that is there before."""
-        return next((node for node in self.nodes if value in node.outputs), None)
-
     def _original(self, value: Value) -> Value:
         """The value that a value is a copy of; itself if it is none."""
-        node = self.node_of(value)
+        node = self._producers.get(value)
         return value if node is None or node.key != "clone" else self._original(node.inputs[0])

@@ -160,7 +160,7 @@ class Skeleton:
         ):  # fmt: skip
             with recorder:
                 results = self.model(*args, **kwargs)
-            recorder.recording.results = recorder.described(results)
+            recorder.recording.results = recorder.tensors.results(results)
         recorder.recording.written.update(self._written(recorder))
         return recorder.recording
 
@@ -178,10 +178,10 @@ class Skeleton:
         """The values of parameters and buffers that are others than before."""
         written = {}
         for name, tensor in self.model.named_parameters():
-            if recorder.known(tensor, name) is not None:
+            if recorder.tensors.changed(tensor, name) is not None:
                 raise NotImplementedError(f"the model writes into its parameter {name}")
         for name, tensor in self.model.named_buffers(remove_duplicate=False):
-            value = recorder.known(tensor, self._names.get(id(tensor), ""))
+            value = recorder.tensors.changed(tensor, self._names.get(id(tensor), ""))
             if value is None:
                 continue
             if value.is_differentiable:

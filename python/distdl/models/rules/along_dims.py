@@ -9,15 +9,7 @@ import torch
 from distdl.models.capture.recording import Node
 from distdl.models.capture.replay import Run, as_function
 from distdl.models.operations.operation import Operation, Sharded, Workers
-from distdl.models.operations.table import (
-    argument,
-    broadcast_spec,
-    in_blocks,
-    local,
-    rule_for,
-    same,
-    whole,
-)
+from distdl.models.operations.table import argument, broadcast_spec, in_blocks, local, rule_for, same, whole
 from distdl.models.rules.pointwise import without
 from distdl.parameters.layout import Interval
 

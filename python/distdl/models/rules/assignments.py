@@ -10,15 +10,7 @@ import torch
 from distdl.models.capture.recording import Node, Value
 from distdl.models.capture.replay import as_function
 from distdl.models.operations.operation import NoRuleError, Operation, Sharded
-from distdl.models.operations.table import (
-    argument,
-    broadcast_spec,
-    local,
-    options_of,
-    rule_for,
-    same,
-    whole,
-)
+from distdl.models.operations.table import argument, broadcast_spec, local, options_of, rule_for, same, whole
 from distdl.models.rules.indexing import dims_indexed, index_of, one_per_dim, untouched_dims
 
 

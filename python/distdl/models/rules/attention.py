@@ -16,14 +16,7 @@ from distdl.models.capture.recording import Node, Value
 from distdl.models.capture.replay import Run, as_function
 from distdl.models.operations.operation import Draw, InputSpec, NoRuleError, Operation, Sharded, Workers
 from distdl.models.operations.placement import Blocks
-from distdl.models.operations.table import (
-    argument,
-    batches,
-    in_blocks,
-    options_of,
-    rule_for,
-    whole,
-)
+from distdl.models.operations.table import argument, batches, in_blocks, options_of, rule_for, whole
 from distdl.models.rules.applied_layer import layer_operation
 from distdl.models.rules.drawing import mask_of, whole_rows
 from distdl.parameters.layout import Interval

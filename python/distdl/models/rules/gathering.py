@@ -10,14 +10,7 @@ import torch.nn.functional as F
 from distdl.models.capture.recording import Node
 from distdl.models.capture.replay import Run
 from distdl.models.operations.operation import InputSpec, NoRuleError, Operation
-from distdl.models.operations.table import (
-    argument,
-    local,
-    options_of,
-    rule_for,
-    same,
-    whole,
-)
+from distdl.models.operations.table import argument, local, options_of, rule_for, same, whole
 
 
 @rule_for("index_select", "gather", "take_along_dim")

@@ -10,15 +10,7 @@ import torch.nn.functional as F
 from distdl.models.capture.recording import Node
 from distdl.models.capture.replay import Run, as_function
 from distdl.models.operations.operation import Operation, Sharded, Workers
-from distdl.models.operations.table import (
-    argument,
-    in_blocks,
-    local,
-    rule_for,
-    same,
-    through_layer,
-    whole,
-)
+from distdl.models.operations.table import argument, in_blocks, local, rule_for, same, through_layer, whole
 from distdl.parameters.layout import Interval
 
 

@@ -12,15 +12,7 @@ import torch.nn.functional as F
 from distdl.models.capture.recording import Node, Value
 from distdl.models.capture.replay import Run
 from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, Sharded, Workers
-from distdl.models.operations.table import (
-    argument,
-    bound,
-    local,
-    rule_for,
-    same,
-    through_layer,
-    whole,
-)
+from distdl.models.operations.table import argument, bound, local, rule_for, same, through_layer, whole
 from distdl.models.rules.applied_layer import layer_operation
 from distdl.nn.base.by_dimensions import space_of
 from distdl.torch_compat.layers import AnyInstanceNorm

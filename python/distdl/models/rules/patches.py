@@ -9,12 +9,7 @@ import torch
 
 from distdl.models.capture.recording import Node
 from distdl.models.operations.operation import InputSpec, Operation, Sharded
-from distdl.models.operations.table import (
-    argument,
-    local,
-    rule_for,
-    same,
-)
+from distdl.models.operations.table import argument, local, rule_for, same
 
 
 @rule_for("unfold", "Unfold")

@@ -12,15 +12,7 @@ import torch
 from distdl.models.capture.recording import Node
 from distdl.models.capture.replay import Run, as_function
 from distdl.models.operations.operation import Operation, Sharded, Workers
-from distdl.models.operations.table import (
-    argument,
-    broadcast_spec,
-    in_blocks,
-    local,
-    rule_for,
-    same,
-    whole,
-)
+from distdl.models.operations.table import argument, broadcast_spec, in_blocks, local, rule_for, same, whole
 
 
 @rule_for("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "ravel", "atleast_1d", "atleast_2d",

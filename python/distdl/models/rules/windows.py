@@ -13,15 +13,7 @@ from distdl.models.capture.recording import Node, Value
 from distdl.models.capture.replay import Run
 from distdl.models.operations.operation import InputSpec, Operation, Sharded, Workers
 from distdl.models.operations.placement import Blocks
-from distdl.models.operations.table import (
-    argument,
-    bound,
-    local,
-    options_of,
-    rule_for,
-    same,
-    through_layer,
-)
+from distdl.models.operations.table import argument, bound, local, options_of, rule_for, same, through_layer
 from distdl.models.rules.applied_layer import apply_layer, layer_operation, with_parameters
 from distdl.nn.base.by_dimensions import space_of
 

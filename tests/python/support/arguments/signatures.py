@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import get_overridable_functions, get_testing_overrides, resolve_name
 
-from distdl.models.capture.functions import DECOMPOSITIONS, SHAPED_AS, SPLITTING, key_of
+from distdl.models.capture.decompositions import DECOMPOSITIONS, SPLITTING
+from distdl.models.capture.functions import SHAPED_AS, key_of
 from distdl.models.rules import RULES
 
 REQUIRED = inspect.Parameter.empty
