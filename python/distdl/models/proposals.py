@@ -1,4 +1,4 @@
-"""Partitions of a number of ranks for a model, by what they are estimated to cost."""
+"""Propose partitions for a model, by estimates of their costs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from distdl.models.plan.costs import MIB, cost
 from distdl.models.plan.machine import MachineProfile, measure
 from distdl.models.plan.planning import Plan
 from distdl.models.rules.known_layers import key_of_layer
+from distdl.models.text_table import text_table
 from distdl.modules.module import refuse_distributed
 from distdl.nn.base.options import refuse_lazy
 from distdl.partitions.comparison import gather_or_raise
@@ -25,8 +26,8 @@ from distdl.partitions.partition import Partition
 
 __all__ = ["Proposal", "Proposals", "plans"]
 
-_TAILS = 4  # so many places in the model are tried from which on it is split in another way
-_FIRST = 3  # so many of the best partitions are tried with them
+_TAILS = 4  # places in the model that are tried as the beginning of another split
+_FIRST = 3  # the number of the best partitions that are tried with them
 _DEEPEST = 3  # modules within modules
 
 Shape = tuple[int, ...]
@@ -39,7 +40,7 @@ class Proposal:
     Attributes:
         P_x: how the inputs are split.
         plan: the partitions of modules that are split in another way.
-        memory: estimated bytes of the rank that holds most in a step of training: results, parameters, gradients.
+        memory: estimated bytes on the fullest rank in a step of training: results, parameters, gradients.
         sent: estimated bytes that travel in a step, of all ranks.
         seconds: estimated time of a step.
     """
@@ -67,16 +68,14 @@ class Proposals(tuple[Proposal, ...]):
         for proposal in self:
             sizes = (f"{proposal.memory / MIB:.1f}", f"{proposal.sent / MIB:.1f}")
             table.append((f"{proposal.seconds * 1e3:.1f}", *sizes, str(proposal)))
-        widths = [max(len(line[i]) for line in table) for i in range(3)]
-        rows = ("  ".join([*(cell.rjust(w) for cell, w in zip(line, widths, strict=False)), line[3]]) for line in table)
-        return "\n".join(rows)
+        return "\n".join(text_table(table, left=[3]))
 
 
 @constructor
 def plans(
     model: torch.nn.Module, P_world: PartitionLike, input_shape: Sequence[int] | Sequence[Sequence[int]], most: int = 10
 ) -> Proposals:
-    """Ways to split a model over ranks, with what a step of training is estimated to cost, the fastest first.
+    """Ways to split a model over ranks, with the estimated costs of a step of training, the fastest first.
 
     All ways to split the input are tried with all ranks of P_world and with divisors of their number; the best of them
     also with the later modules split along the batch, or on one worker. Time is estimated from profile of this machine,
@@ -86,8 +85,8 @@ def plans(
     Args:
         model: as for :func:`distdl.distribute`; also on the meta device, since values do not count.
         P_world: the ranks.
-        input_shape: the shape of the whole input, or a list of those of several inputs.
-        most: so many proposals are returned at most.
+        input_shape: the shape of the whole input, or a list of the shapes of several inputs.
+        most: the largest number of proposals.
 
     Raises:
         TypeError, ValueError: on all ranks, if an argument is not as described.
@@ -124,13 +123,13 @@ def plans(
 
 
 Ways = dict[str, list[int]]
-"""Names of modules, and into how many blocks each dimension is split there, on the first ranks."""
+"""The number of blocks along each dimension, by names of modules, on the first ranks."""
 
 
 def _proposed(
     model: torch.nn.Module, grid: Grid, shapes: Sequence[Shape], profile: MachineProfile
 ) -> list[tuple[list[int], Ways, int, int, float]]:
-    """The splits of the input, those of modules, and what they cost, the fastest first."""
+    """The splits of the input and of modules, and their costs, the fastest first."""
     skeleton = Skeleton(model, torch.device("cpu"))
     inputs = [(shape, _dtype_of(model)) for shape in shapes]
     call: object = tuple(torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in inputs), {}
@@ -151,7 +150,7 @@ def _proposed(
 
 
 def _splits(workers: int, shape: Shape) -> Iterator[list[int]]:
-    """All ways to split an input among all ranks, and among divisors of their number."""
+    """All ways to split an input among all ranks, or among a divisor of their number."""
     seen = set()
     for count in range(workers, 0, -1):
         if workers % count == 0:
@@ -162,7 +161,7 @@ def _splits(workers: int, shape: Shape) -> Iterator[list[int]]:
 
 
 def _tails(splits: list[int], recording: Recording, shape: Shape) -> Iterator[Ways]:
-    """The later modules along the batch, or on one worker."""
+    """Splits of the later modules: along the batch, or on one worker."""
     depth = 1
     while depth < _DEEPEST and len(names := _names(recording, depth)) < _TAILS:
         depth += 1
@@ -175,7 +174,7 @@ def _tails(splits: list[int], recording: Recording, shape: Shape) -> Iterator[Wa
 
 
 def _names(recording: Recording, depth: int) -> list[str]:
-    """The names of the modules so deep within the model that compute something, in the order of their calls."""
+    """The names of the modules at a depth in the model, in the order of their calls."""
     return list(dict.fromkeys(".".join(node.path.split(".")[:depth]) for node in recording.nodes if node.path))
 
 
@@ -184,7 +183,7 @@ def _dtype_of(model: torch.nn.Module) -> torch.dtype:
 
 
 def _shapes(shapes: object) -> list[Shape]:
-    """The shapes in an argument that is a shape or a list of shapes."""
+    """The list of shapes in an argument that is a shape or a list of shapes."""
     several = shapes if isinstance(shapes, list | tuple) and shapes and not isinstance(shapes[0], int) else [shapes]
     checked = []
     for shape in several:

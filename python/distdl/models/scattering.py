@@ -1,4 +1,4 @@
-"""Whole tensors of one rank in blocks, and back."""
+"""Scatter whole tensors of one rank to blocks, and gather blocks."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["gather", "scatter"]
 
 @constructor
 def scatter(x: torch.Tensor | None, P_x: PartitionLike, root: int = 0) -> torch.Tensor:
-    """The balanced blocks of a tensor that one rank has.
+    """Scatter a tensor of one rank in balanced blocks.
 
     Args:
-        x: on the root a tensor with as many dimensions as P_x; on other ranks None, or a tensor that does not count.
+        x: on the root a tensor with as many dimensions as P_x; other ranks may pass None.
         P_x: the partition of the result.
         root: a rank of the communicator that P_x comes from.
 
     Returns:
-        This worker's block; zero volume on ranks outside of P_x. Its gradients come back together on the root.
+        This worker's block; zero volume on ranks outside of P_x. The gradients of all blocks return to the root.
 
     Raises:
         TypeError, ValueError: on all ranks, if an argument is not as described.
@@ -40,16 +40,16 @@ def scatter(x: torch.Tensor | None, P_x: PartitionLike, root: int = 0) -> torch.
 
 @constructor
 def gather(y: object, P_y: object, root: int = 0) -> object:
-    """The whole of a tensor in blocks, on one rank.
+    """Gather a tensor in blocks on one rank.
 
     Args:
-        y: a tensor in blocks, or a structure of tensors, such as a model of :func:`distdl.distribute` returns.
+        y: a tensor in blocks, or a structure of tensors, such as the results of :func:`distdl.distribute`'s models.
         P_y: its partition, or the same structure of partitions, such as the model's ``output_partition``.
         root: a rank of the communicator that the partitions come from.
 
     Returns:
-        The whole on the root, zero volume on all other ranks, in the same structure. Differentiable: on the root
-        gradients begin, and each worker receives those of its block.
+        Whole tensors on the root, zero volume on all other ranks, in the same structure. In a backward pass each worker
+        receives the gradients of its block.
 
     Raises:
         TypeError, ValueError: on all ranks, if an argument is not as described.
@@ -86,7 +86,7 @@ def _problem_of_input(x: object, grid: Grid, root: int) -> Exception | None:
 def _with_root(
     name: str, P: PartitionLike, root: int, problem_of: Callable[[Grid], Exception | None]
 ) -> tuple[Grid, Grid]:
-    """The grid of a partition, and that of the root alone with as many dimensions."""
+    """The grid of a partition, and the grid of the root alone with as many dimensions."""
     with constructing(name, {"P": P}, {"root": root}) as (grid,):
         at = index(root)
         problem = problem_of(grid)

@@ -1,4 +1,4 @@
-"""Modules of a distributed model, which cannot be called by themselves."""
+"""Forbid calls of single modules of a distributed model."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 
 def forbid_submodule_calls(model: torch.nn.Module) -> None:
-    """Let the modules within a model raise where they are called.
+    """Let the modules within a model raise when they are called.
 
-    A call of a distributed model runs its program, which calls none of them. They would compute with this rank's part
-    of the parameters. Those that compute a weight from others run whenever somebody looks at it, and are left alone.
+    A distributed model runs its program, which calls none of its modules. They would compute with this rank's part of
+    the parameters. Parametrizations may be called: they compute a weight whenever it is read.
     """
     lists = [module for module in model.modules() if isinstance(module, ParametrizationList)]
     within = {module for several in lists for module in several.modules()}
     for path, module in model.named_modules():
         if path and module not in within:
-            vars(module)["forward"] = functools.partial(_refuse, path)  # no hook, which users and tools may look at
+            vars(module)["forward"] = functools.partial(_refuse, path)  # hooks would be visible to users and tools
 
 
 def _refuse(path: str, *args: object, **kwargs: object) -> NoReturn:

@@ -12,11 +12,11 @@ import torch
 from distdl.models.capture.recording import Arguments, Function, Options
 
 INLINED = {"gumbel_softmax", "multi_head_attention_forward"}
-"""What becomes a call of a layer that does the same, or the nodes of the functions that it calls."""
+"""Functions that are recorded by the functions, or by the layer, that they call."""
 
 
 def inlined(function: Function) -> Function:
-    """A function of torch.nn.functional that computes even where its first lines would hand the call to a recorder."""
+    """A function of torch.nn.functional without its first lines, which hand the call to a recorder."""
     assert isinstance(function, FunctionType)
     checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     names = function.__globals__ | dict.fromkeys(checks, lambda *args: False)
@@ -24,13 +24,13 @@ def inlined(function: Function) -> Function:
 
 
 SPLITTING = {"chunk", "split", "split_with_sizes", "tensor_split", "unbind"}
-"""What becomes a node for each part, so that each of them has its own blocks."""
+"""Functions that become a node for each part, so that each part has its own blocks."""
 
 
 def split_calls(
     key: str, args: Arguments, kwargs: Options, parts: Sequence[torch.Tensor]
-) -> Iterator[tuple[Function, Arguments]]:
-    """For each part of a split tensor, a function that takes it alone, and the arguments after the part."""
+) -> Iterator[tuple[Function, torch.Tensor, Arguments]]:
+    """For each part of a tensor, a function that takes this part alone, the part, and the arguments."""
     x, *rest = args
     if others := kwargs.keys() - _OF_PARTS:
         raise NotImplementedError(f"{key} with {', '.join(sorted(others))}")
@@ -39,9 +39,9 @@ def split_calls(
     start = 0
     for i, part in enumerate(parts):
         if key == "unbind":
-            yield torch.select, (part, x, dim, i)
+            yield torch.select, part, (x, dim, i)
         else:
-            yield torch.narrow, (part, x, dim, start, part.shape[dim])
+            yield torch.narrow, part, (x, dim, start, part.shape[dim])
             start += part.shape[dim]
 
 
@@ -49,7 +49,7 @@ _OF_PARTS = {
     "chunks", "dim", "indices", "indices_or_sections", "sections", "split_size", "split_size_or_sections",
     "split_sizes", "tensor_indices_or_sections",
 }  # fmt: skip
-"""The arguments of what takes a tensor apart."""
+"""The names of the arguments of such functions."""
 
 
 def with_values(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -88,7 +88,7 @@ def gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> torch.Tensor:
-    """The loss of torch.nn.functional, except that negative variances give nan in place of an error."""
+    """The loss of torch.nn.functional, with nan in place of an error for negative variances."""
     if isinstance(var, float):
         if var < 0:
             raise ValueError("var has negative entry/entries")
@@ -116,7 +116,7 @@ def cov(
     fweights: torch.Tensor | None = None,
     aweights: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """``torch.cov`` without its look at values of weights, of which none may be negative."""
+    """``torch.cov`` without its check that no weight is negative."""
     x = input if input.dim() > 1 else input.reshape(1, -1)
     weightings = [weighting for weighting in (fweights, aweights) if weighting is not None]
     count: float | torch.Tensor = x.shape[1]
@@ -152,4 +152,4 @@ DECOMPOSITIONS: dict[str, Function] = {
     "broadcast_tensors": broadcast_tensors,
     "gaussian_nll_loss": gaussian_nll_loss,
 }
-"""What is recorded for functions that have several results of different tensors, or look at values."""
+"""Replacements for functions that have several results of different tensors, or look at values."""

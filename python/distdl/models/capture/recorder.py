@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -17,12 +18,11 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from distdl.models.capture import unrecorded
 from distdl.models.capture.arguments import call_detaching, normalize_arguments
-from distdl.models.capture.autograd_functions import FunctionClass, apply_of, end_of_apply
 from distdl.models.capture.checkpoints import Checkpoints
 from distdl.models.capture.decompositions import DECOMPOSITIONS, INLINED, SPLITTING, inlined, split_calls, with_values
 from distdl.models.capture.elementwise import ELEMENTWISE
 from distdl.models.capture.functions import key_of, with_lost_arguments, without_a_count, without_template
-from distdl.models.capture.interception import intercepted_calls
+from distdl.models.capture.interception import FunctionClass, apply_of, end_of_apply, intercepted_calls
 from distdl.models.capture.layers_of_functions import layer_of
 from distdl.models.capture.memory_order import with_real_strides
 from distdl.models.capture.recording import Arguments, Function, Node, Options, Recording, Target, Value
@@ -49,6 +49,15 @@ _INSTEAD = {
     "where": ". Write torch.where(mask, x, other)",
 }
 """Replacements for functions whose results have a shape that depends on values."""
+
+
+class _Call(NamedTuple):
+    """A call with tensors among its arguments, or with values in place of them."""
+
+    target: Target
+    key: str
+    args: Arguments
+    kwargs: dict[str, object]
 
 
 class Recorder(TorchFunctionMode):
@@ -153,7 +162,7 @@ class Recorder(TorchFunctionMode):
             result, self._underived = call_detaching(run, args, kwargs)
             if self._real_strides:
                 result = with_real_strides(target, run, args, kwargs, result)
-            return self._record(key, target, args, kwargs, versions, result)
+            return self._record(_Call(target, key, args, kwargs), versions, result)
         except (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode) as error:
             raise NotImplementedError(
                 f"{key} looks at the values of a tensor, at {source_line()}; they are not known before the model runs"
@@ -164,20 +173,13 @@ class Recorder(TorchFunctionMode):
 
     # Nodes
 
-    def _record(
-        self,
-        key: str,
-        target: Target,
-        args: Arguments,
-        kwargs: dict[str, object],
-        versions: Mapping[int, int],
-        result: object,
-    ) -> object:
+    def _record(self, call: _Call, versions: Mapping[int, int], result: object) -> object:
         """The result of a call. The call becomes a node if it returns a new tensor or has written into one.
 
         Args:
             versions: of the tensors before the call; other versions now show that the call has written into them.
         """
+        target, key, args, kwargs = call
         results = args[0] if key == "setitem" else result
         tensors = [tensor for tensor in tree_flatten(results)[0] if isinstance(tensor, torch.Tensor)]
         if isinstance(target, torch.nn.Module):  # a layer writes into its own buffers, and rules know it
@@ -188,28 +190,23 @@ class Recorder(TorchFunctionMode):
         if not written and all(id(tensor) in versions for tensor in tensors):
             return result  # an argument as it is
         if key in SPLITTING:
-            for take, (part, *arguments) in split_calls(key, args, kwargs, tensors):
-                before = self.tensors.values_in(tuple(arguments))
-                self._add_node(take, take.__name__, before, self.tensors.new(part))
+            for take, part, arguments in split_calls(key, args, kwargs, tensors):
+                self._add_node(self._described(_Call(take, take.__name__, arguments, {})), self.tensors.new(part))
             return result
         self.tensors.versions_before = versions
-        before = self.tensors.values_in(args, kwargs)
+        described = self._described(call)
         self.tensors.versions_before = {}
-        self._add_nodes(target, key, before, results, {id(x): self.tensors.current(x) for x in written})
+        self._add_nodes(described, results, {id(x): self.tensors.current(x) for x in written})
         if key == "getitem" and is_view(result):
             self._slices[id(result)] = args
         for tensor in written:
             self._write_through(tensor)
         return result
 
-    def _add_nodes(
-        self,
-        target: Target,
-        key: str,
-        arguments: tuple[Arguments, dict[str, object]],
-        results: object,
-        written: Mapping[int, Value],
-    ) -> None:
+    def _described(self, call: _Call) -> _Call:
+        return _Call(call.target, call.key, *self.tensors.values_in(call.args, call.kwargs))
+
+    def _add_nodes(self, call: _Call, results: object, written: Mapping[int, Value]) -> None:
         """Add a call that may write into tensors: without gradients, these keep their derivatives.
 
         Args:
@@ -224,29 +221,22 @@ class Recorder(TorchFunctionMode):
             kept.append((tensor, self.tensors.new(torch.empty_like(tensor))))
             return kept[-1][1]
 
-        self._add_node(target, key, arguments, tree_map_only(torch.Tensor, described, results), tuple(written.values()))
+        self._add_node(call, tree_map_only(torch.Tensor, described, results), tuple(written.values()))
         with torch.enable_grad():
             for tensor, values in kept:
-                before = (written[id(tensor)], values), dict[str, object]()
-                self._add_node(with_values, with_values.__name__, before, self.tensors.new(tensor))
+                replaced = _Call(with_values, with_values.__name__, (written[id(tensor)], values), {})
+                self._add_node(replaced, self.tensors.new(tensor))
 
-    def _add_node(
-        self,
-        target: Target,
-        key: str,
-        arguments: tuple[Arguments, dict[str, object]],
-        results: object,
-        written: tuple[Value, ...] = (),
-    ) -> None:
-        tensors, layer = self.tensors, target if isinstance(target, torch.nn.Module) else None
+    def _add_node(self, call: _Call, results: object, written: tuple[Value, ...] = ()) -> None:
+        tensors, layer = self.tensors, call.target if isinstance(call.target, torch.nn.Module) else None
         parameters = {} if layer is None else {name: tensors.value(own) for name, own in layer.named_parameters()}
         buffers = {} if layer is None else tensors.names_of_buffers(layer)
         autocast = {kind: dtype for kind, dtype in unrecorded.autocast().items() if self._autocast[kind] != dtype}
         records, checkpoint = torch.is_grad_enabled(), self._checkpoints.current()
         if records and any(value.is_differentiable for value in tree_flatten(results)[0] if isinstance(value, Value)):
-            tensors.refuse_lost_gradients((arguments, parameters))
+            tensors.refuse_lost_gradients((call.args, call.kwargs, parameters))
         self.recording.add(
-            Node(target, key, *arguments, results, self._path[-1], source_line(), records, checkpoint, autocast,
+            Node(*call, results, self._path[-1], source_line(), records, checkpoint, autocast,
                  written, parameters, buffers, tuple(map(tensors.current, self._underived)))
         )  # fmt: skip
 
@@ -255,12 +245,12 @@ class Recorder(TorchFunctionMode):
         whole, index, *_ = self._slices.get(id(tensor), (None, None))
         for other in self.tensors.sharing_memory(tensor):
             if other is whole:
-                before = self.tensors.values_in((other, index, tensor))
-                self._add_nodes(torch.Tensor.__setitem__, "setitem", before, other, {id(other): before[0][0]})
+                call = self._described(_Call(torch.Tensor.__setitem__, "setitem", (other, index, tensor), {}))
+                self._add_nodes(call, other, {id(other): call.args[0]})
                 self._write_through(other)
                 self.tensors.stale.discard(id(tensor))
             elif unrecorded.is_same_view(tensor, other) and not tensor.requires_grad and not other.requires_grad:
-                before = self.tensors.values_in((tensor,))  # what detach() or data gives of it
-                self._add_node(torch.clone, "clone", before, self.tensors.new(other))
+                call = self._described(_Call(torch.clone, "clone", (tensor,), {}))  # as of detach() or data
+                self._add_node(call, self.tensors.new(other))
             else:
                 self.tensors.stale.add(id(other))

@@ -10,14 +10,14 @@ from distdl.models.capture.recording import Node, Value
 from distdl.torch_compat.trees import tree_flatten, tree_unflatten
 
 Run = Callable[..., object]
-"""A function of the tensors of a call, on each rank of its parts of them."""
+"""A function of the tensors of a call; on each rank, of its regions of them."""
 
 
 def as_function(node: Node, function: Run | None = None) -> Run:
-    """The call as a function of tensors in place of its values.
+    """The call as a function of the tensors in place of its values.
 
     Args:
-        function: in place of the node's own.
+        function: replaces the node's own.
     """
     target = function or node.target
     leaves, structure = tree_flatten((node.args, dict(node.kwargs)))

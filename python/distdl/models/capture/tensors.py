@@ -89,11 +89,9 @@ class RecordedTensors:
             )
         return self.new(tensor, constant=tensor.constant)
 
-    def values_in(
-        self, args: Arguments, kwargs: dict[str, object] | None = None
-    ) -> tuple[Arguments, dict[str, object]]:
+    def values_in(self, args: Arguments, kwargs: dict[str, object]) -> tuple[Arguments, dict[str, object]]:
         """The arguments of a call, with values in place of tensors."""
-        described: tuple[Arguments, dict[str, object]] = tree_map_only(torch.Tensor, self.value, (args, kwargs or {}))
+        described: tuple[Arguments, dict[str, object]] = tree_map_only(torch.Tensor, self.value, (args, kwargs))
         return described
 
     def changed(self, tensor: torch.Tensor, name: str) -> Value | None:

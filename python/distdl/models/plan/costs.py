@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -21,12 +22,12 @@ VIEWS = frozenset(
     ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "t", "T", "mT",
      "expand", "getitem", "select", "narrow", "detach", "contiguous", "Flatten", "movedim")
 )  # fmt: skip
-"""Operations that show memory which is there."""
+"""Operations whose results share memory with their inputs."""
 
 _SUM_MOMENTS = (
     AnyBatchNorm, AnyInstanceNorm, torch.nn.GroupNorm,
 )  # fmt: skip
-"""Norms whose workers send each other their sums."""
+"""Norms whose workers sum their moments."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,9 @@ class Cost:
     """Costs of a training step, forward and backward.
 
     Attributes:
-        memory: bytes of the rank that holds most: blocks of all results, parameters and their gradients.
+        memory: bytes on the fullest rank: blocks of all results, parameters and their gradients.
         sent: bytes that travel, of all ranks.
-        seconds: of the step.
+        seconds: the time of the step.
     """
 
     memory: int
@@ -45,15 +46,15 @@ class Cost:
 
 
 def cost(plan: Plan, profile: MachineProfile, work: Mapping[Node, float]) -> Cost:
-    """Estimate the costs of a training step by this plan.
+    """Estimate the costs of a training step by a plan.
 
     Args:
-        profile: of the machine, for the workers of the plan.
-        work: the floating-point operations of each node, forward.
+        profile: the speeds of the machine, for the workers of the plan.
+        work: the floating-point operations of each node in a forward pass.
     """
     ranks = plan.base.size
     parameters = sum(parameter.nbytes for parameter in _parameters(plan))
-    held = dict.fromkeys(plan.base.ranks, 2 * parameters)  # and as many of gradients
+    held = Counter(dict.fromkeys(plan.base.ranks, 2 * parameters))  # with their gradients
     away = parameters * (ranks - 1) // ranks
     sent = 2 * away * ranks
     seconds = 2 * profile.transfer(away)
@@ -62,14 +63,14 @@ def cost(plan: Plan, profile: MachineProfile, work: Mapping[Node, float]) -> Cos
             size = value.dtype.itemsize
             sent += 2 * sum(counts.values()) * size
             seconds += 2 * profile.transfer(max(counts.values(), default=0) * size)
-            _hold(held, {rank: count * size for rank, count in counts.items()})
+            held.update({rank: count * size for rank, count in counts.items()})
         within, exchanges = received_within(step)
         sent += 2 * within * len(workers_of(step, plan))
         seconds += 2 * exchanges * profile.latency + 2 * within / profile.bandwidth
         seconds += _computing(step, plan, profile, work[step.node])
         if step.node.key not in VIEWS:
             for value in step.node.outputs:
-                _hold(held, _of_ranks(value, plan.placement(value), plan))
+                held.update(_bytes_of_ranks(value, plan.placement(value), plan))
     return Cost(max(held.values()), sent, seconds)
 
 
@@ -86,7 +87,7 @@ def _computing(step: PlanStep, plan: Plan, profile: MachineProfile, work: float)
 
 
 def _kind(node: Node) -> str:
-    """The kind of speed that counts for a node's floating-point operations."""
+    """The kind of the speed of a node's floating-point operations."""
     if node.key not in CONVOLUTIONS:
         return "product"
     weight = node.inputs[1]
@@ -96,7 +97,7 @@ def _kind(node: Node) -> str:
 def received_within(step: PlanStep) -> tuple[int, int]:
     """Bytes that a worker receives within a layer in the forward pass, and the number of exchanges.
 
-    These are halos, sums of moments, and keys and values.
+    They are halos, sums of moments, keys and values.
     """
     node, workers = step.node, step.workers
     if not isinstance(workers, Blocks) or not isinstance(node.target, torch.nn.Module):
@@ -131,12 +132,7 @@ def workers_of(step: PlanStep, plan: Plan) -> tuple[int, ...]:
     return step.workers.ranks if isinstance(step.workers, Blocks) else plan.base.ranks
 
 
-def _of_ranks(value: Value, place: Placement, plan: Plan) -> dict[int, int]:
+def _bytes_of_ranks(value: Value, place: Placement, plan: Plan) -> dict[int, int]:
     if isinstance(place, Blocks):
         return {rank: math.prod(place.local_shape(rank)) * value.dtype.itemsize for rank in place.ranks}
     return dict.fromkeys(plan.base.ranks, value.nbytes)
-
-
-def _hold(held: dict[int, int], added: Mapping[int, int]) -> None:
-    for rank, count in added.items():
-        held[rank] = held.get(rank, 0) + count

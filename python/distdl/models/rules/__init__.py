@@ -4,26 +4,11 @@ A rule looks at a recorded call and says which part of the inputs each worker re
 :class:`distdl.models.operations.operation.Operation`.
 """
 
+# Each module registers its rules.
 from distdl.models.operations.table import RULES
-from distdl.models.rules import (  # noqa: F401  (each registers its rules)
-    along_dims,
-    assignments,
-    attention,
-    constants,
-    drawing,
-    gathering,
-    indexing,
-    joining,
-    matrices,
-    norms,
-    patches,
-    pointwise,
-    recurrent,
-    reductions,
-    sampling,
-    shapes,
-    spectra,
-    windows,
-)
+
+from distdl.models.rules import along_dims, assignments, attention, constants, drawing, gathering  # noqa: F401  isort: skip
+from distdl.models.rules import indexing, joining, matrices, norms, patches, pointwise, recurrent  # noqa: F401  isort: skip
+from distdl.models.rules import reductions, sampling, shapes, spectra, windows  # noqa: F401  isort: skip
 
 __all__ = ["RULES"]
