@@ -17,7 +17,7 @@ from distdl.torch_compat.layers import NormBase
 
 
 def key_of(function: Function) -> str:
-    """The name under which rules know a function: that of ``torch.add`` for ``Tensor.add_``, ``+`` and ``+=`` too."""
+    """The name by which rules know a function: "add" for ``torch.add``, ``Tensor.add_``, ``+`` and ``+=``."""
     name = getattr(function, "__name__", "")
     if name == "__get__":
         return str(function.__self__.__name__)  # type: ignore[attr-defined]
@@ -39,9 +39,9 @@ _OPERATORS = {"add", "sub", "mul", "truediv", "floordiv", "pow", "mod", "and", "
 
 
 def with_lost_arguments(function: Function, args: Arguments, kwargs: Options) -> dict[str, object]:
-    """The named arguments of a call, and those that a function of torch does not hand on to a recorder.
+    """The named arguments of a call, with arguments that a function of torch does not hand on to a recorder.
 
-    ``torch.nn.functional.l1_loss`` forgets its weight there, which still stands in the frame of the call.
+    ``torch.nn.functional.l1_loss`` forgets its weight, which the frame of the call still has.
     """
     named = dict(kwargs)
     if not isinstance(function, FunctionType) or function.__module__ != F.__name__:
@@ -60,19 +60,18 @@ def with_lost_arguments(function: Function, args: Arguments, kwargs: Options) ->
     return named
 
 
-_FRAMES = 4
-"""Between a function of torch and what it hands its call to are at most as many calls."""
+_FRAMES = 4  # between a function of torch and a recorder, at most
 
 
 SHAPED_AS = {"expand_as": torch.Tensor.expand, "view_as": torch.Tensor.view, "reshape_as": torch.Tensor.reshape}
 
 
 TYPED_AS = {"to", "type_as"}
-"""What looks at the shape, or at the dtype and the device, of a tensor that no element comes from."""
+"""Functions that take the shape, or the dtype and the device, of a second tensor."""
 
 
 def without_template(key: str, args: Arguments, kwargs: Options) -> tuple[Function, Arguments, Options] | None:
-    """The same call without the tensor that only says how the result looks, which nothing needs to travel for."""
+    """The same call without a tensor that only determines the shape or the dtype, and which need not travel."""
     other = args[1] if len(args) > 1 else kwargs.get("other")
     if not isinstance(other, torch.Tensor) or key not in SHAPED_AS.keys() | TYPED_AS:
         return None
@@ -86,7 +85,7 @@ def without_template(key: str, args: Arguments, kwargs: Options) -> tuple[Functi
 
 @contextlib.contextmanager
 def without_a_count(module: torch.nn.Module) -> Iterator[None]:
-    """Let a norm that averages all batches alike not look at how many there were, which changes no shape."""
+    """Let a norm that averages all batches alike not read its count of them, which changes no shape."""
     counts = isinstance(module, NormBase) and module.momentum is None
     if counts:
         module.momentum = 0.1

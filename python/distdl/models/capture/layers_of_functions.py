@@ -14,7 +14,7 @@ from distdl.models.capture.recording import Arguments, Function, Options
 
 
 def layer_of(function: Function, args: Arguments, kwargs: Options) -> tuple[torch.nn.Module, Arguments] | None:
-    """The layer of torch.nn that does the same, with a call's tensors as parameters and buffers, and its arguments."""
+    """The layer of torch.nn that computes the same, with a call's tensors as parameters and buffers, and its inputs."""
     make = _LAYERS.get(function)
     if make is None:
         return None
@@ -35,8 +35,7 @@ def layer_of(function: Function, args: Arguments, kwargs: Options) -> tuple[torc
     return None if is_other else layer
 
 
-_Get = Callable[[str], Any]
-"""Gives an argument of a call by its name."""
+_Get = Callable[[str], Any]  # an argument of a call, by its name
 
 
 def _attention(get: _Get) -> tuple[torch.nn.Module, Arguments] | None:
@@ -58,7 +57,7 @@ def _attention(get: _Get) -> tuple[torch.nn.Module, Arguments] | None:
 
 
 def _tracking_norm(kind: str, uses_statistics_of_input: str, get: _Get) -> tuple[torch.nn.Module, Arguments] | None:
-    """A norm that writes running statistics; None where there are none, or nothing is written into them."""
+    """A norm that writes running statistics; None if it writes none."""
     x, buffers = get("input"), {name: get(name) for name in ("running_mean", "running_var")}
     parameters = {name: get(name) for name in ("weight", "bias")}
     has_a_layer = 2 < x.dim() <= 5 or (kind == "BatchNorm" and x.dim() == 2)

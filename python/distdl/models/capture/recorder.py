@@ -34,8 +34,7 @@ from distdl.torch_compat.fake import DataDependentOutputException, DynamicOutput
 from distdl.torch_compat.memory import is_view
 from distdl.torch_compat.trees import tree_flatten, tree_map_only
 
-_QUERIES = {"requires_grad", "is_leaf", "grad"}
-"""Attributes of tensors that are no result of a computation."""
+_QUERIES = {"requires_grad", "is_leaf", "grad"}  # attributes of tensors that are no result of a computation
 _DETERMINISTIC = ELEMENTWISE | {
     "all", "any", "expand", "flatten", "getitem", "permute", "reshape", "select", "squeeze", "transpose", "unsqueeze",
     "view",

@@ -28,7 +28,7 @@ class Selection:
         return self.mask.reshape(*self.mask.shape, *[1] * self.dims)
 
     def filled(self, number: float | None = None) -> torch.Tensor:
-        """The values, with a number where the mask is false; by default, most functions are finite there."""
+        """The values, with a number where the mask is false; most functions are finite at the default."""
         kind = self.values.dtype
         if number is None:
             number = 0.5 if kind.is_floating_point or kind.is_complex else 1
@@ -44,7 +44,7 @@ Compute = Callable[..., torch.Tensor]
 
 
 Outcome: TypeAlias = torch.Tensor | Selection | None
-"""The result of a function of selections; None if it is not known."""
+"""The result of a function of selections; None if it cannot be recorded."""
 
 
 def _dims(x: Selection, dim: object) -> list[int]:
@@ -67,7 +67,7 @@ def _sum(function: Compute, input: Selection, dim: object = None, keepdim: bool 
 def _mean(
     function: Compute, input: Selection, dim: object = None, keepdim: bool = False, dtype: torch.dtype | None = None
 ) -> Outcome:
-    """A mean; NaN if nothing is selected."""
+    """A mean; NaN of an empty selection."""
     dims = _dims(input, dim)
     if 0 not in dims:
         return Selection(function(input.filled(), input.dims_of_values(dims), keepdim, dtype=dtype), input.mask)
@@ -116,7 +116,7 @@ def _class_loss(
     reduction: str = "mean",
     **options: object,
 ) -> Outcome:
-    """A loss of scores for classes, which are the first dimension of each element, and of the right classes."""
+    """A loss of scores and right classes. The classes are the first dimension of each element."""
     if not isinstance(target, Selection) or target.dims != input.dims - 1 or isinstance(weight, Selection):
         return None
     options |= {"weight": weight, "ignore_index": ignore_index, "reduction": reduction}
@@ -140,7 +140,7 @@ def _matmul(function: Compute, input: Selection, other: object) -> Outcome:
 def _norm(
     function: Compute, input: Selection, normalized_shape: Sequence[int], *arguments: object, **options: object
 ) -> Outcome:
-    """A normalization over the last dimensions, all of which are dimensions of the elements: torch has seen that."""
+    """A normalization over dimensions of the elements, which torch has checked."""
     return Selection(function(input.filled(), normalized_shape, *arguments, **options), input.mask)
 
 
@@ -168,4 +168,4 @@ SELECTED_FUNCTIONS: dict[str, Callable[..., Outcome]] = {
     **dict.fromkeys(("log_softmax", "softmax"), _softmax),
     "embedding": _embedding,
 }
-"""Functions of selections that are recorded, besides those of each element by itself."""
+"""Functions of selections that are recorded, besides elementwise functions."""

@@ -1,7 +1,8 @@
-"""Record what a model does with the elements that a mask selects, as in ``x[mask].mean()``.
+"""Record functions of the elements that a mask selects, as in ``x[mask].mean()``.
 
-Their number is not known before the model runs. So all elements are recorded, and those that the mask leaves out are
-replaced before each function: by a number at which functions and their derivatives are finite, or by 0 in sums.
+The number of these elements is not known before the model runs. So functions of all elements are recorded. Elements
+that are not selected are replaced before: by a number at which functions and their derivatives are finite, or by 0 in
+sums.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Selections:
     """The selections of a recording. The model holds a tensor without elements in place of each.
 
     Args:
-        elementwise: the names of functions that work on each element by itself.
+        elementwise: the names of elementwise functions.
     """
 
     def __init__(self, elementwise: Container[str]) -> None:
@@ -53,7 +54,7 @@ class Selections:
         """The result of a call that selects elements or takes selections; NotImplemented for other calls.
 
         Args:
-            are_alike: finds out whether two masks have the same values.
+            are_alike: whether two masks have the same values.
 
         Raises:
             NotImplementedError: if the result depends on the number of elements or on their order.
@@ -91,7 +92,7 @@ class Selections:
         return self._placeholder(result) if isinstance(result, Selection) else result
 
     def _placeholder(self, selection: Selection) -> torch.Tensor:
-        """A tensor without elements, which the model holds in place of a selection."""
+        """A tensor without elements that the model holds in place of a selection."""
         with without_functions(), torch.enable_grad():
             values = selection.values
             tensor = values.detach().new_empty((0, *values.shape[selection.mask.dim() :]))
@@ -103,7 +104,7 @@ class Selections:
     def _call_elementwise(
         self, function: Function, key: str, args: Arguments, kwargs: dict[str, object], like: Selection
     ) -> object:
-        """Call a function that works on each element by itself, and may write into its first argument."""
+        """Call an elementwise function, which may write into its first argument."""
 
         def filled(tensor: torch.Tensor) -> torch.Tensor:
             selection = self._selections.get(id(tensor))
@@ -119,7 +120,7 @@ class Selections:
         return tree_map_only(torch.Tensor, lambda values: self._placeholder(Selection(values, like.mask)), result)
 
     def _write(self, selection: Selection, x: torch.Tensor, *_: object) -> None:
-        """Carry out ``x[mask] = selection``."""
+        """Record ``x[mask] = selection``."""
         if self.among(x) or x.dim() != selection.values.dim():
             raise NotImplementedError("setitem of elements that a mask selects, of other sizes")
         x.copy_(torch.where(selection.expanded_mask, selection.values.to(x.dtype), x))
@@ -135,7 +136,7 @@ def _mask_in(x: torch.Tensor, index: object) -> torch.Tensor | None:
 
 
 def _selected(key: str, args: Arguments, kwargs: dict[str, object]) -> Selection | None:
-    """The selection that a call makes, if it makes one."""
+    """The selection that a call makes; None for other calls."""
     if key == "getitem":
         x, mask = args[0], _mask_in(*args)
     elif key == "masked_select" and len(args) == 2 and not kwargs:

@@ -1,4 +1,4 @@
-"""Find operations on tensors that a recording would not show, and memory that tensors share."""
+"""Refuse computations that a recording would not show, and inspect the memory of tensors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from distdl.torch_compat.memory import address_of_storage
 from distdl.torch_compat.parametrizations import computed_weights
 from distdl.torch_compat.trees import tree_flatten
 
-_OF_TORCH = frozenset(vars(torch.nn.Module()))
-"""The attributes of every module."""
+_OF_TORCH = frozenset(vars(torch.nn.Module()))  # the attributes of every module
 _HOOKS = {"register_hook", "register_post_accumulate_grad_hook"}
 _PARAMETER_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _ASSIGNED = {"data", "grad"}
@@ -27,12 +26,12 @@ _LOOKS = {"numpy", "tolist", "__array__", "array"}
 def refuse_call(
     key: str, target: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any], line: Callable[[], str]
 ) -> None:
-    """Refuse a call whose effect no later call of what is recorded would have.
+    """Refuse a call with effects that a program would not repeat.
 
     Args:
         key: the name of the function.
         target: the function.
-        line: tells where the call stands.
+        line: the line of the program in which the call stands.
 
     Raises:
         NotImplementedError: that says what to write instead.
@@ -61,7 +60,7 @@ def refuse_call(
 
 
 def refuse_model(model: torch.nn.Module) -> None:
-    """Refuse a model that cannot be copied, or be recorded in any call.
+    """Refuse a model that can never be copied or recorded.
 
     Raises:
         NotImplementedError: that names the module or the attribute.
@@ -111,7 +110,7 @@ def attributes_of(model: torch.nn.Module) -> Iterator[tuple[tuple[str, str], obj
 
 
 def own_attributes(module: torch.nn.Module) -> Iterator[tuple[str, object]]:
-    """The attributes that a module has beyond those of every module of torch."""
+    """The attributes of a module, without the attributes of every module of torch."""
     return ((name, value) for name, value in vars(module).items() if name not in _OF_TORCH)
 
 
@@ -125,12 +124,12 @@ def _written(key: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """How often something was written into a tensor."""
+    """The number of writes into a tensor."""
     return 0 if tensor.is_inference() else number_of_writes(tensor)
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """The same for tensors that share memory."""
+    """A number that is equal for tensors that share memory."""
     try:
         return address_of_storage(tensor)
     except (NotImplementedError, RuntimeError):  # of a layout without
@@ -138,7 +137,7 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 
 def is_same_view(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors that share memory show the same elements of it in the same shape."""
+    """Whether two tensors that share memory have the same elements in the same shape."""
 
     def place(x: torch.Tensor) -> tuple[object, ...]:
         return x.storage_offset(), x.shape, x.stride(), x.dtype

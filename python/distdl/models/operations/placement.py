@@ -1,4 +1,4 @@
-"""Where the blocks of a tensor are: on workers in a grid, or all of it on each worker."""
+"""Placements of tensors: in blocks on the workers of a grid, or replicated on each worker."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from distdl.parameters.layout import Interval, cut
 from distdl.partitions.grid import Grid
 
 SizesByDim = tuple[tuple[int, ...], ...]
-"""For each dimension the sizes of the blocks along it."""
+"""The sizes of the blocks along each dimension."""
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """A tensor in blocks on the workers of a grid, which has as many dimensions.
+    """A tensor in blocks on the workers of a grid with as many dimensions.
 
     Attributes:
         ranks: of the workers, row-major.
@@ -29,7 +29,7 @@ class Blocks:
 
     @classmethod
     def balanced(cls, ranks: Sequence[int], splits: Sequence[int], shape: Sequence[int]) -> Blocks:
-        """Balanced blocks of a tensor of a shape, as many along each dimension as `splits` says."""
+        """Balanced blocks of a tensor; `splits` are their numbers along each dimension."""
         return cls(tuple(ranks), tuple(balanced_sizes(n, p) for n, p in zip(shape, splits, strict=True)))
 
     @functools.cached_property
@@ -53,10 +53,11 @@ class Blocks:
         return dict(zip(itertools.product(*map(range, self.splits)), self.ranks, strict=True))
 
     def ranks_along(self, dims: Sequence[int | None], splits: Sequence[int]) -> tuple[int, ...]:
-        """The ranks in a grid of so many workers along other dimensions, row-major.
+        """The ranks of a grid of other dimensions, row-major; at index 0 of the dimensions that it does not have.
 
         Args:
-            dims: for each of these the own dimension whose workers are along it, or None. At place 0 of the others.
+            dims: for each dimension of the grid the own dimension whose workers it has, or None.
+            splits: the shape of the grid.
         """
         ranks = []
         for place in itertools.product(*map(range, splits)):
@@ -94,9 +95,9 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Replicated:
-    """A tensor of which each worker has all: a parameter, a constant, or what was computed from these alone.
+    """A tensor that each worker has whole: a parameter, a constant, or a function of these alone.
 
-    Each worker's gradient is a part of the whole one, which is their sum.
+    The gradient is the sum of the workers' gradients.
     """
 
     def __str__(self) -> str:
@@ -108,7 +109,7 @@ REPLICATED = Replicated()
 
 
 def input_placement(ranks: Sequence[int], splits: Sequence[int], shape: Sequence[int]) -> Placement:
-    """Where an input is while a model computes: in balanced blocks, or with fewer dimensions on each worker."""
+    """The placement of an input: in balanced blocks, or replicated if it has fewer dimensions."""
     return REPLICATED if len(shape) < len(splits) else Blocks.balanced(ranks, splits, shape)
 
 
@@ -126,10 +127,7 @@ def intervals_of(sizes: tuple[int, ...]) -> tuple[Interval, ...]:
 
 
 def ways_to_split(workers: int, most: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """The numbers of workers along each dimension, as many as possible, with at most so many along each.
-
-    All factorizations of the largest number of workers that can be used, `workers` at most.
-    """
+    """All factorizations of the largest usable number of workers, with at most `most` of them along each dimension."""
     for count in range(workers, 0, -1):
         factorizations = [*_factorizations(count, tuple(min(n, count) for n in most))]
         if factorizations:

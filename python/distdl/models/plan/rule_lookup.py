@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 
 from distdl.models.capture.recording import Node, Recording, Value
-from distdl.models.capture.replay import as_function
 from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, RandomError, Sharded
 from distdl.models.operations.table import whole
 from distdl.models.rules import RULES
@@ -75,7 +74,7 @@ def _covers(spec: InputSpec, value: Value, shape: Sequence[int]) -> bool:
 
 def _on_one_worker(node: Node) -> Operation:
     """An operation that cannot be split."""
-    call = as_function(node, written if node.key == "setitem" else None)
+    call = node.as_function(written if node.key == "setitem" else None)
     return Operation(
         node.outputs[0].shape, tuple(whole(value) for value in node.inputs), lambda workers: call, frozenset()
     )

@@ -6,8 +6,7 @@ from functools import partial
 
 import torch
 
-from distdl.models.capture.recording import Node
-from distdl.models.capture.replay import Run, as_function
+from distdl.models.capture.recording import Node, Run
 from distdl.models.operations.operation import Operation, Sharded, Workers
 from distdl.models.operations.table import argument, broadcast_spec, in_blocks, local, rule_for, same, whole
 from distdl.models.rules.pointwise import without
@@ -15,14 +14,14 @@ from distdl.parameters.layout import Interval
 
 
 @rule_for("rot90", "cumsum", "cumprod", "sort", "argsort", "topk",
-      "softmax", "log_softmax", "softmin", "normalize", "cummax", "cummin", "logcumsumexp", "glu", "diff", "msort",
-      "special_softmax", "special_log_softmax", "Softmax", "LogSoftmax", "Softmin", "GLU", "renorm")  # fmt: skip
+          "softmax", "log_softmax", "softmin", "normalize", "cummax", "cummin", "logcumsumexp", "glu", "diff", "msort",
+          "special_softmax", "special_log_softmax", "Softmax", "LogSoftmax", "Softmin", "GLU", "renorm")  # fmt: skip
 def along_dims(node: Node) -> Operation:
-    """Any dimension but those that it looks along."""
+    """Any dimension but those along which it works."""
     shape, n = node.outputs[0].shape, len(node.inputs[0].shape)
     looked = _normalized_dims(node, n)
     spec = same(len(shape), but=looked)
-    further = [spec] * (len(node.inputs) - 1) if node.key == "diff" else []  # what is put before and behind
+    further = [spec] * (len(node.inputs) - 1) if node.key == "diff" else []  # tensors to prepend and append
     return local(node, [spec, *further], looked)
 
 
@@ -41,7 +40,7 @@ def _mirrored(n: int, start: int, stop: int) -> Interval:
 
 @rule_for("roll", takes="input shifts dims")
 def roll(node: Node) -> Operation:
-    """Any dimension: a worker reads its block from further on."""
+    """Any dimension: a worker reads its shifted block."""
     shape = node.outputs[0].shape
     shifts, dims = argument(node, 1, "shifts"), argument(node, 2, "dims")
     if dims is None or dims == ():
@@ -57,10 +56,10 @@ def roll(node: Node) -> Operation:
     )
 
     def make(workers: Workers) -> Run:
-        here = [d for d in moved if workers.block[d] == (0, shape[d])]  # where nothing travels
+        here = [d for d in moved if workers.block[d] == (0, shape[d])]  # dimensions that are not split
         return lambda x: torch.roll(x, [moved[d] for d in here], here) if here else x
 
-    return Operation(shape, (spec,), in_blocks(make, as_function(node)), frozenset(range(len(shape))))
+    return Operation(shape, (spec,), in_blocks(make, node.as_function()), frozenset(range(len(shape))))
 
 
 def _rolled(n: int, shift: int, start: int, stop: int) -> Interval:
@@ -69,7 +68,7 @@ def _rolled(n: int, shift: int, start: int, stop: int) -> Interval:
 
 @rule_for("gradient")
 def gradient(node: Node) -> Operation:
-    """Any dimension but those along which it differentiates, whose coordinates each worker has."""
+    """Any dimension but those along which it differentiates. Each worker reads all coordinates."""
     x, *coordinates = node.inputs
     n, dim = len(x.shape), node.kwargs.get("dim")
     dims = range(n) if dim is None else {d % n for d in ([dim] if isinstance(dim, int) else dim)}
@@ -78,7 +77,7 @@ def gradient(node: Node) -> Operation:
 
 @rule_for("trapezoid", "trapz", "cumulative_trapezoid")
 def trapezoid(node: Node) -> Operation:
-    """Anything but the dimension that is integrated along."""
+    """Any dimension but that of the integral."""
     y, *others = node.inputs
     n = len(y.shape)
     dim = argument(node, 3, "dim", node.kwargs.get("dim", -1)) % n

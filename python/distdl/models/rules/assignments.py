@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from distdl.models.capture.recording import Node, Value
-from distdl.models.capture.replay import as_function
 from distdl.models.operations.operation import NoRuleError, Operation, Sharded
 from distdl.models.operations.table import argument, broadcast_spec, local, options_of, rule_for, same, whole
 from distdl.models.rules.indexing import dims_indexed, index_of, one_per_dim, untouched_dims
@@ -16,7 +15,7 @@ from distdl.models.rules.indexing import dims_indexed, index_of, one_per_dim, un
 
 @rule_for("setitem", "index_put")
 def setitem(node: Node) -> Operation:
-    """The dimensions that are written whole may be split; any, where a mask says what becomes a number."""
+    """The dimensions that are written whole; any dimension, if a mask says which elements become a number."""
     x, value = node.inputs[0], argument(node, 2, "values")
     index = index_of(node) if node.key == "setitem" else tuple(argument(node, 1, "indices"))
     indices = [part for part in index if isinstance(part, Value)]
@@ -24,7 +23,7 @@ def setitem(node: Node) -> Operation:
     if order != node.inputs:
         raise NoRuleError(f"{node.key} with arguments by name in another order")
     dims = len(x.shape)
-    run = as_function(node) if node.key == "index_put" else as_function(node, written)
+    run = node.as_function() if node.key == "index_put" else node.as_function(written)
     if (mask := _mask_of(x, index)) is not None:
         after = dims - mask - len(indices[0].shape)
         if not isinstance(value, Value) or len(value.shape) <= after or math.prod(value.shape) == 1:
@@ -46,14 +45,14 @@ def setitem(node: Node) -> Operation:
 
 
 def written(x: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
-    """A tensor as it is after something was written into it."""
+    """The tensor after a write into it."""
     x = x.clone()
     x[index] = value
     return x
 
 
 def _mask_of(x: Value, index: tuple[Any, ...]) -> int | None:
-    """The first dimension of a mask that is written through, if the index is that and whole dimensions alone."""
+    """The first dimension of the mask, if the index is a mask and whole dimensions; None for others."""
     first, d = None, 0
     for part in one_per_dim(x, index):
         if isinstance(part, Value) and part.dtype == torch.bool and first is None and part.shape:
@@ -66,7 +65,7 @@ def _mask_of(x: Value, index: tuple[Any, ...]) -> int | None:
 
 @rule_for("scatter", "scatter_add", "scatter_reduce")
 def scatter_rule(node: Node) -> Operation:
-    """All dimensions but one may be split, if indices are as large in them."""
+    """All dimensions but one, if the indices have the same sizes in them."""
     x, *others = node.inputs
     n = len(x.shape)
     dim = argument(node, 1, "dim") % n
@@ -78,7 +77,7 @@ def scatter_rule(node: Node) -> Operation:
 
 @rule_for("index_add", "index_copy", "index_fill", "select_scatter", "slice_scatter")
 def write_along(node: Node) -> Operation:
-    """All dimensions but the one along which something is written."""
+    """All dimensions but that along which elements are written."""
     by_index = node.key not in ("select_scatter", "slice_scatter")
     names = ["input", "dim", "index", "value" if node.key == "index_fill" else "source"]
     arguments = options_of(node, names if by_index else ["input", "src", "dim"])

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from distdl.models.capture.recording import Node, Value
-from distdl.models.capture.replay import Run, as_function
-from distdl.models.operations.operation import Draw, InputSpec, NoRuleError, Operation, Sharded, Workers
+from distdl.models.capture.recording import Node, Run, Value
+from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, Sharded, Workers
 from distdl.models.operations.placement import Blocks
 from distdl.models.operations.table import argument, batches, in_blocks, options_of, rule_for, whole
 from distdl.models.rules.applied_layer import layer_operation
@@ -24,7 +23,7 @@ from distdl.parameters.layout import Interval
 
 @rule_for("scaled_dot_product_attention", takes="query key value attn_mask dropout_p is_causal scale enable_gqa")
 def attention(node: Node) -> Operation:
-    """Anything but features. With dropout, a worker keeps the weights of its queries."""
+    """Any dimension but features. With dropout, a worker keeps the weights of its queries."""
     out = node.outputs[0].shape
     n = len(out)
     query, key, value = (argument(node, i, name) for i, name in enumerate(("query", "key", "value")))
@@ -57,21 +56,18 @@ def attention(node: Node) -> Operation:
 
     operation = Operation(out, tuple(specs), in_blocks(make, make_copies), frozenset(range(n - 1)), {n - 3: group})
     if p == 0.0:
-        return operation if causal else replace(operation, make=in_blocks(make, as_function(node)))
-    return replace(operation, draw=_dropped_weights(out, length, query.dtype, p))
+        return operation if causal else replace(operation, make=in_blocks(make, node.as_function()))
+    mask_of_weights = mask_of((*out[:-1], length), query.dtype, p, is_whole=True)
+    return replace(operation, draw=whole_rows(mask_of_weights, length))
 
 
 def _lower(rows: int, columns: int, device: torch.device) -> torch.Tensor:
-    """The mask with which query i looks at the keys up to i."""
+    """The mask of causal attention."""
     return torch.ones(rows, columns, dtype=torch.bool, device=device).tril()
 
 
-def _dropped_weights(out: Sequence[int], length: int, dtype: torch.dtype, p: float) -> Draw:
-    return whole_rows(mask_of((*out[:-1], length), dtype, p, is_whole=True), length)
-
-
 def _attend(*tensors: torch.Tensor, p: float, options: dict[str, Any]) -> torch.Tensor:
-    """Attention to blocks; with dropout the factors of the weights come first."""
+    """Attention to blocks; with dropout the factors of the weights are the first argument."""
     if p == 0.0:
         query, key, value, *mask = tensors
         return F.scaled_dot_product_attention(query, key, value, *mask, **options)
@@ -120,12 +116,12 @@ def multihead(node: Node) -> Operation:
 
 
 def _in_proportion(queries: int, keys: int, start: int, stop: int) -> Interval:
-    """The keys of a worker, of which there may be more or fewer than queries."""
+    """The keys of a worker; their number need not be the number of queries."""
     return start * keys // queries, stop * keys // queries
 
 
 def _of_weights(blocks: Blocks, shape: Sequence[int], sequence: int, batch: int | None) -> Blocks:
-    """Where the weights of attention are: rows of queries by columns of all keys, behind a batch and perhaps heads."""
+    """The blocks of attention weights: rows of queries by columns of all keys, after a batch and perhaps heads."""
     dims = ([] if batch is None else [batch]) + [None] * (len(shape) - 2 - (batch is not None)) + [sequence, None]
     block_sizes = tuple((n,) if d is None else blocks.block_sizes[d] for d, n in zip(dims, shape, strict=True))
     return Blocks(blocks.ranks_along(dims, tuple(map(len, block_sizes))), block_sizes)

@@ -1,9 +1,8 @@
-"""Tensors made of nothing: each worker makes all of it."""
+"""New tensors, which each worker makes whole."""
 
 from __future__ import annotations
 
 from distdl.models.capture.recording import Node
-from distdl.models.capture.replay import as_function
 from distdl.models.operations.operation import Operation
 from distdl.models.operations.table import rule_for, whole
 
@@ -15,8 +14,8 @@ from distdl.models.operations.table import rule_for, whole
     "kaiser_window", "range",
 )  # fmt: skip
 def made(node: Node) -> Operation:
-    """Made on each worker, from whole tensors. Of the tensor that has the method, only dtype and device count."""
-    call = as_function(node)
+    """Each worker makes the tensor, of whole tensors. A tensor with the method only gives dtype and device."""
+    call = node.as_function()
     shape = node.outputs[0].shape
     like = node.args[0] if node.key in _METHODS else None
     specs = tuple(None if value is like else whole(value) for value in node.inputs)

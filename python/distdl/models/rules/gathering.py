@@ -7,15 +7,14 @@ from typing import Any
 
 import torch.nn.functional as F
 
-from distdl.models.capture.recording import Node
-from distdl.models.capture.replay import Run
+from distdl.models.capture.recording import Node, Run
 from distdl.models.operations.operation import InputSpec, NoRuleError, Operation
 from distdl.models.operations.table import argument, local, options_of, rule_for, same, whole
 
 
 @rule_for("index_select", "gather", "take_along_dim")
 def gather_along(node: Node) -> Operation:
-    """All dimensions but one may be split."""
+    """All dimensions but that of the indices."""
     x = node.inputs[0]
     n, out = len(x.shape), node.outputs[0].shape
     if argument(node, 3, "sparse_grad", False):
@@ -37,7 +36,7 @@ def gather_along(node: Node) -> Operation:
 
 @rule_for("take")
 def take(node: Node) -> Operation:
-    """Indices in any blocks, of a tensor that each worker reads whole."""
+    """Any dimension of the indices; each worker reads the whole tensor."""
     x, index = node.inputs
     return local(node, [whole(x), same(len(index.shape))])
 
@@ -46,7 +45,7 @@ def take(node: Node) -> Operation:
     "Embedding", "embedding", takes="input weight indices padding_idx max_norm norm_type scale_grad_by_freq sparse"
 )
 def embedding(node: Node) -> Operation:
-    """Indices in any blocks, of a table that each worker has."""
+    """Any dimension of the indices; each worker has the whole table."""
     run: Run | None = None
     if node.key == "Embedding":
         module: Any = node.target
@@ -64,4 +63,4 @@ def embedding(node: Node) -> Operation:
 
 
 _OF_BATCHES = ("max_norm", "scale_grad_by_freq", "sparse")
-"""What looks at all indices of a batch, writes into the table, or gives it gradients that are no blocks."""
+"""Options that need all indices of a batch, write into the table, or make sparse gradients."""

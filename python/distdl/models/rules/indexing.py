@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from distdl.models.capture.recording import Node, Value
-from distdl.models.capture.replay import as_function
 from distdl.models.operations.operation import NoRuleError, Operation, Sharded, Slice
 from distdl.models.operations.table import argument, in_blocks, local, rule_for, whole
 from distdl.parameters.layout import Interval
@@ -21,7 +20,7 @@ from distdl.torch_compat.trees import tree_flatten
 
 @rule_for("getitem")
 def getitem(node: Node) -> Operation:
-    """Any dimension of the result, by slices and numbers; by indices, the dimensions that are taken whole."""
+    """Any dimension of the result of slices and numbers; with tensors as indices, dimensions that are taken whole."""
     x = node.inputs[0]
     index = index_of(node)
     if all(part is None or part is Ellipsis or isinstance(part, slice | int) for part in index):
@@ -48,7 +47,7 @@ def select_or_narrow(node: Node) -> Operation:
 
 
 def _sliced(node: Node, taken: Sequence[slice | int | None]) -> Operation:
-    """Take a part of each dimension; None is a new one. A worker reads the elements of its block of the result."""
+    """Take slices of dimensions, and insert a dimension for None. A worker reads the elements of its block."""
     x = node.inputs[0]
     spec: list[Sharded | Slice | None] = []
     index: list[slice | int | None] = []
@@ -68,7 +67,7 @@ def _sliced(node: Node, taken: Sequence[slice | int | None]) -> Operation:
         index.append(part)
         o += 1
     own = tuple(index)
-    make = in_blocks(lambda workers: lambda x, *_: x[own], as_function(node))
+    make = in_blocks(lambda workers: lambda x, *_: x[own], node.as_function())
     shape = node.outputs[0].shape
     rest = tuple(whole(value) for value in node.inputs[1:])
     return Operation(shape, (tuple(spec), *rest), make, frozenset(range(len(shape))))
@@ -79,7 +78,7 @@ def _steps(first: int, step: int, start: int, stop: int) -> Interval:
 
 
 def index_of(node: Node) -> tuple[Any, ...]:
-    """The index in brackets, with plain numbers, and tensors in place of lists and arrays of numbers."""
+    """The index, with plain numbers, and with tensors in place of lists and arrays."""
     index = node.args[1]
     if isinstance(index, list) and any(isinstance(part, list | tuple | slice | None) for part in index):
         raise NoRuleError("a list of lists as an index, which torch takes for a tuple or not; use one, or a tensor")
@@ -105,7 +104,7 @@ def _plain(part: Any) -> Any:
 
 
 def one_per_dim(x: Value, index: tuple[Any, ...]) -> list[Any]:
-    """An index with a slice for each dimension that it does not name."""
+    """An index with a slice for each dimension that it leaves out."""
     left = [slice(None)] * (len(x.shape) - sum(map(dims_indexed, index)))
     filled: list[Any] = []
     for part in index:
@@ -114,16 +113,16 @@ def one_per_dim(x: Value, index: tuple[Any, ...]) -> list[Any]:
 
 
 def dims_indexed(part: Any) -> int:
-    """How many dimensions of the input a part of an index is for."""
+    """The number of dimensions of the input that a part of an index takes."""
     if isinstance(part, Value | torch.Tensor) and part.dtype in (torch.bool, torch.uint8):
         return len(part.shape)
     return 0 if part is None or part is Ellipsis else 1
 
 
 def untouched_dims(x: Value, index: tuple[Any, ...]) -> tuple[dict[int, int], int]:
-    """The dimensions of the input of which all is taken, each with that of the result, and how many the result has.
+    """The dimensions that are taken whole, with their dimensions in the result, and the result's number of dimensions.
 
-    Where these are is read off a tensor in which they have sizes that nothing else has.
+    They are found by indexing a tensor in which these dimensions have unique sizes.
     """
     probe: list[Any] = []
     shape, others, d = list(x.shape), {1}, 0

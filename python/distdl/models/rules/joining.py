@@ -7,8 +7,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from distdl.models.capture.recording import Node
-from distdl.models.capture.replay import Run, as_function
+from distdl.models.capture.recording import Node, Run
 from distdl.models.operations.operation import Operation, Sharded, Workers
 from distdl.models.operations.table import argument, in_blocks, local, rule_for, same, through_layer, whole
 from distdl.parameters.layout import Interval
@@ -16,7 +15,7 @@ from distdl.parameters.layout import Interval
 
 @rule_for("cat", "concat", "concatenate", "hstack", "vstack", "dstack", "column_stack", "row_stack")
 def concatenate(node: Node) -> Operation:
-    """Any dimension: a worker reads of each tensor what its block of the result shows."""
+    """Any dimension: a worker reads the elements of its block from each tensor."""
     shape = node.outputs[0].shape
     if any(len(value.shape) != len(shape) for value in node.inputs):
         return local(node, [whole(value) for value in node.inputs], range(len(shape)))
@@ -42,7 +41,7 @@ def stack(node: Node) -> Operation:
 
 @rule_for("pad", takes="input pad mode value")
 def pad(node: Node) -> Operation:
-    """Any dimension, filled with a value; otherwise as the layers that pad."""
+    """Any dimension, if filled with a value; otherwise the rule of the layers that pad."""
     x, shape = node.inputs[0], node.outputs[0].shape
     n = len(x.shape)
     widths = list(argument(node, 1, "pad"))
@@ -66,11 +65,11 @@ def pad(node: Node) -> Operation:
             own = [left, right, *own]
         return lambda x: F.pad(x, own, value=value)
 
-    return Operation(shape, (spec,), in_blocks(make, as_function(node)), frozenset(range(n)))
+    return Operation(shape, (spec,), in_blocks(make, node.as_function()), frozenset(range(n)))
 
 
 def _clipped(before: int, n: int, start: int, stop: int) -> Interval:
-    """The part of a block that is in a tensor of n elements which begins behind others."""
+    """The part of a block within a tensor of n elements that follows `before` others."""
     return min(max(start - before, 0), n), min(max(stop - before, 0), n)
 
 

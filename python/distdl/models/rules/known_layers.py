@@ -15,7 +15,7 @@ def key_of_layer(module: torch.nn.Module) -> str:
     """The key of the rule for a module; "" if none knows it as one operation, whatever it calls."""
     own = vars(module)
     if any(own[name] for name in HOOKS) or hasattr(module, "parametrizations") or has_global_hooks():
-        return ""  # there is more in the call than the layer
+        return ""  # the call computes more than the layer
     if any(callable(getattr(type(module), name, None)) for name in own):
         return ""  # such as a forward() of its own
     if twin_of(module) is None:

@@ -1,4 +1,4 @@
-"""Products of matrices: batches, rows and columns may be split, what is summed over is whole."""
+"""Products of matrices: batches, rows and columns may be split, dimensions that are summed over are whole."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 
 from distdl.models.capture.recording import Node, Value
-from distdl.models.capture.replay import as_function
 from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, Sharded, Workers
 from distdl.models.operations.placement import Blocks
 from distdl.models.operations.table import argument, batches, broadcast_spec, local, rule_for, same, whole
@@ -19,7 +18,7 @@ from distdl.models.rules.pointwise import without
 
 @rule_for("matmul", "bmm", "mm", "mv", "dot", "linalg_matmul", "vdot")
 def matmul(node: Node) -> Operation:
-    """Batches and rows of the first, columns of the second one."""
+    """Batches, rows of the first and columns of the second matrix."""
     a, b = node.inputs
     out = node.outputs[0].shape
     n = len(out)
@@ -37,34 +36,29 @@ def _operand(value: Value, out: tuple[int, ...], rows: bool) -> InputSpec:
 
 @rule_for("linear", "Linear", takes="input weight bias")
 def linear(node: Node) -> Operation:
-    """Anything but the features."""
+    """Any dimension but the features."""
     x, *parameters = node.inputs
     n = len(x.shape)
     run = F.linear if node.parameters else None
     return local(node, [(*same(n - 1), None), *map(whole, parameters)], [n - 1], run)
 
 
-@rule_for("baddbmm", "addmm", "addbmm")
+@rule_for("baddbmm", "addmm", "addbmm", "addmv", "addr")
 def with_addend(node: Node) -> Operation:
-    """The rule of the product, with an addend that is broadcast."""
+    """Batches, rows and columns of the product, with an addend that is broadcast."""
     addend, a, b = node.inputs
     out = node.outputs[0].shape
     if node.key == "addbmm":
         raise NoRuleError("addbmm sums over the batch")
-    return local(node, [broadcast_spec(addend, out), _operand(a, out, rows=True), _operand(b, out, rows=False)])
-
-
-@rule_for("addmv", "addr")
-def with_addend_of_vectors(node: Node) -> Operation:
-    """The rule of the product, with an addend that is broadcast."""
-    addend, *_ = node.inputs
     factors: list[InputSpec] = [(Sharded(0), None), (None,)] if node.key == "addmv" else [(Sharded(0),), (Sharded(1),)]
-    return local(node, [broadcast_spec(addend, node.outputs[0].shape), *factors])
+    if node.key not in ("addmv", "addr"):
+        factors = [_operand(a, out, rows=True), _operand(b, out, rows=False)]
+    return local(node, [broadcast_spec(addend, out), *factors])
 
 
 @rule_for("outer", "ger", "cdist")
 def all_pairs(node: Node) -> Operation:
-    """Batches, rows of the first, rows of the second one as columns."""
+    """Batches and rows of both tensors."""
     a, b = node.inputs
     out = node.outputs[0].shape
     if node.key in ("outer", "ger"):
@@ -75,7 +69,7 @@ def all_pairs(node: Node) -> Operation:
 
 @rule_for("bilinear")
 def bilinear(node: Node) -> Operation:
-    """Anything but the features."""
+    """Any dimension but the features."""
     n = len(node.outputs[0].shape)
     features: InputSpec = (*same(n - 1), None)
     return local(node, [features, features, *map(whole, node.inputs[2:])], [n - 1])
@@ -83,7 +77,7 @@ def bilinear(node: Node) -> Operation:
 
 @rule_for("inner", "tensordot")
 def contracted(node: Node) -> Operation:
-    """The dimensions that are not summed over, of the first and then of the second one."""
+    """The dimensions that are not summed over, of the first and then of the second tensor."""
     a, b = node.inputs
     n, m = len(a.shape), len(b.shape)
     if not n or not m:
@@ -100,7 +94,7 @@ def contracted(node: Node) -> Operation:
 
 @rule_for("kron")
 def kron(node: Node) -> Operation:
-    """Any dimension, in multiples of the size of the second one, of which each worker reads all."""
+    """Any dimension, in multiples of the size of the second tensor, which each worker reads whole."""
     a, b = node.inputs
     shape = node.outputs[0].shape
     first = len(shape) - len(a.shape)
@@ -113,7 +107,7 @@ def kron(node: Node) -> Operation:
 
 @rule_for("cross", "linalg_cross", takes="input other dim")
 def cross(node: Node) -> Operation:
-    """Anything but the three components."""
+    """Any dimension but the three components."""
     shape = node.outputs[0].shape
     axis = argument(node, 2, "dim", None if node.key == "cross" else -1)
     dim = shape.index(3) if axis is None else axis % len(shape)
@@ -128,14 +122,14 @@ _OF_MATRICES = (
 
 
 @rule_for(*(f"linalg_{name}" for name in _OF_MATRICES), "cholesky", "cholesky_inverse", "det",
-      "inverse", "logdet", "lu", "matrix_exp", "matrix_power", "pinverse", "qr", "slogdet", "svd")  # fmt: skip
+          "inverse", "logdet", "lu", "matrix_exp", "matrix_power", "pinverse", "qr", "slogdet", "svd")  # fmt: skip
 def of_each_matrix(node: Node) -> Operation:
     """Batches."""
     x, *others = node.inputs
     n = len(x.shape)
     if others:
         raise NoRuleError(f"{node.key} with a tensor of parameters")
-    call = as_function(node)
+    call = node.as_function()
 
     def places(workers: Workers) -> list[Blocks]:
         batch = workers.blocks.block_sizes[: n - 2]
@@ -158,7 +152,7 @@ def solve(node: Node) -> Operation:
     if node.key == "linalg_solve" and (m == 1 or (m == n - 1 and b.shape == a.shape[:-1])):
         return local(node, [(*same(n - 2), None, None), (*same(m - 1), None)], [m - 1])
     specs: list[InputSpec] = [(*batches(value, out), None, None) for value in node.inputs]
-    filled = as_function(node)
+    filled = node.as_function()
 
     def run(a: torch.Tensor, b: torch.Tensor) -> object:
         return filled(a, b.reshape((1,) * (n - m) + b.shape))  # or torch may take it for vectors
@@ -168,7 +162,7 @@ def solve(node: Node) -> Operation:
 
 @rule_for("diagonal", "linalg_diagonal", "diag_embed")
 def diagonal(node: Node) -> Operation:
-    """Anything but the matrices and their diagonals."""
+    """Any dimension but the matrices and their diagonals."""
     is_in_matrix = node.key == "diag_embed"
     matrix = node.outputs[0] if is_in_matrix else node.inputs[0]
     n = len(matrix.shape)
@@ -183,7 +177,7 @@ def diagonal(node: Node) -> Operation:
 
 @rule_for("diag", "diagflat", "histc", "trace")
 def of_whole_matrix(node: Node) -> Operation:
-    """Nothing."""
+    """No dimension."""
     return local(node, [whole(value) for value in node.inputs], range(len(node.outputs[0].shape)))
 
 
@@ -196,7 +190,7 @@ def triangle(node: Node) -> Operation:
 
 @rule_for("einsum")
 def einsum(node: Node) -> Operation:
-    """The labels of the result may be split, those that are summed over not."""
+    """The labels of the result."""
     equation = node.args[0]
     if not isinstance(equation, str):
         raise NoRuleError("einsum with sublists")
@@ -223,6 +217,6 @@ def einsum(node: Node) -> Operation:
 
 
 def _labels(term: str, ellipsis: Sequence[str]) -> list[str]:
-    """The labels of an operand's dimensions, of which an ellipsis has several."""
+    """The labels of an operand's dimensions, with several labels for an ellipsis."""
     before, dots, after = term.partition("...")
     return [*before, *(ellipsis if dots else ()), *after]

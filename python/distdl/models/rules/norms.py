@@ -9,9 +9,8 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
-from distdl.models.capture.recording import Node, Value
-from distdl.models.capture.replay import Run
-from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, Sharded, Workers
+from distdl.models.capture.recording import Node, Run, Value
+from distdl.models.operations.operation import NoRuleError, Operation, Sharded, Workers
 from distdl.models.operations.table import argument, bound, local, rule_for, same, through_layer, whole
 from distdl.models.rules.applied_layer import layer_operation
 from distdl.nn.base.by_dimensions import space_of
@@ -21,25 +20,24 @@ from distdl.torch_compat.layers import AnyInstanceNorm
 @rule_for("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm", "InstanceNorm1d", "InstanceNorm2d",
           "InstanceNorm3d", "GroupNorm", "LocalResponseNorm")  # fmt: skip
 def norm(node: Node) -> Operation:
-    """Anything but channels."""
+    """Any dimension but channels."""
     n = len(node.inputs[0].shape)
     space = space_of(node.module) if isinstance(node.module, AnyInstanceNorm) else None
     channels = 1 if space is None else n - space - 1
-    specs: list[InputSpec] = [same(n, but=[channels])]
-    return layer_operation(node, node.inputs[0].shape, [*specs, *map(whole, node.parameters.values())], [channels])
+    specs = [same(n, but=[channels]), *map(whole, node.parameters.values())]
+    return layer_operation(node, node.inputs[0].shape, specs, [channels])
 
 
 @rule_for("LayerNorm", "RMSNorm", "layer_norm", "rms_norm",
-      takes="input normalized_shape weight bias eps cudnn_enable")  # fmt: skip
+          takes="input normalized_shape weight bias eps cudnn_enable")  # fmt: skip
 def layer_norm(node: Node) -> Operation:
-    """Anything but the normalized dimensions."""
+    """Any dimension but the normalized dimensions."""
     x = node.inputs[0]
     n = len(x.shape)
     is_layer = isinstance(node.target, torch.nn.Module)
     normalized_shape = node.module.normalized_shape if is_layer else argument(node, 1, "normalized_shape")
     normalized = range(n - len(normalized_shape), n)
-    specs: list[InputSpec] = [same(n, but=normalized)]
-    specs += [whole(value) for value in node.inputs[1:]]
+    specs = [same(n, but=normalized), *map(whole, node.inputs[1:])]
     run: Run | None = None
     if is_layer:
         module, names = node.module, list(node.parameters)
@@ -53,7 +51,7 @@ def layer_norm(node: Node) -> Operation:
 
 
 def _with_one_parameter(node: Node, x: Value, name: str) -> Operation:
-    """A norm with a weight or a bias alone: that without, and what is done to its result."""
+    """A norm with either a weight or a bias, which is applied to the result of the norm without."""
     if node.inputs[0] is not x:
         raise NoRuleError(f"{node.key} with arguments by name in another order")
     options = {key: value for key, value in bound(node).items() if key not in ("input", name)}
@@ -70,18 +68,16 @@ def _with_one_parameter(node: Node, x: Value, name: str) -> Operation:
 
 
 @rule_for("batch_norm", "instance_norm", "group_norm", "local_response_norm",
-      takes="input running_mean running_var weight bias training use_input_stats momentum eps num_groups size alpha "
-            "beta k cudnn_enabled")  # fmt: skip
+          takes="input running_mean running_var weight bias training use_input_stats momentum eps num_groups size "
+                "alpha beta k cudnn_enabled")  # fmt: skip
 def functional_norm(node: Node) -> Operation:
-    """The rule of the layers, with parameters as arguments. With statistics as arguments, any dimension may be cut."""
+    """The rule of the layers, with parameters as arguments. With statistics as arguments, any dimension."""
     options = bound(node)
     x = options.pop("input")
     tensors = {name: options.pop(name, None) for name in ("running_mean", "running_var", "weight", "bias")}
     of_input = options.pop("use_input_stats" if node.key == "instance_norm" else "training", True)
     if not of_input:
-        specs = [same(len(x.shape))]
-        channels: list[InputSpec] = [(Sharded(1),) for _ in node.inputs[1:]]
-        return local(node, [*specs, *channels])
+        return local(node, [same(len(x.shape)), *[(Sharded(1),) for _ in node.inputs[1:]]])
     if tensors["running_mean"] is not None:
         raise NoRuleError(f"{node.key} that writes running statistics as no layer of torch.nn does")
     parameters = {name: tensor for name, tensor in tensors.items() if tensor is not None}

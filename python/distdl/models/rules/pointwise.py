@@ -1,4 +1,4 @@
-"""Operations that work on each element by itself, with broadcasting."""
+"""Elementwise operations, with broadcasting."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def rrelu(node: Node) -> Operation:
 
 @rule_for("one_hot")
 def one_hot(node: Node) -> Operation:
-    """Anything but classes."""
+    """Any dimension but classes."""
     n = len(node.outputs[0].shape)
     return local(node, [same(n - 1)], [n - 1])
 
 
 @rule_for("cosine_similarity", "pairwise_distance", "linalg_vecdot")
 def pairwise(node: Node) -> Operation:
-    """Anything but features."""
+    """Any dimension but features."""
     shape = torch.broadcast_shapes(*(value.shape for value in node.inputs))
     n = len(shape)
     default = 1 if node.key == "cosine_similarity" else -1
@@ -47,39 +47,29 @@ def pairwise(node: Node) -> Operation:
 
 
 def without(spec: InputSpec, dim: int, keeps: bool = False) -> InputSpec:
-    """Read a tensor along all of a dimension, which the result has only if it keeps it."""
+    """Let a spec read a whole dimension, which the result may not have."""
     return tuple(
         Sharded(read.dim - (read.dim > dim and not keeps)) if isinstance(read, Sharded) and read.dim != dim else None
         for read in spec
     )
 
 
-@rule_for("isin")
-def isin(node: Node) -> Operation:
-    """Any dimension; each worker reads all that is looked for."""
-    x = argument(node, 0, "elements")
-    if not isinstance(x, Value):
-        return local(node, [whole(value) for value in node.inputs])
-    return local(node, [same(len(x.shape)), *map(whole, node.inputs[1:])])
-
-
-@rule_for("bucketize")
-def bucketize(node: Node) -> Operation:
-    """Any dimension; each worker reads all boundaries."""
-    x = argument(node, 0, "input")
-    n = len(node.outputs[0].shape)
-    return local(node, [same(n) if value is x else whole(value) for value in node.inputs])
+@rule_for("isin", "bucketize")
+def look_up(node: Node) -> Operation:
+    """Any dimension; each worker reads the whole second tensor."""
+    x, n = argument(node, 0, "elements" if node.key == "isin" else "input"), len(node.outputs[0].shape)
+    return local(node, [whole(value) if i or value is not x else same(n) for i, value in enumerate(node.inputs)])
 
 
 @rule_for("searchsorted")
 def searchsorted(node: Node) -> Operation:
-    """Any dimension; each worker reads all of the sorted sequences of its rows."""
+    """Any dimension; each worker reads the whole sequences of its rows."""
     values = argument(node, 1, "input")
     n = len(node.outputs[0].shape)
     of_rows: InputSpec = (*same(n - 1), None)
-    specs = [
-        same(n) if value is values else of_rows if len(value.shape) == n > 1 else whole(value) for value in node.inputs
-    ]
+    specs = [of_rows if len(value.shape) == n > 1 else whole(value) for value in node.inputs]
+    if isinstance(values, Value):
+        specs[1] = same(n)
     return local(node, specs)
 
 

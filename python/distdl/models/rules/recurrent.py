@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from distdl.models.capture.recording import Node
-from distdl.models.capture.replay import as_function
 from distdl.models.operations.operation import NoRuleError, Operation, RandomError, Sharded, Workers
 from distdl.models.operations.placement import Blocks
 from distdl.models.operations.table import local, rule_for, whole
@@ -13,7 +12,7 @@ _NAMES = ("input", "hx", "params", "has_biases", "num_layers", "dropout", "train
 
 @rule_for("lstm", "gru", "rnn_tanh", "rnn_relu")
 def recurrent(node: Node) -> Operation:
-    """The batch. These are the functions that torch.nn.LSTM, GRU and RNN call."""
+    """The batch. torch.nn.LSTM, GRU and RNN call these functions."""
     arguments = dict(zip(_NAMES, node.args, strict=False)) | dict(node.kwargs)
     if not isinstance(arguments["has_biases"], bool) or "batch_first" not in arguments:
         raise NoRuleError(f"{node.key} of a packed sequence")
@@ -34,7 +33,7 @@ def recurrent(node: Node) -> Operation:
             places.append(Blocks(blocks.ranks, block_sizes))
         return places
 
-    call = as_function(node)
+    call = node.as_function()
     return Operation(node.outputs[0].shape, tuple(specs), lambda workers: call, frozenset([batch]), places=places)
 
 

@@ -1,4 +1,4 @@
-"""Sums, means and what else is left of a dimension."""
+"""Reductions of dimensions: sums, means, extrema, losses."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import Any
 import torch
 
 from distdl import operators
-from distdl.models.capture.recording import Node, Value
-from distdl.models.capture.replay import Run, as_function
+from distdl.models.capture.recording import Node, Run, Value
 from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, Sharded, Workers
 from distdl.models.operations.placement import Blocks
 from distdl.models.operations.table import argument, bound, broadcast_spec, in_blocks, local, rule_for, same, whole
 from distdl.models.rules.pointwise import elementwise
 
 PartialSum = Callable[..., torch.Tensor]
-"""From a worker's parts of the inputs to the sums of its block."""
+"""From a worker's regions of the inputs to the sums of its block."""
 
 
 def _reduced(node: Node) -> tuple[list[int], bool]:
@@ -37,7 +36,7 @@ def _reduced(node: Node) -> tuple[list[int], bool]:
 
 _DIM_BEHIND_ANOTHER = ("kthvalue", "linalg_matrix_norm", "linalg_norm", "linalg_vector_norm", "nanquantile", "norm",
                        "quantile")  # fmt: skip
-"""What has another argument between the tensor and the dimensions."""
+"""Functions with another argument between the tensor and the dimensions."""
 
 
 def _result_spec(node: Node, dims: list[int], kept: bool) -> InputSpec:
@@ -52,21 +51,21 @@ def _result_spec(node: Node, dims: list[int], kept: bool) -> InputSpec:
     "nanquantile", "nansum", "norm", "prod", "quantile", "special_logsumexp", "std", "std_mean", "var", "var_mean",
 )  # fmt: skip
 def left_over(node: Node) -> Operation:
-    """The dimensions that are left may be split."""
+    """The dimensions that are not reduced."""
     if len(node.inputs) > 1:
         if node.key not in ("max", "min"):
             raise NoRuleError(f"{node.key} with a tensor of parameters")
-        return elementwise(node)  # the larger one of two tensors
+        return elementwise(node)  # of two tensors
     dims, kept = _reduced(node)
     shape = node.outputs[0].shape
-    call = as_function(node)
+    call = node.as_function()
     splittable = frozenset(d for d in range(len(shape)) if not kept or d not in dims)
     return Operation(shape, (_result_spec(node, dims, kept),), lambda workers: call, splittable)
 
 
 @rule_for("sum", "mean", takes="input dim keepdim dtype")
 def total(node: Node) -> Operation:
-    """Any dimension may be split: the workers' sums are summed."""
+    """Any dimension: the workers' sums are summed."""
     x = node.inputs[0]
     dims, kept = _reduced(node)
     dtype = node.kwargs.get("dtype")
@@ -84,15 +83,15 @@ def summed(
     kept: bool,
     finish: Callable[[torch.Tensor], torch.Tensor],
 ) -> Operation:
-    """An operation that sums something over dimensions of a space.
+    """An operation that sums over dimensions of a space.
 
     Args:
         shape: of the space.
-        part: the sums of a block, with size 1 in these dimensions.
-        kept: whether the result has them.
-        finish: the result, of the sums of all blocks.
+        part: computes the sums of a block, with size 1 in these dimensions.
+        kept: whether the result keeps these dimensions.
+        finish: computes the result from the sums of all blocks.
     """
-    call = as_function(node)
+    call = node.as_function()
 
     def make(workers: Workers) -> Run:
         split = [d for d in dims if workers.grid.shape[d] > 1]
@@ -120,10 +119,10 @@ def summed(
 
 
 @rule_for("binary_cross_entropy", "binary_cross_entropy_with_logits", "hinge_embedding_loss", "huber_loss", "kl_div",
-      "l1_loss", "margin_ranking_loss", "mse_loss", "poisson_nll_loss", "smooth_l1_loss",
-      "soft_margin_loss")  # fmt: skip
+          "l1_loss", "margin_ranking_loss", "mse_loss", "poisson_nll_loss", "smooth_l1_loss",
+          "soft_margin_loss")  # fmt: skip
 def elementwise_loss(node: Node) -> Operation:
-    """The rule of elementwise losses: any dimension may be split, and the workers' sums are summed."""
+    """Any dimension: the workers' sums are summed."""
     shape = torch.broadcast_shapes(*(value.shape for value in node.inputs))
     n = len(shape)
     specs = [broadcast_spec(value, shape) for value in node.inputs]
@@ -139,11 +138,11 @@ def elementwise_loss(node: Node) -> Operation:
 
 
 _WEIGHTED_MEANS = ("l1_loss", "mse_loss")
-"""What torch divides by the sum of the weights, and by the number of elements without them."""
+"""Losses that torch divides by the sum of the weights."""
 
 
 def _weighted_mean(node: Node, each: PartialSum, weight: Value, shape: Sequence[int]) -> Operation:
-    """A sum of losses over the sum of their weights: both of all workers."""
+    """The sum of all workers' losses over the sum of all workers' weights."""
     if weight.shape != tuple(shape):
         raise NoRuleError(f"{node.key} with a target that is larger than its weights")
     slot, n = node.inputs.index(weight), len(shape)
@@ -158,9 +157,9 @@ def _weighted_mean(node: Node, each: PartialSum, weight: Value, shape: Sequence[
 
 
 @rule_for("cosine_embedding_loss", "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss",
-      "triplet_margin_loss")  # fmt: skip
+          "triplet_margin_loss")  # fmt: skip
 def loss_of_rows(node: Node) -> Operation:
-    """Anything but the last dimension, whose features belong together; the workers' sums are summed."""
+    """Any dimension but the last dimension, whose features belong together; the workers' sums are summed."""
     x = node.inputs[0].shape
     shape, n = x[:-1], len(x) - 1
     weight = bound(node).get("weight")
@@ -186,7 +185,7 @@ def loss_of_rows(node: Node) -> Operation:
 
 @rule_for("cross_entropy", "nll_loss")
 def loss_of_classes(node: Node) -> Operation:
-    """Anything but classes; the workers' sums of losses and of weights are summed."""
+    """Any dimension but classes; the workers' sums of losses and of weights are summed."""
     x, target = node.inputs[:2]
     n = len(x.shape)
     classes = min(n - 1, 1)
@@ -223,7 +222,7 @@ def _each(node: Node) -> tuple[PartialSum, str]:
         raise NoRuleError(f"{node.key} with arguments by name in another order")
     how = str(arguments["reduction"])
     options = {name: option for name, option in arguments.items() if name not in ("size_average", "reduce")}
-    each: Any = as_function(replace(node, args=(), kwargs=options | {"reduction": "none"}))
+    each: Any = replace(node, args=(), kwargs=options | {"reduction": "none"}).as_function()
     return each, how
 
 

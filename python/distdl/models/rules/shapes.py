@@ -9,20 +9,20 @@ from fractions import Fraction
 
 import torch
 
-from distdl.models.capture.recording import Node
-from distdl.models.capture.replay import Run, as_function
+from distdl.models.capture.recording import Node, Run
 from distdl.models.operations.operation import Operation, Sharded, Workers
 from distdl.models.operations.table import argument, broadcast_spec, in_blocks, local, rule_for, same, whole
 
 
 @rule_for("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "ravel", "atleast_1d", "atleast_2d",
-      "atleast_3d", "Flatten", "Unflatten",
-      takes="* input size shape start_dim end_dim dim sizes dtype tensors")  # fmt: skip
+          "atleast_3d", "Flatten", "Unflatten",
+          takes="* input size shape start_dim end_dim dim sizes dtype tensors")  # fmt: skip
 def reshape(node: Node) -> Operation:
-    """Groups of dimensions that have as many elements before and after; of each the first one may be split."""
+    """The first of each group of dimensions that have as many elements before and after."""
     shape_before, shape = node.inputs[0].shape, node.outputs[0].shape
     if node.outputs[0].dtype != node.inputs[0].dtype:
-        return _view_of_another_type(node)
+        last = [] if shape == shape_before else [len(shape) - 1]  # numbers of other sizes
+        return local(node, [same(len(shape), but=last)], last)
     spec: list[Sharded | None] = [None] * len(shape_before)
     units: dict[int, int] = {}
     splittable: set[int] = set()
@@ -46,14 +46,6 @@ def reshape(node: Node) -> Operation:
     return Operation(shape, (tuple(spec),), make_either, frozenset(splittable), kept)
 
 
-def _view_of_another_type(node: Node) -> Operation:
-    """Any dimension; the last one only where numbers of both types have as many bytes."""
-    shape = node.outputs[0].shape
-    has_other_sizes = shape != node.inputs[0].shape
-    last = [len(shape) - 1] if has_other_sizes else []
-    return local(node, [same(len(shape), but=last)], last)
-
-
 def groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
     """The finest groups of neighboring dimensions with as many elements before as after."""
     if 0 in before or 0 in after:
@@ -61,28 +53,22 @@ def groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int],
     pairs = []
     i = o = 0
     while i < len(before) or o < len(after):
-        ins, outs = [], []
-        if i < len(before):
-            ins.append(i)
-        if o < len(after):
-            outs.append(o)
-        i, o = i + len(ins), o + len(outs)
-        while math.prod(before[d] for d in ins) != math.prod(after[d] for d in outs):
-            if math.prod(before[d] for d in ins) < math.prod(after[d] for d in outs):
-                ins.append(i)
-                i += 1
+        ins, outs = [*range(len(before))[i : i + 1]], [*range(len(after))[o : o + 1]]
+        while (n := math.prod(before[d] for d in ins)) != (m := math.prod(after[d] for d in outs)):
+            if n < m:
+                ins.append(i + len(ins))
             else:
-                outs.append(o)
-                o += 1
+                outs.append(o + len(outs))
+        i, o = i + len(ins), o + len(outs)
         pairs.append((ins, outs))
     return pairs
 
 
 @rule_for("permute", "transpose", "t", "T", "mT", "swapaxes", "swapdims", "movedim", "moveaxis", "adjoint", "mH")
 def permute(node: Node) -> Operation:
-    """Each dimension goes along; which one where is read off a tensor with a dimension of each size."""
+    """Any dimension. A tensor with dimensions of different sizes shows their order in the result."""
     n = len(node.inputs[0].shape)
-    moved = as_function(node)(torch.empty(tuple(range(2, n + 2)), device="meta"))
+    moved = node.as_function()(torch.empty(tuple(range(2, n + 2)), device="meta"))
     assert isinstance(moved, torch.Tensor)
     order = moved.shape
     spec: list[Sharded | None] = [None] * n
@@ -93,7 +79,7 @@ def permute(node: Node) -> Operation:
 
 @rule_for("expand", "broadcast_to", takes="* input size implicit")
 def expand(node: Node) -> Operation:
-    """A block of what is expanded, of the block's size."""
+    """Any dimension."""
     shape = node.outputs[0].shape
 
     def make(workers: Workers) -> Run:
@@ -115,7 +101,7 @@ def repeat(node: Node) -> Operation:
 
 @rule_for("repeat_interleave")
 def repeat_interleave(node: Node) -> Operation:
-    """Any dimension but the one that is repeated; nothing where all become one."""
+    """Any dimension but the repeated one; none if the result has a single dimension."""
     x, *counts = node.inputs
     dim = argument(node, 2, "dim")
     if dim is None:
@@ -139,6 +125,6 @@ def pixel_shuffle(node: Node) -> Operation:
 
 @rule_for("channel_shuffle", "ChannelShuffle")
 def channel_shuffle(node: Node) -> Operation:
-    """Anything but channels."""
+    """Any dimension but channels."""
     n = len(node.outputs[0].shape)
     return local(node, [same(n, but=[1])], [1])

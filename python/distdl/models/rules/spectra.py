@@ -1,4 +1,4 @@
-"""Complex numbers as pairs, and Fourier transforms: what is transformed is read whole."""
+"""Fourier transforms, and complex numbers as pairs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def view_as_complex(node: Node) -> Operation:
 
 @rule_for("view_as_real")
 def view_as_real(node: Node) -> Operation:
-    """Anything but real and imaginary parts."""
+    """Any dimension but real and imaginary parts."""
     n = len(node.inputs[0].shape)
     return local(node, [same(n)], [n])
 
@@ -28,12 +28,12 @@ _SHIFTS = ("fft_fftshift", "fft_ifftshift")
 
 
 _DIMS = {f"fft_{name}{suffix}": dims for name in _ONE for suffix, dims in (("", -1), ("2", (-2, -1)), ("n", None))}
-"""The dimensions along which transforms go where none are given; None for all."""
+"""The default dimensions of transforms; None for all."""
 
 
 @rule_for(*_DIMS, *_SHIFTS)
 def transform(node: Node) -> Operation:
-    """Any dimension that is not transformed."""
+    """Any dimension but the transformed dimensions."""
     n = len(node.inputs[0].shape)
     is_shift = node.key in _SHIFTS
     dims = argument(node, 1 if is_shift else 2, "dim", _DIMS.get(node.key))

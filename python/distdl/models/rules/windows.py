@@ -9,8 +9,7 @@ from fractions import Fraction
 
 import torch
 
-from distdl.models.capture.recording import Node, Value
-from distdl.models.capture.replay import Run
+from distdl.models.capture.recording import Node, Run, Value
 from distdl.models.operations.operation import InputSpec, Operation, Sharded, Workers
 from distdl.models.operations.placement import Blocks
 from distdl.models.operations.table import argument, bound, local, options_of, rule_for, same, through_layer
@@ -26,11 +25,11 @@ def _named(*kinds: str) -> list[str]:
 
 @rule_for(*_named("Conv", "ConvTranspose", "MaxPool", "MaxUnpool", "AvgPool", "LPPool", "AdaptiveMaxPool",
               "AdaptiveAvgPool", "ConstantPad", "ZeroPad", "ReflectionPad", "ReplicationPad", "CircularPad"),
-      "Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d")  # fmt: skip
+          "Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d")  # fmt: skip
 def window(node: Node) -> Operation:
-    """Batch and space, whose blocks are balanced in the result; channels too without parameters.
+    """Batch and space, with balanced blocks of the result; channels too without parameters.
 
-    A plan may ask for channels of the result, which need other channels of the input, and a part of the parameters.
+    A plan may request channels of the result, which need other channels of the input, and a part of the parameters.
     """
     x, out = node.arguments[0], node.outputs[0]
     n = len(x.shape)
@@ -44,7 +43,7 @@ def window(node: Node) -> Operation:
 
 
 def _of_result(shape: Sequence[int], channels: int, workers: Workers) -> Blocks:
-    """Where a result is: batch and channels as the workers are, balanced blocks in space."""
+    """The blocks of a result: the workers' batch and channels, and balanced blocks in space."""
     blocks = workers.blocks
     block_sizes = Blocks.balanced(blocks.ranks, blocks.splits, shape).block_sizes
     return Blocks(blocks.ranks, blocks.block_sizes[: channels + 1] + block_sizes[channels + 1 :])
@@ -80,7 +79,7 @@ _Make = Callable[..., torch.nn.Module]
 
 
 def _in_space(function: str, layer: str) -> Mapping[str, _Make]:
-    """Layers that do the same as functions in one, two and three dimensions, by the names of the functions."""
+    """Layers in one, two and three dimensions, by the names of functions that compute the same."""
     return {function.format(dims): getattr(torch.nn, f"{layer}{dims}d") for dims in _SPACES}
 
 
@@ -145,7 +144,7 @@ def unpool(node: Node) -> Operation:
 
 
 @rule_for("interpolate",
-      takes="input size scale_factor mode align_corners recompute_scale_factor antialias")  # fmt: skip
+          takes="input size scale_factor mode align_corners recompute_scale_factor antialias")  # fmt: skip
 def interpolate(node: Node) -> Operation:
     """The rule of torch.nn.Upsample."""
     names = ["input", "size", "scale_factor", "mode", "align_corners", "recompute_scale_factor", "antialias"]

@@ -1,4 +1,4 @@
-"""Buffers of a model, which are the same on all of its workers."""
+"""Keep the buffers of a model the same on all of its workers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from distdl.partitions.grid import Grid
 
 
 class Buffers(Mapping[str, torch.Tensor]):
-    """A model's buffers by name, each as it is when it is asked for.
-
-    Compilers put others in their places, for a call of which nothing stays, and so does who assigns a buffer.
-    """
+    """A model's buffers by name, looked up at each access: compilers and users may replace them."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         named = model.named_buffers(remove_duplicate=False)
@@ -35,12 +32,12 @@ class Buffers(Mapping[str, torch.Tensor]):
 
 
 class BufferBroadcast:
-    """Brings what the workers of a layer have written into its buffers to the other workers of the model.
+    """Broadcasts buffers that a layer has written to the workers of the model that do not compute the layer.
 
     Args:
-        step: a layer that fewer workers compute.
-        buffers: those of the model, by name.
-        like: a grid of the workers of the model. Constructing and as_function are collective over them.
+        step: the step of the layer.
+        buffers: of the model, by name.
+        like: a grid of the workers of the model. Constructing and calling are collective over them.
     """
 
     def __init__(self, step: PlanStep, buffers: Mapping[str, torch.Tensor], like: Grid) -> None:
@@ -58,13 +55,13 @@ class BufferBroadcast:
 
     @staticmethod
     def is_needed(step: PlanStep, buffers: Mapping[str, torch.Tensor], like: Grid) -> bool:
-        """Whether a layer writes buffers that other workers have as well."""
+        """Whether a layer writes buffers that workers without the layer have as well."""
         if not isinstance(step.workers, Blocks) or set(step.workers.ranks) == set(like.ranks):
             return False
         return bool(_names_written(step, buffers))
 
     def __call__(self) -> list[torch.Tensor]:
-        """Nothing, behind the layer."""
+        """Update the buffers after the layer. Returns no results."""
         with torch.no_grad():
             for name, redistribution in self._redistributions.items():
                 buffer = self._buffers[name]

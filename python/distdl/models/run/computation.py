@@ -1,4 +1,4 @@
-"""The work of a rank for an operation of a plan: it computes its block, copies, or nothing."""
+"""The computation of a rank in a step of a plan: of its block, of replicas, or of an empty result."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from distdl.models.capture.recording import Node, Value
-from distdl.models.capture.replay import Run
+from distdl.models.capture.recording import Node, Run, Value
 from distdl.models.operations.operation import Workers
 from distdl.models.operations.placement import REPLICATED, Blocks, Placement
 from distdl.models.plan.planning import PlanStep
@@ -22,12 +21,12 @@ from distdl.torch_compat.trees import tree_flatten
 def local_computation(
     step: PlanStep, places: Sequence[Placement], like: Grid, buffers: Mapping[str, torch.Tensor]
 ) -> Run:
-    """From this rank's parts of the inputs to those of the results. Collective over the workers.
+    """The function from this rank's regions of the inputs to its blocks of the results. Collective over the workers.
 
     Args:
-        places: where the results are.
+        places: the placements of the results.
         like: a grid of the workers of the whole plan.
-        buffers: those of the model, by name, which layers use.
+        buffers: of the model, by name, for layers.
     """
     node, workers = step.node, step.workers
     if workers is REPLICATED:
@@ -58,7 +57,7 @@ def local_computation(
 
 
 def _in_modes(node: Node, run: Run) -> Run:
-    """A call without gradients, or in another autocast than that of the model, if it was recorded so."""
+    """A call with the modes in which it was recorded: without gradients, or with autocast of its own."""
     if node.records_gradients and not node.autocast:
         return run
 
@@ -74,7 +73,7 @@ def _in_modes(node: Node, run: Run) -> Run:
 
 
 def _refusing_gradients(node: Node, run: Run) -> Run:
-    """A call that refuses, on all ranks, tensors that ask for gradients which torch does not have."""
+    """A call that refuses, on all ranks, tensors that ask for gradients but have no derivative in torch."""
     slots = [i - len(node.inputs) for i, value in enumerate(node.inputs) if value in node.underived]
     if not slots:
         return run
@@ -92,7 +91,7 @@ def _refusing_gradients(node: Node, run: Run) -> Run:
 
 
 def on_a_copy(run: Run, position: int) -> Run:
-    """A call that writes into an input, which shares memory with others here though perhaps not in one process."""
+    """A call that writes into a copy of an input, which may share memory here though not in one process."""
 
     def call(*x: torch.Tensor) -> object:
         tensors = list(x)
@@ -103,14 +102,14 @@ def on_a_copy(run: Run, position: int) -> Run:
 
 
 def _or_nothing(run: Run, outputs: Sequence[Value], places: Sequence[Placement], rank: int) -> Run:
-    """A call that computes nothing on a rank whose blocks have no elements: not all functions of torch take such."""
+    """A call that returns empty results on a rank with empty blocks, which not all functions of torch accept."""
     shapes = [place.local_shape(rank) for place in places if isinstance(place, Blocks)]
     if not shapes or not all(0 in shape for shape in shapes):
         return run
 
     def give_nothing(*inputs: torch.Tensor) -> object:
         dtypes = [value.dtype for value in outputs]
-        if torch.is_autocast_enabled(inputs[0].device.type):  # others than those of the record
+        if torch.is_autocast_enabled(inputs[0].device.type):  # dtypes may differ from the record
             with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"), torch.no_grad():
                 leaves = tree_flatten(run(*inputs))[0]
                 dtypes = [leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -124,7 +123,7 @@ def _or_nothing(run: Run, outputs: Sequence[Value], places: Sequence[Placement],
 
 
 def _drawing(step: PlanStep, run: Run, like: Grid) -> Run:
-    """A function that draws the numbers of this worker's block, and computes with them."""
+    """A function that draws the numbers of this worker's block, and passes them to the computation."""
     node, workers, draw = step.node, step.workers, step.operation.draw
     assert draw is not None
     shape = step.operation.shape
@@ -146,7 +145,7 @@ def _drawing(step: PlanStep, run: Run, like: Grid) -> Run:
 
 
 def _without_part(outputs: Sequence[Value]) -> Run:
-    """A function for ranks without work: empty results that depend on the inputs as those of the workers do."""
+    """A function for ranks without work: empty results that are connected with the inputs as on the workers."""
 
     def empty(value: Value, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         if not inputs:

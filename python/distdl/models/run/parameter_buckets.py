@@ -12,8 +12,7 @@ from distdl.models.run.steps import Step, before_checkpoint
 from distdl.parameters.layout import Layout
 from distdl.parameters.transport import ParameterTransport
 
-_BUCKET = 1 << 20
-"""Bytes of parameters that travel together, at least."""
+_BUCKET = 1 << 20  # bytes of parameters that travel together, at least
 
 
 def with_transports(

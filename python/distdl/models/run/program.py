@@ -7,8 +7,7 @@ from typing import cast
 
 import torch
 
-from distdl.models.capture.recording import Value
-from distdl.models.capture.replay import Run
+from distdl.models.capture.recording import Run, Value
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.planning import Plan, PlanStep
 from distdl.models.plan.redistribution import ReadRegions, Redistribution, connected_empty
