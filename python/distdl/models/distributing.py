@@ -9,8 +9,6 @@ import torch
 from distdl.models.model import DistributedModel
 from distdl.partitions.construction import PartitionLike, constructor
 
-__all__ = ["distribute"]
-
 
 @constructor
 def distribute(

@@ -46,8 +46,6 @@ def memory_orders(model: Layer, call: object) -> list[list[int]]:
     all_ranks = model.grid.constructing_ranks()
     gathered = [json.loads(text) for text in all_ranks.gather(json.dumps([*map(order_of, tensors)]).encode())]
     by_worker = [gathered[all_ranks.ranks.index(rank)] for rank in model.grid.ranks]
-    orders = []
-    for i in range(len(tensors)):
-        shapes = [shape for shape, _ in model.structure(model.grid, i)]
-        orders.append(by_worker[most_informative_block(shapes, input_blocks(model, i).shape)][i])
-    return orders
+    shapes = [[shape for shape, _ in model.structure(model.grid, i)] for i in range(len(tensors))]
+    blocks = [most_informative_block(own, input_blocks(model, i).shape) for i, own in enumerate(shapes)]
+    return [by_worker[block][i] for i, block in enumerate(blocks)]

@@ -29,8 +29,6 @@ from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition
 from distdl.torch_compat.trees import tree_flatten, tree_map_only
 
-__all__ = ["DistributedModel"]
-
 _FALLBACKS = ("error", "gather")
 _MOST_PROGRAMS = 16
 
@@ -139,12 +137,9 @@ class DistributedModel(Local):
         """
         if self.program is None:
             raise _NotCalledError
-        places = self.program.places
-        return tree_map_only(
-            Value,
-            lambda value: Partition.of_grid(places[value].grid(self.grid), like=self.P_x),
-            self.program.plan.recording.results,
-        )
+        grids = {value: blocks.grid(self.grid) for value, blocks in self.program.placements.items()}
+        results = self.program.plan.recording.results
+        return tree_map_only(Value, lambda value: Partition.of_grid(grids[value], like=self.P_x), results)
 
     def __getattr__(self, name: str) -> Any:
         """Look up the model's own attributes, then torch's, also after a property has raised an AttributeError."""

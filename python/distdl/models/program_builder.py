@@ -14,7 +14,7 @@ from distdl.models.capture.recording import Recording
 from distdl.models.capture.skeleton import Skeleton
 from distdl.models.operations.placement import Blocks, input_placement
 from distdl.models.plan.planning import Plan
-from distdl.models.rules.known_layers import key_of_layer
+from distdl.models.rules.applied_layer import key_of_layer
 from distdl.models.run.buffers import Buffers
 from distdl.models.run.program import Program
 from distdl.parameters.layout import Layout

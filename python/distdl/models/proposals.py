@@ -15,7 +15,7 @@ from distdl.models.operations.placement import input_placement, ways_to_split
 from distdl.models.plan.costs import MIB, cost
 from distdl.models.plan.machine import MachineProfile, measure
 from distdl.models.plan.planning import Plan
-from distdl.models.rules.known_layers import key_of_layer
+from distdl.models.rules.applied_layer import key_of_layer
 from distdl.models.text_table import text_table
 from distdl.modules.module import refuse_distributed
 from distdl.nn.base.options import refuse_lazy
@@ -23,8 +23,6 @@ from distdl.partitions.comparison import gather_or_raise
 from distdl.partitions.construction import PartitionLike, constructing, constructor
 from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition
-
-__all__ = ["Proposal", "Proposals", "plans"]
 
 _TAILS = 4  # places in the model that are tried as the beginning of another split
 _FIRST = 3  # the number of the best partitions that are tried with them
@@ -78,8 +76,8 @@ def plans(
     """Ways to split a model over ranks, with the estimated costs of a step of training, the fastest first.
 
     All ways to split the input are tried with all ranks of P_world and with divisors of their number; the best of them
-    also with the later modules split along the batch, or on one worker. Time is estimated from profile of this machine,
-    which are measure once for P_world, in about two seconds; memory is that of all results, parameters and gradients,
+    also with the later modules split along the batch, or on one worker. Time is estimated from speeds of this machine,
+    which are measured once for P_world, in about two seconds; memory is that of all results, parameters and gradients,
     as if a backward pass needed all of them, without what the optimizer keeps.
 
     Args:
@@ -138,9 +136,9 @@ def _proposed(
 
     def costs(splits: list[int], ways: Ways) -> tuple[list[int], Ways, int, int, float]:
         base = grid.related(grid.ranks[: math.prod(splits)], splits)
-        arrived = [input_placement(base.ranks, splits, shape) for shape in shapes]
+        placements = [input_placement(base.ranks, splits, shape) for shape in shapes]
         requested = {name: grid.related(grid.ranks[: math.prod(way)], way) for name, way in ways.items()}
-        estimate = cost(Plan(recording, base, arrived, requested=requested), profile, work)
+        estimate = cost(Plan(recording, base, placements, requested=requested), profile, work)
         return splits, ways, estimate.memory, estimate.sent, estimate.seconds
 
     whole = [costs(splits, {}) for splits in _splits(grid.size, shapes[0])]
@@ -149,15 +147,10 @@ def _proposed(
     return sorted(whole + changed, key=lambda proposal: proposal[-1])
 
 
-def _splits(workers: int, shape: Shape) -> Iterator[list[int]]:
+def _splits(workers: int, shape: Shape) -> list[list[int]]:
     """All ways to split an input among all ranks, or among a divisor of their number."""
-    seen = set()
-    for count in range(workers, 0, -1):
-        if workers % count == 0:
-            for splits in ways_to_split(count, shape):
-                if splits not in seen:
-                    seen.add(splits)
-                    yield [*splits]
+    counts = (count for count in range(workers, 0, -1) if workers % count == 0)
+    return [[*splits] for splits in dict.fromkeys(splits for n in counts for splits in ways_to_split(n, shape))]
 
 
 def _tails(splits: list[int], recording: Recording, shape: Shape) -> Iterator[Ways]:

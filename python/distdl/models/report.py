@@ -15,8 +15,6 @@ from distdl.models.plan.costs import MIB, received_within, workers_of
 from distdl.models.plan.planning import Plan, PlanStep, Transfers
 from distdl.models.text_table import text_table
 
-__all__ = ["Report", "report"]
-
 
 @dataclass(frozen=True)
 class Row:
@@ -106,26 +104,19 @@ def report(model: DistributedModel) -> Report:
     named = dict(model.layouts)
     sizes = {name: model.module.get_parameter(name).element_size() for name in model.program.parameters}
     parameters = sum(math.prod(named[name].shape) * size for name, size in sizes.items())
-    rows = [_row(plan, step, moved) for step, moved in zip(plan.steps, plan.transfers(), strict=True)]
+    rows = [_row(plan, step, transfers) for step, transfers in zip(plan.steps, plan.transfers(), strict=True)]
     return Report(rows, parameters, plan.base.size)
 
 
-def _row(plan: Plan, step: PlanStep, moved: Transfers) -> Row:
+def _row(plan: Plan, step: PlanStep, transfers: Transfers) -> Row:
     node = step.node
-    sent = sum(sum(counts.values()) * value.dtype.itemsize for value, counts in moved)
+    sent = sum(sum(counts.values()) * value.dtype.itemsize for value, counts in transfers)
     workers = len(workers_of(step, plan))
     sent += received_within(step)[0] * workers
     first = plan.placement(node.outputs[0])
-    return Row(
-        path=node.path,
-        operation=node.key,
-        shape=node.outputs[0].shape,
-        splits=first.splits if isinstance(first, Blocks) else None,
-        workers=workers,
-        sent=sent,
-        memory=sum(_largest(plan.placement(value), value) for value in node.outputs),
-        gathered=node in plan.gathered,
-    )
+    splits = first.splits if isinstance(first, Blocks) else None
+    memory = sum(_largest(plan.placement(value), value) for value in node.outputs)
+    return Row(node.path, node.key, node.outputs[0].shape, splits, workers, sent, memory, node in plan.gathered)
 
 
 def _largest(place: Placement, value: Value) -> int:

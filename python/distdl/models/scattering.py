@@ -11,9 +11,7 @@ from distdl import operators
 from distdl.partitions.construction import PartitionLike, constructing, constructor, is_partition, tell
 from distdl.partitions.grid import Grid
 from distdl.partitions.structure import zero_volume_tensor
-from distdl.torch_compat.trees import tree_flatten, tree_unflatten
-
-__all__ = ["gather", "scatter"]
+from distdl.torch_compat.trees import tree_flatten, tree_map_only
 
 
 @constructor
@@ -56,9 +54,8 @@ def gather(y: object, P_y: object, root: int = 0) -> object:
 
     Collective over the communicator that the partitions come from.
     """
-    leaves, structure = tree_flatten(y)
     partitions = tree_flatten(P_y, is_leaf=is_partition)[0]
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf for leaf in tree_flatten(y)[0] if isinstance(leaf, torch.Tensor)]
     grids = [leaf for leaf in partitions if is_partition(leaf)]
     if len(tensors) != len(grids):
         problem = TypeError(f"gather: {len(tensors)} tensors and {len(grids)} partitions")
@@ -69,7 +66,7 @@ def gather(y: object, P_y: object, root: int = 0) -> object:
         grid, at = _with_root("gather", P, root, lambda grid: None)
         wholes.append(operators.repartition(grid, at, preserve_batch=False)(tensor))
     rest = iter(wholes)
-    return tree_unflatten([next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], structure)
+    return tree_map_only(torch.Tensor, lambda tensor: next(rest), y)
 
 
 def _problem_of_input(x: object, grid: Grid, root: int) -> Exception | None:

@@ -15,8 +15,8 @@ def forbid_submodule_calls(model: torch.nn.Module) -> None:
     A distributed model runs its program, which calls none of its modules. They would compute with this rank's part of
     the parameters. Parametrizations may be called: they compute a weight whenever it is read.
     """
-    lists = [module for module in model.modules() if isinstance(module, ParametrizationList)]
-    within = {module for several in lists for module in several.modules()}
+    lists = (module for module in model.modules() if isinstance(module, ParametrizationList))
+    within = {module for parametrizations in lists for module in parametrizations.modules()}
     for path, module in model.named_modules():
         if path and module not in within:
             vars(module)["forward"] = functools.partial(_refuse, path)  # hooks would be visible to users and tools

@@ -119,7 +119,7 @@ def _refuse_untied(several: Sequence[_Place]) -> None:
 
 
 def take_over(own: torch.nn.Module, source: torch.nn.Module) -> None:
-    """Give a module the plain attributes and the hooks of another one."""
+    """Give a module the plain attributes and the hooks of another module."""
     held, other = vars(own), vars(source)
     held.update({name: value for name, value in own_attributes(source) if _is_plain(value)})
     for kind in (*_OF_CALLS, *_ABOUT_HOOKS):

@@ -67,7 +67,7 @@ class Recorder(TorchFunctionMode):
         names: of parameters and buffers, by id.
         key_of_layer: the key of a module that becomes one node; "" if the functions that it calls do.
         attributes: names of attributes of modules, by the id of the objects that they hold.
-        real_strides: whether the strides of values have to be those of tensors with values, for which calls are made.
+        real_strides: whether each call also runs with zeros, so that values have the strides of real tensors.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class Recorder(TorchFunctionMode):
         """Run a call, and record it."""
         self._is_in_call = True
         try:
-            unrecorded.refuse_call(key, target, args, kwargs, source_line)
+            unrecorded.refuse_call(key, target, args, kwargs)
             tensors = [tensor for tensor in tree_flatten((args, kwargs))[0] if isinstance(tensor, torch.Tensor)]
             versions = {id(tensor): version_of(tensor) for tensor in tensors}
             result, self._underived = call_detaching(run, args, kwargs)

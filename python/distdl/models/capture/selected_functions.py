@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -35,7 +36,7 @@ class Selection:
         return torch.where(self.expanded_mask, self.values, bool(number) if kind == torch.bool else number)
 
     def dims_of_values(self, dims: list[int]) -> list[int]:
-        """Dimensions of the selected elements, as dimensions of the values. The first is that of all elements."""
+        """Dimensions of the selected elements, as dimensions of the values. The first counts the selected elements."""
         masked = self.mask.dim()
         return [e for d in dims for e in (range(masked) if d == 0 else [masked - 1 + d])]
 
@@ -137,20 +138,14 @@ def _matmul(function: Compute, input: Selection, other: object) -> Outcome:
     return Selection(function(input.filled(), other), input.mask)
 
 
-def _norm(
-    function: Compute, input: Selection, normalized_shape: Sequence[int], *arguments: object, **options: object
-) -> Outcome:
-    """A normalization over dimensions of the elements, which torch has checked."""
-    return Selection(function(input.filled(), normalized_shape, *arguments, **options), input.mask)
+def _call_filled(number: float | None, function: Compute, input: Selection, **options: object) -> Outcome:
+    """A function over dimensions of the elements, with a number in place of elements that are not selected."""
+    return Selection(function(input.filled(number), **options), input.mask)
 
 
 def _softmax(function: Compute, input: Selection, dim: int, **options: object) -> Outcome:
     d = dim % (1 + input.dims)
     return Selection(function(input.filled(), input.mask.dim() - 1 + d, **options), input.mask) if d > 0 else None
-
-
-def _embedding(function: Compute, input: Selection, weight: object, **options: object) -> Outcome:
-    return Selection(function(input.filled(0), weight, **options), input.mask)
 
 
 _LOSSES = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
@@ -164,8 +159,8 @@ SELECTED_FUNCTIONS: dict[str, Callable[..., Outcome]] = {
     **dict.fromkeys(("cross_entropy", "nll_loss"), _class_loss),
     "linear": _linear,
     "matmul": _matmul,
-    **dict.fromkeys(("layer_norm", "rms_norm"), _norm),
+    **dict.fromkeys(("layer_norm", "rms_norm"), partial(_call_filled, None)),
     **dict.fromkeys(("log_softmax", "softmax"), _softmax),
-    "embedding": _embedding,
+    "embedding": partial(_call_filled, 0),
 }
 """Functions of selections that are recorded, besides elementwise functions."""

@@ -18,7 +18,7 @@ from distdl.torch_compat.autograd import autograd_again
 from distdl.torch_compat.fake import FakeTensorMode
 from distdl.torch_compat.modes import with_functions
 from distdl.torch_compat.parametrizations import computed_weights
-from distdl.torch_compat.trees import tree_flatten, tree_unflatten
+from distdl.torch_compat.trees import tree_map_only
 
 
 class Skeleton:
@@ -139,13 +139,10 @@ class Skeleton:
         key_of_layer: Callable[[torch.nn.Module], str],
         real_strides: bool,
     ) -> Recording:
-        leaves, structure = tree_flatten(call)
         with self._mode, torch.inference_mode(False):
             fakes = [_input(shape, strides, dtype, self.device) for shape, strides, dtype in inputs]
         rest = iter(fakes)
-        args, kwargs = tree_unflatten(
-            [next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], structure
-        )
+        args, kwargs = tree_map_only(torch.Tensor, lambda tensor: next(rest), call)
         plain = {
             id(attribute): f"{path}.{name}".removeprefix(".")
             for (path, name), attribute in unrecorded.attributes_of(self.model)

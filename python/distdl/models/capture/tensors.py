@@ -17,7 +17,6 @@ from distdl.torch_compat.fake import FakeTensor
 from distdl.torch_compat.trees import register_dataclass, tree_flatten, tree_map_only
 
 _RETURNED = (torch.Tensor, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, enum.Enum, type)
-"""Types of objects that a model may return as they are."""
 
 
 class RecordedTensors:
@@ -63,15 +62,15 @@ class RecordedTensors:
         Raises:
             NotImplementedError: if the recording does not show how the tensor was computed.
         """
-        described = f"a tensor of shape {list(tensor.shape)}"
         if id(tensor) in self.stale:
             raise NotImplementedError(
-                f"{described} is used {self._place()} after another one with the same memory was written into; write "
-                "into the tensor itself"
+                f"a tensor of shape {list(tensor.shape)} is used {self._place()} after another one with the same "
+                "memory was written into; write into the tensor itself"
             )
         if self._has_unrecorded_writes(tensor):
             raise NotImplementedError(
-                f"{described} is used {self._place()} after a function wrote into it that cannot be recorded"
+                f"a tensor of shape {list(tensor.shape)} is used {self._place()} after a function wrote into it that "
+                "cannot be recorded"
             )
         if id(tensor) in self._values:
             return self.current(tensor)
@@ -83,9 +82,9 @@ class RecordedTensors:
             return self.new(tensor, constant=tensor)
         if tensor.constant is None:
             raise NotImplementedError(
-                f"{described} comes from a function that cannot be recorded, such as torch.func.vmap, or from an "
-                f"earlier call, {self._place()}; what a call needs of the one before can be returned by it, or kept in "
-                "a buffer"
+                f"a tensor of shape {list(tensor.shape)} comes from a function that cannot be recorded, such as "
+                f"torch.func.vmap, or from an earlier call, {self._place()}; what a call needs of the one before can "
+                "be returned by it, or kept in a buffer"
             )
         return self.new(tensor, constant=tensor.constant)
 
@@ -114,11 +113,10 @@ class RecordedTensors:
     def sharing_memory(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """Other tensors with the memory of a tensor that was written into, which is noted."""
         memory = unrecorded.storage_of(tensor)
-        others = {
-            id(other): other for other in self._alive if other is not tensor and unrecorded.storage_of(other) == memory
-        }
-        self.note_writes([*others.values()])
-        return [*others.values()]
+        sharing = (x for x in self._alive if x is not tensor and unrecorded.storage_of(x) == memory)
+        others = [*{id(x): x for x in sharing}.values()]
+        self.note_writes(others)
+        return others
 
     def results(self, results: object) -> object:
         """The objects that the model returns, with values in place of tensors.

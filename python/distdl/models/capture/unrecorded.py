@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from distdl.models.capture.source_line import source_line
 from distdl.torch_compat.autograd import number_of_writes, saved_tensors_hooks
 from distdl.torch_compat.fake import FakeTensor
 from distdl.torch_compat.memory import address_of_storage
@@ -23,15 +24,12 @@ _ASSIGNED = {"data", "grad"}
 _LOOKS = {"numpy", "tolist", "__array__", "array"}
 
 
-def refuse_call(
-    key: str, target: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any], line: Callable[[], str]
-) -> None:
+def refuse_call(key: str, target: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Refuse a call with effects that a program would not repeat.
 
     Args:
         key: the name of the function.
         target: the function.
-        line: the line of the program in which the call stands.
 
     Raises:
         NotImplementedError: that says what to write instead.
@@ -56,7 +54,7 @@ def refuse_call(
     elif isinstance(into := _written(key, name, args, kwargs), torch.Tensor) and not isinstance(into, FakeTensor):
         reason = f"{key} writes into a tensor of the model that is neither parameter nor buffer; use register_buffer()"
     if reason:
-        raise NotImplementedError(f"{reason}, at {line()}")
+        raise NotImplementedError(f"{reason}, at {source_line()}")
 
 
 def refuse_model(model: torch.nn.Module) -> None:

@@ -95,7 +95,7 @@ class Operation:
         splittable: the dimensions that may be split.
         if_requested: dimensions that a plan may split instead, with the batch or without.
         units: blocks along a dimension are multiples of this.
-        places: the placements of the results, if other than the workers' blocks. Without placements and without a
+        placements: the placements of the results, if other than the workers' blocks. Without placements and without a
             layer, workers compute independently, and workers with empty blocks do not compute.
         draw: random numbers for the block of a worker, which are the first argument of its function.
     """
@@ -105,7 +105,7 @@ class Operation:
     make: Callable[[Workers | None], Run]
     splittable: frozenset[int]
     units: dict[int, int] = field(default_factory=dict)
-    places: Callable[[Workers], Blocks | list[Blocks]] | None = None
+    placements: Callable[[Workers], Blocks | list[Blocks]] | None = None
     draw: Draw | None = None
     if_requested: frozenset[int] = frozenset()
 

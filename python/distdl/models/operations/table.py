@@ -54,7 +54,7 @@ def refuse_others(node: Node, known: Sequence[str]) -> None:
 
 
 def same(dims: int, but: Container[int] = ()) -> InputSpec:
-    """Shard each dimension as the same dimension of the result, except those in `but`, which are read whole."""
+    """Shard each dimension as the same dimension of the result. Dimensions in `but` are read whole."""
     return tuple(None if d in but else Sharded(d) for d in range(dims))
 
 
@@ -64,7 +64,7 @@ def whole(value: Value) -> InputSpec:
 
 
 def broadcast_spec(value: Value, shape: Sequence[int]) -> InputSpec:
-    """Shard a tensor as torch broadcasts it: dimensions count from the end, and all workers read those of size 1."""
+    """Shard a tensor as torch broadcasts it: dimensions count from the end; all workers read a dimension of size 1."""
     first = len(shape) - len(value.shape)
     return tuple(None if n == 1 != shape[first + d] else Sharded(first + d) for d, n in enumerate(value.shape))
 
@@ -77,7 +77,7 @@ def batches(value: Value, shape: Sequence[int]) -> InputSpec:
 def local(
     node: Node, specs: Sequence[InputSpec], but: Iterable[int] = (), run: Run | None = None, draw: Draw | None = None
 ) -> Operation:
-    """An operation on each block by itself, split in any dimension of the result except those in `but`."""
+    """An operation on each block by itself, split in any dimension of the result that is not in `but`."""
     shape = node.outputs[0].shape
     call = run or node.as_function()
     kept = frozenset(range(len(shape))) - {d % len(shape) for d in but}

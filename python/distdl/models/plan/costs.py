@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -24,10 +24,7 @@ VIEWS = frozenset(
 )  # fmt: skip
 """Operations whose results share memory with their inputs."""
 
-_SUM_MOMENTS = (
-    AnyBatchNorm, AnyInstanceNorm, torch.nn.GroupNorm,
-)  # fmt: skip
-"""Norms whose workers sum their moments."""
+_SUM_MOMENTS = (AnyBatchNorm, AnyInstanceNorm, torch.nn.GroupNorm)
 
 
 @dataclass(frozen=True)
@@ -53,13 +50,14 @@ def cost(plan: Plan, profile: MachineProfile, work: Mapping[Node, float]) -> Cos
         work: the floating-point operations of each node in a forward pass.
     """
     ranks = plan.base.size
-    parameters = sum(parameter.nbytes for parameter in _parameters(plan))
+    values = dict.fromkeys(value for step in plan.steps for value in step.node.inputs)
+    parameters = sum(value.nbytes for value in values if value.name and value.is_differentiable)
     held = Counter(dict.fromkeys(plan.base.ranks, 2 * parameters))  # with their gradients
     away = parameters * (ranks - 1) // ranks
     sent = 2 * away * ranks
     seconds = 2 * profile.transfer(away)
-    for step, moved in zip(plan.steps, plan.transfers(), strict=True):
-        for value, counts in moved:
+    for step, transfers in zip(plan.steps, plan.transfers(), strict=True):
+        for value, counts in transfers:
             size = value.dtype.itemsize
             sent += 2 * sum(counts.values()) * size
             seconds += 2 * profile.transfer(max(counts.values(), default=0) * size)
@@ -120,11 +118,6 @@ def received_within(step: PlanStep) -> tuple[int, int]:
             size = kernel if isinstance(kernel, int) else kernel[d - first]
             halo += (size - 1) * math.prod(n for e, n in enumerate(of_block) if e != d)
     return halo * x.dtype.itemsize, sum(d >= first for d in split)
-
-
-def _parameters(plan: Plan) -> Iterable[Value]:
-    values = dict.fromkeys(value for step in plan.steps for value in step.node.inputs)
-    return [value for value in values if value.name and value.is_differentiable]
 
 
 def workers_of(step: PlanStep, plan: Plan) -> tuple[int, ...]:

@@ -42,7 +42,7 @@ class Plan:
         base: the workers.
         inputs: the placements of the inputs.
         fallback: "gather" lets one worker compute operations that no rule splits.
-        as_sequential: whether random numbers have to be those of one process.
+        as_sequential: whether to draw the random numbers of one process.
         requested: grids of modules, by patterns of their names.
 
     Raises:
@@ -99,9 +99,9 @@ class Plan:
         return self.placements.get(value, REPLICATED)
 
     def _results(self, node: Node, operation: Operation, workers: Blocks) -> list[Blocks]:
-        if operation.places is not None:
-            places = operation.places(Workers(workers.grid(self.base), workers, self.base.me))
-            return list(places) if isinstance(places, list) else [places] * len(node.outputs)
+        if operation.placements is not None:
+            placements = operation.placements(Workers(workers.grid(self.base), workers, self.base.me))
+            return list(placements) if isinstance(placements, list) else [placements] * len(node.outputs)
         if len(workers.ranks) == 1:  # results may have different numbers of dimensions
             return [Blocks(workers.ranks, tuple((n,) for n in value.shape)) for value in node.outputs]
         results = []

@@ -109,7 +109,7 @@ class Redistribution:
         inserted = [axis for axis, d in enumerate(regions.axes) if d is None]
         self._dim, self._inserted = len(shape), len(inserted)
         if isinstance(source, Blocks):
-            # The axes of both grids: first those of replicas, then the dimensions of the tensor.
+            # Both grids have the axes of replicas first, then the dimensions of the tensor.
             splits = [1] * len(inserted) + [*source.splits]
             x = like.related(source.ranks, splits)
             common = regions.common(shape)

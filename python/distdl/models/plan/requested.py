@@ -41,11 +41,7 @@ def requested_grids(plan: object, model: torch.nn.Module, workers: Grid) -> dict
 
 def request_for(path: str, requested: dict[str, Grid]) -> tuple[str, Grid | None]:
     """The last pattern, and its grid, for the innermost module around a call that any pattern names."""
-    while requested:
-        for pattern, grid in reversed(requested.items()):
-            if fnmatchcase(path, pattern):
-                return pattern, grid
-        if not path:
-            break
-        path = path.rpartition(".")[0]
-    return "", None
+    paths = [*(path.rsplit(".", i)[0] for i in range(path.count(".") + 1)), ""]
+    patterns = [*reversed(requested.items())]
+    matches = ((pattern, grid) for inner in paths for pattern, grid in patterns if fnmatchcase(inner, pattern))
+    return next(matches, ("", None))

@@ -17,7 +17,7 @@ _MOST_CANDIDATES = 64
 
 
 class WorkerChoice:
-    """Chooses the workers of operations: as the user requests, or else those that receive the fewest elements.
+    """Chooses the workers of operations: as the user requests, or else with the fewest received elements.
 
     Args:
         base: all workers.
@@ -83,7 +83,7 @@ def _received(node: Node, operation: Operation, sources: Sequence[Placement], wo
 
 
 def _cost_of(node: Node, operation: Operation, sources: Sequence[Placement], workers: Blocks, ranks: int) -> float:
-    """The elements that travel, and those that could be computed by ranks that wait for the largest block."""
+    """The number of elements that travel, and of elements that idle ranks could compute meanwhile."""
     idle = workers.largest() * ranks - math.prod(operation.shape)
     return _received(node, operation, sources, workers) + idle
 

@@ -17,7 +17,7 @@ from distdl.parameters.layout import Interval
           "softmax", "log_softmax", "softmin", "normalize", "cummax", "cummin", "logcumsumexp", "glu", "diff", "msort",
           "special_softmax", "special_log_softmax", "Softmax", "LogSoftmax", "Softmin", "GLU", "renorm")  # fmt: skip
 def along_dims(node: Node) -> Operation:
-    """Any dimension but those along which it works."""
+    """Any dimension but the dimensions along which it works."""
     shape, n = node.outputs[0].shape, len(node.inputs[0].shape)
     looked = _normalized_dims(node, n)
     spec = same(len(shape), but=looked)
@@ -68,7 +68,7 @@ def _rolled(n: int, shift: int, start: int, stop: int) -> Interval:
 
 @rule_for("gradient")
 def gradient(node: Node) -> Operation:
-    """Any dimension but those along which it differentiates. Each worker reads all coordinates."""
+    """Any dimension but the dimensions of derivatives. Each worker reads all coordinates."""
     x, *coordinates = node.inputs
     n, dim = len(x.shape), node.kwargs.get("dim")
     dims = range(n) if dim is None else {d % n for d in ([dim] if isinstance(dim, int) else dim)}
@@ -77,15 +77,15 @@ def gradient(node: Node) -> Operation:
 
 @rule_for("trapezoid", "trapz", "cumulative_trapezoid")
 def trapezoid(node: Node) -> Operation:
-    """Any dimension but that of the integral."""
+    """Any dimension but the integrated dimension."""
     y, *others = node.inputs
     n = len(y.shape)
     dim = argument(node, 3, "dim", node.kwargs.get("dim", -1)) % n
     keeps = node.key == "cumulative_trapezoid"
     specs = [without(same(n), dim, keeps)]
     for value in others:
-        places = broadcast_spec(value, y.shape) if len(value.shape) > 1 or n == 1 else (None,)
-        specs.append(without(places, dim, keeps))
+        points = broadcast_spec(value, y.shape) if len(value.shape) > 1 or n == 1 else (None,)
+        specs.append(without(points, dim, keeps))
     return local(node, specs, [dim] if keeps else [])
 
 

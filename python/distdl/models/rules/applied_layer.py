@@ -1,4 +1,4 @@
-"""Apply layers over partitions to parameters that the program brings to their workers."""
+"""Layers of torch.nn that are recorded as a whole, and applied as layers over partitions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 import distdl.nn
+from distdl.models.capture.assignments import HOOKS
 from distdl.models.capture.recording import Node, Run
 from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, Workers
 from distdl.models.operations.placement import Blocks
-from distdl.models.operations.table import cut_out
+from distdl.models.operations.table import RULES, cut_out
 from distdl.nn.base.layer import Layer
 from distdl.parameters.layout import Interval, parameter_layout
+from distdl.torch_compat.layers import has_global_hooks
 
 
 def twin_of(module: torch.nn.Module) -> type[Layer] | None:
@@ -32,24 +34,36 @@ def _computes_as(kind: type[torch.nn.Module], known: type[torch.nn.Module]) -> b
     return all(getattr(kind, name) is getattr(known, name) for name in changed)
 
 
+def key_of_layer(module: torch.nn.Module) -> str:
+    """The key of the rule for a whole module; "" if there is no such rule."""
+    own = vars(module)
+    if any(own[name] for name in HOOKS) or hasattr(module, "parametrizations") or has_global_hooks():
+        return ""  # the call computes more than the layer
+    if any(callable(getattr(type(module), name, None)) for name in own) or twin_of(module) is None:
+        return ""  # such as a forward() of its own
+    known = (kind.__name__ for kind in type(module).__mro__ if kind in distdl.nn.SEQUENTIAL)
+    return next((name for name in known if name in RULES), "")
+
+
 def layer_operation(
     node: Node,
     shape: Sequence[int],
     specs: Sequence[InputSpec],
     whole_dims: Sequence[int],
-    places: Callable[[Workers], Blocks | list[Blocks]] | None = None,
+    placements: Callable[[Workers], Blocks | list[Blocks]] | None = None,
 ) -> Operation:
     """The operation of a layer over partitions, split in any dimension but `whole_dims`."""
     kept = frozenset(range(len(shape))) - set(whole_dims)
-    return Operation(tuple(shape), tuple(specs), lambda workers: apply_layer(node, workers), kept, places=places)
+    return Operation((*shape,), (*specs,), lambda workers: apply_layer(node, workers), kept, placements=placements)
 
 
 def apply_layer(node: Node, workers: Workers | None) -> Run:
     """A function that applies a layer to blocks and to the parameters after them. Constructing is collective."""
+    module = node.module
     if workers is None:
-        return _apply_to_replicas(node)
-    module = node.target
-    assert isinstance(module, torch.nn.Module)
+        if any(True for _ in module.buffers()):
+            raise NoRuleError(f"{node.key} of parameters and constants alone")
+        return with_parameters(node, module)
     kind = twin_of(module)
     assert kind is not None
     options = kind.options_of(module)
@@ -63,13 +77,6 @@ def apply_layer(node: Node, workers: Workers | None) -> Run:
         if isinstance(module, Layer):
             module.first_values = None  # first calls are checked for the whole model
     return AppliedLayer(layer, node)
-
-
-def _apply_to_replicas(node: Node) -> Run:
-    """A function that applies a layer of torch.nn to replicated inputs."""
-    if any(True for _ in node.module.buffers()):
-        raise NoRuleError(f"{node.key} of parameters and constants alone")
-    return with_parameters(node, node.module)
 
 
 def with_parameters(node: Node, module: torch.nn.Module) -> Run:

@@ -106,13 +106,13 @@ def multihead(node: Node) -> Operation:
     specs = {"query": of_queries, "key": of_others, "value": of_others, "attn_mask": rows, "key_padding_mask": padding}
     order = [name for name, value in named.items() if isinstance(value, Value)]
 
-    def places(workers: Workers) -> Blocks | list[Blocks]:
+    def placements(workers: Workers) -> Blocks | list[Blocks]:
         if len(node.outputs) == 1:
             return workers.blocks
         return [workers.blocks, _of_weights(workers.blocks, node.outputs[1].shape, sequence, batch)]
 
     parameters = map(whole, node.parameters.values())
-    return layer_operation(node, query.shape, [*(specs[name] for name in order), *parameters], [features], places)
+    return layer_operation(node, query.shape, [*(specs[name] for name in order), *parameters], [features], placements)
 
 
 def _in_proportion(queries: int, keys: int, start: int, stop: int) -> Interval:

@@ -17,9 +17,6 @@ def made(node: Node) -> Operation:
     """Each worker makes the tensor, of whole tensors. A tensor with the method only gives dtype and device."""
     call = node.as_function()
     shape = node.outputs[0].shape
-    like = node.args[0] if node.key in _METHODS else None
+    like = node.args[0] if node.key.startswith("new_") else None
     specs = tuple(None if value is like else whole(value) for value in node.inputs)
     return Operation(shape, specs, lambda workers: call, frozenset())
-
-
-_METHODS = ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros")

@@ -74,13 +74,13 @@ def _without_derivative(result: torch.Tensor, inputs: Sequence[torch.Tensor]) ->
 
 
 def whole_rows(draw: Draw, length: int) -> Draw:
-    """The numbers of whole rows, whatever part of the last dimension is in a block."""
+    """The numbers of whole rows, for any part of the last dimension in a block."""
     return lambda key, intervals, device: draw(key, [*intervals[:-1], (0, length)], device)
 
 
 @rule_for("rand", "rand_like", "uniform", takes=f"{_OF_ALL} from to")
 def uniform(node: Node) -> Operation:
-    """Any dimension. Numbers have as many bits as those of torch, so that none of them is rounded to 1."""
+    """Any dimension. Numbers have as many bits as torch's numbers, so that none is rounded to 1."""
     lower, upper = (argument(node, 1, "from", 0.0), argument(node, 2, "to", 1.0)) if _fills(node) else (0.0, 1.0)
     steps = 2.0 / torch.finfo(node.outputs[0].dtype).eps
     return _drawn(node, lambda u: lower + (upper - lower) * ((u * steps).floor() / steps))
@@ -149,8 +149,7 @@ def drawn_integers(node: Node) -> Operation:
 @rule_for("randperm", takes=f"{_OF_ALL} n")
 def permutation(node: Node) -> Operation:
     """No dimension: each worker draws the whole permutation."""
-    operation = _drawn(node, lambda u: u.argsort())
-    return Operation(operation.shape, operation.input_specs, operation.make, frozenset(), draw=operation.draw)
+    return replace(_drawn(node, lambda u: u.argsort()), splittable=frozenset())
 
 
 @rule_for("bernoulli", takes="input p generator")
@@ -207,7 +206,7 @@ def _fills(node: Node) -> bool:
           "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
           "feature_dropout", takes="input p training inplace train")  # fmt: skip
 def dropout(node: Node) -> Operation:
-    """Any dimension: the mask is that of the whole tensor."""
+    """Any dimension. The mask belongs to the whole tensor."""
     x = node.arguments[0]
     n = len(x.shape)
     is_alpha = node.key in _ALPHA
@@ -261,9 +260,7 @@ def mask_of(
         intervals = [(0, 1) if n == 1 else interval for n, interval in zip(shape, intervals, strict=True)]
         if key is not None:
             return random_choice(key, shape, intervals, p, (0.0, kept), dtype=dtype, device=device)
-        whole = torch.empty(shape, dtype=dtype, device=device)
-        if like is not None:
-            whole = torch.empty_like(like.empty(device))
+        whole = torch.empty(shape, dtype=dtype, device=device) if like is None else torch.empty_like(like.empty(device))
         if is_whole and not is_alpha:  # on a GPU torch draws it in another way
             return cut_out(torch.nn.functional.dropout(whole.fill_(1.0), p), intervals)
         return cut_out(whole.bernoulli_(1 - p).mul_(kept), intervals)

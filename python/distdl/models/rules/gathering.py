@@ -14,16 +14,16 @@ from distdl.models.operations.table import argument, local, options_of, rule_for
 
 @rule_for("index_select", "gather", "take_along_dim")
 def gather_along(node: Node) -> Operation:
-    """All dimensions but that of the indices."""
+    """Any dimension but the indexed dimension."""
     x = node.inputs[0]
     n, out = len(x.shape), node.outputs[0].shape
     if argument(node, 3, "sparse_grad", False):
         raise NoRuleError(f"{node.key} with sparse_grad")
     position = 2 if node.key == "take_along_dim" else 1
-    dim_given = argument(node, position, "dim")
-    if dim_given is None:
+    dim = argument(node, position, "dim")
+    if dim is None:
         return local(node, [whole(value) for value in node.inputs], range(len(out)))
-    dim = dim_given % n
+    dim %= n
     specs: list[InputSpec] = [same(n, but=[dim])]
     if node.key != "index_select":
         if node.inputs[1].shape[:dim] + node.inputs[1].shape[dim + 1 :] != x.shape[:dim] + x.shape[dim + 1 :]:

@@ -131,13 +131,13 @@ def of_each_matrix(node: Node) -> Operation:
         raise NoRuleError(f"{node.key} with a tensor of parameters")
     call = node.as_function()
 
-    def places(workers: Workers) -> list[Blocks]:
+    def placements(workers: Workers) -> list[Blocks]:
         batch = workers.blocks.block_sizes[: n - 2]
         sizes = (tuple((size,) for size in value.shape[n - 2 :]) for value in node.outputs)
         return [Blocks(workers.blocks.ranks, (*batch, *block_sizes)) for block_sizes in sizes]
 
     return Operation(
-        x.shape, ((*same(n - 2), None, None),), lambda workers: call, frozenset(range(n - 2)), places=places
+        x.shape, ((*same(n - 2), None, None),), lambda workers: call, frozenset(range(n - 2)), placements=placements
     )
 
 

@@ -63,8 +63,8 @@ def _with_one_parameter(node: Node, x: Value, name: str) -> Operation:
         normalized = operation.make(workers)
         return lambda x, parameter: combine(normalized(x), parameter.reshape(shape))
 
-    places = operation.places or (lambda workers: workers.blocks)
-    return replace(operation, input_specs=(*operation.input_specs, (None,)), make=make, places=places)
+    placements = operation.placements or (lambda workers: workers.blocks)
+    return replace(operation, input_specs=(*operation.input_specs, (None,)), make=make, placements=placements)
 
 
 @rule_for("batch_norm", "instance_norm", "group_norm", "local_response_norm",

@@ -24,17 +24,17 @@ def recurrent(node: Node) -> Operation:
     of_state = (None, Sharded(batch), None)
     specs = [of_input, *[of_state] * states, *map(whole, node.inputs[1 + states :])]
 
-    def places(workers: Workers) -> list[Blocks]:
+    def placements(workers: Workers) -> list[Blocks]:
         blocks = workers.blocks
-        places = []
+        placements = []
         for i, value in enumerate(node.outputs):
             d = 1 if i else batch
             block_sizes = tuple(blocks.block_sizes[batch] if e == d else (n,) for e, n in enumerate(value.shape))
-            places.append(Blocks(blocks.ranks, block_sizes))
-        return places
+            placements.append(Blocks(blocks.ranks, block_sizes))
+        return placements
 
     call = node.as_function()
-    return Operation(node.outputs[0].shape, tuple(specs), lambda workers: call, frozenset([batch]), places=places)
+    return Operation(node.outputs[0].shape, (*specs,), lambda workers: call, frozenset([batch]), placements=placements)
 
 
 @rule_for("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")

@@ -39,12 +39,6 @@ _DIM_BEHIND_ANOTHER = ("kthvalue", "linalg_matrix_norm", "linalg_norm", "linalg_
 """Functions with another argument between the tensor and the dimensions."""
 
 
-def _result_spec(node: Node, dims: list[int], kept: bool) -> InputSpec:
-    n = len(node.inputs[0].shape)
-    left = [d for d in range(n) if kept or d not in dims]
-    return tuple(None if d in dims else Sharded(left.index(d)) for d in range(n))
-
-
 @rule_for(
     "all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "count_nonzero", "kthvalue", "linalg_matrix_norm",
     "linalg_norm", "linalg_vector_norm", "logsumexp", "max", "median", "min", "mode", "nanmean", "nanmedian",
@@ -57,10 +51,12 @@ def left_over(node: Node) -> Operation:
             raise NoRuleError(f"{node.key} with a tensor of parameters")
         return elementwise(node)  # of two tensors
     dims, kept = _reduced(node)
-    shape = node.outputs[0].shape
+    shape, n = node.outputs[0].shape, len(node.inputs[0].shape)
+    left = [d for d in range(n) if kept or d not in dims]
+    spec = tuple(None if d in dims else Sharded(left.index(d)) for d in range(n))
     call = node.as_function()
     splittable = frozenset(d for d in range(len(shape)) if not kept or d not in dims)
-    return Operation(shape, (_result_spec(node, dims, kept),), lambda workers: call, splittable)
+    return Operation(shape, (spec,), lambda workers: call, splittable)
 
 
 @rule_for("sum", "mean", takes="input dim keepdim dtype")
@@ -109,13 +105,13 @@ def summed(
 
         return run
 
-    def places(workers: Workers) -> Blocks:
+    def placements(workers: Workers) -> Blocks:
         first = _first(workers, [d for d in dims if workers.grid.shape[d] > 1])
         block_sizes = [(1,) if d in dims else sizes for d, sizes in enumerate(first.block_sizes)]
         return Blocks(first.ranks, tuple(c for d, c in enumerate(block_sizes) if kept or d not in dims))
 
     kept_dims = frozenset(range(len(shape)))
-    return Operation(tuple(shape), tuple(specs), in_blocks(make, call), kept_dims, places=places)
+    return Operation(tuple(shape), tuple(specs), in_blocks(make, call), kept_dims, placements=placements)
 
 
 @rule_for("binary_cross_entropy", "binary_cross_entropy_with_logits", "hinge_embedding_loss", "huber_loss", "kl_div",
@@ -207,9 +203,9 @@ def loss_of_classes(node: Node) -> Operation:
             weights = weight[0][target.where(counts, 0)] * counts if weight else counts.to(losses.dtype)
         return torch.stack([losses.sum(), weights.sum()]).reshape([1] * (n - 2) + [2])
 
-    finish: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums[..., :1]  # noqa: E731
-    if how == "mean":
-        finish = lambda sums: sums[..., :1] / sums[..., 1:]  # noqa: E731
+    def finish(sums: torch.Tensor) -> torch.Tensor:
+        return sums[..., :1] / sums[..., 1:] if how == "mean" else sums[..., :1]
+
     return summed(node, shape, specs, part, range(n - 1), False, finish)
 
 

@@ -18,8 +18,8 @@ def grid_sample(node: Node) -> Operation:
     """Any dimension; each worker reads the whole images of its batch and channels."""
     n = len(node.outputs[0].shape)
     image: InputSpec = (Sharded(0), Sharded(1), *[None] * (n - 2))
-    places: InputSpec = (Sharded(0), *map(Sharded, range(2, n)), None)
-    return local(node, [image, places])
+    points: InputSpec = (Sharded(0), *map(Sharded, range(2, n)), None)
+    return local(node, [image, points])
 
 
 @rule_for("affine_grid", takes="theta size align_corners")
@@ -38,7 +38,7 @@ def affine_grid(node: Node) -> Operation:
 
 @rule_for("unfold", "Unfold")
 def unfold(node: Node) -> Operation:
-    """All dimensions but that of the windows for Tensor.unfold; batch and channels for torch.nn.functional.unfold."""
+    """Batch and channels for torch.nn.functional.unfold; any dimension but the unfolded one for Tensor.unfold."""
     x = node.inputs[0]
     n, out = len(x.shape), node.outputs[0].shape
     if node.target is torch.Tensor.unfold:

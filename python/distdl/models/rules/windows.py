@@ -71,8 +71,8 @@ def _convolution(node: Node, channels: int) -> Operation:
         return with_parameters(node, module)
 
     kept, units = frozenset(range(n)) - {channels}, {channels: shape[channels] // groups} if groups > 1 else {}
-    count, places = 1 + len(node.parameters), functools.partial(_of_result, out.shape, channels)
-    return Operation(shape, tuple(specs[:count]), make, kept, units, places, if_requested=frozenset([channels]))
+    count, placements = 1 + len(node.parameters), functools.partial(_of_result, out.shape, channels)
+    return Operation(shape, tuple(specs[:count]), make, kept, units, placements, if_requested=frozenset([channels]))
 
 
 _Make = Callable[..., torch.nn.Module]

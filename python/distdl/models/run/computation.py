@@ -19,12 +19,12 @@ from distdl.torch_compat.trees import tree_flatten
 
 
 def local_computation(
-    step: PlanStep, places: Sequence[Placement], like: Grid, buffers: Mapping[str, torch.Tensor]
+    step: PlanStep, placements: Sequence[Placement], like: Grid, buffers: Mapping[str, torch.Tensor]
 ) -> Run:
     """The function from this rank's regions of the inputs to its blocks of the results. Collective over the workers.
 
     Args:
-        places: the placements of the results.
+        placements: of the results.
         like: a grid of the workers of the whole plan.
         buffers: of the model, by name, for layers.
     """
@@ -38,13 +38,13 @@ def local_computation(
         member = like.me in workers.ranks
     if isinstance(run, AppliedLayer):
         run.use_buffers(buffers)
-    elif member and step.operation.places is None:
-        run = _or_nothing(run, node.outputs, places, like.me)
+    elif member and step.operation.placements is None:
+        run = _skipping_empty(run, node.outputs, placements, like.me)
     several = len(node.outputs)
     if step.operation.draw is not None:
-        run = _drawing(step, run if member else _without_part(node.outputs), like)
+        run = _drawing(step, run if member else _empty_results(node.outputs), like)
     elif not member:
-        return _refusing_gradients(node, _without_part(node.outputs))
+        return _refusing_gradients(node, _empty_results(node.outputs))
     call = _refusing_gradients(node, _in_modes(node, run))
     if several == 1 and isinstance(node.results, Value):
         return call
@@ -101,13 +101,13 @@ def on_a_copy(run: Run, position: int) -> Run:
     return call
 
 
-def _or_nothing(run: Run, outputs: Sequence[Value], places: Sequence[Placement], rank: int) -> Run:
+def _skipping_empty(run: Run, outputs: Sequence[Value], placements: Sequence[Placement], rank: int) -> Run:
     """A call that returns empty results on a rank with empty blocks, which not all functions of torch accept."""
-    shapes = [place.local_shape(rank) for place in places if isinstance(place, Blocks)]
+    shapes = [place.local_shape(rank) for place in placements if isinstance(place, Blocks)]
     if not shapes or not all(0 in shape for shape in shapes):
         return run
 
-    def give_nothing(*inputs: torch.Tensor) -> object:
+    def empty(*inputs: torch.Tensor) -> object:
         dtypes = [value.dtype for value in outputs]
         if torch.is_autocast_enabled(inputs[0].device.type):  # dtypes may differ from the record
             with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"), torch.no_grad():
@@ -119,7 +119,7 @@ def _or_nothing(run: Run, outputs: Sequence[Value], places: Sequence[Placement],
             results.append(connected_empty(parts, dtype).reshape(shape))
         return results if len(results) > 1 else results[0]
 
-    return give_nothing
+    return empty
 
 
 def _drawing(step: PlanStep, run: Run, like: Grid) -> Run:
@@ -144,7 +144,7 @@ def _drawing(step: PlanStep, run: Run, like: Grid) -> Run:
     return drawn
 
 
-def _without_part(outputs: Sequence[Value]) -> Run:
+def _empty_results(outputs: Sequence[Value]) -> Run:
     """A function for ranks without work: empty results that are connected with the inputs as on the workers."""
 
     def empty(value: Value, inputs: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -23,8 +23,8 @@ def with_transports(
 ) -> list[Step]:
     """The steps, with transports of parameters just before their first use.
 
-    So backward passes send the gradients of a bucket away once they are complete, before those of the buckets that are
-    used earlier are computed. Parameters that travelled at the beginning would give back theirs at the end.
+    So backward passes send the gradients of a bucket away once they are complete, before gradients of earlier buckets
+    are computed. Gradients of parameters that travelled at the beginning would all return at the end.
 
     Args:
         parameters: the parameters, by their slots.

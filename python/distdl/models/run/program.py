@@ -69,7 +69,7 @@ class Program:
             self._add(step)
         self._checkpoint = 0
         self._written = [(self._replicated(value), name) for name, value in recording.written.items()]
-        self.places = {value: self._result_blocks(value) for value in outputs}
+        self.placements = {value: self._result_blocks(value) for value in outputs}
         self.results = [(leaf, self._slots[leaf] if isinstance(leaf, Value) else -1) for leaf in leaves]
         steps = with_transports(self.steps, self._parameters, results_reached(plan.steps, leaves), layouts)
         kept = {slot for _, slot in self.results if slot >= 0} | {slot for slot, _ in self._written}
@@ -182,7 +182,7 @@ class Program:
         Args:
             inputs: this rank's blocks of the inputs.
             parameters: this rank's parts of the parameters.
-            key: determines the random numbers; None for those of torch in one process.
+            key: determines the random numbers; None for torch's numbers in one process.
         """
         values: list[object] = [None] * self._count
         for slot, tensor in zip((*self.inputs, *self._parameters), (*inputs, *parameters), strict=True):
