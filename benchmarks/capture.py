@@ -17,7 +17,7 @@ import torch
 from zoo import entries
 
 from distdl.models.capture.skeleton import Skeleton
-from distdl.models.model import key_of_layer
+from distdl.models.rules.applied_layer import key_of_layer
 
 MODELS = ("resnet18", "densenet121", "googlenet", "swin_t", "vit_b_16", "efficientnet_b0", "fcn_resnet50", "raft_small",
           "fasterrcnn_resnet50_fpn", "MONAI SegResNet")  # fmt: skip

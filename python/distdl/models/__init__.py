@@ -1,7 +1,8 @@
 """Any PyTorch model in one call: recorded, split by rules for each operation, and run on blocks."""
 
-from distdl.models.model import DistributedModel, distribute
-from distdl.models.operations.table import rule
+from distdl.models.distributing import distribute
+from distdl.models.model import DistributedModel
+from distdl.models.operations.table import rule_for as rule
 from distdl.models.proposals import Proposal, Proposals, plans
 from distdl.models.report import Report, report
 from distdl.models.scattering import gather, scatter

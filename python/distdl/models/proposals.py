@@ -1,4 +1,4 @@
-"""Partitions of a number of ranks for a model, by what they are estimated to cost."""
+"""Propose partitions for a model, by estimates of their costs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import torch
 
 from distdl.models.capture.recording import Recording
 from distdl.models.capture.skeleton import Skeleton
-from distdl.models.model import key_of_layer
-from distdl.models.operations.placement import of_input, ways_to_split
+from distdl.models.operations.placement import input_placement, ways_to_split
 from distdl.models.plan.costs import MIB, cost
-from distdl.models.plan.machine import Figures, measured
+from distdl.models.plan.machine import MachineProfile, measure
 from distdl.models.plan.planning import Plan
+from distdl.models.rules.applied_layer import key_of_layer
+from distdl.models.text_table import text_table
 from distdl.modules.module import refuse_distributed
 from distdl.nn.base.options import refuse_lazy
 from distdl.partitions.comparison import gather_or_raise
@@ -23,10 +24,8 @@ from distdl.partitions.construction import PartitionLike, constructing, construc
 from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition
 
-__all__ = ["Proposal", "Proposals", "plans"]
-
-_TAILS = 4  # so many places in the model are tried from which on it is split in another way
-_FIRST = 3  # so many of the best partitions are tried with them
+_TAILS = 4  # places in the model that are tried as the beginning of another split
+_FIRST = 3  # the number of the best partitions that are tried with them
 _DEEPEST = 3  # modules within modules
 
 Shape = tuple[int, ...]
@@ -39,7 +38,7 @@ class Proposal:
     Attributes:
         P_x: how the inputs are split.
         plan: the partitions of modules that are split in another way.
-        memory: estimated bytes of the rank that holds most in a step of training: results, parameters, gradients.
+        memory: estimated bytes on the fullest rank in a step of training: results, parameters, gradients.
         sent: estimated bytes that travel in a step, of all ranks.
         seconds: estimated time of a step.
     """
@@ -67,27 +66,25 @@ class Proposals(tuple[Proposal, ...]):
         for proposal in self:
             sizes = (f"{proposal.memory / MIB:.1f}", f"{proposal.sent / MIB:.1f}")
             table.append((f"{proposal.seconds * 1e3:.1f}", *sizes, str(proposal)))
-        widths = [max(len(line[i]) for line in table) for i in range(3)]
-        rows = ("  ".join([*(cell.rjust(w) for cell, w in zip(line, widths, strict=False)), line[3]]) for line in table)
-        return "\n".join(rows)
+        return "\n".join(text_table(table, left=[3]))
 
 
 @constructor
 def plans(
     model: torch.nn.Module, P_world: PartitionLike, input_shape: Sequence[int] | Sequence[Sequence[int]], most: int = 10
 ) -> Proposals:
-    """Ways to split a model over ranks, with what a step of training is estimated to cost, the fastest first.
+    """Ways to split a model over ranks, with the estimated costs of a step of training, the fastest first.
 
     All ways to split the input are tried with all ranks of P_world and with divisors of their number; the best of them
-    also with the later modules split along the batch, or on one worker. Time is estimated from figures of this machine,
+    also with the later modules split along the batch, or on one worker. Time is estimated from speeds of this machine,
     which are measured once for P_world, in about two seconds; memory is that of all results, parameters and gradients,
     as if a backward pass needed all of them, without what the optimizer keeps.
 
     Args:
         model: as for :func:`distdl.distribute`; also on the meta device, since values do not count.
         P_world: the ranks.
-        input_shape: the shape of the whole input, or a list of those of several inputs.
-        most: so many proposals are returned at most.
+        input_shape: the shape of the whole input, or a list of the shapes of several inputs.
+        most: the largest number of proposals.
 
     Raises:
         TypeError, ValueError: on all ranks, if an argument is not as described.
@@ -104,15 +101,15 @@ def plans(
             raise ValueError(f"plans: most={most!r}; it has to be a positive number")
         shapes = _shapes(input_shape)
     device = Partition.of_grid(grid, like=P_world).device
-    figures = measured(grid, _dtype_of(model), device) if grid.active else None
-    everyone = grid.constructing_ranks()
+    profile = measure(grid, _dtype_of(model), device) if grid.active else None
+    all_ranks = grid.constructing_ranks()
 
     def make() -> bytes:  # by one rank, so that all have the same
-        if figures is None or grid.rank:
+        if profile is None or grid.rank:
             return b""
-        return json.dumps(_proposed(model, grid, shapes, figures)[:most]).encode()
+        return json.dumps(_proposed(model, grid, shapes, profile)[:most]).encode()
 
-    text = gather_or_raise("plans", everyone, make)[everyone.ranks.index(grid.ranks[0])]
+    text = gather_or_raise("plans", all_ranks, make)[all_ranks.ranks.index(grid.ranks[0])]
     proposals = []
     for splits, ways, memory, sent, seconds in json.loads(text):
         P_x, *others = (
@@ -124,13 +121,13 @@ def plans(
 
 
 Ways = dict[str, list[int]]
-"""Names of modules, and into how many blocks each dimension is split there, on the first ranks."""
+"""The number of blocks along each dimension, by names of modules, on the first ranks."""
 
 
 def _proposed(
-    model: torch.nn.Module, grid: Grid, shapes: Sequence[Shape], figures: Figures
+    model: torch.nn.Module, grid: Grid, shapes: Sequence[Shape], profile: MachineProfile
 ) -> list[tuple[list[int], Ways, int, int, float]]:
-    """The splits of the input, those of modules, and what they cost, the fastest first."""
+    """The splits of the input and of modules, and their costs, the fastest first."""
     skeleton = Skeleton(model, torch.device("cpu"))
     inputs = [(shape, _dtype_of(model)) for shape in shapes]
     call: object = tuple(torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in inputs), {}
@@ -139,9 +136,9 @@ def _proposed(
 
     def costs(splits: list[int], ways: Ways) -> tuple[list[int], Ways, int, int, float]:
         base = grid.related(grid.ranks[: math.prod(splits)], splits)
-        arrived = [of_input(base.ranks, splits, shape) for shape in shapes]
-        asked = {name: grid.related(grid.ranks[: math.prod(way)], way) for name, way in ways.items()}
-        estimate = cost(Plan(recording, base, arrived, asked=asked), figures, work)
+        placements = [input_placement(base.ranks, splits, shape) for shape in shapes]
+        requested = {name: grid.related(grid.ranks[: math.prod(way)], way) for name, way in ways.items()}
+        estimate = cost(Plan(recording, base, placements, requested=requested), profile, work)
         return splits, ways, estimate.memory, estimate.sent, estimate.seconds
 
     whole = [costs(splits, {}) for splits in _splits(grid.size, shapes[0])]
@@ -150,19 +147,14 @@ def _proposed(
     return sorted(whole + changed, key=lambda proposal: proposal[-1])
 
 
-def _splits(workers: int, shape: Shape) -> Iterator[list[int]]:
-    """All ways to split an input among all ranks, and among divisors of their number."""
-    seen = set()
-    for count in range(workers, 0, -1):
-        if workers % count == 0:
-            for splits in ways_to_split(count, shape):
-                if splits not in seen:
-                    seen.add(splits)
-                    yield [*splits]
+def _splits(workers: int, shape: Shape) -> list[list[int]]:
+    """All ways to split an input among all ranks, or among a divisor of their number."""
+    counts = (count for count in range(workers, 0, -1) if workers % count == 0)
+    return [[*splits] for splits in dict.fromkeys(splits for n in counts for splits in ways_to_split(n, shape))]
 
 
 def _tails(splits: list[int], recording: Recording, shape: Shape) -> Iterator[Ways]:
-    """The later modules along the batch, or on one worker."""
+    """Splits of the later modules: along the batch, or on one worker."""
     depth = 1
     while depth < _DEEPEST and len(names := _names(recording, depth)) < _TAILS:
         depth += 1
@@ -175,7 +167,7 @@ def _tails(splits: list[int], recording: Recording, shape: Shape) -> Iterator[Wa
 
 
 def _names(recording: Recording, depth: int) -> list[str]:
-    """The names of the modules so deep within the model that compute something, in the order of their calls."""
+    """The names of the modules at a depth in the model, in the order of their calls."""
     return list(dict.fromkeys(".".join(node.path.split(".")[:depth]) for node in recording.nodes if node.path))
 
 
@@ -184,7 +176,7 @@ def _dtype_of(model: torch.nn.Module) -> torch.dtype:
 
 
 def _shapes(shapes: object) -> list[Shape]:
-    """The shapes in an argument that is a shape or a list of shapes."""
+    """The list of shapes in an argument that is a shape or a list of shapes."""
     several = shapes if isinstance(shapes, list | tuple) and shapes and not isinstance(shapes[0], int) else [shapes]
     checked = []
     for shape in several:

@@ -12,9 +12,8 @@ from distdl.models.capture.recording import Value
 from distdl.models.model import DistributedModel
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.costs import MIB, received_within, workers_of
-from distdl.models.plan.planning import Moved, Plan, Planned
-
-__all__ = ["Report", "report"]
+from distdl.models.plan.planning import Plan, PlanStep, Transfers
+from distdl.models.text_table import text_table
 
 
 @dataclass(frozen=True)
@@ -25,12 +24,12 @@ class Row:
         path: the module in which it stands.
         operation: its name.
         shape: of its first result, as a whole.
-        splits: into how many blocks each dimension of it is cut; None for copies on each worker.
-        workers: how many ranks compute it.
-        sent: bytes that travel to them and within layers, in all, in a forward pass; halos are estimated by the
-            kernel. As many travel back in a backward pass.
+        splits: the number of blocks along each dimension; None for copies on each worker.
+        workers: the number of ranks that compute it.
+        sent: bytes that travel to the workers and within layers in a forward pass; halos are estimated by the kernel.
+            As many travel back in a backward pass.
         memory: bytes of the largest block of its results.
-        gathered: whether it is computed on one worker for lack of a rule.
+        gathered: whether one worker computes it for lack of a rule.
     """
 
     path: str
@@ -72,24 +71,17 @@ class Report:
     def __str__(self) -> str:
         table = [("module", "operation", "shape", "blocks", "MiB sent", "MiB a rank")]
         for row in self.rows:
-            blocks = "on each" if row.splits is None else "x".join(map(str, row.splits)) or "one"
-            if row.gathered:
-                blocks += " (gathered)"
+            blocks = _blocks(row) + (" (gathered)" if row.gathered else "")
             shape = "x".join(map(str, row.shape)) or "scalar"
             table.append((row.path, row.operation, shape, blocks, _mib(row.sent), _mib(row.memory)))
         table.append(("", f"{len(self.rows)} operations", "", "", _mib(self.sent), _mib(self.memory)))
-        widths = [max(len(line[i]) for line in table) for i in range(6)]
-        lines = []
-        for line in table:
-            left = [cell.ljust(width) for cell, width in zip(line[:4], widths, strict=False)]
-            right = [cell.rjust(width) for cell, width in zip(line[4:], widths[4:], strict=True)]
-            lines.append("  ".join([*left, *right]))
+        lines = text_table(table, left=range(4))
         rule = "-" * len(lines[0])
         parameters = f"parameters: {_mib(self.parameters)} MiB, to each of {self.workers} workers"
         return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1], parameters])
 
     def picture(self, path: str | Path) -> None:
-        """Draw the operations as an SVG file: a bar each, one column a worker, and a mark where data travels."""
+        """Draw the operations as an SVG file: a bar for each, and a mark where data travels."""
         Path(path).write_text(_picture_of(self))
 
 
@@ -97,10 +89,10 @@ def report(model: DistributedModel) -> Report:
     """Describe each operation of a model over partitions, for a call like the last.
 
     Raises:
-        TypeError: if the model is none that :func:`distdl.distribute` has made.
+        TypeError: if :func:`distdl.distribute` has not made the model.
         RuntimeError: before the first call.
 
-    Every rank may ask for itself.
+    Not collective.
     """
     if not isinstance(model, DistributedModel):
         raise TypeError(
@@ -112,30 +104,27 @@ def report(model: DistributedModel) -> Report:
     named = dict(model.layouts)
     sizes = {name: model.module.get_parameter(name).element_size() for name in model.program.parameters}
     parameters = sum(math.prod(named[name].shape) * size for name, size in sizes.items())
-    rows = [_row(plan, step, moved) for step, moved in zip(plan.steps, plan.moved(), strict=True)]
+    rows = [_row(plan, step, transfers) for step, transfers in zip(plan.steps, plan.transfers(), strict=True)]
     return Report(rows, parameters, plan.base.size)
 
 
-def _row(plan: Plan, step: Planned, moved: Moved) -> Row:
+def _row(plan: Plan, step: PlanStep, transfers: Transfers) -> Row:
     node = step.node
-    sent = sum(sum(counts.values()) * value.dtype.itemsize for value, counts in moved)
+    sent = sum(sum(counts.values()) * value.dtype.itemsize for value, counts in transfers)
     workers = len(workers_of(step, plan))
     sent += received_within(step)[0] * workers
     first = plan.placement(node.outputs[0])
-    return Row(
-        path=node.path,
-        operation=node.key,
-        shape=node.outputs[0].shape,
-        splits=first.splits if isinstance(first, Blocks) else None,
-        workers=workers,
-        sent=sent,
-        memory=sum(_largest(plan.placement(value), value) for value in node.outputs),
-        gathered=node in plan.gathered,
-    )
+    splits = first.splits if isinstance(first, Blocks) else None
+    memory = sum(_largest(plan.placement(value), value) for value in node.outputs)
+    return Row(node.path, node.key, node.outputs[0].shape, splits, workers, sent, memory, node in plan.gathered)
 
 
 def _largest(place: Placement, value: Value) -> int:
     return place.largest() * value.dtype.itemsize if isinstance(place, Blocks) else value.nbytes
+
+
+def _blocks(row: Row) -> str:
+    return "on each" if row.splits is None else "x".join(map(str, row.splits)) or "one"
 
 
 def _mib(count: int) -> str:
@@ -165,9 +154,9 @@ def _picture_of(shown: Report) -> str:
         lines.append(f'<rect x="{_LEFT}" y="{i * _LINE - 10}" width="{width}" height="11" fill="{color}"/>')
         lines.append(_text(8, i, row.path[-36:]))
         lines.append(_text(_LEFT - 150, i, row.operation[:20]))
-        blocks = "on each" if row.splits is None else "x".join(map(str, row.splits)) or "one"
+        blocks, color_of_text = _blocks(row), "#d95f02" if row.sent else "black"
         sent = f"; {_mib(row.sent)} sent" if row.sent else ""
-        lines.append(_text(_LEFT + _WIDTH + 10, i, blocks + sent, "#d95f02" if row.sent else "black"))
+        lines.append(_text(_LEFT + _WIDTH + 10, i, blocks + sent, color_of_text))
         if row.sent:
             lines.append(
                 f'<line x1="0" x2="{_LEFT + _WIDTH}" y1="{i * _LINE - 12}" y2="{i * _LINE - 12}" stroke="#d95f02"/>'

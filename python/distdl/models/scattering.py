@@ -1,4 +1,4 @@
-"""Whole tensors of one rank in blocks, and back."""
+"""Scatter whole tensors of one rank to blocks, and gather blocks."""
 
 from __future__ import annotations
 
@@ -11,22 +11,20 @@ from distdl import operators
 from distdl.partitions.construction import PartitionLike, constructing, constructor, is_partition, tell
 from distdl.partitions.grid import Grid
 from distdl.partitions.structure import zero_volume_tensor
-from distdl.torch_compat.trees import tree_flatten, tree_unflatten
-
-__all__ = ["gather", "scatter"]
+from distdl.torch_compat.trees import tree_flatten, tree_map_only
 
 
 @constructor
 def scatter(x: torch.Tensor | None, P_x: PartitionLike, root: int = 0) -> torch.Tensor:
-    """The balanced blocks of a tensor that one rank has.
+    """Scatter a tensor of one rank in balanced blocks.
 
     Args:
-        x: on the root a tensor with as many dimensions as P_x; on other ranks None, or a tensor that does not count.
+        x: on the root a tensor with as many dimensions as P_x; other ranks may pass None.
         P_x: the partition of the result.
         root: a rank of the communicator that P_x comes from.
 
     Returns:
-        This worker's block; zero volume on ranks outside of P_x. Its gradients come back together on the root.
+        This worker's block; zero volume on ranks outside of P_x. The gradients of all blocks return to the root.
 
     Raises:
         TypeError, ValueError: on all ranks, if an argument is not as described.
@@ -40,25 +38,24 @@ def scatter(x: torch.Tensor | None, P_x: PartitionLike, root: int = 0) -> torch.
 
 @constructor
 def gather(y: object, P_y: object, root: int = 0) -> object:
-    """The whole of a tensor in blocks, on one rank.
+    """Gather a tensor in blocks on one rank.
 
     Args:
-        y: a tensor in blocks, or a structure of tensors, such as a model of :func:`distdl.distribute` returns.
+        y: a tensor in blocks, or a structure of tensors, such as the results of :func:`distdl.distribute`'s models.
         P_y: its partition, or the same structure of partitions, such as the model's ``output_partition``.
         root: a rank of the communicator that the partitions come from.
 
     Returns:
-        The whole on the root, zero volume on all other ranks, in the same structure. Differentiable: on the root
-        gradients begin, and each worker receives those of its block.
+        Whole tensors on the root, zero volume on all other ranks, in the same structure. In a backward pass each worker
+        receives the gradients of its block.
 
     Raises:
         TypeError, ValueError: on all ranks, if an argument is not as described.
 
     Collective over the communicator that the partitions come from.
     """
-    leaves, structure = tree_flatten(y)
     partitions = tree_flatten(P_y, is_leaf=is_partition)[0]
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf for leaf in tree_flatten(y)[0] if isinstance(leaf, torch.Tensor)]
     grids = [leaf for leaf in partitions if is_partition(leaf)]
     if len(tensors) != len(grids):
         problem = TypeError(f"gather: {len(tensors)} tensors and {len(grids)} partitions")
@@ -69,7 +66,7 @@ def gather(y: object, P_y: object, root: int = 0) -> object:
         grid, at = _with_root("gather", P, root, lambda grid: None)
         wholes.append(operators.repartition(grid, at, preserve_batch=False)(tensor))
     rest = iter(wholes)
-    return tree_unflatten([next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], structure)
+    return tree_map_only(torch.Tensor, lambda tensor: next(rest), y)
 
 
 def _problem_of_input(x: object, grid: Grid, root: int) -> Exception | None:
@@ -86,7 +83,7 @@ def _problem_of_input(x: object, grid: Grid, root: int) -> Exception | None:
 def _with_root(
     name: str, P: PartitionLike, root: int, problem_of: Callable[[Grid], Exception | None]
 ) -> tuple[Grid, Grid]:
-    """The grid of a partition, and that of the root alone with as many dimensions."""
+    """The grid of a partition, and the grid of the root alone with as many dimensions."""
     with constructing(name, {"P": P}, {"root": root}) as (grid,):
         at = index(root)
         problem = problem_of(grid)

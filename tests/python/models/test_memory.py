@@ -8,7 +8,7 @@ from torch.utils._pytree import tree_leaves
 import distdl
 from distdl.models.capture.memory_order import order_of, strides_in
 from distdl.models.capture.skeleton import Skeleton
-from distdl.models.model import key_of_layer
+from distdl.models.rules.applied_layer import key_of_layer
 from models.test_rules import CASES
 from support.blocks import grid
 from support.models import Function

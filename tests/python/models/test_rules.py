@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 import distdl
-from distdl.models.capture.functions import IN_PLACE_OF, OPENED, key_of
+from distdl.models.capture.decompositions import DECOMPOSITIONS, INLINED
+from distdl.models.capture.functions import key_of
 from distdl.models.rules import RULES
 from support.blocks import grid
 from support.growth import assert_stays
@@ -604,5 +605,5 @@ def test_functions_of_torch_have_a_rule_or_are_known_to_have_none():
     functions = {name for name in dir(F) if callable(getattr(F, name)) and name[0].islower()}
     functions = {name for name in functions if getattr(getattr(F, name), "__module__", None) in modules}
     assert {
-        name for name in functions if key_of(getattr(F, name)) not in RULES.keys() | OPENED | IN_PLACE_OF.keys()
+        name for name in functions if key_of(getattr(F, name)) not in RULES.keys() | INLINED | DECOMPOSITIONS.keys()
     } - OF_OTHERS == WITHOUT_A_RULE

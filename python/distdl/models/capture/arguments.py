@@ -1,4 +1,4 @@
-"""The arguments of torch's own functions: under their names, and in their order."""
+"""Normalize the arguments of torch's own functions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from distdl.torch_compat.operators import schemas_of
 from distdl.torch_compat.trees import tree_map_only
 
 _OF_NUMPY = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input", "x1": "input", "x2": "other"}
-"""Names of NumPy that torch takes as well."""
+"""NumPy's names of arguments, which torch takes as well."""
 
 
-def in_order(function: Function, args: Arguments, kwargs: dict[str, object]) -> tuple[Arguments, dict[str, object]]:
-    """The same call with arguments by position as far as they can be, and the others by torch's names, in its order.
+def normalize_arguments(
+    function: Function, args: Arguments, kwargs: dict[str, object]
+) -> tuple[Arguments, dict[str, object]]:
+    """Pass arguments by position where torch allows it, and the others by torch's names, in its order.
 
-    So rules find the tensors of a call in one order, however it is written. Functions that are written in Python hand
-    on their arguments so.
+    So rules find the tensors of each call in the same order. Functions that are written in Python are left alone: they
+    hand on their arguments so.
     """
     if not kwargs or isinstance(function, FunctionType):
         return args, kwargs
@@ -38,7 +40,7 @@ def in_order(function: Function, args: Arguments, kwargs: dict[str, object]) -> 
 
 @functools.cache
 def _overloads(name: str) -> list[tuple[tuple[str, ...], int]]:
-    """For each overload of a function the names of its arguments, and how many of these may be given by position."""
+    """The names of the arguments of each overload of a function, and how many of them may be passed by position."""
     overloads = []
     for schema in schemas_of(name):
         names = tuple("input" if argument.name == "self" else argument.name for argument in schema.arguments)
@@ -46,8 +48,8 @@ def _overloads(name: str) -> list[tuple[tuple[str, ...], int]]:
     return overloads
 
 
-def by_name(function: Function, args: Arguments, kwargs: dict[str, object]) -> dict[str, object]:
-    """The arguments of a call by their names; those alone that are given by name where nothing says the names."""
+def arguments_by_name(function: Function, args: Arguments, kwargs: dict[str, object]) -> dict[str, object]:
+    """The arguments of a call by name. Positional arguments are left out if their names are unknown."""
     if isinstance(function, FunctionType):
         return {**inspect.signature(function).bind(*args, **kwargs).arguments}
     for names, count in _overloads(getattr(function, "__name__", "")):
@@ -56,22 +58,20 @@ def by_name(function: Function, args: Arguments, kwargs: dict[str, object]) -> d
     return kwargs
 
 
-def called(function: Function, args: Arguments, kwargs: dict[str, object]) -> tuple[object, list[torch.Tensor]]:
-    """The result of a call, and the tensors by which torch has no derivative of it.
+def call_detaching(function: Function, args: Arguments, kwargs: dict[str, object]) -> tuple[object, list[torch.Tensor]]:
+    """The result of a call, and its tensors that are detached because torch has no derivative by them.
 
-    Torch refuses such a tensor if it asks for gradients. While a model is recorded all inputs ask for some, and in its
-    calls they may ask for none.
+    Torch refuses such a tensor if it asks for gradients. All inputs of a recorded model ask for gradients, even if the
+    inputs of its later calls do not.
     """
     try:
         return function(*args, **kwargs), []
     except RuntimeError as error:
         refused = re.search(r"respect to argument '(\w+)'\. This input cannot have requires_grad", str(error))
-        tensor = by_name(function, args, kwargs).get(refused[1]) if refused else None
+        tensor = arguments_by_name(function, args, kwargs).get(refused[1]) if refused else None
         if not isinstance(tensor, torch.Tensor):
             raise
     constant = tensor.detach()
-    arguments = tree_map_only(
-        torch.Tensor, lambda tensor_given: constant if tensor_given is tensor else tensor_given, (args, kwargs)
-    )
-    result, others = called(function, *arguments)
+    arguments = tree_map_only(torch.Tensor, lambda own: constant if own is tensor else own, (args, kwargs))
+    result, others = call_detaching(function, *arguments)
     return result, [tensor, *others]

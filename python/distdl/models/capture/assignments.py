@@ -1,4 +1,4 @@
-"""Notice assignments to modules of a model after it was distributed: numbers, texts, and hooks."""
+"""Find attributes and hooks of modules that were changed after the model was distributed."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ HOOKS = (*_OF_CALLS, "_backward_hooks", "_backward_pre_hooks")
 _ABOUT_HOOKS = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
-_Place = tuple[Mapping[str, object], str, str]
-"""Of a parameter: what holds it, by which name, and its full name."""
+_Place = tuple[Mapping[str, object], str, str]  # the dict that holds a parameter, its name there, and its full name
 
 
-class _Noted(NamedTuple):
-    """A module as it was.
+class _ModuleState(NamedTuple):
+    """The state of a module when the model was distributed.
 
     Attributes:
-        names, values: its plain attributes, and those in the place of a method.
-        size: how many attributes it had.
-        now: the modules in it, as torch keeps them.
-        children: those that were in it.
+        names, values: of its plain attributes, and of attributes that replace a method.
+        size: the number of all its attributes.
+        now: the dict in which torch keeps its children.
+        children: a copy of this dict.
     """
 
     path: str
@@ -39,11 +38,11 @@ class _Noted(NamedTuple):
     children: Mapping[str, object]
 
 
-class Assigned:
-    """The attributes and hooks of modules, noted when it is made, and which modules and parameters are the same."""
+class AttributeSnapshot:
+    """A snapshot of the modules of a model: attributes, hooks, children and tied parameters."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._noted: list[_Noted] = []
+        self._states: list[_ModuleState] = []
         places: dict[int, list[_Place]] = {}
         for path, module in model.named_modules():
             names, values = list[str](), list[object]()
@@ -53,7 +52,7 @@ class Assigned:
                     values.append(value)
             own = vars(module)
             now, held = own["_modules"], own["_parameters"]
-            self._noted.append(_Noted(path, module, type(module), names, values, len(own), now, dict(now)))
+            self._states.append(_ModuleState(path, module, type(module), names, values, len(own), now, dict(now)))
             for name, parameter in held.items():
                 if parameter is not None:
                     places.setdefault(id(parameter), []).append((held, name, f"{path}.{name}".removeprefix(".")))
@@ -65,10 +64,10 @@ class Assigned:
         """Describe the attributes that were assigned, in the same order on all ranks; "" if there are none.
 
         Raises:
-            TypeError, ValueError: if something changed with which the model cannot be recorded again.
+            TypeError, ValueError: if the model cannot be recorded again after a change.
         """
         changes: list[str] = []
-        for path, module, kind, names, values, size, now, children in self._noted:
+        for path, module, kind, names, values, size, now, children in self._states:
             held = vars(module)
             if type(module) is not kind:
                 raise ValueError(
@@ -90,7 +89,7 @@ class Assigned:
 
     def _hooks_of_all(self) -> list[Callable[..., object]]:
         hooks: list[Callable[..., object]] = []
-        for path, module, *_ in self._noted:
+        for path, module, *_ in self._states:
             held = vars(module)
             refuse_backward_hooks(module, path)
             for kind in _OF_CALLS:
@@ -111,7 +110,7 @@ def _refuse_untied(several: Sequence[_Place]) -> None:
     (held, name, full), *others = several
     for own, leaf, other in others:
         both = held.get(name), own.get(leaf)
-        # Transforms put tensors of their own in the places of parameters.
+        # Transforms replace parameters by tensors of their own.
         if both[0] is not both[1] and all(isinstance(tensor, torch.nn.Parameter) for tensor in both):
             raise ValueError(
                 f"distribute: {other} is no longer the same parameter as {full}, which it was when the model was "
@@ -120,7 +119,7 @@ def _refuse_untied(several: Sequence[_Place]) -> None:
 
 
 def take_over(own: torch.nn.Module, source: torch.nn.Module) -> None:
-    """Give a module the plain attributes and the hooks of another one."""
+    """Give a module the plain attributes and the hooks of another module."""
     held, other = vars(own), vars(source)
     held.update({name: value for name, value in own_attributes(source) if _is_plain(value)})
     for kind in (*_OF_CALLS, *_ABOUT_HOOKS):

@@ -34,6 +34,5 @@ _SPECIAL = (
     "shifted_chebyshev_polynomial_u", "shifted_chebyshev_polynomial_v", "shifted_chebyshev_polynomial_w", "sinc",
     "spherical_bessel_j0", "xlog1py", "xlogy", "zeta",
 )  # fmt: skip
-"""Those of torch.special, of one or of two tensors."""
 ELEMENTWISE = frozenset((*_UNARY, *_BROADCASTING, *(f"special_{name}" for name in _SPECIAL)))
 """The names of all functions that work on each element by itself."""

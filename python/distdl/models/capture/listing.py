@@ -1,4 +1,4 @@
-"""A recorded computation in lines of text, which are equal for equal computations on all ranks."""
+"""List a recording as lines of text, which are equal on all ranks for equal computations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OF_A_RANK = re.compile(r" at 0x[0-9a-f]+|(?<=cuda):\d+|(?<='cuda'), index=\d+")
 
 
 def listing(recording: Recording) -> list[str]:
-    """A line for each constant and call, and for what the model returns and writes."""
+    """A line for each constant and call, for the results, and for the buffers that are written."""
     values = {value for node in recording.nodes for value in node.inputs}
     values |= {value for value in tree_leaves(recording.results) if isinstance(value, Value)}
     lines = [

@@ -1,4 +1,4 @@
-"""In which order the elements of tensors are in memory: random numbers of one process fill them in this order."""
+"""The order of tensors' elements in memory, in which the random numbers of one process fill them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distdl.torch_compat.trees import tree_flatten, tree_map_only, tree_unflatte
 
 
 def order_of(block: torch.Tensor) -> list[int]:
-    """The dimensions of a tensor, that with the largest strides first; of equal strides in their own order."""
+    """The dimensions of a tensor by descending strides; dimensions of equal strides keep their order."""
     if block.layout != torch.strided or any(s == 0 and n > 1 for s, n in zip(block.stride(), block.shape, strict=True)):
         return list(range(block.dim()))
     strides = block.stride()
@@ -25,14 +25,14 @@ def order_of(block: torch.Tensor) -> list[int]:
 
 
 def strides_in(order: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a tensor of this shape without gaps, whose dimensions are in an order."""
+    """The strides of a tensor without gaps whose dimensions have this order in memory."""
     sizes = [max(1, shape[d]) for d in order]
     strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
     return tuple(strides[list(order).index(d)] for d in range(len(shape)))
 
 
-def told_most(blocks: Sequence[Sequence[int]], whole: Sequence[int]) -> int:
-    """The number of the block whose strides say most about those of the whole: nothing follows from a single row."""
+def most_informative_block(blocks: Sequence[Sequence[int]], whole: Sequence[int]) -> int:
+    """The index of the block with the fewest dimensions of size 1, whose strides are arbitrary."""
 
     def single(block: Sequence[int]) -> int:
         return sum(n < 2 <= m for n, m in zip(block, whole, strict=True))
@@ -43,14 +43,14 @@ def told_most(blocks: Sequence[Sequence[int]], whole: Sequence[int]) -> int:
 def with_real_strides(
     target: Callable[..., object], run: Callable[..., object], args: object, kwargs: object, result: object
 ) -> object:
-    """The result of a call of tensors without values, with the strides that it has of tensors with values.
+    """The result of a call of tensors without values, with the strides that tensors with values would have.
 
-    Without values, torch finds some strides by other rules, those of dimensions of size one above all; by these, in
-    turn, kernels decide in which order they write. So the same call runs on zeros. Where it raises, nothing changes.
+    Without values, torch has other rules for strides, above all of dimensions of size 1, and kernels choose by strides
+    in which order they write. So the same call runs on zeros. If it raises, the result stays as it is.
 
     Args:
         target: the function, or the layer without values.
-        run: what calls it.
+        run: calls it.
     """
     leaves = tree_flatten((args, kwargs))[0]
     tensors = {id(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
@@ -60,14 +60,14 @@ def with_real_strides(
         return result
     try:
         real = tree_flatten(_really(target, run, args, kwargs))[0]
-    except Exception:  # of zeros where others are expected; with the values of a call it is raised there
+    except Exception:  # for zeros; an error for other values as well is raised in the call
         return result
     pairs = zip(made, real, others, strict=True)
     return tree_unflatten([_restrided(leaf, as_it_is) if other else leaf for leaf, as_it_is, other in pairs], structure)
 
 
 def _restrided(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """The tensor without values with the strides of another one of its shape."""
+    """A tensor without values, with the strides of another tensor of its shape."""
     if x.layout != torch.strided or x.shape != like.shape or x.stride() == like.stride():
         return x
     if is_view(x):
@@ -78,7 +78,7 @@ def _restrided(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 def _really(target: Callable[..., object], run: Callable[..., object], args: Any, kwargs: Any) -> object:
     """The result of a call of zeros in place of tensors without values, also of a layer's parameters and buffers."""
-    with without_modes(), warnings.catch_warnings(action="ignore"):  # the call itself gives them
+    with without_modes(), warnings.catch_warnings(action="ignore"):  # the call itself warns
         args, kwargs = tree_map_only(FakeTensor, _zeros, (args, kwargs))
         devices = {leaf.device for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)}
         with torch.random.fork_rng(devices=[device for device in devices if device.type == "cuda"]):

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 
 from distdl.models.capture import unrecorded
-from distdl.torch_compat.trees import tree_flatten
+from distdl.torch_compat.trees import tree_flatten, tree_unflatten
 
 Function = Callable[..., object]
 Arguments = tuple[Any, ...]
 Options = Mapping[str, Any]
 Target = Callable[..., object]  # a module, too
+Run = Callable[..., object]
+"""A function of the tensors of a call; on each rank, of its regions of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,11 +25,11 @@ class Value:
     """A tensor of the recorded computation: an input, a parameter, a buffer, a constant, or the result of a node.
 
     Attributes:
-        number: in the order in which values came to be.
+        number: values are numbered in the order in which they are recorded.
         shape, dtype: of the whole tensor.
-        is_differentiable: whether it has a derivative by anything, if all inputs ask for gradients.
+        is_differentiable: whether it has any derivative, if all inputs ask for gradients.
         name: of a parameter or buffer in the model.
-        constant: the values, of a tensor that the model has made elsewhere.
+        constant: the values of a tensor that the model has made outside of the call.
         strides: of the whole tensor in one process; random numbers fill it in the order of its memory.
     """
 
@@ -40,7 +42,7 @@ class Value:
     strides: tuple[int, ...] = ()
 
     def empty(self, device: torch.device) -> torch.Tensor:
-        """A whole tensor as it is in one process, without values."""
+        """An uninitialized whole tensor, as in one process."""
         return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=device)
 
     @property
@@ -58,16 +60,15 @@ class Node:
 
     Attributes:
         target: the function, or the layer without values.
-        key: the name under which rules know it, the same for ``torch.add``, ``Tensor.add_`` and ``+=``.
-        args, kwargs: with values in place of tensors.
-        results: the same of what it returns.
+        key: the name by which rules know it, the same for ``torch.add``, ``Tensor.add_`` and ``+=``.
+        args, kwargs, results: with values in place of tensors.
         path: the name of the module in which the call stands.
         source: the line of the program in which the call stands.
         records_gradients: whether the call does not stand in ``torch.no_grad()``.
         checkpoint: the number of the activation checkpoint in which the call stands; 0 for none.
-        autocast: that of the kinds of devices for which the model has changed it around the call.
+        autocast: the dtypes that the model has set around the call, by the kind of device.
         written: the tensors of the call into which it writes.
-        parameters: those of a layer, by their names in it.
+        parameters: of a layer, by their names in it.
         buffers: the names in the model of a layer's buffers, by their names in the layer.
         underived: the tensors by which torch has no derivative of the call, and which must not ask for gradients.
     """
@@ -95,7 +96,7 @@ class Node:
 
     @property
     def inputs(self) -> list[Value]:
-        """The tensors of the call, in order, and the parameters behind them."""
+        """The tensors of the call, in order, followed by the parameters."""
         return [*self.arguments, *self.parameters.values()]
 
     @property
@@ -105,8 +106,47 @@ class Node:
 
     @property
     def outputs(self) -> list[Value]:
-        """The tensors that it returns, in order."""
+        """The tensors that the call returns, in order."""
         return [leaf for leaf in tree_flatten(self.results)[0] if isinstance(leaf, Value)]
+
+    def as_function(self, function: Run | None = None) -> Run:
+        """The call as a function of the tensors in place of its values.
+
+        Args:
+            function: replaces the node's own.
+        """
+        target = function or self.target
+        leaves, structure = tree_flatten((self.args, dict(self.kwargs)))
+        slots = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Value)]
+        count, names = len(self.args), [*self.kwargs]
+        # Most calls are of these two kinds, which take less time.
+        first = len(slots)
+        if slots == list(range(first)) and [isinstance(leaf, Value) for leaf in self.args[:first]] == [True] * first:
+            rest, options = self.args[first:], dict(self.kwargs)
+
+            def on_first(*tensors: torch.Tensor) -> object:
+                return target(*tensors[:first], *rest, **options)
+
+            return on_first
+        template = [*self.args, *self.kwargs.values()]
+        if not any(isinstance(argument, list | tuple | dict | slice) for argument in template):
+
+            def on_positions(*tensors: torch.Tensor) -> object:
+                filled = template.copy()
+                for slot, tensor in zip(slots, tensors, strict=False):
+                    filled[slot] = tensor
+                return target(*filled[:count], **dict(zip(names, filled[count:], strict=True)))
+
+            return on_positions
+
+        def on_structure(*tensors: torch.Tensor) -> object:
+            filled = list(leaves)
+            for slot, tensor in zip(slots, tensors, strict=False):
+                filled[slot] = tensor
+            own, named = tree_unflatten(filled, structure)
+            return target(*own, **named)
+
+        return on_structure
 
     def __str__(self) -> str:
         return f"{self.key} {', '.join(map(repr, self.inputs))} in {self.path or 'the model'} ({self.source})"
@@ -119,17 +159,23 @@ class Recording:
     Attributes:
         inputs: the tensors of the call, in order.
         nodes: the calls, in order.
-        results: what the model returns, with values in place of tensors.
-        written: what the buffers hold afterwards that the model writes into, by name.
+        results: the model's results, with values in place of tensors.
+        written: the final values of buffers that the model writes into, by name.
     """
 
     inputs: list[Value]
     nodes: list[Node] = field(default_factory=list)
     results: object = None
     written: dict[str, Value] = field(default_factory=dict)
+    _producers: dict[Value, Node] = field(default_factory=dict, repr=False)
+
+    def add(self, node: Node) -> None:
+        """Append a call."""
+        self.nodes.append(node)
+        self._producers.update(dict.fromkeys(node.outputs, node))
 
     def is_alike(self, first: object, second: object, functions: Container[str]) -> bool:
-        """Whether values are the same, or results of the same function of values that are alike.
+        """Whether values are the same, or results of the same function of alike values.
 
         Args:
             functions: the names of functions that always have the same result for the same arguments.
@@ -139,18 +185,14 @@ class Recording:
         first, second = self._original(first), self._original(second)
         if first is second:
             return True
-        call, other = self.node_of(first), self.node_of(second)
+        call, other = self._producers.get(first), self._producers.get(second)
         if call is None or other is None or call.key != other.key or call.key not in functions:
             return False
         leaves, structures = zip(*(tree_flatten((node.args, dict(node.kwargs))) for node in (call, other)), strict=True)
         is_same_call = structures[0] == structures[1] and call.outputs.index(first) == other.outputs.index(second)
         return is_same_call and all(self.is_alike(own, others, functions) for own, others in zip(*leaves, strict=True))
 
-    def node_of(self, value: Value) -> Node | None:
-        """The call with this result; None for a tensor that is there before."""
-        return next((node for node in self.nodes if value in node.outputs), None)
-
     def _original(self, value: Value) -> Value:
-        """The value that a value is a copy of; itself if it is none."""
-        node = self.node_of(value)
+        """The value of which a value is a clone, or the value itself."""
+        node = self._producers.get(value)
         return value if node is None or node.key != "clone" else self._original(node.inputs[0])

@@ -1,4 +1,4 @@
-"""A copy of a model without values, which runs on tensors without values to be recorded."""
+"""A copy of a model without values, which is recorded while it runs on tensors without values."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from distdl.models.capture.assignments import take_over
 from distdl.models.capture.memory_order import strides_in
 from distdl.models.capture.recorder import Recorder
 from distdl.models.capture.recording import Node, Recording, Value
-from distdl.models.capture.replay import as_function
 from distdl.modules.deep_copy import copied
 from distdl.torch_compat.autograd import autograd_again
 from distdl.torch_compat.fake import FakeTensorMode
 from distdl.torch_compat.modes import with_functions
 from distdl.torch_compat.parametrizations import computed_weights
-from distdl.torch_compat.trees import tree_flatten, tree_unflatten
+from distdl.torch_compat.trees import tree_map_only
 
 
 class Skeleton:
@@ -49,7 +48,7 @@ class Skeleton:
         return self  # it has no values
 
     def follow(self, model: torch.nn.Module) -> None:
-        """Take over what was changed in a model: modes, numbers, texts, hooks, dtypes, and what is frozen."""
+        """Take over changes of a model: modes, numbers, texts, hooks, dtypes, and frozen parameters."""
         for own, module in zip(self.model.modules(), model.modules(), strict=True):
             own.training = module.training
             take_over(own, module)
@@ -75,16 +74,15 @@ class Skeleton:
         """Record the computation of the model.
 
         Args:
-            call: the arguments and keyword arguments of a rank, whose tensors are replaced by whole ones.
+            call: the arguments and keyword arguments of a rank, whose tensors are replaced by whole tensors.
             inputs: shapes and dtypes of the whole tensors, in order.
-            key_of_layer: the key of a module that becomes one node; "" if what it calls does.
-            orders: those of the dimensions of the inputs in memory; by default row-major.
-            real_strides: whether the strides of values have to be those of tensors with values, for which each call is
-                made once with zeros.
+            key_of_layer: the key of a module that becomes one node; "" if the functions that it calls do.
+            orders: the orders of the dimensions of the inputs in memory; by default row-major.
+            real_strides: whether each call also runs with zeros, so that values have the strides of real tensors.
 
         Raises:
-            NotImplementedError: if what it computes depends on the values of a tensor, or it changes itself in a way
-                that cannot be recorded.
+            NotImplementedError: if the computation depends on the values of a tensor, or the model changes itself in a
+                way that cannot be recorded.
         """
         before = [(module, dict(vars(module)), dict(vars(module)["_buffers"])) for module in self.model.modules()]
         numbers, tensors, drawn = self._numbers(), self._tensors(), unrecorded.drawn_outside_of_torch()
@@ -104,7 +102,7 @@ class Skeleton:
                     "the model seeds torch's random numbers, and a call is recorded once; seed them before the call"
                 )
             noted = self._numbers()
-            # Such as the size or the features of the last image, which does no harm unless the next call looks at it.
+            # The model may keep the size or the features of the last image, if the next call does not read them.
             if noted != numbers or not self._tensors() <= tensors:
                 for module, _, buffers in before:
                     vars(module)["_buffers"].update(buffers)
@@ -123,7 +121,7 @@ class Skeleton:
         return recording
 
     def operations_of(self, node: Node) -> float:
-        """How many floating-point operations a node takes, forward, as torch counts them."""
+        """The number of floating-point operations of a node in a forward pass, as torch counts them."""
         call = node.target
         if isinstance(call, torch.nn.Module):
             module = call
@@ -131,7 +129,7 @@ class Skeleton:
         with self._mode, torch.no_grad(), FlopCounterMode(display=False) as counter:
             tensors = [torch.empty(value.shape, dtype=value.dtype, device=self.device) for value in node.inputs]
             parameters = dict(zip(node.parameters, tensors[len(node.arguments) :], strict=True))
-            as_function(node, call)(*tensors[: len(node.arguments)])
+            node.as_function(call)(*tensors[: len(node.arguments)])
         return float(counter.get_total_flops())
 
     def _recorded(
@@ -141,45 +139,44 @@ class Skeleton:
         key_of_layer: Callable[[torch.nn.Module], str],
         real_strides: bool,
     ) -> Recording:
-        leaves, structure = tree_flatten(call)
         with self._mode, torch.inference_mode(False):
             fakes = [_input(shape, strides, dtype, self.device) for shape, strides, dtype in inputs]
         rest = iter(fakes)
-        args, kwargs = tree_unflatten(
-            [next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], structure
-        )
+        args, kwargs = tree_map_only(torch.Tensor, lambda tensor: next(rest), call)
         plain = {
             id(attribute): f"{path}.{name}".removeprefix(".")
-            for (path, name), attribute in unrecorded.held_by(self.model)
+            for (path, name), attribute in unrecorded.attributes_of(self.model)
         }
         recorder = Recorder(self.model, fakes, self._names, key_of_layer, plain, real_strides)
-        # Layers are set up without functions that look at calls, as this recorder does.
+        # Function modes such as this recorder must not see the calls that set up layers.
         with (
             with_functions(), torch.inference_mode(False), autograd_again(), torch.enable_grad(),
             torch.compiler.set_stance("force_eager"), self._mode, recorder.around_modules(),
         ):  # fmt: skip
             with recorder:
                 results = self.model(*args, **kwargs)
-            recorder.recording.results = recorder.described(results)
+            recorder.recording.results = recorder.tensors.results(results)
         recorder.recording.written.update(self._written(recorder))
         return recorder.recording
 
     def _numbers(self) -> dict[tuple[str, str], object]:
         """The numbers and texts that modules hold, also in lists and dicts."""
-        return {key: value for key, value in unrecorded.held_by(self.model) if isinstance(value, int | float | str)}
+        return {
+            key: value for key, value in unrecorded.attributes_of(self.model) if isinstance(value, int | float | str)
+        }
 
     def _tensors(self) -> set[int]:
-        """The tensors that modules hold and that are neither parameters nor buffers, by id."""
-        return {id(value) for _, value in unrecorded.held_by(self.model) if isinstance(value, torch.Tensor)}
+        """The ids of tensors in attributes of modules, without parameters and buffers."""
+        return {id(value) for _, value in unrecorded.attributes_of(self.model) if isinstance(value, torch.Tensor)}
 
     def _written(self, recorder: Recorder) -> dict[str, Value]:
-        """The values of parameters and buffers that are others than before."""
+        """The values of buffers that the model has written into."""
         written = {}
         for name, tensor in self.model.named_parameters():
-            if recorder.known(tensor, name) is not None:
+            if recorder.tensors.changed(tensor, name) is not None:
                 raise NotImplementedError(f"the model writes into its parameter {name}")
         for name, tensor in self.model.named_buffers(remove_duplicate=False):
-            value = recorder.known(tensor, self._names.get(id(tensor), ""))
+            value = recorder.tensors.changed(tensor, self._names.get(id(tensor), ""))
             if value is None:
                 continue
             if value.is_differentiable:
@@ -195,6 +192,6 @@ class Skeleton:
 
 
 def _input(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A tensor that asks for gradients if it can. No leaf, so that a model may write into it."""
+    """A tensor that asks for gradients if possible. It is no leaf, so that a model may write into it."""
     tensor = torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype, device=device)
     return tensor.requires_grad_().clone() if dtype.is_floating_point or dtype.is_complex else tensor

@@ -1,4 +1,4 @@
-"""Find operations on tensors that a recording would not show, and memory that tensors share."""
+"""Refuse computations that a recording would not show, and inspect the memory of tensors."""
 
 from __future__ import annotations
 
@@ -10,29 +10,26 @@ from typing import Any
 import numpy as np
 import torch
 
+from distdl.models.capture.source_line import source_line
 from distdl.torch_compat.autograd import number_of_writes, saved_tensors_hooks
 from distdl.torch_compat.fake import FakeTensor
 from distdl.torch_compat.memory import address_of_storage
 from distdl.torch_compat.parametrizations import computed_weights
 from distdl.torch_compat.trees import tree_flatten
 
-_OF_TORCH = frozenset(vars(torch.nn.Module()))
-"""The attributes of every module."""
+_OF_TORCH = frozenset(vars(torch.nn.Module()))  # the attributes of every module
 _HOOKS = {"register_hook", "register_post_accumulate_grad_hook"}
 _PARAMETER_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _ASSIGNED = {"data", "grad"}
 _LOOKS = {"numpy", "tolist", "__array__", "array"}
 
 
-def refuse_call(
-    key: str, target: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any], line: Callable[[], str]
-) -> None:
-    """Refuse a call whose effect no later call of what is recorded would have.
+def refuse_call(key: str, target: Callable[..., object], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Refuse a call with effects that a program would not repeat.
 
     Args:
         key: the name of the function.
         target: the function.
-        line: tells where the call stands.
 
     Raises:
         NotImplementedError: that says what to write instead.
@@ -57,11 +54,11 @@ def refuse_call(
     elif isinstance(into := _written(key, name, args, kwargs), torch.Tensor) and not isinstance(into, FakeTensor):
         reason = f"{key} writes into a tensor of the model that is neither parameter nor buffer; use register_buffer()"
     if reason:
-        raise NotImplementedError(f"{reason}, at {line()}")
+        raise NotImplementedError(f"{reason}, at {source_line()}")
 
 
 def refuse_model(model: torch.nn.Module) -> None:
-    """Refuse a model that cannot be copied, or be recorded in any call.
+    """Refuse a model that can never be copied or recorded.
 
     Raises:
         NotImplementedError: that names the module or the attribute.
@@ -76,7 +73,7 @@ def refuse_model(model: torch.nn.Module) -> None:
                 "of the distributed model, of which each rank has its part"
             )
     computed = computed_weights(model)
-    for (path, name), value in held_by(model):
+    for (path, name), value in attributes_of(model):
         if isinstance(value, torch.Tensor) and value.grad_fn is not None and id(value) not in computed:
             raise NotImplementedError(
                 f"distribute: {name} of {path or 'the model'} is computed from what requires gradients, and is not "
@@ -102,7 +99,7 @@ def refuse_scripted(module: torch.nn.Module, path: str) -> None:
         )
 
 
-def held_by(model: torch.nn.Module) -> Iterator[tuple[tuple[str, str], object]]:
+def attributes_of(model: torch.nn.Module) -> Iterator[tuple[tuple[str, str], object]]:
     """Attributes of modules other than parameters, buffers and modules, with module paths and attribute names."""
     for path, module in model.named_modules():
         for name, value in own_attributes(module):
@@ -111,7 +108,7 @@ def held_by(model: torch.nn.Module) -> Iterator[tuple[tuple[str, str], object]]:
 
 
 def own_attributes(module: torch.nn.Module) -> Iterator[tuple[str, object]]:
-    """The attributes that a module has beyond those of every module of torch."""
+    """The attributes of a module, without the attributes of every module of torch."""
     return ((name, value) for name, value in vars(module).items() if name not in _OF_TORCH)
 
 
@@ -125,20 +122,20 @@ def _written(key: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """How often something was written into a tensor."""
+    """The number of writes into a tensor."""
     return 0 if tensor.is_inference() else number_of_writes(tensor)
 
 
-def memory_of(tensor: torch.Tensor) -> int:
-    """The same for tensors that share memory."""
+def storage_of(tensor: torch.Tensor) -> int:
+    """A number that is equal for tensors that share memory."""
     try:
         return address_of_storage(tensor)
     except (NotImplementedError, RuntimeError):  # of a layout without
         return id(tensor)
 
 
-def is_the_same(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors that share memory show the same elements of it in the same shape."""
+def is_same_view(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors that share memory have the same elements in the same shape."""
 
     def place(x: torch.Tensor) -> tuple[object, ...]:
         return x.storage_offset(), x.shape, x.stride(), x.dtype

@@ -1,1 +1,1 @@
-"""The form of rules for operations: parts of tensors that they read, and places of their blocks."""
+"""The form of rules: the regions of inputs that workers read, and the placements of results."""

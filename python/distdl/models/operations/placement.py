@@ -1,4 +1,4 @@
-"""Where the blocks of a tensor are: on workers in a grid, or all of it on each worker."""
+"""Placements of tensors: in blocks on the workers of a grid, or replicated on each worker."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from dataclasses import dataclass
 from distdl.parameters.layout import Interval, cut
 from distdl.partitions.grid import Grid
 
-Cuts = tuple[tuple[int, ...], ...]
-"""For each dimension the sizes of the blocks along it."""
+SizesByDim = tuple[tuple[int, ...], ...]
+"""The sizes of the blocks along each dimension."""
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """A tensor in blocks on the workers of a grid, which has as many dimensions.
+    """A tensor in blocks on the workers of a grid with as many dimensions.
 
     Attributes:
         ranks: of the workers, row-major.
-        cuts: the sizes of the blocks along each dimension.
+        block_sizes: the sizes of the blocks along each dimension.
     """
 
     ranks: tuple[int, ...]
-    cuts: Cuts
+    block_sizes: SizesByDim
 
     @classmethod
     def balanced(cls, ranks: Sequence[int], splits: Sequence[int], shape: Sequence[int]) -> Blocks:
-        """Balanced blocks of a tensor of a shape, as many along each dimension as `splits` says."""
-        return cls(tuple(ranks), tuple(sizes_of(n, p) for n, p in zip(shape, splits, strict=True)))
+        """Balanced blocks of a tensor; `splits` are their numbers along each dimension."""
+        return cls(tuple(ranks), tuple(balanced_sizes(n, p) for n, p in zip(shape, splits, strict=True)))
 
     @functools.cached_property
     def splits(self) -> tuple[int, ...]:
         """The number of workers along each dimension."""
-        return tuple(map(len, self.cuts))
+        return tuple(map(len, self.block_sizes))
 
     @functools.cached_property
     def shape(self) -> tuple[int, ...]:
         """The shape of the whole tensor."""
-        return tuple(map(sum, self.cuts))
+        return tuple(map(sum, self.block_sizes))
 
     @functools.cached_property
     def intervals(self) -> tuple[tuple[Interval, ...], ...]:
         """(start, stop) of the blocks along each dimension."""
-        return tuple(intervals_of(sizes) for sizes in self.cuts)
+        return tuple(intervals_of(sizes) for sizes in self.block_sizes)
 
     @functools.cached_property
     def rank_at(self) -> dict[tuple[int, ...], int]:
@@ -53,10 +53,11 @@ class Blocks:
         return dict(zip(itertools.product(*map(range, self.splits)), self.ranks, strict=True))
 
     def ranks_along(self, dims: Sequence[int | None], splits: Sequence[int]) -> tuple[int, ...]:
-        """The ranks in a grid of so many workers along other dimensions, row-major.
+        """The ranks of a grid of other dimensions, row-major; at index 0 of the dimensions that it does not have.
 
         Args:
-            dims: for each of these the own dimension whose workers are along it, or None. At place 0 of the others.
+            dims: for each dimension of the grid the own dimension whose workers it has, or None.
+            splits: the shape of the grid.
         """
         ranks = []
         for place in itertools.product(*map(range, splits)):
@@ -82,38 +83,38 @@ class Blocks:
     def local_shape(self, rank: int) -> tuple[int, ...]:
         """The shape of a rank's block; without elements for a rank that is no worker."""
         block = self.block(rank)
-        return (0,) * len(self.cuts) if block is None else tuple(stop - start for start, stop in block)
+        return (0,) * len(self.block_sizes) if block is None else tuple(stop - start for start, stop in block)
 
     def largest(self) -> int:
         """The number of elements of the largest block."""
-        return math.prod(max(sizes) for sizes in self.cuts)
+        return math.prod(max(sizes) for sizes in self.block_sizes)
 
     def __str__(self) -> str:
         return f"{list(self.splits)} on ranks {list(self.ranks)}"
 
 
 @dataclass(frozen=True)
-class Copies:
-    """A tensor of which each worker has all: a parameter, a constant, or what was computed from these alone.
+class Replicated:
+    """A tensor that each worker has whole: a parameter, a constant, or a function of these alone.
 
-    Each worker's gradient is a part of the whole one, which is their sum.
+    The gradient is the sum of the workers' gradients.
     """
 
     def __str__(self) -> str:
         return "on each worker"
 
 
-Placement = Blocks | Copies
-COPIES = Copies()
+Placement = Blocks | Replicated
+REPLICATED = Replicated()
 
 
-def of_input(ranks: Sequence[int], splits: Sequence[int], shape: Sequence[int]) -> Placement:
-    """Where an input is while a model computes: in balanced blocks, or with fewer dimensions on each worker."""
-    return COPIES if len(shape) < len(splits) else Blocks.balanced(ranks, splits, shape)
+def input_placement(ranks: Sequence[int], splits: Sequence[int], shape: Sequence[int]) -> Placement:
+    """The placement of an input: in balanced blocks, or replicated if it has fewer dimensions."""
+    return REPLICATED if len(shape) < len(splits) else Blocks.balanced(ranks, splits, shape)
 
 
 @functools.cache
-def sizes_of(n: int, parts: int, unit: int = 1) -> tuple[int, ...]:
+def balanced_sizes(n: int, parts: int, unit: int = 1) -> tuple[int, ...]:
     """The sizes of balanced blocks of n elements, each a multiple of a unit, which divides n."""
     return tuple(unit * (stop - start) for start, stop in cut(n // unit, parts))
 
@@ -126,10 +127,7 @@ def intervals_of(sizes: tuple[int, ...]) -> tuple[Interval, ...]:
 
 
 def ways_to_split(workers: int, most: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """The numbers of workers along each dimension, as many as possible, with at most so many along each.
-
-    All factorizations of the largest number of workers that can be used, `workers` at most.
-    """
+    """All factorizations of the largest usable number of workers, with at most `most` of them along each dimension."""
     for count in range(workers, 0, -1):
         factorizations = [*_factorizations(count, tuple(min(n, count) for n in most))]
         if factorizations:

@@ -1,4 +1,4 @@
-"""The table of rules, and what most of them are made of."""
+"""The table of rules, and building blocks of rules."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from distdl.models.capture.recording import Arguments, Node, Value
-from distdl.models.capture.replay import Run, as_function
-from distdl.models.operations.operation import Along, Draw, NoRuleError, Operation, Reads, Workers
+from distdl.models.capture.recording import Arguments, Node, Run, Value
+from distdl.models.operations.operation import Draw, InputSpec, NoRuleError, Operation, Sharded, Workers
 from distdl.parameters.layout import Interval
 
 Rule = Callable[[Node], Operation]
@@ -20,12 +19,12 @@ RULES: dict[str, Rule] = {}
 """By the name of a function, the same for ``torch.add``, ``Tensor.add_`` and ``+=``, or of a class of torch.nn."""
 
 
-def rule(*names: str, takes: str = "*") -> Callable[[Rule], Rule]:
+def rule_for(*names: str, takes: str = "*") -> Callable[[Rule], Rule]:
     """A decorator for the rule of the functions, or the classes of torch.nn, with these names.
 
     Args:
-        takes: the arguments of a rule that does not call the function itself, in order: it would drop others, such as
-            those that a newer torch may add. "*" among them stands for any number by position, and alone for all.
+        takes: the arguments that the rule knows, in order, if it does not call the function itself. It refuses others,
+            such as arguments of a newer torch. "*" among them stands for any number by position, and alone for all.
     """
     known = takes.split()
 
@@ -54,35 +53,35 @@ def refuse_others(node: Node, known: Sequence[str]) -> None:
         raise NoRuleError(f"{node.key} with {', '.join(others)}")
 
 
-def same(dims: int, but: Container[int] = ()) -> Reads:
-    """Each dimension is split as that of the result, but for some that are read whole."""
-    return tuple(None if d in but else Along(d) for d in range(dims))
+def same(dims: int, but: Container[int] = ()) -> InputSpec:
+    """Shard each dimension as the same dimension of the result. Dimensions in `but` are read whole."""
+    return tuple(None if d in but else Sharded(d) for d in range(dims))
 
 
-def whole(value: Value) -> Reads:
+def whole(value: Value) -> InputSpec:
     """Each worker reads all of it."""
     return (None,) * len(value.shape)
 
 
-def broadcast_reads(value: Value, shape: Sequence[int]) -> Reads:
-    """Read a tensor as torch broadcasts it: dimensions count from the end, and all workers read one of size 1."""
+def broadcast_spec(value: Value, shape: Sequence[int]) -> InputSpec:
+    """Shard a tensor as torch broadcasts it: dimensions count from the end; all workers read a dimension of size 1."""
     first = len(shape) - len(value.shape)
-    return tuple(None if n == 1 != shape[first + d] else Along(first + d) for d, n in enumerate(value.shape))
+    return tuple(None if n == 1 != shape[first + d] else Sharded(first + d) for d, n in enumerate(value.shape))
 
 
-def batches(value: Value, shape: Sequence[int]) -> Reads:
-    """All dimensions but the last two of an operand, as torch broadcasts them to those of the result."""
-    return broadcast_reads(value, shape)[:-2]
+def batches(value: Value, shape: Sequence[int]) -> InputSpec:
+    """Shard all dimensions but the last two of an operand, as torch broadcasts them."""
+    return broadcast_spec(value, shape)[:-2]
 
 
 def local(
-    node: Node, reads: Sequence[Reads], but: Iterable[int] = (), run: Run | None = None, draw: Draw | None = None
+    node: Node, specs: Sequence[InputSpec], but: Iterable[int] = (), run: Run | None = None, draw: Draw | None = None
 ) -> Operation:
-    """An operation that works on each block by itself, split in any dimension of the result but some."""
+    """An operation on each block by itself, split in any dimension of the result that is not in `but`."""
     shape = node.outputs[0].shape
-    call = run or as_function(node)
+    call = run or node.as_function()
     kept = frozenset(range(len(shape))) - {d % len(shape) for d in but}
-    return Operation(shape, tuple(reads), lambda workers: call, kept, draw=draw)
+    return Operation(shape, tuple(specs), lambda workers: call, kept, draw=draw)
 
 
 def argument(node: Node, position: int, name: str, default: object = None) -> Any:
@@ -91,11 +90,11 @@ def argument(node: Node, position: int, name: str, default: object = None) -> An
 
 
 def options_of(node: Node, names: Sequence[str], but: Container[str] = ()) -> dict[str, Any]:
-    """The arguments of a call that are given, by their names.
+    """The arguments of a call by their names, without defaults.
 
     Args:
-        names: of the arguments by position; most of torch's own functions have no signature.
-        but: those that are left out.
+        names: of positional arguments, since most of torch's own functions have no signature.
+        but: names that are left out.
     """
     arguments = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
     return {name: value for name, value in arguments.items() if name not in but}
@@ -104,7 +103,11 @@ def options_of(node: Node, names: Sequence[str], but: Container[str] = ()) -> di
 def through_layer(
     node: Node, module: torch.nn.Module, parameters: Mapping[str, Value] | None = None, args: Arguments | None = None
 ) -> Operation:
-    """The operation of a function, by that of the layer that does the same with its first argument, or with others."""
+    """The operation of a function, by the rule of a layer that computes the same.
+
+    Args:
+        args: the arguments of the layer; by default the first argument of the function.
+    """
     key = type(module).__name__
     args = tuple(node.arguments[:1]) if args is None else args
     call = replace(node, target=module, key=key, args=args, kwargs={}, parameters=parameters or {})
@@ -124,7 +127,7 @@ def bound(node: Node) -> dict[str, Any]:
 
 
 def cut_out(value: torch.Tensor, intervals: Sequence[Interval]) -> torch.Tensor:
-    """The part of a tensor in intervals of its dimensions; itself where these take all."""
+    """The box of a tensor with these intervals."""
     for d, (start, stop) in enumerate(intervals):
         if stop - start != value.shape[d]:
             value = value.narrow(d, start, stop - start)
@@ -132,5 +135,5 @@ def cut_out(value: torch.Tensor, intervals: Sequence[Interval]) -> torch.Tensor:
 
 
 def in_blocks(make: Callable[[Workers], Run], copies: Run) -> Callable[[Workers | None], Run]:
-    """A function that computes a block, or copies."""
+    """The `make` of an operation: of a block, or of the whole result if all inputs are replicated."""
     return lambda workers: copies if workers is None else make(workers)

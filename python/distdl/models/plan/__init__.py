@@ -1,1 +1,1 @@
-"""Plans: where each value of a recording is, the exchanges between, and estimates of their costs."""
+"""Plans: placements of the values of a recording, redistributions between them, and estimates of costs."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from distdl.models.capture.recording import Node, Value
 from distdl.models.operations.placement import Blocks, Placement
-from distdl.models.plan.machine import Figures
-from distdl.models.plan.planning import Plan, Planned
+from distdl.models.plan.machine import MachineProfile
+from distdl.models.plan.planning import Plan, PlanStep
+from distdl.models.rules.windows import CONVOLUTIONS
 from distdl.nn.base.by_dimensions import space_of
 from distdl.torch_compat.layers import AnyBatchNorm, AnyInstanceNorm
 
@@ -20,15 +22,9 @@ VIEWS = frozenset(
     ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "t", "T", "mT",
      "expand", "getitem", "select", "narrow", "detach", "contiguous", "Flatten", "movedim")
 )  # fmt: skip
-"""Operations that show memory which is there."""
+"""Operations whose results share memory with their inputs."""
 
-_CONVOLUTIONS = frozenset(
-    f"{kind}{dims}d" for kind in ("Conv", "ConvTranspose", "conv", "conv_transpose") for dims in (1, 2, 3)
-)
-_SUM_MOMENTS = (
-    AnyBatchNorm, AnyInstanceNorm, torch.nn.GroupNorm,
-)  # fmt: skip
-"""Norms whose workers send each other their sums."""
+_SUM_MOMENTS = (AnyBatchNorm, AnyInstanceNorm, torch.nn.GroupNorm)
 
 
 @dataclass(frozen=True)
@@ -36,9 +32,9 @@ class Cost:
     """Costs of a training step, forward and backward.
 
     Attributes:
-        memory: bytes of the rank that holds most: blocks of all results, parameters and their gradients.
+        memory: bytes on the fullest rank: blocks of all results, parameters and their gradients.
         sent: bytes that travel, of all ranks.
-        seconds: of the step.
+        seconds: the time of the step.
     """
 
     memory: int
@@ -46,36 +42,37 @@ class Cost:
     seconds: float
 
 
-def cost(plan: Plan, figures: Figures, work: Mapping[Node, float]) -> Cost:
-    """Estimate the costs of a training step by this plan.
+def cost(plan: Plan, profile: MachineProfile, work: Mapping[Node, float]) -> Cost:
+    """Estimate the costs of a training step by a plan.
 
     Args:
-        figures: of the machine, for the workers of the plan.
-        work: the floating-point operations of each node, forward.
+        profile: the speeds of the machine, for the workers of the plan.
+        work: the floating-point operations of each node in a forward pass.
     """
     ranks = plan.base.size
-    parameters = sum(parameter.nbytes for parameter in _parameters(plan))
-    held = dict.fromkeys(plan.base.ranks, 2 * parameters)  # and as many of gradients
+    values = dict.fromkeys(value for step in plan.steps for value in step.node.inputs)
+    parameters = sum(value.nbytes for value in values if value.name and value.is_differentiable)
+    held = Counter(dict.fromkeys(plan.base.ranks, 2 * parameters))  # with their gradients
     away = parameters * (ranks - 1) // ranks
     sent = 2 * away * ranks
-    seconds = 2 * figures.transfer(away)
-    for step, moved in zip(plan.steps, plan.moved(), strict=True):
-        for value, counts in moved:
+    seconds = 2 * profile.transfer(away)
+    for step, transfers in zip(plan.steps, plan.transfers(), strict=True):
+        for value, counts in transfers:
             size = value.dtype.itemsize
             sent += 2 * sum(counts.values()) * size
-            seconds += 2 * figures.transfer(max(counts.values(), default=0) * size)
-            _hold(held, {rank: count * size for rank, count in counts.items()})
+            seconds += 2 * profile.transfer(max(counts.values(), default=0) * size)
+            held.update({rank: count * size for rank, count in counts.items()})
         within, exchanges = received_within(step)
         sent += 2 * within * len(workers_of(step, plan))
-        seconds += 2 * exchanges * figures.latency + 2 * within / figures.bandwidth
-        seconds += _computing(step, plan, figures, work[step.node])
+        seconds += 2 * exchanges * profile.latency + 2 * within / profile.bandwidth
+        seconds += _computing(step, plan, profile, work[step.node])
         if step.node.key not in VIEWS:
             for value in step.node.outputs:
-                _hold(held, _of_ranks(value, plan.placement(value), plan))
+                held.update(_bytes_of_ranks(value, plan.placement(value), plan))
     return Cost(max(held.values()), sent, seconds)
 
 
-def _computing(step: Planned, plan: Plan, figures: Figures, work: float) -> float:
+def _computing(step: PlanStep, plan: Plan, profile: MachineProfile, work: float) -> float:
     workers, node = step.workers, step.node
     if isinstance(workers, Blocks):
         share = workers.largest() / max(1, math.prod(workers.shape))
@@ -83,22 +80,22 @@ def _computing(step: Planned, plan: Plan, figures: Figures, work: float) -> floa
     else:
         share, busy = 1.0, plan.base.size
     touched = sum(value.nbytes for value in (*node.arguments, *node.outputs)) if node.key not in VIEWS else 0
-    seconds = figures.call + figures.speeds["bytes"].seconds(touched * share, busy)
-    return seconds + figures.speeds[_kind(node)].seconds(work * share, busy)
+    seconds = profile.call + profile.speeds["bytes"].seconds(touched * share, busy)
+    return seconds + profile.speeds[_kind(node)].seconds(work * share, busy)
 
 
 def _kind(node: Node) -> str:
-    """The kind of speed that counts for a node's floating-point operations."""
-    if node.key not in _CONVOLUTIONS:
+    """The kind of the speed of a node's floating-point operations."""
+    if node.key not in CONVOLUTIONS:
         return "product"
     weight = node.inputs[1]
     return f"{'conv' if weight.shape[1] > 1 else 'depthwise'}{len(weight.shape) - 2}d"
 
 
-def received_within(step: Planned) -> tuple[int, int]:
+def received_within(step: PlanStep) -> tuple[int, int]:
     """Bytes that a worker receives within a layer in the forward pass, and the number of exchanges.
 
-    These are halos, sums of moments, and keys and values.
+    They are halos, sums of moments, keys and values.
     """
     node, workers = step.node, step.workers
     if not isinstance(workers, Blocks) or not isinstance(node.target, torch.nn.Module):
@@ -123,22 +120,12 @@ def received_within(step: Planned) -> tuple[int, int]:
     return halo * x.dtype.itemsize, sum(d >= first for d in split)
 
 
-def _parameters(plan: Plan) -> Iterable[Value]:
-    values = dict.fromkeys(value for step in plan.steps for value in step.node.inputs)
-    return [value for value in values if value.name and value.is_differentiable]
-
-
-def workers_of(step: Planned, plan: Plan) -> tuple[int, ...]:
+def workers_of(step: PlanStep, plan: Plan) -> tuple[int, ...]:
     """The ranks that compute a step."""
     return step.workers.ranks if isinstance(step.workers, Blocks) else plan.base.ranks
 
 
-def _of_ranks(value: Value, place: Placement, plan: Plan) -> dict[int, int]:
+def _bytes_of_ranks(value: Value, place: Placement, plan: Plan) -> dict[int, int]:
     if isinstance(place, Blocks):
         return {rank: math.prod(place.local_shape(rank)) * value.dtype.itemsize for rank in place.ranks}
     return dict.fromkeys(plan.base.ranks, value.nbytes)
-
-
-def _hold(held: dict[int, int], added: Mapping[int, int]) -> None:
-    for rank, count in added.items():
-        held[rank] = held.get(rank, 0) + count

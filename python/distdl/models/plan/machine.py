@@ -1,4 +1,4 @@
-"""Measure the machine of a job: how fast its ranks compute, and how fast data travels between them."""
+"""Measure the speeds of a machine: of computation on its ranks, and of exchanges between them."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ import torch.nn.functional as F
 from distdl import operators
 from distdl.partitions.grid import Grid
 
-_CALLS = 3  # of each trial, of which the median counts
+_CALLS = 3  # of each trial; their median counts
 
 Ones = Callable[..., torch.Tensor]
-"""Makes a tensor of ones, of the dtype and on the device that count."""
+"""Makes a tensor of ones, of the dtype and on the device of the measurement."""
 Trial = tuple[float, Callable[[], None]]
-"""How many units it computes forward, and a step forward and backward."""
+"""A step forward and backward, with the number of units that it computes forward."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a rank computes, in units a second, in a forward and a backward pass.
+    """The speed of a rank, in units a second, in a forward and a backward pass.
 
     Attributes:
-        known: by how many ranks compute at the same time, while the others wait: ranks share memory, and some cores.
+        known: speeds by the number of ranks that compute at the same time: ranks share memory, and some share cores.
     """
 
     known: Mapping[int, float]
 
     def seconds(self, units: float, busy: int) -> float:
-        """The time of this many units of work on each of `busy` ranks."""
+        """The time of some units of work on each of `busy` ranks."""
         counts = sorted(self.known)
         above = next((count for count in counts if count >= busy), counts[-1])
         below = max((count for count in counts if count <= busy), default=above)
@@ -43,14 +43,14 @@ class Speed:
 
 
 @dataclass(frozen=True)
-class Figures:
+class MachineProfile:
     """Measured speeds of the ranks of a job.
 
     Attributes:
         speeds: of floating-point operations by kind of layer, and of bytes ("bytes").
-        call: seconds of a call that computes nearly nothing, forward and backward.
-        latency: seconds of an exchange of nearly nothing.
-        bandwidth: bytes a second that each rank receives while all do.
+        call: seconds of a call of a tiny tensor, forward and backward.
+        latency: seconds of an exchange of tiny messages.
+        bandwidth: bytes a second that each rank receives while all ranks receive.
     """
 
     ranks: int
@@ -60,18 +60,15 @@ class Figures:
     bandwidth: float = 1.0
 
     def transfer(self, received: float) -> float:
-        """The seconds of an exchange in which no rank receives more than so many bytes."""
+        """The seconds of an exchange in which ranks receive at most some bytes."""
         return self.latency + received / self.bandwidth if self.ranks > 1 else 0.0
 
 
-_known: dict[tuple[tuple[int, ...], torch.dtype, torch.device], Figures] = {}
+_known: dict[tuple[tuple[int, ...], torch.dtype, torch.device], MachineProfile] = {}
 
 
-def measured(grid: Grid, dtype: torch.dtype, device: torch.device) -> Figures:
-    """The figures of the workers of a grid, all of them equal to those of worker 0. It takes about two seconds once.
-
-    Collective over the workers.
-    """
+def measure(grid: Grid, dtype: torch.dtype, device: torch.device) -> MachineProfile:
+    """The speeds of the workers of a grid, as worker 0 has measured them. Takes about two seconds once. Collective."""
     key = grid.world_ranks(), dtype, device
     if key not in _known:
         with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.inference_mode(False):
@@ -79,7 +76,7 @@ def measured(grid: Grid, dtype: torch.dtype, device: torch.device) -> Figures:
     return _known[key]
 
 
-def _measured(grid: Grid, make_ones: Ones) -> Figures:
+def _measured(grid: Grid, make_ones: Ones) -> MachineProfile:
     trials = {kind: make(make_ones) for kind, make in _TRIALS.items()}
     speeds = {}
     for kind, (units, run) in trials.items():
@@ -97,13 +94,13 @@ def _measured(grid: Grid, make_ones: Ones) -> Figures:
         sent = large.numel() * large.element_size() * (grid.size - 1) / grid.size
         bandwidth = sent / max(_median(grid, lambda: exchange(large)) - latency, 1e-9)
     known = {kind: [*speed.known.items()] for kind, speed in speeds.items()}
-    figures = {"speeds": known, "call": call, "latency": latency, "bandwidth": bandwidth}
-    first = json.loads(grid.gather(json.dumps(figures).encode())[0])
-    return Figures(grid.size, {kind: Speed(dict(speed)) for kind, speed in first.pop("speeds").items()}, **first)
+    profile = {"speeds": known, "call": call, "latency": latency, "bandwidth": bandwidth}
+    first = json.loads(grid.gather(json.dumps(profile).encode())[0])
+    return MachineProfile(grid.size, {kind: Speed(dict(speed)) for kind, speed in first.pop("speeds").items()}, **first)
 
 
 def _median(grid: Grid, run: Callable[[], object], repeats: int = 1) -> float:
-    """The time that the slowest rank takes, after a first call."""
+    """The time of the slowest rank, after a first call."""
     run()
     taken = []
     for _ in range(_CALLS):
@@ -153,4 +150,4 @@ _TRIALS = {
     **{f"conv{dims}d": _convolution_trial(dims, groups=False) for dims in (1, 2, 3)},
     **{f"depthwise{dims}d": _convolution_trial(dims, groups=True) for dims in (1, 2, 3)},
 }
-"""What is tried of each kind."""
+"""The trials, by the kind of speed."""

@@ -1,59 +1,49 @@
-"""Where each value of a recorded computation is, and which exchanges bring it to who reads it."""
+"""Plan a recorded computation: where each value is, which workers compute each node, and what they have to receive."""
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-
-import torch
 
 from distdl.models.capture.recording import Node, Recording, Value
-from distdl.models.capture.replay import as_function
-from distdl.models.operations.operation import Along, NoRuleError, Operation, RandomError, Reads, Workers
-from distdl.models.operations.placement import COPIES, Blocks, Placement, sizes_of, ways_to_split
-from distdl.models.operations.table import whole
-from distdl.models.plan.exchanges import Move, Need, received
-from distdl.models.rules import RULES
-from distdl.models.rules.indexing import written
+from distdl.models.operations.operation import Operation, Workers
+from distdl.models.operations.placement import REPLICATED, Blocks, Placement
+from distdl.models.plan.redistribution import ReadRegions, Redistribution, received_elements
+from distdl.models.plan.rule_lookup import operations_of
+from distdl.models.plan.worker_choice import WorkerChoice
 from distdl.partitions.grid import Grid
 
-_MOST_CANDIDATES = 64
-Moved = list[tuple[Value, dict[int, int]]]
-"""Values that are brought to workers, and how many elements each rank receives of them from others."""
+Transfers = list[tuple[Value, dict[int, int]]]
+"""Values that are redistributed, and how many of their elements each rank receives from others."""
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A node, with the workers that compute it and what has to be brought to them.
+class PlanStep:
+    """A node with its workers.
 
     Attributes:
-        operation: as its rule describes it.
-        workers: those that compute, each a block; COPIES if each worker computes all.
-        needs: for each input what the workers read, None where they have it already.
-        sources: where each input is.
+        operation: the operation as its rule describes it.
+        workers: the blocks that workers compute; REPLICATED if each worker computes everything.
+        input_regions: for each input the regions that workers read; None where they have them already.
+        sources: the placements of the inputs.
     """
 
     node: Node
     operation: Operation
     workers: Placement
-    needs: tuple[Need | None, ...]
+    input_regions: tuple[ReadRegions | None, ...]
     sources: tuple[Placement, ...]
 
 
 class Plan:
-    """The placements of all values of a recording.
-
-    Nothing is communicated or constructed here; every rank finds the same.
+    """The placements of all values of a recording. Every rank makes the same plan, without communication.
 
     Args:
         base: the workers.
-        inputs: where the inputs are.
-        fallback: "gather" lets one worker compute what no rule splits.
-        as_sequential: whether random numbers have to be those of one process.
-        asked: those of the workers that compute a module, by a pattern of its name, in a grid for its tensors.
+        inputs: the placements of the inputs.
+        fallback: "gather" lets one worker compute operations that no rule splits.
+        as_sequential: whether to draw the random numbers of one process.
+        requested: grids of modules, by patterns of their names.
 
     Raises:
         NotImplementedError: that lists every call without a rule.
@@ -66,241 +56,57 @@ class Plan:
         inputs: Sequence[Placement],
         fallback: str = "error",
         as_sequential: bool = False,
-        asked: Mapping[str, Grid] | None = None,
+        requested: Mapping[str, Grid] | None = None,
     ) -> None:
-        self.base = base
-        self._asked = dict(asked or {})
-        self.recording = recording
+        self.base, self.recording = base, recording
+        self.choice = WorkerChoice(base, requested or {})
         self.placements: dict[Value, Placement] = dict(zip(recording.inputs, inputs, strict=True))
-        self.steps: list[Planned] = []
-        self.gathered: list[Node] = []
-        self._followed: set[str] = set()
-        self._unfit: dict[str, tuple[Node, Operation]] = {}  # the first operation that is not split as was asked
-        operations = self._operations(fallback, as_sequential)
+        self.steps: list[PlanStep] = []
+        operations, self.gathered = operations_of(recording, fallback, as_sequential)
         for node, operation in zip(recording.nodes, operations, strict=True):
             self._place(node, operation)
 
-    def _operations(self, fallback: str, as_sequential: bool) -> list[Operation]:
-        operations, missing = [], []
-        of_inputs = set(self.recording.inputs)
-        for node in self.recording.nodes:
-            is_constant = of_inputs.isdisjoint(node.inputs)
-            of_inputs.update(() if is_constant else node.outputs)
-            try:
-                operations.append(_by_rule(node, is_constant))
-            except NoRuleError as reason:
-                alone = fallback == "gather" and not (as_sequential and isinstance(reason, RandomError))
-                if alone and not is_constant:
-                    self.gathered.append(node)
-                    operations.append(on_one_worker(node))
-                else:
-                    missing.append(f"  {node}: {reason}")
-        if missing:
-            lines = "\n".join(missing)
-            raise NotImplementedError(
-                f"distribute: {len(missing)} calls cannot be split:\n{lines}\nfallback='gather' computes them on one "
-                "worker; distdl.models.rule registers a rule"
-            )
-        return operations
-
     def _place(self, node: Node, operation: Operation) -> None:
-        sources = tuple(self.placement(value) for value in node.inputs)
-        if all(source is COPIES or reads is None for source, reads in zip(sources, operation.reads, strict=True)):
-            self.steps.append(Planned(node, operation, COPIES, (None,) * len(sources), sources))
-            self.placements.update(dict.fromkeys(node.outputs, COPIES))
+        sources, specs = tuple(map(self.placement, node.inputs)), operation.input_specs
+        if all(source is REPLICATED or spec is None for source, spec in zip(sources, specs, strict=True)):
+            self.steps.append(PlanStep(node, operation, REPLICATED, (None,) * len(sources), sources))
+            self.placements.update(dict.fromkeys(node.outputs, REPLICATED))
             return
-        workers = self._workers(node, operation, sources)
-        needs: list[Need | None] = []
-        for value, reads, source in zip(node.inputs, operation.reads, sources, strict=True):
-            if reads is None or (source is COPIES and all(along is None for along in reads)):
-                needs.append(None)
-                continue
-            need = Need.of(workers, reads, value.shape)
-            needs.append(need if Move.is_needed(source, need, value.shape) else None)
-        self.steps.append(Planned(node, operation, workers, tuple(needs), sources))
-        for value, place in zip(node.outputs, self._results(node, operation, workers), strict=True):
-            self.placements[value] = place
+        workers = self.choice.choose(node, operation, sources)
+        input_regions: list[ReadRegions | None] = []
+        for value, spec, source in zip(node.inputs, specs, sources, strict=True):
+            regions = None
+            if spec is not None and not (source is REPLICATED and all(dim is None for dim in spec)):
+                regions = ReadRegions.of(workers, spec)
+            is_needed = regions is not None and Redistribution.is_needed(source, regions, value.shape)
+            input_regions.append(regions if is_needed else None)
+        self.steps.append(PlanStep(node, operation, workers, tuple(input_regions), sources))
+        self.placements.update(zip(node.outputs, self._results(node, operation, workers), strict=True))
 
-    def moved(self) -> Iterator[Moved]:
-        """For each step what is brought to its workers: values, and how many elements each rank receives of them."""
-        brought: set[tuple[Value, Need]] = set()
+    def transfers(self) -> Iterator[Transfers]:
+        """The values that are redistributed for each step, and the elements that each rank receives of them."""
+        brought: set[tuple[Value, ReadRegions]] = set()
         for step in self.steps:
-            moved: Moved = []
-            for value, need, source in zip(step.node.inputs, step.needs, step.sources, strict=True):
-                if need is not None and (value, need) not in brought:
-                    brought.add((value, need))
-                    moved.append((value, received(source, need, value.shape)))
-            yield moved
+            transfers: Transfers = []
+            for value, regions, source in zip(step.node.inputs, step.input_regions, step.sources, strict=True):
+                if regions is not None and (value, regions) not in brought:
+                    brought.add((value, regions))
+                    transfers.append((value, received_elements(source, regions, value.shape)))
+            yield transfers
 
     def placement(self, value: Value) -> Placement:
-        """Where a value is; parameters, buffers and constants are on each worker."""
-        return self.placements.get(value, COPIES)
+        """The placement of a value; parameters, buffers and constants are replicated."""
+        return self.placements.get(value, REPLICATED)
 
     def _results(self, node: Node, operation: Operation, workers: Blocks) -> list[Blocks]:
-        if operation.places is not None:
-            places = operation.places(Workers(workers.grid(self.base), workers, self.base.me))
-            return list(places) if isinstance(places, list) else [places] * len(node.outputs)
+        if operation.placements is not None:
+            placements = operation.placements(Workers(workers.grid(self.base), workers, self.base.me))
+            return list(placements) if isinstance(placements, list) else [placements] * len(node.outputs)
         if len(workers.ranks) == 1:  # results may have different numbers of dimensions
             return [Blocks(workers.ranks, tuple((n,) for n in value.shape)) for value in node.outputs]
         results = []
         for value in node.outputs:
-            cuts = tuple(
-                sizes if len(sizes) > 1 or sum(sizes) == n else (n,)
-                for sizes, n in zip(workers.cuts, value.shape, strict=True)
-            )
-            results.append(Blocks(workers.ranks, cuts))
+            sizes_and_whole = zip(workers.block_sizes, value.shape, strict=True)
+            block_sizes = (sizes if len(sizes) > 1 or sum(sizes) == n else (n,) for sizes, n in sizes_and_whole)
+            results.append(Blocks(workers.ranks, tuple(block_sizes)))
         return results
-
-    # Who computes
-
-    def _workers(self, node: Node, operation: Operation, sources: Sequence[Placement]) -> Blocks:
-        """The candidate that moves the least, where what workers wait for each other counts as well."""
-        pattern, asked = self._asked_for(node.path)
-        if asked is not None and asked.dim == len(operation.shape):
-            if (blocks := split_as(operation, asked)) is not None:
-                self._followed.add(pattern)
-                return blocks
-            self._unfit.setdefault(pattern, (node, operation))
-        ranks = self.base.ranks if asked is None else asked.ranks
-        stays = []
-        for reads, source in zip(operation.reads, sources, strict=True):
-            if isinstance(source, Blocks) and reads is not None:
-                for blocks in dict.fromkeys((source, without_empty(source))):
-                    stay = staying(operation, reads, blocks)
-                    if stay is not None and set(stay.ranks) <= set(ranks):
-                        stays.append(stay)
-        stays = list(dict.fromkeys(stays))
-        full = [workers for workers in stays if len(workers.ranks) == len(ranks)]
-        for workers in full:
-            if not self._received(node, operation, sources, workers):
-                return workers
-        most = [
-            min(len(ranks), n // operation.units.get(d, 1)) if d in operation.splittable else 1
-            for d, n in enumerate(operation.shape)
-        ]
-        ways = itertools.islice(ways_to_split(len(ranks), most), _MOST_CANDIDATES)
-        spread = [operation.blocks(ranks[: math.prod(splits)], splits) for splits in ways]
-        return min([*stays, *spread], key=lambda workers: self._cost(node, operation, sources, workers, len(ranks)))
-
-    def _asked_for(self, path: str) -> tuple[str, Grid | None]:
-        """The last pattern, and its grid, for the innermost module around a call for which anything was asked."""
-        while self._asked:
-            for pattern, grid in reversed(self._asked.items()):
-                if fnmatchcase(path, pattern):
-                    return pattern, grid
-            if not path:
-                break
-            path = path.rpartition(".")[0]
-        return "", None
-
-    def refuse_unfollowed(self) -> None:
-        """Refuse what was asked for modules of which no operation can be split so.
-
-        Raises:
-            ValueError: that names the first of these operations.
-        """
-        for pattern, grid in self._asked.items():
-            if pattern in self._unfit and pattern not in self._followed:
-                node, operation = self._unfit[pattern]
-                kept = sorted(operation.splittable | operation.if_asked)
-                raise ValueError(
-                    f"distribute: plan[{pattern!r}] of shape {list(grid.shape)} cannot be followed: {node.key} "
-                    f"in {node.path or 'the model'}, of shape {list(operation.shape)}, can be split along "
-                    f"dimensions {kept}"
-                )
-
-    def _received(self, node: Node, operation: Operation, sources: Sequence[Placement], workers: Blocks) -> int:
-        return sum(
-            sum(received(source, Need.of(workers, reads, value.shape), value.shape).values())
-            for value, reads, source in zip(node.inputs, operation.reads, sources, strict=True)
-            if reads is not None
-        )
-
-    def _cost(
-        self, node: Node, operation: Operation, sources: Sequence[Placement], workers: Blocks, ranks: int
-    ) -> float:
-        """Elements that travel, and those that are computed while others of so many ranks have nothing to do."""
-        idle = workers.largest() * ranks - math.prod(operation.shape)
-        return self._received(node, operation, sources, workers) + idle
-
-
-def without_empty(blocks: Blocks) -> Blocks:
-    """The same without workers that have nothing because a dimension has one block with elements."""
-    kept = []
-    for sizes in blocks.cuts:
-        full = [i for i, n in enumerate(sizes) if n]
-        kept.append(full if len(full) == 1 else list(range(len(sizes))))
-    cuts = tuple(tuple(sizes[i] for i in along) for sizes, along in zip(blocks.cuts, kept, strict=True))
-    return Blocks(tuple(blocks.rank_at[place] for place in itertools.product(*kept)), cuts)
-
-
-def staying(operation: Operation, reads: Reads, source: Blocks) -> Blocks | None:
-    """The workers that have what they read of an input already, or most of it; None if this is no way to split."""
-    cuts: list[tuple[int, ...]] = [(n,) for n in operation.shape]
-    axes: dict[int, int] = {}
-    for d, sizes in enumerate(source.cuts):
-        along = reads[d]
-        if len(sizes) == 1:
-            continue
-        if not isinstance(along, Along) or along.dim not in operation.splittable:
-            return None
-        unit = operation.units.get(along.dim, 1)
-        if along.span is not None:
-            cuts[along.dim] = sizes_of(operation.shape[along.dim], len(sizes), unit)
-        else:
-            scaled = [n / along.scale for n in sizes]
-            if any(n.denominator != 1 or n.numerator % unit for n in scaled):
-                return None
-            cuts[along.dim] = tuple(n.numerator for n in scaled)
-        axes[along.dim] = d
-    ranks = source.ranks_along([axes.get(d) for d in range(len(cuts))], tuple(map(len, cuts)))
-    return Blocks(ranks, tuple(cuts))
-
-
-def split_as(operation: Operation, asked: Grid) -> Blocks | None:
-    """The operation split as a grid is; None if it cannot be."""
-    if asked.dim != len(operation.shape):
-        return None
-    split = {d for d, p in enumerate(asked.shape) if p > 1}
-    further = split & operation.if_asked
-    if not split <= (operation.if_asked | {0} if further else operation.splittable):
-        return None
-    if any(asked.shape[d] > operation.shape[d] // operation.units.get(d, 1) for d in further):
-        return None
-    return operation.blocks(asked.ranks, asked.shape)
-
-
-def _by_rule(node: Node, is_constant: bool) -> Operation:
-    """The operation as its rule describes it; without one, on each worker if each of them has all inputs."""
-    try:
-        if node.key not in RULES:
-            raise NoRuleError("no rule")
-        operation = RULES[node.key](node)
-        if len(operation.reads) != len(node.inputs):
-            raise NoRuleError(f"{len(node.inputs)} tensors, where its rule knows {len(operation.reads)}")
-        for value, reads in zip(node.inputs, operation.reads, strict=True):
-            if reads is not None and not _fits(value, reads, operation.shape):
-                raise NoRuleError(f"the shape {list(value.shape)}, which its rule takes for another one")
-    except RandomError:
-        raise
-    except NoRuleError:
-        if not is_constant or isinstance(node.target, torch.nn.Module):
-            raise
-        return on_one_worker(node)
-    return operation
-
-
-def _fits(value: Value, reads: Reads, shape: Sequence[int]) -> bool:
-    """Whether workers that read a tensor so, for blocks of a space of this shape, read all of it."""
-    return len(reads) == len(value.shape) and all(
-        not isinstance(along, Along) or along.span is not None or along.scale * shape[along.dim] == n
-        for along, n in zip(reads, value.shape, strict=True)
-    )
-
-
-def on_one_worker(node: Node) -> Operation:
-    """An operation of which nothing is split."""
-    call = as_function(node, written if node.key == "setitem" else None)
-    return Operation(
-        node.outputs[0].shape, tuple(whole(value) for value in node.inputs), lambda workers: call, frozenset()
-    )

@@ -1,38 +1,14 @@
 """The table of operations that can be computed in blocks, one module a family.
 
-A rule looks at a recorded call and says what each worker reads for its block of the result: see
+A rule looks at a recorded call and says which part of the inputs each worker reads for its block of the result: see
 :class:`distdl.models.operations.operation.Operation`.
 """
 
-from distdl.models.operations.table import RULES, rule
-from distdl.models.rules import (
-    attention,
-    constants,
-    drawing,
-    indexing,
-    layers,
-    matrices,
-    pointwise,
-    recurrent,
-    reductions,
-    sampling,
-    shapes,
-    spectra,
-)
+# Each module registers its rules.
+from distdl.models.operations.table import RULES
 
-__all__ = [
-    "RULES",
-    "attention",
-    "constants",
-    "drawing",
-    "indexing",
-    "layers",
-    "matrices",
-    "pointwise",
-    "recurrent",
-    "reductions",
-    "rule",
-    "sampling",
-    "shapes",
-    "spectra",
-]
+from distdl.models.rules import along_dims, assignments, attention, constants, drawing, gathering  # noqa: F401  isort: skip
+from distdl.models.rules import indexing, joining, matrices, norms, pointwise, recurrent  # noqa: F401  isort: skip
+from distdl.models.rules import reductions, sampling, shapes, spectra, windows  # noqa: F401  isort: skip
+
+__all__ = ["RULES"]

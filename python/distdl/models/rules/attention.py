@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -11,16 +12,18 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from distdl.models.capture.recording import Node
-from distdl.models.capture.replay import Run, as_function
-from distdl.models.operations.operation import Along, Draw, NoRuleError, Operation, Reads, Workers
-from distdl.models.operations.table import argument, batches, in_blocks, rule
+from distdl.models.capture.recording import Node, Run, Value
+from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, Sharded, Workers
+from distdl.models.operations.placement import Blocks
+from distdl.models.operations.table import argument, batches, in_blocks, options_of, rule_for, whole
+from distdl.models.rules.applied_layer import layer_operation
 from distdl.models.rules.drawing import mask_of, whole_rows
+from distdl.parameters.layout import Interval
 
 
-@rule("scaled_dot_product_attention", takes="query key value attn_mask dropout_p is_causal scale enable_gqa")
+@rule_for("scaled_dot_product_attention", takes="query key value attn_mask dropout_p is_causal scale enable_gqa")
 def attention(node: Node) -> Operation:
-    """Anything but features. With dropout, a worker keeps the weights of its queries."""
+    """Any dimension but features. With dropout, a worker keeps the weights of its queries."""
     out = node.outputs[0].shape
     n = len(out)
     query, key, value = (argument(node, i, name) for i, name in enumerate(("query", "key", "value")))
@@ -29,16 +32,16 @@ def attention(node: Node) -> Operation:
         raise NoRuleError("attention with arguments by name in another order")
     p, causal = argument(node, 4, "dropout_p", 0.0), bool(argument(node, 5, "is_causal", False))
     options = {"scale": node.kwargs.get("scale"), "enable_gqa": node.kwargs.get("enable_gqa", False)}
-    reads: list[Reads] = [(*batches(query, out), Along(n - 2), None)]
+    specs: list[InputSpec] = [(*batches(query, out), Sharded(n - 2), None)]
     group = 1
     for tensor in (key, value):
         own = list(batches(tensor, out))
         if options["enable_gqa"] and n > 2 and tensor.shape[-3] != out[-3]:
-            own[-1] = Along(n - 3, Fraction(tensor.shape[-3], out[-3]))
+            own[-1] = Sharded(n - 3, Fraction(tensor.shape[-3], out[-3]))
             group = max(group, out[-3] // tensor.shape[-3])
-        reads.append((*own, None, None))
+        specs.append((*own, None, None))
     if mask is not None:
-        reads.append((*batches(mask, out), Along(n - 2) if mask.shape[-2] == out[-2] != 1 else None, None))
+        specs.append((*batches(mask, out), Sharded(n - 2) if mask.shape[-2] == out[-2] != 1 else None, None))
     length = key.shape[-2]
     call: Run = partial(_attend, p=p, options=options)
 
@@ -51,23 +54,20 @@ def attention(node: Node) -> Operation:
     def make_copies(*tensors: torch.Tensor) -> object:
         return call(*tensors, *([_lower(out[-2], length, tensors[-1].device)] if causal else []))
 
-    operation = Operation(out, tuple(reads), in_blocks(make, make_copies), frozenset(range(n - 1)), {n - 3: group})
+    operation = Operation(out, tuple(specs), in_blocks(make, make_copies), frozenset(range(n - 1)), {n - 3: group})
     if p == 0.0:
-        return operation if causal else replace(operation, make=in_blocks(make, as_function(node)))
-    return replace(operation, draw=_dropped_weights(out, length, query.dtype, p))
+        return operation if causal else replace(operation, make=in_blocks(make, node.as_function()))
+    mask_of_weights = mask_of((*out[:-1], length), query.dtype, p, is_whole=True)
+    return replace(operation, draw=whole_rows(mask_of_weights, length))
 
 
 def _lower(rows: int, columns: int, device: torch.device) -> torch.Tensor:
-    """The mask with which query i looks at the keys up to i."""
+    """The mask of causal attention."""
     return torch.ones(rows, columns, dtype=torch.bool, device=device).tril()
 
 
-def _dropped_weights(out: Sequence[int], length: int, dtype: torch.dtype, p: float) -> Draw:
-    return whole_rows(mask_of((*out[:-1], length), dtype, p, is_whole=True), length)
-
-
 def _attend(*tensors: torch.Tensor, p: float, options: dict[str, Any]) -> torch.Tensor:
-    """Attention to blocks; with dropout the factors of the weights come first."""
+    """Attention to blocks; with dropout the factors of the weights are the first argument."""
     if p == 0.0:
         query, key, value, *mask = tensors
         return F.scaled_dot_product_attention(query, key, value, *mask, **options)
@@ -79,3 +79,49 @@ def _attend(*tensors: torch.Tensor, p: float, options: dict[str, Any]) -> torch.
     if mask:
         scores = scores.masked_fill(~mask[0], -torch.inf) if mask[0].dtype == torch.bool else scores + mask[0]
     return scores.softmax(-1) * kept @ value
+
+
+@rule_for("MultiheadAttention")
+def multihead(node: Node) -> Operation:
+    """Batch and queries; without a batch, queries. Keys and values are in as many blocks along the sequence."""
+    names = ["query", "key", "value", "key_padding_mask", "need_weights", "attn_mask"]
+    named = options_of(node, names)
+    query, key = named["query"], named["key"]
+    n = len(query.shape)
+    features = n - 1
+    sequence = 0 if n == 2 or not node.module.batch_first else 1
+    batch = None if n == 2 else 1 - sequence
+    of_keys = Sharded(sequence, span=functools.partial(_in_proportion, query.shape[sequence], key.shape[sequence]))
+    tokens = [Sharded(batch) if d == batch else None for d in range(n)]
+    of_queries, of_others = (
+        tuple(None if d == features else along if d == sequence else tokens[d] for d in range(n))
+        for along in (Sharded(sequence), Sharded(sequence) if key.shape == query.shape else of_keys)
+    )
+    mask = named.get("attn_mask")
+    if mask is not None and len(mask.shape) == 3 and batch is not None:
+        rows: InputSpec = (Sharded(batch, Fraction(node.module.num_heads)), Sharded(sequence), None)
+    else:
+        rows = (Sharded(sequence), None) if mask is None or len(mask.shape) == 2 else (None, Sharded(sequence), None)
+    padding: InputSpec = (of_others[sequence],) if batch is None else (Sharded(batch), of_others[sequence])
+    specs = {"query": of_queries, "key": of_others, "value": of_others, "attn_mask": rows, "key_padding_mask": padding}
+    order = [name for name, value in named.items() if isinstance(value, Value)]
+
+    def placements(workers: Workers) -> Blocks | list[Blocks]:
+        if len(node.outputs) == 1:
+            return workers.blocks
+        return [workers.blocks, _of_weights(workers.blocks, node.outputs[1].shape, sequence, batch)]
+
+    parameters = map(whole, node.parameters.values())
+    return layer_operation(node, query.shape, [*(specs[name] for name in order), *parameters], [features], placements)
+
+
+def _in_proportion(queries: int, keys: int, start: int, stop: int) -> Interval:
+    """The keys of a worker; their number need not be the number of queries."""
+    return start * keys // queries, stop * keys // queries
+
+
+def _of_weights(blocks: Blocks, shape: Sequence[int], sequence: int, batch: int | None) -> Blocks:
+    """The blocks of attention weights: rows of queries by columns of all keys, after a batch and perhaps heads."""
+    dims = ([] if batch is None else [batch]) + [None] * (len(shape) - 2 - (batch is not None)) + [sequence, None]
+    block_sizes = tuple((n,) if d is None else blocks.block_sizes[d] for d, n in zip(dims, shape, strict=True))
+    return Blocks(blocks.ranks_along(dims, tuple(map(len, block_sizes))), block_sizes)

@@ -1,26 +1,22 @@
-"""Tensors made of nothing: each worker makes all of it."""
+"""New tensors, which each worker makes whole."""
 
 from __future__ import annotations
 
 from distdl.models.capture.recording import Node
-from distdl.models.capture.replay import as_function
 from distdl.models.operations.operation import Operation
-from distdl.models.operations.table import rule, whole
+from distdl.models.operations.table import rule_for, whole
 
 
-@rule(
+@rule_for(
     "arange", "empty", "eye", "full", "linspace", "logspace", "ones", "tensor", "zeros", "as_tensor", "scalar_tensor",
     "new_empty", "new_full", "new_ones", "new_tensor", "new_zeros", "tril_indices", "triu_indices",
     "bartlett_window", "blackman_window", "fft_fftfreq", "fft_rfftfreq", "hamming_window", "hann_window",
     "kaiser_window", "range",
 )  # fmt: skip
 def made(node: Node) -> Operation:
-    """Made on each worker, from whole tensors. Of the tensor that has the method, only dtype and device count."""
-    call = as_function(node)
+    """Each worker makes the tensor, of whole tensors. A tensor with the method only gives dtype and device."""
+    call = node.as_function()
     shape = node.outputs[0].shape
-    like = node.args[0] if node.key in _METHODS else None
-    reads = tuple(None if value is like else whole(value) for value in node.inputs)
-    return Operation(shape, reads, lambda workers: call, frozenset())
-
-
-_METHODS = ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros")
+    like = node.args[0] if node.key.startswith("new_") else None
+    specs = tuple(None if value is like else whole(value) for value in node.inputs)
+    return Operation(shape, specs, lambda workers: call, frozenset())

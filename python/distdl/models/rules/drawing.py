@@ -1,4 +1,4 @@
-"""Random numbers, and dropout: those of the whole tensor, whatever its partition."""
+"""Random numbers and dropout, the same for every partition of a tensor."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from typing import Any
 
 import torch
 
-from distdl.models.capture.recording import Node, Value
-from distdl.models.capture.replay import Run, as_function
+from distdl.models.capture.recording import Node, Run, Value
 from distdl.models.operations.operation import Draw, Operation, RandomError
-from distdl.models.operations.table import argument, broadcast_reads, cut_out, local, rule, same
+from distdl.models.operations.table import argument, broadcast_spec, cut_out, local, rule_for, same
 from distdl.nn.base.random_numbers import random_choice, random_uniform
 from distdl.parameters.layout import Interval
 from distdl.parameters.transport import zero_of
 
 FromUniform = Callable[[torch.Tensor], torch.Tensor]
-"""From numbers that are uniform in (0, 1), of float64, to others."""
+"""A function of numbers of float64 that are uniform in (0, 1)."""
 Whole = Callable[[torch.device], torch.Tensor]
-"""The numbers of torch for a whole tensor on a device."""
+"""torch's numbers for a whole tensor on a device."""
 _OF_ALL = "* input size generator names dtype layout device pin_memory memory_format requires_grad"
-"""The arguments that functions which draw have in common."""
+"""The common arguments of functions that draw."""
 
 
 def _drawn(node: Node, of_uniform: FromUniform) -> Operation:
-    """Numbers that depend on nothing but their distribution."""
-    out, call = node.outputs[0], as_function(node)
+    """Numbers with parameters that are no tensors."""
+    out, call = node.outputs[0], node.as_function()
     if len(node.inputs) > 1:
         raise RandomError(f"{node.key} with a tensor of parameters")
 
@@ -46,8 +45,8 @@ def _numbers(node: Node, shape: Sequence[int], dtype: torch.dtype, whole: Whole,
     """Random numbers of a shape.
 
     Args:
-        whole: those of one process.
-        of_uniform: those that follow from a key.
+        whole: draws the numbers of one process.
+        of_uniform: computes the numbers of a key.
     """
     if node.kwargs.get("generator") is not None:
         raise RandomError(f"{node.key} with a generator of its own; the numbers come from the default generator")
@@ -65,29 +64,29 @@ def _numbers(node: Node, shape: Sequence[int], dtype: torch.dtype, whole: Whole,
 def _computed(node: Node, draw: Draw, run: Run) -> Operation:
     """An operation that computes with each random number by itself, and with tensors that broadcast to them."""
     shape = node.outputs[0].shape
-    reads = [broadcast_reads(value, shape) for value in node.inputs]
-    return Operation(shape, tuple(reads), lambda workers: run, frozenset(range(len(shape))), draw=draw)
+    specs = [broadcast_spec(value, shape) for value in node.inputs]
+    return Operation(shape, tuple(specs), lambda workers: run, frozenset(range(len(shape))), draw=draw)
 
 
 def _without_derivative(result: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A result whose gradients are 0, as those of torch are by what is filled, or by a distribution's parameters."""
+    """A result with zero gradients by the inputs, as in torch for filled tensors and parameters of distributions."""
     return sum((zero_of(tensor) for tensor in inputs if tensor.requires_grad), start=result)
 
 
 def whole_rows(draw: Draw, length: int) -> Draw:
-    """All numbers of the last dimension, whatever part of it is in a block."""
+    """The numbers of whole rows, for any part of the last dimension in a block."""
     return lambda key, intervals, device: draw(key, [*intervals[:-1], (0, length)], device)
 
 
-@rule("rand", "rand_like", "uniform", takes=f"{_OF_ALL} from to")
+@rule_for("rand", "rand_like", "uniform", takes=f"{_OF_ALL} from to")
 def uniform(node: Node) -> Operation:
-    """Any dimension. Numbers have as many bits as those of torch, so that none of them is rounded to 1."""
+    """Any dimension. Numbers have as many bits as torch's numbers, so that none is rounded to 1."""
     lower, upper = (argument(node, 1, "from", 0.0), argument(node, 2, "to", 1.0)) if _fills(node) else (0.0, 1.0)
     steps = 2.0 / torch.finfo(node.outputs[0].dtype).eps
     return _drawn(node, lambda u: lower + (upper - lower) * ((u * steps).floor() / steps))
 
 
-@rule("randn", "randn_like", "normal", takes=f"{_OF_ALL} mean std")
+@rule_for("randn", "randn_like", "normal", takes=f"{_OF_ALL} mean std")
 def normal(node: Node) -> Operation:
     """Any dimension; by the inverse of the distribution."""
     mean, deviation = 0.0, 1.0
@@ -100,7 +99,7 @@ def normal(node: Node) -> Operation:
 
 
 def _scaled(node: Node) -> Operation:
-    """Normal numbers of which tensors are the means or the deviations."""
+    """Normal numbers with tensors as means or deviations."""
     out = node.outputs[0]
 
     def whole(device: torch.device) -> torch.Tensor:
@@ -108,7 +107,7 @@ def _scaled(node: Node) -> Operation:
             return torch.randn(out.shape, dtype=out.dtype, device=device)
         return torch.randn_like(out.empty(device))
 
-    parameters: Any = as_function(node, lambda mean=0.0, std=1.0, **_: (mean, std))
+    parameters: Any = node.as_function(lambda mean=0.0, std=1.0, **_: (mean, std))
 
     def run(numbers: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
         mean, deviation = parameters(*(tensor.detach() for tensor in inputs))
@@ -117,36 +116,25 @@ def _scaled(node: Node) -> Operation:
     return _computed(node, _numbers(node, out.shape, out.dtype, whole, torch.special.ndtri), run)
 
 
-@rule("log_normal", takes="input mean std generator")
-def log_normal(node: Node) -> Operation:
+_DISTRIBUTIONS: dict[str, tuple[dict[str, float | None], Callable[..., torch.Tensor]]] = {
+    "log_normal": ({"mean": 1.0, "std": 2.0}, lambda u, mean, std: torch.exp(mean + std * torch.special.ndtri(u))),
+    "cauchy": ({"median": 0.0, "sigma": 1.0}, lambda u, median, sigma: median + sigma * torch.tan(math.pi * (u - 0.5))),
+    "geometric": ({"p": None}, lambda u, p: (torch.log(u) / math.log1p(-p)).ceil()),
+    "exponential": ({"lambd": 1.0}, lambda u, rate: -torch.log(u) / rate),
+}
+"""The parameters of distributions with their defaults, and functions of uniform numbers."""
+
+
+@rule_for(*_DISTRIBUTIONS, takes="input mean std median sigma p lambd generator")
+def distribution(node: Node) -> Operation:
     """Any dimension."""
-    mean, deviation = argument(node, 1, "mean", 1.0), argument(node, 2, "std", 2.0)
-    return _drawn(node, lambda u: torch.exp(mean + deviation * torch.special.ndtri(u)))
+    defaults, of_uniform = _DISTRIBUTIONS[node.key]
+    parameters = [argument(node, i, name, default) for i, (name, default) in enumerate(defaults.items(), start=1)]
+    return _drawn(node, lambda u: of_uniform(u, *parameters))
 
 
-@rule("cauchy", takes="input median sigma generator")
-def cauchy(node: Node) -> Operation:
-    """Any dimension."""
-    median, scale = argument(node, 1, "median", 0.0), argument(node, 2, "sigma", 1.0)
-    return _drawn(node, lambda u: median + scale * torch.tan(math.pi * (u - 0.5)))
-
-
-@rule("geometric", takes="input p generator")
-def geometric(node: Node) -> Operation:
-    """Any dimension."""
-    p = argument(node, 1, "p")
-    return _drawn(node, lambda u: (torch.log(u) / math.log1p(-p)).ceil())
-
-
-@rule("exponential", takes="input lambd generator")
-def exponential(node: Node) -> Operation:
-    """Any dimension."""
-    rate = argument(node, 1, "lambd", 1.0)
-    return _drawn(node, lambda u: -torch.log(u) / rate)
-
-
-@rule("randint", "randint_like", "random", takes=f"{_OF_ALL} from to low high")
-def integers(node: Node) -> Operation:
+@rule_for("randint", "randint_like", "random", takes=f"{_OF_ALL} from to low high")
+def drawn_integers(node: Node) -> Operation:
     """Any dimension."""
     first = 0 if node.key == "randint" else 1
     numbers = [bound for bound in node.args[first:] if isinstance(bound, int) and not isinstance(bound, bool)][:2]
@@ -158,14 +146,13 @@ def integers(node: Node) -> Operation:
     return _drawn(node, lambda u: (low + (high - low) * u).floor())
 
 
-@rule("randperm", takes=f"{_OF_ALL} n")
+@rule_for("randperm", takes=f"{_OF_ALL} n")
 def permutation(node: Node) -> Operation:
-    """On each worker as a whole."""
-    operation = _drawn(node, lambda u: u.argsort())
-    return Operation(operation.shape, operation.reads, operation.make, frozenset(), draw=operation.draw)
+    """No dimension: each worker draws the whole permutation."""
+    return replace(_drawn(node, lambda u: u.argsort()), splittable=frozenset())
 
 
-@rule("bernoulli", takes="input p generator")
+@rule_for("bernoulli", takes="input p generator")
 def bernoulli(node: Node) -> Operation:
     """Any dimension."""
     p = argument(node, 1, "p", 0.5 if _fills(node) else node.inputs[0])
@@ -177,7 +164,7 @@ def bernoulli(node: Node) -> Operation:
     return _computed(node, _numbers(node, out.shape, torch.float64, whole, lambda u: u), run)
 
 
-@rule("multinomial", takes="input num_samples replacement generator")
+@rule_for("multinomial", takes="input num_samples replacement generator")
 def multinomial(node: Node) -> Operation:
     """Rows. With replacement, any dimension of the result."""
     weights, out = node.inputs[0], node.outputs[0].shape
@@ -186,7 +173,7 @@ def multinomial(node: Node) -> Operation:
     if argument(node, 2, "replacement", False) and count > 1:
         whole = lambda device: torch.rand(out, dtype=torch.float64, device=device)  # noqa: E731
         operation = _computed(node, _numbers(node, out, torch.float64, whole, lambda u: u), _of_rows)
-        return replace(operation, reads=(rows,))
+        return replace(operation, input_specs=(rows,))
     shape, dtype = weights.shape, weights.dtype
     whole = lambda device: torch.empty_like(weights.empty(device)).exponential_()  # noqa: E731
     draw = whole_rows(_numbers(node, shape, dtype, whole, lambda u: -torch.log(u)), shape[-1])
@@ -195,31 +182,31 @@ def multinomial(node: Node) -> Operation:
 
 
 def _of_rows(u: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """The numbers of the classes to which uniform numbers belong, as torch finds them on a CPU."""
+    """The classes to which uniform numbers belong, as torch finds them on a CPU."""
     below = weights.detach().cumsum(-1)
     return torch.searchsorted((below / below[..., -1:]).double(), u)
 
 
-@rule("binomial", "fractional_max_pool2d", "fractional_max_pool2d_with_indices", "fractional_max_pool3d",
-      "fractional_max_pool3d_with_indices", "poisson")  # fmt: skip
+@rule_for("binomial", "fractional_max_pool2d", "fractional_max_pool2d_with_indices", "fractional_max_pool3d",
+          "fractional_max_pool3d_with_indices", "poisson")  # fmt: skip
 def refused(node: Node) -> Operation:
     """Refuse functions that draw random numbers in another way."""
     raise RandomError(f"no rule for the random numbers of {node.key}")
 
 
 def _fills(node: Node) -> bool:
-    """Whether the call fills a tensor that is there."""
+    """Whether the call fills an existing tensor."""
     return bool(node.args) and node.args[0] in node.written and "out" not in node.kwargs
 
 
 # Dropout
 
 
-@rule("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout",
-      "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
-      "feature_dropout", takes="input p training inplace train")  # fmt: skip
+@rule_for("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout",
+          "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
+          "feature_dropout", takes="input p training inplace train")  # fmt: skip
 def dropout(node: Node) -> Operation:
-    """Any dimension: the mask is that of the whole tensor."""
+    """Any dimension. The mask belongs to the whole tensor."""
     x = node.arguments[0]
     n = len(x.shape)
     is_alpha = node.key in _ALPHA
@@ -227,28 +214,28 @@ def dropout(node: Node) -> Operation:
         p, training = node.module.p, node.module.training
     else:
         p, training = argument(node, 1, "p", 0.5), argument(node, 2, "training", node.kwargs.get("train", not is_alpha))
-    reads = [same(n)]
+    specs = [same(n)]
     if not training or p == 0.0 or 0 in x.shape:
-        return local(node, reads, run=lambda x: x)
+        return local(node, specs, run=lambda x: x)
     if p == 1.0:
-        return local(node, reads, run=lambda x: x * 0.0)
+        return local(node, specs, run=lambda x: x * 0.0)
     dims = _drawn_dims(node.key, n)
     drawn = [m if d < dims else 1 for d, m in enumerate(x.shape)]
     mask = mask_of(drawn, x.dtype, p, dims == n, is_alpha, x if dims == n else None)
     run = _alpha(p) if is_alpha else torch.mul
     return Operation(
-        x.shape, tuple(reads), lambda workers: lambda mask, x: run(x, mask), frozenset(range(n)), draw=mask
+        x.shape, tuple(specs), lambda workers: lambda mask, x: run(x, mask), frozenset(range(n)), draw=mask
     )
 
 
 _ALPHA = ("AlphaDropout", "alpha_dropout", "FeatureAlphaDropout", "feature_alpha_dropout")
 _OF_ELEMENTS = ("Dropout", "dropout", "AlphaDropout", "alpha_dropout")
 _WITHOUT_BATCH = {"Dropout1d": 2, "dropout1d": 2, "Dropout3d": 4, "dropout3d": 4}
-"""The dimensions of an input without a batch; torch takes one of 3 dimensions for dropout2d for one with a batch."""
+"""The dimensions of an input without a batch. For dropout2d, torch takes 3 dimensions for a batch."""
 
 
 def _drawn_dims(key: str, n: int) -> int:
-    """How many dimensions, from the first on, the mask has."""
+    """The number of leading dimensions that the mask has."""
     if key in _OF_ELEMENTS:
         return n
     return 1 if n == _WITHOUT_BATCH.get(key) else 2
@@ -262,10 +249,10 @@ def mask_of(
     is_alpha: bool = False,
     like: Value | None = None,
 ) -> Draw:
-    """0 with probability p, and otherwise 1/(1-p), or 1 for alpha dropout.
+    """A mask of zeros with probability p, and of 1/(1-p) otherwise, or 1 for alpha dropout.
 
     Args:
-        like: a tensor in whose order in memory torch draws the whole mask; by default row-major.
+        like: a tensor with the order in memory in which torch draws the mask; by default row-major.
     """
     kept = 1.0 if is_alpha else float(torch.ones((), dtype=dtype, device="cpu").div_(1 - p))
 
@@ -273,9 +260,7 @@ def mask_of(
         intervals = [(0, 1) if n == 1 else interval for n, interval in zip(shape, intervals, strict=True)]
         if key is not None:
             return random_choice(key, shape, intervals, p, (0.0, kept), dtype=dtype, device=device)
-        whole = torch.empty(shape, dtype=dtype, device=device)
-        if like is not None:
-            whole = torch.empty_like(like.empty(device))
+        whole = torch.empty(shape, dtype=dtype, device=device) if like is None else torch.empty_like(like.empty(device))
         if is_whole and not is_alpha:  # on a GPU torch draws it in another way
             return cut_out(torch.nn.functional.dropout(whole.fill_(1.0), p), intervals)
         return cut_out(whole.bernoulli_(1 - p).mul_(kept), intervals)

@@ -1,43 +1,84 @@
-"""Parts of tensors: by slices, numbers and indices."""
+"""Slices, numbers and tensors as indices."""
 
 from __future__ import annotations
 
 import itertools
-import math
 import operator
 from collections.abc import Sequence
-from dataclasses import replace
-from fractions import Fraction
 from functools import partial
-from types import FunctionType
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from distdl.models.capture.recording import Node, Value
-from distdl.models.capture.replay import Run, as_function
-from distdl.models.operations.operation import Along, NoRuleError, Operation, Part, Reads
-from distdl.models.operations.table import argument, broadcast_reads, in_blocks, local, options_of, rule, same, whole
+from distdl.models.operations.operation import NoRuleError, Operation, Sharded, Slice
+from distdl.models.operations.table import argument, in_blocks, local, rule_for, whole
 from distdl.parameters.layout import Interval
 from distdl.torch_compat.trees import tree_flatten
 
 
-@rule("getitem")
+@rule_for("getitem")
 def getitem(node: Node) -> Operation:
-    """Any dimension of the result, by slices and numbers; by indices, the dimensions that are taken whole."""
+    """Any dimension of the result of slices and numbers; with tensors as indices, dimensions that are taken whole."""
     x = node.inputs[0]
-    index = _index(node)
+    index = index_of(node)
     if all(part is None or part is Ellipsis or isinstance(part, slice | int) for part in index):
-        return _part(node, _filled(x, index))
-    kept, n = _dims_kept(x, index)
-    reads = tuple(Along(kept[d]) if d in kept else None for d in range(len(x.shape)))
-    return local(node, [reads, *map(whole, node.inputs[1:])], set(range(n)) - set(kept.values()))
+        return _sliced(node, one_per_dim(x, index))
+    kept, n = untouched_dims(x, index)
+    spec = tuple(Sharded(kept[d]) if d in kept else None for d in range(len(x.shape)))
+    return local(node, [spec, *map(whole, node.inputs[1:])], set(range(n)) - set(kept.values()))
 
 
-def _index(node: Node) -> tuple[Any, ...]:
-    """The index in brackets, with plain numbers, and tensors in place of lists and arrays of numbers."""
+@rule_for("select", "narrow", takes="input dim index start length")
+def select_or_narrow(node: Node) -> Operation:
+    """Any dimension of the result."""
+    n = len(node.inputs[0].shape)
+    if len(node.inputs) > 1:
+        raise NoRuleError(f"{node.key} at the place that a tensor says")
+    taken: list[slice | int] = [slice(None)] * n
+    if node.key == "select":
+        taken[argument(node, 1, "dim") % n] = argument(node, 2, "index")
+    else:
+        dim, length = argument(node, 1, "dim") % n, argument(node, 3, "length")
+        start = argument(node, 2, "start") % max(1, node.inputs[0].shape[dim])
+        taken[dim] = slice(start, start + length)
+    return _sliced(node, taken)
+
+
+def _sliced(node: Node, taken: Sequence[slice | int | None]) -> Operation:
+    """Take slices of dimensions, and insert a dimension for None. A worker reads the elements of its block."""
+    x = node.inputs[0]
+    spec: list[Sharded | Slice | None] = []
+    index: list[slice | int | None] = []
+    o = 0
+    for part in taken:
+        if isinstance(part, int):
+            at = part % x.shape[len(spec)]
+            spec.append(Slice(at, at + 1))
+            index.append(0)
+            continue
+        if part is not None:
+            n = x.shape[len(spec)]
+            start, stop, step = part.indices(n)
+            takes_all = (start, stop, step) == (0, n, 1)
+            spec.append(Sharded(o) if takes_all else Sharded(o, span=partial(_steps, start, step)))
+            part = slice(None, None, step)
+        index.append(part)
+        o += 1
+    own = tuple(index)
+    make = in_blocks(lambda workers: lambda x, *_: x[own], node.as_function())
+    shape = node.outputs[0].shape
+    rest = tuple(whole(value) for value in node.inputs[1:])
+    return Operation(shape, (tuple(spec), *rest), make, frozenset(range(len(shape))))
+
+
+def _steps(first: int, step: int, start: int, stop: int) -> Interval:
+    return first + start * step, first + (stop - 1) * step + 1
+
+
+def index_of(node: Node) -> tuple[Any, ...]:
+    """The index, with plain numbers, and with tensors in place of lists and arrays."""
     index = node.args[1]
     if isinstance(index, list) and any(isinstance(part, list | tuple | slice | None) for part in index):
         raise NoRuleError("a list of lists as an index, which torch takes for a tuple or not; use one, or a tensor")
@@ -62,63 +103,32 @@ def _plain(part: Any) -> Any:
     return operator.index(part)
 
 
-def _part(node: Node, taken: Sequence[slice | int | None]) -> Operation:
-    """Take a part of each dimension; None is a new one. A worker reads the elements of its block of the result."""
-    x = node.inputs[0]
-    reads: list[Along | Part | None] = []
-    index: list[slice | int | None] = []
-    o = 0
-    for part in taken:
-        if isinstance(part, int):
-            at = part % x.shape[len(reads)]
-            reads.append(Part(at, at + 1))
-            index.append(0)
-            continue
-        if part is not None:
-            n = x.shape[len(reads)]
-            start, stop, step = part.indices(n)
-            takes_all = (start, stop, step) == (0, n, 1)
-            reads.append(Along(o) if takes_all else Along(o, span=partial(_steps, start, step)))
-            part = slice(None, None, step)
-        index.append(part)
-        o += 1
-    own = tuple(index)
-    make = in_blocks(lambda workers: lambda x, *_: x[own], as_function(node))
-    shape = node.outputs[0].shape
-    rest = tuple(whole(value) for value in node.inputs[1:])
-    return Operation(shape, (tuple(reads), *rest), make, frozenset(range(len(shape))))
-
-
-def _steps(first: int, step: int, start: int, stop: int) -> Interval:
-    return first + start * step, first + (stop - 1) * step + 1
-
-
-def _filled(x: Value, index: tuple[Any, ...]) -> list[Any]:
-    """An index with a slice for each dimension that it does not name."""
-    left = [slice(None)] * (len(x.shape) - sum(map(_dims_of, index)))
+def one_per_dim(x: Value, index: tuple[Any, ...]) -> list[Any]:
+    """An index with a slice for each dimension that it leaves out."""
+    left = [slice(None)] * (len(x.shape) - sum(map(dims_indexed, index)))
     filled: list[Any] = []
     for part in index:
         filled += left if part is Ellipsis else [part]
     return filled if any(part is Ellipsis for part in index) else filled + left
 
 
-def _dims_of(part: Any) -> int:
-    """How many dimensions of the input a part of an index is for."""
+def dims_indexed(part: Any) -> int:
+    """The number of dimensions of the input that a part of an index takes."""
     if isinstance(part, Value | torch.Tensor) and part.dtype in (torch.bool, torch.uint8):
         return len(part.shape)
     return 0 if part is None or part is Ellipsis else 1
 
 
-def _dims_kept(x: Value, index: tuple[Any, ...]) -> tuple[dict[int, int], int]:
-    """The dimensions of the input of which all is taken, each with that of the result, and how many the result has.
+def untouched_dims(x: Value, index: tuple[Any, ...]) -> tuple[dict[int, int], int]:
+    """The dimensions that are taken whole, with their dimensions in the result, and the result's number of dimensions.
 
-    Where these are is read off a tensor in which they have sizes that nothing else has.
+    They are found by indexing a tensor in which these dimensions have unique sizes.
     """
     probe: list[Any] = []
     shape, others, d = list(x.shape), {1}, 0
     all_of: list[int] = []
-    for part in _filled(x, index):
-        count = _dims_of(part)
+    for part in one_per_dim(x, index):
+        count = dims_indexed(part)
         if isinstance(part, slice):
             taken = range(*part.indices(x.shape[d]))
             takes_all = taken == range(x.shape[d])
@@ -141,173 +151,3 @@ def _dims_kept(x: Value, index: tuple[Any, ...]) -> tuple[dict[int, int], int]:
         shape[d] = size
     result = torch.empty((), device="meta").expand(shape)[tuple(probe)].shape
     return {d: result.index(size) for d, size in size_of.items()}, len(result)
-
-
-@rule("setitem", "index_put")
-def setitem(node: Node) -> Operation:
-    """The dimensions that are written whole may be split; any, where a mask says what becomes a number."""
-    x, value = node.inputs[0], argument(node, 2, "values")
-    index = _index(node) if node.key == "setitem" else tuple(argument(node, 1, "indices"))
-    indices = [part for part in index if isinstance(part, Value)]
-    order = [x, *indices, value] if isinstance(value, Value) else [x, *indices]
-    if order != node.inputs:
-        raise NoRuleError(f"{node.key} with arguments by name in another order")
-    dims = len(x.shape)
-    run = as_function(node) if node.key == "index_put" else as_function(node, written)
-    if (mask := _mask_of(x, index)) is not None:
-        after = dims - mask - len(indices[0].shape)
-        if not isinstance(value, Value) or len(value.shape) <= after or math.prod(value.shape) == 1:
-            reads = [same(dims), tuple(Along(mask + d) for d in range(len(indices[0].shape)))]
-            if isinstance(value, Value):
-                reads.append(broadcast_reads(value, x.shape) if len(value.shape) <= after else whole(value))
-            return local(node, reads, run=run)
-    kept, dims_written = _dims_kept(x, index)
-    reads = [tuple(Along(d) if d in kept else None for d in range(dims)), *map(whole, indices)]
-    if isinstance(value, Value):
-        back = {o: d for d, o in kept.items()}
-        first = dims_written - len(value.shape)
-        own: list[Along | None] = []
-        for e, n in enumerate(value.shape):
-            d = back.get(first + e, -1)
-            own.append(Along(d) if d >= 0 and n == x.shape[d] else None)
-        reads.append(tuple(own))
-    return local(node, reads, set(range(dims)) - set(kept), run)
-
-
-def written(x: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
-    """A tensor as it is after something was written into it."""
-    x = x.clone()
-    x[index] = value
-    return x
-
-
-def _mask_of(x: Value, index: tuple[Any, ...]) -> int | None:
-    """The first dimension of a mask that is written through, if the index is that and whole dimensions alone."""
-    first, d = None, 0
-    for part in _filled(x, index):
-        if isinstance(part, Value) and part.dtype == torch.bool and first is None and part.shape:
-            first = d
-        elif not isinstance(part, slice) or part.indices(x.shape[d]) != (0, x.shape[d], 1):
-            return None
-        d += _dims_of(part)
-    return first
-
-
-@rule("select", "narrow", takes="input dim index start length")
-def part(node: Node) -> Operation:
-    """Any dimension of the result."""
-    n = len(node.inputs[0].shape)
-    if len(node.inputs) > 1:
-        raise NoRuleError(f"{node.key} at the place that a tensor says")
-    taken: list[slice | int] = [slice(None)] * n
-    if node.key == "select":
-        taken[argument(node, 1, "dim") % n] = argument(node, 2, "index")
-    else:
-        dim, length = argument(node, 1, "dim") % n, argument(node, 3, "length")
-        start = argument(node, 2, "start") % max(1, node.inputs[0].shape[dim])
-        taken[dim] = slice(start, start + length)
-    return _part(node, taken)
-
-
-@rule("index_select", "gather", "take_along_dim")
-def along_one(node: Node) -> Operation:
-    """All dimensions but one may be split."""
-    x = node.inputs[0]
-    n, out = len(x.shape), node.outputs[0].shape
-    if argument(node, 3, "sparse_grad", False):
-        raise NoRuleError(f"{node.key} with sparse_grad")
-    position = 2 if node.key == "take_along_dim" else 1
-    dim_given = argument(node, position, "dim")
-    if dim_given is None:
-        return local(node, [whole(value) for value in node.inputs], range(len(out)))
-    dim = dim_given % n
-    reads: list[Reads] = [same(n, but=[dim])]
-    if node.key != "index_select":
-        if node.inputs[1].shape[:dim] + node.inputs[1].shape[dim + 1 :] != x.shape[:dim] + x.shape[dim + 1 :]:
-            return local(node, [whole(value) for value in node.inputs], range(len(out)))
-        reads.append(reads[0])
-    else:
-        reads += [whole(value) for value in node.inputs[1:]]
-    return local(node, reads, [dim])
-
-
-@rule("scatter", "scatter_add", "scatter_reduce")
-def scatter_rule(node: Node) -> Operation:
-    """All dimensions but one may be split, if indices are as large in them."""
-    x, *others = node.inputs
-    n = len(x.shape)
-    dim = argument(node, 1, "dim") % n
-    rest = [value.shape[:dim] + value.shape[dim + 1 :] for value in node.inputs]
-    if any(shape != rest[0] for shape in rest):
-        return local(node, [whole(value) for value in node.inputs], range(n))
-    return local(node, [same(n, but=[dim])] * (1 + len(others)), [dim])
-
-
-@rule("index_add", "index_copy", "index_fill", "select_scatter", "slice_scatter")
-def written_along_one(node: Node) -> Operation:
-    """All dimensions but the one along which something is written."""
-    by_index = node.key not in ("select_scatter", "slice_scatter")
-    names = ["input", "dim", "index", "value" if node.key == "index_fill" else "source"]
-    arguments = options_of(node, names if by_index else ["input", "src", "dim"])
-    n = len(node.inputs[0].shape)
-    dim = arguments.get("dim", 0) % n
-    of_part = same(n, but=[dim])
-    if node.key == "select_scatter":
-        of_part = of_part[:dim] + of_part[dim + 1 :]
-    reads = []
-    for value in (value for value in arguments.values() if isinstance(value, Value)):
-        is_part = len(value.shape) == len(of_part) and value is not arguments.get("index")
-        reads.append(same(n, but=[dim]) if value is node.inputs[0] else of_part if is_part else whole(value))
-    return local(node, reads, [dim])
-
-
-@rule("take")
-def take(node: Node) -> Operation:
-    """Indices in any blocks, of a tensor that each worker reads whole."""
-    x, index = node.inputs
-    return local(node, [whole(x), same(len(index.shape))])
-
-
-@rule("unfold", "Unfold")
-def unfold(node: Node) -> Operation:
-    """Tensor.unfold: all dimensions but that of the windows. Of torch.nn.functional: batch and channels."""
-    x = node.inputs[0]
-    n, out = len(x.shape), node.outputs[0].shape
-    if node.target is torch.Tensor.unfold:
-        dim = argument(node, 1, "dimension") % n
-        return local(node, [same(n, but=[dim])], [dim, n])
-    area = Fraction(1, out[-2] // x.shape[-3])
-    reads: Reads = (*same(n - 3), Along(n - 3, area), None, None)
-    return replace(local(node, [reads], [n - 2]), units={n - 3: area.denominator})
-
-
-@rule("fold", "Fold")
-def fold(node: Node) -> Operation:
-    """Batch and channels."""
-    x, out = node.inputs[0], node.outputs[0].shape
-    n = len(x.shape)
-    reads: Reads = (*same(n - 2), Along(n - 2, Fraction(x.shape[-2] // out[-3])), None)
-    return local(node, [reads], [n - 1, n])
-
-
-@rule("Embedding", "embedding", takes="input weight indices padding_idx max_norm norm_type scale_grad_by_freq sparse")
-def embedding(node: Node) -> Operation:
-    """Indices in any blocks, of a table that each worker has."""
-    run: Run | None = None
-    if node.key == "Embedding":
-        module: Any = node.target
-        arguments = {"input": node.arguments[0]} | {name: getattr(module, name) for name in _OF_BATCHES}
-        run = lambda x, table: F.embedding(x, table, module.padding_idx)  # noqa: E731
-    else:
-        of_layer = ["input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse"]
-        of_torch = ["weight", "input", "padding_idx", "scale_grad_by_freq", "sparse"]
-        arguments = options_of(node, of_layer if isinstance(node.target, FunctionType) else of_torch)
-    if any(arguments.get(name) not in (None, False) for name in _OF_BATCHES):
-        raise NoRuleError(f"{node.key} with {', '.join(_OF_BATCHES)}")
-    indices = arguments.get("input", arguments.get("indices"))
-    n = len(node.outputs[0].shape) - 1
-    return local(node, [same(n) if value is indices else (None, None) for value in node.inputs], [n], run)
-
-
-_OF_BATCHES = ("max_norm", "scale_grad_by_freq", "sparse")
-"""What looks at all indices of a batch, writes into the table, or gives it gradients that are no blocks."""

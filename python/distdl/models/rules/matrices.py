@@ -1,4 +1,4 @@
-"""Products of matrices: batches, rows and columns may be split, what is summed over is whole."""
+"""Products of matrices: batches, rows and columns may be split, dimensions that are summed over are whole."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import torch
 import torch.nn.functional as F
 
 from distdl.models.capture.recording import Node, Value
-from distdl.models.capture.replay import as_function
-from distdl.models.operations.operation import Along, NoRuleError, Operation, Reads, Workers
+from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, Sharded, Workers
 from distdl.models.operations.placement import Blocks
-from distdl.models.operations.table import argument, batches, broadcast_reads, local, rule, same, whole
+from distdl.models.operations.table import argument, batches, broadcast_spec, local, rule_for, same, whole
 from distdl.models.rules.pointwise import without
 
 
-@rule("matmul", "bmm", "mm", "mv", "dot", "linalg_matmul", "vdot")
+@rule_for("matmul", "bmm", "mm", "mv", "dot", "linalg_matmul", "vdot")
 def matmul(node: Node) -> Operation:
-    """Batches and rows of the first, columns of the second one."""
+    """Batches, rows of the first and columns of the second matrix."""
     a, b = node.inputs
     out = node.outputs[0].shape
     n = len(out)
@@ -30,95 +29,90 @@ def matmul(node: Node) -> Operation:
     return local(node, [_operand(a, out, rows=True), _operand(b, out, rows=False)])
 
 
-def _operand(value: Value, out: tuple[int, ...], rows: bool) -> Reads:
-    own = (Along(len(out) - 2), None) if rows else (None, Along(len(out) - 1))
+def _operand(value: Value, out: tuple[int, ...], rows: bool) -> InputSpec:
+    own = (Sharded(len(out) - 2), None) if rows else (None, Sharded(len(out) - 1))
     return (*batches(value, out), *own)
 
 
-@rule("linear", "Linear", takes="input weight bias")
+@rule_for("linear", "Linear", takes="input weight bias")
 def linear(node: Node) -> Operation:
-    """Anything but the features."""
+    """Any dimension but the features."""
     x, *parameters = node.inputs
     n = len(x.shape)
     run = F.linear if node.parameters else None
     return local(node, [(*same(n - 1), None), *map(whole, parameters)], [n - 1], run)
 
 
-@rule("baddbmm", "addmm", "addbmm")
+@rule_for("baddbmm", "addmm", "addbmm", "addmv", "addr")
 def with_addend(node: Node) -> Operation:
-    """The rule of the product, with an addend that is broadcast."""
+    """Batches, rows and columns of the product, with an addend that is broadcast."""
     addend, a, b = node.inputs
     out = node.outputs[0].shape
     if node.key == "addbmm":
         raise NoRuleError("addbmm sums over the batch")
-    return local(node, [broadcast_reads(addend, out), _operand(a, out, rows=True), _operand(b, out, rows=False)])
+    factors: list[InputSpec] = [(Sharded(0), None), (None,)] if node.key == "addmv" else [(Sharded(0),), (Sharded(1),)]
+    if node.key not in ("addmv", "addr"):
+        factors = [_operand(a, out, rows=True), _operand(b, out, rows=False)]
+    return local(node, [broadcast_spec(addend, out), *factors])
 
 
-@rule("addmv", "addr")
-def with_addend_of_vectors(node: Node) -> Operation:
-    """The rule of the product, with an addend that is broadcast."""
-    addend, *_ = node.inputs
-    factors: list[Reads] = [(Along(0), None), (None,)] if node.key == "addmv" else [(Along(0),), (Along(1),)]
-    return local(node, [broadcast_reads(addend, node.outputs[0].shape), *factors])
-
-
-@rule("outer", "ger", "cdist")
+@rule_for("outer", "ger", "cdist")
 def all_pairs(node: Node) -> Operation:
-    """Batches, rows of the first, rows of the second one as columns."""
+    """Batches and rows of both tensors."""
     a, b = node.inputs
     out = node.outputs[0].shape
     if node.key in ("outer", "ger"):
-        return local(node, [(Along(0),), (Along(1),)])
+        return local(node, [(Sharded(0),), (Sharded(1),)])
     n = len(out)
-    return local(node, [(*batches(a, out), Along(n - 2), None), (*batches(b, out), Along(n - 1), None)])
+    return local(node, [(*batches(a, out), Sharded(n - 2), None), (*batches(b, out), Sharded(n - 1), None)])
 
 
-@rule("bilinear")
+@rule_for("bilinear")
 def bilinear(node: Node) -> Operation:
-    """Anything but the features."""
+    """Any dimension but the features."""
     n = len(node.outputs[0].shape)
-    features: Reads = (*same(n - 1), None)
+    features: InputSpec = (*same(n - 1), None)
     return local(node, [features, features, *map(whole, node.inputs[2:])], [n - 1])
 
 
-@rule("inner", "tensordot")
+@rule_for("inner", "tensordot")
 def contracted(node: Node) -> Operation:
-    """The dimensions that are not summed over, of the first and then of the second one."""
+    """The dimensions that are not summed over, of the first and then of the second tensor."""
     a, b = node.inputs
     n, m = len(a.shape), len(b.shape)
     if not n or not m:
-        return local(node, [broadcast_reads(value, node.outputs[0].shape) for value in node.inputs])
+        return local(node, [broadcast_spec(value, node.outputs[0].shape) for value in node.inputs])
     dims = [[-1], [-1]] if node.key == "inner" else argument(node, 2, "dims", 2)
     if isinstance(dims, int):
         dims = [range(n - dims, n), range(dims)]
     left = [d for d in range(n) if d not in {e % n for e in dims[0]}]
     right = [d for d in range(m) if d not in {e % m for e in dims[1]}]
-    of_a = tuple(Along(left.index(d)) if d in left else None for d in range(n))
-    of_b = tuple(Along(len(left) + right.index(d)) if d in right else None for d in range(m))
+    of_a = tuple(Sharded(left.index(d)) if d in left else None for d in range(n))
+    of_b = tuple(Sharded(len(left) + right.index(d)) if d in right else None for d in range(m))
     return local(node, [of_a, of_b])
 
 
-@rule("kron")
+@rule_for("kron")
 def kron(node: Node) -> Operation:
-    """Any dimension, in multiples of the size of the second one, of which each worker reads all."""
+    """Any dimension, in multiples of the size of the second tensor, which each worker reads whole."""
     a, b = node.inputs
     shape = node.outputs[0].shape
     first = len(shape) - len(a.shape)
     second = (1,) * (len(shape) - len(b.shape)) + b.shape
     if 0 in shape:
         return local(node, [whole(a), whole(b)], range(len(shape)))
-    reads = tuple(Along(d, Fraction(1, second[d])) for d in range(first, len(shape)))
-    return replace(local(node, [reads, whole(b)], range(first)), units=dict(enumerate(second)))
+    spec = tuple(Sharded(d, Fraction(1, second[d])) for d in range(first, len(shape)))
+    return replace(local(node, [spec, whole(b)], range(first)), units=dict(enumerate(second)))
 
 
-@rule("cross", "linalg_cross", takes="input other dim")
+@rule_for("cross", "linalg_cross", takes="input other dim")
 def cross(node: Node) -> Operation:
-    """Anything but the three components."""
+    """Any dimension but the three components."""
     shape = node.outputs[0].shape
     axis = argument(node, 2, "dim", None if node.key == "cross" else -1)
     dim = shape.index(3) if axis is None else axis % len(shape)
-    reads = [without(broadcast_reads(value, shape), dim, keeps=True) for value in node.inputs]
-    return local(node, reads, [dim], lambda a, b: torch.linalg.cross(a, b, dim=dim - len(shape)))
+    specs = [without(broadcast_spec(value, shape), dim, keeps=True) for value in node.inputs]
+    return local(node, specs, [dim], lambda a, b: torch.linalg.cross(a, b, dim=dim - len(shape)))
 
 
 _OF_MATRICES = (
@@ -127,27 +121,27 @@ _OF_MATRICES = (
 )  # fmt: skip
 
 
-@rule(*(f"linalg_{name}" for name in _OF_MATRICES), "cholesky", "cholesky_inverse", "det",
-      "inverse", "logdet", "lu", "matrix_exp", "matrix_power", "pinverse", "qr", "slogdet", "svd")  # fmt: skip
+@rule_for(*(f"linalg_{name}" for name in _OF_MATRICES), "cholesky", "cholesky_inverse", "det",
+          "inverse", "logdet", "lu", "matrix_exp", "matrix_power", "pinverse", "qr", "slogdet", "svd")  # fmt: skip
 def of_each_matrix(node: Node) -> Operation:
     """Batches."""
     x, *others = node.inputs
     n = len(x.shape)
     if others:
         raise NoRuleError(f"{node.key} with a tensor of parameters")
-    call = as_function(node)
+    call = node.as_function()
 
-    def places(workers: Workers) -> list[Blocks]:
-        batch = workers.blocks.cuts[: n - 2]
+    def placements(workers: Workers) -> list[Blocks]:
+        batch = workers.blocks.block_sizes[: n - 2]
         sizes = (tuple((size,) for size in value.shape[n - 2 :]) for value in node.outputs)
-        return [Blocks(workers.blocks.ranks, (*batch, *cuts)) for cuts in sizes]
+        return [Blocks(workers.blocks.ranks, (*batch, *block_sizes)) for block_sizes in sizes]
 
     return Operation(
-        x.shape, ((*same(n - 2), None, None),), lambda workers: call, frozenset(range(n - 2)), places=places
+        x.shape, ((*same(n - 2), None, None),), lambda workers: call, frozenset(range(n - 2)), placements=placements
     )
 
 
-@rule("linalg_solve", "linalg_solve_triangular", "cholesky_solve")
+@rule_for("linalg_solve", "linalg_solve_triangular", "cholesky_solve")
 def solve(node: Node) -> Operation:
     """Batches."""
     a, b = node.inputs
@@ -157,18 +151,18 @@ def solve(node: Node) -> Operation:
     out = node.outputs[0].shape
     if node.key == "linalg_solve" and (m == 1 or (m == n - 1 and b.shape == a.shape[:-1])):
         return local(node, [(*same(n - 2), None, None), (*same(m - 1), None)], [m - 1])
-    reads: list[Reads] = [(*batches(value, out), None, None) for value in node.inputs]
-    filled = as_function(node)
+    specs: list[InputSpec] = [(*batches(value, out), None, None) for value in node.inputs]
+    filled = node.as_function()
 
     def run(a: torch.Tensor, b: torch.Tensor) -> object:
         return filled(a, b.reshape((1,) * (n - m) + b.shape))  # or torch may take it for vectors
 
-    return local(node, reads, [len(out) - 2, len(out) - 1], run)
+    return local(node, specs, [len(out) - 2, len(out) - 1], run)
 
 
-@rule("diagonal", "linalg_diagonal", "diag_embed")
+@rule_for("diagonal", "linalg_diagonal", "diag_embed")
 def diagonal(node: Node) -> Operation:
-    """Anything but the matrices and their diagonals."""
+    """Any dimension but the matrices and their diagonals."""
     is_in_matrix = node.key == "diag_embed"
     matrix = node.outputs[0] if is_in_matrix else node.inputs[0]
     n = len(matrix.shape)
@@ -176,27 +170,27 @@ def diagonal(node: Node) -> Operation:
     of_matrix = {argument(node, 2 + i, f"dim{i + 1}", d) % n for i, d in enumerate(first)}
     rest = [d for d in range(n) if d not in of_matrix]
     if is_in_matrix:
-        return local(node, [(*map(Along, rest), None)], of_matrix)
-    reads = tuple(Along(rest.index(d)) if d in rest else None for d in range(n))
-    return local(node, [reads], [n - 2])
+        return local(node, [(*map(Sharded, rest), None)], of_matrix)
+    spec = tuple(Sharded(rest.index(d)) if d in rest else None for d in range(n))
+    return local(node, [spec], [n - 2])
 
 
-@rule("diag", "diagflat", "histc", "trace")
+@rule_for("diag", "diagflat", "histc", "trace")
 def of_whole_matrix(node: Node) -> Operation:
-    """Nothing."""
+    """No dimension."""
     return local(node, [whole(value) for value in node.inputs], range(len(node.outputs[0].shape)))
 
 
-@rule("tril", "triu")
+@rule_for("tril", "triu")
 def triangle(node: Node) -> Operation:
     """Batches."""
     n = len(node.outputs[0].shape)
     return local(node, [(*same(n - 2), None, None)], [n - 2, n - 1])
 
 
-@rule("einsum")
+@rule_for("einsum")
 def einsum(node: Node) -> Operation:
-    """The labels of the result may be split, those that are summed over not."""
+    """The labels of the result."""
     equation = node.args[0]
     if not isinstance(equation, str):
         raise NoRuleError("einsum with sublists")
@@ -208,21 +202,21 @@ def einsum(node: Node) -> Operation:
     counts = [len(value.shape) - len(t.replace("...", "")) for t, value in zip(operands, node.inputs, strict=True)]
     labels = [f"<{i}>" for i in range(max(counts))]
     of_result = _labels(result, labels)
-    reads: list[Reads] = []
+    specs: list[InputSpec] = []
     twice: set[int] = set()
     for term, count, value in zip(operands, counts, node.inputs, strict=True):
         own = _labels(term, labels[len(labels) - count :])
         twice |= {of_result.index(c) for c in own if own.count(c) > 1 and c in of_result}
-        reads.append(
+        specs.append(
             tuple(
-                Along(of_result.index(c)) if own.count(c) == 1 and c in of_result and n != 1 else None
+                Sharded(of_result.index(c)) if own.count(c) == 1 and c in of_result and n != 1 else None
                 for c, n in zip(own, value.shape, strict=True)
             )
         )
-    return local(node, reads, twice)
+    return local(node, specs, twice)
 
 
 def _labels(term: str, ellipsis: Sequence[str]) -> list[str]:
-    """The labels of an operand's dimensions, of which an ellipsis has several."""
+    """The labels of an operand's dimensions, with several labels for an ellipsis."""
     before, dots, after = term.partition("...")
     return [*before, *(ellipsis if dots else ()), *after]

@@ -1,4 +1,4 @@
-"""Operations that work on each element by itself, with broadcasting."""
+"""Elementwise operations, with broadcasting."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import torch
 
 from distdl.models.capture.elementwise import ELEMENTWISE
 from distdl.models.capture.recording import Node, Value
-from distdl.models.operations.operation import Along, Operation, RandomError, Reads
-from distdl.models.operations.table import argument, broadcast_reads, local, rule, same, whole
+from distdl.models.operations.operation import InputSpec, Operation, RandomError, Sharded
+from distdl.models.operations.table import argument, broadcast_spec, local, rule_for, same, whole
 
 
-@rule("prelu")
+@rule_for("prelu")
 def prelu(node: Node) -> Operation:
     """Any dimension; the slopes belong to channels, which follow the batch."""
     x, slopes = node.inputs
     shape = x.shape
-    channels: Reads = tuple(Along(1) if n != 1 else None for n in slopes.shape)
+    channels: InputSpec = tuple(Sharded(1) if n != 1 else None for n in slopes.shape)
     return local(node, [same(len(shape)), channels])
 
 
-@rule("rrelu")
+@rule_for("rrelu")
 def rrelu(node: Node) -> Operation:
     """In evaluation any dimension."""
     if argument(node, 3, "training", False):
@@ -27,64 +27,54 @@ def rrelu(node: Node) -> Operation:
     return elementwise(node)
 
 
-@rule("one_hot")
+@rule_for("one_hot")
 def one_hot(node: Node) -> Operation:
-    """Anything but classes."""
+    """Any dimension but classes."""
     n = len(node.outputs[0].shape)
     return local(node, [same(n - 1)], [n - 1])
 
 
-@rule("cosine_similarity", "pairwise_distance", "linalg_vecdot")
+@rule_for("cosine_similarity", "pairwise_distance", "linalg_vecdot")
 def pairwise(node: Node) -> Operation:
-    """Anything but features."""
+    """Any dimension but features."""
     shape = torch.broadcast_shapes(*(value.shape for value in node.inputs))
     n = len(shape)
     default = 1 if node.key == "cosine_similarity" else -1
     dim = (default if node.key == "pairwise_distance" else argument(node, 2, "dim", default)) % n
     keeps = len(node.outputs[0].shape) == n
-    reads = [without(broadcast_reads(value, shape), dim, keeps) for value in node.inputs]
-    return local(node, reads, [dim] if keeps else [])
+    specs = [without(broadcast_spec(value, shape), dim, keeps) for value in node.inputs]
+    return local(node, specs, [dim] if keeps else [])
 
 
-def without(reads: Reads, dim: int, keeps: bool = False) -> Reads:
-    """Read a tensor along all of a dimension, which the result has only if it keeps it."""
+def without(spec: InputSpec, dim: int, keeps: bool = False) -> InputSpec:
+    """Let a spec read a whole dimension, which the result may not have."""
     return tuple(
-        Along(read.dim - (read.dim > dim and not keeps)) if isinstance(read, Along) and read.dim != dim else None
-        for read in reads
+        Sharded(read.dim - (read.dim > dim and not keeps)) if isinstance(read, Sharded) and read.dim != dim else None
+        for read in spec
     )
 
 
-@rule("isin")
-def isin(node: Node) -> Operation:
-    """Any dimension; each worker reads all that is looked for."""
-    x = argument(node, 0, "elements")
-    if not isinstance(x, Value):
-        return local(node, [whole(value) for value in node.inputs])
-    return local(node, [same(len(x.shape)), *map(whole, node.inputs[1:])])
+@rule_for("isin", "bucketize")
+def look_up(node: Node) -> Operation:
+    """Any dimension; each worker reads the whole second tensor."""
+    x, n = argument(node, 0, "elements" if node.key == "isin" else "input"), len(node.outputs[0].shape)
+    return local(node, [whole(value) if i or value is not x else same(n) for i, value in enumerate(node.inputs)])
 
 
-@rule("bucketize")
-def bucketize(node: Node) -> Operation:
-    """Any dimension; each worker reads all boundaries."""
-    x = argument(node, 0, "input")
-    n = len(node.outputs[0].shape)
-    return local(node, [same(n) if value is x else whole(value) for value in node.inputs])
-
-
-@rule("searchsorted")
+@rule_for("searchsorted")
 def searchsorted(node: Node) -> Operation:
-    """Any dimension; each worker reads all of the sorted sequences of its rows."""
+    """Any dimension; each worker reads the whole sequences of its rows."""
     values = argument(node, 1, "input")
     n = len(node.outputs[0].shape)
-    of_rows: Reads = (*same(n - 1), None)
-    reads = [
-        same(n) if value is values else of_rows if len(value.shape) == n > 1 else whole(value) for value in node.inputs
-    ]
-    return local(node, reads)
+    of_rows: InputSpec = (*same(n - 1), None)
+    specs = [of_rows if len(value.shape) == n > 1 else whole(value) for value in node.inputs]
+    if isinstance(values, Value):
+        specs[1] = same(n)
+    return local(node, specs)
 
 
-@rule(*ELEMENTWISE)
+@rule_for(*ELEMENTWISE)
 def elementwise(node: Node) -> Operation:
     """Any dimension may be split."""
     shape = node.outputs[0].shape
-    return local(node, [broadcast_reads(value, shape) for value in node.inputs])
+    return local(node, [broadcast_spec(value, shape) for value in node.inputs])

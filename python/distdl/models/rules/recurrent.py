@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from distdl.models.capture.recording import Node
-from distdl.models.capture.replay import as_function
-from distdl.models.operations.operation import Along, NoRuleError, Operation, RandomError, Workers
+from distdl.models.operations.operation import NoRuleError, Operation, RandomError, Sharded, Workers
 from distdl.models.operations.placement import Blocks
-from distdl.models.operations.table import local, rule, whole
+from distdl.models.operations.table import local, rule_for, whole
 
 _NAMES = ("input", "hx", "params", "has_biases", "num_layers", "dropout", "train", "bidirectional", "batch_first")
 
 
-@rule("lstm", "gru", "rnn_tanh", "rnn_relu")
+@rule_for("lstm", "gru", "rnn_tanh", "rnn_relu")
 def recurrent(node: Node) -> Operation:
-    """The batch. These are the functions that torch.nn.LSTM, GRU and RNN call."""
+    """The batch. torch.nn.LSTM, GRU and RNN call these functions."""
     arguments = dict(zip(_NAMES, node.args, strict=False)) | dict(node.kwargs)
     if not isinstance(arguments["has_biases"], bool) or "batch_first" not in arguments:
         raise NoRuleError(f"{node.key} of a packed sequence")
@@ -21,26 +20,26 @@ def recurrent(node: Node) -> Operation:
         raise RandomError(f"{node.key} with dropout between its layers; put torch.nn.Dropout between layers of one")
     batch = 0 if arguments["batch_first"] else 1
     states = len(arguments["hx"]) if isinstance(arguments["hx"], list | tuple) else 1
-    of_input = tuple(Along(batch) if d == batch else None for d in range(3))
-    of_state = (None, Along(batch), None)
-    reads = [of_input, *[of_state] * states, *map(whole, node.inputs[1 + states :])]
+    of_input = tuple(Sharded(batch) if d == batch else None for d in range(3))
+    of_state = (None, Sharded(batch), None)
+    specs = [of_input, *[of_state] * states, *map(whole, node.inputs[1 + states :])]
 
-    def places(workers: Workers) -> list[Blocks]:
+    def placements(workers: Workers) -> list[Blocks]:
         blocks = workers.blocks
-        places = []
+        placements = []
         for i, value in enumerate(node.outputs):
             d = 1 if i else batch
-            cuts = tuple(blocks.cuts[batch] if e == d else (n,) for e, n in enumerate(value.shape))
-            places.append(Blocks(blocks.ranks, cuts))
-        return places
+            block_sizes = tuple(blocks.block_sizes[batch] if e == d else (n,) for e, n in enumerate(value.shape))
+            placements.append(Blocks(blocks.ranks, block_sizes))
+        return placements
 
-    call = as_function(node)
-    return Operation(node.outputs[0].shape, tuple(reads), lambda workers: call, frozenset([batch]), places=places)
+    call = node.as_function()
+    return Operation(node.outputs[0].shape, (*specs,), lambda workers: call, frozenset([batch]), placements=placements)
 
 
-@rule("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
+@rule_for("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
 def cell(node: Node) -> Operation:
     """The batch, in one step of time."""
     states = len(node.outputs)
-    reads = [(Along(0), None)] * (1 + states)
-    return local(node, [*reads, *map(whole, node.inputs[1 + states :])], [1])
+    specs = [(Sharded(0), None)] * (1 + states)
+    return local(node, [*specs, *map(whole, node.inputs[1 + states :])], [1])

@@ -1,4 +1,4 @@
-"""Sums, means and what else is left of a dimension."""
+"""Reductions of dimensions: sums, means, extrema, losses."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import Any
 import torch
 
 from distdl import operators
-from distdl.models.capture.recording import Node, Value
-from distdl.models.capture.replay import Run, as_function
-from distdl.models.operations.operation import Along, NoRuleError, Operation, Reads, Workers
+from distdl.models.capture.recording import Node, Run, Value
+from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, Sharded, Workers
 from distdl.models.operations.placement import Blocks
-from distdl.models.operations.table import argument, bound, broadcast_reads, in_blocks, local, rule, same, whole
+from distdl.models.operations.table import argument, bound, broadcast_spec, in_blocks, local, rule_for, same, whole
 from distdl.models.rules.pointwise import elementwise
 
 PartialSum = Callable[..., torch.Tensor]
-"""From a worker's parts of the inputs to the sums of its block."""
+"""From a worker's regions of the inputs to the sums of its block."""
 
 
 def _reduced(node: Node) -> tuple[list[int], bool]:
@@ -37,36 +36,32 @@ def _reduced(node: Node) -> tuple[list[int], bool]:
 
 _DIM_BEHIND_ANOTHER = ("kthvalue", "linalg_matrix_norm", "linalg_norm", "linalg_vector_norm", "nanquantile", "norm",
                        "quantile")  # fmt: skip
-"""What has another argument between the tensor and the dimensions."""
+"""Functions with another argument between the tensor and the dimensions."""
 
 
-def _result_reads(node: Node, dims: list[int], kept: bool) -> Reads:
-    n = len(node.inputs[0].shape)
-    left = [d for d in range(n) if kept or d not in dims]
-    return tuple(None if d in dims else Along(left.index(d)) for d in range(n))
-
-
-@rule(
+@rule_for(
     "all", "amax", "amin", "aminmax", "any", "argmax", "argmin", "count_nonzero", "kthvalue", "linalg_matrix_norm",
     "linalg_norm", "linalg_vector_norm", "logsumexp", "max", "median", "min", "mode", "nanmean", "nanmedian",
     "nanquantile", "nansum", "norm", "prod", "quantile", "special_logsumexp", "std", "std_mean", "var", "var_mean",
 )  # fmt: skip
 def left_over(node: Node) -> Operation:
-    """The dimensions that are left may be split."""
+    """The dimensions that are not reduced."""
     if len(node.inputs) > 1:
         if node.key not in ("max", "min"):
             raise NoRuleError(f"{node.key} with a tensor of parameters")
-        return elementwise(node)  # the larger one of two tensors
+        return elementwise(node)  # of two tensors
     dims, kept = _reduced(node)
-    shape = node.outputs[0].shape
-    call = as_function(node)
+    shape, n = node.outputs[0].shape, len(node.inputs[0].shape)
+    left = [d for d in range(n) if kept or d not in dims]
+    spec = tuple(None if d in dims else Sharded(left.index(d)) for d in range(n))
+    call = node.as_function()
     splittable = frozenset(d for d in range(len(shape)) if not kept or d not in dims)
-    return Operation(shape, (_result_reads(node, dims, kept),), lambda workers: call, splittable)
+    return Operation(shape, (spec,), lambda workers: call, splittable)
 
 
-@rule("sum", "mean", takes="input dim keepdim dtype")
+@rule_for("sum", "mean", takes="input dim keepdim dtype")
 def total(node: Node) -> Operation:
-    """Any dimension may be split: the workers' sums are summed."""
+    """Any dimension: the workers' sums are summed."""
     x = node.inputs[0]
     dims, kept = _reduced(node)
     dtype = node.kwargs.get("dtype")
@@ -78,21 +73,21 @@ def total(node: Node) -> Operation:
 def summed(
     node: Node,
     shape: Sequence[int],
-    reads: Sequence[Reads],
+    specs: Sequence[InputSpec],
     part: PartialSum,
     dims: Sequence[int],
     kept: bool,
     finish: Callable[[torch.Tensor], torch.Tensor],
 ) -> Operation:
-    """An operation that sums something over dimensions of a space.
+    """An operation that sums over dimensions of a space.
 
     Args:
         shape: of the space.
-        part: the sums of a block, with size 1 in these dimensions.
-        kept: whether the result has them.
-        finish: the result, of the sums of all blocks.
+        part: computes the sums of a block, with size 1 in these dimensions.
+        kept: whether the result keeps these dimensions.
+        finish: computes the result from the sums of all blocks.
     """
-    call = as_function(node)
+    call = node.as_function()
 
     def make(workers: Workers) -> Run:
         split = [d for d in dims if workers.grid.shape[d] > 1]
@@ -110,40 +105,40 @@ def summed(
 
         return run
 
-    def places(workers: Workers) -> Blocks:
+    def placements(workers: Workers) -> Blocks:
         first = _first(workers, [d for d in dims if workers.grid.shape[d] > 1])
-        cuts = [(1,) if d in dims else sizes for d, sizes in enumerate(first.cuts)]
-        return Blocks(first.ranks, tuple(c for d, c in enumerate(cuts) if kept or d not in dims))
+        block_sizes = [(1,) if d in dims else sizes for d, sizes in enumerate(first.block_sizes)]
+        return Blocks(first.ranks, tuple(c for d, c in enumerate(block_sizes) if kept or d not in dims))
 
     kept_dims = frozenset(range(len(shape)))
-    return Operation(tuple(shape), tuple(reads), in_blocks(make, call), kept_dims, places=places)
+    return Operation(tuple(shape), tuple(specs), in_blocks(make, call), kept_dims, placements=placements)
 
 
-@rule("binary_cross_entropy", "binary_cross_entropy_with_logits", "hinge_embedding_loss", "huber_loss", "kl_div",
-      "l1_loss", "margin_ranking_loss", "mse_loss", "poisson_nll_loss", "smooth_l1_loss",
-      "soft_margin_loss")  # fmt: skip
-def loss(node: Node) -> Operation:
-    """The rule of elementwise losses: any dimension may be split, and the workers' sums are summed."""
+@rule_for("binary_cross_entropy", "binary_cross_entropy_with_logits", "hinge_embedding_loss", "huber_loss", "kl_div",
+          "l1_loss", "margin_ranking_loss", "mse_loss", "poisson_nll_loss", "smooth_l1_loss",
+          "soft_margin_loss")  # fmt: skip
+def elementwise_loss(node: Node) -> Operation:
+    """Any dimension: the workers' sums are summed."""
     shape = torch.broadcast_shapes(*(value.shape for value in node.inputs))
     n = len(shape)
-    reads = [broadcast_reads(value, shape) for value in node.inputs]
+    specs = [broadcast_spec(value, shape) for value in node.inputs]
     each, how = _each(node)
     if how == "none":
-        return local(node, reads)
+        return local(node, specs)
     if how == "mean" and node.key in _WEIGHTED_MEANS and (weight := bound(node).get("weight")) is not None:
         return _weighted_mean(node, each, weight, shape)
     rows = (*node.inputs[0].shape, 1)[0]
     count = {"mean": math.prod(shape), "batchmean": rows, "sum": 1}[how]
     part: PartialSum = lambda *inputs: each(*inputs).sum().reshape([1] * n)  # noqa: E731
-    return summed(node, shape, reads, part, range(n), False, lambda x: x / count)
+    return summed(node, shape, specs, part, range(n), False, lambda x: x / count)
 
 
 _WEIGHTED_MEANS = ("l1_loss", "mse_loss")
-"""What torch divides by the sum of the weights, and by the number of elements without them."""
+"""Losses that torch divides by the sum of the weights."""
 
 
 def _weighted_mean(node: Node, each: PartialSum, weight: Value, shape: Sequence[int]) -> Operation:
-    """A sum of losses over the sum of their weights: both of all workers."""
+    """The sum of all workers' losses over the sum of all workers' weights."""
     if weight.shape != tuple(shape):
         raise NoRuleError(f"{node.key} with a target that is larger than its weights")
     slot, n = node.inputs.index(weight), len(shape)
@@ -151,52 +146,52 @@ def _weighted_mean(node: Node, each: PartialSum, weight: Value, shape: Sequence[
     def part(*inputs: torch.Tensor) -> torch.Tensor:
         return torch.stack([each(*inputs).sum(), inputs[slot].sum()]).reshape([1] * (n - 1) + [2])
 
-    reads = [broadcast_reads(value, shape) for value in node.inputs]
+    specs = [broadcast_spec(value, shape) for value in node.inputs]
     if n == 0:
-        return local(node, reads)
-    return summed(node, shape, reads, part, range(n), False, lambda sums: sums[..., :1] / sums[..., 1:])
+        return local(node, specs)
+    return summed(node, shape, specs, part, range(n), False, lambda sums: sums[..., :1] / sums[..., 1:])
 
 
-@rule("cosine_embedding_loss", "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss",
-      "triplet_margin_loss")  # fmt: skip
+@rule_for("cosine_embedding_loss", "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss",
+          "triplet_margin_loss")  # fmt: skip
 def loss_of_rows(node: Node) -> Operation:
-    """Anything but the last dimension, whose features belong together; the workers' sums are summed."""
+    """Any dimension but the last dimension, whose features belong together; the workers' sums are summed."""
     x = node.inputs[0].shape
     shape, n = x[:-1], len(x) - 1
     weight = bound(node).get("weight")
-    reads: list[Reads] = []
+    specs: list[InputSpec] = []
     for value in node.inputs:
         if value is weight and len(value.shape) == 1:  # for each class
-            reads.append((None,))
+            specs.append((None,))
         elif value.shape == x:
-            reads.append((*same(n), None))
+            specs.append((*same(n), None))
         elif value.shape == shape:
-            reads.append(same(n))
+            specs.append(same(n))
         else:
             raise NoRuleError(f"{node.key} of tensors of different shapes")
     each, how = _each(node)
     if how == "none":
-        return local(node, reads)
+        return local(node, specs)
     if n == 0:
         return local(node, [whole(value) for value in node.inputs])
     count = math.prod(shape) if how == "mean" else 1
     part: PartialSum = lambda *inputs: each(*inputs).sum().reshape([1] * n)  # noqa: E731
-    return summed(node, shape, reads, part, range(n), False, lambda x: x / count)
+    return summed(node, shape, specs, part, range(n), False, lambda x: x / count)
 
 
-@rule("cross_entropy", "nll_loss")
+@rule_for("cross_entropy", "nll_loss")
 def loss_of_classes(node: Node) -> Operation:
-    """Anything but classes; the workers' sums of losses and of weights are summed."""
+    """Any dimension but classes; the workers' sums of losses and of weights are summed."""
     x, target = node.inputs[:2]
     n = len(x.shape)
     classes = min(n - 1, 1)
     shape = x.shape[:classes] + x.shape[classes + 1 :]
-    of_scores: Reads = tuple(None if d == classes else Along(d - (d > classes)) for d in range(n))
+    of_scores: InputSpec = tuple(None if d == classes else Sharded(d - (d > classes)) for d in range(n))
     has_probabilities = target.dtype.is_floating_point
-    reads = [of_scores, of_scores if has_probabilities else same(n - 1), *map(whole, node.inputs[2:])]
+    specs = [of_scores, of_scores if has_probabilities else same(n - 1), *map(whole, node.inputs[2:])]
     each, how = _each(node)
     if how == "none":
-        return local(node, reads)
+        return local(node, specs)
     ignored = bound(node)["ignore_index"]
 
     def part(scores: torch.Tensor, target: torch.Tensor, *weight: torch.Tensor) -> torch.Tensor:
@@ -208,10 +203,10 @@ def loss_of_classes(node: Node) -> Operation:
             weights = weight[0][target.where(counts, 0)] * counts if weight else counts.to(losses.dtype)
         return torch.stack([losses.sum(), weights.sum()]).reshape([1] * (n - 2) + [2])
 
-    finish: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums[..., :1]  # noqa: E731
-    if how == "mean":
-        finish = lambda sums: sums[..., :1] / sums[..., 1:]  # noqa: E731
-    return summed(node, shape, reads, part, range(n - 1), False, finish)
+    def finish(sums: torch.Tensor) -> torch.Tensor:
+        return sums[..., :1] / sums[..., 1:] if how == "mean" else sums[..., :1]
+
+    return summed(node, shape, specs, part, range(n - 1), False, finish)
 
 
 def _each(node: Node) -> tuple[PartialSum, str]:
@@ -223,11 +218,11 @@ def _each(node: Node) -> tuple[PartialSum, str]:
         raise NoRuleError(f"{node.key} with arguments by name in another order")
     how = str(arguments["reduction"])
     options = {name: option for name, option in arguments.items() if name not in ("size_average", "reduce")}
-    each: Any = as_function(replace(node, args=(), kwargs=options | {"reduction": "none"}))
+    each: Any = replace(node, args=(), kwargs=options | {"reduction": "none"}).as_function()
     return each, how
 
 
 def _first(workers: Workers, split: list[int]) -> Blocks:
     grid = workers.grid.first_along(split)
-    cuts = [(sum(sizes),) if d in split else sizes for d, sizes in enumerate(workers.blocks.cuts)]
-    return Blocks(grid.ranks, tuple(cuts))
+    block_sizes = [(sum(sizes),) if d in split else sizes for d, sizes in enumerate(workers.blocks.block_sizes)]
+    return Blocks(grid.ranks, tuple(block_sizes))

@@ -1,25 +1,28 @@
-"""Images that are read at any places."""
+"""Samples and patches of images."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from fractions import Fraction
+
+import torch
 import torch.nn.functional as F
 
-from distdl.models.capture.recording import Node
-from distdl.models.capture.replay import Run, as_function
-from distdl.models.operations.operation import Along, Operation, Reads, Workers
-from distdl.models.operations.table import argument, in_blocks, local, rule
+from distdl.models.capture.recording import Node, Run
+from distdl.models.operations.operation import InputSpec, Operation, Sharded, Workers
+from distdl.models.operations.table import argument, in_blocks, local, rule_for, same
 
 
-@rule("grid_sample")
+@rule_for("grid_sample")
 def grid_sample(node: Node) -> Operation:
-    """Any dimension of the result; each worker reads the whole images of its batch and channels."""
+    """Any dimension; each worker reads the whole images of its batch and channels."""
     n = len(node.outputs[0].shape)
-    image: Reads = (Along(0), Along(1), *[None] * (n - 2))
-    places: Reads = (Along(0), *map(Along, range(2, n)), None)
-    return local(node, [image, places])
+    image: InputSpec = (Sharded(0), Sharded(1), *[None] * (n - 2))
+    points: InputSpec = (Sharded(0), *map(Sharded, range(2, n)), None)
+    return local(node, [image, points])
 
 
-@rule("affine_grid", takes="theta size align_corners")
+@rule_for("affine_grid", takes="theta size align_corners")
 def affine_grid(node: Node) -> Operation:
     """The batch."""
     shape = node.outputs[0].shape
@@ -30,4 +33,26 @@ def affine_grid(node: Node) -> Operation:
         images = workers.local_shape[0]
         return lambda theta: F.affine_grid(theta, [images, *size], corners)
 
-    return Operation(shape, ((Along(0), None, None),), in_blocks(make, as_function(node)), frozenset([0]))
+    return Operation(shape, ((Sharded(0), None, None),), in_blocks(make, node.as_function()), frozenset([0]))
+
+
+@rule_for("unfold", "Unfold")
+def unfold(node: Node) -> Operation:
+    """Batch and channels for torch.nn.functional.unfold; any dimension but the unfolded one for Tensor.unfold."""
+    x = node.inputs[0]
+    n, out = len(x.shape), node.outputs[0].shape
+    if node.target is torch.Tensor.unfold:
+        dim = argument(node, 1, "dimension") % n
+        return local(node, [same(n, but=[dim])], [dim, n])
+    area = Fraction(1, out[-2] // x.shape[-3])
+    spec: InputSpec = (*same(n - 3), Sharded(n - 3, area), None, None)
+    return replace(local(node, [spec], [n - 2]), units={n - 3: area.denominator})
+
+
+@rule_for("fold", "Fold")
+def fold(node: Node) -> Operation:
+    """Batch and channels."""
+    x, out = node.inputs[0], node.outputs[0].shape
+    n = len(x.shape)
+    spec: InputSpec = (*same(n - 2), Sharded(n - 2, Fraction(x.shape[-2] // out[-3])), None)
+    return local(node, [spec], [n - 1, n])

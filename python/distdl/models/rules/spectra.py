@@ -1,4 +1,4 @@
-"""Complex numbers as pairs, and Fourier transforms: what is transformed is read whole."""
+"""Fourier transforms, and complex numbers as pairs."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import torch
 
 from distdl.models.capture.recording import Node
 from distdl.models.operations.operation import Operation
-from distdl.models.operations.table import argument, local, rule, same, whole
+from distdl.models.operations.table import argument, local, rule_for, same, whole
 
 
-@rule("view_as_complex", takes="input")
+@rule_for("view_as_complex", takes="input")
 def view_as_complex(node: Node) -> Operation:
     """Any dimension."""
     n = len(node.outputs[0].shape)
     return local(node, [(*same(n), None)], run=lambda x: torch.view_as_complex(x.contiguous()))
 
 
-@rule("view_as_real")
+@rule_for("view_as_real")
 def view_as_real(node: Node) -> Operation:
-    """Anything but real and imaginary parts."""
+    """Any dimension but real and imaginary parts."""
     n = len(node.inputs[0].shape)
     return local(node, [same(n)], [n])
 
@@ -28,12 +28,12 @@ _SHIFTS = ("fft_fftshift", "fft_ifftshift")
 
 
 _DIMS = {f"fft_{name}{suffix}": dims for name in _ONE for suffix, dims in (("", -1), ("2", (-2, -1)), ("n", None))}
-"""The dimensions along which transforms go where none are given; None for all."""
+"""The default dimensions of transforms; None for all."""
 
 
-@rule(*_DIMS, *_SHIFTS)
+@rule_for(*_DIMS, *_SHIFTS)
 def transform(node: Node) -> Operation:
-    """Any dimension that is not transformed."""
+    """Any dimension but the transformed dimensions."""
     n = len(node.inputs[0].shape)
     is_shift = node.key in _SHIFTS
     dims = argument(node, 1 if is_shift else 2, "dim", _DIMS.get(node.key))
@@ -44,7 +44,7 @@ def transform(node: Node) -> Operation:
     return local(node, [same(n, but=looked)], looked)
 
 
-@rule("stft")
+@rule_for("stft")
 def short_transform(node: Node) -> Operation:
     """The batch."""
     n, out = len(node.inputs[0].shape), len(node.outputs[0].shape)

@@ -1,4 +1,4 @@
-"""Buffers of a model, which are the same on all of its workers."""
+"""Keep the buffers of a model the same on all of its workers."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ from collections.abc import Iterator, Mapping
 import torch
 
 from distdl.models.operations.placement import Blocks
-from distdl.models.plan.exchanges import Move, Need
-from distdl.models.plan.planning import Planned
+from distdl.models.plan.planning import PlanStep
+from distdl.models.plan.redistribution import ReadRegions, Redistribution
 from distdl.nn.base.compile.calls import place_of
 from distdl.partitions.grid import Grid
 
 
 class Buffers(Mapping[str, torch.Tensor]):
-    """A model's buffers by name, each as it is when it is asked for.
-
-    Compilers put others in their places, for a call of which nothing stays, and so does who assigns a buffer.
-    """
+    """A model's buffers by name, looked up at each access: compilers and users may replace them."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         named = model.named_buffers(remove_duplicate=False)
@@ -34,44 +31,46 @@ class Buffers(Mapping[str, torch.Tensor]):
         return len(self._places)
 
 
-class Spread:
-    """Brings what the workers of a layer have written into its buffers to the other workers of the model.
+class BufferBroadcast:
+    """Broadcasts buffers that a layer has written to the workers of the model that do not compute the layer.
 
     Args:
-        step: a layer that fewer workers compute.
-        buffers: those of the model, by name.
-        like: a grid of the workers of the model. Constructing and as_function are collective over them.
+        step: the step of the layer.
+        buffers: of the model, by name.
+        like: a grid of the workers of the model. Constructing and calling are collective over them.
     """
 
-    def __init__(self, step: Planned, buffers: Mapping[str, torch.Tensor], like: Grid) -> None:
+    def __init__(self, step: PlanStep, buffers: Mapping[str, torch.Tensor], like: Grid) -> None:
         assert isinstance(step.workers, Blocks)
         source = step.workers.ranks[0]
         self._is_source, self._receives = like.me == source, like.active
         self._buffers = buffers
-        self._moves: dict[str, Move] = {}
+        self._redistributions: dict[str, Redistribution] = {}
         for name in _names_written(step, buffers):
             shape = buffers[name].shape
             place = Blocks((source,), tuple((n,) for n in shape))
-            self._moves[name] = Move("distribute", place, Need.of_all(like.ranks), shape, like)
+            self._redistributions[name] = Redistribution(
+                "distribute", place, ReadRegions.whole(like.ranks), shape, like
+            )
 
     @staticmethod
-    def is_needed(step: Planned, buffers: Mapping[str, torch.Tensor], like: Grid) -> bool:
-        """Whether a layer writes buffers that other workers have as well."""
+    def is_needed(step: PlanStep, buffers: Mapping[str, torch.Tensor], like: Grid) -> bool:
+        """Whether a layer writes buffers that workers without the layer have as well."""
         if not isinstance(step.workers, Blocks) or set(step.workers.ranks) == set(like.ranks):
             return False
         return bool(_names_written(step, buffers))
 
     def __call__(self) -> list[torch.Tensor]:
-        """Nothing, behind the layer."""
+        """Update the buffers after the layer. Returns no results."""
         with torch.no_grad():
-            for name, move in self._moves.items():
+            for name, redistribution in self._redistributions.items():
                 buffer = self._buffers[name]
-                values = move(buffer if self._is_source else buffer.new_zeros(0))
+                values = redistribution(buffer if self._is_source else buffer.new_zeros(0))
                 if self._receives and not self._is_source:
                     buffer.copy_(values)
         return []
 
 
-def _names_written(step: Planned, buffers: Mapping[str, torch.Tensor]) -> list[str]:
+def _names_written(step: PlanStep, buffers: Mapping[str, torch.Tensor]) -> list[str]:
     names = [name for name in step.node.buffers.values() if name in buffers]
     return names if names and step.node.module.training else []

@@ -1,4 +1,4 @@
-"""A planned computation with all that it needs: exchanges, layers and functions, one behind the other."""
+"""The program of a rank: redistributions, layers and functions in the order of the plan."""
 
 from __future__ import annotations
 
@@ -7,44 +7,40 @@ from typing import cast
 
 import torch
 
-from distdl.models.capture.recording import Value
-from distdl.models.capture.replay import Run
+from distdl.models.capture.recording import Run, Value
 from distdl.models.operations.placement import Blocks, Placement
-from distdl.models.plan.exchanges import Move, Need, nothing
-from distdl.models.plan.planning import Plan, Planned
-from distdl.models.run.buffers import Spread
-from distdl.models.run.computing import computing, on_a_copy
-from distdl.models.run.steps import Step, before_checkpoint, checkpointed, forgetting, run_through
+from distdl.models.plan.planning import Plan, PlanStep
+from distdl.models.plan.redistribution import ReadRegions, Redistribution, connected_empty
+from distdl.models.run.buffers import BufferBroadcast
+from distdl.models.run.computation import local_computation, on_a_copy
+from distdl.models.run.parameter_buckets import results_reached, with_transports
+from distdl.models.run.steps import Step, free_after_last_use, group_checkpoints, run_steps
 from distdl.nn.base.random_numbers import key_of_part
 from distdl.parameters.layout import Layout
-from distdl.parameters.transport import ParameterTransport
 from distdl.torch_compat.trees import tree_flatten, tree_unflatten
 
-_FRESH = frozenset(
+_OWN_MEMORY = frozenset(
     (*(f"{kind}{dims}d" for kind in ("Conv", "ConvTranspose", "conv", "conv_transpose", "BatchNorm")
        for dims in (1, 2, 3)),
      "SyncBatchNorm", "batch_norm", "Linear", "linear", "matmul", "add", "sub", "mul", "truediv", "div", "addmm",
      "addbmm", "addmv", "addr", "addcmul", "addcdiv", "subtract", "multiply")
 )  # fmt: skip
-"""Operations whose results are in memory of their own, whatever is in a block."""
-
-_BUCKET = 1 << 20
-"""Bytes of parameters that travel together, at least."""
+"""Operations whose results are in memory of their own, for all values of their inputs."""
 
 
 class Program:
-    """The steps of a rank in a call of the model.
+    """The steps of a rank in a call of the model. Values are in numbered slots.
 
     Args:
-        plan: what is computed where.
-        arrived: where the inputs of a call are, if not where the plan has them.
-        buffers: those of the model, by name; each is asked for in each call.
+        plan: the plan of all ranks.
+        arrived: the placements of the inputs of a call, which are redistributed if the plan has others.
+        buffers: of the model, by name; each is looked up in each call.
         layouts: of the parameters, by name.
 
     Attributes:
-        results: what the model returns, without its structure: values with their slots, and other objects with -1.
+        results: the leaves of what the model returns: values with their slots, and other objects with -1.
 
-    Constructing and as_function are collective over the workers of the plan.
+    Constructing and calling are collective over the workers of the plan.
     """
 
     def __init__(
@@ -54,173 +50,124 @@ class Program:
         buffers: Mapping[str, torch.Tensor],
         layouts: Mapping[str, Layout],
     ) -> None:
-        self.plan = plan
-        self._like, recording = plan.base, plan.recording
-        self._moves: dict[tuple[Value, Need], int] = {}
+        self.plan, self._like, self._buffers = plan, plan.base, buffers
         self.steps: list[Step] = []
-        self._checkpoint = 0
-        self._count = 0
+        self._count = self._checkpoint = 0
         self._slots: dict[Value, int] = {}
+        self._redistributed: dict[tuple[Value, ReadRegions], int] = {}
+        self._unshared: set[Value] = set()  # values in memory of their own
+        self._keys: list[int] = []
+        recording = plan.recording
         self.inputs = [self._slot(value) for value in recording.inputs]
         for value, source in zip(recording.inputs, arrived, strict=True):
-            wanted = plan.placement(value)
-            if isinstance(wanted, Blocks) and source != wanted:
-                self._bring(value, source, wanted)
-            elif isinstance(source, Blocks) and not isinstance(wanted, Blocks):
-                self._step(self._to_all(value, source), (self._slots[value],), (self._slots[value],))
-        self._constants: list[tuple[int, torch.Tensor]] = []
-        self._buffers = buffers
-        self._read: list[tuple[int, str]] = []  # buffers that operations use
-        self._copied: set[int] = set()
-        self._given: dict[int, Value] = {}  # parameters, by their slots
-        self._of_layers = {
-            name for step in plan.steps for name in step.node.buffers.values()
-        }  # which these write themselves
-        used = dict.fromkeys(value for step in plan.steps for value in step.node.inputs)
-        results, self._structure = tree_flatten(recording.results)
-        used.update(dict.fromkeys(value for value in results if isinstance(value, Value)))
-        for value in used:
-            if value not in self._slots and value not in plan.placements:
-                self._provide(value)
-        self.parameters = [value.name for value in self._given.values()]
-        self._keys: list[int] = []
-        self._fresh: set[Value] = set()  # that share their memory with nothing
+            self._add_input(value, source)
+        leaves, self._structure = tree_flatten(recording.results)
+        outputs = [leaf for leaf in leaves if isinstance(leaf, Value)]
+        self._add_sources(outputs)
         for step in plan.steps:
             self._checkpoint = step.node.checkpoint
-            self._append(step)
+            self._add(step)
         self._checkpoint = 0
-        self._written = [(self._everywhere(value), name) for name, value in recording.written.items()]
-        self.places = {value: self._owned(value) for value in results if isinstance(value, Value)}
-        self.results = [(value, self._slots[value]) if isinstance(value, Value) else (value, -1) for value in results]
-        self._deliver(layouts)
+        self._written = [(self._replicated(value), name) for name, value in recording.written.items()]
+        self.placements = {value: self._result_blocks(value) for value in outputs}
+        self.results = [(leaf, self._slots[leaf] if isinstance(leaf, Value) else -1) for leaf in leaves]
+        steps = with_transports(self.steps, self._parameters, results_reached(plan.steps, leaves), layouts)
         kept = {slot for _, slot in self.results if slot >= 0} | {slot for slot, _ in self._written}
-        self.steps = forgetting(checkpointed(self.steps, kept), kept)
+        self.steps = free_after_last_use(group_checkpoints(steps, kept), kept)
 
     def _slot(self, value: Value) -> int:
         if value not in self._slots:
-            self._slots[value] = self._new()
+            self._slots[value] = self._new_slot()
         return self._slots[value]
 
-    def _new(self) -> int:
+    def _new_slot(self) -> int:
         self._count += 1
         return self._count - 1
-
-    def _provide(self, value: Value) -> None:
-        """A parameter, a buffer or a constant."""
-        slot = self._slot(value)
-        if value.constant is not None:
-            self._constants.append((slot, value.constant))
-        elif value.name in self._buffers:
-            self._read.append((slot, value.name))
-            if value.name in self.plan.recording.written and value.name not in self._of_layers:
-                self._copied.add(slot)  # backward passes look at what was there before
-        else:
-            self._given[slot] = value
 
     def _step(self, run: Run, reads: tuple[int, ...], writes: tuple[int, ...]) -> None:
         self.steps.append(Step(run, reads, writes, checkpoint=self._checkpoint))
 
-    def _deliver(self, layouts: Mapping[str, Layout]) -> None:
-        """Bring parameters to the workers just before their first use.
+    def _add_input(self, value: Value, source: Placement) -> None:
+        planned, slot = self.plan.placement(value), (self._slots[value],)
+        if isinstance(planned, Blocks) and source != planned:
+            self._redistribute(value, source, planned)
+        elif isinstance(source, Blocks) and not isinstance(planned, Blocks):
+            self._step(self._replication(value, source), slot, slot)
 
-        So backward passes send the gradients of a bucket away once they are complete, before those of the buckets that
-        are used earlier are computed. Parameters that travelled at the beginning would give back theirs at the end.
-        """
-        for place, slots in reversed(self._buckets()):
-            transport = ParameterTransport([layouts[self._given[slot].name] for slot in slots])
-            if not transport.is_identity:
-                self.steps.insert(before_checkpoint(self.steps, place), _delivery(transport, slots))
+    def _add_sources(self, outputs: Sequence[Value]) -> None:
+        """Give slots to the parameters, buffers and constants of the model."""
+        self._constants: list[tuple[int, torch.Tensor]] = []
+        self._buffers_read: list[tuple[int, str, bool]] = []  # slots, names, and whether operations read a copy
+        self._parameters: dict[int, Value] = {}
+        written_by_layers = {name for step in self.plan.steps for name in step.node.buffers.values()}
+        copied = self.plan.recording.written.keys() - written_by_layers  # for backward passes
+        for value in dict.fromkeys([*(value for step in self.plan.steps for value in step.node.inputs), *outputs]):
+            if value in self._slots or value in self.plan.placements:
+                continue
+            slot = self._slot(value)
+            if value.constant is not None:
+                self._constants.append((slot, value.constant))
+            elif value.name in self._buffers:
+                self._buffers_read.append((slot, value.name, value.name in copied))
+            else:
+                self._parameters[slot] = value
+        self.parameters = [value.name for value in self._parameters.values()]
 
-    def _buckets(self) -> list[tuple[int, list[int]]]:
-        """The places of the steps before which parameters travel, and their slots.
+    def _redistribute(self, value: Value, source: Placement, blocks: Blocks) -> None:
+        slot = (self._slots[value],)
+        regions = ReadRegions(blocks.ranks, tuple(range(len(value.shape))), blocks.intervals)
+        self._step(Redistribution("distribute", source, regions, value.shape, self._like), slot, slot)
 
-        Those of a bucket have one dtype, and the same results have a derivative by them: a loss of some of the results
-        gives all of them a gradient or none, as in one process, and no zeros to those that it does not depend on.
-        """
-        reached = self._reached()
-        buckets: list[tuple[int, list[int]]] = []
-        last: dict[object, list[int]] = {}  # of each kind
-        waiting = dict(self._given)
-        for place, reads in enumerate([*(step.reads for step in self.steps), self._given]):
-            needed: dict[object, list[int]] = {}
-            for slot in dict.fromkeys(slot for slot in reads if slot in waiting):
-                value = waiting.pop(slot)
-                needed.setdefault((value.dtype, reached.get(value, frozenset())), []).append(slot)
-            for kind, slots in needed.items():
-                if kind not in last or sum(self._given[slot].nbytes for slot in last[kind]) >= _BUCKET:
-                    last[kind] = []
-                    buckets.append((place, last[kind]))
-                last[kind] += slots
-        return buckets
+    def _replication(self, value: Value, source: Blocks) -> Run:
+        """A function that brings a value to all workers; it ignores tensors of workers without a block."""
+        like, regions = self._like, ReadRegions.whole(self._like.ranks)
+        redistribution = Redistribution("distribute", source, regions, value.shape, like)
+        return lambda x: redistribution(x if like.me in source.ranks else connected_empty([x]))
 
-    def _reached(self) -> dict[Value, frozenset[int]]:
-        """The numbers of the results that have a derivative by a value; of none for values that are left out."""
-        reached: dict[Value, frozenset[int]] = {}
-        for i, (value, _) in enumerate(self.results):
-            if isinstance(value, Value) and value.is_differentiable:
-                reached[value] = reached.get(value, frozenset()) | {i}
-        for step in reversed(self.plan.steps):
-            results = [reached.get(value, frozenset()) for value in step.node.outputs if value.is_differentiable]
-            reached_by_node = frozenset[int]().union(*results)
-            for value in step.node.inputs if reached_by_node else ():
-                reached[value] = reached.get(value, frozenset()) | reached_by_node
-        return reached
-
-    def _bring(self, value: Value, source: Placement, wanted: Blocks) -> None:
-        """Bring a value from where it is to other blocks."""
-        slot = self._slots[value]
-        need = Need(wanted.ranks, tuple(range(len(value.shape))), wanted.intervals)
-        self._step(Move("distribute", source, need, value.shape, self._like), (slot,), (slot,))
-
-    def _to_all(self, value: Value, source: Blocks) -> Run:
-        """A function that brings a value to all workers, whatever workers without a block pass in its place."""
-        like, ranks = self._like, source.ranks
-        move = Move("distribute", source, Need.of_all(like.ranks), value.shape, like)
-        return lambda x: move(x if like.me in ranks else nothing([x]))
-
-    def _owned(self, value: Value) -> Blocks:
-        """Where a result is. Of copies the first worker's counts, so that each element is in one block."""
+    def _result_blocks(self, value: Value) -> Blocks:
+        """The blocks of a result. Of replicas only the first worker's counts, so that each element is in one block."""
         place = self.plan.placement(value)
         if isinstance(place, Blocks):
             return place
         first = Blocks.balanced(self._like.ranks[:1], (1,) * len(value.shape), value.shape)
-        self._bring(value, place, first)
+        self._redistribute(value, place, first)
         return first
 
-    def _everywhere(self, value: Value) -> int:
-        """Where all workers have a value, behind the last step."""
-        place, slot = self.plan.placement(value), self._new()
-        bring: Run = self._to_all(value, place) if isinstance(place, Blocks) else lambda x: x
-        self._step(bring, (self._slots[value],), (slot,))
+    def _replicated(self, value: Value) -> int:
+        """The slot in which all workers have a value after the last step."""
+        place, slot = self.plan.placement(value), self._new_slot()
+        run: Run = self._replication(value, place) if isinstance(place, Blocks) else lambda x: x
+        self._step(run, (self._slots[value],), (slot,))
         return slot
 
-    def _append(self, step: Planned) -> None:
+    def _add(self, step: PlanStep) -> None:
+        """Append a step of the plan, after the redistributions of its inputs."""
         node, buffers = step.node, self._buffers
         inputs = []
-        for value, need, source in zip(node.inputs, step.needs, step.sources, strict=True):
+        for value, regions, source in zip(node.inputs, step.input_regions, step.sources, strict=True):
             slot = self._slots[value]
-            if need is not None:
-                key = (value, need)
-                if key not in self._moves:
-                    self._moves[key] = self._new()
-                    move = Move(f"distribute({node.key})", source, need, value.shape, self._like)
-                    self._step(move, (slot,), (self._moves[key],))
-                slot = self._moves[key]
+            if regions is not None:
+                key = (value, regions)
+                if key not in self._redistributed:
+                    self._redistributed[key] = self._new_slot()
+                    name = f"distribute({node.key})"
+                    redistribution = Redistribution(name, source, regions, value.shape, self._like)
+                    self._step(redistribution, (slot,), (self._redistributed[key],))
+                slot = self._redistributed[key]
             inputs.append(slot)
         if step.operation.draw is not None:
-            self._keys.append(self._new())
+            self._keys.append(self._new_slot())
             inputs.insert(0, self._keys[-1])
         outputs = tuple(self._slot(value) for value in node.outputs)
-        places = [self.plan.placement(value) for value in node.outputs]
-        run = computing(step, places, self._like, buffers)
+        run = local_computation(step, [self.plan.placement(value) for value in node.outputs], self._like, buffers)
         for i, value in enumerate(node.inputs):
-            if value in node.written and (step.needs[i] is not None or value not in self._fresh):
+            if value in node.written and (step.input_regions[i] is not None or value not in self._unshared):
                 run = on_a_copy(run, i + len(inputs) - len(node.inputs))
-        if node.written or node.key in _FRESH:
-            self._fresh.update(node.outputs)
+        if node.written or node.key in _OWN_MEMORY:
+            self._unshared.update(node.outputs)
         self._step(run, tuple(inputs), outputs)
-        if Spread.is_needed(step, buffers, self._like):
-            self._step(Spread(step, buffers, self._like), (), ())
+        if BufferBroadcast.is_needed(step, buffers, self._like):
+            self._step(BufferBroadcast(step, buffers, self._like), (), ())
 
     @property
     def is_random(self) -> bool:
@@ -233,22 +180,21 @@ class Program:
         """The results of a call, in the structure that the model returns.
 
         Args:
-            inputs, parameters: the blocks of the call, and what is on this rank of the parameters.
-            key: from which the random numbers follow; None for those of torch in one process.
+            inputs: this rank's blocks of the inputs.
+            parameters: this rank's parts of the parameters.
+            key: determines the random numbers; None for torch's numbers in one process.
         """
         values: list[object] = [None] * self._count
-        for slot, tensor in zip(self.inputs, inputs, strict=True):
+        for slot, tensor in zip((*self.inputs, *self._parameters), (*inputs, *parameters), strict=True):
             values[slot] = tensor
-        for slot, parameter in zip(self._given, parameters, strict=True):
-            values[slot] = parameter
         for slot, constant in self._constants:
             values[slot] = constant
-        for slot, name in self._read:
+        for slot, name, is_copied in self._buffers_read:
             buffer = self._buffers[name]
-            values[slot] = buffer.clone() if slot in self._copied else buffer
+            values[slot] = buffer.clone() if is_copied else buffer
         for number, slot in enumerate(self._keys):
             values[slot] = None if key is None else key_of_part(key, number)
-        run_through(self.steps, values)
+        run_steps(self.steps, values)
         for slot, name in self._written:
             buffer = self._buffers[name]
             if values[slot] is not buffer and self._like.active:
@@ -258,11 +204,3 @@ class Program:
             y = values[slot] if slot >= 0 else value
             results.append(y.detach() if isinstance(y, torch.Tensor) and not value.is_differentiable else y)
         return tree_unflatten(results, self._structure)
-
-
-def _delivery(transport: ParameterTransport, slots: Sequence[int]) -> Step:
-    def run(*parameters: torch.Tensor) -> object:
-        used = transport(parameters)
-        return used if len(used) > 1 else used[0]
-
-    return Step(run, tuple(slots), tuple(slots))

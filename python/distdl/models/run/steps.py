@@ -1,4 +1,4 @@
-"""Steps that run one behind the other on values in numbered slots, and activation checkpoints among them."""
+"""Run steps in order on values in numbered slots, with activation checkpoints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch.autograd.function import FunctionCtx
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
-from distdl.models.capture.replay import Run
+from distdl.models.capture.recording import Run
 
 
 class Step(NamedTuple):
@@ -18,8 +18,8 @@ class Step(NamedTuple):
 
     Attributes:
         reads, writes: the slots of its inputs and of its outputs.
-        last: the slots that nobody uses any more afterwards.
-        checkpoint: the number of the activation checkpoint to which it belongs; 0 for none.
+        last: the slots that no later step uses.
+        checkpoint: the number of its activation checkpoint; 0 for none.
     """
 
     run: Run
@@ -29,7 +29,7 @@ class Step(NamedTuple):
     checkpoint: int = 0
 
 
-def run_through(steps: Iterable[Step], values: list[object]) -> None:
+def run_steps(steps: Iterable[Step], values: list[object]) -> None:
     """Run steps on the values in slots."""
     for run, reads, writes, last, _ in steps:
         result = run(*[values[slot] for slot in reads])
@@ -42,11 +42,11 @@ def run_through(steps: Iterable[Step], values: list[object]) -> None:
             values[slot] = None
 
 
-def forgetting(steps: Sequence[Step], kept: set[int]) -> list[Step]:
-    """The same steps with note of what nobody uses any more behind each.
+def free_after_last_use(steps: Sequence[Step], kept: set[int]) -> list[Step]:
+    """The same steps, each of which frees the slots that no later step uses.
 
     Args:
-        kept: the slots that are used behind the last step.
+        kept: the slots that are used after the last step.
     """
     steps_kept, seen = [], set(kept)
     for step in reversed(steps):
@@ -58,17 +58,17 @@ def forgetting(steps: Sequence[Step], kept: set[int]) -> list[Step]:
 
 
 def before_checkpoint(steps: Sequence[Step], place: int) -> int:
-    """The place of a step, or that of the first step of its activation checkpoint."""
+    """The place of a step, or of the first step of its activation checkpoint."""
     while 0 < place < len(steps) and steps[place].checkpoint and steps[place - 1].checkpoint == steps[place].checkpoint:
         place -= 1
     return place
 
 
-def checkpointed(steps: Sequence[Step], kept: set[int]) -> list[Step]:
-    """The same steps with one in place of all that belong to a checkpoint.
+def group_checkpoints(steps: Sequence[Step], kept: set[int]) -> list[Step]:
+    """The same steps, with a single step for each checkpoint.
 
     Args:
-        kept: the slots that are used behind the last step.
+        kept: the slots that are used after the last step.
     """
     groups = [(number, [*group]) for number, group in itertools.groupby(steps, lambda step: step.checkpoint)]
     steps_made: list[Step] = []
@@ -86,10 +86,10 @@ def checkpointed(steps: Sequence[Step], kept: set[int]) -> list[Step]:
 
 
 class Segment:
-    """Steps whose results are computed again in the backward pass, on all ranks if on any.
+    """The steps of a checkpoint, which are computed again in the backward pass, on all ranks if on any.
 
     Attributes:
-        reads: the slots of what comes from outside.
+        reads: the slots that are written before these steps.
     """
 
     def __init__(self, steps: Sequence[Step], writes: Sequence[int]) -> None:
@@ -100,10 +100,10 @@ class Segment:
             written.update(step.writes)
         self.reads = tuple(dict.fromkeys(outside))
         self._writes, self._count = writes, max([*outside, *written]) + 1
-        self._steps = forgetting(steps, {*writes, *self.reads})
+        self._steps = free_after_last_use(steps, {*writes, *self.reads})
 
     def __call__(self, *inputs: object) -> object:
-        """Run the steps. Returns what they write: a tensor, or a list of them."""
+        """Run the steps, and return their result or the list of their results."""
         with set_checkpoint_early_stop(False):  # some ranks would stop before an exchange
             results = checkpoint(self._run, *inputs, use_reentrant=False)
         return results if len(self._writes) > 1 else results[0]
@@ -112,12 +112,12 @@ class Segment:
         values: list[object] = [None] * self._count
         for slot, tensor in zip(self.reads, inputs, strict=True):
             values[slot] = tensor
-        run_through(self._steps, values)
+        run_steps(self._steps, values)
         return [_saving(values[slot]) for slot in self._writes]
 
 
 def _saving(value: object) -> object:
-    """A result whose backward pass looks at something that the checkpoint has not kept, on every rank."""
+    """The result, with a backward pass that makes the checkpoint compute the steps again on every rank."""
     if isinstance(value, torch.Tensor) and value.requires_grad:
         return cast(torch.Tensor, _Saving.apply(value))
     return value

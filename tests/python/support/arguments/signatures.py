@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import get_overridable_functions, get_testing_overrides, resolve_name
 
-from distdl.models.capture.functions import IN_PLACE_OF, SHAPED_AS, TAKES_APART, key_of
+from distdl.models.capture.decompositions import DECOMPOSITIONS, SPLITTING
+from distdl.models.capture.functions import SHAPED_AS, key_of
 from distdl.models.rules import RULES
 
 REQUIRED = inspect.Parameter.empty
@@ -55,7 +56,7 @@ class Signature:
 
 def functions() -> dict[str, Callable[..., Any]]:
     """The functions of torch that have a rule, by name: those of each signature once."""
-    known = RULES.keys() | TAKES_APART | SHAPED_AS.keys() | IN_PLACE_OF.keys()
+    known = RULES.keys() | SPLITTING | SHAPED_AS.keys() | DECOMPOSITIONS.keys()
     found: dict[str, Callable[..., Any]] = {}
     seen: set[str] = set()
     modules = [torch.nn.functional, torch, torch.functional, torch.fft, torch.linalg, torch.special, torch.Tensor]

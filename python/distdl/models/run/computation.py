@@ -1,4 +1,4 @@
-"""The work of a rank for an operation of a plan: it computes its block, copies, or nothing."""
+"""The computation of a rank in a step of a plan: of its block, of replicas, or of an empty result."""
 
 from __future__ import annotations
 
@@ -8,42 +8,43 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from distdl.models.capture.recording import Node, Value
-from distdl.models.capture.replay import Run
+from distdl.models.capture.recording import Node, Run, Value
 from distdl.models.operations.operation import Workers
-from distdl.models.operations.placement import COPIES, Blocks, Placement
-from distdl.models.plan.exchanges import nothing
-from distdl.models.plan.planning import Planned
-from distdl.models.rules.applied_layer import Applied
+from distdl.models.operations.placement import REPLICATED, Blocks, Placement
+from distdl.models.plan.planning import PlanStep
+from distdl.models.plan.redistribution import connected_empty
+from distdl.models.rules.applied_layer import AppliedLayer
 from distdl.partitions.grid import Grid
 from distdl.torch_compat.trees import tree_flatten
 
 
-def computing(step: Planned, places: Sequence[Placement], like: Grid, buffers: Mapping[str, torch.Tensor]) -> Run:
-    """From this rank's parts of the inputs to those of the results. Collective over the workers.
+def local_computation(
+    step: PlanStep, placements: Sequence[Placement], like: Grid, buffers: Mapping[str, torch.Tensor]
+) -> Run:
+    """The function from this rank's regions of the inputs to its blocks of the results. Collective over the workers.
 
     Args:
-        places: where the results are.
+        placements: of the results.
         like: a grid of the workers of the whole plan.
-        buffers: those of the model, by name, which layers use.
+        buffers: of the model, by name, for layers.
     """
     node, workers = step.node, step.workers
-    if workers is COPIES:
+    if workers is REPLICATED:
         run = step.operation.make(None)
         member = like.active
     else:
         assert isinstance(workers, Blocks)
         run = step.operation.make(Workers(workers.grid(like), workers, like.me))
         member = like.me in workers.ranks
-    if isinstance(run, Applied):
+    if isinstance(run, AppliedLayer):
         run.use_buffers(buffers)
-    elif member and step.operation.places is None:
-        run = _or_nothing(run, node.outputs, places, like.me)
+    elif member and step.operation.placements is None:
+        run = _skipping_empty(run, node.outputs, placements, like.me)
     several = len(node.outputs)
     if step.operation.draw is not None:
-        run = _drawing(step, run if member else _without_part(node.outputs), like)
+        run = _drawing(step, run if member else _empty_results(node.outputs), like)
     elif not member:
-        return _refusing_gradients(node, _without_part(node.outputs))
+        return _refusing_gradients(node, _empty_results(node.outputs))
     call = _refusing_gradients(node, _in_modes(node, run))
     if several == 1 and isinstance(node.results, Value):
         return call
@@ -56,7 +57,7 @@ def computing(step: Planned, places: Sequence[Placement], like: Grid, buffers: M
 
 
 def _in_modes(node: Node, run: Run) -> Run:
-    """A call without gradients, or in another autocast than that of the model, if it was recorded so."""
+    """A call with the modes in which it was recorded: without gradients, or with autocast of its own."""
     if node.records_gradients and not node.autocast:
         return run
 
@@ -72,7 +73,7 @@ def _in_modes(node: Node, run: Run) -> Run:
 
 
 def _refusing_gradients(node: Node, run: Run) -> Run:
-    """A call that refuses, on all ranks, tensors that ask for gradients which torch does not have."""
+    """A call that refuses, on all ranks, tensors that ask for gradients but have no derivative in torch."""
     slots = [i - len(node.inputs) for i, value in enumerate(node.inputs) if value in node.underived]
     if not slots:
         return run
@@ -90,7 +91,7 @@ def _refusing_gradients(node: Node, run: Run) -> Run:
 
 
 def on_a_copy(run: Run, position: int) -> Run:
-    """A call that writes into an input, which shares memory with others here though perhaps not in one process."""
+    """A call that writes into a copy of an input, which may share memory here though not in one process."""
 
     def call(*x: torch.Tensor) -> object:
         tensors = list(x)
@@ -100,29 +101,29 @@ def on_a_copy(run: Run, position: int) -> Run:
     return call
 
 
-def _or_nothing(run: Run, outputs: Sequence[Value], places: Sequence[Placement], rank: int) -> Run:
-    """A call that computes nothing on a rank whose blocks have no elements: not all functions of torch take such."""
-    shapes = [place.local_shape(rank) for place in places if isinstance(place, Blocks)]
+def _skipping_empty(run: Run, outputs: Sequence[Value], placements: Sequence[Placement], rank: int) -> Run:
+    """A call that returns empty results on a rank with empty blocks, which not all functions of torch accept."""
+    shapes = [place.local_shape(rank) for place in placements if isinstance(place, Blocks)]
     if not shapes or not all(0 in shape for shape in shapes):
         return run
 
-    def give_nothing(*inputs: torch.Tensor) -> object:
+    def empty(*inputs: torch.Tensor) -> object:
         dtypes = [value.dtype for value in outputs]
-        if torch.is_autocast_enabled(inputs[0].device.type):  # others than those of the record
+        if torch.is_autocast_enabled(inputs[0].device.type):  # dtypes may differ from the record
             with contextlib.suppress(Exception), warnings.catch_warnings(action="ignore"), torch.no_grad():
                 leaves = tree_flatten(run(*inputs))[0]
                 dtypes = [leaf.dtype for leaf in leaves if isinstance(leaf, torch.Tensor)]
         results = []
         for value, shape, dtype in zip(outputs, shapes, dtypes, strict=True):
             parts = inputs if value.is_differentiable else [tensor.detach() for tensor in inputs]
-            results.append(nothing(parts, dtype).reshape(shape))
+            results.append(connected_empty(parts, dtype).reshape(shape))
         return results if len(results) > 1 else results[0]
 
-    return give_nothing
+    return empty
 
 
-def _drawing(step: Planned, run: Run, like: Grid) -> Run:
-    """A function that draws the numbers of this worker's block, and computes with them."""
+def _drawing(step: PlanStep, run: Run, like: Grid) -> Run:
+    """A function that draws the numbers of this worker's block, and passes them to the computation."""
     node, workers, draw = step.node, step.workers, step.operation.draw
     assert draw is not None
     shape = step.operation.shape
@@ -143,16 +144,16 @@ def _drawing(step: Planned, run: Run, like: Grid) -> Run:
     return drawn
 
 
-def _without_part(outputs: Sequence[Value]) -> Run:
-    """A function for ranks without work: empty results that depend on the inputs as those of the workers do."""
+def _empty_results(outputs: Sequence[Value]) -> Run:
+    """A function for ranks without work: empty results that are connected with the inputs as on the workers."""
 
     def empty(value: Value, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
         if not inputs:
             return torch.zeros(0, dtype=value.dtype, device="cpu")
         if not value.is_differentiable:
-            return nothing([x.detach() for x in inputs], value.dtype)
+            return connected_empty([x.detach() for x in inputs], value.dtype)
         # Autocast may have another dtype than the record; backward() needs to know whether a result is complex.
-        return nothing(inputs, None if inputs[0].is_complex() == value.dtype.is_complex else value.dtype)
+        return connected_empty(inputs, None if inputs[0].is_complex() == value.dtype.is_complex else value.dtype)
 
     if len(outputs) == 1:
         return lambda *inputs: empty(outputs[0], inputs)

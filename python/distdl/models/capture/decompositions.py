@@ -1,0 +1,155 @@
+"""Functions of torch that are recorded as several nodes, by the functions that they consist of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from distdl.models.capture.recording import Arguments, Function, Options
+
+INLINED = {"gumbel_softmax", "multi_head_attention_forward"}
+"""Functions that are recorded by the functions, or by the layer, that they call."""
+
+
+def inlined(function: Function) -> Function:
+    """A function of torch.nn.functional without its first lines, which hand the call to a recorder."""
+    assert isinstance(function, FunctionType)
+    checks = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    names = function.__globals__ | dict.fromkeys(checks, lambda *args: False)
+    return FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+
+
+SPLITTING = {"chunk", "split", "split_with_sizes", "tensor_split", "unbind"}
+"""Functions that become a node for each part, so that each part has its own blocks."""
+
+
+def split_calls(
+    key: str, args: Arguments, kwargs: Options, parts: Sequence[torch.Tensor]
+) -> Iterator[tuple[Function, torch.Tensor, Arguments]]:
+    """For each part of a tensor, a function that takes this part alone, the part, and the arguments."""
+    x, *rest = args
+    if others := kwargs.keys() - _OF_PARTS:
+        raise NotImplementedError(f"{key} with {', '.join(sorted(others))}")
+    position = 0 if key == "unbind" else 1
+    dim = (rest[position] if len(rest) > position else kwargs.get("dim", 0)) % x.dim()
+    start = 0
+    for i, part in enumerate(parts):
+        if key == "unbind":
+            yield torch.select, part, (x, dim, i)
+        else:
+            yield torch.narrow, part, (x, dim, start, part.shape[dim])
+            start += part.shape[dim]
+
+
+_OF_PARTS = {
+    "chunks", "dim", "indices", "indices_or_sections", "sections", "split_size", "split_size_or_sections",
+    "split_sizes", "tensor_indices_or_sections",
+}  # fmt: skip
+"""The names of the arguments of such functions."""
+
+
+def with_values(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Replace the values of a tensor, and keep its derivative, as writing into it without gradients does."""
+    x = x.clone()
+    with torch.no_grad():
+        return x.copy_(values)
+
+
+def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[torch.Tensor, ...]:
+    """``torch.meshgrid`` by functions that have a single result each."""
+    vectors = list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else list(tensors)
+    swapped = indexing == "xy" and len(vectors) > 1
+    if swapped:
+        vectors[:2] = vectors[1::-1]
+    shape = [vector.numel() for vector in vectors]
+    single = [1] * len(vectors)
+    grids = [x.reshape([*single[:d], -1, *single[d + 1 :]]).expand(shape) for d, x in enumerate(vectors)]
+    if swapped:
+        grids[:2] = grids[1::-1]
+    return tuple(grids)
+
+
+def broadcast_tensors(*tensors: Any) -> tuple[torch.Tensor, ...]:
+    """``torch.broadcast_tensors`` by functions that have a single result each."""
+    operands = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
+    shape = torch.broadcast_shapes(*(tensor.shape for tensor in operands))
+    return tuple(tensor.expand(shape) for tensor in operands)
+
+
+def gaussian_nll_loss(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    var: torch.Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> torch.Tensor:
+    """The loss of torch.nn.functional, with nan in place of an error for negative variances."""
+    if isinstance(var, float):
+        if var < 0:
+            raise ValueError("var has negative entry/entries")
+        var = input.new_full((), var).expand(input.shape)
+    elif var.shape == input.shape[:-1]:
+        var = var.unsqueeze(-1)
+    others = [m for n, m in zip(input.shape, var.shape, strict=False) if n != m]
+    if var.dim() != input.dim() or others not in ([], [1]):
+        raise ValueError("var is of incorrect size")
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"{reduction} is not valid")
+    var = var.clone()  # in the order of memory in which it was
+    with torch.no_grad():
+        var.masked_fill_(var < 0, torch.nan).clamp_(min=eps)
+    loss = 0.5 * (var.log() + (input - target) ** 2 / var)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
+
+
+def cov(
+    input: torch.Tensor,
+    *,
+    correction: int = 1,
+    fweights: torch.Tensor | None = None,
+    aweights: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """``torch.cov`` without its check that no weight is negative."""
+    x = input if input.dim() > 1 else input.reshape(1, -1)
+    weightings = [weighting for weighting in (fweights, aweights) if weighting is not None]
+    count: float | torch.Tensor = x.shape[1]
+    if not weightings:
+        centered = weighted = x - x.mean(1, keepdim=True)
+        rest: float | torch.Tensor = max(0, count - correction)
+    else:
+        weights = math.prod(weightings[1:], start=weightings[0])
+        count = weights.sum()
+        centered = x - (x * weights).sum(1, keepdim=True) / count
+        weighted = centered * weights
+        lost = 1.0 if aweights is None else (weights * aweights).sum() / count
+        rest = (count - correction * lost).clamp(min=0)
+    return (centered @ weighted.mT.conj() / rest).squeeze()
+
+
+def corrcoef(input: torch.Tensor) -> torch.Tensor:
+    """``torch.corrcoef`` by :func:`cov`."""
+    matrix = cov(input)
+    if matrix.dim() == 0:
+        return matrix / matrix
+    deviations = matrix.diagonal().real.sqrt()
+    matrix = matrix / deviations[:, None] / deviations
+    if matrix.is_complex():
+        return torch.complex(matrix.real.clip(-1, 1), matrix.imag.clip(-1, 1))
+    return matrix.clip(-1, 1)
+
+
+DECOMPOSITIONS: dict[str, Function] = {
+    "cov": cov,
+    "corrcoef": corrcoef,
+    "meshgrid": meshgrid,
+    "broadcast_tensors": broadcast_tensors,
+    "gaussian_nll_loss": gaussian_nll_loss,
+}
+"""Replacements for functions that have several results of different tensors, or look at values."""

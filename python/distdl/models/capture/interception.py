@@ -1,0 +1,103 @@
+"""Intercept calls that torch's function modes do not see: of modules, scripts and autograd functions."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from distdl.models.capture.recording import Arguments, Function, Options
+from distdl.torch_compat.autograd import FunctionMeta, SingleLevelFunction
+
+_APPLY = vars(torch.autograd.Function)["apply"]
+_IN_PYTHON = isinstance(_APPLY, classmethod)  # before torch 2.14
+FunctionClass = type[torch.autograd.Function]
+
+
+def apply_of(kind: FunctionClass) -> Function:
+    """``kind.apply``, even if calls of it are intercepted."""
+    function: Function = _APPLY.__get__(None, kind)
+    return function
+
+
+@contextlib.contextmanager
+def _calling_for_apply(applied: Callable[..., object], is_open: Callable[[], bool]) -> Iterator[None]:
+    """Call ``applied(kind, *args)`` for ``kind.apply(*args)`` while `is_open` says so.
+
+    This includes a ``kind.apply`` that a model has kept, in an attribute or a global name, where torch calls it in
+    Python. From 2.14 on torch does not, and kept functions raise NotImplementedError.
+    """
+
+    def seen(kind: FunctionClass, *args: Any, **kwargs: Any) -> object:
+        return applied(kind, *args, **kwargs) if is_open() else end_of_apply(kind)(*args, **kwargs)
+
+    changed: Any = SingleLevelFunction if _IN_PYTHON else torch.autograd.Function
+    changed.apply = classmethod(seen)
+    if not _IN_PYTHON:
+        FunctionMeta.__getattribute__ = _refusing(is_open)
+    try:
+        yield
+    finally:
+        if _IN_PYTHON:
+            del changed.apply
+        else:
+            changed.apply = _APPLY
+            del FunctionMeta.__getattribute__
+
+
+def end_of_apply(kind: FunctionClass) -> Function:
+    """The innermost ``apply`` of a function: it computes, and saves tensors for the backward pass."""
+    function: Function = super(SingleLevelFunction, kind).apply
+    return function
+
+
+def _refusing(is_open: Callable[[], bool]) -> Callable[[Any, str], object]:
+    def attribute(kind: Any, name: str) -> object:
+        attribute = type.__getattribute__(kind, name)
+        if name != "forward" or not is_open():
+            return attribute
+
+        def refused(*args: object) -> None:
+            raise NotImplementedError(
+                f"the model calls a {kind.__name__}.apply that it has kept, which cannot be recorded with this version "
+                f"of torch; write {kind.__name__}.apply where it is called"
+            )
+
+        return refused
+
+    return attribute
+
+
+@contextlib.contextmanager
+def intercepted_calls(
+    call_module: Callable[[Function, torch.nn.Module, Arguments, Options], object],
+    apply: Callable[..., object],
+    is_open: Callable[[], bool],
+) -> Iterator[None]:
+    """Hand calls to a recorder.
+
+    Args:
+        call_module: takes the call of each module: ``call_module(run, module, args, kwargs)``.
+        apply: takes the call of each ``torch.autograd.Function.apply``: ``apply(kind, *args)``.
+        is_open: whether functions called now are to be seen.
+    """
+    call, call_script = torch.nn.Module.__call__, torch.jit.ScriptFunction.__call__
+
+    def of_module(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
+        return call_module(functools.partial(call, module), module, args, kwargs)
+
+    def of_script(function: torch.jit.ScriptFunction, *args: object, **kwargs: object) -> object:
+        original = getattr(function, "_torchdynamo_inline", None)  # which torch.compile calls as well
+        if original is None or not is_open():
+            return call_script(function, *args, **kwargs)
+        return original(*args, **kwargs)
+
+    torch.nn.Module.__call__, torch.jit.ScriptFunction.__call__ = of_module, of_script
+    try:
+        with _calling_for_apply(apply, is_open):
+            yield
+    finally:
+        torch.nn.Module.__call__, torch.jit.ScriptFunction.__call__ = call, call_script

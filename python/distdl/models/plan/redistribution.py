@@ -1,0 +1,165 @@
+"""Redistribute a tensor: from its blocks, or out of replicas, to the regions that workers read."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from distdl import operators
+from distdl.models.operations.operation import InputSpec, Sharded, Slice
+from distdl.models.operations.placement import Blocks, Placement, Replicated, intervals_of, overlap
+from distdl.parameters.layout import Interval
+from distdl.parameters.transport import zero_of
+from distdl.partitions.grid import Grid
+
+
+@dataclass(frozen=True)
+class ReadRegions:
+    """The region of a tensor that each worker of an operation reads.
+
+    Attributes:
+        ranks: the workers.
+        axes: for each axis of the workers' grid the dimension of the tensor that it shards; None for replicas.
+        intervals: for each axis the (start, stop) that each worker along it reads; (0, 1) for None.
+        slices: (start, stop) of dimensions that belong to no axis, where workers read only a slice of the dimension.
+        periodic: the dimensions whose end is followed by their beginning.
+    """
+
+    ranks: tuple[int, ...]
+    axes: tuple[int | None, ...]
+    intervals: tuple[tuple[Interval, ...], ...]
+    slices: tuple[tuple[int, Interval], ...] = ()
+    periodic: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, workers: Blocks, spec: InputSpec) -> ReadRegions:
+        """The regions that workers read for their blocks."""
+        sharded = {dim.dim: (d, dim) for d, dim in reversed([*enumerate(spec)]) if isinstance(dim, Sharded)}
+        axes: list[int | None] = []
+        intervals = []
+        for axis, sizes in enumerate(workers.block_sizes):
+            d, dim = sharded.get(axis, (None, None))
+            axes.append(d)
+            blocks = intervals_of(sizes)
+            intervals.append(tuple((0, 1) if dim is None else dim.interval(*block) for block in blocks))
+        slices = tuple((d, (dim.start, dim.stop)) for d, dim in enumerate(spec) if isinstance(dim, Slice))
+        periodic = tuple(d for d, dim in enumerate(spec) if isinstance(dim, Sharded) and dim.periodic)
+        return cls(workers.ranks, tuple(axes), tuple(intervals), slices, periodic)
+
+    @classmethod
+    def whole(cls, ranks: tuple[int, ...]) -> ReadRegions:
+        """The whole tensor for each rank."""
+        return cls(ranks, (None,), (((0, 1),) * len(ranks),))
+
+    def box(self, rank: int, shape: Sequence[int]) -> tuple[Interval, ...] | None:
+        """The box that a rank reads of a tensor of this shape."""
+        if rank not in self.ranks:
+            return None
+        index = [*itertools.product(*(range(len(along)) for along in self.intervals))][self.ranks.index(rank)]
+        box = self.common(shape)
+        for axis, dim in enumerate(self.axes):
+            if dim is not None:
+                box[dim] = self.intervals[axis][index[axis]]
+        return tuple(box)
+
+    def common(self, shape: Sequence[int]) -> list[Interval]:
+        """The interval that all workers read, for each dimension that belongs to no axis."""
+        slices = dict(self.slices)
+        return [slices.get(d, (0, n)) for d, n in enumerate(shape)]
+
+
+def unwrapped(box: Sequence[Interval], shape: Sequence[int]) -> list[tuple[Interval, ...]]:
+    """Split a box that wraps around the end of a tensor into boxes inside of the tensor."""
+    along = []
+    for (start, stop), n in zip(box, shape, strict=True):
+        turns = range(start // n, -(-stop // n)) if start < stop else range(0)
+        along.append([(max(start - turn * n, 0), min(stop - turn * n, n)) for turn in turns])
+    return [*itertools.product(*along)]
+
+
+def received_elements(source: Placement, regions: ReadRegions, shape: Sequence[int]) -> dict[int, int]:
+    """The number of elements that each rank receives from others."""
+    if isinstance(source, Replicated):
+        return {}
+    counts = {}
+    for rank in regions.ranks:
+        box = regions.box(rank, shape)
+        assert box is not None
+        own = source.block(rank)
+        counts[rank] = sum(
+            overlap(piece, piece) - (overlap(piece, own) if own is not None else 0) for piece in unwrapped(box, shape)
+        )
+    return {rank: count for rank, count in counts.items() if count}
+
+
+class Redistribution:
+    """Brings the regions of a tensor to the workers that read them, from its blocks or out of replicas.
+
+    Constructing and calling are collective over the constructors of `like`.
+    """
+
+    def __init__(self, name: str, source: Placement, regions: ReadRegions, shape: Sequence[int], like: Grid) -> None:
+        self._box = regions.box(like.me, shape)
+        self._is_replicated = isinstance(source, Replicated)
+        axes = {d: axis for axis, d in enumerate(regions.axes) if d is not None}
+        inserted = [axis for axis, d in enumerate(regions.axes) if d is None]
+        self._dim, self._inserted = len(shape), len(inserted)
+        if isinstance(source, Blocks):
+            # Both grids have the axes of replicas first, then the dimensions of the tensor.
+            splits = [1] * len(inserted) + [*source.splits]
+            x = like.related(source.ranks, splits)
+            common = regions.common(shape)
+            wanted = [[*regions.intervals[axis]] for axis in inserted]
+            wanted += [[*regions.intervals[axes[d]]] if d in axes else [common[d]] for d in range(len(shape))]
+            places = np.array(regions.ranks).reshape([len(along) for along in regions.intervals])
+            ranks = places.transpose(inserted + [axes[d] for d in sorted(axes)]).ravel()
+            y = like.related(tuple(ranks.tolist()), [len(along) for along in wanted])
+            periodic = [False] * len(inserted) + [d in regions.periodic for d in range(len(shape))]
+            self._operator = operators.interval_exchange(name, x, y, wanted, periodic)
+
+    @staticmethod
+    def is_needed(source: Placement, regions: ReadRegions, shape: Sequence[int]) -> bool:
+        """Whether the region of any rank differs from its block."""
+        if isinstance(source, Replicated):
+            return any(regions.box(rank, shape) != tuple((0, n) for n in shape) for rank in regions.ranks)
+        return set(source.ranks) != set(regions.ranks) or any(
+            source.block(rank) != regions.box(rank, shape) for rank in regions.ranks
+        )
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """This worker's region; a tensor without elements on ranks that read nothing."""
+        if self._is_replicated:
+            return self._cut_out(x)
+        if x.dim() == self._dim:
+            for _ in range(self._inserted):
+                x = x.unsqueeze(0)
+        y = self._operator(x)
+        if self._box is not None:
+            for _ in range(self._inserted):
+                y = y.squeeze(0)
+        return y
+
+    def _cut_out(self, x: torch.Tensor) -> torch.Tensor:
+        if self._box is None:
+            return connected_empty([x])
+        for d, (start, stop) in enumerate(self._box):
+            n = x.shape[d]
+            if start < 0 or stop > n:
+                x = x.index_select(d, torch.arange(start, stop, device=x.device) % n)
+            elif stop - start != n:
+                x = x.narrow(d, start, stop - start)
+        return x
+
+
+def connected_empty(inputs: Sequence[torch.Tensor], dtype: torch.dtype | None = None) -> torch.Tensor:
+    """A result without elements, connected with the inputs in the graph as the results of other ranks are."""
+    result = inputs[0].new_zeros(0, dtype=dtype)
+    for tensor in inputs:
+        if tensor.requires_grad:
+            zero = zero_of(tensor)
+            result = result + (zero.real if zero.is_complex() and not result.is_complex() else zero)
+    return result

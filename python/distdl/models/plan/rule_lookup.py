@@ -1,0 +1,80 @@
+"""Look up the operation of each recorded node in the table of rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from distdl.models.capture.recording import Node, Recording, Value
+from distdl.models.operations.operation import InputSpec, NoRuleError, Operation, RandomError, Sharded
+from distdl.models.operations.table import whole
+from distdl.models.rules import RULES
+from distdl.models.rules.assignments import written
+
+
+def operations_of(recording: Recording, fallback: str, as_sequential: bool) -> tuple[list[Operation], list[Node]]:
+    """The operations of all nodes, and the nodes that one worker computes for lack of a rule.
+
+    Raises:
+        NotImplementedError: that lists every call without a rule.
+    """
+    operations: list[Operation] = []
+    missing: list[str] = []
+    gathered: list[Node] = []
+    depends_on_inputs = set(recording.inputs)
+    for node in recording.nodes:
+        is_constant = depends_on_inputs.isdisjoint(node.inputs)
+        depends_on_inputs.update(() if is_constant else node.outputs)
+        try:
+            operations.append(_by_rule(node, is_constant))
+        except NoRuleError as reason:
+            may_gather = fallback == "gather" and not (as_sequential and isinstance(reason, RandomError))
+            if may_gather and not is_constant:
+                gathered.append(node)
+                operations.append(_on_one_worker(node))
+            else:
+                missing.append(f"  {node}: {reason}")
+    if missing:
+        lines = "\n".join(missing)
+        raise NotImplementedError(
+            f"distribute: {len(missing)} calls cannot be split:\n{lines}\nfallback='gather' computes them on one "
+            "worker; distdl.models.rule registers a rule"
+        )
+    return operations, gathered
+
+
+def _by_rule(node: Node, is_constant: bool) -> Operation:
+    """The operation as its rule describes it. Functions of constants need no rule: each worker computes them."""
+    try:
+        if node.key not in RULES:
+            raise NoRuleError("no rule")
+        operation = RULES[node.key](node)
+        if len(operation.input_specs) != len(node.inputs):
+            raise NoRuleError(f"{len(node.inputs)} tensors, where its rule knows {len(operation.input_specs)}")
+        for value, spec in zip(node.inputs, operation.input_specs, strict=True):
+            if spec is not None and not _covers(spec, value, operation.shape):
+                raise NoRuleError(f"the shape {list(value.shape)}, which its rule takes for another one")
+    except RandomError:
+        raise
+    except NoRuleError:
+        if not is_constant or isinstance(node.target, torch.nn.Module):
+            raise
+        return _on_one_worker(node)
+    return operation
+
+
+def _covers(spec: InputSpec, value: Value, shape: Sequence[int]) -> bool:
+    """Whether workers whose blocks cover a space of this shape read all of an input."""
+    return len(spec) == len(value.shape) and all(
+        not isinstance(dim, Sharded) or dim.span is not None or dim.scale * shape[dim.dim] == n
+        for dim, n in zip(spec, value.shape, strict=True)
+    )
+
+
+def _on_one_worker(node: Node) -> Operation:
+    """An operation that cannot be split."""
+    call = node.as_function(written if node.key == "setitem" else None)
+    return Operation(
+        node.outputs[0].shape, tuple(whole(value) for value in node.inputs), lambda workers: call, frozenset()
+    )

@@ -1,0 +1,132 @@
+"""Choose the workers of an operation, and the blocks that they compute."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+from distdl.models.capture.recording import Node
+from distdl.models.operations.operation import InputSpec, Operation, Sharded
+from distdl.models.operations.placement import Blocks, Placement, balanced_sizes, ways_to_split
+from distdl.models.plan.redistribution import ReadRegions, received_elements
+from distdl.models.plan.requested import request_for
+from distdl.partitions.grid import Grid
+
+_MOST_CANDIDATES = 64
+
+
+class WorkerChoice:
+    """Chooses the workers of operations: as the user requests, or else with the fewest received elements.
+
+    Args:
+        base: all workers.
+        requested: grids of modules, by patterns of their names.
+    """
+
+    def __init__(self, base: Grid, requested: Mapping[str, Grid]) -> None:
+        self._base, self._requested = base, dict(requested)
+        self._followed: set[str] = set()
+        self._unfit: dict[str, tuple[Node, Operation]] = {}  # the first operation that cannot be split as requested
+
+    def choose(self, node: Node, operation: Operation, sources: Sequence[Placement]) -> Blocks:
+        """The blocks of the workers that compute an operation, of inputs with these placements."""
+        pattern, requested = request_for(node.path, self._requested)
+        if requested is not None and requested.dim == len(operation.shape):
+            if (blocks := split_like(operation, requested)) is not None:
+                self._followed.add(pattern)
+                return blocks
+            self._unfit.setdefault(pattern, (node, operation))
+        ranks = self._base.ranks if requested is None else requested.ranks
+        aligned = []
+        for spec, source in zip(operation.input_specs, sources, strict=True):
+            if isinstance(source, Blocks) and spec is not None:
+                for blocks in dict.fromkeys((source, without_empty(source))):
+                    workers = aligned_workers(operation, spec, blocks)
+                    if workers is not None and set(workers.ranks) <= set(ranks):
+                        aligned.append(workers)
+        aligned = list(dict.fromkeys(aligned))
+        for workers in aligned:
+            if len(workers.ranks) == len(ranks) and not _received(node, operation, sources, workers):
+                return workers
+        most = [
+            min(len(ranks), n // operation.units.get(d, 1)) if d in operation.splittable else 1
+            for d, n in enumerate(operation.shape)
+        ]
+        ways = itertools.islice(ways_to_split(len(ranks), most), _MOST_CANDIDATES)
+        balanced = [operation.blocks(ranks[: math.prod(splits)], splits) for splits in ways]
+        return min([*aligned, *balanced], key=lambda workers: _cost_of(node, operation, sources, workers, len(ranks)))
+
+    def refuse_unfollowed(self) -> None:
+        """Refuse requests for modules in which no operation can be split so.
+
+        Raises:
+            ValueError: that names the first of these operations.
+        """
+        for pattern, grid in self._requested.items():
+            if pattern in self._unfit and pattern not in self._followed:
+                node, operation = self._unfit[pattern]
+                kept = sorted(operation.splittable | operation.if_requested)
+                raise ValueError(
+                    f"distribute: plan[{pattern!r}] of shape {list(grid.shape)} cannot be followed: {node.key} "
+                    f"in {node.path or 'the model'}, of shape {list(operation.shape)}, can be split along "
+                    f"dimensions {kept}"
+                )
+
+
+def _received(node: Node, operation: Operation, sources: Sequence[Placement], workers: Blocks) -> int:
+    return sum(
+        sum(received_elements(source, ReadRegions.of(workers, spec), value.shape).values())
+        for value, spec, source in zip(node.inputs, operation.input_specs, sources, strict=True)
+        if spec is not None
+    )
+
+
+def _cost_of(node: Node, operation: Operation, sources: Sequence[Placement], workers: Blocks, ranks: int) -> float:
+    """The number of elements that travel, and of elements that idle ranks could compute meanwhile."""
+    idle = workers.largest() * ranks - math.prod(operation.shape)
+    return _received(node, operation, sources, workers) + idle
+
+
+def without_empty(blocks: Blocks) -> Blocks:
+    """The blocks without empty ones in dimensions that have a single nonempty block."""
+    kept = []
+    for sizes in blocks.block_sizes:
+        nonempty = [i for i, n in enumerate(sizes) if n]
+        kept.append(nonempty if len(nonempty) == 1 else list(range(len(sizes))))
+    block_sizes = tuple(tuple(sizes[i] for i in along) for sizes, along in zip(blocks.block_sizes, kept, strict=True))
+    return Blocks(tuple(blocks.rank_at[place] for place in itertools.product(*kept)), block_sizes)
+
+
+def aligned_workers(operation: Operation, spec: InputSpec, source: Blocks) -> Blocks | None:
+    """The workers that hold all or most of what they read of an input; None if the operation cannot be split so."""
+    block_sizes: list[tuple[int, ...]] = [(n,) for n in operation.shape]
+    axes: dict[int, int] = {}
+    for d, sizes in enumerate(source.block_sizes):
+        dim = spec[d]
+        if len(sizes) == 1:
+            continue
+        if not isinstance(dim, Sharded) or dim.dim not in operation.splittable:
+            return None
+        unit = operation.units.get(dim.dim, 1)
+        if dim.span is not None:
+            block_sizes[dim.dim] = balanced_sizes(operation.shape[dim.dim], len(sizes), unit)
+        else:
+            scaled = [n / dim.scale for n in sizes]
+            if any(n.denominator != 1 or n.numerator % unit for n in scaled):
+                return None
+            block_sizes[dim.dim] = tuple(n.numerator for n in scaled)
+        axes[dim.dim] = d
+    ranks = source.ranks_along([axes.get(d) for d in range(len(block_sizes))], tuple(map(len, block_sizes)))
+    return Blocks(ranks, tuple(block_sizes))
+
+
+def split_like(operation: Operation, grid: Grid) -> Blocks | None:
+    """The blocks of an operation on the workers of a requested grid; None if it cannot be split so."""
+    split = {d for d, p in enumerate(grid.shape) if p > 1}
+    further = split & operation.if_requested
+    if not split <= (operation.if_requested | {0} if further else operation.splittable):
+        return None
+    if any(grid.shape[d] > operation.shape[d] // operation.units.get(d, 1) for d in further):
+        return None
+    return operation.blocks(grid.ranks, grid.shape)

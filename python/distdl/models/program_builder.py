@@ -1,0 +1,105 @@
+"""Make the program of a call: record the model, plan the recorded operations, and set up their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
+
+import torch
+
+from distdl.models.capture.listing import listing
+from distdl.models.capture.recording import Recording
+from distdl.models.capture.skeleton import Skeleton
+from distdl.models.operations.placement import Blocks, input_placement
+from distdl.models.plan.planning import Plan
+from distdl.models.rules.applied_layer import key_of_layer
+from distdl.models.run.buffers import Buffers
+from distdl.models.run.program import Program
+from distdl.parameters.layout import Layout
+from distdl.partitions.comparison import gather_or_raise
+from distdl.partitions.grid import Grid
+
+
+@dataclass
+class ProgramBuilder:
+    """Makes programs of a model, for inputs of certain shapes.
+
+    Attributes:
+        skeleton: the copy of the model that is recorded.
+        grid: the workers, as P_x says.
+        requested: grids of modules, by patterns of their names.
+        fallback, as_sequential: the options of :func:`distdl.distribute`.
+    """
+
+    skeleton: Skeleton
+    grid: Grid
+    requested: Mapping[str, Grid]
+    fallback: str
+    as_sequential: bool
+
+    def build(
+        self,
+        model: torch.nn.Module,
+        call: object,
+        inputs: Sequence[tuple[tuple[int, ...], torch.dtype]],
+        blocks: Sequence[Blocks],
+        orders: Sequence[Sequence[int]] | None,
+        layouts: Mapping[str, Layout],
+    ) -> Program:
+        """The program of a call. Collective over the ranks that construct the model.
+
+        Args:
+            model: the model with this rank's part of the parameters.
+            call: the arguments of this rank.
+            inputs: shapes and dtypes of the whole tensors of the call.
+            blocks: the blocks of these tensors on the workers.
+            orders: the orders of their dimensions in memory.
+            layouts: of the parameters, by name.
+        """
+        self.skeleton.follow(model)
+        placements = [input_placement(self.grid.ranks, self.grid.shape, shape) for shape, _ in inputs]
+        with torch.random.fork_rng(devices=[]):  # the layers draw first values, which are never used
+            planned = partial(
+                Plan, base=self.grid.among(self.grid.constructors), inputs=placements, fallback=self.fallback,
+                as_sequential=self.as_sequential, requested=self.requested,
+            )  # fmt: skip
+            plan = planned(self._record(call, inputs, orders))
+            if self.as_sequential and any(step.operation.draw is not None for step in plan.steps):
+                # Numbers are drawn in the order of strides.
+                plan = planned(self._record(call, inputs, orders, real_strides=True))
+            plan.choice.refuse_unfollowed()
+            return Program(plan, blocks, Buffers(model), layouts)
+
+    def _record(
+        self,
+        call: object,
+        inputs: Sequence[tuple[tuple[int, ...], torch.dtype]],
+        orders: Sequence[Sequence[int]] | None,
+        real_strides: bool = False,
+    ) -> Recording:
+        """Record the model, and compare the recordings: the programs of all ranks have to fit each other."""
+        recordings: list[Recording] = []
+
+        def record() -> bytes:
+            run = torch.compiler.disable(self.skeleton.record)  # compilers may be looking on
+            recordings.append(run(call, inputs, self._key_of_layer, orders, real_strides))
+            return "\n".join(listing(recordings[0])).encode()
+
+        all_ranks = self.grid.constructing_ranks()
+        texts = [text.decode().split("\n") for text in gather_or_raise("distribute", all_ranks, record)]
+        for rank, lines in zip(all_ranks.ranks, texts, strict=True):
+            if lines != texts[0]:
+                pairs = zip_longest(texts[0], lines, fillvalue="nothing")
+                first, other = next(pair for pair in pairs if len({*pair}) > 1)
+                raise ValueError(
+                    "distribute: the model has to be the same on all ranks; rank "
+                    f"{all_ranks.ranks[0]} computes {first}, and rank {rank} {other}"
+                )
+        return recordings[0]
+
+    def _key_of_layer(self, module: torch.nn.Module) -> str:
+        """The key of a layer. With as_sequential, attention with dropout is recorded by the functions that it calls."""
+        draws = isinstance(module, torch.nn.MultiheadAttention) and module.training and module.dropout
+        return "" if draws and self.as_sequential else key_of_layer(module)
