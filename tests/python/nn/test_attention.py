@@ -100,10 +100,10 @@ EXAMPLES = {
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_equals_torch(P_world, name, method):
     """On all partitions, in each way of sharing the work: values, first and second derivatives."""
-    one = EXAMPLES[name](method)
-    for shape in grid_shapes(one.dims, job.size, fixed=one.whole):
+    case = EXAMPLES[name](method)
+    for shape in grid_shapes(case.dims, job.size, fixed=case.whole):
         if torch.Size(shape).numel() == job.size:
-            assert_equals_sequential(one, grid(P_world, shape))
+            assert_equals_sequential(case, grid(P_world, shape))
 
 
 @pytest.mark.ranks(2, 3)
@@ -120,7 +120,7 @@ def test_any_sizes(P_world, data):
     kind = data.draw(strategies.sampled_from(["none", "causal", "boolean", "added"]))
     masked = [n if data.draw(strategies.booleans()) else 1 for n in shape[:-1]]
     mask = {"boolean": boolean(*masked, columns), "added": scores((*masked, columns), 6)}.get(kind)
-    one = example(
+    case = example(
         (batch,), heads, keys_heads, rows, columns, features, of_values, mask,
         enable_gqa=group > 1, is_causal=kind == "causal",
     )(data.draw(strategies.sampled_from([None, "heads", "ring"])))  # fmt: skip
@@ -131,7 +131,7 @@ def test_any_sizes(P_world, data):
         return [stop - start for start, stop in zip([0, *cuts], [*cuts, n], strict=True)]
 
     sizes = [along(batch, P[0]), None, along(rows, P[2]), None]
-    assert_equals_sequential(one, grid(P_world, P), sizes)
+    assert_equals_sequential(case, grid(P_world, P), sizes)
 
 
 @pytest.mark.ranks(2, 3)
@@ -147,23 +147,23 @@ def test_dropout_has_the_mask_of_the_whole(P_world, method):
         P = grid(P_world, shape)
         torch.manual_seed(5)
         layer = dnn.DistributedScaledDotProductAttention(P, dropout_p=0.4, method=method)
-        mine = layer(*(block(x, P, (0, 1, 2, 3)) for x in (q, k, v)))
-        assert torch.allclose(joined_blocks(mine, P, q.shape, (0, 1, 2, 3)), expected, rtol=0, atol=1e-14)
+        result = layer(*(block(x, P, (0, 1, 2, 3)) for x in (q, k, v)))
+        assert torch.allclose(joined_blocks(result, P, q.shape, (0, 1, 2, 3)), expected, rtol=0, atol=1e-14)
 
 
 @pytest.mark.ranks(2)
 def test_transformer_drops_the_same_on_any_partition(P_world):
     """All masks of a layer, in its attention and behind it."""
-    src, found = scores((2, 4, 6), 1), []
+    src, results = scores((2, 4, 6), 1), []
     for shape in ([1, 1, 1], [2, 1, 1], [1, 2, 1]):
         P = grid(P_world, shape)
         torch.manual_seed(7)
         layer = dnn.DistributedTransformerEncoderLayer(P, 6, 2, 5, 0.3, batch_first=True, dtype=torch.float64)
         torch.manual_seed(8)
-        found.append(joined_blocks(layer(block(src, P, (0, 1, None))), P, src.shape, (0, 1, None)))
-    assert torch.allclose(found[0], found[1], rtol=0, atol=1e-13)
-    assert torch.allclose(found[0], found[2], rtol=0, atol=1e-13)
-    assert not torch.equal(found[0], src)
+        results.append(joined_blocks(layer(block(src, P, (0, 1, None))), P, src.shape, (0, 1, None)))
+    assert torch.allclose(results[0], results[1], rtol=0, atol=1e-13)
+    assert torch.allclose(results[0], results[2], rtol=0, atol=1e-13)
+    assert not torch.equal(results[0], src)
 
 
 FIRST_VALUES = {
@@ -200,16 +200,16 @@ def test_first_values(P_world, name):
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("method", ["heads", "ring"])
 def test_merging_keeps_single_precision(P_world, method):
-    """Large scores, and queries for which few keys count: the error is that of the scores."""
+    """Large scores, and queries for which few keys count: the error is as large as the scores'."""
     q, k, v = (8 * scores((1, 4, 24, 8), seed) for seed in (1, 2, 3))
     mask = torch.ones(24, 24, dtype=torch.bool).tril()
     exact = Attention()(q, k, v, mask)
     P = grid(P_world, [1, 1, job.size, 1])
     layer = dnn.DistributedScaledDotProductAttention(P, is_causal=True, method=method)
-    mine = joined_blocks(layer(*(block(x.float(), P, (0, 1, 2, 3)) for x in (q, k, v))), P, q.shape, (0, 1, 2, 3))
+    result = joined_blocks(layer(*(block(x.float(), P, (0, 1, 2, 3)) for x in (q, k, v))), P, q.shape, (0, 1, 2, 3))
     # A rounded score s changes its weight by eps * |s|, and so does the rounded logarithm of the sum.
     allowed = 2 * torch.finfo(torch.float32).eps * (q @ k.mT / 8**0.5).abs().max() * v.abs().max()
-    assert (mine - exact).abs().max() <= allowed
+    assert (result - exact).abs().max() <= allowed
 
 
 @pytest.mark.mpi(min_size=2)
@@ -219,9 +219,9 @@ def test_function(P_world):
     q, k, v = (scores((2, 4, 5, 3), seed) for seed in (1, 2, 3))
     P = grid(P_world, [1, 1, job.size, 1])
     own = [block(x, P, (0, 1, 2, 3)) for x in (q, k, v)]
-    mine = df.scaled_dot_product_attention(*own, P, is_causal=True, scale=0.5)
+    result = df.scaled_dot_product_attention(*own, P, is_causal=True, scale=0.5)
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.5)
-    assert torch.allclose(joined_blocks(mine, P, q.shape, (0, 1, 2, 3)), expected, rtol=0, atol=1e-14)
+    assert torch.allclose(joined_blocks(result, P, q.shape, (0, 1, 2, 3)), expected, rtol=0, atol=1e-14)
 
 
 @pytest.mark.mpi(min_size=2)
@@ -243,11 +243,11 @@ def test_keys_by_keyword_behind_a_gap(P_world):
     x, mask = scores((2, 4, 4), 1), boolean(4, 4) & ~torch.eye(4, dtype=torch.bool)
     own = block(x, P, (0, 1, None))
     expected = twin(x, x, x, None, False, mask)[0]
-    mine, weights = layer(own, own, own, None, False, block(mask, P, (1, None)))
+    result, weights = layer(own, own, own, None, False, block(mask, P, (1, None)))
     assert weights is None
-    assert torch.allclose(joined_blocks(mine, P, x.shape, (0, 1, None)), expected, rtol=0, atol=1e-14)
-    mine, _ = layer(own, own, own, attn_mask=block(mask, P, (1, None)), need_weights=False)
-    assert torch.allclose(joined_blocks(mine, P, x.shape, (0, 1, None)), expected, rtol=0, atol=1e-14)
+    assert torch.allclose(joined_blocks(result, P, x.shape, (0, 1, None)), expected, rtol=0, atol=1e-14)
+    result, _ = layer(own, own, own, attn_mask=block(mask, P, (1, None)), need_weights=False)
+    assert torch.allclose(joined_blocks(result, P, x.shape, (0, 1, None)), expected, rtol=0, atol=1e-14)
 
 
 @pytest.mark.ranks(2, 3)
@@ -285,11 +285,11 @@ def test_rows_of_low_scores(P_world, method, learned, dtype, low):
     own[3].requires_grad_(learned)
     result = dnn.DistributedScaledDotProductAttention(P, method=method)(*own)
     used = own if learned else own[:3]
-    found = torch.autograd.grad(result.square().sum(), used)
+    gradients = torch.autograd.grad(result.square().sum(), used)
     near = functools.partial(torch.allclose, rtol=0, atol=1e3 * torch.finfo(dtype).eps)
     assert near(joined_blocks(result, P, q.shape, cuts[0]), expected)
-    for mine, whole, cut in zip(found, derived, cuts, strict=False):
-        assert near(joined_blocks(mine, P, whole.shape, cut), whole)
+    for gradient, whole, cut in zip(gradients, derived, cuts, strict=False):
+        assert near(joined_blocks(gradient, P, whole.shape, cut), whole)
 
 
 @pytest.mark.ranks(2)
@@ -305,9 +305,9 @@ def test_causal_with_low_padding(P_world, method):
     mask = torch.full((6, 6), -torch.inf).triu(1)
     expected = twin(x, x, x, padding, True, mask)[0]
     own = block(x, P, (0, 1, None))
-    for more in ({"is_causal": True}, {"attn_mask": block(mask, P, (1, None))}):
-        mine, _ = layer(own, own, own, block(padding, P, (0, 1)), need_weights=False, **more)
-        assert torch.allclose(joined_blocks(mine, P, x.shape, (0, 1, None)), expected, rtol=0, atol=1e-5)
+    for options in ({"is_causal": True}, {"attn_mask": block(mask, P, (1, None))}):
+        result, _ = layer(own, own, own, block(padding, P, (0, 1)), need_weights=False, **options)
+        assert torch.allclose(joined_blocks(result, P, x.shape, (0, 1, None)), expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.ranks(2, 3)
@@ -317,9 +317,9 @@ def test_scores_times_0(P_world, method):
     q, k, v = (scores((2, 4, 5, 3), seed) for seed in (1, 2, 3))
     P = grid(P_world, [1, 1, job.size, 1])
     layer = dnn.DistributedScaledDotProductAttention(P, scale=0.0, method=method)
-    mine = layer(*(block(x, P, (0, 1, 2, 3)) for x in (q, k, v)))
+    result = layer(*(block(x, P, (0, 1, 2, 3)) for x in (q, k, v)))
     expected = v.mean(-2, keepdim=True).expand_as(q)
-    assert torch.allclose(joined_blocks(mine, P, q.shape, (0, 1, 2, 3)), expected, rtol=0, atol=1e-14)
+    assert torch.allclose(joined_blocks(result, P, q.shape, (0, 1, 2, 3)), expected, rtol=0, atol=1e-14)
 
 
 @pytest.mark.ranks(2, 3)
@@ -388,9 +388,9 @@ def stacks():
     layer = torch.nn.TransformerEncoderLayer(dropout=0.0, **options)
     encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     transformer = torch.nn.Transformer(dropout=0.0, num_encoder_layers=2, num_decoder_layers=2, **options)
-    for one in (encoder.layers, transformer.encoder.layers, transformer.decoder.layers):
-        one[1].norm1.eps = one[1].norm2.eps = 0.3
-        one[0].norm_first, one[1].activation = True, torch.nn.functional.gelu
+    for layers in (encoder.layers, transformer.encoder.layers, transformer.decoder.layers):
+        layers[1].norm1.eps = layers[1].norm2.eps = 0.3
+        layers[0].norm_first, layers[1].activation = True, torch.nn.functional.gelu
     transformer.decoder.layers[1].norm3.eps = 0.3
     transformer.encoder.norm.eps = 0.7
     return encoder, transformer
@@ -402,18 +402,18 @@ def test_layers_with_options_of_their_own(P_world):
     P, cut = grid(P_world, [1, job.size, 1]), (0, 1, None)
     encoder, transformer = stacks()
     x, y = scores((2, 5, 4), 1), scores((2, 6, 4), 2)
-    mine = dnn.DistributedTransformerEncoder.from_sequential(encoder, P)(block(x, P, cut))
-    assert torch.allclose(joined_blocks(mine, P, x.shape, cut), encoder(x), rtol=0, atol=1e-13)
-    for more in ({}, {"method": "ring"}):
-        layer = dnn.DistributedTransformer.from_sequential(transformer, P, **more)
-        mine = layer(block(x, P, cut), block(y, P, cut))
-        assert torch.allclose(joined_blocks(mine, P, y.shape, cut), transformer(x, y), rtol=0, atol=1e-13)
+    result = dnn.DistributedTransformerEncoder.from_sequential(encoder, P)(block(x, P, cut))
+    assert torch.allclose(joined_blocks(result, P, x.shape, cut), encoder(x), rtol=0, atol=1e-13)
+    for options in ({}, {"method": "ring"}):
+        layer = dnn.DistributedTransformer.from_sequential(transformer, P, **options)
+        result = layer(block(x, P, cut), block(y, P, cut))
+        assert torch.allclose(joined_blocks(result, P, y.shape, cut), transformer(x, y), rtol=0, atol=1e-13)
     transformer.decoder.layers[1].eval()
     encoder.layers[0].eval()
     for kind, twin in ((dnn.DistributedTransformer, transformer), (dnn.DistributedTransformerEncoder, encoder)):
         modes = dict(twin.named_modules())
-        for name, one in kind.from_sequential(twin, P).named_modules():
-            assert one.training == modes[name].training or not isinstance(one, dnn.Layer), name
+        for name, module in kind.from_sequential(twin, P).named_modules():
+            assert module.training == modes[name].training or not isinstance(module, dnn.Layer), name
 
 
 CHANGES = {
@@ -433,9 +433,9 @@ def test_what_no_layer_expresses(P_world, text):
     twin = torch.nn.Transformer(4, 2, 2, 2, 3, batch_first=True)
     for stack in (twin.encoder, twin.decoder):
         CHANGES[text](stack.layers[1])
-    for one in (twin, twin.encoder, twin.decoder, twin.encoder.layers[1], twin.decoder.layers[1]):
-        kind = getattr(dnn, f"Distributed{type(one).__name__}")
-        raises_everywhere(TypeError, text, lambda kind=kind, one=one: kind.from_sequential(one, P))
+    for module in (twin, twin.encoder, twin.decoder, twin.encoder.layers[1], twin.decoder.layers[1]):
+        kind = getattr(dnn, f"Distributed{type(module).__name__}")
+        raises_everywhere(TypeError, text, lambda kind=kind, module=module: kind.from_sequential(module, P))
 
 
 @pytest.mark.ranks(2)
@@ -449,11 +449,11 @@ def test_copies_and_checkpoints(P_world):
     first = stack(x)
     assert torch.equal(copy.deepcopy(stack)(x), first)
     assert torch.equal(stack(x), first)
-    found = []
+    gradients = []
     for run in (layer, functools.partial(checkpoint, layer, use_reentrant=False)):
         torch.manual_seed(4)
-        found.append(torch.autograd.grad(run(x).square().sum(), x)[0])
-    assert torch.allclose(*found, rtol=0, atol=1e-13)
+        gradients.append(torch.autograd.grad(run(x).square().sum(), x)[0])
+    assert torch.allclose(*gradients, rtol=0, atol=1e-13)
 
 
 @pytest.mark.mpi(min_size=2)
@@ -487,13 +487,13 @@ def test_strides(P_world, method, features):
     P = grid(P_world, [1, 1, job.size, 1])
     layer, (e, f) = dnn.DistributedScaledDotProductAttention(P, method=method), features
     wholes = [values((2, 3, 4, n), seed=seed) - 1.5 for seed, n in enumerate((e, e, f))]
-    found = []
+    results = []
     for of in (everyday, transposed, every_other, channels_last):
         own = [of(block(x, P, (0, 1, 2, 3))).requires_grad_() for x in wholes]
         y = layer(*own)
-        found.append([y, *torch.autograd.grad(y, own, of(torch.ones_like(y).cumsum(-1)))])
-    for one in found[1:]:
-        assert all(torch.allclose(a, b, rtol=0, atol=1e-14) for a, b in zip(one, found[0], strict=True))
+        results.append([y, *torch.autograd.grad(y, own, of(torch.ones_like(y).cumsum(-1)))])
+    for result in results[1:]:
+        assert all(torch.allclose(a, b, rtol=0, atol=1e-14) for a, b in zip(result, results[0], strict=True))
 
 
 @pytest.mark.ranks(2)
@@ -506,17 +506,17 @@ def test_checkpoints_and_autocast(P_world, method):
     x = block(scores((2, 5, 4), 1).float(), P, (0, 1, None)).requires_grad_()
     for p, is_causal in ((0.3, False), (0.0, True)):
         layer.dropout = p
-        found = []
+        results = []
         for reentrant in (None, True, False):
             torch.manual_seed(4)
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 call = functools.partial(layer, is_causal=is_causal)
                 y = call(x) if reentrant is None else checkpoint(call, x, use_reentrant=reentrant)
             assert y.dtype == torch.float32  # of the last norm
-            found.append([y, *torch.autograd.grad(y.square().sum(), (x,))] if reentrant is not True else [y])
+            results.append([y, *torch.autograd.grad(y.square().sum(), (x,))] if reentrant is not True else [y])
             if reentrant is True:
                 y.square().sum().backward()
-                found[-1].append(x.grad)
+                results[-1].append(x.grad)
                 x.grad = None
-        for one in found[1:]:
-            assert all(torch.equal(a, b) for a, b in zip(one, found[0], strict=True))
+        for result in results[1:]:
+            assert all(torch.equal(a, b) for a, b in zip(result, results[0], strict=True))

@@ -38,18 +38,18 @@ def cuts_of(data, n, p):
 
 
 def drawn_mask(data, kind, shape):
-    """A mask, or a bias, that is broadcast along some dimensions but that of the keys; with its cut."""
+    """A mask, or a bias, that is broadcast along some dimensions other than the keys'; with its cut."""
     extents = [n if data.draw(strategies.booleans()) else 1 for n in shape[:-1]]
     cut = tuple(d if n > 1 else None for d, n in enumerate(extents))
     values = scores((*extents, shape[-1]), 6)
     return (values > -0.3 if kind == "boolean" else values), (*cut, None)
 
 
-def near(mine, whole, tolerance):
-    """Whether a tensor of some precision is that of double precision."""
-    mine, whole = mine.detach().double(), whole.detach()
+def near(result, whole, tolerance):
+    """Whether a tensor of some precision is near a tensor in double precision."""
+    result, whole = result.detach().double(), whole.detach()
     largest = float(whole.abs().max()) if whole.numel() else 0.0
-    return mine.shape == whole.shape and torch.allclose(mine, whole, rtol=0, atol=tolerance * max(1.0, largest))
+    return result.shape == whole.shape and torch.allclose(result, whole, rtol=0, atol=tolerance * max(1.0, largest))
 
 
 @pytest.mark.ranks(2, 3)
@@ -108,17 +108,17 @@ def test_any_call(P_world, data):
     assert near(joined_blocks(result, P, expected.shape, CUT, sizes[0]), expected, tolerance)
     gradient = torch.cos(torch.arange(expected.numel(), dtype=torch.double)).reshape(expected.shape)
     first = torch.autograd.grad(expected, wholes[:asking], gradient, create_graph=True)
-    given = block(gradient, P, CUT, sizes[0]).reshape(result.shape)
-    mine = torch.autograd.grad(result, own[:asking], given.to(dtype), retain_graph=True, materialize_grads=True)
-    for one, whole, (cut, of) in zip(mine, first, where, strict=False):
-        assert near(joined_blocks(one, P, whole.shape, cut, of), whole, 10 * tolerance)
+    slope = block(gradient, P, CUT, sizes[0]).reshape(result.shape)
+    grads = torch.autograd.grad(result, own[:asking], slope.to(dtype), retain_graph=True, materialize_grads=True)
+    for local_block, whole, (cut, of) in zip(grads, first, where, strict=False):
+        assert near(joined_blocks(local_block, P, whole.shape, cut, of), whole, 10 * tolerance)
     if dtype != torch.float64:
         return
-    mine = torch.autograd.grad(result, own[:asking], given.requires_grad_(), create_graph=True, materialize_grads=True)
-    mine = torch.autograd.grad(sum(x.square().sum() for x in mine[:3]), own[:asking], materialize_grads=True)
+    grads = torch.autograd.grad(result, own[:asking], slope.requires_grad_(), create_graph=True, materialize_grads=True)
+    grads = torch.autograd.grad(sum(x.square().sum() for x in grads[:3]), own[:asking], materialize_grads=True)
     second = torch.autograd.grad(sum(x.square().sum() for x in first[:3]), wholes[:asking], materialize_grads=True)
-    for one, whole, (cut, of) in zip(mine, second, where, strict=False):
-        assert near(joined_blocks(one, P, whole.shape, cut, of), whole, 100 * tolerance)
+    for local_block, whole, (cut, of) in zip(grads, second, where, strict=False):
+        assert near(joined_blocks(local_block, P, whole.shape, cut, of), whole, 100 * tolerance)
 
 
 @pytest.mark.ranks(2, 3)
@@ -136,19 +136,19 @@ def test_any_multihead(P_world, data):
     masks, boolean = {}, data.draw(strategies.booleans())
 
     def masking(*shape):
-        """A mask of the kind that both are of; each query looks at the first key."""
+        """A mask of the kind of both masks; each query looks at the first key."""
         return (scores(shape, 4) > 0.5).index_fill(-1, torch.tensor([0]), False) if boolean else scores(shape, 4)
 
     if data.draw(strategies.booleans()):
         masks["key_padding_mask"] = masking(*[n for n in (batch, columns) if n])
     if data.draw(strategies.booleans()):
         masks["attn_mask"] = masking(*([(batch or 1) * 3] if data.draw(strategies.booleans()) else []), rows, columns)
-    one = heads(
+    case = heads(
         rows, columns, batch or 0, data.draw(strategies.sampled_from([None, "heads", "ring"])),
         data.draw(strategies.sampled_from([None, 4])), call, masks, second=call["need_weights"], **options,
     )  # fmt: skip
-    shape = data.draw(strategies.sampled_from(grid_shapes(one.dims, job.size, fixed=one.whole)))
-    sizes = [None] * one.dims
-    axis = 0 if one.dims == 2 or not options["batch_first"] else 1
+    shape = data.draw(strategies.sampled_from(grid_shapes(case.dims, job.size, fixed=case.whole)))
+    sizes = [None] * case.dims
+    axis = 0 if case.dims == 2 or not options["batch_first"] else 1
     sizes[axis] = cuts_of(data, rows, shape[axis])
-    assert_equals_sequential(one, grid(P_world, shape), sizes)
+    assert_equals_sequential(case, grid(P_world, shape), sizes)

@@ -41,7 +41,7 @@ def images(*shape):
 
 
 def trained(model, x):
-    """What a step of training gives: the result, the gradients, and the buffers."""
+    """The result, the gradients, and the buffers of a step of training."""
     torch.manual_seed(2)
     model.zero_grad()
     x = x.clone().requires_grad_()
@@ -50,8 +50,8 @@ def trained(model, x):
     return [y, x.grad, *(p.grad for p in model.parameters()), *(b.clone() for b in model.buffers())]
 
 
-def assert_same(found, expected):
-    assert all(same_bits(a, b) for a, b in zip(found, expected, strict=True))
+def assert_same(results, expected):
+    assert all(same_bits(a, b) for a, b in zip(results, expected, strict=True))
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
@@ -63,9 +63,9 @@ def test_a_whole_model_in_one_graph(P_world, backend):
     for _ in range(2):
         assert_same(trained(compiled, x), trained(twin, x))
     votes = []
-    for one in (compiled, twin):
+    for module in (compiled, twin):
         before = _core.votes()
-        trained(one, x)
+        trained(module, x)
         votes.append(_core.votes() - before)
     assert votes[0] == votes[1]
     model.eval(), twin.eval()
@@ -152,7 +152,7 @@ def test_recorders_that_see_no_communication(P_world, tool):
     x = images(2, 2, 4, 6)
     P_x = grid(P_world, [1, 1, job.size, 1])
     P_one = grid(P_world, [1, 1, 1, 1])
-    loss = dnn.DistributedMSELoss(P_one)  # one rank computes it, and all of them have it
+    loss = dnn.DistributedMSELoss(P_one)  # a single rank computes it, and all have it
     calls = [
         dnn.AllSumReduce(P_x, [2]),
         dnn.DistributedConv2d(P_x, 2, 3, 3, dtype=torch.float64),

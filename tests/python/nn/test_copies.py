@@ -1,4 +1,4 @@
-"""Copies of a layer: all ranks call the same one, or all of them raise."""
+"""Copies of a layer: all ranks call the same copy, or all of them raise."""
 
 import copy
 
@@ -41,16 +41,16 @@ def test_a_copy_beside_the_layer(P_world, make, called):
     layer, x = make(P_world), values((2, 3), seed=job.rank)
     if called:
         layer(x)
-    one, other = copy.deepcopy(layer), copy.deepcopy(layer)
+    new, other = copy.deepcopy(layer), copy.deepcopy(layer)
     words = f"do not make the same call.*the first call of a copy of {type(layer).__name__}"
-    raises_everywhere(RuntimeError, words, lambda: (one if last else layer)(x))
+    raises_everywhere(RuntimeError, words, lambda: (new if last else layer)(x))
     expected = layer(x)
-    assert torch.equal(one(x), expected)
-    raises_everywhere(ValueError, "the ranks differ.*copy 1", lambda: (one if last else layer)(x))
-    raises_everywhere(RuntimeError, "the first call of a copy", lambda: (one if last else other)(x))
+    assert torch.equal(new(x), expected)
+    raises_everywhere(ValueError, "the ranks differ.*copy 1", lambda: (new if last else layer)(x))
+    raises_everywhere(RuntimeError, "the first call of a copy", lambda: (new if last else other)(x))
     assert torch.equal(other(x), expected)
-    raises_everywhere(ValueError, "the ranks differ.*copy 1.*copy 2", lambda: (other if last else one)(x))
-    for called_together in (layer, one, other):
+    raises_everywhere(ValueError, "the ranks differ.*copy 1.*copy 2", lambda: (other if last else new)(x))
+    for called_together in (layer, new, other):
         assert torch.equal(called_together(x), expected)
 
 
@@ -61,14 +61,14 @@ def test_copies_that_not_all_ranks_make(P_world, make):
     early = copy.deepcopy(layer)
     expected = layer(x)
     late = copy.deepcopy(copy.deepcopy(layer) if last else layer)
-    found = [(early if last else late)(x) for _ in range(2)]
-    found += [(late if last else early)(x) for _ in range(2)]
-    assert all(torch.equal(y, expected) for y in [*found, copy.copy(layer)(x), layer(x)])
+    results = [(early if last else late)(x) for _ in range(2)]
+    results += [(late if last else early)(x) for _ in range(2)]
+    assert all(torch.equal(y, expected) for y in [*results, copy.copy(layer)(x), layer(x)])
 
 
 @every_layer
 def test_a_first_call_that_is_refused(P_world, make):
-    """What is wrong with it is said as in any call, and the next call is the first one."""
+    """Its mistakes are named as in any call, and the next call is the first."""
     layer, x = copy.deepcopy(make(P_world)), values((2, 3), seed=job.rank)
     raises_everywhere(TypeError, "NoneType", lambda: layer(None if last else x))
     raises_everywhere((TypeError, ValueError), "argument", lambda: layer(x, x, x, x) if last else layer(x))

@@ -44,7 +44,7 @@ def test_the_page_is_current():
 
 
 def test_layers_to_use_exist():
-    """Where a layer of torch.nn has one of ours, messages name it."""
+    """Where a layer of torch.nn has a counterpart, messages name it."""
     import distdl.nn as dnn
 
     for kind in SEQUENTIAL:
@@ -71,12 +71,12 @@ def own_samples():
     for kind in (nn.RNNCell, nn.LSTMCell, nn.GRUCell):
         yield own(kind, 3, 2, inputs=[(4, 3)])
     for kind in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
-        twin, given = own(kind, 3, inputs=[(4, 3, 2, 2, 2)[: 2 + int(kind.__name__[-2])]])
-        yield twin.eval(), given
+        twin, inputs = own(kind, 3, inputs=[(4, 3, 2, 2, 2)[: 2 + int(kind.__name__[-2])]])
+        yield twin.eval(), inputs
     for name in ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout", "RReLU"):
         dims = int(name[-2]) if name[-1] == "d" else 2
-        twin, given = own(getattr(nn, name), inputs=[(4, 3, 2, 2, 2)[: 2 + dims]])
-        yield twin.eval(), given
+        twin, inputs = own(getattr(nn, name), inputs=[(4, 3, 2, 2, 2)[: 2 + dims]])
+        yield twin.eval(), inputs
     yield own(nn.Flatten, 2, inputs=image)
     yield own(nn.Unflatten, 1, (3, 1), inputs=image)
     yield own(nn.Softmax2d, inputs=image)
@@ -93,9 +93,9 @@ def own_samples():
         space = (4, 6, 2)[:dims]
         yield own(getattr(nn, f"MaxPool{dims}d"), 2, inputs=[(4, 3, *space)])
         yield own(getattr(nn, f"ZeroPad{dims}d"), 1, inputs=[(4, 3, *space)])
-        twin, given = own(getattr(nn, f"MaxUnpool{dims}d"), 1, inputs=[(4, 3, *space)])
+        twin, inputs = own(getattr(nn, f"MaxUnpool{dims}d"), 1, inputs=[(4, 3, *space)])
         places = torch.arange(torch.Size(space).numel()).reshape(space).expand(4, 3, *space)
-        yield twin, [*given, places]
+        yield twin, [*inputs, places]
     table = nn.Embedding(7, 2).double()
     yield table, [torch.arange(12).reshape(4, 3) % 7]
     yield nn.EmbeddingBag(7, 2).double(), [torch.arange(12).reshape(4, 3) % 7]
@@ -111,7 +111,7 @@ def module_infos():
 
 
 def samples():
-    """PyTorch's own, and those above: modules, and the tensors of their calls."""
+    """PyTorch's own, and the above: modules, and the tensors of their calls."""
     yield from own_samples()
     for info in module_infos():
         torch.manual_seed(7)
@@ -119,7 +119,7 @@ def samples():
             info, device="cpu", dtype=torch.float64, requires_grad=False, training=True
         ):
             call, options = sample.forward_input, sample.constructor_input
-            if call.kwargs or not all(isinstance(one, torch.Tensor) for one in call.args):
+            if call.kwargs or not all(isinstance(argument, torch.Tensor) for argument in call.args):
                 continue
             typed = "dtype" in inspect.signature(info.module_cls).parameters
             kwargs = {**options.kwargs, **({"dtype": torch.float64} if typed else {})}
@@ -130,17 +130,17 @@ def flat(results):
     """Tensors in a row."""
     if isinstance(results, torch.Tensor):
         return [results]
-    return [one for result in results for one in flat(result)]
+    return [tensor for result in results for tensor in flat(result)]
 
 
-def put_together(one, other, whole, d):
-    """Two results side by side: along the dimension that the input was split along, or along the one that shrank."""
+def put_together(first, other, whole, d):
+    """Two results side by side: along the dimension that the input was split along, or that shrank."""
 
     def fits(i):
-        rest = [(*y.shape[:i], *y.shape[i + 1 :]) for y in (one, other, whole)]
-        return rest[0] == rest[1] == rest[2] and one.shape[i] + other.shape[i] == whole.shape[i]
+        rest = [(*y.shape[:i], *y.shape[i + 1 :]) for y in (first, other, whole)]
+        return rest[0] == rest[1] == rest[2] and first.shape[i] + other.shape[i] == whole.shape[i]
 
-    return torch.cat([one, other], next((i for i in (d, *range(whole.dim())) if i < whole.dim() and fits(i)), d))
+    return torch.cat([first, other], next((i for i in (d, *range(whole.dim())) if i < whole.dim() and fits(i)), d))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -208,4 +208,4 @@ def test_conditions_are_needed():
             except (RuntimeError, ValueError, IndexError, StopIteration):
                 same = False
             needed[name] = needed.get(name, False) or not same
-    assert [name for name, found in needed.items() if not found] == []
+    assert [name for name, required in needed.items() if not required] == []

@@ -18,18 +18,18 @@ ranks = st.permutations(range(job.size))
 
 
 def first_and_second(loss, x, scale):
-    """The gradient of scale * loss^2 with respect to x, and that of the sum of its squares."""
+    """The gradient of scale * loss^2 with respect to x, and the gradient of the sum of its squares."""
     (gradient,) = torch.autograd.grad((scale * loss**2).sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(gradient.square().sum(), x)
     return gradient.detach(), second
 
 
 def assert_like(layer, twin, P_x, x, target, my_target, sizes=None, P_loss=None, axis=None):
-    """Loss and derivatives are those of the twin, on all ranks; those of whole tensors are put together."""
+    """Loss and derivatives equal the twin's, on all ranks; blocks are put together."""
     whole = x.clone().requires_grad_()
     expected = twin(whole, target)
-    mine = block_of(x, P_x, sizes).requires_grad_()
-    loss = layer(mine, my_target)
+    part = block_of(x, P_x, sizes).requires_grad_()
+    loss = layer(part, my_target)
     tolerance = {"rtol": 1e-12, "atol": 1e-12, "equal_nan": True}
     if layer.reduction == "none":
         sizes_of_loss = sizes and [s for d, s in enumerate(sizes) if d != axis]
@@ -39,7 +39,7 @@ def assert_like(layer, twin, P_x, x, target, my_target, sizes=None, P_loss=None,
         assert loss.shape == ()
         torch.testing.assert_close(loss.detach(), expected.detach(), **tolerance)
         assert len(set(job.allgather(str(loss.item())))) == 1
-    for block, reference in zip(first_and_second(loss, mine, 3.0), first_and_second(expected, whole, 3.0), strict=True):
+    for block, reference in zip(first_and_second(loss, part, 3.0), first_and_second(expected, whole, 3.0), strict=True):
         together = assemble(block, P_x, x.shape, sizes)
         torch.testing.assert_close(together, reference, **tolerance)
 
@@ -72,16 +72,16 @@ def test_equals_cross_entropy_loss(P_world, data):
     }
     if data.draw(st.booleans()):
         target = torch.rand(shape, dtype=torch.float64, generator=generator)
-        mine = block_of(target, P_x, sizes)
+        local_target = block_of(target, P_x, sizes)
     else:
         options["ignore_index"] = data.draw(st.sampled_from([-100, -1, 0]))
         target = torch.randint(classes, others, generator=generator)
         target[torch.rand(others, generator=generator) < 0.2] = options["ignore_index"]
-        mine = distdl.zero_volume_tensor(dtype=torch.int64)
+        local_target = distdl.zero_volume_tensor(dtype=torch.int64)
         if P_x.active:
-            mine = target[tuple(s for d, s in enumerate(block_slices(P_x, shape, sizes)) if d != axis)]
+            local_target = target[tuple(s for d, s in enumerate(block_slices(P_x, shape, sizes)) if d != axis)]
     layer, twin = DistributedCrossEntropyLoss(P_x, **options), torch.nn.CrossEntropyLoss(**options)
-    assert_like(layer, twin, P_x, x, target, mine, sizes, without(P_x, axis), axis)
+    assert_like(layer, twin, P_x, x, target, local_target, sizes, without(P_x, axis), axis)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -106,20 +106,20 @@ def test_narrow_dtypes(P_world, dtype, outside):
 @pytest.mark.parametrize("smoothing", [0.0, 1.0])
 @pytest.mark.parametrize("split", [False, True])
 def test_an_impossible_class(P_world, split, smoothing):
-    """A logit of -inf is a probability of 0, wherever the classes are; smoothed, the loss is what torch makes of it."""
+    """A logit of -inf is a probability of 0, wherever the classes are; smoothed, the loss is torch's."""
     P_x = grid(P_world, [1, job.size] if split else [job.size, 1])
     x = torch.tensor([[-torch.inf, 1.0, 2.0, -torch.inf]] * 4, dtype=torch.float64)
     target = torch.tensor([1, 2, 1, 2])
     layer = DistributedCrossEntropyLoss(P_x, label_smoothing=smoothing)
     twin = torch.nn.CrossEntropyLoss(label_smoothing=smoothing)
-    mine, whole = block_of(x, P_x).requires_grad_(), x.clone().requires_grad_()
-    loss, expected = layer(mine, target if split else block_of(target, grid(P_world, [job.size]))), twin(whole, target)
+    block, whole = block_of(x, P_x).requires_grad_(), x.clone().requires_grad_()
+    loss, expected = layer(block, target if split else block_of(target, grid(P_world, [job.size]))), twin(whole, target)
     torch.testing.assert_close(loss, expected, rtol=1e-14, atol=0, equal_nan=True)
     if smoothing:
         return  # the gradients of a loss that is no number
     loss.backward()
     expected.backward()
-    torch.testing.assert_close(assemble(mine.grad, P_x, x.shape), whole.grad, rtol=1e-14, atol=1e-15)
+    torch.testing.assert_close(assemble(block.grad, P_x, x.shape), whole.grad, rtol=1e-14, atol=1e-15)
 
 
 def test_backward_counts_once_and_goes_through_ranks_outside(P_world):
@@ -219,9 +219,9 @@ def test_class_indices_of_eight_bits(P_world, split):
         torch.randn(job.size, 200, generator=torch.Generator().manual_seed(0)),
         torch.full((job.size,), 156),
     )
-    mine = target[block_slices(P_x, logits.shape)[:1]].to(torch.uint8)
+    labels = target[block_slices(P_x, logits.shape)[:1]].to(torch.uint8)
     for ignored in (-100, 156):
-        value = DistributedCrossEntropyLoss(P_x, reduction="sum", ignore_index=ignored)(block_of(logits, P_x), mine)
+        value = DistributedCrossEntropyLoss(P_x, reduction="sum", ignore_index=ignored)(block_of(logits, P_x), labels)
         expected = torch.nn.functional.cross_entropy(logits, target, reduction="sum", ignore_index=ignored)
         assert torch.allclose(value, expected, rtol=1e-6)
 
@@ -285,14 +285,14 @@ def test_special_values(P_world, change, kind):
     twin = getattr(torch.nn, kind)(**({"reduction": "sum"} if "Loss" in kind else {"dim": 1}))
     layer = dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x)
     targets = [torch.tensor([4, 5, -100, 4])] if "Loss" in kind else []
-    mine, whole = block_of(x, P_x).requires_grad_(), x.clone().requires_grad_()
-    y, expected = layer(mine, *targets), twin(whole, *targets)
+    block, whole = block_of(x, P_x).requires_grad_(), x.clone().requires_grad_()
+    y, expected = layer(block, *targets), twin(whole, *targets)
     close = {"rtol": 1e-13, "atol": 1e-15, "equal_nan": True}
     together = y if "Loss" in kind else assemble(y, P_x, x.shape)
     torch.testing.assert_close(together.detach(), expected.detach(), **close)
     y.backward(torch.ones_like(y))
     expected.backward(torch.ones_like(expected))
-    torch.testing.assert_close(assemble(mine.grad, P_x, x.shape), whole.grad, **close)
+    torch.testing.assert_close(assemble(block.grad, P_x, x.shape), whole.grad, **close)
 
 
 @pytest.mark.parametrize("kind", ["CrossEntropyLoss", "NLLLoss"])
@@ -302,17 +302,17 @@ def test_images_in_another_order_of_memory(P_world, kind):
     x = torch.randn(2 * job.size, 3, 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     target = torch.arange(2 * job.size).view(-1, 1, 1).expand(-1, 2, 4) % 3
     twin = getattr(torch.nn, kind)()
-    mine, whole = block_of(x, P_x), x.clone().requires_grad_()
+    block, whole = block_of(x, P_x), x.clone().requires_grad_()
     if job.rank == 0:
-        mine = mine.contiguous(memory_format=torch.channels_last)
-    mine.requires_grad_()
+        block = block.contiguous(memory_format=torch.channels_last)
+    block.requires_grad_()
     loss = dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x)(
-        mine, block_of(target, grid(P_world, [job.size, 1, 1]))
+        block, block_of(target, grid(P_world, [job.size, 1, 1]))
     )
     torch.testing.assert_close(loss, twin(whole, target))
     loss.backward()
     twin(whole, target).backward()
-    torch.testing.assert_close(mine.grad, block_of(whole.grad, P_x))
+    torch.testing.assert_close(block.grad, block_of(whole.grad, P_x))
 
 
 @pytest.mark.parametrize("split", [False, True])
@@ -325,13 +325,13 @@ def test_a_mean_of_nothing(P_world, split, kind, weight):
     target = torch.full((4,), -100) if weight is None else torch.tensor([0, 5, 2, 3])
     twin = getattr(torch.nn, kind)(weight)
     layer = dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x)
-    mine, whole = block_of(x, P_x).requires_grad_(), x.clone().requires_grad_()
-    loss = layer(mine, target if split else block_of(target, grid(P_world, [job.size])))
+    block, whole = block_of(x, P_x).requires_grad_(), x.clone().requires_grad_()
+    loss = layer(block, target if split else block_of(target, grid(P_world, [job.size])))
     assert loss.isnan()
     assert twin(whole, target).isnan()
     loss.backward()
     twin(whole, target).backward()
-    torch.testing.assert_close(assemble(mine.grad, P_x, x.shape), whole.grad, equal_nan=True, rtol=0, atol=0)
+    torch.testing.assert_close(assemble(block.grad, P_x, x.shape), whole.grad, equal_nan=True, rtol=0, atol=0)
 
 
 def test_large_logits_keep_their_digits(P_world):
@@ -357,12 +357,12 @@ def test_linear_cross_entropy_over_split_features_and_classes(P_world, out_featu
         P_x = grid(P_world, [1, 1])
     with distdl.parameter_layout(layout):
         layer = dnn.DistributedLinearCrossEntropyLoss.from_sequential(twin, P_x, P_y=P_y, P_W=P_W)
-    mine, whole = block_of(x, P_x).requires_grad_(), x.clone().requires_grad_()
-    loss, expected = layer(mine, target if P_y.active else torch.empty(0)), twin(whole, target)
+    block, whole = block_of(x, P_x).requires_grad_(), x.clone().requires_grad_()
+    loss, expected = layer(block, target if P_y.active else torch.empty(0)), twin(whole, target)
     torch.testing.assert_close(loss, expected, rtol=1e-13, atol=0)
     loss.backward()
     expected.backward()
-    torch.testing.assert_close(assemble(mine.grad, P_x, x.shape), whole.grad, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(assemble(block.grad, P_x, x.shape), whole.grad, rtol=1e-12, atol=1e-14)
     for parameter in layer.parameters():
         parameter.data = parameter.grad
     gradients = distdl.sequential_state_dict(layer)
@@ -373,13 +373,13 @@ def test_linear_cross_entropy_over_split_features_and_classes(P_world, out_featu
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("called", [False, True])
 def test_classes_of_linear_cross_entropy_that_do_not_exist(P_world, called):
-    """Where the workers of the features have no targets, those of the logits look at them."""
+    """Where the workers of the features have no targets, the workers of the logits look at them."""
     P_x, P_y = grid(P_world, [1, 1]), P_world.create_partition_inclusive([job.size - 1])
     P_y = P_y.create_cartesian_topology_partition([1, 1])
     layer = dnn.DistributedLinearCrossEntropyLoss(P_x, 3, 5, P_y=P_y, P_W=P_y)
     x = torch.ones(2, 3) if P_x.active else distdl.zero_volume_tensor(dtype=torch.float32)
     right, wrong = (
-        torch.tensor(one) if P_y.active else distdl.zero_volume_tensor(dtype=torch.int64) for one in ([0, 4], [0, 5])
+        torch.tensor(pair) if P_y.active else distdl.zero_volume_tensor(dtype=torch.int64) for pair in ([0, 4], [0, 5])
     )
     for _ in range(2 * called):
         layer(x, right)
@@ -416,15 +416,15 @@ def test_ranks_without_gradients_take_part_in_those_of_the_others(P_world, reduc
     P_x = grid(P_world, [1, job.size])
     x = torch.linspace(-1, 2, 6 * job.size, dtype=torch.float64).square().view(2, -1)
     target = x.softmax(1) if probabilities else torch.tensor([0, 3 * job.size - 1])
-    mine = block_of(x, P_x).requires_grad_(P_x.rank == 0)
+    block = block_of(x, P_x).requires_grad_(P_x.rank == 0)
     options = {"reduction": reduction, "label_smoothing": smoothing}
-    loss = DistributedCrossEntropyLoss(P_x, **options)(mine, block_of(target, P_x) if probabilities else target)
+    loss = DistributedCrossEntropyLoss(P_x, **options)(block, block_of(target, P_x) if probabilities else target)
     if loss.requires_grad:
         loss.sum().backward(create_graph=True)
     whole = x.clone().requires_grad_()
     torch.nn.CrossEntropyLoss(**options)(whole, target).sum().backward()
     if P_x.rank == 0:
-        torch.testing.assert_close(mine.grad.detach(), block_of(whole.grad, P_x))
+        torch.testing.assert_close(block.grad.detach(), block_of(whole.grad, P_x))
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
@@ -435,11 +435,11 @@ def test_forward_derivatives_of_the_cross_entropy(P_world, smoothing, probabilit
     x = torch.linspace(-1, 2, 6 * job.size, dtype=torch.float64).square().view(2, -1)
     target = x.softmax(1) if probabilities else torch.tensor([0, 3 * job.size - 1])
     twin = torch.nn.CrossEntropyLoss(label_smoothing=smoothing)
-    _, expected = torch.func.jvp(lambda one: twin(one, target), (x,), (x.sin(),))
+    _, expected = torch.func.jvp(lambda logits: twin(logits, target), (x,), (x.sin(),))
     layer = DistributedCrossEntropyLoss(P_x, label_smoothing=smoothing)
     with forward_ad.dual_level():
-        mine = forward_ad.make_dual(block_of(x, P_x), block_of(x.sin(), P_x))
-        loss = layer(mine, block_of(target, P_x) if probabilities else target)
+        block = forward_ad.make_dual(block_of(x, P_x), block_of(x.sin(), P_x))
+        loss = layer(block, block_of(target, P_x) if probabilities else target)
         if P_x.rank == 0:
             torch.testing.assert_close(forward_ad.unpack_dual(loss).tangent, expected)
 
@@ -463,7 +463,7 @@ def test_a_bad_class_without_the_structure_check(P_world):
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("dtypes", [(torch.half, torch.float), (torch.float, torch.double), (torch.float, torch.half)])
 def test_the_dtype_of_weighted_probabilities(P_world, dtypes, reduction, place):
-    """Is the promoted one."""
+    """Is the promoted dtype."""
     P_x = grid(P_world, [job.size if d == place else 1 for d in range(2)])
     x = torch.linspace(-1.0, 2.0, 4 * job.size**2).view(2 * job.size, -1).to(dtypes[0])
     target, weight = x.softmax(1), torch.linspace(0.5, 1.5, 2 * job.size).to(dtypes[1])

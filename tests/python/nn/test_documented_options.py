@@ -18,17 +18,17 @@ SEQUENTIAL = {"FeatureConv": "Conv", "ChannelConv": "Conv", "GeneralConv": "Conv
 
 def tables(title):
     """The rows of each table whose first column has this title, lists of cells."""
-    found = []
+    selected = []
     for block in re.findall(r"^\.\. list-table::\n(?:   .*\n|\n)*", page, re.MULTILINE):
         rows = [re.split(r"\n? +- ", " - " + row)[1:] for row in re.split(r"^   \* - ", block, flags=re.MULTILINE)[1:]]
         (first, *_), *rest = [[" ".join(cell.split()) for cell in row] for row in rows]
         if first == title:
-            found.append(rest)
-    return found
+            selected.append(rest)
+    return selected
 
 
 def options_of(layer):
-    """What torch's layer takes, from its constructor or at the call."""
+    """The arguments of torch's layer, of its constructor or at the call."""
     if layer == "Pad":
         functions = [torch.nn.functional.pad]
     else:
@@ -59,5 +59,5 @@ def test_tests_exist():
     assert set(re.findall(r"\[#([\w-]+)\]_", page)) == set(tests)
     for test in tests.values():
         file, name = test.split("::")
-        (found,) = tests_of_layers.rglob(file)
-        assert f"\ndef {name}(" in found.read_text(), test
+        (path,) = tests_of_layers.rglob(file)
+        assert f"\ndef {name}(" in path.read_text(), test

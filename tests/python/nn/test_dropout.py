@@ -39,7 +39,7 @@ def by_definition(name, x, key, p):
 
 @st.composite
 def calls(draw):
-    """A layer's name, an input's shape, that of its partition, its blocks, and the probability."""
+    """A layer's name, the shapes of an input and of its partition, its blocks, and the probability."""
     name = draw(st.sampled_from(list(KINDS)))
     dims = draw(st.sampled_from(KINDS[name]))
     shape = draw(st.lists(st.integers(0, 9), min_size=dims, max_size=dims))
@@ -52,7 +52,7 @@ def calls(draw):
 @given(calls(), st.integers(0, 1 << 40), st.booleans())
 @on_all_ranks
 def test_a_function_of_key_and_index(P_world, drawn, seed, in_step):
-    """Also where the generators of the ranks are not in step: that of worker 0 decides."""
+    """Also where the generators of the ranks are not in step: worker 0's decides."""
     name, shape, workers, ranks, sizes, p = drawn
     P_x, x = grid(P_world, workers, ranks), values(shape) - 20
     layer = getattr(dnn, f"Distributed{name}")(P_x, **({} if name == "RReLU" else {"p": p}))
@@ -95,8 +95,8 @@ def test_frequencies(p):
     """Within 5 standard deviations of a binomial distribution, by rows, by columns and of neighbors."""
     n = 1024
     dropped = 1.0 - masks.random_mask(17, (n, n), [(0, n), (0, n)], p, dtype=torch.bool).double()
-    for one, q in ((dropped, p), (dropped[:, 1:] * dropped[:, :-1], p * p), (dropped[1:] * dropped[:-1], p * p)):
-        assert abs(float(one.mean()) - q) <= 5 * math.sqrt(q * (1 - q) / one.numel())
+    for sample, q in ((dropped, p), (dropped[:, 1:] * dropped[:, :-1], p * p), (dropped[1:] * dropped[:-1], p * p)):
+        assert abs(float(sample.mean()) - q) <= 5 * math.sqrt(q * (1 - q) / sample.numel())
     for along in (0, 1):
         assert float((dropped.mean(along) - p).abs().max()) <= 6 * math.sqrt(p * (1 - p) / n)
 
@@ -120,11 +120,11 @@ def test_the_same_again_under_checkpointing(P_world, name, use_reentrant):
         torch.manual_seed(5 + job.rank)  # out of step
         again = x.clone().requires_grad_()
         y = how(lambda x: layer(x) * layer(x.exp()), again)
-        torch.rand(3)  # what is drawn between the passes changes nothing
+        torch.rand(3)  # numbers drawn between the passes change nothing
         y.sum().backward()
         gradients.append((y.detach(), again.grad))
-    for one, other in zip(*gradients, strict=True):
-        assert torch.equal(one, other)
+    for tensor, other in zip(*gradients, strict=True):
+        assert torch.equal(tensor, other)
 
 
 @pytest.mark.parametrize("name", ["Dropout", "Dropout1d", "AlphaDropout", "FeatureAlphaDropout", "RReLU"])
@@ -142,8 +142,8 @@ def test_in_place(P_world, name):
         assert (y.data_ptr() == copy.data_ptr()) == inplace
         (g,) = torch.autograd.grad(y.sum(), leaf)
         results.append((y.detach(), g))
-    for one, other in zip(*results, strict=True):
-        assert torch.equal(one, other)
+    for tensor, other in zip(*results, strict=True):
+        assert torch.equal(tensor, other)
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0])
@@ -172,10 +172,10 @@ def test_as_sequential_keeps_the_generators_in_step(P_world):
     layer = dnn.DistributedDropout(P_x, 0.3, as_sequential=True)
     torch.manual_seed(9)
     x = torch.ones(3, 7)
-    mine = [assemble(layer(block_of(x, P_x)), P_x, x.shape) for _ in range(2)]
+    results = [assemble(layer(block_of(x, P_x)), P_x, x.shape) for _ in range(2)]
     own = torch.rand(1)
     torch.manual_seed(9)
-    assert all(torch.equal(y, torch.nn.functional.dropout(x, 0.3)) for y in mine)
+    assert all(torch.equal(y, torch.nn.functional.dropout(x, 0.3)) for y in results)
     assert set(together(float(own))) == {float(torch.rand(1))}
 
 
@@ -215,7 +215,7 @@ def test_checkpoint_where_some_ranks_have_no_block(P_world, name):
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("as_sequential", [False, True])
 def test_options_that_differ_on_one_rank(P_world, as_sequential):
-    """All ranks hear of what was changed on one of them; then the next call works."""
+    """All ranks hear of a change on a rank; then the next call works."""
     layer = dnn.DistributedDropout(grid(P_world, (job.size,)), as_sequential=as_sequential)
     x = torch.ones(3)
     layer(x)

@@ -58,16 +58,16 @@ def test_equals_embedding(P_world, drawn, options, layout, table, data):
 def test_index_out_of_range(P_world):
     """On one rank: all raise, with its number, and a good call works after it."""
     P_x = grid(P_world, (job.size,))
-    for more in ({}, {"P_w": grid(P_world, (job.size, 1))}):
-        layer = dnn.DistributedEmbedding(P_x, 5, 2, **more)
+    for options in ({}, {"P_w": grid(P_world, (job.size, 1))}):
+        layer = dnn.DistributedEmbedding(P_x, 5, 2, **options)
         good = torch.arange(3)
         for wrong in (torch.tensor([0, 5]), torch.tensor([-1, 1, 2])):
             for known in (False, True):  # before and after a good call
-                mine = wrong if job.rank == job.size - 1 else good[: len(wrong)]
+                indices = wrong if job.rank == job.size - 1 else good[: len(wrong)]
                 raises_everywhere(
                     IndexError,
                     f"worker {job.size - 1} of P_x has indices from .*5 rows",
-                    lambda layer=layer, mine=mine: layer(mine),
+                    lambda layer=layer, indices=indices: layer(indices),
                 )
                 if known:
                     assert layer(good).shape == (3, 2)
@@ -85,10 +85,10 @@ def test_sparse_gradients(P_world):
     (y**2).sum().backward()
     assert layer.weight.grad.is_sparse
     start, stop = layer.layouts["weight"].intervals[0]
-    expected, mine = twin.weight.grad.coalesce(), layer.weight.grad.coalesce()
+    expected, gradient = twin.weight.grad.coalesce(), layer.weight.grad.coalesce()
     within = (expected.indices()[0] >= start) & (expected.indices()[0] < stop)
-    assert torch.equal(mine.indices()[0] + start, expected.indices()[0][within])
-    torch.testing.assert_close(mine.values(), expected.values()[within])
+    assert torch.equal(gradient.indices()[0] + start, expected.indices()[0][within])
+    torch.testing.assert_close(gradient.values(), expected.values()[within])
 
 
 @pytest.mark.mpi(min_size=2)
@@ -123,9 +123,9 @@ def test_partitions_that_do_not_fit(P_world):
 @pytest.mark.parametrize("freeze", [True, False])
 def test_from_pretrained(P_world, freeze):
     table = torch.arange(12.0, dtype=torch.float64).reshape(4, 3)
-    given = table if job.rank == job.size - 1 else torch.zeros_like(table)
+    local_table = table if job.rank == job.size - 1 else torch.zeros_like(table)
     layer = dnn.DistributedEmbedding.from_pretrained(
-        grid(P_world, (job.size,)), given, freeze, P_w=grid(P_world, (job.size, 1)), root=job.size - 1
+        grid(P_world, (job.size,)), local_table, freeze, P_w=grid(P_world, (job.size, 1)), root=job.size - 1
     )
     state = distdl.sequential_state_dict(layer)  # on rank 0 alone
     assert all(torch.equal(value, table) for value in state.values())
@@ -172,23 +172,23 @@ def test_bags_with_offsets(P_world, mode, include_last_offset, weighted, split):
         return torch.tensor(starts if include_last_offset else starts[:-1], dtype=torch.int64)
 
     start = sum(map(sum, sizes[: job.rank]))
-    mine = slice(start, start + sum(sizes[job.rank]))
+    part = slice(start, start + sum(sizes[job.rank]))
     P_w = None if split is None else grid(P_world, split(job.size))
     layer = dnn.DistributedEmbeddingBag.from_sequential(twin, grid(P_world, (job.size,)), P_w)
     own, of_twin = (None if weights is None else w.clone().requires_grad_() for w in (weights, weights))
     if own is not None:
-        own = own.detach()[mine].requires_grad_()
+        own = own.detach()[part].requires_grad_()
     expected = twin(x, offsets(every), of_twin)
     first = sum(map(len, sizes[: job.rank]))
-    y = layer(x[mine], offsets(sizes[job.rank]), own)
+    y = layer(x[part], offsets(sizes[job.rank]), own)
     torch.testing.assert_close(y, expected[first : first + len(sizes[job.rank])])
     expected.square().sum().backward()
     y.square().sum().backward()
     if own is not None:
-        torch.testing.assert_close(own.grad, of_twin.grad[mine])
+        torch.testing.assert_close(own.grad, of_twin.grad[part])
     if layer.weight.numel():
-        of_mine = tuple(slice(*interval) for interval in layer.layouts["weight"].intervals)
-        torch.testing.assert_close(layer.weight.grad, twin.weight.grad[of_mine])
+        slices = tuple(slice(*interval) for interval in layer.layouts["weight"].intervals)
+        torch.testing.assert_close(layer.weight.grad, twin.weight.grad[slices])
 
 
 def test_bags_that_do_not_fit(P_world):
@@ -201,8 +201,8 @@ def test_bags_that_do_not_fit(P_world):
     last = job.rank == job.size - 1
     raises_everywhere(ValueError, "offsets", lambda: layer(x))
     for wrong in ([1, 2], [0, 3, 2], [0, 5]):
-        given = torch.tensor(wrong) if last else torch.tensor([0, 2])
-        raises_everywhere(IndexError, "has offsets", lambda given=given: layer(x, given))
+        offsets = torch.tensor(wrong) if last else torch.tensor([0, 2])
+        raises_everywhere(IndexError, "has offsets", lambda offsets=offsets: layer(x, offsets))
     raises_everywhere(
         ValueError, "no per_sample_weights", lambda: layer(x, torch.tensor([0]), per_sample_weights=torch.ones(4))
     )

@@ -1,4 +1,4 @@
-"""A mixture of experts on many ranks beside all experts on one."""
+"""A mixture of experts on many ranks beside all experts on a single rank."""
 
 import math
 
@@ -22,7 +22,7 @@ FEATURES = 3
 
 
 def make_expert(number):
-    """Different ones."""
+    """Different experts."""
     if number % 3 == 0:
         return torch.nn.Linear(FEATURES, FEATURES, dtype=torch.float64)
     return torch.nn.Sequential(
@@ -107,9 +107,9 @@ def test_equals_all_experts_on_one_rank(P_world, drawn, layout):
 
 @pytest.mark.parametrize("num_experts", [1, 2, 5])
 def test_first_values(P_world, num_experts):
-    """With the same seed all parameters are those of one process."""
-    one = example((4, FEATURES), num_experts, 1)
-    twin, layer = one.twin(), one.make(None, grid(P_world, (job.size, 1)))
+    """With the same seed all parameters equal those in one process."""
+    case = example((4, FEATURES), num_experts, 1)
+    twin, layer = case.twin(), case.make(None, grid(P_world, (job.size, 1)))
     state = distdl.sequential_state_dict(layer)
     assert not state or all(torch.equal(state[name], value) for name, value in twin.state_dict().items())
     twin.load_state_dict({name: value + 1 for name, value in twin.state_dict().items()})
@@ -122,18 +122,18 @@ def test_first_values(P_world, num_experts):
 @pytest.mark.parametrize("frozen", ["input", "gate", "experts", "input, gate", "input, experts", "gate, experts"])
 def test_what_asks_for_no_gradient(P_world, frozen):
     P_x = grid(P_world, (job.size, 1))
-    one = example((3 * job.size, FEATURES), 4)
-    twin, layer = one.twin(), one.make(None, P_x)
-    (x,) = one.inputs()
+    case = example((3 * job.size, FEATURES), 4)
+    twin, layer = case.twin(), case.make(None, P_x)
+    (x,) = case.inputs()
     for module in (twin, layer):
         module.gate.requires_grad_("gate" not in frozen)
         module.experts.requires_grad_("experts" not in frozen)
-    mine = block_of(x, P_x).requires_grad_("input" not in frozen)
+    block = block_of(x, P_x).requires_grad_("input" not in frozen)
     x.requires_grad_("input" not in frozen)
     twin(x).square().sum().backward()
-    layer(mine).square().sum().backward()
+    layer(block).square().sum().backward()
     if x.grad is not None:
-        torch.testing.assert_close(mine.grad, block_of(x.grad, P_x))
+        torch.testing.assert_close(block.grad, block_of(x.grad, P_x))
     for (name, parameter), own in zip(twin.named_parameters(), layer.parameters(), strict=True):
         if parameter.grad is not None and layer.layouts[name].intervals is not None and own.numel():
             torch.testing.assert_close(own.grad, parameter.grad)

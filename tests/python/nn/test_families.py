@@ -66,7 +66,7 @@ def halved(inputs, dtype):
 @every_example
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_precisions(P_world, example, dtype):
-    """The dtypes that torch has; values as good as its own, beside those in double precision."""
+    """The dtypes that torch has; values as near as its own to double precision."""
     twin, inputs = example.twin(), example.inputs()
     exact = [y.detach() for y in as_tuple(twin(*inputs, **example.call))]
     twin = example.twin().to(dtype)
@@ -84,7 +84,7 @@ def test_precisions(P_world, example, dtype):
             assert y.dtype == whole.dtype
             if cut is not None:
                 y = joined_blocks(y, P, whole.shape, cut, None, example.first_of)
-            error, allowed = ((one.detach().double() - true).abs().max() for one in (y, whole))
+            error, allowed = ((tensor.detach().double() - true).abs().max() for tensor in (y, whole))
             scale = max(1.0, float(true.abs().max()))
             assert error <= 2 * allowed + 8 * torch.finfo(dtype).eps * scale, (error, allowed)
 
@@ -117,8 +117,8 @@ def test_mistakes_of_one_rank(P_world, example):
     layer(*good, **example.call)
     for i, x in enumerate(good):
         for wrong in (None, x.to(torch.complex64), x.unsqueeze(0).unsqueeze(0)):
-            mine = [*good[:i], wrong, *good[i + 1 :]] if job.rank == job.size - 1 and P.active else good
-            raises_everywhere(Exception, ".", lambda mine=mine: layer(*mine, **example.call), seconds=5.0)
+            inputs = [*good[:i], wrong, *good[i + 1 :]] if job.rank == job.size - 1 and P.active else good
+            raises_everywhere(Exception, ".", lambda inputs=inputs: layer(*inputs, **example.call), seconds=5.0)
             layer(*good, **example.call)
 
 
@@ -144,7 +144,7 @@ def test_first_values(P_world, example):
 
 @functools.cache
 def module_infos():
-    """Those of torch's modules, by name. Imported here, since large jobs, which do not run these tests, would wait."""
+    """torch's infos of modules, by name. Imported here, since large jobs, which do not run these tests, would wait."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from torch.testing._internal.common_modules import module_db
@@ -152,7 +152,7 @@ def module_infos():
     return {info.module_cls.__name__: info for info in module_db}
 
 
-# Of hundreds of samples, or of slow ones, each so many-th is run, from a drawn number on; with --whole all of them.
+# Of hundreds of samples, or of slow samples, each so many-th is run, from a drawn number on; with --whole all of them.
 STEPS = {
     "CrossEntropyLoss": 3,
     "LinearCrossEntropyLoss": 37,
@@ -170,7 +170,7 @@ STEPS = {
 @pytest.mark.filterwarnings("ignore")
 def test_samples_of_torch(P_world, name, pytestconfig):
     """PyTorch's own samples, on partitions that differ from sample to sample."""
-    info, found = module_infos()[name], 0
+    info, count = module_infos()[name], 0
     step = 1 if pytestconfig.getoption("--whole") else STEPS.get(name, 1)
     first = random.Random(f"{os.environ.get('DISTDL_SEED', '')} {name}").randrange(step)
     for training in (True, False):
@@ -195,8 +195,8 @@ def test_samples_of_torch(P_world, name, pytestconfig):
             example = DESCRIBED[name](twin, *call.args, **call.kwargs)
             if example is None:
                 continue
-            found += 1
-            if found % step != first:
+            count += 1
+            if count % step != first:
                 continue
             wholes = tuple(x.detach() for x in example.inputs())
             example = dataclasses.replace(
@@ -205,4 +205,4 @@ def test_samples_of_torch(P_world, name, pytestconfig):
             shapes = splits(example)
             for shape in {shapes[number % len(shapes)], shapes[-1 - number % len(shapes)]}:
                 assert_equals_sequential(example, grid(P_world, shape))
-    assert found >= SAMPLES[name]  # newer versions of torch have more
+    assert count >= SAMPLES[name]  # newer versions of torch have more

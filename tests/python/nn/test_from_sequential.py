@@ -15,7 +15,7 @@ from support.tensors import values
 
 
 def test_every_class_has_an_example():
-    assert set(dnn.SEQUENTIAL) <= {*EXAMPLES, *(type(one.twin()) for one in FAMILY_EXAMPLES.values())}
+    assert set(dnn.SEQUENTIAL) <= {*EXAMPLES, *(type(example.twin()) for example in FAMILY_EXAMPLES.values())}
 
 
 @pytest.mark.ranks(1)
@@ -33,7 +33,7 @@ def test_classes_that_derive(kind):
 @pytest.mark.parametrize(("make", "shape"), EXAMPLES.values(), ids=[twin.__name__ for twin in EXAMPLES])
 @pytest.mark.parametrize("root", ["first", "last"])
 def test_equals_the_twin(P_world, make, shape, root):
-    """Each rank passes a module with other weights: those of the root count."""
+    """Each rank passes a module with other weights: the root's count."""
     root = 0 if root == "first" else job.size - 1
     torch.manual_seed(10 + job.rank)
     twin = make().double()
@@ -67,7 +67,7 @@ def test_modes_and_frozen_parameters(P_world):
 
 
 def test_a_module_on_the_meta_device(P_world):
-    """Nobody has its weights: the layer draws its own, those of the sequential layer with this seed."""
+    """Nobody has its weights: the layer draws its own, as the sequential layer does with this seed."""
     twin = torch.nn.Conv1d(2, 3, 3, device="meta", dtype=torch.float64)
     torch.manual_seed(2)
     layer = dnn.DistributedConv1d.from_sequential(twin, grid(P_world, [1, 1, job.size]))
@@ -113,10 +113,10 @@ def test_another_class_raises_on_all(P_world):
 @pytest.mark.parametrize("root", [job.size, -1])
 def test_a_wrong_root_on_one_rank_raises_on_all(P_world, root):
     P_x = grid(P_world, [job.size, 1])
-    mine = root if job.rank == 0 else 0
+    local_root = root if job.rank == 0 else 0
 
     def make():
-        return dnn.DistributedLinear.from_sequential(torch.nn.Linear(3, 2), P_x, root=mine)
+        return dnn.DistributedLinear.from_sequential(torch.nn.Linear(3, 2), P_x, root=local_root)
 
     raises_everywhere(ValueError, f"root {root} is none of the ranks", make)
 
@@ -144,6 +144,6 @@ def test_a_lazy_module_raises(P_world):
 
 def test_exchanged_arguments_on_one_rank_raise_on_all(P_world):
     P_x, module = grid(P_world, [job.size, 1]), torch.nn.Linear(3, 2)
-    given = (P_x, module) if job.rank == 0 else (module, P_x)
+    arguments = (P_x, module) if job.rank == 0 else (module, P_x)
     rule = r"was passed a Partition; it takes torch\.nn\.Linear"
-    raises_everywhere(TypeError, rule, lambda: dnn.DistributedLinear.from_sequential(*given))
+    raises_everywhere(TypeError, rule, lambda: dnn.DistributedLinear.from_sequential(*arguments))

@@ -1,4 +1,4 @@
-"""Steps leave nothing alive: for every layer, on small blocks and on large ones."""
+"""Steps leave nothing alive: for every layer, on small and on large blocks."""
 
 import contextlib
 import math

@@ -21,7 +21,7 @@ COMPUTED = ("AvgPool3d alone", "LPPool3d alone")  # which torch has for GPUs alo
 
 
 def attempted(action):
-    """What an action returns, and the kind of exception that it raises."""
+    """The result of an action, and the kind of exception that it raises."""
     try:
         return action(), ""
     except Exception as raised:
@@ -58,14 +58,14 @@ def test_all_elements_on_one_worker(P_world, name, dtype):
             halved(block(x, P, cut, sizes), dtype, a)
             for x, cut, a in zip(example.inputs(), example.cuts, ask, strict=True)
         ]
-        found, raised = attempted(lambda layer=layer, own=own: as_tuple(layer(*own, **example.call)))
+        results, raised = attempted(lambda layer=layer, own=own: as_tuple(layer(*own, **example.call)))
         outcomes = set(together(raised))
         assert len(outcomes) == 1, (shape, outcomes)
         assert bool(raised) == bool(refused and name not in COMPUTED), (shape, raised, refused)
         if refused:
             continue
         of_results = [*sizes[:2], *[None] * len(sizes[2:])] if name in WINDOWS else sizes
-        for y, whole, cut in zip(found, expected, example.results, strict=True):
+        for y, whole, cut in zip(results, expected, example.results, strict=True):
             assert y.dtype == whole.dtype
             if cut is not None:
                 y = joined_blocks(y, P, whole.shape, cut, of_results, example.first_of)
@@ -73,7 +73,7 @@ def test_all_elements_on_one_worker(P_world, name, dtype):
                 scale = max(1.0, float(whole.detach().double().abs().nan_to_num(posinf=0).max()))
                 off = (y.detach().double() - whole.detach().double()).abs().nan_to_num()
                 assert float(off.max()) <= 16 * torch.finfo(dtype).eps * scale, (y, whole)
-        _, raised = attempted(lambda found=found, own=own: gradients(found, own))
+        _, raised = attempted(lambda results=results, own=own: gradients(results, own))
         outcomes = set(together(raised))
         assert len(outcomes) == 1, (shape, outcomes)
         assert not raised or refused_backward, (shape, raised)

@@ -226,7 +226,7 @@ def test_what_has_no_values_on_one_rank(P_world, called):
 
 
 class Around(dnn.Layer):
-    """A layer that looks at values, within another one."""
+    """A layer that looks at values, within another layer."""
 
     tensors = ("input", "target")
 
@@ -243,7 +243,7 @@ class Around(dnn.Layer):
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("called", [False, True])
 def test_values_within_another_layer(P_world, called):
-    """What this layer's ranks agreed on does not say that all values are right."""
+    """The agreement of this layer's ranks does not say that all values are right."""
     layer, x, target = Around(grid(P_world, [job.size, 1])), torch.ones(2, 3), torch.tensor([0, 2])
     for rank in (job.size - 1, 0):
         for _ in range(2 * called):
@@ -266,9 +266,9 @@ def test_a_buffer_of_none_that_one_rank_deletes(P_world):
 def test_an_argument_too_many_behind_partitions_on_one_rank(P_world):
     """The others' arguments fit, though not in the order of the signature."""
     P_x, P_w = grid(P_world, [1, job.size, 1]), grid(P_world, [1, job.size, 1, 1])
-    n, more = 2 * job.size, [1] * (job.rank == 0)
+    n, args = 2 * job.size, [1] * (job.rank == 0)
     raises_everywhere(
-        TypeError, "multiple values", lambda: dnn.DistributedConv1d(P_x, P_x, P_w, n, n, *more, kernel_size=1, groups=2)
+        TypeError, "multiple values", lambda: dnn.DistributedConv1d(P_x, P_x, P_w, n, n, *args, kernel_size=1, groups=2)
     )
 
 

@@ -149,8 +149,8 @@ def test_shapes_of_parameters(everyone):
         ([x], f"rank {rank} meets no bias"),
         ([None, x], f"rank {rank} meets no weight"),
     ):
-        given = parameters if last else [x, torch.ones(3)]
-        raises_everywhere(ValueError, text, lambda p=given: changed_by(agreement, x, parameters=p))
+        tensors = parameters if last else [x, torch.ones(3)]
+        raises_everywhere(ValueError, text, lambda p=tensors: changed_by(agreement, x, parameters=p))
     assert changed_by(agreement, x, parameters=[x, torch.ones(3)])
 
 
@@ -178,11 +178,11 @@ def test_an_operator_several_times_in_one_call(everyone, total_of):
 def test_a_layer_within_a_layer(everyone, total_of):
     outer, inner, x = agreement_on(everyone), agreement_on(everyone), torch.ones(2)
 
-    def layer(given):
-        with call(outer, given):
-            a = total_of(given)
-            with call(inner, given) as changed:
-                b = primitive_within(given)
+    def layer(tensor):
+        with call(outer, tensor):
+            a = total_of(tensor)
+            with call(inner, tensor) as changed:
+                b = primitive_within(tensor)
             return a, b, changed
 
     primitive_within = operators.all_sum_reduce(everyone, [0])

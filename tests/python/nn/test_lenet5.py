@@ -1,4 +1,4 @@
-"""The example's network: a model of many layers, with ReLUs in place, is the sequential one."""
+"""The example's network: a model of many layers, with ReLUs in place, is the sequential network."""
 
 import sys
 from pathlib import Path
@@ -31,7 +31,7 @@ def train(model, criterion, images, labels):
 
 @pytest.mark.parametrize("size", [size for size in GRIDS if size <= job.size])
 def test_trains_like_the_sequential_one(P_world, size):
-    """Also where ranks have no part in it. The images are noise: those of the example need its packages."""
+    """Also where ranks have no part in it. The images are noise: the example's need its packages."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(BATCH, 1, 28, 28, dtype=torch.float64, generator=generator)
     labels = torch.randint(10, (BATCH,), generator=generator)
@@ -43,8 +43,8 @@ def test_trains_like_the_sequential_one(P_world, size):
     twin = sequential_lenet5(torch.float64)
     expected = train(twin, torch.nn.CrossEntropyLoss(), images, labels)
 
-    mine = (images, labels) if job.rank == 0 else [distdl.zero_volume_tensor(BATCH, t.dtype) for t in (images, labels)]
-    assert train(model, criterion, *mine) == pytest.approx(expected, rel=1e-12)
+    data = (images, labels) if job.rank == 0 else [distdl.zero_volume_tensor(BATCH, t.dtype) for t in (images, labels)]
+    assert train(model, criterion, *data) == pytest.approx(expected, rel=1e-12)
     state = distdl.sequential_state_dict(model)
     for name, weight in twin.state_dict().items() if job.rank == 0 else ():
         torch.testing.assert_close(state[name], weight, rtol=0, atol=1e-11)

@@ -47,7 +47,7 @@ def assert_like_linear(P_x, P_y, P_W, P_b, in_features, out_features, leading=(2
     layer = DistributedLinear(P_x, P_y, P_W, in_features, out_features, bias, dtype=dtype)
     assert [name for name, _ in layer.named_parameters()] == [name for name, _ in twin.named_parameters()]
     x = values([*leading, in_features], dtype)
-    # Sums of integers this small are exact in every one of the dtypes, in any order.
+    # Sums of integers this small are exact in all of the dtypes, in any order.
     assert_equals_twin(
         layer, twin, x, *(with_leading(P, len(leading)) for P in (P_x, P_y)), [P_W, P_b] if bias else [P_W]
     )
@@ -85,7 +85,7 @@ def test_one_by_four_to_one_by_three(P_world):
 @pytest.mark.parametrize("drawn_at_once", [1, 7, 1 << 22])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_same_seed_same_parameters(P_world, monkeypatch, dtype, drawn_at_once):
-    """Bit for bit those of torch.nn.Linear, and the random numbers that follow are the same too."""
+    """Bit for bit as in torch.nn.Linear, and the random numbers that follow are the same too."""
     monkeypatch.setattr(initial, "DRAWN_AT_ONCE", drawn_at_once)
     P_x, P_y, P_W, P_b = widest(P_world)
     torch.manual_seed(11)

@@ -20,7 +20,7 @@ double = torch.float64
 
 
 class TwoByTwo(torch.nn.Module):
-    """Two tensors in, two out; a parameter of its own, one that is used twice, one that is not used, and a buffer."""
+    """Two tensors in, two out; a parameter of its own, another used twice, another unused, and a buffer."""
 
     def __init__(self):
         super().__init__()
@@ -81,7 +81,7 @@ def local(outputs=1):
     return lambda twin, P_x: Local(P_x, twin, outputs)
 
 
-def like_input(make, shape=(4, 3), whole=(), outputs=1, inputs=1, **more):
+def like_input(make, shape=(4, 3), whole=(), outputs=1, inputs=1, **options):
     """An example whose results are in the same blocks as its inputs."""
     cut = tuple(range(len(shape)))
     return Example(
@@ -92,7 +92,7 @@ def like_input(make, shape=(4, 3), whole=(), outputs=1, inputs=1, **more):
         (cut,) * outputs,
         whole=whole,
         layer=local(outputs),
-        **more,
+        **options,
     )
 
 
@@ -142,24 +142,24 @@ def test_replicated(P_world, example):
     with distdl.parameter_layout("replicated"):
         layer = example.make(twin, P)
     own = [block(x, P, cut) for x, cut in zip(example.inputs(), example.cuts, strict=True)]
-    for model, given in ((twin, example.inputs()), (layer, own)):
-        loss = sum(y.square().sum() for y in as_tuple(model(*given, **example.call)))
+    for model, inputs in ((twin, example.inputs()), (layer, own)):
+        loss = sum(y.square().sum() for y in as_tuple(model(*inputs, **example.call)))
         if loss.requires_grad:
             loss.backward()
     for name, whole in twin.named_parameters():
-        mine = layer.get_parameter(name)
+        parameter = layer.get_parameter(name)
         if P.active and whole.grad is not None:
-            assert torch.allclose(mine.grad, whole.grad, atol=1e-12), name
+            assert torch.allclose(parameter.grad, whole.grad, atol=1e-12), name
 
 
 @pytest.mark.shared
 @every_example
 def test_other_conditions(P_world, example):
     """Copied, without gradients, twice backward; and the module that was given stays as it is."""
-    given = example.twin()
-    before = copy.deepcopy(given.state_dict())
+    module = example.twin()
+    before = copy.deepcopy(module.state_dict())
     P = grid(P_world, grid_shapes(example.dims, job.size, fixed=example.whole)[-1])
-    layer = copy.deepcopy(example.make(given, P))
+    layer = copy.deepcopy(example.make(module, P))
     own = [block(x, P, cut) for x, cut in zip(example.inputs(), example.cuts, strict=True)]
     first = layer(*own, **example.call)
     first = first[0] if isinstance(first, tuple) else first
@@ -169,21 +169,21 @@ def test_other_conditions(P_world, example):
     if first.requires_grad:
         first.sum().backward(retain_graph=True)
         first.sum().backward()
-    assert all(torch.equal(one, before[name]) for name, one in given.state_dict().items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
 
 
 @pytest.mark.ranks(2)
 def test_one_optimizer_step(P_world):
-    """The parameters count once, and a step is the sequential one, as `float()` and `train()` are."""
+    """The parameters count once, and a step is the sequential step, as `float()` and `train()` are."""
     twin = filled(TwoByTwo)()
     P = grid(P_world, (2, 1))
     layer = Local(P, twin, outputs=2).float()
     twin = twin.float()
     assert layer.eval().module.training is True  # until the next call
     x = values((4, 3)).float()
-    for model, given in ((twin, x), (layer, block(x, P, (0, 1)))):
+    for model, tensor in ((twin, x), (layer, block(x, P, (0, 1)))):
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        sum(y.sum() for y in model(given, given)).backward()
+        sum(y.sum() for y in model(tensor, tensor)).backward()
         optimizer.step()
     assert layer.module.training is False
     state = distdl.sequential_state_dict(layer)
@@ -204,23 +204,23 @@ def test_weights_of_one_rank(P_world):
         torch.manual_seed(1)
         other = torch.nn.Sequential(linear(3, 2), torch.nn.BatchNorm1d(2, dtype=double))
         assert list(state) == list(other.state_dict())
-        assert all(torch.equal(state[name], one) for name, one in other.state_dict().items())
+        assert all(torch.equal(state[name], tensor) for name, tensor in other.state_dict().items())
     assert not layer.training
 
 
 @pytest.mark.ranks(2)
 def test_reset_parameters(P_world):
-    """As those of the module with the same seed; a layer that has no such method keeps its parameters."""
+    """As the module does with the same seed; a layer that has no such method keeps its parameters."""
     layer = Local(grid(P_world, (2, 1)), fill_with_integers(TwoByTwo()), outputs=2)
     torch.manual_seed(5)
     layer.reset_parameters()
     twin = fill_with_integers(TwoByTwo())
     torch.manual_seed(5)
-    for one in twin.blocks:
-        one.reset_parameters()
+    for module in twin.blocks:
+        module.reset_parameters()
     state = distdl.sequential_state_dict(layer)
     if job.rank == 0:
-        assert all(torch.equal(state[name], one) for name, one in twin.state_dict().items())
+        assert all(torch.equal(state[name], tensor) for name, tensor in twin.state_dict().items())
 
 
 class Counting(torch.nn.Module):
@@ -311,7 +311,7 @@ def test_refused(P_world, name):
         expected = twin(x)
         if alone.active:
             assert torch.equal(y, expected)
-            assert all(torch.equal(one, twin.get_buffer(name)) for name, one in layer.named_buffers())
+            assert all(torch.equal(buffer, twin.get_buffer(name)) for name, buffer in layer.named_buffers())
 
 
 def next_dtype(layer):
@@ -321,7 +321,7 @@ def next_dtype(layer):
 
 @pytest.mark.ranks(2)
 def test_right_again(P_world):
-    """What is refused in training is right in evaluation, and refused again."""
+    """A module refused in training is right in evaluation, and refused again."""
     P = grid(P_world, (2, 1))
     layer = Local(P, torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Dropout()))
     x = block(values((4, 3)).float(), P, (0, 1))
@@ -348,9 +348,9 @@ def test_mistakes(P_world):
         "an option": (*good, 3.0),
     }
     layer(*good)
-    for mine in wrong.values():
-        given = mine if here else good
-        raises_everywhere(Exception, ".", lambda given=given: layer(*given), involved=P.active)
+    for mistake in wrong.values():
+        arguments = mistake if here else good
+        raises_everywhere(Exception, ".", lambda arguments=arguments: layer(*arguments), involved=P.active)
         layer(*good)
     fails = Local(P, Unequal())
     for _ in range(2):
@@ -391,7 +391,7 @@ def test_in_place_of_its_parameters(P_world):
     """Tensors, by torch.func, and a module on the meta device, whose layers give the first values."""
     P, x = grid(P_world, (2, 1)), values((2, 3))
     layer = Local(P, torch.nn.Linear(3, 2, dtype=double))
-    doubled = {name: 2 * one.detach() for name, one in layer.named_parameters()}
+    doubled = {name: 2 * parameter.detach() for name, parameter in layer.named_parameters()}
     assert torch.equal(torch.func.functional_call(layer, doubled, (x,)), 2 * layer(x))
     torch.manual_seed(1)
     layer = Local.from_sequential(torch.nn.Linear(3, 2, dtype=double, device="meta"), P)
@@ -495,11 +495,11 @@ def test_changed_on_one_rank(P_world, change, called):
             layer(x).sum().backward()
         if job.rank == rank:
             change(layer)
-        mine = None
+        outcome = None
         for _ in range(2):
             try:
                 layer(x).sum().backward()
             except Exception as error:
-                mine = type(error).__name__, str(error).split(" (raised on rank")[0]
-            outcomes = job.allgather(mine)
+                outcome = type(error).__name__, str(error).split(" (raised on rank")[0]
+            outcomes = job.allgather(outcome)
             assert len(set(outcomes)) == 1, outcomes

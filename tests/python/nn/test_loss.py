@@ -72,8 +72,8 @@ def test_ctc_of_one_sequence(P_world):
     P_x = grid(P_world, [1, 1])
     log_probs = torch.randn(5, 3, generator=torch.Generator().manual_seed(1)).log_softmax(1)
     arguments = (log_probs, torch.tensor([1, 2]), torch.tensor(5), torch.tensor(2))
-    mine = arguments if P_x.active else [distdl.zero_volume_tensor(dtype=x.dtype) for x in arguments]
-    torch.testing.assert_close(dnn.DistributedCTCLoss(P_x)(*mine), torch.nn.CTCLoss()(*arguments))
+    local_arguments = arguments if P_x.active else [distdl.zero_volume_tensor(dtype=x.dtype) for x in arguments]
+    torch.testing.assert_close(dnn.DistributedCTCLoss(P_x)(*local_arguments), torch.nn.CTCLoss()(*arguments))
 
 
 WRONG_VALUES = {
@@ -111,10 +111,10 @@ def test_wrong_values_on_one_rank_raise_on_all(P_world, twin, match, wrong):
     if isinstance(twin, torch.nn.CTCLoss):
         good = (wrong[0], torch.tensor([[1]]), torch.tensor([2]), torch.tensor([1]))
     none = tuple(distdl.zero_volume_tensor(dtype=x.dtype) for x in wrong)
-    mine = good if P_x.active else none
-    layer(*mine)
-    raises_everywhere(ValueError, match, lambda: layer(*(wrong if job.rank == active[-1] else mine)))
-    layer(*mine)
+    tensors = good if P_x.active else none
+    layer(*tensors)
+    raises_everywhere(ValueError, match, lambda: layer(*(wrong if job.rank == active[-1] else tensors)))
+    layer(*tensors)
 
 
 def test_a_target_that_has_no_gradient(P_world):
@@ -200,11 +200,11 @@ def test_ties_share_the_derivative_of_a_maximum(P_world, p, value):
     whole = x.clone().requires_grad_()
     expected = twin(whole, torch.zeros_like(whole))
     expected.sum().backward()
-    mine = block_of(x, P_x).requires_grad_()
-    y = dnn.DistributedPairwiseDistance(P_x, p, eps=0.0)(mine, torch.zeros_like(mine))
+    block = block_of(x, P_x).requires_grad_()
+    y = dnn.DistributedPairwiseDistance(P_x, p, eps=0.0)(block, torch.zeros_like(block))
     y.sum().backward()
     assert P_x.rank or torch.equal(y, expected)
-    torch.testing.assert_close(mine.grad, block_of(whole.grad, P_x))
+    torch.testing.assert_close(block.grad, block_of(whole.grad, P_x))
 
 
 @pytest.mark.parametrize("swap", [False, True])
@@ -212,11 +212,11 @@ def test_ties_in_the_distances_of_triplets(P_world, swap):
     P_x, n = grid(P_world, [1, job.size]), 2 * job.size + 1
     options = {"p": torch.inf, "eps": 0.0, "swap": swap, "margin": 9.0}
     wholes = [torch.full((2, n), value, dtype=torch.float64, requires_grad=True) for value in (1.0, 5.0, 2.0)]
-    mine = [block_of(one.detach(), P_x).requires_grad_() for one in wholes]
+    blocks = [block_of(tensor.detach(), P_x).requires_grad_() for tensor in wholes]
     torch.nn.TripletMarginLoss(**options)(*wholes).backward()
-    dnn.DistributedTripletMarginLoss(P_x, **options)(*mine).backward()
-    for one, whole in zip(mine, wholes, strict=True):
-        torch.testing.assert_close(one.grad, block_of(whole.grad, P_x))
+    dnn.DistributedTripletMarginLoss(P_x, **options)(*blocks).backward()
+    for block, whole in zip(blocks, wholes, strict=True):
+        torch.testing.assert_close(block.grad, block_of(whole.grad, P_x))
 
 
 @pytest.mark.parametrize("size", [1e-25, 1e-6, 1.0, 1e15, 1e20, 1e30])
@@ -225,23 +225,23 @@ def test_cosines_of_vectors_of_any_magnitude(P_world, size):
     P_x = grid(P_world, [1, job.size])
     x = torch.linspace(-1.0, 2.0, 6 * job.size).view(2, -1) * size
     other = x.flip(0) + size
-    whole, mine = x.clone().requires_grad_(), block_of(x, P_x).requires_grad_()
+    whole, block = x.clone().requires_grad_(), block_of(x, P_x).requires_grad_()
     expected = torch.nn.CosineSimilarity(1)(whole, other)
     expected.sum().backward()
-    y = dnn.DistributedCosineSimilarity(P_x, 1)(mine, block_of(other, P_x))
+    y = dnn.DistributedCosineSimilarity(P_x, 1)(block, block_of(other, P_x))
     y.sum().backward()
     if P_x.rank == 0:
         torch.testing.assert_close(y, expected)
     if size < 1e15:
         largest = whole.grad.abs().max()
-        torch.testing.assert_close(mine.grad / largest, block_of(whole.grad, P_x) / largest, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(block.grad / largest, block_of(whole.grad, P_x) / largest, rtol=1e-5, atol=1e-6)
 
 
 def test_a_number_for_the_variance_by_name(P_world):
     P_x = grid(P_world, [job.size])
     x = torch.linspace(-1.0, 2.0, 3 * job.size)
-    mine = block_of(x, P_x)
-    loss = dnn.DistributedGaussianNLLLoss(P_x)(target=mine.cos(), var=2.0, input=mine)
+    block = block_of(x, P_x)
+    loss = dnn.DistributedGaussianNLLLoss(P_x)(target=block.cos(), var=2.0, input=block)
     torch.testing.assert_close(loss, torch.nn.GaussianNLLLoss()(x, x.cos(), 2.0))
 
 

@@ -35,14 +35,14 @@ def same_training(twin, model, whole_loss, loss):
     assert not state or all(torch.equal(state[name].double(), value) for name, value in twin.state_dict().items())
     model.double()
     layouts = layouts_of(model)
-    optimizers = [torch.optim.SGD(one.parameters(), lr=0.01) for one in (twin, model)]
+    optimizers = [torch.optim.SGD(module.parameters(), lr=0.01) for module in (twin, model)]
     for _ in range(2):
         for optimizer in optimizers:
             optimizer.zero_grad()
-        expected, found = whole_loss(), loss()
+        expected, result = whole_loss(), loss()
         expected.backward()
-        found.backward()
-        assert all(abs(one - expected.item()) <= 1e-12 * abs(expected.item()) for one in together(found.item()))
+        result.backward()
+        assert all(abs(number - expected.item()) <= 1e-12 * abs(expected.item()) for number in together(result.item()))
         gradients = {name: parameter.grad for name, parameter in twin.named_parameters()}
         scale = max(float(g.abs().max()) for g in gradients.values())
         for name, parameter in model.named_parameters():
@@ -105,7 +105,7 @@ def test_transformers(P_world, kind, shape):
     model = GPT(P_x, P_tokens, P_heads) if kind == "gpt" else Encoder(P_x, P_tokens)
     text = torch.randint(50, (3, 12), generator=torch.Generator().manual_seed(1))
     tokens, targets, places = text[:, :-1], text[:, 1:], torch.arange(11).expand(3, 11)
-    own_tokens, own_targets, own_places = (block(one, P_tokens, (0, 1)) for one in (tokens, targets, places))
+    own_tokens, own_targets, own_places = (block(tensor, P_tokens, (0, 1)) for tensor in (tokens, targets, places))
     criterion, criterion_x = torch.nn.CrossEntropyLoss(), dnn.DistributedCrossEntropyLoss(P_flat)
     same_training(
         twin,

@@ -21,28 +21,28 @@ from support.tensors import same_bits, values
 
 
 def numbers(shape, seed=0, dtype=torch.float64):
-    """Normal ones, the same on all ranks."""
+    """Normal numbers, the same on all ranks."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
 def filled(module):
     """Parameters and running statistics that are not trivial, the same on all ranks."""
     with torch.no_grad():
-        for i, one in enumerate((*module.parameters(), *module.buffers())):
-            if one.is_floating_point():
-                one.copy_(numbers(one.shape, 50 + i).abs() + 0.5)
+        for i, tensor in enumerate((*module.parameters(), *module.buffers())):
+            if tensor.is_floating_point():
+                tensor.copy_(numbers(tensor.shape, 50 + i).abs() + 0.5)
     return module
 
 
 @pytest.fixture
 def large_blocks(monkeypatch):
-    """Blocks of any size go through the kernels for large ones."""
+    """Blocks of any size go through the kernels for large blocks."""
     monkeypatch.setattr(block_moments, "LARGE", 1)
 
 
 @st.composite
 def norms(draw):
-    """A class of torch.nn, its arguments, the shape of an input, that of P_x, and the sizes of blocks."""
+    """A class of torch.nn, its arguments, the shapes of an input and of P_x, and the sizes of blocks."""
     kind = draw(st.sampled_from(sorted(described)))
     size = st.integers(1, 5)
     last = int(kind[-2]) if kind.endswith("d") else draw(st.integers(0, 2))
@@ -70,7 +70,7 @@ def norms(draw):
         arguments, options["momentum"] = (channels,), draw(st.sampled_from([None, 0.1, 1.0]))
     if draw(st.integers(0, 9)) == 0 and kind[:5] not in ("Layer", "RMSNo", "Insta"):
         shape[0 if lead == 2 else -1] = 0
-    grids = [one for one in grid_shapes(len(shape), job.size) if math.prod(one) >= job.size - 1]
+    grids = [counts for counts in grid_shapes(len(shape), job.size) if math.prod(counts) >= job.size - 1]
     workers = draw(st.sampled_from(grids))
     return kind, arguments, options, draw(st.booleans()), shape, workers, draw(blocks_of(shape, workers))
 
@@ -84,8 +84,8 @@ def test_any_norm(P_world, drawn, as_large):
     P_x, x = grid(P_world, workers), numbers(shape)
 
     def twin():
-        more = {} if kind == "LocalResponseNorm" else {**options, "dtype": torch.float64}
-        return filled(getattr(torch.nn, kind)(*arguments, **more)).train(training)
+        keywords = {} if kind == "LocalResponseNorm" else {**options, "dtype": torch.float64}
+        return filled(getattr(torch.nn, kind)(*arguments, **keywords)).train(training)
 
     example = described[kind](twin(), x)
     try:
@@ -121,8 +121,8 @@ def test_small_variance_beside_a_large_mean(P_world, monkeypatch, kind, large):
             y = assemble(layer(block_of(x, P_x)), P_x, x.shape)
             variance = layer.running_var.double()
             if P_x.active:
-                mine = expected[layer.layouts["running_var"].intervals[0][0] :][: variance.numel()]
-                assert ((variance - mine).abs() <= 1e-4 * mine).all(), (shape, variance, mine)
+                block = expected[layer.layouts["running_var"].intervals[0][0] :][: variance.numel()]
+                assert ((variance - block).abs() <= 1e-4 * block).all(), (shape, variance, block)
             exact = getattr(torch.nn.functional, kind.lower().replace("norm2d", "_norm"))
             exact = exact(x.double(), None, None, None, None, True, 0.0, 1e-5)
             # Of the product of mean and 1 / deviation, which torch.nn rounds as well.
@@ -147,7 +147,7 @@ def test_several_batches_before_a_step(P_world, kind, momentum):
         P_x = grid(P_world, shape)
         twin = filled(getattr(torch.nn, kind)(4, momentum=momentum, affine=True, track_running_stats=True).double())
         layer = dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x)
-        optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (twin, layer)]
+        optimizers = [torch.optim.SGD(module.parameters(), lr=0.1) for module in (twin, layer)]
         for step in range(2):
             for batch in range(3):
                 x = numbers((2 + batch, 4, 5), 10 * step + batch)
@@ -161,9 +161,9 @@ def test_several_batches_before_a_step(P_world, kind, momentum):
         y = assemble(layer.eval()(block_of(x, P_x)), P_x, x.shape)
         assert torch.allclose(y, twin.eval()(x), rtol=1e-10, atol=1e-10)
         copies = together((P_x.index[1], layer.running_mean, layer.running_var) if P_x.active else None)
-        for one in filter(None, copies):
+        for statistics in filter(None, copies):
             for other in filter(None, copies):
-                assert one[0] != other[0] or all(map(same_bits, one[1:], other[1:]))
+                assert statistics[0] != other[0] or all(map(same_bits, statistics[1:], other[1:]))
 
 
 @pytest.mark.ranks(2)
@@ -203,7 +203,7 @@ def test_ranks_in_different_modes(P_world):
 
 
 def test_a_single_value(P_world):
-    """The count is that of the whole tensor."""
+    """The count is the whole tensor's."""
     P_x = grid(P_world, (job.size, 1, 1))
     layer = dnn.DistributedBatchNorm1d(P_x, 2)
     x = block_of(torch.ones(1, 2, 1), P_x)
@@ -225,7 +225,7 @@ def test_unbalanced_channels(P_world):
     """Refused where parameters or running statistics live in balanced blocks, and normalized otherwise."""
     P_x, x = grid(P_world, (1, job.size, 1)), numbers((2, 4, 3))
     sizes = [None, [4, *[0] * (job.size - 1)], None]
-    mine = block_of(x, P_x, sizes)
+    block = block_of(x, P_x, sizes)
     refused = "balanced blocks of num_"
     for layer in (
         dnn.DistributedBatchNorm1d(P_x, 4, dtype=torch.float64),
@@ -233,8 +233,8 @@ def test_unbalanced_channels(P_world):
         dnn.DistributedInstanceNorm1d(P_x, 4, affine=True),
         dnn.DistributedGroupNorm(P_x, 2, 4),
     ):
-        raises_everywhere(ValueError, refused, lambda layer=layer: layer(mine))
-    y = dnn.DistributedBatchNorm1d(P_x, 4, affine=False, track_running_stats=False)(mine)
+        raises_everywhere(ValueError, refused, lambda layer=layer: layer(block))
+    y = dnn.DistributedBatchNorm1d(P_x, 4, affine=False, track_running_stats=False)(block)
     expected = torch.nn.functional.batch_norm(x, None, None, training=True)
     assert torch.allclose(assemble(y, P_x, x.shape, sizes), expected)
 
@@ -252,18 +252,18 @@ def test_memory_formats(P_world):
     for shape in grid_shapes(4, job.size):
         P_x, x = grid(P_world, shape), numbers((4, 3, 4, 5))
         layer, twin = dnn.DistributedBatchNorm2d(P_x, 3, dtype=torch.float64), torch.nn.BatchNorm2d(3).double()
-        mine = block_of(x, P_x)
+        block = block_of(x, P_x)
         if P_x.active:
-            mine = mine.to(memory_format=torch.channels_last)
-        mine.requires_grad_()
-        y = layer(mine)
-        several = y.numel() > 0 and y.shape[1] > 1  # a single one is in any place
-        formats = together((tuple(y.shape), y.stride(), mine.stride()) if several else None)
-        assert all(one is None or one[1] == one[2] for one in formats), formats
+            block = block.to(memory_format=torch.channels_last)
+        block.requires_grad_()
+        y = layer(block)
+        several = y.numel() > 0 and y.shape[1] > 1  # a single channel is in any place
+        formats = together((tuple(y.shape), y.stride(), block.stride()) if several else None)
+        assert all(entry is None or entry[1] == entry[2] for entry in formats), formats
         whole = x.clone().requires_grad_()
         (twin(whole) * whole).mean((0, 2)).sum().backward()
-        (y * mine).sum((0, 2) if P_x.active else ()).div(16).sum().backward()
-        assert torch.allclose(assemble(mine.grad, P_x, x.shape), whole.grad)
+        (y * block).sum((0, 2) if P_x.active else ()).div(16).sum().backward()
+        assert torch.allclose(assemble(block.grad, P_x, x.shape), whole.grad)
 
 
 def test_mixed_dtypes(P_world):
@@ -328,15 +328,15 @@ def test_tracking_that_is_turned_off(P_world, kind, training, momentum, place):
     options = {"momentum": momentum, "track_running_stats": True, "dtype": torch.float64}
     twin, layer = kind(2 * job.size, **options), dnn.SEQUENTIAL[kind](P_x, 2 * job.size, **options)
     for tracks in (True, False, True):
-        for one in (twin, layer):
-            one.track_running_stats = tracks
-            one.train(training if not tracks else True)
+        for module in (twin, layer):
+            module.track_running_stats = tracks
+            module.train(training if not tracks else True)
         expected, y = twin(x), layer(block_of(x, P_x))
         torch.testing.assert_close(y, block_of(expected, P_x))
         for name, buffer in twin.named_buffers():
-            mine = getattr(layer, name)
+            local_buffer = getattr(layer, name)
             whole = buffer if place != 1 or not buffer.dim() else buffer[2 * P_x.rank : 2 * P_x.rank + 2]
-            torch.testing.assert_close(mine, whole)
+            torch.testing.assert_close(local_buffer, whole)
 
 
 @pytest.mark.parametrize("value", [1.1e4, 1e8, -3.3e30])
@@ -370,9 +370,9 @@ def test_moments_of_channels(dtype, shape):
     if x.numel():
         others.append(x.clone())
         others[-1][0, 0].view(-1)[0] = -1e7
-    for one in others:
-        mean, squares = _core.channel_moments(one)
-        exact = one.double()
+    for tensor in others:
+        mean, squares = _core.channel_moments(tensor)
+        exact = tensor.double()
         n = max(1, exact[:, :1].numel())
         expected = exact.sum((0, 2)) / n
         torch.testing.assert_close(mean, expected, rtol=1e-13, atol=0)
@@ -407,16 +407,16 @@ def test_one_graph_differentiated_several_times(P_world, large_blocks):
     P_x = grid(P_world, (1, 1, job.size, 1))
     layer = dnn.DistributedBatchNorm2d.from_sequential(twin, P_x)
     x = torch.randn(1, 2, 6, 5, dtype=torch.float64)
-    whole, mine = x.clone().requires_grad_(), block_of(x, P_x).requires_grad_()
+    whole, block = x.clone().requires_grad_(), block_of(x, P_x).requires_grad_()
     cotangent = torch.randn_like(x)
     expected = torch.autograd.grad(twin(whole), whole, cotangent)[0]
-    y = layer(mine)
+    y = layer(block)
     own = block_of(cotangent, P_x)
-    for wanted in ([layer.weight], [mine, layer.weight], [layer.bias], [mine], [mine]):
+    for wanted in ([layer.weight], [block, layer.weight], [layer.bias], [block], [block]):
         for create_graph in (False, True, False):
-            found = torch.autograd.grad(y, wanted, own, retain_graph=True, create_graph=create_graph)
-            if wanted[0] is mine:
-                torch.testing.assert_close(found[0], block_of(expected, P_x))
+            gradients = torch.autograd.grad(y, wanted, own, retain_graph=True, create_graph=create_graph)
+            if wanted[0] is block:
+                torch.testing.assert_close(gradients[0], block_of(expected, P_x))
     assert torch.equal(own, block_of(cotangent, P_x))
 
 
@@ -427,8 +427,8 @@ def test_second_derivatives_beside_an_empty_block(P_world, twin):
     with distdl.parameter_layout("replicated"):
         layer = dnn.SEQUENTIAL[type(twin)].from_sequential(twin, grid(P_world, (job.size, 1)))
     whole = torch.tensor([[1.0, 3.0, 4.0]], requires_grad=True)
-    mine = whole.detach()[: job.rank].requires_grad_()
-    for module, x in ((layer, mine), (copy.deepcopy(twin), whole)):
+    block = whole.detach()[: job.rank].requires_grad_()
+    for module, x in ((layer, block), (copy.deepcopy(twin), whole)):
         (gradient,) = torch.autograd.grad((module(x) * whole.detach()).sum(), x, create_graph=True)
         gradient.square().sum().backward()
         expected = module.weight.grad
@@ -472,13 +472,13 @@ def test_gradients_in_the_order_of_tokens(P_world, kind, training, split):
     x, weights = numbers(shape, 2), numbers(shape, 3)
     twin = getattr(torch.nn, kind)(4, affine=True, track_running_stats=True, dtype=torch.float64).train(training)
     if job.size == 1 and training and kind == "InstanceNorm2d" and split > 1:
-        x, weights = (torch.cat([one, one.flip(split)], split) for one in (x, weights))
+        x, weights = (torch.cat([tensor, tensor.flip(split)], split) for tensor in (x, weights))
     layer = getattr(dnn, f"Distributed{kind}").from_sequential(twin, P_x)
-    mine, whole = block_of(x, P_x).requires_grad_(), x.clone().requires_grad_()
-    tokens, factors = (one.flatten(2).mT.contiguous() for one in (layer(mine), block_of(weights, P_x)))
+    block, whole = block_of(x, P_x).requires_grad_(), x.clone().requires_grad_()
+    tokens, factors = (tensor.flatten(2).mT.contiguous() for tensor in (layer(block), block_of(weights, P_x)))
     (tokens * factors).sum().backward()
     (twin(whole) * weights).sum().backward()  # in plain order
-    torch.testing.assert_close(mine.grad, block_of(whole.grad, P_x), rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(block.grad, block_of(whole.grad, P_x), rtol=1e-11, atol=1e-12)
     gradients = distdl.sequential_gradients(layer)
     for name, parameter in twin.named_parameters():
         assert job.rank or torch.allclose(gradients[name], parameter.grad, rtol=1e-11, atol=1e-12), name
@@ -489,7 +489,7 @@ def test_gradients_in_the_order_of_tokens(P_world, kind, training, split):
 @pytest.mark.parametrize("dims", [3, 4, 5])
 @pytest.mark.parametrize("axis", [1, 2], ids=["channels", "space"])
 def test_local_response_where_one_worker_has_all_elements(P_world, dtype, dims, axis):
-    """What torch refuses of a dtype in a number of dimensions, all ranks refuse, also those without elements."""
+    """All ranks refuse a dtype that torch refuses in a number of dimensions, also ranks without elements."""
     whole = values((2, 3, 2, 2, 2)[:dims], dtype)
     P = grid(P_world, [2 if d == axis else 1 for d in range(dims)])
     x = whole if job.rank == 0 else whole.narrow(axis, 0, 0)

@@ -1,4 +1,4 @@
-"""What ranks return that have no part of a result: zero volume, in as many dimensions as the blocks of the others."""
+"""Results of ranks that have no part of a result: zero volume, in as many dimensions as the blocks of the others."""
 
 import inspect
 
@@ -32,7 +32,7 @@ def test_dimensions_outside_of_the_partition(P_world, example):
 
 
 @pytest.mark.ranks(2, 4)
-@pytest.mark.parametrize("name", [name for name, one in EXAMPLES.items() if one.first_of and None not in one.results])
+@pytest.mark.parametrize("name", [n for n, case in EXAMPLES.items() if case.first_of and None not in case.results])
 def test_dimensions_of_workers_without_a_part(P_world, name):
     """Where the workers along an axis share results, which the first of them has."""
     example = EXAMPLES[name]
@@ -41,7 +41,7 @@ def test_dimensions_of_workers_without_a_part(P_world, name):
         *[block(x, P_x, cut) for x, cut in zip(example.inputs(), example.cuts, strict=True)], **example.call
     )
     first, *others = together(list(y.shape))
-    assert all(len(one) == max(len(first), 1) and 0 in one for one in others), (first, others)
+    assert all(len(shape) == max(len(first), 1) and 0 in shape for shape in others), (first, others)
 
 
 @pytest.mark.ranks(2, 4)

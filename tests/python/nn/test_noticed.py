@@ -27,11 +27,11 @@ def _nothing_said():
 
 
 def warned(action):
-    """The warnings of an action on all ranks: what rank 0 is told, and nothing on others."""
+    """The texts of an action's warnings on rank 0; other ranks get no warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         action()
-    everyone = together([(one.category, one.filename, str(one.message)) for one in caught])
+    everyone = together([(warning.category, warning.filename, str(warning.message)) for warning in caught])
     assert everyone[1:] == [[]] * (job.size - 1)
     assert all(kind is distdl.HabitWarning and file == __file__ for kind, file, _ in everyone[0]), everyone
     return [text for *_, text in everyone[0]]
@@ -69,8 +69,8 @@ NOTICED = {
 def test_noticed_once_on_one_rank(P_world, make, text):
     """With the module's name, on the line of the call, and not in later calls and layers."""
     model, x = make(P_world)
-    (found,) = warned(lambda: model(x))
-    assert found.startswith(text)
+    (message,) = warned(lambda: model(x))
+    assert message.startswith(text)
     model, x = make(P_world)
     again = warned(lambda: [model(x), model(x)])
     assert again == []
@@ -122,8 +122,8 @@ def test_noticed_in_a_compiled_program(P_world):
     torch.compiler.reset()
     torch.manual_seed(0)
     model = torch.compile(torch.nn.Sequential(conv(P_world), torch.nn.ReLU()), backend="aot_eager", fullgraph=True)
-    (found,) = [text for text in _texts(lambda: model(x_of(0))) if "distdl.check" in text]
-    assert found.startswith("_orig_mod.0: every rank passes the same input")
+    (message,) = [text for text in _texts(lambda: model(x_of(0))) if "distdl.check" in text]
+    assert message.startswith("_orig_mod.0: every rank passes the same input")
     torch.compiler.reset()
 
 
@@ -131,4 +131,4 @@ def _texts(action):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         action()
-    return together([str(one.message) for one in caught])[0]
+    return together([str(warning.message) for warning in caught])[0]

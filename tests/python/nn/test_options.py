@@ -12,7 +12,7 @@ from support.families import EXAMPLES, splits
 from support.ranks import on_all_ranks, raises_everywhere
 from support.sequential import assert_equals_sequential
 
-KINDS = {kind: one for one in reversed(EXAMPLES.values()) if (kind := type(one.twin())) in dnn.SEQUENTIAL}
+KINDS = {kind: example for example in reversed(EXAMPLES.values()) if (kind := type(example.twin())) in dnn.SEQUENTIAL}
 
 VALUES = {"eps": 0.2, "momentum": 0.4, "norm_type": 3.0, "reduction": "sum", "p": 0.3}
 """Values that are no defaults. Options that are True or False by default are turned round."""
@@ -37,7 +37,7 @@ ELSEWHERE = {
 }
 """Options of which the tables have no other value, and the tests that have."""
 DRAWN = ("Pool", "Upsampl", "SyncBatchNorm", "Transformer")
-"""In the names of classes whose options are drawn, or those of their layers."""
+"""In the names of classes whose options are drawn, or in their layers'."""
 
 
 def options_of(module):
@@ -58,7 +58,7 @@ def without_example():
         for option in inspect.signature(kind).parameters.values():
             listed = {option.name, f"{option.name} of {kind.__name__}"} & set(ELSEWHERE)
             values = [options.get(option.name, option.default) for other, options in seen if other is kind]
-            if option.default is not option.empty and not listed and all(one == option.default for one in values):
+            if option.default is not option.empty and not listed and all(value == option.default for value in values):
                 yield kind, option
 
 
@@ -90,7 +90,7 @@ def newer(monkeypatch, kind):
         self.novelty = novelty
 
     signature = inspect.signature(own)
-    known = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    known = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
     further = inspect.Parameter("novelty", inspect.Parameter.KEYWORD_ONLY, default=None)
     made.__signature__ = signature.replace(parameters=[*known, further])
     monkeypatch.setattr(kind, "__init__", made)

@@ -1,4 +1,4 @@
-"""Inputs written in place after a call: the backward pass raises as that of torch.nn does, for every size."""
+"""Inputs written in place after a call: the backward pass raises as torch.nn's does, for every size."""
 
 import functools
 

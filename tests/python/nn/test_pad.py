@@ -28,7 +28,7 @@ class Pad(torch.nn.Module):
 
 @st.composite
 def paddings(draw):
-    """Arguments of F.pad, a shape, that of its partition, and the sizes of its blocks."""
+    """Arguments of F.pad, a shape, its partition's shape, and the sizes of its blocks."""
     mode = draw(st.sampled_from(MODES))
     padded = draw(st.integers(1, 3))
     dims = padded + draw(st.integers(1, 2) if mode != "constant" else st.integers(0, 2))

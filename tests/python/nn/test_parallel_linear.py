@@ -21,12 +21,12 @@ def pair(P, sequence_dim, hidden, bias):
     twin = [torch.nn.Linear(5, hidden, bias, dtype=double), torch.nn.Linear(hidden, 5, bias, dtype=double)]
     kinds = (DistributedLinearAllGather, DistributedLinearReduceScatter)
     return twin, [
-        kind.from_sequential(one, P, sequence_dim=sequence_dim) for kind, one in zip(kinds, twin, strict=True)
+        kind.from_sequential(module, P, sequence_dim=sequence_dim) for kind, module in zip(kinds, twin, strict=True)
     ]
 
 
 def slices_of(P, shape, sequence_dim, sizes):
-    """This worker's block, whose tokens may be cut along their own axis and then along the last one."""
+    """This worker's block, whose tokens may be cut along their own axis and then along the last."""
     slices = []
     for d, n in enumerate(shape):
         place, workers = int(P.index[d]), int(P.shape[d])
@@ -46,7 +46,7 @@ def slices_of(P, shape, sequence_dim, sizes):
 @given(st.data())
 @on_all_ranks
 def test_a_pair(P_world, data):
-    """What comes out is in the blocks of what goes in."""
+    """The output is in the blocks of the input."""
     shape = data.draw(st.sampled_from(grid_shapes(3, job.size)))
     sequence_dim = data.draw(st.sampled_from([None, 0, 1]))
     extents = data.draw(st.tuples(st.integers(1, 4), st.integers(1, 7)))
@@ -67,12 +67,12 @@ def test_a_pair(P_world, data):
     expected.square().sum().backward()
     y.square().sum().backward()
     assert torch.allclose(joined(own.grad, x.shape, at), x.grad, rtol=0, atol=1e-11)
-    for layer, one in zip(layers, twin, strict=True):
-        for name, whole in one.named_parameters():
+    for layer, module in zip(layers, twin, strict=True):
+        for name, whole in module.named_parameters():
             where = parameter_slices(layer.layouts[name])
-            mine = layer.get_parameter(name).grad
-            found = joined(torch.zeros(0) if where is None else mine, whole.shape, where)
-            assert torch.allclose(found, whole.grad, rtol=0, atol=1e-11), name
+            gradient = layer.get_parameter(name).grad
+            assembled = joined(torch.zeros(0) if where is None else gradient, whole.shape, where)
+            assert torch.allclose(assembled, whole.grad, rtol=0, atol=1e-11), name
     assert total(sum(p.numel() for p in layers[0].parameters())) == sum(p.numel() for p in twin[0].parameters())
 
 
@@ -105,4 +105,4 @@ def test_the_same_first_values(P_world):
         twin = torch.nn.Linear(5, 3, dtype=torch.bfloat16)
         state = distdl.sequential_state_dict(layer)
         if job.rank == 0:
-            assert all(torch.equal(state[name], one) for name, one in twin.state_dict().items())
+            assert all(torch.equal(state[name], tensor) for name, tensor in twin.state_dict().items())

@@ -25,7 +25,7 @@ def ranks_for(draw, workers):
 
 
 def further(draw, P_world, dims):
-    """A partition of the result, which need not have anything to do with that of the input; None for the layer's."""
+    """A partition of the result, which need not have anything to do with the input's; None for the layer's."""
     if draw(st.booleans()):
         return None
     workers = draw(st.sampled_from(grid_shapes(dims, job.size)))
@@ -173,7 +173,7 @@ def test_nothing_travels_where_blocks_stay(P_world):
     distdl.reset_comm_stats()
     for layer, shape, sizes in calls:
         layer(block_of(values(shape), layer.P_x, sizes))
-    assert all(one.messages == 0 for name, one in distdl.comm_stats().items() if "Distributed" in name)
+    assert all(stats.messages == 0 for name, stats in distdl.comm_stats().items() if "Distributed" in name)
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
@@ -212,8 +212,8 @@ def test_one_layer_for_many_inputs(P_world):
             x = values(shape, dtype)
             block = block_of(x, P_x, [None, None, sizes, None])
             for layer, expected in ((flatten, x.flatten(1)), (unfold, torch.nn.Unfold(2)(x))):
-                for one in (block, block.movedim(1, -1).contiguous().movedim(-1, 1)):
-                    assert same_bits(assemble(layer(one), layer.P_y, expected.shape), expected)
+                for tensor in (block, block.movedim(1, -1).contiguous().movedim(-1, 1)):
+                    assert same_bits(assemble(layer(tensor), layer.P_y, expected.shape), expected)
 
 
 REFUSED = {

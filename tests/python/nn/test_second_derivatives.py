@@ -41,7 +41,7 @@ def test_every_rank_has_the_graph_of_the_twin(P_world, example, power):
         inputs = len(first) - len([*layer.parameters()])
         wanted = (*expected[:inputs], any(expected[inputs:]))  # penalties are of inputs, or of all parameters
         have = together((*(g.requires_grad for g in first[:inputs]), any(g.requires_grad for g in first[inputs:])))
-        lost = [rank for rank, one in enumerate(have) if any(e and not h for h, e in zip(one, wanted, strict=True))]
+        lost = [rank for rank, flags in enumerate(have) if any(e and not h for h, e in zip(flags, wanted, strict=True))]
         assert not lost, (shape, have, wanted)
         squares = sum(g.abs().square().sum() for g in first)
         if squares.requires_grad:

@@ -83,12 +83,12 @@ def test_convolution_of_no_channels(P_world, options):
         partitions.append([grid(P_world, shape) for shape in ([1, job.size, 1, 1], [1] * 4, [1, 1, job.size, 1, 1])])
     for P in partitions:
         P_x, P_y = P[0], P[:2][-1]
-        layer, mine = dnn.DistributedConv2d.from_sequential(twin, *P), block_of(x.detach(), P_x).requires_grad_()
-        result = layer(mine)
+        layer, block = dnn.DistributedConv2d.from_sequential(twin, *P), block_of(x.detach(), P_x).requires_grad_()
+        result = layer(block)
         result.sum().backward()
         assert all(together(not P_y.active or result.shape == block_of(expected, P_y).shape))
-        assert mine.grad.shape == mine.shape
-        assert all(not one.grad.any() for one in layer.parameters())
+        assert block.grad.shape == block.shape
+        assert all(not parameter.grad.any() for parameter in layer.parameters())
 
 
 @of_no_channels
@@ -108,12 +108,12 @@ def test_a_gradient_in_channels_last_on_one_rank(P_world):
     """torch refuses it for 3-d windows without batch; here this rank would refuse it alone."""
     P_x = grid(P_world, [1, 1, 1, job.size])
     x = torch.rand(2, 4, 4, 4 * job.size, generator=torch.Generator().manual_seed(0))
-    whole, mine = x.clone().requires_grad_(), block_of(x, P_x).requires_grad_()
+    whole, block = x.clone().requires_grad_(), block_of(x, P_x).requires_grad_()
     expected = torch.nn.MaxPool3d(2)(whole)
     cotangent = torch.rand(expected.shape, generator=torch.Generator().manual_seed(1))
     expected.backward(cotangent)
     own = block_of(cotangent, P_x)
-    dnn.DistributedMaxPool3d(P_x, 2)(mine).backward(
+    dnn.DistributedMaxPool3d(P_x, 2)(block).backward(
         own.contiguous(memory_format=torch.channels_last) if job.rank == 0 else own
     )
-    assert torch.equal(mine.grad, block_of(whole.grad, P_x))
+    assert torch.equal(block.grad, block_of(whole.grad, P_x))

@@ -13,12 +13,12 @@ from support.ranks import job, raises_everywhere
 @pytest.mark.parametrize("dims", [0, 1, 2, 3, 4])
 @pytest.mark.filterwarnings("ignore:Implicit dimension choice")
 def test_the_dimension_that_is_not_given(P_world, dims):
-    """Is the one that torch.nn chooses."""
+    """Is the dimension that torch.nn chooses."""
     P_x = grid(P_world, [1] * dims)
     x = torch.arange(3.0**dims).reshape([3] * dims)
     for kind in (torch.nn.Softmax, torch.nn.LogSoftmax, torch.nn.Softmin):
-        mine = block_of(x, P_x)
-        y = dnn.SEQUENTIAL[kind](P_x)(mine)
+        block = block_of(x, P_x)
+        y = dnn.SEQUENTIAL[kind](P_x)(block)
         assert not P_x.active or torch.equal(y, kind()(x))
 
 
@@ -40,13 +40,13 @@ def test_ranks_without_gradients_take_part_in_those_of_the_others(P_world, kind)
     """Only the first worker's input requires gradients."""
     P_x = grid(P_world, [1, job.size])
     x = torch.linspace(-1, 2, 6 * job.size, dtype=torch.float64).square().view(2, -1)
-    mine = block_of(x, P_x).requires_grad_(P_x.rank == 0)
-    dnn.SEQUENTIAL[kind](P_x, 1)(mine).pow(3).sum().backward()
+    block = block_of(x, P_x).requires_grad_(P_x.rank == 0)
+    dnn.SEQUENTIAL[kind](P_x, 1)(block).pow(3).sum().backward()
     whole = x.clone().requires_grad_()
     kind(1)(whole).pow(3).sum().backward()
-    assert (mine.grad is not None) == (P_x.rank == 0)
+    assert (block.grad is not None) == (P_x.rank == 0)
     if P_x.rank == 0:
-        torch.testing.assert_close(mine.grad, block_of(whole.grad, P_x))
+        torch.testing.assert_close(block.grad, block_of(whole.grad, P_x))
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
@@ -56,8 +56,8 @@ def test_forward_derivatives(P_world, kind):
     x = torch.linspace(-1, 2, 6 * job.size, dtype=torch.float64).square().view(2, -1)
     _, expected = torch.func.jvp(kind(1), (x,), (x.sin(),))
     with forward_ad.dual_level():
-        mine = forward_ad.make_dual(block_of(x, P_x), block_of(x.sin(), P_x))
-        tangent = forward_ad.unpack_dual(dnn.SEQUENTIAL[kind](P_x, 1)(mine)).tangent
+        block = forward_ad.make_dual(block_of(x, P_x), block_of(x.sin(), P_x))
+        tangent = forward_ad.unpack_dual(dnn.SEQUENTIAL[kind](P_x, 1)(block)).tangent
         torch.testing.assert_close(tangent, block_of(expected, P_x))
 
 
@@ -73,10 +73,10 @@ def test_pieces(P_world, monkeypatch, kind, axis):
     x[0, 0, 0] = torch.inf if kind is torch.nn.Softmin else -torch.inf  # of which the exponential is 0
     P_x, sizes = grid(P_world, [job.size if d == axis else 1 for d in range(3)]), [None] * 3
     sizes[axis] = [2] * (job.size - 1) + [0]
-    whole, mine = x.clone().requires_grad_(), block_of(x, P_x, sizes).mT.contiguous().mT.requires_grad_()
-    expected, y = kind(axis)(whole), dnn.SEQUENTIAL[kind](P_x, axis)(mine)
+    whole, block = x.clone().requires_grad_(), block_of(x, P_x, sizes).mT.contiguous().mT.requires_grad_()
+    expected, y = kind(axis)(whole), dnn.SEQUENTIAL[kind](P_x, axis)(block)
     torch.testing.assert_close(y, block_of(expected, P_x, sizes), rtol=1e-13, atol=1e-13)
     slopes = torch.linspace(1, 2, x.numel(), dtype=torch.float64).reshape(shape)
     expected.backward(slopes)
     y.backward(block_of(slopes, P_x, sizes))
-    torch.testing.assert_close(mine.grad, block_of(whole.grad, P_x, sizes), rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(block.grad, block_of(whole.grad, P_x, sizes), rtol=1e-13, atol=1e-13)

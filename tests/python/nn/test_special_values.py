@@ -25,7 +25,7 @@ def with_equal_block(x, P, cut, rank, value):
 @pytest.mark.ranks(2)
 @pytest.mark.drawn(40)
 @pytest.mark.parametrize("value", [0.0, 1.0])
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if any(one in name for one in REDUCTIONS)])
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if any(word in name for word in REDUCTIONS)])
 def test_second_derivatives_of_equal_parts(P_world, name, value):
     """A norm of a part that is zero has no second derivative, though the norm of the whole vector has."""
     example = EXAMPLES[name]
@@ -35,7 +35,7 @@ def test_second_derivatives_of_equal_parts(P_world, name, value):
         if x.is_floating_point():
             changed = with_equal_block(x, P, example.cuts[i], P.size - 1, value)
             inputs = (*wholes[:i], changed, *wholes[i + 1 :])
-            changed = dataclasses.replace(example, inputs=lambda inputs=inputs: tuple(one.clone() for one in inputs))
+            changed = dataclasses.replace(example, inputs=lambda inputs=inputs: tuple(item.clone() for item in inputs))
             assert_equals_sequential(changed, P)
 
 
@@ -78,20 +78,20 @@ def test_squares_beyond_the_range(P_world, name, dtype):
 @pytest.mark.ranks(2)
 @pytest.mark.drawn(40)
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 1e-310, -0.0])
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if any(one in name for one in REDUCTIONS)])
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if any(word in name for word in REDUCTIONS)])
 def test_special_values(P_world, name, value):
     """In the last element of the first input: the results are torch's, of NaN and of infinities too."""
     example = EXAMPLES[name]
     first, *others = (x.detach().clone() for x in example.inputs())  # examples may share them
     first.view(-1)[-1] = value
     inputs = (first, *others)
-    expected = as_tuple(example.twin()(*(one.clone() for one in inputs), **example.call))
+    expected = as_tuple(example.twin()(*(tensor.clone() for tensor in inputs), **example.call))
     for shape in splits(example):
         P = grid(P_world, shape)
         own = [block(x, P, cut) for x, cut in zip(inputs, example.cuts, strict=True)]
         results = as_tuple(example.make(example.twin(), P)(*own, **example.call))
-        for mine, whole, cut in zip(results, expected, example.results, strict=True):
+        for y, whole, cut in zip(results, expected, example.results, strict=True):
             if cut is not None:
-                mine = joined_blocks(mine, P, whole.shape, cut, None, example.first_of)
-            problems = together("" if close(mine.detach(), whole.detach(), example.tolerance) else f"{mine} {whole}")
+                y = joined_blocks(y, P, whole.shape, cut, None, example.first_of)
+            problems = together("" if close(y.detach(), whole.detach(), example.tolerance) else f"{y} {whole}")
             assert not any(problems), (shape, problems)

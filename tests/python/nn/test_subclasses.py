@@ -1,4 +1,4 @@
-"""Tensors of a user's own class: a layer is one function to them, and what they raise, all ranks raise."""
+"""Tensors of a user's own class: a layer is one function to them, and all ranks raise their errors."""
 
 import pytest
 import torch
@@ -20,9 +20,9 @@ class Marked(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         result = super().__torch_function__(func, types, args, kwargs)
-        for one in as_tuple(result):
-            if isinstance(one, cls):
-                one.mark = next((x.mark for x in (*args, *(kwargs or {}).values()) if hasattr(x, "mark")), None)
+        for tensor in as_tuple(result):
+            if isinstance(tensor, cls):
+                tensor.mark = next((x.mark for x in (*args, *(kwargs or {}).values()) if hasattr(x, "mark")), None)
         return result
 
 
@@ -68,7 +68,7 @@ def softmax(P):
 @pytest.mark.drawn(20)
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
 def test_the_class_of_the_result(P_world, example):
-    """That of the first input, on the rank where it is one of a class; the numbers are those of a plain tensor."""
+    """The first input's, on the rank where it has a class of its own; the numbers are a plain tensor's."""
     P = grid(P_world, splits(example)[-1])
     layer, inputs = example.make(example.twin(), P), [block(x, P, c) for x, c in zip(example.inputs(), example.cuts)]  # noqa: B905
     torch.manual_seed(3)
@@ -77,8 +77,8 @@ def test_the_class_of_the_result(P_world, example):
     if last:
         inputs[0] = inputs[0].as_subclass(Marked)
         inputs[0].mark = "mine"
-    found = as_tuple(layer(*inputs, **example.call))
-    for y, whole in zip(found, expected, strict=True):
+    results = as_tuple(layer(*inputs, **example.call))
+    for y, whole in zip(results, expected, strict=True):
         assert type(y) is (Marked if last and isinstance(layer, dnn.Layer) else type(y))
         assert getattr(y, "mark", "mine") == "mine"
         assert same_bits(y.as_subclass(torch.Tensor), whole)
@@ -116,9 +116,9 @@ def test_what_it_raises_is_raised_on_all_ranks(P_world, kind, words, make):
 
 @pytest.mark.parametrize("make", [softmax, lambda P: (dnn.AllSumReduce(grid(P, [job.size]), [0]), values((2,)))])
 def test_operators_of_its_own_are_refused(P_world, make):
-    """By layers and primitives. What it raised in the midst of a call, others would not hear of."""
+    """By layers and primitives. Others would not hear of an error in the midst of a call."""
     layer, x = make(P_world)
     before = layer(x)
-    mine = torch.Tensor._make_subclass(Dispatching, x) if last else x
-    raises_everywhere(TypeError, "__torch_dispatch__ of its own", lambda: layer(mine))
+    tensor = torch.Tensor._make_subclass(Dispatching, x) if last else x
+    raises_everywhere(TypeError, "__torch_dispatch__ of its own", lambda: layer(tensor))
     assert torch.equal(layer(x), before)

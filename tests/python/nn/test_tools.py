@@ -71,9 +71,9 @@ class Case:
             with within():
                 torch.autograd.backward(graph, gradients)
         leaves = [*inputs, *module.parameters()]
-        found = [None if x.grad is None else x.grad.detach().clone() for x in leaves]
+        derivatives = [None if x.grad is None else x.grad.detach().clone() for x in leaves]
         module.zero_grad()
-        return [y.detach() for y in results], found
+        return [y.detach() for y in results], derivatives
 
     def another(self):
         """Another layer, with the same parameters."""
@@ -82,19 +82,19 @@ class Case:
         return layer
 
     def expected(self):
-        """What training without a tool gives."""
+        """The result of training without a tool."""
         plain = self.another()
         return self.trained(plain, plain)
 
 
-def assert_same(found, expected, equal=same_bits):
+def assert_same(actual, expected, equal=same_bits):
     """On all ranks. A gradient of zeros may be left out."""
 
     def same(a, b):
         return not (a if b is None else b).any() if a is None or b is None else equal(a, b)
 
-    mine = [[(a is b) or same(a, b) for a, b in zip(*pair, strict=True)] for pair in zip(found, expected, strict=True)]
-    assert all(all(map(all, one)) for one in together(mine)), (mine, found, expected)
+    fits = [[(a is b) or same(a, b) for a, b in zip(*pair, strict=True)] for pair in zip(actual, expected, strict=True)]
+    assert all(all(map(all, parts)) for parts in together(fits)), (fits, actual, expected)
 
 
 def refused(kind, match, case, action):
@@ -106,7 +106,7 @@ def refused(kind, match, case, action):
         outcome = (type(error), str(error).split(" (raised on rank")[0])
     agreement = case.layer.agreement
     outcomes = [
-        one for takes_part, one in together((agreement is not None and agreement.active, outcome)) if takes_part
+        result for takes_part, result in together((agreement is not None and agreement.active, outcome)) if takes_part
     ]
     assert len(set(outcomes)) == 1, outcomes
     assert outcomes[0] is not None, "not refused"
@@ -159,13 +159,13 @@ def test_func_is_refused(P_world, example):
 @pytest.mark.drawn(20)
 @every_example
 def test_forward_mode(P_world, example):
-    """The tangents, put together, are those of the twin; where torch has none, all ranks raise."""
+    """The tangents, put together, equal the twin's; where torch has none, all ranks raise."""
     case, twin = Case(P_world, example), example.twin()
     wholes = [x.detach() for x in example.inputs()]
     tangents = [values(x.shape, seed=5 + i) - 1.5 for i, x in enumerate(wholes)]
 
     def slopes(call, inputs, tangents):
-        # Of torch's kernels of attention one has forward derivatives.
+        # Of torch's kernels of attention, this alone has forward derivatives.
         with forward_ad.dual_level(), sdpa_kernel(SDPBackend.MATH):
             pairs = enumerate(zip(inputs, tangents, strict=True))
             duals = [forward_ad.make_dual(x, t) if i in case.chosen else x for i, (x, t) in pairs]
@@ -180,13 +180,13 @@ def test_forward_mode(P_world, example):
         return
     if "Dropout" in type(twin).__name__ and twin.training:
         return  # other masks than torch draws
-    found = slopes(case.layer, case.inputs, case.blocks(tangents))
+    local_slopes = slopes(case.layer, case.inputs, case.blocks(tangents))
     results = as_tuple(twin(*wholes, **example.call))
-    for mine, whole, y, cut in zip(found, expected, results, example.results, strict=True):
+    for slope, whole, y, cut in zip(local_slopes, expected, results, example.results, strict=True):
         whole = torch.zeros_like(y) if whole is None else whole.detach()
-        mine = torch.zeros_like(block(y, case.P, cut, None, example.first_of)) if mine is None else mine.detach()
-        # That of a number that all ranks have counts once, as its gradient does.
-        joined = joined_blocks(mine, case.P, y.shape, cut, None, example.first_of)
+        slope = torch.zeros_like(block(y, case.P, cut, None, example.first_of)) if slope is None else slope.detach()
+        # The slope of a number that all ranks have counts once, as its gradient does.
+        joined = joined_blocks(slope, case.P, y.shape, cut, None, example.first_of)
         assert close(joined, whole, 10 * example.tolerance), (joined, whole)
 
 
@@ -224,23 +224,23 @@ def test_checkpoint(P_world, example, options):
     if options is CHECKPOINTS["all kept"] and example not in windows.EXAMPLES.values():
         return  # torch refuses to keep what is written in place, as functions of its own and of ours do
     case = Case(P_world, example)
-    one = torch.ones((), requires_grad=True)  # reentrant checkpoints want an input that requires gradients
+    leaf = torch.ones((), requires_grad=True)  # reentrant checkpoints want an input that requires gradients
 
-    def after_torch(call, inputs, more):
-        return call(*(x * 1 if i in case.chosen else x for i, x in enumerate(inputs)), **more)
+    def after_torch(call, inputs, keywords):
+        return call(*(x * 1 if i in case.chosen else x for i, x in enumerate(inputs)), **keywords)
 
     def checkpointed(call):
-        def run(*inputs, **more):
-            return checkpoint(lambda one, *inputs: after_torch(call, inputs, more), one, *inputs, **options)
+        def run(*inputs, **keywords):
+            return checkpoint(lambda _, *inputs: after_torch(call, inputs, keywords), leaf, *inputs, **options)
 
         return run
 
     plain = case.another()
-    expected = case.trained(lambda *inputs, **more: after_torch(plain, inputs, more), plain)
-    found = case.trained(checkpointed(case.layer), case.layer)
-    # The first pass of a reentrant one records no gradients, for which torch has other kernels.
+    expected = case.trained(lambda *inputs, **keywords: after_torch(plain, inputs, keywords), plain)
+    results = case.trained(checkpointed(case.layer), case.layer)
+    # The first pass of a reentrant checkpoint records no gradients, for which torch has other kernels.
     reentrant = options is CHECKPOINTS["reentrant"]
-    assert_same(found, expected, functools.partial(close, tolerance=example.tolerance) if reentrant else same_bits)
+    assert_same(results, expected, functools.partial(close, tolerance=example.tolerance) if reentrant else same_bits)
 
 
 @pytest.mark.ranks(2)
@@ -271,28 +271,28 @@ def test_inputs_written_after_a_call(P_world, example):
     case = Case(P_world, example)
     expected = case.expected()
 
-    def written(i, *inputs, **more):
+    def written(i, *inputs, **keywords):
         inputs = [x * 1 if k in case.chosen else x.clone() for k, x in enumerate(inputs)]
-        results = case.layer(*inputs, **more)
+        results = case.layer(*inputs, **keywords)
         with torch.no_grad():
             inputs[i].copy_(inputs[i].flatten().flip(0).view_as(inputs[i]))
         return results
 
     for i in range(len(case.inputs)):
-        raised, found = "", expected
+        raised, outcome = "", expected
         try:
-            found = case.trained(functools.partial(written, i), case.layer)
+            outcome = case.trained(functools.partial(written, i), case.layer)
         except RuntimeError as error:
             raised = str(error)
             case.layer.zero_grad()
         assert not raised or "modified by an inplace operation" in raised
-        assert_same(found[1:], expected[1:])  # not the results, which may be views of what is written
+        assert_same(outcome[1:], expected[1:])  # not the results, which may be views of what is written
 
 
 @pytest.mark.drawn(15)
 @every_example
 def test_deepcopy(P_world, example):
-    """A copy of a layer that was called, and one of a layer that was not; they share no parameters."""
+    """Copies of a layer that was called and of a layer that was not; they share no parameters."""
     case = Case(P_world, example)
     expected = case.expected()
     first = copy.deepcopy(case.layer)
@@ -301,8 +301,8 @@ def test_deepcopy(P_world, example):
     with torch.no_grad():
         for parameter in case.layer.parameters():
             parameter.zero_()
-    for one in (first, second):
-        assert_same(case.trained(one, one), expected)
+    for layer in (first, second):
+        assert_same(case.trained(layer, layer), expected)
 
 
 @pytest.mark.drawn(10)
@@ -321,8 +321,8 @@ def test_averaged_model(P_world, example):
     with torch.no_grad():
         for parameter in case.layer.parameters():
             parameter.div_(3).mul_(2)
-    found, expected = case.called(averaged, case.inputs), case.called(case.layer, case.inputs)
-    assert all(torch.allclose(a, b, equal_nan=True) for a, b in zip(found, expected, strict=True))
+    results, expected = case.called(averaged, case.inputs), case.called(case.layer, case.inputs)
+    assert all(torch.allclose(a, b, equal_nan=True) for a, b in zip(results, expected, strict=True))
 
 
 @pytest.mark.drawn(8)
@@ -331,8 +331,8 @@ def test_profiler(P_world, example, capfd):
     case = Case(P_world, example)
     expected = case.expected()
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True, with_stack=True):
-        found = case.trained(case.layer, case.layer)
-    assert_same(found, expected)
+        results = case.trained(case.layer, case.layer)
+    assert_same(results, expected)
     assert "skipping" not in capfd.readouterr().err
 
 
@@ -357,7 +357,7 @@ DEFAULTS = {
 @pytest.mark.parametrize("context", DEFAULTS.values(), ids=DEFAULTS)
 @every_example
 def test_other_defaults_on_one_rank(P_world, example, context):
-    """What a layer makes in a call does not depend on the device and the dtype that torch takes where none is said."""
+    """The results of a call do not depend on the device and the dtype that torch takes where none is said."""
     case = Case(P_world, example)
     within = context if job.rank == job.size - 1 else contextlib.nullcontext
     for _ in range(2):  # set up in the first of them
@@ -385,11 +385,11 @@ def test_autocast(P_world, example, dtype):
             return
         results = case.called(example.make(example.twin().to(wide), case.P), own)
     assert [y.dtype for y in results] == [y.dtype for y in expected]
-    for found in (expected, results):
-        graph = [y for y in found if y.requires_grad]
+    for outputs in (expected, results):
+        graph = [y for y in outputs if y.requires_grad]
         torch.autograd.backward(graph, [torch.linspace(1, 9, y.numel()).square().reshape(y.shape).to(y) for y in graph])
-    for whole, mine in zip(wholes, own, strict=True):
-        has_gradient = mine.grad is not None and bool(mine.grad.any())
+    for whole, leaf in zip(wholes, own, strict=True):
+        has_gradient = leaf.grad is not None and bool(leaf.grad.any())
         assert any(together(has_gradient)) == (whole.grad is not None and bool(whole.grad.any()))
 
 

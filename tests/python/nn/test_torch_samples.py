@@ -48,7 +48,7 @@ PAD_MODES = {
 
 @functools.cache
 def module_infos():
-    """Those of torch's modules, by name. Imported here, since large jobs, which do not run these tests, would wait."""
+    """torch's infos of modules, by name. Imported here, since large jobs, which do not run these tests, would wait."""
     from torch.testing._internal.common_modules import module_db
 
     return {info.module_cls.__name__: info for info in module_db}
@@ -93,9 +93,9 @@ def comparable(kind, x):
 def equalities(kind, dtype, outputs):
     """How results and derivatives are compared: exactly, but for derivatives of averages, and for powers."""
 
-    def close(mine, whole):
+    def close(result, whole):
         """Sums of quotients of one sign, at most one for each output, in another order, divided by several lengths."""
-        return torch.allclose(mine, whole, atol=0, rtol=(2 * outputs + 6) * torch.finfo(dtype).eps)
+        return torch.allclose(result, whole, atol=0, rtol=(2 * outputs + 6) * torch.finfo(dtype).eps)
 
     if kind == "LPPool":
         return {"equal": powers_close(outputs, dtype)}
@@ -144,7 +144,7 @@ def test_sample(P_world, kind, dims):
 def test_refused_sample(P_world, name):
     """The same kind of exception on all ranks.
 
-    A number of dimensions that a layer does not have is one that its partition must not have: always a ValueError. And
+    A number of dimensions that a layer does not have, its partition must not have: always a ValueError. And
     DistributedPad refuses what torch.nn.functional.pad refuses, in place of the modules, each for one number of them.
     """
     kind, dims, info = name[:-2], int(name[-2]), module_infos()[name]

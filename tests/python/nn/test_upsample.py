@@ -71,9 +71,9 @@ def test_equals_upsample(P_world, dims, data):
     assume(0 not in y.shape[-dims:])  # an area's factor may leave nothing, which torch does not differentiate
     error, terms = rounding(dims, mode, x, y)
 
-    def close(mine, whole, terms=1):
+    def close(result, whole, terms=1):
         scale = max(float(whole.abs().max()), float(x.abs().max())) if whole.numel() else 0.0
-        return torch.allclose(mine, whole, rtol=0, atol=error * terms * scale)
+        return torch.allclose(result, whole, rtol=0, atol=error * terms * scale)
 
     equal, equal_derivatives = close, functools.partial(close, terms=terms)
     if mode in ("nearest", "nearest-exact"):

@@ -27,7 +27,7 @@ COLLECTIVES = (
 
 
 def on_grids(make, shapes, *inputs):
-    """An example: the layer that is made of partitions of these shapes, and its inputs in blocks of the first one."""
+    """An example: the layer that is made of partitions of these shapes, and its inputs in blocks of the first."""
 
     def example(P_world):
         partitions = [grid(P_world, shape) for shape in shapes]
@@ -61,13 +61,13 @@ def by_windows(name, *arguments, **options):
 def by_channels(name):
     """Examples of a convolution that splits channels: of the input, of the output, and space alone."""
     dims = int(name[-2])
-    ones = [1] * dims
+    unsplit = [1] * dims
     grids = [
-        ([1, 2, *ones], [1, 1, *ones], [1, 2, *ones]),
-        ([1, 1, *ones], [1, 2, *ones], [2, 1, *ones]),
+        ([1, 2, *unsplit], [1, 1, *unsplit], [1, 2, *unsplit]),
+        ([1, 1, *unsplit], [1, 2, *unsplit], [2, 1, *unsplit]),
     ]
     if "Channel" not in name:
-        grids.append(([1, 1, 2, *ones[1:]], [1, 1, 2, *ones[1:]], [1, 1, 2, *ones[1:]]))
+        grids.append(([1, 1, 2, *unsplit[1:]], [1, 1, 2, *unsplit[1:]], [1, 1, 2, *unsplit[1:]]))
     kind = getattr(dnn, f"Distributed{name}")
     return [on_grids(lambda *P: kind(*P, 2, 2, 3, padding=1), shapes, images(dims)) for shapes in grids]
 
@@ -122,7 +122,7 @@ def examples():
             table[name] = [*table.get(name, []), *of_family(example)]
     for name, example in FAMILY_EXAMPLES.items():
         for form in (f"Distributed{name.split()[0]}", name.split()[0]):
-            if example.layer is not None and form in dnn.__all__:  # another layer than that of its twin's name
+            if example.layer is not None and form in dnn.__all__:  # another layer than its twin's name says
                 table[form] = [*table.get(form, []), *of_family(example)]
     return table | transforms()
 
@@ -196,7 +196,7 @@ def primitives():
     table = {}
     for name, make in CASES.items():
         operator = "".join(word.capitalize() for word in name.split("_"))
-        kind = next(one for one in dnn.__all__ if operator.startswith(one.removesuffix("Exchange")))
+        kind = next(primitive for primitive in dnn.__all__ if operator.startswith(primitive.removesuffix("Exchange")))
 
         def example(P_world, make=make):
             case = make(P_world)
@@ -219,23 +219,23 @@ def counted():
 
 
 def votes_of(layer, inputs):
-    """[votes, other collectives] of a call whose gradient is wanted and of one without, on the rank that has most."""
-    found = []
+    """[votes, other collectives] of a call with a gradient and of a call without, on the rank that has most."""
+    counts = []
     for recorded in (True, False):
-        x = [one.detach().requires_grad_(recorded and one.is_floating_point()) for one in inputs]
+        x = [tensor.detach().requires_grad_(recorded and tensor.is_floating_point()) for tensor in inputs]
         layer(*x)  # sets up what is new to it
         before = counted()
         layer(*x)
-        found.append([after - one for after, one in zip(counted(), before, strict=True)])
-    everyones = [call for calls in job.allgather(found) for call in calls]
+        counts.append([after - earlier for after, earlier in zip(counted(), before, strict=True)])
+    everyones = [call for calls in job.allgather(counts) for call in calls]
     return [max(numbers) for numbers in zip(*everyones, strict=True)]
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_at_most_one_vote(P_world, capsys, name):
     assert name in EXAMPLES, f"{name} has no example in {__file__}"
-    found = [votes_of(*example(P_world)) for example in EXAMPLES[name]]
+    counts = [votes_of(*example(P_world)) for example in EXAMPLES[name]]
     if job.rank == 0:
         with capsys.disabled():
-            print(f"\n  {name}: {', '.join(f'{votes} + {others}' for votes, others in found)}", end="")
-    assert all(votes <= 1 for votes, _ in found), f"votes and other collectives of each example of {name}: {found}"
+            print(f"\n  {name}: {', '.join(f'{votes} + {others}' for votes, others in counts)}", end="")
+    assert all(votes <= 1 for votes, _ in counts), f"votes and other collectives of each example of {name}: {counts}"

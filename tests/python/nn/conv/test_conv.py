@@ -124,7 +124,7 @@ def test_dtypes(P_world, dtype):
 @every_dimension
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64], ids=str)
 def test_same_seed_same_parameters(P_world, dims, dtype):
-    """Bit for bit those of torch.nn, and the random numbers that follow are the same too."""
+    """Bit for bit as in torch.nn, and the random numbers that follow are the same too."""
     sequential, distributed = conv(dims)
     P_x = grid(P_world, [1, 1, *[1] * (dims - 1), job.size], reversed(range(job.size)))
     torch.manual_seed(11)
@@ -133,9 +133,9 @@ def test_same_seed_same_parameters(P_world, dims, dtype):
     torch.manual_seed(11)
     layer = distributed(P_x, 4, 6, 3, groups=2, dtype=dtype)
     assert torch.equal(torch.get_rng_state(), after)
-    for mine, whole, owner in zip(layer.parameters(), twin.parameters(), owners(P_x, twin), strict=True):
-        assert torch.equal(assemble(mine, owner, whole.shape), whole)
-        assert owner.active or mine.numel() == 0
+    for parameter, whole, owner in zip(layer.parameters(), twin.parameters(), owners(P_x, twin), strict=True):
+        assert torch.equal(assemble(parameter, owner, whole.shape), whole)
+        assert owner.active or parameter.numel() == 0
 
 
 @every_dimension
@@ -146,8 +146,8 @@ def test_one_layer_for_many_inputs(P_world, dims):
     twin = fill_with_integers(sequential(2, 3, 3, padding=1, dtype=torch.float64))
     layer = distributed(P_x, 2, 3, 3, padding=1, dtype=torch.float64)
     with torch.no_grad():
-        for mine, whole in zip(layer.parameters(), twin.parameters(), strict=True):
-            mine.copy_(whole if job.rank == 0 else whole[:0])
+        for parameter, whole in zip(layer.parameters(), twin.parameters(), strict=True):
+            parameter.copy_(whole if job.rank == 0 else whole[:0])
     for shape, sizes in (([2, 2, 9], None), ([1, 2, 9], None), ([1, 2, 6], None), ([1, 2, 6], [6])):
         x = values([*shape, *[4] * (dims - 1)])
         blocks = None if sizes is None else [[1], [2], sizes + [0] * (job.size - 1), *[[4]] * (dims - 1)]

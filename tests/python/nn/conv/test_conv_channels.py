@@ -101,7 +101,7 @@ def test_depthwise(P_world):
 
 
 def test_batches_share_the_weight(P_world):
-    """Each worker has a part of the batch; one owns the weight, and its gradient is the sum over the batch."""
+    """Each worker has a part of the batch, a single worker the weight; its gradient is the sum over the batch."""
     everyone = list(range(job.size))
     split = Split([job.size], 1, 1, [1, 1], [everyone] * 3)
     assert_like_twin("ChannelConv", 2, P_world, split, values([5, 2, 4, 4]), 2, 3, 3)
@@ -124,7 +124,7 @@ def test_partial_sums_round_like_a_sum(P_world):
 
 @every_dimension
 def test_same_seed_same_parameters_and_state(P_world, dims):
-    """Bit for bit those of torch.nn; they load into the sequential layer and back."""
+    """Bit for bit as in torch.nn; they load into the sequential layer and back."""
     everyone = list(range(job.size))
     p_out = 2 if job.size % 2 == 0 else 1
     split = Split([1], p_out, job.size // p_out, [1] * dims, [everyone, everyone, everyone[::-1]], short=True)
@@ -134,21 +134,21 @@ def test_same_seed_same_parameters_and_state(P_world, dims):
     torch.manual_seed(11)
     layer = getattr(dnn, f"DistributedGeneralConv{dims}d")(*split.of(P_world), 5, 3, 3)
     assert torch.equal(torch.get_rng_state(), after)
-    for mine, whole, owner in zip(layer.parameters(), twin.parameters(), split.owners(P_world), strict=True):
-        assert torch.equal(assemble(mine, owner, whole.shape), whole)
-        assert owner.active or mine.numel() == 0
+    for parameter, whole, owner in zip(layer.parameters(), twin.parameters(), split.owners(P_world), strict=True):
+        assert torch.equal(assemble(parameter, owner, whole.shape), whole)
+        assert owner.active or parameter.numel() == 0
     state = distdl.sequential_state_dict(layer)
     if job.rank == 0:
         assert all(torch.equal(state[name], whole) for name, whole in twin.state_dict().items())
         state = {name: 2 * whole for name, whole in state.items()}
     distdl.load_sequential(layer, state)
-    for mine, whole, owner in zip(layer.parameters(), twin.parameters(), split.owners(P_world), strict=True):
-        assert torch.equal(assemble(mine, owner, whole.shape), 2 * whole)
+    for parameter, whole, owner in zip(layer.parameters(), twin.parameters(), split.owners(P_world), strict=True):
+        assert torch.equal(assemble(parameter, owner, whole.shape), 2 * whole)
 
 
 @pytest.mark.parametrize("kind", ["FeatureConv", "ChannelConv", "GeneralConv", "ConvTranspose"])
 def test_device_and_dtype(P_world, kind):
-    """They are those of the parameters, also where these have no volume. All ranks have to ask for the same."""
+    """They are the parameters', also where these have no volume. All ranks have to ask for the same."""
     P_x = grid(P_world, [1, 1, 1], [job.size - 1])
     partitions = [P_x] if kind == "FeatureConv" else [P_x, P_x, P_x]
     make = getattr(dnn, f"Distributed{kind}1d")

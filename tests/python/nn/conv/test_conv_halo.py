@@ -28,8 +28,8 @@ def twins(P_x, dims, kernel=3, dtype=torch.float64, output_blocks="balanced", **
     twin = fill_with_integers(sequential(2, 3, kernel, dtype=dtype, **options))
     layer = distributed(P_x, 2, 3, kernel, dtype=dtype, output_blocks=output_blocks, **options)
     with torch.no_grad():
-        for mine, whole in zip(layer.parameters(), twin.parameters(), strict=True):
-            mine.copy_(whole if job.rank == P_x.ranks[0] else whole[:0])
+        for parameter, whole in zip(layer.parameters(), twin.parameters(), strict=True):
+            parameter.copy_(whole if job.rank == P_x.ranks[0] else whole[:0])
     return twin, layer
 
 
@@ -74,10 +74,10 @@ def test_blocks_of_any_size_that_keep_their_borders(P_world, dims, stride):
         twin, layer = twins(P_x, dims, padding=1, stride=stride, output_blocks="aligned")
         along = [[7, *[4 + 2 * (i % 2) for i in range(p - 1)]][:p] if p > 1 else None for p in P_x.shape[2:]]
         if stride > 1:  # each block has its halo on one side
-            along = [None if one is None else [n + n % 2 for n in one] for one in along]
-        x = values([2, 2, *[sum(one) if one else 7 for one in along]])
+            along = [None if sizes is None else [n + n % 2 for n in sizes] for sizes in along]
+        x = values([2, 2, *[sum(sizes) if sizes else 7 for sizes in along]])
         owners = [grid(P_world, [1] * parameter.dim(), [0]) for parameter in twin.parameters()]
-        y_along = [None if one is None else [n // stride for n in one] for one in along]
+        y_along = [None if sizes is None else [n // stride for n in sizes] for sizes in along]
         assert_equals_twin(layer, twin, x, P_x, P_x, owners, [None, None, *along], [None, None, *y_along])
         assert layer._halo_convolution is not None or not P_x.active
 
@@ -93,7 +93,7 @@ def _progress_thread(request):
 @pytest.mark.usefixtures("_progress_thread")
 @pytest.mark.parametrize("asks", ["input", "input of the last rank", "parameters"])
 def test_gradients_of_some(P_world, asks):
-    """As in a first layer, or in one whose parameters are frozen; a rank that asks for none takes part."""
+    """As in a first layer, or in a layer whose parameters are frozen; a rank that asks for none takes part."""
     P_x = grid(P_world, [1, 1, job.size, 1])
     twin, layer = twins(P_x, 2, padding=1)
     x, last = values([1, 2, 4 * job.size, 5]), job.rank == job.size - 1
@@ -104,8 +104,8 @@ def test_gradients_of_some(P_world, asks):
     whole = x.clone().requires_grad_()
     twin(whole).square().sum().backward()
     if asks == "parameters":
-        for mine, expected in zip(layer.parameters(), twin.parameters(), strict=True):
-            assert mine.numel() == 0 or torch.equal(mine.grad, expected.grad)
+        for local_parameter, expected in zip(layer.parameters(), twin.parameters(), strict=True):
+            assert local_parameter.numel() == 0 or torch.equal(local_parameter.grad, expected.grad)
         assert block.grad is None
     elif asks == "input" or last:
         assert torch.equal(block.grad, block_of(whole.grad, P_x))
@@ -127,7 +127,7 @@ def test_blocks_are_saved_once(P_world):
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         layer(block)
-    inputs = sum(one.numel() for one in saved.values() if one.dim() == 4 and one.shape[-1] == 9)
+    inputs = sum(kept.numel() for kept in saved.values() if kept.dim() == 4 and kept.shape[-1] == 9)
     assert block.data_ptr() in saved
     neighbors = (job.rank > 0) + (job.rank < job.size - 1)
     assert inputs == block.numel() + neighbors * 2 * 2 * 9
@@ -146,7 +146,7 @@ def test_rounding(P_world):
 
 
 def test_half_precision_is_rounded_once(P_world):
-    """What would be rounded before it is added and once more after that is computed from a copy."""
+    """Sums that would be rounded before they are added and once more after that are computed from a copy."""
     P_x = grid(P_world, [1, 1, job.size, 1])
     _, layer = twins(P_x, 2, padding=1, dtype=torch.bfloat16)
     layer(torch.ones(1, 2, 4, 4, dtype=torch.bfloat16))
@@ -179,5 +179,5 @@ def test_unbatched_and_other_layouts(P_world):
     twin, layer = twins(P_x, 2, padding=1)
     x = values([2, 4 * job.size, 5])
     block = block_of(x, P_x)
-    for one in (block, block.movedim(0, -1).contiguous().movedim(-1, 0)):
-        assert torch.equal(assemble(layer(one), P_x, twin(x).shape), twin(x))
+    for tensor in (block, block.movedim(0, -1).contiguous().movedim(-1, 0)):
+        assert torch.equal(assemble(layer(tensor), P_x, twin(x).shape), twin(x))

@@ -1,4 +1,4 @@
-"""The local 3-d convolution beside torch's: by another kernel where torch takes its slow one."""
+"""The local 3-d convolution beside torch's: by another kernel where torch's is slow."""
 
 import pytest
 import torch
@@ -36,9 +36,9 @@ def made(case, bias=True, batch=True):
     """Input, weight and bias, and the options in the order of the arguments."""
     x, w, options = case
     triples = {"stride": 1, "padding": 0, "dilation": 1} | options
-    given = [[one] * 3 if isinstance(one, int) else list(one) for one in triples.values()]
+    arguments = [[value] * 3 if isinstance(value, int) else list(value) for value in triples.values()]
     tensors = [whole_numbers((1, *x) if batch else x, 0), whole_numbers(w, 1)]
-    return [*tensors, whole_numbers(w[:1], 2) if bias else None], [*given, 1]
+    return [*tensors, whole_numbers(w[:1], 2) if bias else None], [*arguments, 1]
 
 
 def kernels(function):
@@ -53,19 +53,19 @@ def is_slow(names):
 
 
 def gradients(convolve, tensors, options, create_graph=False):
-    leaves = [one.clone().requires_grad_() for one in tensors if one is not None]
+    leaves = [tensor.clone().requires_grad_() for tensor in tensors if tensor is not None]
     y = convolve(*leaves, *[None] * (3 - len(leaves)), *options)
     cotangent = whole_numbers(y.shape, 3).requires_grad_()
     first = torch.autograd.grad(y, leaves, cotangent, create_graph=create_graph)
     if not create_graph:
         return [y, *first]
-    directions = [whole_numbers(one.shape, 4 + i) for i, one in enumerate(first)]
+    directions = [whole_numbers(gradient.shape, 4 + i) for i, gradient in enumerate(first)]
     return [y, *first, *torch.autograd.grad(first, [*leaves[:2], cotangent], directions)]
 
 
 def assert_equal(got, expected):
-    for one, other in zip(got, expected, strict=True):
-        assert torch.equal(one, other)
+    for result, other in zip(got, expected, strict=True):
+        assert torch.equal(result, other)
 
 
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
@@ -104,7 +104,7 @@ def test_rounding():
     """Each output is a sum of n products in another order, which is n roundings at most on either side."""
     (x, w, b), options = made(CASES["a block of a larger tensor"])
     generator = torch.Generator().manual_seed(0)
-    x, w = (torch.randn(one.shape, generator=generator) for one in (x, w))
+    x, w = (torch.randn(tensor.shape, generator=generator) for tensor in (x, w))
     terms = F.conv3d(x.abs(), w.abs(), b.abs(), *options)
     n = w[0].numel() + 1
     error = (conv3d(x, w, b, *options) - F.conv3d(x, w, b, *options)).abs()
@@ -118,12 +118,12 @@ def test_gradients_of_some(asks):
     tensors, options = made(CASES["a slab"])
     computed = []
     for convolve in (conv3d, F.conv3d):
-        leaves = [one.clone().requires_grad_(asked) for one, asked in zip(tensors, asks, strict=True)]
+        leaves = [tensor.clone().requires_grad_(asked) for tensor, asked in zip(tensors, asks, strict=True)]
         convolve(*leaves, *options).square().sum().backward()
-        computed.append([one.grad for one in leaves])
-        assert [one is not None for one in computed[-1]] == list(asks)
-    for one, other in zip(*computed, strict=True):
-        assert one is None or torch.equal(one, other)
+        computed.append([leaf.grad for leaf in leaves])
+        assert [gradient is not None for gradient in computed[-1]] == list(asks)
+    for gradient, other in zip(*computed, strict=True):
+        assert gradient is None or torch.equal(gradient, other)
 
 
 @pytest.mark.parametrize("dual", [(True, True, True), (True, False, False), (False, True, False), (False, False, True)])
@@ -132,11 +132,11 @@ def test_forward_mode(dual):
     computed = []
     with forward_ad.dual_level():
         for convolve in (conv3d, F.conv3d):
-            given = [
-                forward_ad.make_dual(one, whole_numbers(one.shape, 7 + i)) if has else one
-                for i, (one, has) in enumerate(zip(tensors, dual, strict=True))
+            arguments = [
+                forward_ad.make_dual(tensor, whole_numbers(tensor.shape, 7 + i)) if has else tensor
+                for i, (tensor, has) in enumerate(zip(tensors, dual, strict=True))
             ]
-            computed.append(forward_ad.unpack_dual(convolve(*given, *options)))
+            computed.append(forward_ad.unpack_dual(convolve(*arguments, *options)))
     assert_equal(*computed)
 
 
@@ -145,11 +145,11 @@ def test_forward_over_reverse():
     computed = []
     for convolve in (conv3d, F.conv3d):
         with forward_ad.dual_level():
-            leaves = [one.clone().requires_grad_() for one in tensors]
-            duals = [forward_ad.make_dual(one, whole_numbers(one.shape, 7)) for one in leaves]
+            leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+            duals = [forward_ad.make_dual(leaf, whole_numbers(leaf.shape, 7)) for leaf in leaves]
             y = convolve(*duals, *options)
             first = torch.autograd.grad(y.square().sum(), leaves)
-            computed.append([part for one in first for part in forward_ad.unpack_dual(one)])
+            computed.append([part for gradient in first for part in forward_ad.unpack_dual(gradient)])
     assert_equal(*computed)
 
 
@@ -220,7 +220,7 @@ def test_compiled():
 
 
 def test_torch_chooses_by_this_many_elements():
-    """What the module says of torch."""
+    """The module's statements about torch."""
     w, options = torch.ones(4, 4, 3, 3, 3), ([1] * 3, [1] * 3, [1] * 3, 1)
     rows = conv_kernels.TORCH_TAKES_ONEDNN // (4 * 32)
     at, above = (torch.ones(1, 4, n, 32, 3) for n in (rows, rows + 1))

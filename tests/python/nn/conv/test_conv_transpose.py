@@ -135,7 +135,7 @@ def test_an_empty_batch_with_output_padding(P_world, dims, bias, stride):
     y.sum().backward()
     shapes = together(list(y.shape))
     assert [*shapes[0][:2], sum(shape[2] for shape in shapes), *shapes[0][3:]] == list(expected.shape)
-    assert not any(one.grad.any() for one in layer.parameters())
+    assert not any(parameter.grad.any() for parameter in layer.parameters())
 
 
 @every_dimension
@@ -150,12 +150,12 @@ def test_an_empty_batch_without_outputs(P_world, dims, options):
     y = layer(block_of(x, P_x).requires_grad_())
     y.sum().backward()
     assert all(together(not P_x.active or y.shape == twin(x).shape))
-    assert not any(one.grad.any() for one in layer.parameters())
+    assert not any(parameter.grad.any() for parameter in layer.parameters())
     full = torch.ones(2, 2, *[size] * dims)
     outcomes = together(_raised(lambda: layer(block_of(full, P_x))) if P_x.active else None)
-    assert all("leave 0 outputs" in one for one in outcomes if one is not None)
+    assert all("leave 0 outputs" in outcome for outcome in outcomes if outcome is not None)
     outcomes = together(_raised(lambda: layer(block_of(x[:, :, :0], P_x))) if P_x.active else None)
-    assert all("only the batch may be" in one for one in outcomes if one is not None)
+    assert all("only the batch may be" in outcome for outcome in outcomes if outcome is not None)
 
 
 def _raised(action):
@@ -174,13 +174,13 @@ def test_a_copy_goes_its_own_way(P_world, kind):
     small, large = values([1, 2, 5], torch.float32), values([2, 2, 9], torch.float32)
     layer(block_of(small, P_x))
     other = copy.deepcopy(layer)
-    for one, x in ((layer, large), (other, small), (layer, large), (other, large), (layer, small)):
-        assert torch.equal(assemble(one(block_of(x, P_x)), P_x, twin(x).shape), twin(x))
+    for module, x in ((layer, large), (other, small), (layer, large), (other, large), (layer, small)):
+        assert torch.equal(assemble(module(block_of(x, P_x)), P_x, twin(x).shape), twin(x))
 
 
 @every_dimension
 def test_same_seed_same_parameters_and_state(P_world, dims):
-    """Bit for bit those of torch.nn; they load into the sequential layer."""
+    """Bit for bit as in torch.nn; they load into the sequential layer."""
     p_out = 2 if job.size % 2 == 0 else 1
     for groups in (1, 2):
         p_in = job.size // p_out if groups == 1 else 1
@@ -192,8 +192,8 @@ def test_same_seed_same_parameters_and_state(P_world, dims):
         layer = getattr(dnn, f"DistributedConvTranspose{dims}d")(*split.of(P_world), 4, 6, 3, groups=groups)
         assert torch.equal(torch.get_rng_state(), after)
         owners = split.owners(P_world, transposed=True)
-        for mine, whole, owner in zip(layer.parameters(), twin.parameters(), owners, strict=True):
-            assert torch.equal(assemble(mine, owner, whole.shape), whole)
+        for parameter, whole, owner in zip(layer.parameters(), twin.parameters(), owners, strict=True):
+            assert torch.equal(assemble(parameter, owner, whole.shape), whole)
         state = distdl.sequential_state_dict(layer)
         if job.rank == 0:
             assert all(torch.equal(state[name], whole) for name, whole in twin.state_dict().items())

@@ -54,11 +54,11 @@ def test_equals_adaptive_avg_pool(P_world, dims, data):
     if refused_by_both(name, P_x, x, sizes, {"output_size": output_size}):
         return
 
-    def close(mine, whole):
+    def close(result, whole):
         """Gradients are sums of quotients of one sign, at most one for each output, added in another order; each was
         divided by two or three lengths, in another order."""
         outputs = twins(name)[0](output_size)(x).shape[-dims:].numel()
-        return torch.allclose(mine, whole, atol=0, rtol=(outputs + 6) * torch.finfo(dtype).eps)
+        return torch.allclose(result, whole, atol=0, rtol=(outputs + 6) * torch.finfo(dtype).eps)
 
     assert_like_twin(
         name, P_x, dims, x, sizes, {"output_size": output_size}, equal_derivatives=close,

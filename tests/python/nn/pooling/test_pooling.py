@@ -96,10 +96,10 @@ def test_equals_avg_pool(P_world, dims, data):
     if refused_by_both(f"AvgPool{dims}d", P_x, x, sizes, options):
         return
 
-    def close(mine, whole):
+    def close(result, whole):
         """Gradients are sums of quotients of one sign, one for each window, and added in another order."""
         windows = torch.Size(pool("AvgPool", dims)[0](**options)(x).shape[-dims:]).numel()
-        return torch.allclose(mine, whole, atol=0, rtol=2 * windows * torch.finfo(x.dtype).eps)
+        return torch.allclose(result, whole, atol=0, rtol=2 * windows * torch.finfo(x.dtype).eps)
 
     output_blocks = data.draw(st.sampled_from(OUTPUT_BLOCKS))
     assert_like_twin(
@@ -172,7 +172,7 @@ def test_lp_pool_in_half_precision(P_world, dims, norm_type, dtype):
 
 
 def test_elements_that_no_window_reads(P_world):
-    """Their gradient is 0; that of torch.nn is too, but NaN where their power is not a number."""
+    """Their gradient is 0, as torch.nn's is, which is NaN where their power is not a number."""
     P_x = grid(P_world, [1, 1, job.size])
     whole = torch.tensor([[[1.0, 4.0, -1.0, 4.0, -1.0]]])
     x = block_of(whole, P_x).requires_grad_()

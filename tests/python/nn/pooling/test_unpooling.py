@@ -40,12 +40,12 @@ def test_unpooling(P_world, data, dims):
 
     layer = getattr(dnn, f"DistributedMaxUnpool{dims}d")(P_x, **options)
     y_sizes = [*sizes[:-dims], *[None] * dims]
-    whole_x, mine = x.clone().requires_grad_(), block_of(x, P_x, sizes).requires_grad_()
-    result, own = twin(whole_x, indices), layer(mine, block_of(indices, P_x, sizes))
+    whole_x, block = x.clone().requires_grad_(), block_of(x, P_x, sizes).requires_grad_()
+    result, own = twin(whole_x, indices), layer(block, block_of(indices, P_x, sizes))
     assert same_bits(assemble(own, P_x, result.shape, y_sizes), result.detach())
     cotangent = values(result.shape, seed=1)
     (expected,) = torch.autograd.grad(result, whole_x, cotangent)
-    (gradient,) = torch.autograd.grad(own, mine, block_of(cotangent, P_x, y_sizes).reshape(own.shape))
+    (gradient,) = torch.autograd.grad(own, block, block_of(cotangent, P_x, y_sizes).reshape(own.shape))
     assert same_bits(assemble(gradient, P_x, shape, sizes), expected)
 
 
@@ -53,8 +53,8 @@ def test_repeated_indices(P_world):
     """The last element with an index remains, and all of them get its gradient."""
     P_x = grid(P_world, [1, 1, job.size])
     x, indices = values([1, 2, 8]) + 1, torch.tensor([[[0, 5, 5, 0, 7, 5, 15, 15], [3] * 8]])
-    layer, mine = dnn.DistributedMaxUnpool1d(P_x, 2), block_of(x, P_x).requires_grad_()
-    y = layer(mine, block_of(indices, P_x))
+    layer, block = dnn.DistributedMaxUnpool1d(P_x, 2), block_of(x, P_x).requires_grad_()
+    y = layer(block, block_of(indices, P_x))
     expected = torch.zeros(1, 2, 16, dtype=x.dtype)
     for c in range(2):
         for i in range(8):
@@ -62,7 +62,7 @@ def test_repeated_indices(P_world):
     assert same_bits(assemble(y, P_x, [1, 2, 16]), expected)
     cotangent = values([1, 2, 16], seed=1)
     y.backward(block_of(cotangent, P_x))
-    assert same_bits(assemble(mine.grad, P_x, x.shape), cotangent.gather(-1, indices))
+    assert same_bits(assemble(block.grad, P_x, x.shape), cotangent.gather(-1, indices))
 
 
 def test_undoes_max_pooling(P_world):
@@ -89,7 +89,7 @@ def test_an_index_of_one_rank_that_is_out_of_range_raises_on_all(P_world, wrong)
     bad.view(-1)[-1] = wrong if wrong != 16 else 16 * job.size
     with pytest.raises(RuntimeError, match="max index"):
         F.max_unpool2d(x, bad, 2)
-    for _ in range(2):  # in the first call, and after good ones
+    for _ in range(2):  # in the first call, and after good calls
         raises_everywhere(RuntimeError, "invalid max index", lambda: layer(block_of(x, P_x), block_of(bad, P_x)))
         layer(block_of(x, P_x), block_of(good, P_x))
 
@@ -124,27 +124,27 @@ def test_fractional_pooling(P_world, data, dims, output_blocks, by_ratio, dtype,
     x = torch.tensor(CONTENTS[contents], dtype=dtype)[values(shape, torch.int64)]
     twin = getattr(torch.nn, f"FractionalMaxPool{dims}d")(**options)
     layer = getattr(dnn, f"DistributedFractionalMaxPool{dims}d")(P_x, **options, output_blocks=output_blocks)
-    whole, mine = x.clone().requires_grad_(), block_of(x, P_x, sizes).requires_grad_()
+    whole, block = x.clone().requires_grad_(), block_of(x, P_x, sizes).requires_grad_()
     torch.manual_seed(5)
     try:
         expected = twin(whole)
     except RuntimeError as error:
         if P_x.active:
             with pytest.raises(type(error), match="Fractional"):
-                layer(mine)
+                layer(block)
         return
     torch.manual_seed(5 if not P_x.active or P_x.rank == 0 else 6)  # the first worker's count
-    y = layer(mine)
+    y = layer(block)
     place = lambda d, o, n, m: (2 * o + 1) * n // (2 * m)  # noqa: E731
     space = spatial_sizes(output_blocks, place, dims, x.shape, expected[0].shape, P_x.shape, sizes)
     y_sizes = [*sizes[:-dims], *space]
-    for one, other in zip(y, expected, strict=True):
-        whole_y = assemble(one, P_x, other.shape, y_sizes)
+    for result, other in zip(y, expected, strict=True):
+        whole_y = assemble(result, P_x, other.shape, y_sizes)
         assert whole_y.dtype == other.dtype
         assert torch.allclose(whole_y, other.detach(), rtol=0, atol=0, equal_nan=True)  # torch has NaN of several bits
     cotangent = values(expected[0].shape, dtype, seed=1)
     (gradient,) = torch.autograd.grad(expected[0], whole, cotangent)
-    (own,) = torch.autograd.grad(y[0], mine, block_of(cotangent, P_x, y_sizes).reshape(y[0].shape))
+    (own,) = torch.autograd.grad(y[0], block, block_of(cotangent, P_x, y_sizes).reshape(y[0].shape))
     assert same_bits(assemble(own, P_x, shape, sizes), gradient)
 
 
@@ -162,7 +162,7 @@ def test_generators_stay_in_step(P_world):
 
 
 def test_samples_are_in_the_state(P_world):
-    """As those of torch.nn are."""
+    """As in torch.nn."""
     samples = torch.rand(2, 3, 2, generator=torch.Generator().manual_seed(0))
     twin = torch.nn.FractionalMaxPool2d(2, 5, _random_samples=samples)
     layer = dnn.DistributedFractionalMaxPool2d.from_sequential(twin, grid(P_world, [1, 1, job.size, 1]))
@@ -188,8 +188,8 @@ def test_output_sizes_and_indices_of_other_types(P_world):
     layer = dnn.DistributedMaxUnpool2d(grid(P_world, (1, 1, job.size, 1)), 2)
     x, at = torch.ones(1, 1, 1, 2), torch.zeros(1, 1, 1, 2, dtype=torch.long)
     size = [2 * job.size + 1, 5]
-    given = layer(x, at, torch.tensor(size))
-    assert torch.equal(given, layer(x, at, size))
+    result = layer(x, at, torch.tensor(size))
+    assert torch.equal(result, layer(x, at, size))
     raises_everywhere(TypeError, r"MaxUnpool2d: output_size=\[2.0, 4.0\]", lambda: layer(x, at, [2.0, 4.0]))
     raises_everywhere(TypeError, "MaxUnpool2d: output_size=4", lambda: layer(x, at, 4))
     wrong = at if job.rank < job.size - 1 else [1]
