@@ -40,6 +40,6 @@ def test_one_graph(P_world, call):
         y.square().sum().backward()
         return [y.detach(), leaf.grad]
 
-    found = trained(torch.compile(call, fullgraph=True, backend="aot_eager"))
-    assert all(close(a, b, 1e-14) for a, b in zip(found, trained(call), strict=True))
+    compiled = trained(torch.compile(call, fullgraph=True, backend="aot_eager"))
+    assert all(close(a, b, 1e-14) for a, b in zip(compiled, trained(call), strict=True))
     torch.compiler.reset()

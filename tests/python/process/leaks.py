@@ -85,7 +85,7 @@ def growth(times, body):
         body(i)
     objects_after, after = all_that_is_alive()
     everyones = job.allgather((objects, objects_after, {kind: after[kind] - before[kind] for kind in before}))
-    return everyones, {kind: max(mine[kind] for _, _, mine in everyones) for kind in before}
+    return everyones, {kind: max(changes[kind] for _, _, changes in everyones) for kind in before}
 
 
 def test_the_observer_sees_whatever_the_extension_calls():

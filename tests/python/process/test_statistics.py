@@ -27,9 +27,9 @@ def test_what_is_sent_is_received(P_world, make):
     x = values(case.shape, seed=job.rank).requires_grad_()
     case.operator(x).sum().backward()
     counted = distdl.comm_stats().values()
-    assert total(sum(one.bytes_sent for one in counted)) == total(sum(one.bytes_received for one in counted))
+    assert total(sum(row.bytes_sent for row in counted)) == total(sum(row.bytes_received for row in counted))
     if case.operator._operator.active:
-        assert [one.calls for one in counted] == [1, 1]
+        assert [row.calls for row in counted] == [1, 1]
 
 
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
@@ -66,8 +66,8 @@ def test_numbers(P_world):
     assert stats_of_small.bytes_sent == stats_of_small.bytes_received == others * small * 2
     of_large = 2 * others * 12_000 * 2
     assert total_sum.bytes_sent == total_sum.bytes_received == others * small * 2 + of_large
-    assert all(one.seconds_waited >= 0 for one in stats.values())
-    assert job.size == 1 or sum(one.seconds_waited for one in stats.values()) > 0
+    assert all(row.seconds_waited >= 0 for row in stats.values())
+    assert job.size == 1 or sum(row.seconds_waited for row in stats.values()) > 0
     distdl.reset_comm_stats()
     assert distdl.comm_stats() == {}
 
@@ -86,8 +86,8 @@ def test_no_more_is_waited_than_time_passes(P_world, thread):
     with distdl.structure_check(False):
         time.sleep(0.05 if job.rank == 0 else 0)
         started = [layer.start(x) for _ in range(5)]
-        for one in started:
-            layer.wait(one)
+        for operation in started:
+            layer.wait(operation)
     passed = time.perf_counter() - began
     distdl.progress.set_progress_thread(before)
     waited = distdl.comm_stats()["HaloExchange"].seconds_waited
