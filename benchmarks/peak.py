@@ -44,7 +44,7 @@ def peaks(entry: Entry, size: int, comm: MPI.Intracomm) -> Iterator[Row]:
         distdl.memory.empty_pool()
         comm.Barrier()
         grown, result = growth(run)
-        grown, result = max(comm.allgather((grown, result.nbytes)), key=lambda one: one[0] - one[1])
+        grown, result = max(comm.allgather((grown, result.nbytes)), key=lambda sizes: sizes[0] - sizes[1])
         yield {
             "primitive": entry.name, "direction": direction, "bytes": size,
             "growth": grown, "result": result, "message": message,

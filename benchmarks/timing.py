@@ -23,7 +23,7 @@ def check(what: str, contestant: Contestant, expected: Tensor) -> None:
     with contestant.setting():
         contestant.prepare()
         equal = torch.equal(contestant.run(), expected)
-    wrong = [rank for rank, one in enumerate(MPI.COMM_WORLD.allgather(equal)) if not one]
+    wrong = [rank for rank, is_equal in enumerate(MPI.COMM_WORLD.allgather(equal)) if not is_equal]
     if wrong:
         raise RuntimeError(f"{what}: the result of {contestant.name} is not distdl's on ranks {wrong}")
 
