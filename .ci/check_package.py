@@ -56,7 +56,7 @@ def is_own(value: ast.expr) -> bool:
 
 def outside(tree: ast.Module) -> set[str]:
     """The names of other packages in a module, and of what it makes of them in its body: their privacy is not ours."""
-    found = set()
+    foreign = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [(alias.name, alias.asname or alias.name.partition(".")[0]) for alias in node.names]
@@ -64,11 +64,11 @@ def outside(tree: ast.Module) -> set[str]:
             names = [(str(node.module), alias.asname or alias.name) for alias in node.names]
         else:
             continue
-        found |= {name for module, name in names if module.partition(".")[0] != PACKAGE.name}
+        foreign |= {name for module, name in names if module.partition(".")[0] != PACKAGE.name}
     for node in tree.body:
-        if isinstance(node, ast.Assign) and root_of(node.value) in found:
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    return found
+        if isinstance(node, ast.Assign) and root_of(node.value) in foreign:
+            foreign |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return foreign
 
 
 def root_of(value: ast.expr) -> str:
@@ -204,8 +204,8 @@ def without_device(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and root_of(node.func) == "torch" and isinstance(node.func, ast.Attribute):
-            given = {keyword.arg for keyword in node.keywords}
-            if node.func.attr in MAKE_TENSORS and not given & {"device", None}:
+            keywords = {keyword.arg for keyword in node.keywords}
+            if node.func.attr in MAKE_TENSORS and not keywords & {"device", None}:
                 yield node.lineno, ast.unparse(node)
 
 
