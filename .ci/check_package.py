@@ -55,7 +55,7 @@ def is_own(value: ast.expr) -> bool:
 
 
 def outside(tree: ast.Module) -> set[str]:
-    """The names of other packages in a module, and of what it makes of them in its body: their privacy is not ours."""
+    """The names of other packages, and those derived from them, in a module's body: their privacy is not ours."""
     foreign = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -200,7 +200,7 @@ def too_long(path: Path, tree: ast.Module) -> Iterator[tuple[int, str]]:
 def without_device(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """(line, text) of each tensor that is made on the device that torch takes by default.
 
-    Ranks may have different ones, and a call that raises on one of them alone leaves the others waiting.
+    Ranks may have different defaults, and a call that raises on a single rank leaves the others waiting.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and root_of(node.func) == "torch" and isinstance(node.func, ast.Attribute):

@@ -152,7 +152,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """A failure on any rank is one on all ranks."""
+    """A failure on any rank fails on all ranks."""
     report = yield
     outcome = OUTCOMES.index(report.outcome)
     extremes = np.array([-outcome, outcome])

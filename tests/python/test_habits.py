@@ -40,7 +40,7 @@ def a_step(model):
 
 
 def findings_of(*args, **kwargs):
-    """What is found, on all ranks the same, apart from what the code of this module has in it."""
+    """The findings, the same on all ranks, apart from those in this module's code."""
     findings = distdl.check(*args, **kwargs)
     assert all(others == findings for others in together(findings))
     return [item for item in findings if item.where != "a_step" and not item.where.startswith(("Ends", "test_"))]
@@ -128,7 +128,7 @@ OF_WHOLE = {
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 @pytest.mark.parametrize("parametrize", OF_WHOLE.values(), ids=OF_WHOLE)
 def test_parametrizations_of_blocks_are_refused(P_world, parametrize):
-    """On all ranks, in the first call; those that treat each number by itself work."""
+    """On all ranks, in the first call; elementwise parametrizations work."""
     layer = dnn.DistributedLinear(grid(P_world, [1, 1]), grid(P_world, [1, 2]), grid(P_world, [2, 1]), 3, 4)
     plain = copy.deepcopy(layer)
     parametrize(layer)

@@ -39,7 +39,7 @@ def test_grad_and_jvp(P_world, make):
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
 @pytest.mark.parametrize("dim", [0, -1])
 def test_vmap(P_world, make, dim):
-    """Each of a batch, with the values and the gradients of one after the other."""
+    """A batch has the values and gradients of its samples in turn."""
     case = make(P_world)
     batch = [values(case.shape, seed=10 * i + job.rank) for i in range(3)]
     x = torch.stack(batch, dim)
@@ -67,7 +67,7 @@ def test_jacobians(P_world, jacobian):
     ["sum_reduce_rows", "all_gather_rows", "reduce_scatter_columns", "repartition_all_to_all", "halo_periodic"],
 )
 def test_vmap_in_vmap(P_world, name):
-    """Over two further dimensions, one by one."""
+    """Over two further dimensions in turn."""
     case = CASES[name](P_world)
     x = values((2, 3, *case.shape), seed=job.rank)
     y = torch.func.vmap(torch.func.vmap(case.operator, in_dims=-1, out_dims=-1))(x.movedim(1, -1))
@@ -102,7 +102,7 @@ ACROSS_BLOCKS = {
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("twin", ACROSS_BLOCKS.values(), ids=ACROSS_BLOCKS)
 def test_layers(P_world, twin):
-    """They refuse the transforms, on whichever rank, and go on; forward derivatives are those of the twin."""
+    """They refuse the transforms, on whichever rank, and go on; forward derivatives equal the twin's."""
     workers = (1, 1, job.size) if isinstance(twin, torch.nn.InstanceNorm1d) else (1, job.size, 1)
     twin = copy.deepcopy(twin).double()
     x, v = (torch.randn(2, 4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(i)) for i in range(2))

@@ -72,7 +72,7 @@ def test_batches(P_world, root, shuffle, drop_last):
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_a_generator_of_its_own(P_world, drop_last):
-    """It goes on as torch's does: the orders of both epochs are those of one process."""
+    """It goes on as torch's does: both epochs have the order of a single process."""
     generator, twin = (torch.Generator().manual_seed(4) for _ in range(2))
     loader = distdl.data.loader(LABELS, P_world, 3, shuffle=True, drop_last=drop_last, generator=generator)
     whole = DataLoader(LABELS, 3, shuffle=True, drop_last=drop_last, generator=twin)
@@ -102,7 +102,7 @@ def as_dict(samples):
 @pytest.mark.ranks(2, 4)
 @pytest.mark.parametrize("root", [None, 0])
 def test_replicas_share_the_samples(P_world, root):
-    """Together they have the samples of one batch of all, in the same number of batches; the last has one sample."""
+    """Together they have all samples, in the same number of batches; the last has a single sample."""
     P_replicas = P_world.create_cartesian_topology_partition([2, job.size // 2])
     P = P_replicas.create_cartesian_subtopology_partition([False, True])
     P_x = P.create_cartesian_topology_partition([1, P.size])

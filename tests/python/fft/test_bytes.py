@@ -35,7 +35,7 @@ def test_a_spectrum_goes_there_and_back(P_world, split):
     both = sent(lambda: distdl.fft.rfft2(x, P_x))
     single = sent(lambda: distdl.fft.rfft2(x, P_x, out="pencil"))
     spectrum = 16 * 9 * COMPLEX
-    if split == 0:  # blocks of 9 frequencies are not as large as each other, and what stays differs
+    if split == 0:  # blocks of 9 frequencies differ in size, and so do the parts that stay
         assert single == (1, sum_of_moved(16, 9, COMPLEX))
         assert both == (2, 2 * single[1])
         assert list(pencil.shape) == [1, job.size]

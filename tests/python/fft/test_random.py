@@ -85,7 +85,7 @@ def is_close(block, whole, precision):
 
 
 def result_sizes(out_sizes, sizes, before, after, workers, own_workers):
-    """The sizes of the result's blocks: those of the input along dimensions that are as long and as much split."""
+    """The sizes of the result's blocks: as in the input along dimensions of the same length and split."""
     return [
         along if n == m and p == q else None
         for along, n, m, p, q in zip(sizes, before, after, workers, own_workers, strict=True)
@@ -93,7 +93,7 @@ def result_sizes(out_sizes, sizes, before, after, workers, own_workers):
 
 
 def check(draw, partitions):
-    """The transform of blocks is that of the whole."""
+    """The transform of blocks equals the transform of the whole."""
     call, sequential = getattr(distdl.fft, draw.function), getattr(torch.fft, draw.function)
     P_x = partitions(draw.P_x)
     out = partitions(draw.out) if isinstance(draw.out, dense.Grid) else draw.out

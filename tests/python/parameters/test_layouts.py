@@ -93,7 +93,7 @@ def whole(layer, tensors):
 
 
 def counted_once(layer, wholes):
-    """What lives of whole tensors on this rank, 0 in all copies but one."""
+    """This rank's parts of whole tensors, zeros in all but the stored copy."""
     with holding(layer, list(layer.parameters())):
         distdl.load_sequential(layer, wholes)
         copies = {name: parameter.detach().clone() for name, parameter in layer.named_parameters()}

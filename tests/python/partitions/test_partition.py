@@ -98,7 +98,7 @@ def test_union_of_what_does_not_belong_together_raises_everywhere(P_world):
 
 
 def test_union_of_a_subgrid_with_workers_of_others_raises_everywhere(P_world):
-    """Each worker has another sub-grid. What it knows of its own is not what others would make."""
+    """Each worker has a sub-grid of its own, and knows nothing of the others'."""
     P = grid(P_world, [1, job.size])
     column = P.create_cartesian_subtopology_partition([True, False])
     if job.size > 1:

@@ -79,7 +79,7 @@ def stays_constant(full, body, capsys):
 
 
 def growth(times, body):
-    """What each rank has of MPI's objects before and after it repeats a body, and by how much its memory grows."""
+    """Each rank's MPI objects before and after it repeats a body, and the growth of its memory."""
     objects, before = all_that_is_alive()
     for i in range(times):
         body(i)

@@ -62,7 +62,7 @@ def test_numbers(P_world):
     neighbors = (job.rank > 0) + (job.rank < job.size - 1)
     assert (exchange.calls, exchange.messages) == (3, 3 * neighbors)
     assert exchange.bytes_sent == exchange.bytes_received == 3 * neighbors * 2 * 8
-    # Each rank sends all of a small tensor to each of the others; of a large one, blocks and their sums.
+    # Each rank sends the whole of a small tensor to each other rank; of a large tensor, blocks and their sums.
     assert stats_of_small.bytes_sent == stats_of_small.bytes_received == others * small * 2
     of_large = 2 * others * 12_000 * 2
     assert total_sum.bytes_sent == total_sum.bytes_received == others * small * 2 + of_large
@@ -74,7 +74,7 @@ def test_numbers(P_world):
 
 @pytest.mark.parametrize("thread", [False, True])
 def test_no_more_is_waited_than_time_passes(P_world, thread):
-    """Also where who waits does what was started, and waits in it; all of it for the last rank to come."""
+    """Also if wait() itself does the started work, and waits in it for the last rank."""
     before = distdl.progress.progress_thread()
     distdl.progress.set_progress_thread(thread)
     layer = dnn.HaloExchange(grid(P_world, [job.size]), 1, periodic=True)

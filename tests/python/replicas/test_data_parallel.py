@@ -61,7 +61,7 @@ COUNTS = {
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("cap", [None, 1e-4])
 def test_steps_are_those_of_one_batch(P_world, counts, reduction, cap):
-    """Uneven batches, also without samples, where a mean is not a number; one bucket, and one for each parameter."""
+    """Uneven batches, also without samples, where a mean is not a number; a single bucket, or a bucket a parameter."""
     twin, net = Small(), Small()
     if job.rank:
         torch.nn.init.zeros_(net.first.weight)  # replica 0 counts
@@ -425,7 +425,7 @@ class Normalized(torch.nn.Module):
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.ranks(2, 3)
 def test_a_norm_over_the_replicas_is_that_of_the_whole_batch(P_world, reduction, options):
-    """In the backward pass its calls come between the sums of gradients, in buckets of one parameter each."""
+    """In the backward pass its calls come between the sums of gradients, each of a single parameter."""
     P = P_world.create_cartesian_topology_partition([job.size, 1])
     with distdl.parameter_layout("replicated"):
         model = distdl.DataParallel(Normalized(P, **options), P_world, reduction=reduction, bucket_cap_mb=1e-4)

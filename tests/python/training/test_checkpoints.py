@@ -211,7 +211,7 @@ def test_dtypes_and_scalars(P_world, folder):
 
 @pytest.mark.ranks(2)
 def test_values_of_any_kind(P_world, folder):
-    """What is passed by name comes back as it was."""
+    """Values that are passed by name come back as they were."""
     module = dnn.DistributedConv1d(grid(P_world, [1, 1, job.size]), 1, 2, 3)
     values = {
         "pairs": torch.tensor([1j, 2], dtype=torch.complex128),
@@ -230,7 +230,7 @@ def test_values_of_any_kind(P_world, folder):
 
 @pytest.mark.ranks(2)
 def test_what_no_file_has_or_takes(P_world, folder):
-    """Sparse tensors and those without memory, names, and memory that cannot be written: on one rank or on all."""
+    """Sparse and meta tensors, names, and memory that cannot be written: on a single rank or on all."""
 
     def model(name="b", value=None):
         module = torch.nn.Module()

@@ -80,7 +80,7 @@ def expected(name):
 
 
 def resumed(name, source, target, folder):
-    """What is wrong with one case, on one rank."""
+    """The problems of a case, on all ranks."""
     ranks, columns, kind = source
     if job.rank < ranks:
         run = Run(partition(0, ranks), columns, kind, name, seed=0)
