@@ -84,9 +84,9 @@ class Programs:
 
 
 def check(name: str, programs: Programs, comm: MPI.Intracomm) -> None:
-    """Raises AssertionError unless the distributed layer gives what the sequential one gives, gradients too.
+    """Raises AssertionError unless both layers give the same results and gradients.
 
-    Of whole numbers all sums are exact, in whatever order.
+    Sums of whole numbers are exact in any order.
     """
     results = []
     for program in (programs.distributed, programs.sequential):

@@ -127,7 +127,7 @@ class Pair:
         self.ours = distdl.distribute(self.model, self.P_x, as_sequential=True)
 
     def compared(self, mode: str) -> Row:
-        """Run both; the errors are those of rank 0."""
+        """Run both; rank 0 measures the errors."""
         row = Row(self.name, shown(self.split), mode)
         for model in (self.model, self.ours):
             model.train(mode == "training").zero_grad()
@@ -140,7 +140,7 @@ class Pair:
             leaves, loss = loss_of(distdl.gather(results, self.ours.output_partition))
             loss.backward()
             gradients = distdl.sequential_gradients(self.ours)
-            self.ours.zero_grad()  # room for those of the other model
+            self.ours.zero_grad()  # room for the other model's
         except Exception as error:
             row.status, row.reason = "refused", f"{type(error).__name__}: {error}"
             if self.rank == 0 and self.fails_alone(str(error)):
@@ -174,7 +174,7 @@ class Pair:
 
 
 def run_ranks(arguments: argparse.Namespace) -> None:
-    """Compare the models that are named, one after the other, until the time is up."""
+    """Compare the named models in turn, until the time is up."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     comm, start = MPI.COMM_WORLD, time.monotonic()
@@ -183,8 +183,8 @@ def run_ranks(arguments: argparse.Namespace) -> None:
         if comm.bcast(time.monotonic() - start > arguments.seconds):
             return
         if comm.rank == 0:
-            print(f"{name},{MODES[0]}", flush=True)  # the command knows by this what the job is at
-        pair = None  # the last one goes before the next one comes
+            print(f"{name},{MODES[0]}", flush=True)  # tells the command where the job is
+        pair = None  # frees the last pair before the next
         pair = Pair(named[name], arguments.split, comm.rank)
         for mode in MODES:
             if comm.rank == 0:

@@ -35,7 +35,7 @@ Prepares = Callable[[Callable[[], Outputs], Outputs], Callable[[], Outputs]]
 
 
 def main() -> None:
-    """With one core for each rank; over the wire also with one to spare, elsewhere with two each if there are four."""
+    """With a core for each rank; over the wire also with a spare core, elsewhere with two each if there are four."""
     comm = MPI.COMM_WORLD
     options = arguments()
     cores = sorted(os.sched_getaffinity(0))

@@ -87,7 +87,7 @@ def calls() -> dict[str, tuple[Layer, list[torch.Tensor]]]:
 
 
 def round_trips(layer: Layer, inputs: list[torch.Tensor], unit: float) -> list[float]:
-    """Round trips of a call without gradients, of one with gradients, and of its backward pass."""
+    """Round trips of a call without gradients, of a call with gradients, and of its backward pass."""
     with torch.no_grad():
         alone = [timed(lambda: layer(*inputs))[0] for _ in range(WARM_UP + REPEATS)]
     forward, backward = [], []

@@ -19,7 +19,7 @@ WARM_UP = 3  # calls before a turn of several
 
 
 def check(what: str, contestant: Contestant, expected: Tensor) -> None:
-    """Run once. Raises RuntimeError on all ranks, unless the result is exactly what is expected on each of them."""
+    """Run once. Raises RuntimeError on all ranks unless each has exactly the expected result."""
     with contestant.setting():
         contestant.prepare()
         equal = torch.equal(contestant.run(), expected)

@@ -121,7 +121,7 @@ class Training:
         self.losses, self.stops = values["losses"], values["stops"]
 
     def save(self, path, losses):
-        """Write a file while training goes on. The replicas are equal, so that one of them does it."""
+        """Write a file while training goes on. The replicas are equal, so that the first writes it."""
         self.wait()
         if self.model.replica == 0:
             values = {"losses": losses, "stops": [*self.stops, [len(losses), self.ranks]]}
@@ -161,7 +161,7 @@ class Training:
 
 
 def check(P_world, replicas, chosen, photograph, path):
-    """How far the losses are apart from those of the sequential network, with a stop in the middle; in float64."""
+    """The largest difference from the sequential network's losses, with a stop in the middle; in float64."""
     steps, dtype = chosen.check, torch.float64
     Training(P_world, replicas, chosen, photograph, dtype, steps).run(steps // 2, path)
     goes_on = P_world.rank < -(-P_world.size // 2)

@@ -87,7 +87,7 @@ def main():
 
 
 def picture(chosen, run, images, labels, guesses):
-    """Unseen digits with the network's guesses, wrong ones first, and the losses."""
+    """Unseen digits with the network's guesses, errors first, and the losses."""
     figure, axes = panels(2, 6, figsize=(11, 4))
     grid = axes[0, 4].get_gridspec()
     for panel in axes[:, 4:].flat:

@@ -49,7 +49,7 @@ def blocks(P_x, P_labels, chosen, count, dtype, first=0, **options):
 
 @torch.no_grad()
 def evaluate(P_world, P_x, model, held_out):
-    """Over all ranks: how much of the found faults is right, and how much of the faults is found; and one volume."""
+    """Precision and recall of the predicted faults over all ranks, and a volume."""
     counts, shown = torch.zeros(3), None
     model.eval()
     for images, faults in held_out:
