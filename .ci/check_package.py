@@ -55,8 +55,8 @@ def is_own(value: ast.expr) -> bool:
 
 
 def outside(tree: ast.Module) -> set[str]:
-    """The names of other packages in a module, and of what it makes of them in its body: their privacy is not ours."""
-    found = set()
+    """The names of other packages, and those derived from them, in a module's body: their privacy is not ours."""
+    foreign = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [(alias.name, alias.asname or alias.name.partition(".")[0]) for alias in node.names]
@@ -64,11 +64,11 @@ def outside(tree: ast.Module) -> set[str]:
             names = [(str(node.module), alias.asname or alias.name) for alias in node.names]
         else:
             continue
-        found |= {name for module, name in names if module.partition(".")[0] != PACKAGE.name}
+        foreign |= {name for module, name in names if module.partition(".")[0] != PACKAGE.name}
     for node in tree.body:
-        if isinstance(node, ast.Assign) and root_of(node.value) in found:
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-    return found
+        if isinstance(node, ast.Assign) and root_of(node.value) in foreign:
+            foreign |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return foreign
 
 
 def root_of(value: ast.expr) -> str:
@@ -200,12 +200,12 @@ def too_long(path: Path, tree: ast.Module) -> Iterator[tuple[int, str]]:
 def without_device(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """(line, text) of each tensor that is made on the device that torch takes by default.
 
-    Ranks may have different ones, and a call that raises on one of them alone leaves the others waiting.
+    Ranks may have different defaults, and a call that raises on a single rank leaves the others waiting.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and root_of(node.func) == "torch" and isinstance(node.func, ast.Attribute):
-            given = {keyword.arg for keyword in node.keywords}
-            if node.func.attr in MAKE_TENSORS and not given & {"device", None}:
+            keywords = {keyword.arg for keyword in node.keywords}
+            if node.func.attr in MAKE_TENSORS and not keywords & {"device", None}:
                 yield node.lineno, ast.unparse(node)
 
 

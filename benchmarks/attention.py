@@ -61,7 +61,7 @@ def timed(comm: MPI.Intracomm, seconds: float) -> Iterator[Row]:
 
         run = both(sequential, whole) if comm.rank == ROOT else int
         ours = [both(layer(Partition(comm), method, is_causal), blocks(comm, TIMED)) for method in METHODS]
-        contestants = [Contestant(*one) for one in zip(("torch", *METHODS), (run, *ours), strict=True)]
+        contestants = [Contestant(*pair) for pair in zip(("torch", *METHODS), (run, *ours), strict=True)]
         alone, *medians = np.median(measure(contestants, comm, 30, seconds, 1), axis=1).tolist()
         for method, median in zip(METHODS, medians, strict=True):
             row: Row = {"method": method, "causal": is_causal, "torch": alone, "ours": median, "faster": alone / median}

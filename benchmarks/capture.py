@@ -37,7 +37,7 @@ def by_export(model: torch.nn.Module, inputs: Inputs) -> int:
 
 def by_recording(model: torch.nn.Module, inputs: Inputs) -> int:
     """Functions and layers, as they are called with these shapes."""
-    shapes = [(one.shape, one.dtype) for one in inputs]
+    shapes = [(x.shape, x.dtype) for x in inputs]
     return len(Skeleton(model, torch.device("cpu")).record((tuple(inputs), {}), shapes, key_of_layer).nodes)
 
 
@@ -46,7 +46,7 @@ WAYS: dict[str, Callable[[torch.nn.Module, Inputs], int]] = {
 }  # fmt: skip
 
 
-def found(way: Callable[[torch.nn.Module, Inputs], int], model: torch.nn.Module, inputs: Inputs) -> str:
+def outcome(way: Callable[[torch.nn.Module, Inputs], int], model: torch.nn.Module, inputs: Inputs) -> str:
     """Operations and seconds, or the first words of the error."""
     start = time.process_time()
     try:
@@ -64,7 +64,7 @@ def main() -> None:
     print("model", *WAYS, sep=" | ")
     for name in MODELS:
         inputs = [torch.randn(shape) for shape in named[name].shapes]
-        print(name, *(found(way, named[name].make(), inputs) for way in WAYS.values()), sep=" | ", flush=True)
+        print(name, *(outcome(way, named[name].make(), inputs) for way in WAYS.values()), sep=" | ", flush=True)
 
 
 if __name__ == "__main__":

@@ -54,8 +54,8 @@ def main() -> None:
     inputs = [(name, side) for name in names for side in options.sides or CONVOLUTIONS[name].sides]
     figures = {
         "machine": machine(),
-        "times": printed(TIMES, times_line, (row for one in inputs for row in times(*one, options.seconds, comm))),
-        "memory": printed(MEMORY, memory_line, (row for one in filter(is_large, inputs) for row in memory(*one, comm))),
+        "times": printed(TIMES, times_line, (row for run in inputs for row in times(*run, options.seconds, comm))),
+        "memory": printed(MEMORY, memory_line, (row for run in filter(is_large, inputs) for row in memory(*run, comm))),
     }
     goals = [row["met"] for table in ("times", "memory") for row in figures[table] if row["goal"]]
     if comm.rank == 0:
@@ -64,20 +64,20 @@ def main() -> None:
             save(figures, options.json)
 
 
-def is_large(one: tuple[str, int]) -> bool:
+def is_large(case: tuple[str, int]) -> bool:
     """Whether there are goals for the inputs of this layer with this many elements a side."""
-    name, side = one
+    name, side = case
     return side ** CONVOLUTIONS[name].dims >= LARGE
 
 
 def times(name: str, side: int, seconds: float, comm: MPI.Intracomm) -> Iterator[Row]:
     """Both directions of one layer, for inputs of one size."""
-    one = CONVOLUTIONS[name]
-    programs = Programs(one, side)
+    convolution = CONVOLUTIONS[name]
+    programs = Programs(convolution, side)
     settings = (nullcontext, nullcontext, partial(alone, comm, 1), partial(alone, comm, 2))
     on_both = (programs.distributed, programs.local)
     sequential = programs.sequential if comm.rank == ROOT else None
-    calls = max(1, min(LARGE // side**one.dims, MOST_CALLS))
+    calls = max(1, min(LARGE // side**convolution.dims, MOST_CALLS))
     for direction, contestant in (("forward", forward), ("backward", backward)):
         contestants = list(map(contestant, COMPARED, (*on_both, sequential, sequential), settings))
         measured = measure(contestants, comm, MOST_REPEATS, seconds, calls)

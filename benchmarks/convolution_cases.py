@@ -64,19 +64,19 @@ class Programs:
     gradient.
     """
 
-    def __init__(self, one: Convolution, side: int) -> None:
+    def __init__(self, conv: Convolution, side: int) -> None:
         world = Partition()
-        halves = world.create_cartesian_topology_partition([1, 1, 2] + [1] * (one.dims - 1))
-        name, sizes, padding = f"Conv{one.dims}d", (CHANNELS, CHANNELS, one.kernel), one.kernel // 2
+        halves = world.create_cartesian_topology_partition([1, 1, 2] + [1] * (conv.dims - 1))
+        name, sizes, padding = f"Conv{conv.dims}d", (CHANNELS, CHANNELS, conv.kernel), conv.kernel // 2
         torch.manual_seed(0)  # so that both have the same parameters
         distributed = getattr(distdl.nn, f"Distributed{name}")(halves, *sizes, padding=padding)
         torch.manual_seed(0)
         sequential = getattr(torch.nn, name)(*sizes, padding=padding)
-        x = torch.randn(1, CHANNELS, *[side] * one.dims)
+        x = torch.randn(1, CHANNELS, *[side] * conv.dims)
         block = x.chunk(2, dim=2)[world.rank].clone()
         read = torch.randn(1, CHANNELS, *(n + 2 * padding for n in block.shape[2:]))
         self.distributed = Program(distributed, block.requires_grad_(), block.detach())
-        local = LocalConv3d if one.dims == 3 else getattr(torch.nn, name)
+        local = LocalConv3d if conv.dims == 3 else getattr(torch.nn, name)
         self.local = Program(local(*sizes), read.requires_grad_(), block.detach())
         self.sequential = Program(sequential, x.requires_grad_(), x.detach())
         self.parameters = sum(parameter.nbytes for parameter in sequential.parameters())
@@ -84,9 +84,9 @@ class Programs:
 
 
 def check(name: str, programs: Programs, comm: MPI.Intracomm) -> None:
-    """Raises AssertionError unless the distributed layer gives what the sequential one gives, gradients too.
+    """Raises AssertionError unless both layers give the same results and gradients.
 
-    Of whole numbers all sums are exact, in whatever order.
+    Sums of whole numbers are exact in any order.
     """
     results = []
     for program in (programs.distributed, programs.sequential):
@@ -98,6 +98,6 @@ def check(name: str, programs: Programs, comm: MPI.Intracomm) -> None:
     got, expected = results
     expected[:2] = [whole.chunk(2, dim=2)[comm.rank] for whole in expected[:2]]
     if comm.rank > 0:  # the first rank owns the parameters
-        expected[2:] = [torch.empty_like(one) for one in got[2:]]
-    for one, wanted in zip(got, expected, strict=True):
-        torch.testing.assert_close(one, wanted, rtol=0, atol=0, msg=lambda text: f"{name}: {text}")
+        expected[2:] = [torch.empty_like(gradient) for gradient in got[2:]]
+    for result, wanted in zip(got, expected, strict=True):
+        torch.testing.assert_close(result, wanted, rtol=0, atol=0, msg=lambda text: f"{name}: {text}")

@@ -92,7 +92,7 @@ def resnet50_by_hand(P: Partition) -> torch.nn.Module:
 
 def cases(only: str) -> Iterator[Case]:
     """By name."""
-    found = [
+    known = [
         Case("ResNet-18, 1 x 3 x 512 x 512", SequentialResNet18, resnet_by_hand, (1, 3, 512, 512)),
         Case("ResNet-50, 1 x 3 x 512 x 512", resnet50, resnet50_by_hand, (1, 3, 512, 512)),
         Case("3-d U-Net, 96 cubed", SequentialUNet3d, lambda P: UNet3d(grid(P, 1, 1, P.size, 1, 1)),
@@ -101,7 +101,7 @@ def cases(only: str) -> Iterator[Case]:
         Case("AvgPool2d of 16 elements", lambda: torch.nn.AvgPool2d(1), lambda P: nn.DistributedAvgPool2d(
             grid(P, 1, 1, P.size, 1), 1), (1, 1, 4, 4)),
     ]  # fmt: skip
-    return (case for case in found if only in case.name)
+    return (case for case in known if only in case.name)
 
 
 def step(model: torch.nn.Module, x: torch.Tensor) -> Callable[[], torch.Tensor]:
@@ -132,8 +132,8 @@ def measured(case: Case, comm: MPI.Intracomm, layout: str, repeats: int, seconds
     contestants = [Contestant(way, run) for way, run in zip(WAYS, (alone, by_hand, ours), strict=True)]
     calls = 1 if whole.numel() > 1000 else 100
     times = measure(contestants, comm, repeats, seconds, calls)
-    memory, sent = zip(*(needs(one.run, comm) for one in contestants), strict=True)
-    return {"ms": [float(one) * 1e3 for one in np.median(times, axis=1)], "memory": [*memory], "sent": [*sent]}
+    memory, sent = zip(*(needs(contestant.run, comm) for contestant in contestants), strict=True)
+    return {"ms": [float(time) * 1e3 for time in np.median(times, axis=1)], "memory": [*memory], "sent": [*sent]}
 
 
 def needs(run: Callable[[], torch.Tensor], comm: MPI.Intracomm) -> tuple[float, float]:
@@ -142,12 +142,12 @@ def needs(run: Callable[[], torch.Tensor], comm: MPI.Intracomm) -> tuple[float, 
     distdl.reset_comm_stats()
     comm.Barrier()
     grown = growth(run)[0]
-    sent = sum(one.bytes_sent for one in distdl.comm_stats().values())
+    sent = sum(stats.bytes_sent for stats in distdl.comm_stats().values())
     return max(comm.allgather(grown)) / MIB, sum(comm.allgather(sent)) / MIB
 
 
 def _line(what: str, figures: list[float]) -> str:
-    return f"  {what:30}" + "".join(f"{one:11.3f}" for one in figures)
+    return f"  {what:30}" + "".join(f"{figure:11.3f}" for figure in figures)
 
 
 def main() -> None:
@@ -158,22 +158,22 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=60.0, help="at most, for a model")
     parser.add_argument("--json", type=Path, help="where to keep the figures")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     comm = MPI.COMM_WORLD
     rows = []
     if comm.rank == 0:
         print(machine(), HEADER, sep="\n", flush=True)
-    for case in cases(given.only):
-        row = measured(case, comm, given.layout, given.repeats, given.seconds)
+    for case in cases(arguments.only):
+        row = measured(case, comm, arguments.layout, arguments.repeats, arguments.seconds)
         rows.append({"model": case.name, **row})
         if comm.rank == 0:
             alone, by_hand, ours = row["ms"]
             print(case.name)
             print(_line("ms", row["ms"]), f"{ours / by_hand:10.2f}{alone / ours:10.2f}")
             print(_line("MiB of memory", row["memory"]), _line("MiB sent", row["sent"]), sep="\n", flush=True)
-    if comm.rank == 0 and given.json:
-        save({"machine": machine(), "models": rows}, given.json)
+    if comm.rank == 0 and arguments.json:
+        save({"machine": machine(), "models": rows}, arguments.json)
 
 
 if __name__ == "__main__":

@@ -86,8 +86,8 @@ def main() -> None:
                 if MPI.COMM_WORLD.rank == 0:
                     ratios = [math.nan, *(np.median(other / seconds[0]) for other in seconds[1:])]
                     text = ", ".join(
-                        f"{one.name} {1e3 * np.median(times):.2f} ms" + (f" ({ratio:.2f})" if ratio == ratio else "")
-                        for one, times, ratio in zip([ours, *others], seconds, ratios, strict=True)
+                        f"{rival.name} {1e3 * np.median(times):.2f} ms" + (f" ({ratio:.2f})" if ratio == ratio else "")
+                        for rival, times, ratio in zip([ours, *others], seconds, ratios, strict=True)
                     )
                     kind = "complex" if dtype.is_complex else "real"
                     print(f"{name} {kind} {'backward' if backward else 'forward'}: {text}", flush=True)

@@ -132,8 +132,8 @@ def line(row: Row) -> str:
     """A row of the table."""
     medians = "".join(f"{1e6 * row[who]:9.1f}" for who in ("torch.nn", "1 rank", "2 ranks"))
     goal = f"{row['goal'][0]}, {row['goal'][1]}{'' if row['met'] else ': not met'}" if "goal" in row else ""
-    one, two = beyond(row)
-    return f"{row['layer']:20} {row['direction']:18} {medians}{one:9.1f}{two:9.1f}  {goal}".rstrip()
+    by_one, by_two = beyond(row)
+    return f"{row['layer']:20} {row['direction']:18} {medians}{by_one:9.1f}{by_two:9.1f}  {goal}".rstrip()
 
 
 def main() -> None:
@@ -150,7 +150,7 @@ def main() -> None:
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)  # the ranks are the parallelism
     torch.manual_seed(0)
-    chosen = [one for one in layers() if not options.only or one.name.partition(",")[0] in options.only]
+    chosen = [layer for layer in layers() if not options.only or layer.name.partition(",")[0] in options.only]
     if comm.rank == ROOT:
         print(HEADER, "-" * len(HEADER), sep="\n")
     rows = []

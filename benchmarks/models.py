@@ -75,7 +75,7 @@ def read(table: Path) -> list[Row]:
     """The rows of a table."""
     if not table.exists():
         return []
-    kinds = {one.name: {"int": int, "float": float}.get(str(one.type), str) for one in fields(Row)}
+    kinds = {column.name: {"int": int, "float": float}.get(str(column.type), str) for column in fields(Row)}
     with table.open(newline="") as file:
         return [Row(**{k: kinds[k](v) for k, v in line.items()}) for line in csv.DictReader(file)]
 
@@ -84,7 +84,7 @@ def append(table: Path, row: Row) -> None:
     """Write a row behind the others, at once."""
     is_new = not table.exists()
     with table.open("a", newline="") as file:
-        writer = csv.DictWriter(file, [one.name for one in fields(Row)])
+        writer = csv.DictWriter(file, [column.name for column in fields(Row)])
         if is_new:
             writer.writeheader()
         writer.writerow(asdict(row))
@@ -105,9 +105,9 @@ def relative_error(ours: torch.Tensor, expected: torch.Tensor, floor: float = 0.
 
 def loss_of(results: object) -> tuple[list[torch.Tensor], torch.Tensor]:
     """The tensors that a model returns, and their sum with weights."""
-    leaves = [one for one in tree_leaves(results) if isinstance(one, torch.Tensor) and one.is_floating_point()]
+    leaves = [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
     generator = torch.Generator().manual_seed(2)
-    terms = [(one * torch.randn(one.shape, dtype=one.dtype, generator=generator)).sum() for one in leaves]
+    terms = [(leaf * torch.randn(leaf.shape, dtype=leaf.dtype, generator=generator)).sum() for leaf in leaves]
     return leaves, torch.stack(terms).sum()
 
 
@@ -127,35 +127,35 @@ class Pair:
         self.ours = distdl.distribute(self.model, self.P_x, as_sequential=True)
 
     def compared(self, mode: str) -> Row:
-        """Run both; the errors are those of rank 0."""
+        """Run both; rank 0 measures the errors."""
         row = Row(self.name, shown(self.split), mode)
         for model in (self.model, self.ours):
             model.train(mode == "training").zero_grad()
         torch.manual_seed(3)
         try:
-            blocks = [distdl.scatter(one, self.P_x) for one in self.inputs]
+            blocks = [distdl.scatter(x, self.P_x) for x in self.inputs]
             start = time.perf_counter()
             results = self.ours(*blocks)
             row.seconds = time.perf_counter() - start
             leaves, loss = loss_of(distdl.gather(results, self.ours.output_partition))
             loss.backward()
             gradients = distdl.sequential_gradients(self.ours)
-            self.ours.zero_grad()  # room for those of the other model
+            self.ours.zero_grad()  # room for the other model's
         except Exception as error:
             row.status, row.reason = "refused", f"{type(error).__name__}: {error}"
             if self.rank == 0 and self.fails_alone(str(error)):
                 row.reason = f"in one process, too: {row.reason}"
             return row
         report = distdl.report(self.ours)
-        row.operations, row.gathered = len(report.rows), sum(one.gathered for one in report.rows)
+        row.operations, row.gathered = len(report.rows), sum(call.gathered for call in report.rows)
         if self.rank:
             return row
         torch.manual_seed(3)
         expected, loss = loss_of(self.model(*self.inputs))
         loss.backward()
         row.result = max(relative_error(*both) for both in zip(leaves, expected, strict=True))
-        own = {name: one.grad for name, one in self.model.named_parameters() if one.grad is not None}
-        floor = FLOOR * max((float(one.abs().max()) for one in own.values()), default=0.0)
+        own = {name: parameter.grad for name, parameter in self.model.named_parameters() if parameter.grad is not None}
+        floor = FLOOR * max((float(gradient.abs().max()) for gradient in own.values()), default=0.0)
         errors = {name: relative_error(gradients[name], gradient, floor) for name, gradient in own.items()}
         worst = max(errors, key=lambda name: errors[name], default="")
         row.gradient = errors.get(worst, 0.0)
@@ -173,25 +173,25 @@ class Pair:
         return False
 
 
-def run_ranks(given: argparse.Namespace) -> None:
-    """Compare the models that are named, one after the other, until the time is up."""
+def run_ranks(arguments: argparse.Namespace) -> None:
+    """Compare the named models in turn, until the time is up."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     comm, start = MPI.COMM_WORLD, time.monotonic()
     named = {entry.name: entry for entry in entries()}
-    for name in given.models:
-        if comm.bcast(time.monotonic() - start > given.seconds):
+    for name in arguments.models:
+        if comm.bcast(time.monotonic() - start > arguments.seconds):
             return
         if comm.rank == 0:
-            print(f"{name},{MODES[0]}", flush=True)  # the command knows by this what the job is at
-        pair = None  # the last one goes before the next one comes
-        pair = Pair(named[name], given.split, comm.rank)
+            print(f"{name},{MODES[0]}", flush=True)  # tells the command where the job is
+        pair = None  # frees the last pair before the next
+        pair = Pair(named[name], arguments.split, comm.rank)
         for mode in MODES:
             if comm.rank == 0:
                 print(f"{name},{mode}", flush=True)
             row = pair.compared(mode)
             if comm.rank == 0:
-                append(given.table, row)
+                append(arguments.table, row)
 
 
 # The command: jobs, and what becomes of them
@@ -202,9 +202,9 @@ def shown(split: Sequence[int]) -> str:
     return "x".join(map(str, split))
 
 
-def run_job(given: argparse.Namespace, split: Sequence[int], models: Sequence[str], seconds: float) -> None:
+def run_job(arguments: argparse.Namespace, split: Sequence[int], models: Sequence[str], seconds: float) -> None:
     """Compare models in one job of ranks, until the time is up or the job ends."""
-    command = ["mpiexec", "-n", math.prod(split), sys.executable, "-m", "mpi4py", __file__, "--table", given.table]
+    command = ["mpiexec", "-n", math.prod(split), sys.executable, "-m", "mpi4py", __file__, "--table", arguments.table]
     command += ["--seconds", seconds, "--split", *split, "--models", *models]
     job = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=sys.stderr, text=True)
     at: list[str] = []
@@ -215,40 +215,40 @@ def run_job(given: argparse.Namespace, split: Sequence[int], models: Sequence[st
         time.sleep(0.2)
         if len(at) > seen:
             last, seen = time.monotonic(), len(at)
-        hangs = time.monotonic() - last > given.patience
+        hangs = time.monotonic() - last > arguments.patience
     if hangs:
         job.terminate()
         job.wait()
     reader.join(5)
     if job.returncode and at:
         model = at[-1].split(",")[0]
-        done = {row.key for row in read(given.table)}
-        reason = f"nothing for {given.patience:.0f} s" if hangs else f"exit status {job.returncode}"
+        done = {row.key for row in read(arguments.table)}
+        reason = f"nothing for {arguments.patience:.0f} s" if hangs else f"exit status {job.returncode}"
         for mode in MODES:
             row = Row(model, shown(split), mode, "hangs" if hangs else "ends", reason=reason)
             if row.key not in done:
-                append(given.table, row)
+                append(arguments.table, row)
 
 
-def run_all(given: argparse.Namespace) -> None:
+def run_all(arguments: argparse.Namespace) -> None:
     """Compare all that has no row in the table yet."""
     start = time.monotonic()
     for i, split in enumerate(PARTITIONS, 1):  # each of them has its part of the time
         while True:
-            done = {row.key for row in read(given.table)}
+            done = {row.key for row in read(arguments.table)}
             wanted = []
             for entry in entries():
                 rows = [Row(entry.name, shown(split), mode) for mode in MODES]
-                if given.only in entry.name and any(row.key not in done for row in rows):
+                if arguments.only in entry.name and any(row.key not in done for row in rows):
                     wanted.append(entry)
-            for entry in [one for one in wanted if one.is_large and not given.large]:
+            for entry in [entry for entry in wanted if entry.is_large and not arguments.large]:
                 for mode in MODES:
-                    append(given.table, Row(entry.name, shown(split), mode, "left out", reason=LARGE))
-            models = [entry.name for entry in wanted if given.large or not entry.is_large]
-            left = given.seconds * i / len(PARTITIONS) - (time.monotonic() - start)
+                    append(arguments.table, Row(entry.name, shown(split), mode, "left out", reason=LARGE))
+            models = [entry.name for entry in wanted if arguments.large or not entry.is_large]
+            left = arguments.seconds * i / len(PARTITIONS) - (time.monotonic() - start)
             if not models or left < 5:
                 break
-            run_job(given, split, models, left)
+            run_job(arguments, split, models, left)
 
 
 # The page
@@ -259,14 +259,14 @@ def page(rows: Sequence[Row]) -> str:
     rows = sorted(rows, key=lambda row: (row.model.startswith("MONAI"), row.model.lower()))
     models = list(dict.fromkeys(row.model for row in rows))
     partitions = [shown(split) for split in PARTITIONS]
-    found = {row.key: row for row in rows}
+    by_key = {row.key: row for row in rows}
     reasons = list(dict.fromkeys(brief(row) for row in rows if row.status != "equal"))
     lines = [_HEAD]
     for partition in partitions:
-        pairs = [[found.get((model, partition, mode)) for mode in MODES] for model in models]
-        known = [[one for one in pair if one is not None] for pair in pairs if None not in pair]
-        equal = [pair for pair in known if all(one.status == "equal" for one in pair)]
-        split = [pair for pair in equal if not any(one.gathered for one in pair)]
+        pairs = [[by_key.get((model, partition, mode)) for mode in MODES] for model in models]
+        known = [[row for row in pair if row is not None] for pair in pairs if None not in pair]
+        equal = [pair for pair in known if all(row.status == "equal" for row in pair)]
+        split = [pair for pair in equal if not any(row.gathered for row in pair)]
         if not known:
             lines.append(f"- ``[{partition.replace('x', ', ')}]``: not compared yet.")
             continue
@@ -280,7 +280,7 @@ def page(rows: Sequence[Row]) -> str:
         own = [row for row in rows if row.model == model]
         lines += [f"   * - {model}", f"     - {max(row.operations for row in own) or ''}".rstrip()]
         for partition in partitions:
-            pair = [found.get((model, partition, mode)) for mode in MODES]
+            pair = [by_key.get((model, partition, mode)) for mode in MODES]
             lines.append(f"     - {cell(pair, reasons)}".rstrip())
     lines += ["", *(f"({i}) {reason}\n" for i, reason in enumerate(reasons, 1))]
     return "\n".join(lines).rstrip() + "\n"
@@ -327,13 +327,13 @@ def main() -> None:
     parser.add_argument("--page", type=Path, help="write the page of the table in place of comparing")
     parser.add_argument("--split", type=int, nargs="+", help="of a job of ranks, which this command starts itself")
     parser.add_argument("--models", nargs="+", help="of a job of ranks")
-    given = parser.parse_args()
-    if given.page:
-        given.page.write_text(page(read(given.table)))
-    elif given.models:
-        run_ranks(given)
+    arguments = parser.parse_args()
+    if arguments.page:
+        arguments.page.write_text(page(read(arguments.table)))
+    elif arguments.models:
+        run_ranks(arguments)
     else:
-        run_all(given)
+        run_all(arguments)
 
 
 if __name__ == "__main__":

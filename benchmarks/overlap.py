@@ -35,7 +35,7 @@ Prepares = Callable[[Callable[[], Outputs], Outputs], Callable[[], Outputs]]
 
 
 def main() -> None:
-    """With one core for each rank; over the wire also with one to spare, elsewhere with two each if there are four."""
+    """With a core for each rank; over the wire also with a spare core, elsewhere with two each if there are four."""
     comm = MPI.COMM_WORLD
     options = arguments()
     cores = sorted(os.sched_getaffinity(0))
@@ -52,11 +52,11 @@ def main() -> None:
         of_each_rank = {"one each": cores[comm.rank : comm.rank + 1]}
         if len(cores) >= 4:
             of_each_rank["two each"] = cores[2 * comm.rank : 2 * comm.rank + 2]
-    for which, mine in of_each_rank.items():
-        use(mine)
+    for which, own_cores in of_each_rank.items():
+        use(own_cores)
         for name in options.only or OVERLAPS:
-            for one in overlaps(name, options.size, options.seconds, which):
-                rows.append({"cores": which, "wire": options.wire, "bytes": options.size, **one})
+            for row in overlaps(name, options.size, options.seconds, which):
+                rows.append({"cores": which, "wire": options.wire, "bytes": options.size, **row})
                 if comm.rank == 0:
                     print(line(rows[-1]), flush=True)
     if options.json and comm.rank == 0:

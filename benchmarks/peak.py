@@ -21,10 +21,10 @@ Result = TypeVar("Result")
 
 
 def peaks(entry: Entry, size: int, comm: MPI.Intracomm) -> Iterator[Row]:
-    """What both directions need with tensors of ``size`` bytes on the rank that needs most beyond the goal.
+    """Memory for both directions, with tensors of ``size`` bytes, on the rank that exceeds the goal most.
 
-    It is the growth of the process's resident memory, at its highest, over that before the call: MPI's own buffers and
-    all libraries count. A first call has connected the ranks, and the pool is emptied before the second.
+    It is the largest growth of the process's resident memory during the call: MPI's own buffers and all libraries
+    count. A first call has connected the ranks, and the pool is emptied before the second.
     """
     case = entry.make(Partition(), size // torch.float32.itemsize)
     layer = case.construct()
@@ -44,7 +44,7 @@ def peaks(entry: Entry, size: int, comm: MPI.Intracomm) -> Iterator[Row]:
         distdl.memory.empty_pool()
         comm.Barrier()
         grown, result = growth(run)
-        grown, result = max(comm.allgather((grown, result.nbytes)), key=lambda one: one[0] - one[1])
+        grown, result = max(comm.allgather((grown, result.nbytes)), key=lambda sizes: sizes[0] - sizes[1])
         yield {
             "primitive": entry.name, "direction": direction, "bytes": size,
             "growth": grown, "result": result, "message": message,
@@ -71,7 +71,7 @@ def _status(name: str) -> int:
 
 
 def header(row: Row) -> str:
-    """What stands over the lines."""
+    """The heading of the table."""
     return f"{'peak, in MiB':22} {'direction':9} {'growth':>9} {'result':>9} {'message':>9}  goal"
 
 

@@ -39,11 +39,11 @@ def step_of(model: torch.nn.Module, proposal: distdl.models.Proposal, shape: tup
     """A step of training of the model as it is proposed."""
     ours = distdl.distribute(model, proposal.P_x, plan=proposal.plan)
     inside = proposal.P_x.active
-    x = torch.randn([one.stop - one.start for one in proposal.P_x.slices(shape)]) if inside else torch.zeros(0)
+    x = torch.randn([span.stop - span.start for span in proposal.P_x.slices(shape)]) if inside else torch.zeros(0)
 
     def step() -> None:
-        leaves = [one for one in tree_leaves(ours(x)) if isinstance(one, torch.Tensor)]
-        torch.stack([one.sum() for one in leaves]).sum().backward()
+        leaves = [leaf for leaf in tree_leaves(ours(x)) if isinstance(leaf, torch.Tensor)]
+        torch.stack([leaf.sum() for leaf in leaves]).sum().backward()
 
     return step
 
@@ -66,19 +66,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--only", default="", help="a part of the model's name")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     world = distdl.Partition()
     for name, (make, shape) in MODELS.items():
-        if given.only not in name:
+        if arguments.only not in name:
             continue
         torch.manual_seed(0)
         model = make()
         torch.manual_seed(1 + world.rank)  # each rank has a block of its own
-        found = distdl.plans(model, world, shape, most=1000)
-        picked = [found[i * (len(found) - 1) // (COUNT - 1)] for i in range(COUNT)] if len(found) > COUNT else found
-        taken = measured([step_of(model, one, shape) for one in picked], given.repeats, name)
-        rows = [(one.seconds, seconds, str(one)) for one, seconds in zip(picked, taken, strict=True)]
+        listed = distdl.plans(model, world, shape, most=1000)
+        picked = [listed[i * (len(listed) - 1) // (COUNT - 1)] for i in range(COUNT)] if len(listed) > COUNT else listed
+        taken = measured([step_of(model, proposal, shape) for proposal in picked], arguments.repeats, name)
+        rows = [(proposal.seconds, seconds, str(proposal)) for proposal, seconds in zip(picked, taken, strict=True)]
         if world.rank == 0:
             correlation = spearmanr([row[0] for row in rows], [row[1] for row in rows]).statistic
             print(f"{name}, {list(shape)}, {world.size} ranks: rank correlation {correlation:.2f}")

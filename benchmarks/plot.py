@@ -56,10 +56,10 @@ def _text(size: int) -> str:
 def _panel(axes: Axes, primitive: str, rows: Sequence[dict[str, Any]]) -> None:
     reference = next(iter(rows[0]["ratio"]))
     for direction, style in STYLES.items():
-        mine = [row for row in rows if row["direction"] == direction]
-        sizes, ratios = [row["bytes"] for row in mine], [row["ratio"][reference] for row in mine]
+        selected = [row for row in rows if row["direction"] == direction]
+        sizes, ratios = [row["bytes"] for row in selected], [row["ratio"][reference] for row in selected]
         axes.plot(sizes, ratios, label=direction, markersize=3, linewidth=1.2, **style)
-        goals = {row["bytes"]: float(row["goal"].split()[0]) for row in mine if row["bytes"] >= LARGE}
+        goals = {row["bytes"]: float(row["goal"].split()[0]) for row in selected if row["bytes"] >= LARGE}
         axes.plot(list(goals), list(goals.values()), linestyle="--", linewidth=1, color=style["color"])
     axes.axhline(1, color="#888888", linewidth=0.6)
     axes.set_title(f"{primitive} / {reference}", fontsize=7.5)

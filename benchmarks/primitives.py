@@ -67,13 +67,13 @@ def main() -> None:
 def _printed(table: ModuleType, rows: Iterable[Row]) -> list[Row]:
     """The rows, each printed as soon as it is there, in the words of the module that makes them."""
     kept, header = [], ""
-    for one in rows:
+    for record in rows:
         if MPI.COMM_WORLD.rank == 0:
-            if table.header(one) != header:
-                header = table.header(one)
+            if table.header(record) != header:
+                header = table.header(record)
                 print("", header, "-" * len(header), sep="\n")
-            print(table.line(one), flush=True)
-        kept.append(one)
+            print(table.line(record), flush=True)
+        kept.append(record)
     return kept
 
 
@@ -87,7 +87,7 @@ def times(races: Sequence[tuple[Entry, int]], comm: MPI.Intracomm, repeats: int,
                 seconds = (stop - perf_counter()) / (2 * len(races) - done)
                 calls = min(max(BYTES_OF_A_TURN // size, 1), MOST_CALLS)
                 measured = measure(contestants, comm, repeats, seconds, calls)
-                yield row(entry.name, direction, size, [one.name for one in contestants], measured)
+                yield row(entry.name, direction, size, [contestant.name for contestant in contestants], measured)
                 done += 1
 
 

@@ -38,14 +38,14 @@ class Case:
 
 def linear(layers: int, features: int) -> nn.Module:
     """Layers of the same size with ReLU between them."""
-    return nn.Sequential(*(one for _ in range(layers) for one in (nn.Linear(features, features), nn.ReLU())))
+    return nn.Sequential(*(layer for _ in range(layers) for layer in (nn.Linear(features, features), nn.ReLU())))
 
 
 def convolutions() -> nn.Module:
     """Seven convolutions whose channels grow."""
     channels = [3, 16, 32, 32, 64, 64, 128, 128]
     layers = [(nn.Conv2d(a, b, 3, padding=1), nn.ReLU()) for a, b in pairwise(channels)]
-    return nn.Sequential(*(one for pair in layers for one in pair))
+    return nn.Sequential(*(layer for pair in layers for layer in pair))
 
 
 CASES = [
@@ -78,8 +78,8 @@ def timed(case: Case, comm: MPI.Intracomm, seconds: float) -> Row:
     runs = [contestant("alone", alone, x), contestant("DDP", theirs, x), contestant("distdl", ours, x)]
     for run in runs:
         run.run()
-    for mine, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, expected.grad)
+    for parameter, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, expected.grad)
     single, ddp, own = np.median(measure(runs, comm, 1000, seconds, 1), axis=1).tolist()
     return {
         "network": case.name, "alone": single, "DDP": ddp, "distdl": own, "ratio": own / ddp, "overlap": ours.overlap,

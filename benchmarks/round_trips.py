@@ -67,7 +67,7 @@ def calls() -> dict[str, tuple[Layer, list[torch.Tensor]]]:
     P = Partition()
     P_0 = P.create_partition_inclusive([0])
     row, column = (P.create_cartesian_topology_partition(shape) for shape in ([1, 2], [2, 1]))
-    one = P_0.create_cartesian_topology_partition([1, 1])
+    whole = P_0.create_cartesian_topology_partition([1, 1])
     images = P.create_cartesian_topology_partition([1, 1, 2, 1])
     torch.manual_seed(0)  # the same weights on both ranks
     image = torch.randn(1, 2, 16, 8).chunk(2, 2)[P.rank]
@@ -80,25 +80,25 @@ def calls() -> dict[str, tuple[Layer, list[torch.Tensor]]]:
         "HaloExchange": (dnn.HaloExchange(row, [0, 1]), [torch.randn(8, 8)]),
         "MaxPool2d": (dnn.DistributedMaxPool2d(images, 3, stride=1), [image]),
         "Conv2d": (dnn.DistributedConv2d(images, 2, 2, 3, padding=1), [image]),
-        "Linear": (dnn.DistributedLinear(row, 16, 16, P_y=one, P_W=row), [torch.randn(4, 8)]),
+        "Linear": (dnn.DistributedLinear(row, 16, 16, P_y=whole, P_W=row), [torch.randn(4, 8)]),
         "MSELoss": (dnn.DistributedMSELoss(row), [torch.randn(4, 8), torch.randn(4, 8)]),
         "CrossEntropyLoss": (dnn.DistributedCrossEntropyLoss(column), [torch.randn(4, 8), torch.arange(4)]),
     }  # fmt: skip
 
 
 def round_trips(layer: Layer, inputs: list[torch.Tensor], unit: float) -> list[float]:
-    """Round trips of a call without gradients, of one with gradients, and of its backward pass."""
+    """Round trips of a call without gradients, of a call with gradients, and of its backward pass."""
     with torch.no_grad():
         alone = [timed(lambda: layer(*inputs))[0] for _ in range(WARM_UP + REPEATS)]
     forward, backward = [], []
     parameters = list(layer.parameters()) if isinstance(layer, torch.nn.Module) else []
     for _ in range(WARM_UP + REPEATS):
-        x = [one.detach().requires_grad_(one.is_floating_point()) for one in inputs]
+        x = [tensor.detach().requires_grad_(tensor.is_floating_point()) for tensor in inputs]
         seconds, y = timed(lambda x=x: layer(*x))
         forward.append(seconds)
-        wanted = [one for one in (*x, *parameters) if one.requires_grad]
+        wanted = [tensor for tensor in (*x, *parameters) if tensor.requires_grad]
         backward.append(timed(functools.partial(torch.autograd.grad, y, wanted, torch.ones_like(y)))[0])
-    return [median(one[WARM_UP:]) / unit for one in (alone, forward, backward)]
+    return [median(times[WARM_UP:]) / unit for times in (alone, forward, backward)]
 
 
 def timed(call: Callable[[], object]) -> tuple[float, object]:
@@ -138,14 +138,14 @@ def main() -> None:
     for name, (layer, inputs) in calls().items():
         table[name] = round_trips(layer, inputs, unit)
         if comm.rank == 0:
-            print(f"{name:16}", *(f"{one:8.2f}" for one in table[name]), flush=True)
+            print(f"{name:16}", *(f"{trips:8.2f}" for trips in table[name]), flush=True)
     if comm.rank == 0:
         message, rest, error = fitted(table)
         print(f"\nfitted: {message:.3f} round trips a message and {rest:.3f} a call, at most {error:.3f} off")
         print("expected, forward and backward:\n\n" + " " * 16, *(f"{f'{n:,} ranks':>15}" for n in MANY))
         for name, ways in MESSAGES.items():
             expected = ([f"{message * way(n) + rest:.1f}" for way in ways] for n in MANY)
-            print(f"{name:16}", *(f"{' / '.join(one):>15}" for one in expected))
+            print(f"{name:16}", *(f"{' / '.join(texts):>15}" for texts in expected))
 
 
 if __name__ == "__main__":

@@ -19,11 +19,11 @@ WARM_UP = 3  # calls before a turn of several
 
 
 def check(what: str, contestant: Contestant, expected: Tensor) -> None:
-    """Run once. Raises RuntimeError on all ranks, unless the result is exactly what is expected on each of them."""
+    """Run once. Raises RuntimeError on all ranks unless each has exactly the expected result."""
     with contestant.setting():
         contestant.prepare()
         equal = torch.equal(contestant.run(), expected)
-    wrong = [rank for rank, one in enumerate(MPI.COMM_WORLD.allgather(equal)) if not one]
+    wrong = [rank for rank, is_equal in enumerate(MPI.COMM_WORLD.allgather(equal)) if not is_equal]
     if wrong:
         raise RuntimeError(f"{what}: the result of {contestant.name} is not distdl's on ranks {wrong}")
 

@@ -82,11 +82,11 @@ def main() -> None:
         os.setpriority(os.PRIO_PROCESS, 0, -20)  # a wire does not wait for a processor
         start = monotonic()
         while job.poll() is None:
-            ready, _, _ = select.select(ends, [], [], min(0.1, *(one.seconds_to_next() for one in wire)))
-            for one in wire:
-                if one.source in ready:
-                    one.accept()
-                one.deliver()
+            ready, _, _ = select.select(ends, [], [], min(0.1, *(direction.seconds_to_next() for direction in wire)))
+            for direction in wire:
+                if direction.source in ready:
+                    direction.accept()
+                direction.deliver()
         print(f"The wire took {process_time() / (monotonic() - start):.0%} of a core.")
 
     raise SystemExit(job.returncode)
@@ -109,8 +109,8 @@ def host(rank: int) -> Iterator[tuple[str, int]]:
         try:
             ip("link", "set", device, "netns", name, "name", DEVICE, "mtu", str(LARGEST_PACKET))
             ip("-n", name, "address", "add", f"10.77.0.{rank + 1}/24", "dev", DEVICE)
-            for one in ("lo", DEVICE):
-                ip("-n", name, "link", "set", one, "up")
+            for interface in ("lo", DEVICE):
+                ip("-n", name, "link", "set", interface, "up")
             yield name, end
         finally:
             ip("netns", "delete", name)

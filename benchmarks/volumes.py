@@ -77,7 +77,7 @@ class Model:
         P_x = distdl.Partition().create_cartesian_topology_partition(
             [MPI.COMM_WORLD.size if d == 2 else 1 for d in range(len(self.whole))]
         )
-        shape = [one.stop - one.start for one in P_x.slices(self.whole)]
+        shape = [interval.stop - interval.start for interval in P_x.slices(self.whole)]
         volume = torch.randn(shape, generator=torch.Generator().manual_seed(P_x.rank))
         target = self.target(volume)
         if name == "torch.nn":

@@ -140,12 +140,12 @@ def matching(theme: Theme) -> Figure:
     for place, (title, x, y, transpose_x, transpose_y) in enumerate(cases):
         left, top = 0.2 + 12.8 * (place % 2), 0.7 + 7.0 * (place // 2)
         sides = {"x": (x, transpose_x), "y": (y, transpose_y)}
-        one, many = ("x", "y") if title == "Broadcast" else ("y", "x")
-        (one_shape, transpose_one), (many_shape, transpose_many) = sides[one], sides[many]
+        root_grid, many = ("x", "y") if title == "Broadcast" else ("y", "x")
+        (root_shape, transpose_roots), (many_shape, transpose_many) = sides[root_grid], sides[many]
         hue = {}
-        for root in range(math.prod(one_shape)):
-            hue[one, root] = theme.hues[root]
-            for member in _core.matched_ranks(one_shape, many_shape, root, transpose_one, transpose_many):
+        for root in range(math.prod(root_shape)):
+            hue[root_grid, root] = theme.hues[root]
+            for member in _core.matched_ranks(root_shape, many_shape, root, transpose_roots, transpose_many):
                 hue[many, member] = theme.hues[root]
         sheet.text((left, top), title, ha="left")
         sheet.arrow((left + 5.4, top + 3.6), (left + 6.8, top + 3.6))
@@ -166,7 +166,7 @@ def repartition(theme: Theme) -> Figure:
     shape, source, target = (10, 10), (3, 3), (4, 4)
     sheet = Sheet(theme, 34.2, 12.4, unit=0.2)
     middle = [_core.balanced_block(n, p, 1) for n, p in zip(shape, source, strict=True)]
-    along = [_core.pieces(n, p, mine) for n, p, mine in zip(shape, target, middle, strict=True)]
+    along = [_core.pieces(n, p, block) for n, p, block in zip(shape, target, middle, strict=True)]
     hue = {}
     for k, ((_, *rows), (_, *columns)) in enumerate(product(*along)):
         hue.update(dict.fromkeys(product(range(*rows), range(*columns)), theme.hues[k + 1]))
@@ -211,7 +211,7 @@ def windows(n: int, workers: int, window: _core.Window) -> Callable[[Theme], Fig
     def draw(theme: Theme) -> Figure:
         total = window.outputs(n)
         outputs = [_core.balanced_block(total, workers, w) for w in range(workers)]
-        reads = [window.reads(n, one) for one in outputs]
+        reads = [window.reads(n, span) for span in outputs]
         low, high = min(0, *(r[0] for r in reads)), max(n, *(r[1] for r in reads))
         left = 5.6 - low
         sheet = Sheet(theme, left + high + 4.4, 2.4 + 1.55 * workers)
@@ -231,8 +231,8 @@ def windows(n: int, workers: int, window: _core.Window) -> Callable[[Theme], Fig
         sheet.text((left + high + 0.6, 0.9), "computes", ha="left")
         for w in range(workers):
             y = 2.35 + 1.55 * w
-            mine = _core.balanced_block(n, workers, w)
-            kept = (max(mine[0], reads[w][0]), min(mine[1], reads[w][1]))
+            own_block = _core.balanced_block(n, workers, w)
+            kept = (max(own_block[0], reads[w][0]), min(own_block[1], reads[w][1]))
             sheet.text((0.3, y + 0.5), f"worker {w} reads", ha="left")
             row(y, reads[w], kept)
             computed = " ".join(map(str, range(*outputs[w])))

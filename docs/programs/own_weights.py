@@ -12,9 +12,9 @@ class FeatureScale(distdl.nn.Layer):
     def check_options(self) -> None:
         if self.num_features < 1:
             raise ValueError(f"FeatureScale: num_features={self.num_features}; it must be at least 1")
-        ones, zeros = torch.nn.init.ones_, torch.nn.init.zeros_
-        self.declare_parameter("weight", self.P_x, [self.num_features], [1], initialize=ones)
-        self.declare_parameter("bias", self.P_x, [self.num_features], [1], initialize=zeros, exists=self.passed["bias"])
+        to_1, to_0 = torch.nn.init.ones_, torch.nn.init.zeros_
+        self.declare_parameter("weight", self.P_x, [self.num_features], [1], initialize=to_1)
+        self.declare_parameter("bias", self.P_x, [self.num_features], [1], initialize=to_0, exists=self.passed["bias"])
 
     def set_up(self) -> None:
         self.check_balanced(1, self.num_features, "num_features")

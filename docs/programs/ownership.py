@@ -15,8 +15,8 @@ linear(x).sum().backward()  # a zero-volume output sums to 0
 def clip_gradients(model: torch.nn.Module, max_norm: float) -> float:
     """torch.nn.utils.clip_grad_norm_ over all ranks."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    mine = float(torch.nn.utils.get_total_norm(gradients)) ** 2
-    norm = float(world.allreduce_data(mine)) ** 0.5
+    square = float(torch.nn.utils.get_total_norm(gradients)) ** 2
+    norm = float(world.allreduce_data(square)) ** 0.5
     for gradient in gradients:
         gradient.mul_(min(1.0, max_norm / (norm + 1e-6)))
     return norm

@@ -48,7 +48,7 @@ for epoch in range(3):
 if model.replica == 0:  # the replicas are equal
     distdl.save("training.safetensors", net, optimizer, epoch=epoch)
 P_world.comm.Barrier()
-more = distdl.load("training.safetensors", net, optimizer)  # every replica, on any number of ranks
+values = distdl.load("training.safetensors", net, optimizer)  # every replica, on any number of ranks
 if P_world.rank == 0:
     weights = {name: list(value.shape) for name, value in load_file("training.safetensors").items() if "/" not in name}
-    print(f"saved after epoch {more['epoch']}, for the sequential network too: {weights}")
+    print(f"saved after epoch {values['epoch']}, for the sequential network too: {weights}")

@@ -34,8 +34,8 @@ def write(runs: dict[str, Run], args: argparse.Namespace, ranks: int) -> None:
 def compare(distributed: Run, sequential: Run) -> dict[str, float]:
     """The largest differences between the two runs."""
 
-    def relative(mine: torch.Tensor, theirs: torch.Tensor) -> float:
-        return ((mine - theirs).abs().max() / theirs.abs().max()).item()
+    def relative(value: torch.Tensor, expected: torch.Tensor) -> float:
+        return ((value - expected).abs().max() / expected.abs().max()).item()
 
     epoch = sequential.steps_per_epoch
     losses = list(zip(distributed.losses, sequential.losses, strict=True))
@@ -43,8 +43,8 @@ def compare(distributed: Run, sequential: Run) -> dict[str, float]:
         "first gradients, relative": max(
             relative(distributed.first_gradients[name], g) for name, g in sequential.first_gradients.items()
         ),
-        "loss, first epoch": max(abs(mine - theirs) for mine, theirs in losses[:epoch]),
-        "loss, whole training": max(abs(mine - theirs) for mine, theirs in losses),
+        "loss, first epoch": max(abs(loss - expected) for loss, expected in losses[:epoch]),
+        "loss, whole training": max(abs(loss - expected) for loss, expected in losses),
         "final weights": max(
             (distributed.weights[name] - w).abs().max().item() for name, w in sequential.weights.items()
         ),
@@ -101,7 +101,7 @@ def plot(runs: dict[str, Run], ranks: int, path: Path) -> None:
     axes[0, 0].legend()
     if both:
         pairs = zip(runs["distributed"].losses, runs["sequential"].losses, strict=True)
-        axes[1, 0].plot(epochs, [abs(mine - theirs) for mine, theirs in pairs], ".", markersize=2)
+        axes[1, 0].plot(epochs, [abs(loss - expected) for loss, expected in pairs], ".", markersize=2)
         axes[1, 0].set_yscale("symlog", linthresh=1e-16)  # some differences are 0
         axes[1, 0].set_ylabel("difference")
     axes[-1, 0].set_xlabel("epoch")

@@ -63,7 +63,7 @@ def text(P_world, generator, sequential, distributed):
     )
     tokens, places = torch.randint(50, (2, 39), generator=generator), torch.arange(38).expand(2, 38)
     targets, tokens = tokens[:, 1:], tokens[:, :-1]
-    own, own_places, own_targets = (part(one, P_tokens, (0, 1)) for one in (tokens, places, targets))
+    own, own_places, own_targets = (part(tensor, P_tokens, (0, 1)) for tensor in (tokens, places, targets))
     criterion = dnn.DistributedCrossEntropyLoss(P_flat)
 
     def whole_loss(net):
@@ -111,9 +111,9 @@ def main():
     say(f"{'network':12} {'last loss':>16} {'sequential':>16} {'difference':>12}  seconds")
     for name, network in NETWORKS.items():
         sequential, distributed = network(P_world, torch.Generator().manual_seed(0))
-        (expected, _), (found, seconds) = train(sequential, steps), train(distributed, steps)
-        apart = max(abs(a - b) / abs(a) for a, b in zip(expected, found, strict=True))
-        say(f"{name:12} {found[-1]:16.12f} {expected[-1]:16.12f} {apart:12.1e}  {seconds:7.2f}")
+        (expected, _), (losses, seconds) = train(sequential, steps), train(distributed, steps)
+        apart = max(abs(a - b) / abs(a) for a, b in zip(expected, losses, strict=True))
+        say(f"{name:12} {losses[-1]:16.12f} {expected[-1]:16.12f} {apart:12.1e}  {seconds:7.2f}")
         if apart > 1e-10:
             raise SystemExit(f"{name}: the losses differ by {apart}, which is no rounding")
 

@@ -26,7 +26,7 @@ class SequentialBlock(torch.nn.Module):
         self.dropout = torch.nn.Dropout(dropout)
 
     def forward(self, x):
-        q, k, v = (by_heads(one, self.heads) for one in self.qkv(self.norm1(x)).chunk(3, -1))
+        q, k, v = (by_heads(part, self.heads) for part in self.qkv(self.norm1(x)).chunk(3, -1))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.dropout(self.out(y.transpose(1, 2).flatten(2)))
         return x + self.dropout(self.narrow(F.gelu(self.wide(self.norm2(x)))))
@@ -62,7 +62,7 @@ class Block(torch.nn.Module):
         self.dropout = dnn.DistributedDropout(P_x, dropout)
 
     def forward(self, x):
-        q, k, v = (by_heads(one, self.heads) for one in self.qkv(self.norm1(x)).chunk(3, -1))
+        q, k, v = (by_heads(part, self.heads) for part in self.qkv(self.norm1(x)).chunk(3, -1))
         y = self.attend(q, k, v)
         x = x + self.dropout(self.out(y.transpose(1, 2).flatten(2)))
         return x + self.dropout(self.narrow(F.gelu(self.wide(self.norm2(x)))))

@@ -100,10 +100,10 @@ def main():
 
     own = Sequences(text, chosen.length, P_tokens.slices((1, chosen.length))[1])
     batches = distdl.data.loader(own, (P_tokens,) * 3, chosen.batch_size, shuffle=True, drop_last=True)
-    found = train(*make(distributed, torch.float64, chosen.check), loss_of, batches, chosen.check)
+    compared = train(*make(distributed, torch.float64, chosen.check), loss_of, batches, chosen.check)
     twin = make(lambda: SequentialGPT(*shape), torch.float64, chosen.check)
     whole = DataLoader(Sequences(text, chosen.length), chosen.batch_size, shuffle=True, drop_last=True)
-    apart = compare(train(*twin, whole_loss, whole, chosen.check), found)
+    apart = compare(train(*twin, whole_loss, whole, chosen.check), compared)
 
     model, optimizer = make(distributed, torch.float32, chosen.steps)
     run = train(model, optimizer, loss_of, batches, chosen.steps, "GPT" if is_root else None)
@@ -117,7 +117,7 @@ def main():
             "ranks": size,
             "difference from the sequential network": f"{apart:.1e}",
             "letters of text": f"{len(text):,}",
-            "parameters": f"{sum(one.numel() for one in writer.parameters()):,}",
+            "parameters": f"{sum(parameter.numel() for parameter in writer.parameters()):,}",
             "loss of a letter, first and last fifty steps": f"{run.losses[0]:.3f}, {last:.3f}",
             "seconds": f"{run.seconds:.1f}",
         })  # fmt: skip

@@ -59,7 +59,7 @@ class Patches(Dataset):
         generator = torch.Generator().manual_seed(seed)
         y, x = (torch.randint(n - self.side, (), generator=generator).item() for n in self.photograph.shape[1:])
         clean = self.photograph[:, y : y + self.side, x : x + self.side]
-        return tuple(one[self.part].to(self.dtype) for one in (noisy(clean, seed), clean))
+        return tuple(image[self.part].to(self.dtype) for image in (noisy(clean, seed), clean))
 
 
 class Denoiser(torch.nn.Module):
@@ -105,7 +105,7 @@ class Training:
         self.chosen, self.photograph, self.dtype = chosen, photograph, dtype
         self.net, self.optimizer, self.schedule = make(
             lambda: Denoiser(
-                lambda *args, **more: dnn.DistributedConv2d(self.P_x, *args, **more), chosen.channels, chosen.depth
+                lambda *args, **kwargs: dnn.DistributedConv2d(self.P_x, *args, **kwargs), chosen.channels, chosen.depth
             ),
             dtype,
             steps,
@@ -116,17 +116,17 @@ class Training:
 
     def load(self, path):
         """Go on from a file: every replica reads it."""
-        more = distdl.load(path, self.net, self.optimizer)
-        self.schedule.load_state_dict(more["schedule"])
-        self.losses, self.stops = more["losses"], more["stops"]
+        values = distdl.load(path, self.net, self.optimizer)
+        self.schedule.load_state_dict(values["schedule"])
+        self.losses, self.stops = values["losses"], values["stops"]
 
     def save(self, path, losses):
-        """Write a file while training goes on. The replicas are equal, so that one of them does it."""
+        """Write a file while training goes on. The replicas are equal, so that the first writes it."""
         self.wait()
         if self.model.replica == 0:
-            more = {"losses": losses, "stops": [*self.stops, [len(losses), self.ranks]]}
+            values = {"losses": losses, "stops": [*self.stops, [len(losses), self.ranks]]}
             schedule = self.schedule.state_dict()
-            self.saving = distdl.save(path, self.net, self.optimizer, asynchronous=True, schedule=schedule, **more)
+            self.saving = distdl.save(path, self.net, self.optimizer, asynchronous=True, schedule=schedule, **values)
 
     def wait(self):
         """Wait until the last file is on the disk."""
@@ -161,7 +161,7 @@ class Training:
 
 
 def check(P_world, replicas, chosen, photograph, path):
-    """How far the losses are apart from those of the sequential network, with a stop in the middle; in float64."""
+    """The largest difference from the sequential network's losses, with a stop in the middle; in float64."""
     steps, dtype = chosen.check, torch.float64
     Training(P_world, replicas, chosen, photograph, dtype, steps).run(steps // 2, path)
     goes_on = P_world.rank < -(-P_world.size // 2)
@@ -169,14 +169,14 @@ def check(P_world, replicas, chosen, photograph, path):
     if goes_on:
         resumed = Training(distdl.Partition(half), 1, chosen, photograph, dtype, steps)
         resumed.load(path)
-        found = resumed.run(steps, path)
+        measured = resumed.run(steps, path)
     if P_world.rank != 0:
         return None
     path.unlink()
     twin, optimizer, _ = make(lambda: Denoiser(torch.nn.Conv2d, chosen.channels, chosen.depth), dtype, steps)
     batches = DataLoader(Patches(photograph, steps * chosen.batch_size, chosen.side, dtype), chosen.batch_size)
     expected = train(twin, optimizer, lambda net, batch: mse_loss(net(batch[0]), batch[1]), batches, steps)
-    return compare(expected, found)
+    return compare(expected, measured)
 
 
 @torch.no_grad()
@@ -187,7 +187,7 @@ def denoise(P_world, training, clean):
     whole = distdl.functional.repartition(
         training.net(distdl.data.read_block(image, training.P_x)), training.P_x, P_root
     )
-    return [one[0].double().clamp(0, 1) for one in (image, whole)] if P_world.rank == 0 else (None, None)
+    return [batch[0].double().clamp(0, 1) for batch in (image, whole)] if P_world.rank == 0 else (None, None)
 
 
 def decibels(image, clean):
@@ -198,10 +198,10 @@ def decibels(image, clean):
 def picture(chosen, training, images):
     """A part of an unseen photograph, and the losses with the ranks that computed them."""
     figure, axes = panels(1, 4, figsize=(15, 3.6))
-    for one, (name, image) in zip(axes[0], images.items(), strict=False):
-        one.imshow(image.permute(1, 2, 0).numpy())
-        one.set_title(name)
-        one.axis("off")
+    for panel, (name, image) in zip(axes[0], images.items(), strict=False):
+        panel.imshow(image.permute(1, 2, 0).numpy())
+        panel.set_title(name)
+        panel.axis("off")
     plot_losses(axes[0, 3], training.losses)
     axes[0, 3].set_yscale("log")
     start = 0
@@ -233,7 +233,7 @@ def main():
     begun = len(training.losses)
     run = training.run(chosen.stop or chosen.steps, path, f"{replicas} replicas" if is_root else None)
     shown = unseen[:, 60:260, 200:400]
-    noise, found = denoise(P_world, training, shown)
+    noise, denoised = denoise(P_world, training, shown)
     if is_root:
         table({
             "ranks": f"{size}, in {replicas} replicas",
@@ -241,10 +241,10 @@ def main():
             "steps": f"{begun} to {len(run.losses)} of {chosen.steps}",
             "loss, first and last step": f"{run.losses[0]:.5f}, {run.losses[-1]:.5f}",
             "unseen photograph with noise": f"{decibels(noise, shown):.1f} dB",
-            "without it": f"{decibels(found, shown):.1f} dB",
+            "without it": f"{decibels(denoised, shown):.1f} dB",
             "seconds": f"{run.seconds:.1f}",
         })  # fmt: skip
-        picture(chosen, training, {"unseen, with noise": noise, "without it again": found, "the photograph": shown})
+        picture(chosen, training, {"unseen, with noise": noise, "without it again": denoised, "the photograph": shown})
 
 
 if __name__ == "__main__":

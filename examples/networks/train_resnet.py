@@ -51,20 +51,20 @@ def main():
     def loss_of(network, batch):
         return criterion(network(batch[0]), batch[1])
 
-    def load(dataset, **more):
-        return distdl.data.loader(dataset, (P_x, P_y), chosen.batch_size, root=0, **more)
+    def load(dataset, **kwargs):
+        return distdl.data.loader(dataset, (P_x, P_y), chosen.batch_size, root=0, **kwargs)
 
     data = digits(torch.float64)[0] if is_root else None
     apart = None
     model = make(lambda: ResNet18(P_x, P_y, WIDTH), torch.float64)
     torch.manual_seed(1)  # of the order of the batches, in both trainings
-    found = train(*model, loss_of, load(data, shuffle=True), chosen.check)
+    measured = train(*model, loss_of, load(data, shuffle=True), chosen.check)
     if is_root:
         twin = make(lambda: SequentialResNet18(WIDTH), torch.float64)
         torch.manual_seed(1)
         whole = DataLoader(data, chosen.batch_size, shuffle=True)
         expected = train(*twin, lambda net, batch: cross_entropy(net(batch[0]), batch[1]), whole, chosen.check)
-        apart = compare(expected, found)
+        apart = compare(expected, measured)
 
     training, held_out = digits(torch.float32) if is_root else (None, None)
     model, optimizer = make(lambda: ResNet18(P_x, P_y, WIDTH), torch.float32)
@@ -87,18 +87,18 @@ def main():
 
 
 def picture(chosen, run, images, labels, guesses):
-    """Unseen digits with the network's guesses, wrong ones first, and the losses."""
+    """Unseen digits with the network's guesses, errors first, and the losses."""
     figure, axes = panels(2, 6, figsize=(11, 4))
     grid = axes[0, 4].get_gridspec()
-    for one in axes[:, 4:].flat:
-        one.remove()
+    for panel in axes[:, 4:].flat:
+        panel.remove()
     plot_losses(figure.add_subplot(grid[:, 4:]), run.losses)
     order = (guesses == labels).int().argsort(stable=True)
-    for one, i in zip(axes[:, :4].flat, order.tolist(), strict=False):
-        one.imshow(images[i, 0].numpy(), cmap="gray")
+    for panel, i in zip(axes[:, :4].flat, order.tolist(), strict=False):
+        panel.imshow(images[i, 0].numpy(), cmap="gray")
         right = "" if guesses[i] == labels[i] else f", not {guesses[i]}"
-        one.set_title(f"{labels[i]}{right}", color="black" if not right else "crimson")
-        one.axis("off")
+        panel.set_title(f"{labels[i]}{right}", color="black" if not right else "crimson")
+        panel.axis("off")
     figure.suptitle("unseen digits, first those that the network takes for others", x=0.32, fontsize="medium")
     save(figure, chosen.output, "resnet.png")
 

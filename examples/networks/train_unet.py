@@ -49,17 +49,17 @@ def blocks(P_x, P_labels, chosen, count, dtype, first=0, **options):
 
 @torch.no_grad()
 def evaluate(P_world, P_x, model, held_out):
-    """Over all ranks: how much of the found faults is right, and how much of the faults is found; and one volume."""
+    """Precision and recall of the predicted faults over all ranks, and a volume."""
     counts, shown = torch.zeros(3), None
     model.eval()
     for images, faults in held_out:
         probability = model(images).softmax(1)[:, 1:]
-        found = (probability > 0.5).squeeze(1)
-        counts += torch.tensor([(found & (faults == 1)).sum(), found.sum(), faults.sum()])
+        faulty = (probability > 0.5).squeeze(1)
+        counts += torch.tensor([(faulty & (faults == 1)).sum(), faulty.sum(), faults.sum()])
         if shown is None:  # its parts together, on rank 0
             P_root = P_world.create_partition_inclusive([0]).create_cartesian_topology_partition([1] * 5)
             parts = (images, faults.unsqueeze(1).to(images.dtype), probability)
-            shown = [distdl.functional.repartition(one, P_x, P_root) for one in parts]
+            shown = [distdl.functional.repartition(part, P_x, P_root) for part in parts]
     right, positive, true = P_world.allreduce_data(counts.double().numpy())
     return right / max(positive, 1), right / max(true, 1), shown
 
@@ -69,9 +69,9 @@ def picture(chosen, run, shown):
     figure, axes = panels(1, 4, figsize=(13, 3.4))
     names = ("an unseen volume", "its faults", "probability of a fault")
     middle = chosen.size // 2
-    for one, name, part in zip(axes[0], names, shown, strict=False):
-        one.imshow(part[0, 0, :, middle].numpy(), cmap="gray" if part is shown[0] else "magma")
-        one.set(title=name, xlabel="x", ylabel="depth")
+    for panel, name, part in zip(axes[0], names, shown, strict=False):
+        panel.imshow(part[0, 0, :, middle].numpy(), cmap="gray" if part is shown[0] else "magma")
+        panel.set(title=name, xlabel="x", ylabel="depth")
     plot_losses(axes[0, 3], run.losses)
     save(figure, chosen.output, "unet.png")
 

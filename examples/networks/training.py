@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 
 
-def options(description, steps, **more):
+def options(description, steps, **numbers):
     """The options of the command line; `more`: the further numbers of a program, with their defaults."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--steps", type=int, default=steps, help="of the training (default: %(default)s)")
@@ -19,7 +19,7 @@ def options(description, steps, **more):
     )
     folder = Path(__file__).resolve().parents[2] / "build" / "networks"
     parser.add_argument("--output", type=Path, default=folder, help="folder of the picture (default: build/networks)")
-    for name, default in more.items():
+    for name, default in numbers.items():
         parser.add_argument(
             f"--{name.replace('_', '-')}", type=type(default), default=default, help="default: %(default)s"
         )
@@ -60,11 +60,11 @@ def train(
     return Run(losses, time.perf_counter() - start)
 
 
-def compare(expected, found):
+def compare(expected, measured):
     """The largest relative difference of the losses of two runs. Raises if it is more than rounding."""
-    apart = max(abs(a - b) / abs(a) for a, b in zip(expected.losses, found.losses, strict=True))
+    apart = max(abs(a - b) / abs(a) for a, b in zip(expected.losses, measured.losses, strict=True))
     if not apart < 1e-10:
-        raise SystemExit(f"the losses differ by {apart:.1e}, which is more than rounding: {expected} {found}")
+        raise SystemExit(f"the losses differ by {apart:.1e}, which is more than rounding: {expected} {measured}")
     return apart
 
 

@@ -79,11 +79,11 @@ class UNet3d(torch.nn.Module):
 
     def forward(self, x):
         kept = []
-        for one in self.down[:-1]:
-            x = one(x)
+        for convolutions in self.down[:-1]:
+            x = convolutions(x)
             kept.append(x)
             x = self.pool(x)
         x = self.down[-1](x)
-        for raise_, one in zip(reversed(self.raise_), reversed(self.up), strict=True):
-            x = one(torch.cat([kept.pop(), raise_(x)], 1))
+        for raise_, convolutions in zip(reversed(self.raise_), reversed(self.up), strict=True):
+            x = convolutions(torch.cat([kept.pop(), raise_(x)], 1))
         return self.head(x)

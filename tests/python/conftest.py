@@ -152,10 +152,10 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """A failure on any rank is one on all ranks."""
+    """A failure on any rank fails on all ranks."""
     report = yield
-    mine = OUTCOMES.index(report.outcome)
-    extremes = np.array([-mine, mine])
+    outcome = OUTCOMES.index(report.outcome)
+    extremes = np.array([-outcome, outcome])
     job.Allreduce(MPI.IN_PLACE, extremes, MPI.MAX)
     least, most = -extremes[0], extremes[1]
     if OUTCOMES[most] == "failed":
@@ -164,7 +164,7 @@ def pytest_runtest_makereport(item, call):
         report.outcome, report.longrepr = "failed", "\n".join(failed)
     elif least != most:
         report.outcome = "failed"
-        report.longrepr = f"the ranks' outcomes differ: {job.allgather(OUTCOMES[mine])}"
+        report.longrepr = f"the ranks' outcomes differ: {job.allgather(OUTCOMES[outcome])}"
     return report
 
 

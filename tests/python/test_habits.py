@@ -39,11 +39,11 @@ def a_step(model):
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
 
-def found(*args, **kwargs):
-    """What is found, on all ranks the same, apart from what the code of this module has in it."""
+def findings_of(*args, **kwargs):
+    """The findings, the same on all ranks, apart from those in this module's code."""
     findings = distdl.check(*args, **kwargs)
-    assert all(one == findings for one in together(findings))
-    return [one for one in findings if one.where != "a_step" and not one.where.startswith(("Ends", "test_"))]
+    assert all(others == findings for others in together(findings))
+    return [item for item in findings if item.where != "a_step" and not item.where.startswith(("Ends", "test_"))]
 
 
 def conv(P):
@@ -54,7 +54,7 @@ def conv(P):
 def test_nothing_to_find(P_world):
     model = torch.nn.Sequential(conv(P_world), torch.nn.ReLU(), dnn.DistributedBatchNorm1d(grid(P_world, [1, 1, 2]), 3))
     optimizer = torch.optim.Adam(model.parameters())
-    assert found(model, optimizer, torch.full((1, 2, 4), float(job.rank))) == []
+    assert findings_of(model, optimizer, torch.full((1, 2, 4), float(job.rank))) == []
 
 
 MODULES = {
@@ -67,7 +67,7 @@ MODULES = {
 
 @pytest.mark.parametrize(("module", "instead"), MODULES.values(), ids=MODULES)
 def test_modules_of_torch(P_world, module, instead):
-    (finding,) = found(torch.nn.Sequential(conv(P_world), module))
+    (finding,) = findings_of(torch.nn.Sequential(conv(P_world), module))
     assert finding.where == "1"
     assert instead in finding.instead
     assert str(finding) == f"1: {finding.what}; {finding.instead}"
@@ -76,7 +76,7 @@ def test_modules_of_torch(P_world, module, instead):
 def test_code(P_world):
     """Of the model's classes, and of the module that calls check."""
     findings = distdl.check(Ends(conv(P_world)))
-    instead = {(one.where, one.what.split()[0]): one.instead for one in findings}
+    instead = {(finding.where, finding.what.split()[0]): finding.instead for finding in findings}
     expected = {
         ("Ends.initialize", "isinstance(layer,"): "distdl.nn.DistributedConv1d",
         ("Ends.initialize", "torch.nn.init.xavier_normal_"): "distdl.nn.init.xavier_normal_",
@@ -103,17 +103,17 @@ def test_the_page_has_all_habits():
 def test_values_and_ranks(P_world):
     layer = dnn.DistributedLinear(grid(P_world, [1, 1]), grid(P_world, [1, 2]), grid(P_world, [2, 1]), 3, 4)
     torch.manual_seed(1)
-    assert found(layer) == []
+    assert findings_of(layer) == []
     torch.nn.init.normal_(layer.weight)
-    assert [one.where for one in found(layer)] == ["weight"]
+    assert [finding.where for finding in findings_of(layer)] == ["weight"]
     torch.manual_seed(job.rank)
-    assert any("different states" in one.what for one in found(layer))
+    assert any("different states" in finding.what for finding in findings_of(layer))
     torch.manual_seed(1)
     dnn.init.normal_(layer.weight)
     x = torch.rand(5, 3)
-    assert ["same input of shape [5, 3]" in one.what for one in found(layer, inputs=x)] == [True]
+    assert ["same input of shape [5, 3]" in finding.what for finding in findings_of(layer, inputs=x)] == [True]
     optimizer = torch.optim.LBFGS([torch.nn.Parameter(torch.ones(2))])
-    assert [one.where for one in found(layer, optimizer)] == ["torch.optim.LBFGS"]
+    assert [finding.where for finding in findings_of(layer, optimizer)] == ["torch.optim.LBFGS"]
 
 
 OF_WHOLE = {
@@ -128,13 +128,13 @@ OF_WHOLE = {
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 @pytest.mark.parametrize("parametrize", OF_WHOLE.values(), ids=OF_WHOLE)
 def test_parametrizations_of_blocks_are_refused(P_world, parametrize):
-    """On all ranks, in the first call; those that treat each number by itself work."""
+    """On all ranks, in the first call; elementwise parametrizations work."""
     layer = dnn.DistributedLinear(grid(P_world, [1, 1]), grid(P_world, [1, 2]), grid(P_world, [2, 1]), 3, 4)
     plain = copy.deepcopy(layer)
     parametrize(layer)
     x = torch.ones(2, 3) if job.rank == 0 else torch.empty(0)
     raises_everywhere(ValueError, "computes weight from the whole of it", lambda: layer(x))
-    assert [one.where for one in found(torch.nn.Sequential(layer))] == ["0"]
+    assert [finding.where for finding in findings_of(torch.nn.Sequential(layer))] == ["0"]
     torch.nn.utils.parametrize.register_parametrization(plain, "weight", torch.nn.Softplus())
     assert plain(x).shape[-1] == 2
 
@@ -144,15 +144,15 @@ def test_parametrizations_of_blocks_are_refused(P_world, parametrize):
 def test_parametrizations_within_layers_are_refused(P_world, parametrize):
     """Of a part of a layer, and of a layer of a stack, which the stack calls."""
     P_x, x = grid(P_world, [2, 1, 1]), torch.ones(1, 3, 4)
-    one = torch.nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True)
+    twin = torch.nn.TransformerEncoderLayer(4, 2, 8, 0.0, batch_first=True)
     with distdl.parameter_layout("sharded"):  # torch computes no norm of a block without elements
-        layer = dnn.DistributedTransformerEncoderLayer.from_sequential(one, P_x)
-        stack = torch.nn.TransformerEncoder(one, 2, enable_nested_tensor=False)
+        layer = dnn.DistributedTransformerEncoderLayer.from_sequential(twin, P_x)
+        stack = torch.nn.TransformerEncoder(twin, 2, enable_nested_tensor=False)
         stack = dnn.DistributedTransformerEncoder.from_sequential(stack, P_x)
     for whole, part, name in ((layer, layer, "linear1"), (stack, stack.layers[1], "layers.1.linear1")):
         parametrize(part.linear1)
         raises_everywhere(ValueError, f"computes {name}.weight from the whole", lambda whole=whole: whole(x))
-        assert [one.where for one in found(torch.nn.Sequential(whole))] == ["0"]
+        assert [finding.where for finding in findings_of(torch.nn.Sequential(whole))] == ["0"]
 
 
 def test_no_model():

@@ -48,10 +48,10 @@ def test_assumptions_leave_all_ranks_in_step():
 
 
 def test_the_bits_of_one_element_in_odd_strides():
-    """Found by a long run, where it failed on one rank alone."""
-    one = torch.empty(1, 2, dtype=torch.half)[:, 1].fill_(3)
-    assert same_bits(one, torch.tensor([3.0], dtype=torch.half))
-    assert not same_bits(one, torch.tensor([2.0], dtype=torch.half))
+    """A long run failed on it, on a single rank."""
+    element = torch.empty(1, 2, dtype=torch.half)[:, 1].fill_(3)
+    assert same_bits(element, torch.tensor([3.0], dtype=torch.half))
+    assert not same_bits(element, torch.tensor([2.0], dtype=torch.half))
 
 
 class Cut(torch.nn.Module):

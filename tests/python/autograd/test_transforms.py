@@ -39,20 +39,20 @@ def test_grad_and_jvp(P_world, make):
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
 @pytest.mark.parametrize("dim", [0, -1])
 def test_vmap(P_world, make, dim):
-    """Each of a batch, with the values and the gradients of one after the other."""
+    """A batch has the values and gradients of its samples in turn."""
     case = make(P_world)
     batch = [values(case.shape, seed=10 * i + job.rank) for i in range(3)]
     x = torch.stack(batch, dim)
     y = torch.func.vmap(case.operator, in_dims=dim)(x)
-    for mine, one in zip(y.unbind(0), batch, strict=True):
-        assert same_bits(mine, case.operator(one).reshape(mine.shape))
+    for part, sample in zip(y.unbind(0), batch, strict=True):
+        assert same_bits(part, case.operator(sample).reshape(part.shape))
 
     def f(x):
         return case.operator(x).square().sum()
 
     gradients = torch.func.vmap(torch.func.grad(f), in_dims=dim)(x)
-    for mine, one in zip(gradients.unbind(0), batch, strict=True):
-        assert same_bits(mine, torch.func.grad(f)(one))
+    for part, sample in zip(gradients.unbind(0), batch, strict=True):
+        assert same_bits(part, torch.func.grad(f)(sample))
 
 
 @pytest.mark.parametrize("jacobian", [torch.func.jacfwd, torch.func.jacrev])
@@ -67,14 +67,14 @@ def test_jacobians(P_world, jacobian):
     ["sum_reduce_rows", "all_gather_rows", "reduce_scatter_columns", "repartition_all_to_all", "halo_periodic"],
 )
 def test_vmap_in_vmap(P_world, name):
-    """Over two further dimensions, one by one."""
+    """Over two further dimensions in turn."""
     case = CASES[name](P_world)
     x = values((2, 3, *case.shape), seed=job.rank)
     y = torch.func.vmap(torch.func.vmap(case.operator, in_dims=-1, out_dims=-1))(x.movedim(1, -1))
     for i in range(2):
         for j in range(3):
-            mine = y[i][..., j]
-            assert same_bits(mine, case.operator(x[i, j]).reshape(mine.shape))
+            part = y[i][..., j]
+            assert same_bits(part, case.operator(x[i, j]).reshape(part.shape))
 
 
 def test_hessian(P_world):
@@ -82,8 +82,8 @@ def test_hessian(P_world):
     layer = dnn.HaloExchange(grid(P_world, [job.size]), 1, periodic=True)
     x = values([2], seed=job.rank)
     hessian = torch.func.hessian(lambda x: layer(x).pow(3).sum())(x)
-    for mine, direction in zip(hessian.unbind(1), torch.eye(2, dtype=x.dtype), strict=True):
-        assert same_bits(mine, layer._operator.adjoint(x, 6 * layer(x) * layer(direction)))
+    for column, direction in zip(hessian.unbind(1), torch.eye(2, dtype=x.dtype), strict=True):
+        assert same_bits(column, layer._operator.adjoint(x, 6 * layer(x) * layer(direction)))
 
 
 ACROSS_BLOCKS = {
@@ -102,22 +102,22 @@ ACROSS_BLOCKS = {
 @pytest.mark.ranks(2, 3)
 @pytest.mark.parametrize("twin", ACROSS_BLOCKS.values(), ids=ACROSS_BLOCKS)
 def test_layers(P_world, twin):
-    """They refuse the transforms, on whichever rank, and go on; forward derivatives are those of the twin."""
+    """They refuse the transforms, on whichever rank, and go on; forward derivatives equal the twin's."""
     workers = (1, 1, job.size) if isinstance(twin, torch.nn.InstanceNorm1d) else (1, job.size, 1)
     twin = copy.deepcopy(twin).double()
     x, v = (torch.randn(2, 4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(i)) for i in range(2))
     P_x = grid(P_world, workers)
-    layer, mine, direction = dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x), block_of(x, P_x), block_of(v, P_x)
+    layer, part, direction = dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x), block_of(x, P_x), block_of(v, P_x)
     transforms = (
-        lambda: torch.func.grad(lambda x: layer(x).sum())(mine),
-        lambda: torch.func.jvp(layer, (mine,), (direction,)),
-        lambda: torch.func.vmap(layer)(mine[None]),
+        lambda: torch.func.grad(lambda x: layer(x).sum())(part),
+        lambda: torch.func.jvp(layer, (part,), (direction,)),
+        lambda: torch.func.vmap(layer)(part[None]),
     )
     for transform in transforms:
         for transforming in (True, job.rank == 0):
-            raises_everywhere(TypeError, "torch.func", transform if transforming else lambda: layer(mine), seconds=10.0)
+            raises_everywhere(TypeError, "torch.func", transform if transforming else lambda: layer(part), seconds=10.0)
     _, expected = torch.func.jvp(twin, (x,), (v,))
     with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(mine, direction)
+        dual = torch.autograd.forward_ad.make_dual(part, direction)
         _, tangent = torch.autograd.forward_ad.unpack_dual(layer(dual))
         torch.testing.assert_close(tangent, block_of(expected, P_x))

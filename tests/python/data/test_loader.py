@@ -72,14 +72,14 @@ def test_batches(P_world, root, shuffle, drop_last):
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_a_generator_of_its_own(P_world, drop_last):
-    """It goes on as torch's does: the orders of both epochs are those of one process."""
-    mine, theirs = (torch.Generator().manual_seed(4) for _ in range(2))
-    loader = distdl.data.loader(LABELS, P_world, 3, shuffle=True, drop_last=drop_last, generator=mine)
-    whole = DataLoader(LABELS, 3, shuffle=True, drop_last=drop_last, generator=theirs)
+    """It goes on as torch's does: both epochs have the order of a single process."""
+    generator, twin = (torch.Generator().manual_seed(4) for _ in range(2))
+    loader = distdl.data.loader(LABELS, P_world, 3, shuffle=True, drop_last=drop_last, generator=generator)
+    whole = DataLoader(LABELS, 3, shuffle=True, drop_last=drop_last, generator=twin)
     for _ in range(2):
         for labels, expected in zip(list(loader), list(whole), strict=True):
             assert torch.equal(labels, block(expected, P_world, (0,)))
-    assert torch.equal(mine.get_state(), theirs.get_state())
+    assert torch.equal(generator.get_state(), twin.get_state())
 
 
 @pytest.mark.ranks(2)
@@ -102,7 +102,7 @@ def as_dict(samples):
 @pytest.mark.ranks(2, 4)
 @pytest.mark.parametrize("root", [None, 0])
 def test_replicas_share_the_samples(P_world, root):
-    """Together they have the samples of one batch of all, in the same number of batches; the last has one sample."""
+    """Together they have all samples, in the same number of batches; the last has a single sample."""
     P_replicas = P_world.create_cartesian_topology_partition([2, job.size // 2])
     P = P_replicas.create_cartesian_subtopology_partition([False, True])
     P_x = P.create_cartesian_topology_partition([1, P.size])
@@ -117,7 +117,7 @@ def test_replicas_share_the_samples(P_world, root):
     for worker in range(P.size):
         assert everyone[worker] == everyone[0]
         assert everyone[P.size + worker] == everyone[P.size]
-    assert sorted(one for batch in everyone[0] + everyone[P.size] for one in batch) == list(range(10))
+    assert sorted(sample for batch in everyone[0] + everyone[P.size] for sample in batch) == list(range(10))
 
 
 @pytest.mark.ranks(2)

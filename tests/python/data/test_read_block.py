@@ -86,7 +86,7 @@ def test_chunks_across_blocks(P_world, tmp_path):
         distdl.data.read_block(array, rows)
         assert not caught
         distdl.data.read_block(array, columns)
-    assert [str(one.message).count("read 2.0 times") for one in caught] == [1] * (job.rank == 0)
+    assert [str(warning.message).count("read 2.0 times") for warning in caught] == [1] * (job.rank == 0)
 
 
 @pytest.mark.ranks(1)

@@ -18,7 +18,7 @@ def sent(call):
     distdl.reset_comm_stats()
     call()
     stats = distdl.comm_stats().values()
-    return sum(one.calls for one in stats), sum(together(sum(one.bytes_sent for one in stats)))
+    return sum(row.calls for row in stats), sum(together(sum(row.bytes_sent for row in stats)))
 
 
 def elsewhere(elements):
@@ -33,16 +33,16 @@ def test_a_spectrum_goes_there_and_back(P_world, split):
     x = torch.rand(16 // P_x.shape[0], 16 // P_x.shape[1], dtype=torch.float64)
     _, pencil = distdl.fft.rfft2(x, P_x, out="pencil")
     both = sent(lambda: distdl.fft.rfft2(x, P_x))
-    one = sent(lambda: distdl.fft.rfft2(x, P_x, out="pencil"))
+    single = sent(lambda: distdl.fft.rfft2(x, P_x, out="pencil"))
     spectrum = 16 * 9 * COMPLEX
-    if split == 0:  # blocks of 9 frequencies are not as large as each other, and what stays differs
-        assert one == (1, sum_of_moved(16, 9, COMPLEX))
-        assert both == (2, 2 * one[1])
+    if split == 0:  # blocks of 9 frequencies differ in size, and so do the parts that stay
+        assert single == (1, sum_of_moved(16, 9, COMPLEX))
+        assert both == (2, 2 * single[1])
         assert list(pencil.shape) == [1, job.size]
     else:  # the real numbers travel first
-        assert one == (1, elsewhere(16 * 16 * COMPLEX // 2))
-        assert both == (2, one[1] + sum_of_moved(16, 9, COMPLEX))
-    assert one[1] < spectrum
+        assert single == (1, elsewhere(16 * 16 * COMPLEX // 2))
+        assert both == (2, single[1] + sum_of_moved(16, 9, COMPLEX))
+    assert single[1] < spectrum
 
 
 def sum_of_moved(rows, columns, size):

@@ -27,9 +27,9 @@ def by_a_pencil(x, P_x):
 
 @pytest.mark.parametrize("call", [there_and_back, by_a_pencil])
 def test_one_graph(P_world, call):
-    """Values and gradients are those of calls, up to rounding: compiled, tensors may lie otherwise in memory."""
+    """Values and gradients equal those of calls, up to rounding: compiled, tensors may lie otherwise in memory."""
     torch.compiler.reset()
-    P_x = grid(P_world, [min(P_world.size, 2), 1])  # on three ranks one is outside
+    P_x = grid(P_world, [min(P_world.size, 2), 1])  # of three ranks, the last is outside
     x = block_of(values((7, 6)), P_x)
 
     def trained(function):
@@ -40,6 +40,6 @@ def test_one_graph(P_world, call):
         y.square().sum().backward()
         return [y.detach(), leaf.grad]
 
-    found = trained(torch.compile(call, fullgraph=True, backend="aot_eager"))
-    assert all(close(a, b, 1e-14) for a, b in zip(found, trained(call), strict=True))
+    compiled = trained(torch.compile(call, fullgraph=True, backend="aot_eager"))
+    assert all(close(a, b, 1e-14) for a, b in zip(compiled, trained(call), strict=True))
     torch.compiler.reset()

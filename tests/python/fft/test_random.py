@@ -57,13 +57,13 @@ def calls(draw):
         options["dim"] = chosen if form else chosen[0]
     needs_size = family in ("irfft", "hfft") and shape[chosen[-1]] == 1
     if needs_size or draw(st.booleans()):
-        given = [draw(st.integers(1, 9)) for _ in chosen]
+        lengths = [draw(st.integers(1, 9)) for _ in chosen]
         if form:
-            options["s"] = [n if needs_size or draw(st.booleans()) else -1 for n in given]
+            options["s"] = [n if needs_size or draw(st.booleans()) else -1 for n in lengths]
             if family in ("irfft", "hfft") and shape[chosen[-1]] == 1:
-                options["s"][-1] = given[-1]
+                options["s"][-1] = lengths[-1]
         else:
-            options["n"] = given[0]
+            options["n"] = lengths[0]
     out = draw(st.sampled_from((None, None, "pencil", "elsewhere")))
     out = draw(grids(dims)) if out == "elsewhere" else out
     parts = draw(st.sampled_from((1, 1, 2, 3)))
@@ -84,8 +84,8 @@ def is_close(block, whole, precision):
     return float((block - whole).abs().max()) <= ROUNDINGS * torch.finfo(precision).eps * max(largest, 1e-3)
 
 
-def result_sizes(given, sizes, before, after, workers, own_workers):
-    """The sizes of the result's blocks: those of the input along dimensions that are as long and as much split."""
+def result_sizes(out_sizes, sizes, before, after, workers, own_workers):
+    """The sizes of the result's blocks: as in the input along dimensions of the same length and split."""
     return [
         along if n == m and p == q else None
         for along, n, m, p, q in zip(sizes, before, after, workers, own_workers, strict=True)
@@ -93,7 +93,7 @@ def result_sizes(given, sizes, before, after, workers, own_workers):
 
 
 def check(draw, partitions):
-    """The transform of blocks is that of the whole."""
+    """The transform of blocks equals the transform of the whole."""
     call, sequential = getattr(distdl.fft, draw.function), getattr(torch.fft, draw.function)
     P_x = partitions(draw.P_x)
     out = partitions(draw.out) if isinstance(draw.out, dense.Grid) else draw.out
@@ -107,7 +107,7 @@ def check(draw, partitions):
 
     y, P_y = transform(block)
     # Only ranks of P_x know a pencil's partition; its shape decides which blocks the result has.
-    shape = next(one for one in distdl_shapes(P_y) if one is not None)
+    shape = next(known for known in distdl_shapes(P_y) if known is not None)
     y_sizes = result_sizes(draw.out, draw.sizes, draw.shape, expected.shape, shape, draw.P_x.shape)
     joined = assemble(y, P_y, expected.shape, y_sizes)
     assert joined.dtype == expected.dtype
@@ -125,8 +125,8 @@ def check(draw, partitions):
         [block_of(direction, P_x, draw.sizes)],
     )
     places = [(P_y, y_sizes), (P_x, draw.sizes), (P_x, draw.sizes), (P_y, y_sizes)]
-    for one, whole, (P, sizes) in zip(blocks, wholes, places, strict=True):
-        joined = assemble(one, P, whole.shape, sizes)
+    for part, whole, (P, sizes) in zip(blocks, wholes, places, strict=True):
+        joined = assemble(part, P, whole.shape, sizes)
         assert joined.dtype == whole.dtype
         assert is_close(joined, whole, expected.dtype), (joined, whole)
 

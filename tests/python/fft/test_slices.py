@@ -69,10 +69,10 @@ def test_what_is_recorded_is_not_sliced(small_is_large, P_world, monkeypatch):
 
 
 def test_large_blocks_are_sliced(P_world, monkeypatch):
-    """The sizes of the program itself: a block of 32 MiB, and one of 8 MiB along its first dimension."""
+    """With the program's own sizes: a block of 32 MiB, and a block of 8 MiB along its first dimension."""
     written = []
     write = slices._write_slice
-    monkeypatch.setattr(slices, "_write_slice", lambda *given: written.append(given[1].shape) or write(*given))
+    monkeypatch.setattr(slices, "_write_slice", lambda *args: written.append(args[1].shape) or write(*args))
     P_x = grid(P_world, [1, 1])
     x = torch.randn(2048, 2048, dtype=torch.complex64)
     for dim in (0, 1):

@@ -32,7 +32,7 @@ class Looking(torch.autograd.Function):
     def forward(ctx, x, *parameters):
         if isinstance(x, torch.Tensor) and type(x) is torch.Tensor:
             Looking.seen += parameters
-        return x + sum(one.sum() for one in parameters)
+        return x + sum(parameter.sum() for parameter in parameters)
 
     @staticmethod
     def backward(ctx, gradient):
@@ -59,11 +59,11 @@ def test_views_as_complex_numbers(kind):
         ours = distdl.distribute(model, P_x, fallback="gather")
     y = ours(distdl.scatter(whole.detach(), P_x))
     (y**2).sum().backward()
-    found, gradients = distdl.gather(y, ours.output_partition), distdl.sequential_gradients(ours)
+    result, gradients = distdl.gather(y, ours.output_partition), distdl.sequential_gradients(ours)
     if job.rank == 0:
-        torch.testing.assert_close(found, expected)
-        for name, one in model.named_parameters():
-            torch.testing.assert_close(gradients[name], one.grad)
+        torch.testing.assert_close(result, expected)
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(gradients[name], parameter.grad)
 
 
 @pytest.mark.ranks(2)
@@ -75,6 +75,6 @@ def test_alignment(kind):
     Looking.seen.clear()
     layer(torch.ones(2, 4))
     assert len(Looking.seen) >= 3
-    for one in Looking.seen:
-        assert one.is_contiguous()
-        assert one.storage_offset() == one.data_ptr() % 64 == 0
+    for parameter in Looking.seen:
+        assert parameter.is_contiguous()
+        assert parameter.storage_offset() == parameter.data_ptr() % 64 == 0

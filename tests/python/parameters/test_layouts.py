@@ -93,15 +93,15 @@ def whole(layer, tensors):
 
 
 def counted_once(layer, wholes):
-    """What lives of whole tensors on this rank, 0 in all copies but one."""
+    """This rank's parts of whole tensors, zeros in all but the stored copy."""
     with holding(layer, list(layer.parameters())):
         distdl.load_sequential(layer, wholes)
-        mine = {name: parameter.detach().clone() for name, parameter in layer.named_parameters()}
+        copies = {name: parameter.detach().clone() for name, parameter in layer.named_parameters()}
     for name, layout in layer.layouts.items():
         storage, _ = layout.storage
         if not storage.active:
-            mine[name].zero_()
-    return list(mine.values())
+            copies[name].zero_()
+    return list(copies.values())
 
 
 @kinds
@@ -128,11 +128,11 @@ def test_same_numbers(P_world, make, kind):
         return [t.detach() for t in (y, *first, second)]
 
     y, gx, *gradients, second = derivatives(twin, x.clone(), cotangent, list(directions.values()))
-    mine = derivatives(layer, block_of(x, P_x), block_of(cotangent, P_y), counted_once(layer, directions))
-    assert same_bits(assemble(mine[0], P_y, y.shape), y)
-    assert same_bits(assemble(mine[1], P_x, gx.shape), gx)
-    assert same_bits(assemble(mine[-1], P_x, second.shape), second)
-    collected = whole(layer, mine[2:-1])
+    results = derivatives(layer, block_of(x, P_x), block_of(cotangent, P_y), counted_once(layer, directions))
+    assert same_bits(assemble(results[0], P_y, y.shape), y)
+    assert same_bits(assemble(results[1], P_x, gx.shape), gx)
+    assert same_bits(assemble(results[-1], P_x, second.shape), second)
+    collected = whole(layer, results[2:-1])
     assert job.rank > 0 or all(same_bits(collected[n], g) for n, g in zip(names, gradients, strict=True))
 
 
@@ -152,12 +152,12 @@ def test_training_and_state(P_world, make, kind):
     twin, layer = twin.double(), layer.double()
     x = values(shape) / 3
     cotangent = values(twin(x).shape, seed=1)
-    for module, mine, theirs in ((twin, x, cotangent), (layer, block_of(x, P_x), block_of(cotangent, P_y))):
+    for module, block, gradient in ((twin, x, cotangent), (layer, block_of(x, P_x), block_of(cotangent, P_y))):
         optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
         for _ in range(3):
             optimizer.zero_grad()
-            y = module(mine)
-            y.backward(theirs.reshape(y.shape))
+            y = module(block)
+            y.backward(gradient.reshape(y.shape))
             optimizer.step()
     state = distdl.sequential_state_dict(layer)
     # Adam divides by the root of a mean of squares: sums in another order move its steps by some roundings.

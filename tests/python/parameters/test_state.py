@@ -125,12 +125,12 @@ def test_replicas_on_subgrids(P_world):
     P_row = grid(P_world, [rows, job.size // rows]).create_cartesian_subtopology_partition([False, True])
     first = job.rank // P_row.size * P_row.size
     layer = dnn.DistributedConv1d(P_row.create_cartesian_topology_partition([1, 1, P_row.size]), 1, 1, 1)
-    given = {"weight": torch.full((1, 1, 1), float(first)), "bias": torch.zeros(1)}
-    load_sequential(layer, given, root=first)
+    state = {"weight": torch.full((1, 1, 1), float(first)), "bias": torch.zeros(1)}
+    load_sequential(layer, state, root=first)
     y = layer(torch.ones(1, 1, 2))
     assert y.tolist() == [[[float(first)] * 2]]
     whole = sequential_state_dict(layer, root=first)
-    assert equal_states(whole, given if job.rank == first else {})
+    assert equal_states(whole, state if job.rank == first else {})
 
 
 def test_models_without_distributed_parameters(P_world):
@@ -157,16 +157,16 @@ WRONG_STATES = {
         r"missing conv.bias \(and 1 more\)",
         lambda state: [state.pop("conv.bias"), state.update(other=torch.ones(1))],
     ),
-    "meta": ("inner.1.weight is on the meta device", lambda state: change(state, lambda one: one.to("meta"))),
+    "meta": ("inner.1.weight is on the meta device", lambda state: change(state, lambda tensor: tensor.to("meta"))),
     "sparse": ("inner.1.weight is of layout torch.sparse_coo", lambda state: change(state, torch.Tensor.to_sparse)),
     "mkldnn": ("inner.1.weight is of layout torch._mkldnn", lambda state: change(state, torch.Tensor.to_mkldnn)),
     "quantized": (
         "inner.1.weight is quantized",
-        lambda state: change(state, lambda one: torch.quantize_per_tensor(one, 0.1, 0, torch.qint8)),
+        lambda state: change(state, lambda tensor: torch.quantize_per_tensor(tensor, 0.1, 0, torch.qint8)),
     ),
     "conversion": (
         "inner.1.weight does not become torch.float32: not today",
-        lambda state: change(state, lambda one: one.as_subclass(Unwilling)),
+        lambda state: change(state, lambda tensor: tensor.as_subclass(Unwilling)),
     ),
 }
 

@@ -76,15 +76,15 @@ def test_user_messages_do_not_meet_ours(P_world):
 def test_bare_communicators(P_world):
     """Cartcomm keeps its shape, Intracomm is one-dimensional, COMM_NULL is inactive: ranks learn of each other."""
     everyone = MPI.COMM_WORLD.Create_cart([1, job.size])
-    one = MPI.COMM_WORLD.Split(0 if job.rank == job.size - 1 else MPI.UNDEFINED)
+    last = MPI.COMM_WORLD.Split(0 if job.rank == job.size - 1 else MPI.UNDEFINED)
     x = values((2, 3)) if job.rank == job.size - 1 else distdl.zero_volume_tensor()
     x.requires_grad_()
-    y = dnn.Broadcast(one, everyone)(x)
+    y = dnn.Broadcast(last, everyone)(x)
     assert torch.equal(y, values((2, 3)))
     y.backward(torch.full_like(y, job.rank + 1.0))
     if job.rank == job.size - 1:
         assert torch.equal(x.grad, torch.full_like(x, sum(range(1, job.size + 1))))
-    total = dnn.SumReduce(everyone, one)(torch.ones(2))
+    total = dnn.SumReduce(everyone, last)(torch.ones(2))
     assert total.tolist() == ([job.size] * 2 if job.rank == job.size - 1 else [[], []])
     single = dnn.AllGather(everyone, axes_all_gather=[1])(torch.full((1, 1), float(job.rank)))
     assert single.tolist() == [list(map(float, range(job.size)))]
@@ -116,9 +116,9 @@ def test_replicas_construct_their_own(P_world):
         return
     evens, odds = list(range(0, job.size, 2)), list(range(1, job.size, 2))
     P_even, P_odd = P_world.create_partition_inclusive(evens), P_world.create_partition_inclusive(odds)
-    mine = P_even if P_even.active else P_odd
-    y = dnn.AllSumReduce(mine, [0])(torch.ones(1))
-    assert y.item() == mine.size
+    P_half = P_even if P_even.active else P_odd
+    y = dnn.AllSumReduce(P_half, [0])(torch.ones(1))
+    assert y.item() == P_half.size
 
 
 def test_a_communicator_of_their_own(P_world):

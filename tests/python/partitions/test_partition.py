@@ -44,13 +44,13 @@ def test_grids_are_row_major_and_known_everywhere(P_world):
     assert isinstance(P.comm, MPI.Cartcomm)
     assert list(P.comm.dims) == [1, job.size, 1]
     assert [P.cartesian_index(r).tolist() for r in range(job.size)] == [[0, r, 0] for r in range(job.size)]
-    one = P.create_cartesian_topology_partition([1, 1])
-    assert one.shape.tolist() == [1, 1]
-    assert one.active == (job.rank == 0)
-    assert one.dim == 2
-    none = P.create_cartesian_topology_partition([])
-    assert none.dim == 0
-    assert none.size == 1
+    P_single = P.create_cartesian_topology_partition([1, 1])
+    assert P_single.shape.tolist() == [1, 1]
+    assert P_single.active == (job.rank == 0)
+    assert P_single.dim == 2
+    P_empty = P.create_cartesian_topology_partition([])
+    assert P_empty.dim == 0
+    assert P_empty.size == 1
 
 
 def test_shapes_are_values(P_world):
@@ -98,16 +98,16 @@ def test_union_of_what_does_not_belong_together_raises_everywhere(P_world):
 
 
 def test_union_of_a_subgrid_with_workers_of_others_raises_everywhere(P_world):
-    """Each worker has another sub-grid. What it knows of its own is not what others would make."""
+    """Each worker has a sub-grid of its own, and knows nothing of the others'."""
     P = grid(P_world, [1, job.size])
-    mine = P.create_cartesian_subtopology_partition([True, False])
+    column = P.create_cartesian_subtopology_partition([True, False])
     if job.size > 1:
         with pytest.raises(
             ValueError, match=r"create_partition_union: .* is a sub-grid, of which only its workers know"
         ):
-            mine.create_partition_union(P_world)
-    assert mine.create_partition_union(mine).ranks == (job.rank,)
-    assert P_world.create_partition_union(mine).ranks == P_world.ranks
+            column.create_partition_union(P_world)
+    assert column.create_partition_union(column).ranks == (job.rank,)
+    assert P_world.create_partition_union(column).ranks == P_world.ranks
     line = P.create_cartesian_subtopology_partition([False, True])
     assert line.create_partition_union(P_world).ranks == P_world.ranks
 

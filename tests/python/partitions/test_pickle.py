@@ -51,7 +51,7 @@ def test_partitions_and_small_data(P_world):
         assert P.allreduce_data(np.ones(2)).tolist() == [job.size] * 2
         P.print_sequential("")
         line = grid(P_world, [job.size]), grid(P_world, [job.size], range(job.size - 1, -1, -1))
-        move = dnn.Repartition(*(one.comm for one in line))  # bare communicators, whose ranks tell each other
+        move = dnn.Repartition(*(part.comm for part in line))  # bare communicators, whose ranks tell each other
         assert len(move(torch.ones(2))) == 2
         with pytest.raises(ValueError, match="ask for different things" if job.size > 1 else "is not an axis"):
             dnn.AllSumReduce(P, [job.rank] if job.size > 1 else [9])

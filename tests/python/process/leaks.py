@@ -79,13 +79,13 @@ def stays_constant(full, body, capsys):
 
 
 def growth(times, body):
-    """What each rank has of MPI's objects before and after it repeats a body, and by how much its memory grows."""
+    """Each rank's MPI objects before and after it repeats a body, and the growth of its memory."""
     objects, before = all_that_is_alive()
     for i in range(times):
         body(i)
     objects_after, after = all_that_is_alive()
     everyones = job.allgather((objects, objects_after, {kind: after[kind] - before[kind] for kind in before}))
-    return everyones, {kind: max(mine[kind] for _, _, mine in everyones) for kind in before}
+    return everyones, {kind: max(changes[kind] for _, _, changes in everyones) for kind in before}
 
 
 def test_the_observer_sees_whatever_the_extension_calls():

@@ -261,7 +261,7 @@ layer(x)
         *itertools.product([signal.SIGINT, signal.SIGTERM], ["mpiexec", "rank 0", "rank 1"]),
         *itertools.product([signal.SIGKILL], ["rank 0", "rank 1"]),  # mpiexec would have no chance to end them
     ],
-    ids=lambda one: getattr(one, "name", one),
+    ids=lambda value: getattr(value, "name", value),
 )
 def test_a_signal_leaves_nothing_running(what, whom):
     """Rank 0 waits in an operator for rank 1, which sleeps."""

@@ -27,9 +27,9 @@ def test_what_is_sent_is_received(P_world, make):
     x = values(case.shape, seed=job.rank).requires_grad_()
     case.operator(x).sum().backward()
     counted = distdl.comm_stats().values()
-    assert total(sum(one.bytes_sent for one in counted)) == total(sum(one.bytes_received for one in counted))
+    assert total(sum(row.bytes_sent for row in counted)) == total(sum(row.bytes_received for row in counted))
     if case.operator._operator.active:
-        assert [one.calls for one in counted] == [1, 1]
+        assert [row.calls for row in counted] == [1, 1]
 
 
 @pytest.mark.parametrize("make", CASES.values(), ids=CASES)
@@ -62,19 +62,19 @@ def test_numbers(P_world):
     neighbors = (job.rank > 0) + (job.rank < job.size - 1)
     assert (exchange.calls, exchange.messages) == (3, 3 * neighbors)
     assert exchange.bytes_sent == exchange.bytes_received == 3 * neighbors * 2 * 8
-    # Each rank sends all of a small tensor to each of the others; of a large one, blocks and their sums.
+    # Each rank sends the whole of a small tensor to each other rank; of a large tensor, blocks and their sums.
     assert stats_of_small.bytes_sent == stats_of_small.bytes_received == others * small * 2
     of_large = 2 * others * 12_000 * 2
     assert total_sum.bytes_sent == total_sum.bytes_received == others * small * 2 + of_large
-    assert all(one.seconds_waited >= 0 for one in stats.values())
-    assert job.size == 1 or sum(one.seconds_waited for one in stats.values()) > 0
+    assert all(row.seconds_waited >= 0 for row in stats.values())
+    assert job.size == 1 or sum(row.seconds_waited for row in stats.values()) > 0
     distdl.reset_comm_stats()
     assert distdl.comm_stats() == {}
 
 
 @pytest.mark.parametrize("thread", [False, True])
 def test_no_more_is_waited_than_time_passes(P_world, thread):
-    """Also where who waits does what was started, and waits in it; all of it for the last rank to come."""
+    """Also if wait() itself does the started work, and waits in it for the last rank."""
     before = distdl.progress.progress_thread()
     distdl.progress.set_progress_thread(thread)
     layer = dnn.HaloExchange(grid(P_world, [job.size]), 1, periodic=True)
@@ -86,8 +86,8 @@ def test_no_more_is_waited_than_time_passes(P_world, thread):
     with distdl.structure_check(False):
         time.sleep(0.05 if job.rank == 0 else 0)
         started = [layer.start(x) for _ in range(5)]
-        for one in started:
-            layer.wait(one)
+        for operation in started:
+            layer.wait(operation)
     passed = time.perf_counter() - began
     distdl.progress.set_progress_thread(before)
     waited = distdl.comm_stats()["HaloExchange"].seconds_waited

@@ -41,12 +41,12 @@ def parts(counts):
 
 def close(model, twin):
     """Gradients up to roundings; None where they are None; and parameters equal to the last bit on all replicas."""
-    for (name, mine), expected in zip(model.module.named_parameters(), twin.parameters(), strict=True):
-        assert (mine.grad is None) == (expected.grad is None), name
-        if mine.grad is not None:
+    for (name, parameter), expected in zip(model.module.named_parameters(), twin.parameters(), strict=True):
+        assert (parameter.grad is None) == (expected.grad is None), name
+        if parameter.grad is not None:
             scale = expected.grad.abs().max()
-            assert (mine.grad - expected.grad).abs().max() <= 1e-12 * scale, name
-        assert all(torch.equal(mine.detach(), one) for one in together(mine.detach())), name
+            assert (parameter.grad - expected.grad).abs().max() <= 1e-12 * scale, name
+        assert all(torch.equal(parameter.detach(), copy) for copy in together(parameter.detach())), name
 
 
 COUNTS = {
@@ -61,12 +61,12 @@ COUNTS = {
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("cap", [None, 1e-4])
 def test_steps_are_those_of_one_batch(P_world, counts, reduction, cap):
-    """Uneven batches, also without samples, where a mean is not a number; one bucket, and one for each parameter."""
+    """Uneven batches, also without samples, where a mean is not a number; a single bucket, or a bucket a parameter."""
     twin, net = Small(), Small()
     if job.rank:
         torch.nn.init.zeros_(net.first.weight)  # replica 0 counts
     model = distdl.DataParallel(net, P_world, reduction=reduction, bucket_cap_mb=cap)
-    optimizers = [torch.optim.AdamW(one.parameters(), lr=0.1) for one in (twin, model)]
+    optimizers = [torch.optim.AdamW(module.parameters(), lr=0.1) for module in (twin, model)]
     x, y = data()
     own = parts(counts)
     for _ in range(3):
@@ -152,10 +152,10 @@ def test_freezing_between_steps(P_world):
     x, y = data()
     own = parts([6, 5])
     for frozen in (False, True):
-        for one in (twin, model.module):
-            one.first.weight.requires_grad_(not frozen)
-            one.first.bias.requires_grad_(frozen)
-            one.zero_grad()
+        for module in (twin, model.module):
+            module.first.weight.requires_grad_(not frozen)
+            module.first.bias.requires_grad_(frozen)
+            module.zero_grad()
         torch.nn.functional.cross_entropy(twin(x), y).backward()
         torch.nn.functional.cross_entropy(model(x[own]), y[own]).backward()
         close(model, twin)
@@ -199,7 +199,7 @@ def test_replicas_of_a_partitioned_model(P_world, layout):
     x = torch.randn(5, 2, 7, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     own = x[:3] if model.replica == 0 else x[3:]
     own = own[P_x.slices(own.shape)].clone()
-    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9) for one in (twin, model)]
+    optimizers = [torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9) for module in (twin, model)]
     for _ in range(3):
         for optimizer in optimizers:
             optimizer.zero_grad()
@@ -221,7 +221,7 @@ def test_replicas_that_leave_earlier(P_world):
     """With join(), the others go on as if the replica had no samples; at the end all have the same weights."""
     twin, model = Small(), distdl.DataParallel(Small(), P_world)
     x, y = data()
-    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (twin, model)]
+    optimizers = [torch.optim.SGD(module.parameters(), lr=0.1) for module in (twin, model)]
     steps = 1 + job.rank
     for step in range(job.size):
         optimizers[0].zero_grad()
@@ -233,8 +233,8 @@ def test_replicas_that_leave_earlier(P_world):
             optimizers[1].zero_grad()
             torch.nn.functional.cross_entropy(model(x[own]), y[own]).backward()
             optimizers[1].step()
-    for mine, expected in zip(model.parameters(), twin.parameters(), strict=True):
-        assert (mine - expected).abs().max() <= 1e-12
+    for parameter, expected in zip(model.parameters(), twin.parameters(), strict=True):
+        assert (parameter - expected).abs().max() <= 1e-12
     model(x)  # all take part again
 
 
@@ -425,13 +425,13 @@ class Normalized(torch.nn.Module):
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.ranks(2, 3)
 def test_a_norm_over_the_replicas_is_that_of_the_whole_batch(P_world, reduction, options):
-    """In the backward pass its calls come between the sums of gradients, in buckets of one parameter each."""
+    """In the backward pass its calls come between the sums of gradients, each of a single parameter."""
     P = P_world.create_cartesian_topology_partition([job.size, 1])
     with distdl.parameter_layout("replicated"):
         model = distdl.DataParallel(Normalized(P, **options), P_world, reduction=reduction, bucket_cap_mb=1e-4)
     twin = Normalized(**options)
-    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (twin, model)]
-    x, y = (one[: 3 * job.size] for one in data())
+    optimizers = [torch.optim.SGD(module.parameters(), lr=0.1) for module in (twin, model)]
+    x, y = (tensor[: 3 * job.size] for tensor in data())
     own = parts([3] * job.size)
     for _ in range(3):
         for optimizer in optimizers:
@@ -443,8 +443,8 @@ def test_a_norm_over_the_replicas_is_that_of_the_whole_batch(P_world, reduction,
         for optimizer in optimizers:
             optimizer.step()
     for name, expected in twin.named_buffers():
-        mine = dict(model.module.named_buffers())[name]
-        assert mine.numel() == 0 or torch.allclose(mine, expected, rtol=1e-12, atol=0), name
+        buffer = dict(model.module.named_buffers())[name]
+        assert buffer.numel() == 0 or torch.allclose(buffer, expected, rtol=1e-12, atol=0), name
 
 
 @pytest.mark.ranks(2)

@@ -84,10 +84,10 @@ def trained(pairs, name, way, with_closure, tell):
 def test_steps_are_those_of_torch_or_refused_on_all_ranks(P_world, name, way, kind, with_closure):
     layers = list(layers_of(P_world, kind))
     expected = trained([(twin, x) for twin, _, x, _ in layers], name, way, with_closure, lambda error: [error])
-    found = trained([(layer, block) for _, layer, _, block in layers], name, way, with_closure, job.allgather)
-    if found is not None:
-        refused = f"torch.optim.{name} " in found and name in ("Adafactor", "LBFGS", "Muon") and job.size > 1
-        assert refused or expected is not None, found
+    error = trained([(layer, block) for _, layer, _, block in layers], name, way, with_closure, job.allgather)
+    if error is not None:
+        refused = f"torch.optim.{name} " in error and name in ("Adafactor", "LBFGS", "Muon") and job.size > 1
+        assert refused or expected is not None, error
         return
     assert expected is None
     states = [distdl.sequential_state_dict(layer) for _, layer, _, _ in layers]

@@ -37,26 +37,26 @@ def whole_states(model, optimizer, name):
     """The state of each parameter as the sequential optimizer has it, by mere load_sequential's counterpart."""
     keys = sorted({key for state in optimizer.state.values() for key, value in state.items() if value.dim() > 0})
     keys = sorted({key for some in job.allgather(keys) for key in some})
-    found = {}
+    states = {}
     kept = [parameter.detach().clone() for parameter in model.parameters()]
     for key in keys:
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.numel():
                     parameter.copy_(optimizer.state[parameter][key])
-        found[key] = distdl.sequential_state_dict(model)
+        states[key] = distdl.sequential_state_dict(model)
     with torch.no_grad():
         for parameter, before in zip(model.parameters(), kept, strict=True):
             parameter.copy_(before)
-    return found
+    return states
 
 
-def assert_same_states(found, expected):
+def assert_same_states(state, expected):
     if job.rank > 0:
         return
-    assert list(found) == list(expected)
+    assert list(state) == list(expected)
     for name, value in expected.items():
-        assert same_bits(found[name], value), name
+        assert same_bits(state[name], value), name
 
 
 @pytest.mark.parametrize(("kind", "name"), [("owner", "Adam"), ("sharded", "SGD"), ("replicated", "NAdam")])
@@ -75,9 +75,9 @@ def test_a_run_goes_on_elsewhere(P_world, folder, kind, name):
             resumed = optimizer_of(other.model, name)
             assert distdl.load(folder / "run.safetensors", other.model, resumed) == {"epoch": 3}
             assert_same_states(distdl.sequential_state_dict(other.model), expected)
-            found = whole_states(other.model, resumed, name)
+            loaded = whole_states(other.model, resumed, name)
             for key in states:
-                assert_same_states(found[key], states[key])
+                assert_same_states(loaded[key], states[key])
             assert resumed.param_groups[0]["lr"] == 0.05
             assert all(state["step"] == 3 for state in resumed.state.values() if "step" in state)
 
@@ -104,10 +104,10 @@ def test_plain_pytorch_and_back(P_world, folder):
     twins = Twins(P_world, "sharded", torch.bfloat16)
     distdl.save(folder / "ours", twins.model)
     expected = twins.twin.state_dict()
-    found = load_file(folder / "ours")
-    assert found.keys() == expected.keys()
-    assert all(same_bits(found[key], expected[key]) for key in expected)
-    twins.twin.load_state_dict(found)
+    stored = load_file(folder / "ours")
+    assert stored.keys() == expected.keys()
+    assert all(same_bits(stored[key], expected[key]) for key in expected)
+    twins.twin.load_state_dict(stored)
 
     twins.twin[1].weight.data.fill_(7)
     if job.rank == 0:
@@ -126,9 +126,9 @@ def test_the_format_of_torch_distributed(P_world, folder):
     distdl.save(folder / "run", Twins(P_world).model)
     dcp.save(load_file(folder / "run"), checkpoint_id=folder / "folder", no_dist=True)
     expected = load_file(folder / "run")
-    found = {name: torch.zeros_like(value) for name, value in expected.items()}
-    dcp.load(found, checkpoint_id=folder / "folder", no_dist=True)
-    assert all(same_bits(found[name], value) for name, value in expected.items())
+    loaded = {name: torch.zeros_like(value) for name, value in expected.items()}
+    dcp.load(loaded, checkpoint_id=folder / "folder", no_dist=True)
+    assert all(same_bits(loaded[name], value) for name, value in expected.items())
 
 
 MORE = {
@@ -166,12 +166,12 @@ def same(a, b):
 def test_what_a_run_needs_besides(P_world, folder):
     """Values of the first rank, whatever the others pass."""
     twins = Twins(P_world)
-    given = MORE if job.rank == 0 else MORE | {"epoch": 4}
-    distdl.save(folder / "run", twins.model, **given)
-    found = distdl.load(folder / "run", twins.model)
-    assert found.keys() == MORE.keys()
+    values = MORE if job.rank == 0 else MORE | {"epoch": 4}
+    distdl.save(folder / "run", twins.model, **values)
+    loaded = distdl.load(folder / "run", twins.model)
+    assert loaded.keys() == MORE.keys()
     for name, value in MORE.items():
-        assert same(found[name], value), name
+        assert same(loaded[name], value), name
     raises_everywhere(
         TypeError, "more/odd/1 is of type object", lambda: distdl.save(folder / "x", twins.model, odd=[0, object()])
     )
@@ -194,7 +194,7 @@ def test_dtypes_and_scalars(P_world, folder):
         layout = module.layouts[name]
         with torch.no_grad():
             if layout.intervals is not None:
-                getattr(module, name).copy_(value[tuple(slice(*one) for one in layout.intervals)])
+                getattr(module, name).copy_(value[tuple(slice(*interval) for interval in layout.intervals)])
     module.register_buffer("flag", torch.tensor(True))
     distdl.save(folder / "run", module)
     file = load_file(folder / "run")
@@ -211,26 +211,26 @@ def test_dtypes_and_scalars(P_world, folder):
 
 @pytest.mark.ranks(2)
 def test_values_of_any_kind(P_world, folder):
-    """What is passed by name comes back as it was."""
+    """Values that are passed by name come back as they were."""
     module = dnn.DistributedConv1d(grid(P_world, [1, 1, job.size]), 1, 2, 3)
-    more = {
+    values = {
         "pairs": torch.tensor([1j, 2], dtype=torch.complex128),
         "scalar": torch.tensor(1j, dtype=torch.complex128),
         "arrays": [np.array(3.0), np.arange(6).reshape(2, 3)[:, ::-1], np.array([1j]), np.arange(3, dtype=">f4")],
     }
-    distdl.save(folder / "run", module, **more)
-    found = distdl.load(folder / "run", module)
-    assert same_bits(found["pairs"], more["pairs"])
-    assert same_bits(found["scalar"], more["scalar"])
-    for mine, expected in zip(found["arrays"], more["arrays"], strict=True):
-        assert mine.dtype == expected.dtype.newbyteorder("=")
-        assert np.array_equal(mine, expected)
-        assert mine.shape == expected.shape
+    distdl.save(folder / "run", module, **values)
+    loaded = distdl.load(folder / "run", module)
+    assert same_bits(loaded["pairs"], values["pairs"])
+    assert same_bits(loaded["scalar"], values["scalar"])
+    for array, expected in zip(loaded["arrays"], values["arrays"], strict=True):
+        assert array.dtype == expected.dtype.newbyteorder("=")
+        assert np.array_equal(array, expected)
+        assert array.shape == expected.shape
 
 
 @pytest.mark.ranks(2)
 def test_what_no_file_has_or_takes(P_world, folder):
-    """Sparse tensors and those without memory, names, and memory that cannot be written: on one rank or on all."""
+    """Sparse and meta tensors, names, and memory that cannot be written: on a single rank or on all."""
 
     def model(name="b", value=None):
         module = torch.nn.Module()
@@ -238,8 +238,8 @@ def test_what_no_file_has_or_takes(P_world, folder):
         module.register_buffer(name, torch.ones(3, 3) if value is None else value)
         return module
 
-    def save(*args, **more):
-        return lambda: distdl.save(folder / "run", model(*args), **more)
+    def save(*args, **values):
+        return lambda: distdl.save(folder / "run", model(*args), **values)
 
     raises_everywhere(TypeError, "b is of layout torch.sparse_coo", save("b", torch.eye(3).to_sparse()))
     raises_everywhere(TypeError, "x is of layout torch.sparse_coo", save(x=torch.eye(3).to_sparse()))
@@ -259,11 +259,11 @@ def test_what_no_file_has_or_takes(P_world, folder):
     calls += [distdl.load_sequential, distdl.sequential_gradients]
     for function in calls:  # the model says who the other ranks are
         path = [folder / "run"] if function in calls[:2] else []
-        more = [None] * 9 if job.rank == 0 else []
+        surplus = [None] * 9 if job.rank == 0 else []
         raises_everywhere(
             TypeError,
             "too many positional arguments",
-            lambda function=function, given=(*path, good, *more): function(*given),
+            lambda function=function, arguments=(*path, good, *surplus): function(*arguments),
         )
     for function in (distdl.sequential_state_dict, distdl.load_sequential, distdl.parameter_count):
         raises_everywhere(TypeError, "model is a NoneType", lambda function=function: function(None))

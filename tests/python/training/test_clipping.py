@@ -162,12 +162,12 @@ def test_parts_of_special_values(P_world, kind, p, value):
     layouts, own = layouts_of(twins.model), dict(twins.model.named_parameters())
     for name, parameter in twins.twin.named_parameters():
         whole = torch.randn(parameter.shape, generator=draw, dtype=torch.float64)
-        mine = parameter_slices(layouts[name])
-        last = job.bcast(mine, root=job.size - 1)
+        slices = parameter_slices(layouts[name])
+        last = job.bcast(slices, root=job.size - 1)
         if last is not None:
             whole[last] = value
         parameter.grad = whole
-        own[name].grad = whole[mine].clone() if mine is not None else torch.zeros_like(own[name])
+        own[name].grad = whole[slices].clone() if slices is not None else torch.zeros_like(own[name])
     expected = torch.nn.utils.clip_grad_norm_(twins.twin.parameters(), 0.2, p, foreach=False)
     norm = distdl.clip_grad_norm_(twins.model, 0.2, p)
     assert torch.allclose(norm, expected, rtol=1e-12, atol=0, equal_nan=True), (norm, expected)

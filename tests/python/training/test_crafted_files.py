@@ -46,7 +46,7 @@ class File:
         if "distdl" in marks:
             marks["distdl"] = json.dumps(self.metadata)
         if self.is_summed and MARKS[2] in marks:
-            entries = [(name, one["dtype"], one["shape"]) for name, one in self.header.items()]
+            entries = [(name, entry["dtype"], entry["shape"]) for name, entry in self.header.items()]
             marks[MARKS[2]] = header_sum(entries, {key: text for key, text in marks.items() if key != MARKS[2]})
         text = json.dumps({"__metadata__": marks, **self.header}).encode()
         return (len(text).to_bytes(8, "little") + text + self.values)[: self.cut]
@@ -186,19 +186,19 @@ def is_untouched(model, optimizer, before):
 def assert_refused_or_right(path, model, optimizer):
     before = [value.clone() for value in model.state_dict().values()]
     options = copy.deepcopy(optimizer.param_groups)
-    more, error = outcome_of(path, model, optimizer)
-    outcomes = job.allgather((error, repr(more), is_untouched(model, optimizer, before)))
-    assert len({(error, more) for error, more, _ in outcomes}) == 1, outcomes
+    values, error = outcome_of(path, model, optimizer)
+    outcomes = job.allgather((error, repr(values), is_untouched(model, optimizer, before)))
+    assert len({(error, values) for error, values, _ in outcomes}) == 1, outcomes
     if error is not None:
         kind, text = error
         assert kind == "ValueError" or (kind == "RuntimeError" and UNFIT.search(text)), error
         assert all(untouched for _, _, untouched in outcomes), error
         assert str(optimizer.param_groups) == str(options)
         return
-    found = distdl.sequential_state_dict(model)
+    state = distdl.sequential_state_dict(model)
     if job.rank == 0:
         said = load_file(path)
-        assert all(torch.equal(value, said[name].to(value.dtype)) for name, value in found.items())
+        assert all(torch.equal(value, said[name].to(value.dtype)) for name, value in state.items())
 
 
 def test_crafted_files(P_world, folder):

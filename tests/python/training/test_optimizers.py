@@ -50,11 +50,11 @@ def test_sparse_adam(P_world):
     twin = torch.nn.Embedding(5, 3, sparse=True)
     table = dnn.DistributedEmbedding.from_sequential(twin, P_x)
     indices = torch.tensor([0, 3, 3, 4])
-    for module, mine in ((twin, indices), (table, block_of(indices, P_x))):
+    for module, rows in ((twin, indices), (table, block_of(indices, P_x))):
         optimizer = torch.optim.SparseAdam(module.parameters(), lr=0.1)
         for _ in range(20):
             optimizer.zero_grad()
-            module(mine).square().sum().backward()
+            module(rows).square().sum().backward()
             optimizer.step()
     state = distdl.sequential_state_dict(table)
     assert job.rank > 0 or torch.equal(state["weight"], twin.weight)
@@ -140,8 +140,8 @@ def test_groups_accumulation_schedulers_and_freezing(P_world, kind):
         return [group["lr"] for group in optimizer.param_groups]
 
     twins = Twins(P_world, kind)
-    expected, found = twins.both(run)
-    assert found == pytest.approx(expected, rel=1e-12)
+    expected, rates = twins.both(run)
+    assert rates == pytest.approx(expected, rel=1e-12)
     twins.assert_equal()
 
 

@@ -26,7 +26,7 @@ OPTIONS = {name: options | {"fused": False} if "fused" in options else options f
 def places():
     """Where a run can live in this job: numbers of ranks, of which so many along the features, and layouts."""
     grids = [(n, columns) for n in range(1, job.size + 1) for columns in range(1, n + 1) if n % columns == 0]
-    return [(*one, kind) for one in grids for kind in KINDS]
+    return [(*place, kind) for place in grids for kind in KINDS]
 
 
 @functools.cache
@@ -40,8 +40,8 @@ def numbers(state):
     """Whole numbers in the shapes of a state."""
     generator = torch.Generator().manual_seed(7)
     return {
-        name: torch.randint(-4, 5, one.shape, generator=generator).to(one.dtype) if one.is_floating_point() else one
-        for name, one in state.items()
+        name: torch.randint(-4, 5, x.shape, generator=generator).to(x.dtype) if x.is_floating_point() else x
+        for name, x in state.items()
     }
 
 
@@ -60,7 +60,7 @@ class Run:
         self.model = Twins(P, kind, seed=seed, columns=columns).model
         other = Twins(P, kind, columns=columns)
         distdl.load_sequential(other.model, numbers(other.twin.state_dict()))
-        self.gradients = [one.detach() for one in other.model.parameters()]
+        self.gradients = [parameter.detach() for parameter in other.model.parameters()]
         self.optimizer = getattr(torch.optim, name)(self.model.parameters(), **OPTIONS[name])
 
     def train(self, first):
@@ -80,7 +80,7 @@ def expected(name):
 
 
 def resumed(name, source, target, folder):
-    """What is wrong with one case, on one rank."""
+    """The problems of a case, on all ranks."""
     ranks, columns, kind = source
     if job.rank < ranks:
         run = Run(partition(0, ranks), columns, kind, name, seed=0)
@@ -98,7 +98,7 @@ def resumed(name, source, target, folder):
         run.train(STEPS)
         state = distdl.sequential_state_dict(run.model)
         problems += [key for key, value in expected(name).items() if state and not same_bits(state[key], value)]
-    return [f"{name}, {source} to {target}: {one}" for one in itertools.chain(*job.allgather(problems))]
+    return [f"{name}, {source} to {target}: {problem}" for problem in itertools.chain(*job.allgather(problems))]
 
 
 def test_a_run_goes_on_anywhere(folder):

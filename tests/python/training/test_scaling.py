@@ -38,9 +38,9 @@ def test_steps_and_scales_of_the_sequential_run(P_world, kind, fused):
 
     options = {"device": "cpu", "init_scale": 1024.0, "growth_interval": 2}
     expected = run(twins.twin, twins.twin_loss, torch.amp.GradScaler(**options))
-    found = run(twins.model, twins.own_loss, distdl.GradScaler(**options))
-    assert found == expected == [1024, 512, 512, 1024, 512, 512]
-    assert job.allgather(found) == [expected] * job.size
+    measured = run(twins.model, twins.own_loss, distdl.GradScaler(**options))
+    assert measured == expected == [1024, 512, 512, 1024, 512, 512]
+    assert job.allgather(measured) == [expected] * job.size
     twins.assert_equal(rtol=1e-4, atol=1e-5)
 
 
