@@ -57,7 +57,7 @@ class Calls:
         if name == "halo_exchange":
             left = blocks[n - 1][-1:] if n else nothing
             right = blocks[n + 1][:1] if n + 1 < self.ranks else nothing
-            zeros = [torch.zeros(1 - len(one), dtype=torch.float64) for one in (left, right)]
+            zeros = [torch.zeros(1 - len(halo), dtype=torch.float64) for halo in (left, right)]
             return torch.cat([zeros[0], left, blocks[n], right, zeros[1]])
         if name == "loss":
             whole = torch.cat(blocks)
@@ -87,7 +87,7 @@ def step(draw, calls, names, sizes):
     if draw.random() < 0.3:
         for rank in draw.sample(range(calls.ranks), draw.randint(1, calls.ranks)):
             mistakes[rank] = draw.choice(MISTAKES)
-    return name, size, recorded, mistakes, draw.choice([one for one in calls.layers if one != name])
+    return name, size, recorded, mistakes, draw.choice([kind for kind in calls.layers if kind != name])
 
 
 def made(calls, name, size, recorded, mistake, other):
@@ -131,8 +131,8 @@ def check(calls, seed):
     sizes = draw.choices(SIZES, k=draw.choice([1, 1, 4]))
     for _ in range(STEPS):
         name, size, recorded, mistakes, other = step(draw, calls, names, sizes)
-        mine = outcome_of(calls, name, size, recorded, mistakes[calls.rank], other)
-        said.append((mine, (name, size, recorded, mistakes, other)))
+        result = outcome_of(calls, name, size, recorded, mistakes[calls.rank], other)
+        said.append((result, (name, size, recorded, mistakes, other)))
     for everyone in zip(*job.allgather(said), strict=True):
         outcomes, drawn = {outcome for outcome, _ in everyone}, everyone[0][1]
         assert len(outcomes) == 1, (seed, drawn, outcomes)

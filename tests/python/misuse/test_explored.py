@@ -23,12 +23,12 @@ def script(program, me, ranks):
         kind = program[number] if number < len(program) else END
         call = {"other": "B", END: END}.get(kind, "A")
         could_send = kind not in ("changed", END)
-        mine = call, could_send, could_send and ahead[call], kind == "mistake"
-        for other in others * mine[2]:
+        vote = call, could_send, could_send and ahead[call], kind == "mistake"
+        for other in others * vote[2]:
             yield "send", other, ("data", number), call
         for other in others:
-            yield "send", other, "vote", mine
-        votes = {me: mine}
+            yield "send", other, "vote", vote
+        votes = {me: vote}
         for other in others:
             votes[other] = yield "receive", other, "vote"
         calls, could, sent, mistaken = zip(*votes.values(), strict=True)
@@ -40,7 +40,7 @@ def script(program, me, ranks):
                 assert (yield "receive", other, ("data", number)) == call
         if dropped:
             for other in others:
-                yield "send", other, "count", int(mine[2])
+                yield "send", other, "count", int(vote[2])
             for other in others:
                 for _ in range((yield "receive", other, "count")):
                     yield "receive", other, ("data", number)
@@ -60,14 +60,14 @@ def check_end(programs, waiting, under_way, learned):
     """When no rank can go on."""
     assert not waiting, (programs, waiting)
     assert not any(under_way.values()), (programs, under_way)
-    assert all(one == learned[0] for one in learned), (programs, learned)
+    assert all(verdicts == learned[0] for verdicts in learned), (programs, learned)
 
 
 def in_one_order(programs):
     """Each rank goes on as far as it can, then the next."""
     ranks = range(len(programs))
     scripts = [script(program, rank, len(programs)) for rank, program in enumerate(programs)]
-    steps, learned, under_way = [next(one) for one in scripts], [None for _ in ranks], defaultdict(list)
+    steps, learned, under_way = [next(generator) for generator in scripts], [None for _ in ranks], defaultdict(list)
     rank, blocked = 0, 0
     while blocked < len(programs):
         step, answer = steps[rank], None
@@ -119,7 +119,7 @@ def in_all_orders(programs):
             else:
                 continue
             can_go_on = True
-            after = tuple((*one, answer) if other == rank else one for other, one in enumerate(answers))
+            after = tuple((*history, answer) if other == rank else history for other, history in enumerate(answers))
             state = after, frozenset({**messages, channel: queue}.items())
             if state not in seen:
                 seen.add(state)
@@ -139,5 +139,5 @@ def programs(ranks, calls):
     [(in_all_orders, 2, 1), (in_all_orders, 3, 1), (in_one_order, 2, 3), (in_one_order, 3, 2)],
 )
 def test_no_rank_waits_for_ever(explore, ranks, calls):
-    for one in programs(ranks, calls):
-        explore(one)
+    for combination in programs(ranks, calls):
+        explore(combination)

@@ -341,9 +341,9 @@ def test_disjoint_bare_communicators_cannot_find_each_other():
     if job.size < 2:
         return
     halves = MPI.COMM_WORLD.Split(job.rank % 2)
-    mine = [halves, MPI.COMM_NULL] if job.rank % 2 == 0 else [MPI.COMM_NULL, halves]
+    communicators = [halves, MPI.COMM_NULL] if job.rank % 2 == 0 else [MPI.COMM_NULL, halves]
     with pytest.raises(ValueError, match="no rank of these knows"):
-        dnn.Repartition(*mine)
+        dnn.Repartition(*communicators)
     halves.Free()
 
 
@@ -368,6 +368,6 @@ def test_dtypes_without_a_sum(P_world, dtype):
 @pytest.mark.parametrize("on_all", [True, False])
 def test_one_partition_too_few_names_it(P_world, on_all):
     P_x = grid(P_world, [job.size, 1])
-    given = (P_x, P_x) if on_all or job.rank == 0 else (P_x,)
+    partitions = (P_x, P_x) if on_all or job.rank == 0 else (P_x,)
     rule = "DistributedLinear: P_W is not given; it takes P_x alone, or P_x, P_y and P_W"
-    raises_everywhere(ValueError, rule, lambda: distdl.nn.DistributedLinear(*given, 3, 2))
+    raises_everywhere(ValueError, rule, lambda: distdl.nn.DistributedLinear(*partitions, 3, 2))

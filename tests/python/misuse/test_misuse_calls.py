@@ -206,7 +206,7 @@ def of_each(misuses):
 def check(P, make, kind, match, call):
     """`call` of a layer and its arguments raises everywhere; what it was passed stays, and good calls are as before."""
     layer, arguments = make(P)
-    copies = [one.clone() for one in arguments]
+    copies = [x.clone() for x in arguments]
 
     def results():
         torch.manual_seed(0)
@@ -217,8 +217,8 @@ def check(P, make, kind, match, call):
         act = call if job.rank == rank else lambda layer, *arguments: layer(*arguments)
         text = raises_everywhere(kind, match, lambda act=act: act(layer, *arguments))
         assert type(layer).__name__ in text, text
-        assert all(same_bits(one, copy) for one, copy in zip(arguments, copies, strict=True))
-        assert all(same_bits(one, other) for one, other in zip(results(), before, strict=True))
+        assert all(same_bits(x, copy) for x, copy in zip(arguments, copies, strict=True))
+        assert all(same_bits(y, other) for y, other in zip(results(), before, strict=True))
 
 
 @pytest.mark.shared
@@ -229,7 +229,7 @@ def test_what_no_layer_takes(P_world, make, wrong, kind, match):
     bad = wrong(x)
     check(P_world, make, kind, match, lambda layer, x, *others: layer(bad, *others))
     if targets:
-        check(P_world, make, kind, match, lambda layer, x, target, *more: layer(x, bad, *more))
+        check(P_world, make, kind, match, lambda layer, x, target, *others: layer(x, bad, *others))
 
 
 @pytest.mark.shared
@@ -272,17 +272,17 @@ def test_inference_tensors_on_one_rank(P_world, make):
     """Which autograd does not save; the others ask for gradients."""
     layer, arguments = make(P_world)
     for rank in {job.size - 1, 0}:
-        mine = [one.clone().requires_grad_(one.is_floating_point()) for one in arguments]
+        inputs = [x.clone().requires_grad_(x.is_floating_point()) for x in arguments]
         torch.manual_seed(0)
-        expected = as_tuple(layer(*mine))
+        expected = as_tuple(layer(*inputs))
         if job.rank == rank:
             with torch.inference_mode():
-                mine = [one.clone() for one in arguments]
+                inputs = [x.clone() for x in arguments]
         for _ in range(2):
             torch.manual_seed(0)
-            results = as_tuple(layer(*mine))
-            assert all(same_bits(one.detach(), other.detach()) for one, other in zip(results, expected, strict=True))
-            torch.autograd.backward([one.abs().sum() for one in results if one.requires_grad])
+            results = as_tuple(layer(*inputs))
+            assert all(same_bits(y.detach(), other.detach()) for y, other in zip(results, expected, strict=True))
+            torch.autograd.backward([y.abs().sum() for y in results if y.requires_grad])
 
 
 @pytest.mark.ranks(2)

@@ -56,9 +56,9 @@ def test_wrong_value(P_world, row, argument, wrong):
 def test_another_good_value_on_one_rank(P_world, row, argument):
     for rank in (job.size - 1, 0):
         good = row.good(P_world)
-        mine = {**good, argument: row.other[argument]} if job.rank == rank else good
+        arguments = {**good, argument: row.other[argument]} if job.rank == rank else good
         text = raises_everywhere(
-            ValueError, "ask for different things", lambda mine=mine: row.call(**mine), seconds=5.0
+            ValueError, "ask for different things", lambda arguments=arguments: row.call(**arguments), seconds=5.0
         )
         assert argument in text or argument.startswith(("axes", "op")), text
         row.call(**row.good(P_world))
@@ -67,16 +67,16 @@ def test_another_good_value_on_one_rank(P_world, row, argument):
 @pytest.mark.shared
 @every_row
 def test_missing_arguments(P_world, row):
-    for one in row.parameters():
-        if one.default is inspect.Parameter.empty and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
-            missing = lambda good, one=one: {k: v for k, v in good.items() if k != one.name}  # noqa: E731
-            misuse(row, P_world, TypeError, rf"missing .*{one.name}|{one.name} is a None", missing, without=one.name)
+    for p in row.parameters():
+        if p.default is inspect.Parameter.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
+            missing = lambda good, p=p: {k: v for k, v in good.items() if k != p.name}  # noqa: E731
+            misuse(row, P_world, TypeError, rf"missing .*{p.name}|{p.name} is a None", missing, without=p.name)
 
 
 @pytest.mark.shared
 @every_row
 def test_unknown_arguments(P_world, row):
-    if not any(one.kind is one.VAR_KEYWORD for one in row.parameters()):
+    if not any(p.kind is p.VAR_KEYWORD for p in row.parameters()):
         misuse(row, P_world, TypeError, "unknown_name", lambda good: {**good, "unknown_name": 1})
 
 
@@ -87,11 +87,11 @@ def test_the_table_is_complete():
     for name, thing in public().items():
         if isinstance(thing, type) and issubclass(thing, Exception):
             continue
-        found = [row for known, row in ROWS.items() if known.split(" ")[0] == name or row.call is thing]
-        arguments = {one for one in inspect.signature(thing).parameters if one != "self"}
-        covered = {one for row in found for one in (*row.wrong, *row.other, *row.free)}
+        rows = [row for known, row in ROWS.items() if known.split(" ")[0] == name or row.call is thing]
+        arguments = {parameter for parameter in inspect.signature(thing).parameters if parameter != "self"}
+        covered = {argument for row in rows for argument in (*row.wrong, *row.other, *row.free)}
         missing += [f"{name}({argument})" for argument in sorted(arguments - covered)]
-        missing += [] if found else [name]
+        missing += [] if rows else [name]
     assert missing == []
 
 

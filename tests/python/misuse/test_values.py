@@ -59,7 +59,7 @@ def test_values_on_one_rank(P_world, example):
         variants = dict(of_odd_values(inputs[i]))
         for number, name in enumerate(job.bcast(list(variants), root=0)):
             rank = (job.size - 1) * (number // 2 % 2)
-            mine = [variants.get(name, x) if j == i and job.rank == rank else x for j, x in enumerate(inputs)]
-            outcomes = job.allgather(outcome_of(layer, mine, example.call))
+            arguments = [variants.get(name, x) if j == i and job.rank == rank else x for j, x in enumerate(inputs)]
+            outcomes = job.allgather(outcome_of(layer, arguments, example.call))
             assert len(set(outcomes)) == 1, (i, name, rank, outcomes)
     assert set(job.allgather(outcome_of(layer, inputs, example.call))) == {None}

@@ -131,7 +131,7 @@ def test_first_values(P_world, example):
     torch.manual_seed(3)
     kind = type(example.twin())
     layer = dnn.SEQUENTIAL[kind]
-    options = {**layer.options_of(example.twin()), **example.more}
+    options = {**layer.options_of(example.twin()), **example.options}
     torch.manual_seed(3)
     made = layer(grid(P_world, splits(example)[-1]), **options)
     torch.manual_seed(3)

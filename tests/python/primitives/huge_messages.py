@@ -109,11 +109,11 @@ def test_halo_exchange_and_its_adjoint(many, partitions):
 def test_small_data_that_is_not_small(partitions):
     """2 GiB together, which an int cannot count: by allgather_data, and so whatever is exchanged in host memory."""
     n = 2**30 + 1_000 * rank
-    mine = np.zeros(n, np.int8)  # of which memory is touched at the marks alone
-    mine[:: 2**20] = np.arange(len(mine[:: 2**20])) % 100 + rank + 1
-    gathered = partitions[1].allgather_data(mine)
-    assert [len(one) for one in gathered] == [2**30, 2**30 + 1_000]
-    for other, one in enumerate(gathered):
-        marks = one[:: 2**20]
+    data = np.zeros(n, np.int8)  # of which memory is touched at the marks alone
+    data[:: 2**20] = np.arange(len(data[:: 2**20])) % 100 + rank + 1
+    gathered = partitions[1].allgather_data(data)
+    assert [len(part) for part in gathered] == [2**30, 2**30 + 1_000]
+    for other, part in enumerate(gathered):
+        marks = part[:: 2**20]
         assert np.array_equal(marks, np.arange(len(marks)) % 100 + other + 1)
-        assert np.count_nonzero(one) == len(marks)
+        assert np.count_nonzero(part) == len(marks)

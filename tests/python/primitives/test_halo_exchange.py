@@ -47,9 +47,9 @@ def test_corners_of_a_grid(P_world):
 def test_each_worker_its_own_widths(P_world):
     P = grid(P_world, [job.size])
     whole = values((3 * job.size,))
-    mine = [(job.rank % 3, (job.rank + 1) % 2)]
-    y = dnn.HaloExchange(P, mine)(block_of(whole, P))
-    assert same_bits(y, padded_slice(whole, P, mine, [False], 0.0))
+    widths = [(job.rank % 3, (job.rank + 1) % 2)]
+    y = dnn.HaloExchange(P, widths)(block_of(whole, P))
+    assert same_bits(y, padded_slice(whole, P, widths, [False], 0.0))
 
 
 def test_empty_blocks_have_halos_too(P_world):

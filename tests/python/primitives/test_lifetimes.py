@@ -26,8 +26,8 @@ def memory(tensor):
 def assert_apart(*tensors):
     """No two of them share memory."""
     ranges = sorted((r for r in map(memory, tensors) if len(r)), key=lambda r: r.start)
-    for one, other in itertools.pairwise(ranges):
-        assert one.stop <= other.start, (one, other)
+    for lower, upper in itertools.pairwise(ranges):
+        assert lower.stop <= upper.start, (lower, upper)
 
 
 def check(call, x):
@@ -139,14 +139,14 @@ def check_dropped(operator, x, expected):
         job.Barrier()
         with structure_check(False):
             time.sleep(0.05 if job.rank == late else 0.0)
-            mine = x.clone()
-            started = operator.start(mine)
-            del mine
+            copy = x.clone()
+            started = operator.start(copy)
+            del copy
             gc.collect()
             over = [torch.full_like(x, torch.nan) for _ in range(4)]
             y = operator.wait(started)
         assert same_bits(y, expected)
-        assert all(bool(one.isnan().all()) for one in over)
+        assert all(bool(tensor.isnan().all()) for tensor in over)
 
 
 @every_operator

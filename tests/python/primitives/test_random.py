@@ -38,9 +38,9 @@ def derivatives(function, x, v, w):
     leaves, cotangents = ([tensor.detach().requires_grad_() for tensor in tensors] for tensors in (x, v))
 
     def gradients(of, by, along):
-        pairs = [(y, one) for y, one in zip(of, along, strict=True) if y.requires_grad]
+        pairs = [(y, direction) for y, direction in zip(of, along, strict=True) if y.requires_grad]
         if not pairs:
-            return [torch.zeros_like(one) for one in by]
+            return [torch.zeros_like(leaf) for leaf in by]
         of, along = zip(*pairs, strict=True)
         return torch.autograd.grad(of, by, along, create_graph=True, allow_unused=True, materialize_grads=True)
 
@@ -54,21 +54,21 @@ def check(layer, drawn, dtype, how, halves):
     """One call: values, gradients and second gradients, and that the one is the adjoint of the other."""
     function = (lambda x: distdl.functional.wait(layer.start(x))) if halves else layer
     x = [how(values(shape, dtype, seed)) for seed, shape in enumerate(drawn.shapes)]
-    exact = [one.to(wide(dtype)) for one in x]
+    exact = [tensor.to(wide(dtype)) for tensor in x]
     if dtype not in (*REAL, *COMPLEX):
         assert same_bits(function(x[job.rank]), drawn.define(exact)[job.rank].to(dtype))
         return
-    shapes = [one.shape for one in drawn.define(exact)]
+    shapes = [y.shape for y in drawn.define(exact)]
     v = [how(values(shape, dtype, 100 + seed)) for seed, shape in enumerate(shapes)]
     w = [how(values(shape, dtype, 200 + seed)) for seed, shape in enumerate(drawn.shapes)]
-    expected = derivatives(drawn.define, exact, *([one.to(wide(dtype)) for one in some] for some in (v, w)))
-    results = derivatives(lambda mine: [function(mine[0])], *([some[job.rank]] for some in (x, v, w)))
-    for (mine,), whole in zip(results, expected, strict=True):
-        assert same_bits(mine, whole[job.rank].to(dtype)), (mine, whole[job.rank])
+    expected = derivatives(drawn.define, exact, *([tensor.to(wide(dtype)) for tensor in some] for some in (v, w)))
+    results = derivatives(lambda inputs: [function(inputs[0])], *([some[job.rank]] for some in (x, v, w)))
+    for (result,), whole in zip(results, expected, strict=True):
+        assert same_bits(result, whole[job.rank].to(dtype)), (result, whole[job.rank])
     if drawn.linear and dtype.itemsize >= 8:
         (y,), (gradient,), _ = results
         both = [inner(y, v[job.rank]), inner(x[job.rank], gradient)]
-        left, right = (sum(one) for one in zip(*together(both), strict=True))
+        left, right = (sum(terms) for terms in zip(*together(both), strict=True))
         assert left == right
 
 
@@ -86,7 +86,7 @@ def calls(draw):
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @draws(1000)
-@given(st.sampled_from(list(EVERY.values())).flatmap(lambda one: one()), st.lists(calls(), min_size=1, max_size=5))
+@given(st.sampled_from(list(EVERY.values())).flatmap(lambda make: make()), st.lists(calls(), min_size=1, max_size=5))
 @on_all_ranks
 def test_equals_its_definition(partitions, drawn, made_calls):
     partitions.next_draw()

@@ -99,13 +99,13 @@ def test_sum_reduce_code_example(P_world):
 @pytest.mark.mpi(min_size=12)
 def test_broadcast_is_the_way_back(P_world):
     """The same examples, from the one to the many."""
-    for one, many, members, options in (
+    for roots, many, members, options in (
         ([1], [2, 3], lambda w: 0, {}),
         ([3, 1], [3, 4], lambda w: w // 4, {}),
         ([1, 3], [3, 4], lambda w: w // 4, {"transpose_dest": True}),
         ([4, 1], [3, 4], lambda w: w % 4, {"transpose_src": True}),
     ):
-        P_x, P_y = grid(P_world, one), grid(P_world, many)
+        P_x, P_y = grid(P_world, roots), grid(P_world, many)
         y = dnn.Broadcast(P_x, P_y, **options)(
             torch.full((2, 1 + P_x.rank), float(P_x.rank)) if P_x.active else zero_volume_tensor()
         )

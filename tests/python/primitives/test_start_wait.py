@@ -73,7 +73,7 @@ def test_all_started_then_all_waited_for_in_the_backward_pass(P_world):
     x = values([3], seed=job.rank).requires_grad_()
     expected = torch.autograd.grad(sum(layer(x).square().sum() for layer in layers), x)
     started = [layer.start(x) for layer in layers]
-    total = sum(layer.wait(one).square().sum() for layer, one in zip(layers, started, strict=True))
+    total = sum(layer.wait(request).square().sum() for layer, request in zip(layers, started, strict=True))
     assert same_bits(torch.autograd.grad(total, x)[0], expected[0])
 
 
@@ -177,8 +177,8 @@ def test_the_input_lives_as_long_as_it_is_sent(P_world):
     started = [layer.start(torch.full((1 << 16,), float(i))) for i in range(8)]
     gc.collect()
     junk = [torch.full((1 << 16,), -1.0) for _ in range(8)]
-    for i, one in enumerate(started):
-        assert bool((layer.wait(one) == i * job.size).all())
+    for i, request in enumerate(started):
+        assert bool((layer.wait(request) == i * job.size).all())
     assert len(junk) == 8
 
 
@@ -227,7 +227,7 @@ def test_waited_for_in_inference_mode(P_world):
 def test_a_hook_that_replaces_what_passes_between_the_halves(P_world):
     layer = dnn.AllSumReduce(grid(P_world, [job.size]), [0])
     y = in_halves(layer)(torch.ones(3, requires_grad=True))
-    y.grad_fn.register_hook(lambda inputs, _: tuple(2 * one for one in inputs))
+    y.grad_fn.register_hook(lambda inputs, _: tuple(2 * gradient for gradient in inputs))
     with pytest.raises(RuntimeError, match="a hook replaced what passes"):
         y.sum().backward()
     assert bool((layer(torch.ones(3)) == job.size).all())

@@ -103,18 +103,18 @@ def added(tensors):
 def same_numbers(a, b):
     """The same bits, but for those of NaN."""
     if a.is_complex():
-        a, b = (torch.view_as_real(one.resolve_conj()) for one in (a, b))
+        a, b = (torch.view_as_real(x.resolve_conj()) for x in (a, b))
     nan = torch.isnan(a.double())
     return torch.equal(nan, torch.isnan(b.double())) and same_bits(a[~nan], b[~nan])
 
 
 def assert_adds_up(add_up, P, rows, table, expected, equal):
     """Every row of the tensors is the same."""
-    result, mine = add_up(P, table[job.rank].expand(rows, COLUMNS).clone())
-    if mine is None:
+    result, selection = add_up(P, table[job.rank].expand(rows, COLUMNS).clone())
+    if selection is None:
         assert result.numel() == 0
     else:
-        assert equal(result, expected.expand(rows, COLUMNS)[mine])
+        assert equal(result, expected.expand(rows, COLUMNS)[selection])
 
 
 @every_sum

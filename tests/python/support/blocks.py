@@ -34,7 +34,7 @@ def spatial_sizes(output_blocks, place, dims, x_shape, y_shape, workers, sizes=N
     """
     if output_blocks == "balanced":
         return [None] * dims
-    found = []
+    extents = []
     for d in range(-dims, 0):
         n, m, p = x_shape[d], y_shape[d], int(workers[d])
         along = sizes and sizes[d]
@@ -43,8 +43,8 @@ def spatial_sizes(output_blocks, place, dims, x_shape, y_shape, workers, sizes=N
         stops = list(itertools.accumulate(along))
         places = [max(0, min(place(d + dims, o, n, m), n - 1)) for o in range(m)]
         owners = [bisect.bisect_right(stops, at) if n > 0 else 0 for at in places]
-        found.append([owners.count(i) for i in range(p)])
-    return found
+        extents.append([owners.count(i) for i in range(p)])
+    return extents
 
 
 def for_each(value, dims):
@@ -54,7 +54,7 @@ def for_each(value, dims):
 
 def middle_of_window(dims, kernel_size, stride=1, padding=0, dilation=1):
     """The input in the middle of a window, the left one of two: its place, for spatial_sizes."""
-    kernels, strides, dilations = (for_each(one, dims) for one in (kernel_size, stride, dilation))
+    kernels, strides, dilations = (for_each(value, dims) for value in (kernel_size, stride, dilation))
     reaches = [d * (k - 1) for k, d in zip(kernels, dilations, strict=True)]
     before = {"same": [reach // 2 for reach in reaches], "valid": [0] * dims}
     left = before[padding] if isinstance(padding, str) else for_each(padding, dims)
@@ -81,9 +81,9 @@ def block_of(whole, P, sizes=None):
 
 def assemble(block, P, shape, sizes=None):
     """The whole tensor from the workers' blocks, on all ranks of the job, by mpi4py."""
-    mine = (block_slices(P, shape, sizes), block.detach().resolve_conj().clone()) if P.active else None
+    local_part = (block_slices(P, shape, sizes), block.detach().resolve_conj().clone()) if P.active else None
     whole, seen = None, torch.zeros(tuple(shape), dtype=torch.int64)
-    for part in together(mine):
+    for part in together(local_part):
         if part is not None:
             slices, values = part
             whole = torch.zeros(tuple(shape), dtype=values.dtype) if whole is None else whole

@@ -70,7 +70,7 @@ class WithParameters(torch.nn.Module):
 
     def forward(self, x):
         held = self.held.values() if isinstance(self.held, torch.nn.ParameterDict) else self.held
-        return sum(x * one for one in held)
+        return sum(x * parameter for parameter in held)
 
 
 class WithModules(torch.nn.Module):
@@ -81,16 +81,16 @@ class WithModules(torch.nn.Module):
         self.held = held
 
     def forward(self, x):
-        for one in self.held.values() if isinstance(self.held, torch.nn.ModuleDict) else self.held:
-            x = one(x)
+        for module in self.held.values() if isinstance(self.held, torch.nn.ModuleDict) else self.held:
+            x = module(x)
         return x
 
 
 _nn, _image = torch.nn, (4, 3, 6, 5)
-_families = [(type(one.twin()), (one.twin, one.inputs)) for one in reversed(FAMILY_EXAMPLES.values())]
+_families = [(type(example.twin()), (example.twin, example.inputs)) for example in reversed(FAMILY_EXAMPLES.values())]
 CALLS = {
-    **{kind: one for kind, one in _families if kind.__module__.startswith("torch.nn.")},
-    **{kind: of_shapes(*one) for kind, one in EXAMPLES.items() if not issubclass(kind, _nn.modules.loss._Loss)},
+    **{kind: call for kind, call in _families if kind.__module__.startswith("torch.nn.")},
+    **{kind: of_shapes(*shapes) for kind, shapes in EXAMPLES.items() if not issubclass(kind, _nn.modules.loss._Loss)},
     **{getattr(_nn, name): of_shapes(getattr(_nn, name), _image) for name in (
         "CELU", "ELU", "GELU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "Identity", "LeakyReLU",
         "LogSigmoid", "Mish", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softplus", "Softshrink", "Softsign", "Tanh",

@@ -88,7 +88,7 @@ def place_of(transposed, dims, kernel_size, stride=1, padding=0, dilation=1, **_
     nearest, the left one of two."""
     if not transposed:
         return middle_of_window(dims, kernel_size, stride, padding, dilation)
-    kernels, strides, paddings, dilations = (for_each(one, dims) for one in (kernel_size, stride, padding, dilation))
+    kernels, strides, paddings, dilations = (for_each(v, dims) for v in (kernel_size, stride, padding, dilation))
 
     def place(d, o, n, m):
         first_of_window = (dilations[d] * (kernels[d] - 1) + 1 - strides[d]) / 2 - paddings[d]  # of input 0

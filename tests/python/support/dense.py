@@ -36,16 +36,16 @@ class Grid:
         return [rank for there, rank in self.workers if all(there[d] == index[d] for d in kept)]
 
 
-def matches(one: Grid, many: Grid, transpose_one: bool, transpose_many: bool) -> dict[int, int]:
+def matches(roots: Grid, many: Grid, transpose_roots: bool, transpose_many: bool) -> dict[int, int]:
     """By rank of `many`, the rank of the worker of `one` that stands for it where shapes are broadcast."""
-    extents = one.shape[::-1] if transpose_one else one.shape
-    at = {index[::-1] if transpose_one else index: rank for index, rank in one.workers}
-    found = {}
+    extents = roots.shape[::-1] if transpose_roots else roots.shape
+    at = {index[::-1] if transpose_roots else index: rank for index, rank in roots.workers}
+    root_of = {}
     for index, rank in many.workers:
         read = index[::-1] if transpose_many else index
         last = read[len(read) - len(extents) :]
-        found[rank] = at[tuple(0 if n == 1 else i for i, n in zip(last, extents, strict=True))]
-    return found
+        root_of[rank] = at[tuple(0 if n == 1 else i for i, n in zip(last, extents, strict=True))]
+    return root_of
 
 
 def by_role(tensors: Tensors, P_x: Grid, results: Mapping[int, torch.Tensor], preserve_batch: bool = True) -> Tensors:
@@ -66,7 +66,7 @@ def broadcast(tensors, P_x, P_y, transpose_src, transpose_dest, preserve_batch):
 
 def sum_reduce(tensors, P_x, P_y, transpose_src, transpose_dest, preserve_batch):
     target = matches(P_y, P_x, transpose_dest, transpose_src)
-    sums = {one: sum_of(tensors, [rank for rank in P_x.ranks if target[rank] == one]) for one in P_y.ranks}
+    sums = {root: sum_of(tensors, [rank for rank in P_x.ranks if target[rank] == root]) for root in P_y.ranks}
     return by_role(tensors, P_x, sums, preserve_batch)
 
 

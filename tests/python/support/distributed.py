@@ -14,12 +14,12 @@ P_world = distdl.Partition(job)
 
 def partitions(dims):
     """Ways to split the batch and space over all ranks of the job, and over one less."""
-    found = []
+    shapes = []
     for size in sorted({P_world.size, max(1, P_world.size - 1)}):
-        found += [[size if i == d else 1 for i in range(dims)] for d in (0, *range(2, dims))]
+        shapes += [[size if i == d else 1 for i in range(dims)] for d in (0, *range(2, dims))]
         if size == 4 and dims > 3:
-            found.append([1] * (dims - 2) + [2, 2])
-    return found
+            shapes.append([1] * (dims - 2) + [2, 2])
+    return shapes
 
 
 def noise(shape, seed=0):
@@ -40,14 +40,14 @@ def off(ours, expected, tolerance=1e-10):
 
 def assert_none(problems):
     """On all ranks, so that none goes on alone."""
-    found = [together(problem)[0] for problem in problems]
-    assert not any(found), found
+    reports = [together(problem)[0] for problem in problems]
+    assert not any(reports), reports
 
 
 def step(model, x, gather=lambda y: y):
     """What a model returns, and the loss of it."""
-    leaves = [one for one in tree_leaves(gather(model(x))) if isinstance(one, torch.Tensor)]
-    loss = sum((one * noise(one.shape, seed=i)).sum() for i, one in enumerate(leaves))
+    leaves = [leaf for leaf in tree_leaves(gather(model(x))) if isinstance(leaf, torch.Tensor)]
+    loss = sum((leaf * noise(leaf.shape, seed=i)).sum() for i, leaf in enumerate(leaves))
     return leaves, loss
 
 
@@ -66,11 +66,11 @@ def assert_equal_models(model, shape, split, training=True, **options):
     gradient_of_x = distdl.gather(x.grad, P_x)
     problems = []
     if job.rank == 0:
-        problems += [off(one, other) for one, other in zip(leaves, expected, strict=True)]
+        problems += [off(leaf, other) for leaf, other in zip(leaves, expected, strict=True)]
         problems.append(off(gradient_of_x, whole.grad, 1e-9))
         for name, parameter in sequential.named_parameters():
             wrong = off(gradients[name], parameter.grad, 1e-9)
             problems.append(wrong and f"gradient of {name} {wrong}")
-        problems += [off(state[name], one) for name, one in sequential.state_dict().items()]
+        problems += [off(state[name], value) for name, value in sequential.state_dict().items()]
     assert_none([" ".join(filter(None, [str(split), *problems])) if any(problems) else ""])
     return ours

@@ -65,7 +65,7 @@ class Tokens(torch.nn.Module):
         x = self.patches(x).flatten(2).transpose(1, 2)
         x = torch.cat([self.first.expand(n, -1, -1), x], 1)
         q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
-        q, k, v = (one.reshape(n, -1, self.heads, one.shape[-1] // self.heads).transpose(1, 2) for one in (q, k, v))
+        q, k, v = (t.reshape(n, -1, self.heads, t.shape[-1] // self.heads).transpose(1, 2) for t in (q, k, v))
         scores = (q @ k.transpose(-2, -1)) / q.shape[-1] ** 0.5
         y = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
         return (x + self.out(y))[:, 0]

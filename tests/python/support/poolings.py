@@ -89,12 +89,12 @@ def assert_like_twin(
 def powers_close(windows, dtype):
     """How derivatives of power-average pooling are compared, and values where torch's powers are not exact."""
 
-    def close(mine, whole):
+    def close(result, whole):
         """Sums of one term for each window, in another order. A term is a product of less than 20 factors, each of
         which is rounded once; the largest terms are below a hundred times the largest sum, or a hundred where all
         terms cancel."""
         scale = max(1.0, float(whole.abs().max())) if whole.numel() else 0.0
-        return torch.allclose(mine, whole, rtol=0, atol=20 * 100 * (1 + windows) * torch.finfo(dtype).eps * scale)
+        return torch.allclose(result, whole, rtol=0, atol=20 * 100 * (1 + windows) * torch.finfo(dtype).eps * scale)
 
     return close
 
@@ -106,7 +106,7 @@ def assert_same_indices(name, P_x, dims, x, sizes=None, output_blocks="balanced"
     layer = distributed(P_x, **options, return_indices=True, output_blocks=output_blocks)
     results = layer(block_of(x, P_x, sizes))
     y_sizes = sizes_of_result(P_x, dims, x, expected[0], sizes, options, output_blocks)
-    for mine, whole in zip(results, expected, strict=True):
-        assert mine.dtype == whole.dtype
-        assert P_x.active or mine.numel() == 0
-        assert same_bits(assemble(mine, P_x, whole.shape, y_sizes), whole)
+    for result, whole in zip(results, expected, strict=True):
+        assert result.dtype == whole.dtype
+        assert P_x.active or result.numel() == 0
+        assert same_bits(assemble(result, P_x, whole.shape, y_sizes), whole)

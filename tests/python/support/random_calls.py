@@ -64,7 +64,7 @@ class Draw:
     linear: bool = True
 
     def construct(self, partitions):
-        return self.kind(*(partitions(one) if isinstance(one, dense.Grid) else one for one in self.arguments))
+        return self.kind(*(partitions(arg) if isinstance(arg, dense.Grid) else arg for arg in self.arguments))
 
     def define(self, tensors: dense.Tensors) -> dense.Tensors:
         function, *arguments = self.definition
@@ -81,13 +81,13 @@ def grids(draw, dims=None):
 def matching(draw):
     """Two grids by the matching rules: the one, the many, and how each is read."""
     many = draw(st.sampled_from(SHAPES[draw(st.integers(1, 4))]))
-    ones = draw(st.lists(st.booleans(), min_size=len(many), max_size=len(many)))
-    one = [1 if alone else n for alone, n in zip(ones, many, strict=True)]
-    one = one[draw(st.integers(0, len(many) - 1)) :]  # what the extension to the left adds are ones
+    collapsed = draw(st.lists(st.booleans(), min_size=len(many), max_size=len(many)))
+    roots = [1 if alone else n for alone, n in zip(collapsed, many, strict=True)]
+    roots = roots[draw(st.integers(0, len(many) - 1)) :]  # what the extension to the left adds are ones
     transposed = draw(st.booleans()), draw(st.booleans())
     pair = [
         dense.Grid(tuple(shape[:: -1 if backwards else 1]), draw(st.sampled_from(ORDERS))[: math.prod(shape)])
-        for shape, backwards in zip((one, many), transposed, strict=True)
+        for shape, backwards in zip((roots, many), transposed, strict=True)
     ]
     return *pair, *transposed
 
@@ -110,20 +110,20 @@ def grown(shape, by):
 
 @st.composite
 def broadcasts(draw):
-    one, many, *transposed = draw(matching())
+    roots, many, *transposed = draw(matching())
     shape, nowhere, batch = draw(any_shape()), draw(outside()), draw(st.booleans())
-    shapes = [grown(shape, rank % 3) if rank in one.ranks else nowhere for rank in RANKS]
-    arguments = (one, many, *transposed, batch)
+    shapes = [grown(shape, rank % 3) if rank in roots.ranks else nowhere for rank in RANKS]
+    arguments = (roots, many, *transposed, batch)
     return Draw(dnn.Broadcast, arguments, (dense.broadcast, *arguments), shapes)
 
 
 @st.composite
 def sum_reductions(draw):
-    one, many, *transposed = draw(matching())
+    roots, many, *transposed = draw(matching())
     shape, nowhere, batch = draw(any_shape()), draw(outside()), draw(st.booleans())
-    target = dense.matches(one, many, *transposed)
+    target = dense.matches(roots, many, *transposed)
     shapes = [grown(shape, target[rank] % 3) if rank in many.ranks else nowhere for rank in RANKS]
-    arguments = (many, one, *transposed[::-1], batch)
+    arguments = (many, roots, *transposed[::-1], batch)
     return Draw(dnn.SumReduce, arguments, (dense.sum_reduce, *arguments), shapes)
 
 
@@ -132,8 +132,8 @@ def axes_of(draw, P):
     """Some axes of a grid, as they are given to the primitives: themselves or the others, from either end."""
     dims = len(P.shape)
     along = [d for d in range(dims) if draw(st.booleans())]
-    given = along if (themselves := draw(st.booleans())) else [d for d in range(dims) if d not in along]
-    signed = [d - dims if draw(st.booleans()) else d for d in given]
+    axes = along if (themselves := draw(st.booleans())) else [d for d in range(dims) if d not in along]
+    signed = [d - dims if draw(st.booleans()) else d for d in axes]
     return along, (signed, None) if themselves else (None, signed)
 
 

@@ -28,8 +28,8 @@ def raises_everywhere(kind, match, action, seconds=20.0, involved=True):
         error = raised
     elapsed = time.perf_counter() - start
     # First what all ranks have to say, then the judgement, which is then the same on all of them.
-    mine = None if error is None else (type(error).__name__, str(error).split(" (raised on rank")[0])
-    outcomes = job.allgather((involved, mine, elapsed))
+    problem = None if error is None else (type(error).__name__, str(error).split(" (raised on rank")[0])
+    outcomes = job.allgather((involved, problem, elapsed))
     assert all((outcome is not None) == took_part for took_part, outcome, _ in outcomes), outcomes
     assert len({outcome for took_part, outcome, _ in outcomes if took_part}) == 1, outcomes
     assert max(elapsed for _, _, elapsed in outcomes) < seconds, outcomes

@@ -12,16 +12,16 @@ from support.tensors import values
 
 def slices_of(P, shape, cut, sizes=None):
     """The slices of this worker's block: balanced along each axis of P, or of the given sizes unless these are None."""
-    found = []
+    slices = []
     for n, axis in zip(shape, cut, strict=True):
         if axis is None:
-            found.append(slice(0, n))
+            slices.append(slice(0, n))
         elif sizes is None or sizes[axis] is None or sum(sizes[axis]) != n:
-            found.append(slice(*balanced(n, int(P.shape[axis]), int(P.index[axis]))))
+            slices.append(slice(*balanced(n, int(P.shape[axis]), int(P.index[axis]))))
         else:
             place = int(P.index[axis])
-            found.append(slice(sum(sizes[axis][:place]), sum(sizes[axis][: place + 1])))
-    return tuple(found)
+            slices.append(slice(sum(sizes[axis][:place]), sum(sizes[axis][: place + 1])))
+    return tuple(slices)
 
 
 def all_on_the_first(example, shape):
@@ -49,11 +49,11 @@ def block(whole, P, cut, sizes=None, first_of=()):
     return whole[slices_of(P, whole.shape, cut, sizes)].clone()
 
 
-def joined(mine, shape, slices):
+def joined(local_part, shape, slices):
     """The sum of all ranks' parts of a tensor, each at its place; on all ranks."""
     whole = None
     for part in together(
-        None if slices is None else (slices, mine.detach().clone().reshape([s.stop - s.start for s in slices]))
+        None if slices is None else (slices, local_part.detach().clone().reshape([s.stop - s.start for s in slices]))
     ):
         if part is not None:
             whole = torch.zeros(tuple(shape), dtype=part[1].dtype) if whole is None else whole
@@ -61,19 +61,19 @@ def joined(mine, shape, slices):
     return whole
 
 
-def joined_blocks(mine, P, shape, cut, sizes=None, first_of=()):
+def joined_blocks(local_block, P, shape, cut, sizes=None, first_of=()):
     """The whole tensor from blocks, all equal blocks added up."""
     if cut is None:
-        return joined(mine, shape, tuple(slice(0, n) for n in shape))
-    return joined(mine, shape, slices_of(P, shape, cut, sizes) if has_block(P, first_of) else None)
+        return joined(local_block, shape, tuple(slice(0, n) for n in shape))
+    return joined(local_block, shape, slices_of(P, shape, cut, sizes) if has_block(P, first_of) else None)
 
 
 def layouts_of(module):
     """The layouts of all parameters in blocks within a module, by their full names."""
     return {
         f"{prefix}.{name}".removeprefix("."): layout
-        for prefix, one in module.named_modules()
-        for name, layout in getattr(one, "layouts", {}).items()
+        for prefix, submodule in module.named_modules()
+        for name, layout in getattr(submodule, "layouts", {}).items()
     }
 
 
@@ -95,21 +95,21 @@ def derivatives(results, leaves, cotangents, directions, second):
     )
     if not second:
         return list(first), []
-    directions = [one.reshape(g.shape) for one, g in zip(directions, first, strict=True)]
+    directions = [direction.reshape(g.shape) for direction, g in zip(directions, first, strict=True)]
     return list(first), list(
         torch.autograd.grad(first, [*leaves, *cotangents], directions, allow_unused=True, materialize_grads=True)
     )
 
 
-def close(mine, whole, tolerance):
+def close(result, whole, tolerance):
     """Equality up to roundings, relative to the largest element; what is not finite is equal."""
-    if mine is None:
+    if result is None:
         return whole.numel() == 0
-    if mine.dtype != whole.dtype or mine.shape != whole.shape:
+    if result.dtype != whole.dtype or result.shape != whole.shape:
         return False
     finite = whole[whole.isfinite()]
     scale = max(1.0, float(finite.abs().max())) if finite.numel() else 1.0
-    return torch.allclose(mine, whole, rtol=0, atol=tolerance * scale, equal_nan=True)
+    return torch.allclose(result, whole, rtol=0, atol=tolerance * scale, equal_nan=True)
 
 
 def assert_equals_sequential(example, P, sizes=None, layout="owner"):
@@ -137,16 +137,16 @@ def assert_equals_sequential(example, P, sizes=None, layout="owner"):
 
     where = [(example.cuts[i], ()) for i in chosen]
     outcome = [(cut, example.first_of) for cut in example.results]
-    for y, mine, (cut, first_of) in zip(results, own_results, outcome, strict=True):
+    for y, own_y, (cut, first_of) in zip(results, own_results, outcome, strict=True):
         expected = block(y, P, cut, sizes, first_of)
-        everyone = together((tuple(mine.shape), tuple(expected.shape), mine.dtype == y.dtype))
+        everyone = together((tuple(own_y.shape), tuple(expected.shape), own_y.dtype == y.dtype))
         assert all((a == b or 0 in a) and (0 not in a or 0 in b) and fits for a, b, fits in everyone), (
             f"(shape, expected shape, dtype) of the result on each rank: {everyone}"
         )
         if cut is None:
-            assert all(close(one, y.detach(), example.tolerance) for one in together(mine.detach())), (mine, y)
+            assert all(close(copy, y.detach(), example.tolerance) for copy in together(own_y.detach())), (own_y, y)
         else:
-            whole = joined_blocks(mine, P, y.shape, cut, sizes, first_of)
+            whole = joined_blocks(own_y, P, y.shape, cut, sizes, first_of)
             assert close(whole, y.detach(), example.tolerance), (whole, y)
 
     leaves = [wholes[i] for i in chosen] + [p for p in twin.parameters() if p.requires_grad]
@@ -165,13 +165,13 @@ def assert_equals_sequential(example, P, sizes=None, layout="owner"):
             return parts
 
         def whole_leaves(parts):
-            found = [
+            joined_leaves = [
                 joined_blocks(t, P, leaf.shape, cut, sizes)
                 for t, leaf, (cut, _) in zip(parts, leaves, where, strict=False)
             ]
             for name, t, leaf in zip(used, parts[len(where) :], leaves[len(where) :], strict=True):
-                found.append(joined(t, leaf.shape, parameter_slices(layouts[name])))
-            return found
+                joined_leaves.append(joined(t, leaf.shape, parameter_slices(layouts[name])))
+            return joined_leaves
 
         first, second = derivatives(
             [results[i] for i in graph], leaves, [c.clone() for c in cotangents], directions, example.second
@@ -179,19 +179,19 @@ def assert_equals_sequential(example, P, sizes=None, layout="owner"):
         own_cotangents = [
             block(c, P, outcome[i][0], sizes, outcome[i][1]) for i, c in zip(graph, cotangents, strict=True)
         ]
-        mine, mine_second = derivatives(
+        own_first, own_second = derivatives(
             [own_results[i] for i in graph], own_leaves, own_cotangents, of_leaves(directions), example.second
         )
         labels = [*(f"input {i}" for i in chosen), *used]
-        for label, g, whole in zip(labels, whole_leaves(mine), first, strict=True):
+        for label, g, whole in zip(labels, whole_leaves(own_first), first, strict=True):
             assert close(g, whole.detach(), 10 * example.tolerance), (f"gradient of {label}", g, whole)
         if example.second:
-            found = whole_leaves(mine_second[: len(leaves)])
-            found += [
+            sums = whole_leaves(own_second[: len(leaves)])
+            sums += [
                 joined_blocks(t, P, results[i].shape, *(outcome[i][0], sizes, outcome[i][1]))
-                for i, t in zip(graph, mine_second[len(leaves) :], strict=True)
+                for i, t in zip(graph, own_second[len(leaves) :], strict=True)
             ]
-            for label, g, whole in zip([*labels, *(f"cotangent {i}" for i in graph)], found, second, strict=True):
+            for label, g, whole in zip([*labels, *(f"cotangent {i}" for i in graph)], sums, second, strict=True):
                 assert close(g, whole.detach(), 100 * example.tolerance), (f"second derivative of {label}", g, whole)
 
     state = distdl.sequential_state_dict(layer)

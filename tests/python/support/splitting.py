@@ -23,18 +23,18 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
 def splits(dims: int) -> list[list[int]]:
     """Along each dimension over all ranks, the last but one over fewer, and two over all ranks together."""
     size = P_world.size
-    found = [[size if d == i else 1 for i in range(dims)] for d in range(dims)]
-    found.append([max(1, size - 1) if i == dims - 2 else 1 for i in range(dims)])
+    shapes = [[size if d == i else 1 for i in range(dims)] for d in range(dims)]
+    shapes.append([max(1, size - 1) if i == dims - 2 else 1 for i in range(dims)])
     if size == 4:
-        found.append([2 if i in (dims - 3, dims - 2) else 1 for i in range(dims)] if dims > 2 else [2, 2])
-    return found if size > 1 else found[:1]
+        shapes.append([2 if i in (dims - 3, dims - 2) else 1 for i in range(dims)] if dims > 2 else [2, 2])
+    return shapes if size > 1 else shapes[:1]
 
 
 def step(call: Callable[[torch.Tensor], Any], x: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor | None]:
     """The tensors of a result, and a loss of them; None where it has no derivative."""
-    leaves = [one for one in tree_leaves(call(x)) if isinstance(one, torch.Tensor)]
-    terms = [torch.view_as_real(one.resolve_conj()) if one.is_complex() else one for one in leaves if one.requires_grad]
-    terms = [(one * numbers(*one.shape, seed=i)).sum() for i, one in enumerate(terms)]
+    leaves = [y for y in tree_leaves(call(x)) if isinstance(y, torch.Tensor)]
+    terms = [torch.view_as_real(y.resolve_conj()) if y.is_complex() else y for y in leaves if y.requires_grad]
+    terms = [(term * numbers(*term.shape, seed=i)).sum() for i, term in enumerate(terms)]
     return leaves, torch.stack(terms).sum() if terms else None
 
 
@@ -88,6 +88,6 @@ def off_when_split(
         problems += [f"{split}: result {text}" for text in map(wrong, gathered, expected) if text]
         if loss is not None:
             pairs = [("the input", gradient, x.grad)]
-            pairs += [(key, gradients.get(key), one.grad) for key, one in sequential.named_parameters()]
+            pairs += [(key, gradients.get(key), parameter.grad) for key, parameter in sequential.named_parameters()]
             problems += [f"{split}: gradient of {key} {wrong(*two)}" for key, *two in pairs if wrong(*two)]
     return problems

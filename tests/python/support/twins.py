@@ -47,7 +47,7 @@ def assert_equals_twin(
     directions = [values(whole.shape, x.dtype, seed=2 + i) for i, whole in enumerate(wholes)]
     expected = derivatives(twin, x.clone(), list(twin.parameters()), cotangent.clone(), directions)
 
-    def mine(whole, i):
+    def own_block(whole, i):
         return block_of(whole, partitions[i], sizes if i == 0 else None)
 
     own_cotangent = block_of(cotangent, P_y, y_sizes)
@@ -60,13 +60,13 @@ def assert_equals_twin(
 
     with torch.no_grad():
         for i, parameter in enumerate(layer.parameters(), start=1):
-            parameter.copy_(mine(wholes[i], i).reshape(parameter.shape))
+            parameter.copy_(own_block(wholes[i], i).reshape(parameter.shape))
     blocks = derivatives(
         layer,
-        mine(x, 0),
+        own_block(x, 0),
         list(layer.parameters()),
         own_cotangent,
-        [mine(direction, i) for i, direction in enumerate(directions)],
+        [own_block(direction, i) for i, direction in enumerate(directions)],
         check_shapes,
     )
     where = [(P_y, y_sizes), (P_x, sizes), *((P, None) for P in parameter_partitions)]

@@ -33,8 +33,8 @@ class Call:
 
     def __call__(self, x: torch.Tensor) -> Any:
         """The result for a tensor of this shape."""
-        args = [_made(one, x) for one in self.args]
-        return self.function(*args, **{name: _made(one, x) for name, one in self.kwargs.items()})
+        args = [_made(value, x) for value in self.args]
+        return self.function(*args, **{name: _made(value, x) for name, value in self.kwargs.items()})
 
     def __str__(self) -> str:
         return f"{self.key} with {self.argument or 'what it needs'} {self.how}".strip()
@@ -46,47 +46,47 @@ def _made(value: Any, x: torch.Tensor) -> Any:
 
 def calls_of(function: Callable[..., Any]) -> list[Call]:
     """A call with what is required, and for each further argument a call by its name and one by its position."""
-    found = [one for one in signatures(function) if not _needs_what_is_left_out(one)]
-    return [call for signature in found for call in _calls(signature)]
+    overloads = [overload for overload in signatures(function) if not _needs_what_is_left_out(overload)]
+    return [call for signature in overloads for call in _calls(signature)]
 
 
 def _needs_what_is_left_out(signature: Signature) -> bool:
-    return any(one.default is REQUIRED and one.name in LEFT_OUT for one in signature.arguments)
+    return any(argument.default is REQUIRED and argument.name in LEFT_OUT for argument in signature.arguments)
 
 
 _OF_NUMPY = {"dim": "axis", "keepdim": "keepdims"}
 
 
 def _calls(signature: Signature) -> Iterator[Call]:
-    table, taken = entry(signature), [one for one in signature.arguments if one.name not in LEFT_OUT]
-    given = {one.name: value_of(signature, one) for one in taken if one.default is REQUIRED} | table.get("BASE", {})
-    given = {name: one.value if isinstance(one, Together) else one for name, one in given.items()}
-    first = next((one.name for one in taken if one.is_tensor), "")
-    shape = table.get("SHAPE", (2, 4, 6, 5) if any(one.name == "memory_format" for one in taken) else ROWS)
-    others = [one for one in taken if one.default is not REQUIRED]
+    table, taken = entry(signature), [p for p in signature.arguments if p.name not in LEFT_OUT]
+    base = {p.name: value_of(signature, p) for p in taken if p.default is REQUIRED} | table.get("BASE", {})
+    base = {name: v.value if isinstance(v, Together) else v for name, v in base.items()}
+    first = next((p.name for p in taken if p.is_tensor), "")
+    shape = table.get("SHAPE", (2, 4, 6, 5) if any(p.name == "memory_format" for p in taken) else ROWS)
+    others = [p for p in taken if p.default is not REQUIRED]
 
     def call(argument: str, how: str, values: dict[str, Any], place: int, may_be_refused: bool = False) -> Call:
         values = _with_first(values, first, table)
-        positional = [one for one in signature.arguments[:place] if not one.by_name]
-        args = tuple(values.pop(one.name, one.default) for one in positional)
+        positional = [p for p in signature.arguments[:place] if not p.by_name]
+        args = tuple(values.pop(p.name, p.default) for p in positional)
         return Call(signature.function, key_of(signature.function), argument, how, shape, args, values, may_be_refused)
 
-    place = len([one for one in signature.arguments if one.default is REQUIRED and not one.by_name])
-    yield call("", "", given, place, bool(others))
-    yield call("", "in another order", dict(reversed(given.items())), _first_of(signature), may_be_refused=True)
-    for one in taken:
-        if one.name in _OF_NUMPY and not isinstance(value := value_of(signature, one), Together):
-            values = {name: x for name, x in given.items() if name != one.name} | {_OF_NUMPY[one.name]: value}
-            yield call(one.name, "by NumPy's name", values, signature.arguments.index(one), True)
-    for one in others:
-        value = value_of(signature, one)
+    place = len([p for p in signature.arguments if p.default is REQUIRED and not p.by_name])
+    yield call("", "", base, place, bool(others))
+    yield call("", "in another order", dict(reversed(base.items())), _first_of(signature), may_be_refused=True)
+    for p in taken:
+        if p.name in _OF_NUMPY and not isinstance(value := value_of(signature, p), Together):
+            values = {name: x for name, x in base.items() if name != p.name} | {_OF_NUMPY[p.name]: value}
+            yield call(p.name, "by NumPy's name", values, signature.arguments.index(p), True)
+    for p in others:
+        value = value_of(signature, p)
         if value is None:
             continue
         further = value.others if isinstance(value, Together) else {}
-        values = given | further | {one.name: value.value if isinstance(value, Together) else value}
-        yield call(one.name, "by its name", values, place)
-        if not one.by_name and not (further.keys() - {"FIRST"} - given.keys()):
-            yield call(one.name, "by its position", values, signature.arguments.index(one) + 1, True)
+        values = base | further | {p.name: value.value if isinstance(value, Together) else value}
+        yield call(p.name, "by its name", values, place)
+        if not p.by_name and not (further.keys() - {"FIRST"} - base.keys()):
+            yield call(p.name, "by its position", values, signature.arguments.index(p) + 1, True)
 
 
 def _first_of(signature: Signature) -> int:

@@ -57,23 +57,23 @@ class Signature:
 def functions() -> dict[str, Callable[..., Any]]:
     """The functions of torch that have a rule, by name: those of each signature once."""
     known = RULES.keys() | SPLITTING | SHAPED_AS.keys() | DECOMPOSITIONS.keys()
-    found: dict[str, Callable[..., Any]] = {}
+    by_name: dict[str, Callable[..., Any]] = {}
     seen: set[str] = set()
     modules = [torch.nn.functional, torch, torch.functional, torch.fft, torch.linalg, torch.special, torch.Tensor]
     with warnings.catch_warnings(action="ignore"):
         overridable = get_overridable_functions()
     made = [getattr(torch, key) for key in RULES if hasattr(torch, key)]  # from nothing, or not overridable
     made += [getattr(torch.Tensor, key) for key in RULES if key.startswith("new_")]
-    made = [one for one in made if getattr(one, "__name__", "") not in UNDEFINED]
-    for function in [*(one for module in modules for one in overridable.get(module, [])), *made]:
+    made = [f for f in made if getattr(f, "__name__", "") not in UNDEFINED]
+    for function in [*(f for module in modules for f in overridable.get(module, [])), *made]:
         name = getattr(function, "__name__", "")
         if not name or name in UNDEFINED or name.startswith("__") or (plain := key_of(function)) not in known:
             continue
         where = "F." if getattr(function, "__module__", None) == F.__name__ else ""
         if f"{where}{plain}" not in seen:
             seen.add(f"{where}{plain}")
-            found[resolve_name(function) or f"torch.{name}"] = function
-    return found
+            by_name[resolve_name(function) or f"torch.{name}"] = function
+    return by_name
 
 
 def signatures(function: Callable[..., Any]) -> list[Signature]:
@@ -81,15 +81,15 @@ def signatures(function: Callable[..., Any]) -> list[Signature]:
     name = function.__name__
     parameters = _of_python(function)
     if parameters is not None:
-        if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        if any(p.kind is p.VAR_POSITIONAL for p in parameters):
             return []  # tensors alone
-        parameters = [one for one in parameters if one.kind is not one.VAR_KEYWORD]
+        parameters = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
         kinds = ["Tensor", *[""] * len(parameters)]
-        given = [
+        arguments = [
             Argument(p.name, kind, p.default, p.kind is p.KEYWORD_ONLY)
             for kind, p in zip(kinds, parameters, strict=False)
         ]
-        return [Signature(function, name, tuple(given))]
+        return [Signature(function, name, tuple(arguments))]
     return [
         Signature(function, f"{name}.{schema.overload_name}".removesuffix("."), tuple(_of_schema(schema)))
         for schema in _schemas(name)
@@ -100,30 +100,30 @@ def signatures(function: Callable[..., Any]) -> list[Signature]:
 def _of_python(function: Callable[..., Any]) -> list[inspect.Parameter] | None:
     """The parameters of a function that is written in Python; None for others."""
     try:
-        found = [*inspect.signature(function).parameters.values()]
-        if [one.kind for one in found] == [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]:
+        parameters = [*inspect.signature(function).parameters.values()]
+        if [p.kind for p in parameters] == [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]:
             other = getattr(F, f"{function.__name__}_with_indices", None) or get_testing_overrides()[function]
-            found = [*inspect.signature(other).parameters.values()]
+            parameters = [*inspect.signature(other).parameters.values()]
     except ValueError:
         if _schemas(function.__name__):
             return None
-        found = [*inspect.signature(get_testing_overrides()[function]).parameters.values()]
-    return found
+        parameters = [*inspect.signature(get_testing_overrides()[function]).parameters.values()]
+    return parameters
 
 
 def _schemas(name: str) -> list[Any]:
     packet = getattr(torch.ops.aten, name, None)
-    return [getattr(packet, one)._schema for one in packet.overloads()] if hasattr(packet, "overloads") else []
+    return [getattr(packet, key)._schema for key in packet.overloads()] if hasattr(packet, "overloads") else []
 
 
 def _makes_tensors(schema: Any) -> bool:
     """Whether it has tensors as results, and writes into no others than the first one."""
     is_internal = re.search(r"Dimname|\bt\[|AnyEnum|prim_|Storage", str(schema))
-    kinds = [str(one.real_type) for one in schema.returns]
-    return any("Tensor" in one for one in kinds) and not is_internal and not any(a.is_out for a in schema.arguments)
+    kinds = [str(result.real_type) for result in schema.returns]
+    return any("Tensor" in kind for kind in kinds) and not is_internal and not any(a.is_out for a in schema.arguments)
 
 
 def _of_schema(schema: Any) -> Iterator[Argument]:
-    for one in schema.arguments:
-        default = one.default_value if one.has_default_value() else REQUIRED
-        yield Argument(one.name, str(one.real_type), default, one.kwarg_only)
+    for argument in schema.arguments:
+        default = argument.default_value if argument.has_default_value() else REQUIRED
+        yield Argument(argument.name, str(argument.real_type), default, argument.kwarg_only)

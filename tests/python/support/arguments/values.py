@@ -142,43 +142,43 @@ def _spaces_with(name: str, behind: str, own: dict[str, Any]) -> dict[str, dict[
 
 
 def _convolutions() -> dict[str, dict[str, Any]]:
-    found = {}
+    table = {}
     for i, (dims, shape) in enumerate(SPACES.items(), 1):
         channels, kernel = shape[1], [3] * i
         own = {"SHAPE": shape, "bias": numbers(6, seed=5)}
-        found[f"conv{dims}"] = own | {
+        table[f"conv{dims}"] = own | {
             "weight": numbers(6, channels, *kernel),
             "groups": together(2, weight=numbers(6, channels // 2, *kernel)),
         }
         if i == 3:
-            found["conv3d"] |= {"dilation": together(2, padding=2)}
-        found[f"conv{dims}.padding"] = {"padding": "same"}
-        found[f"conv_transpose{dims}"] = own | {
+            table["conv3d"] |= {"dilation": together(2, padding=2)}
+        table[f"conv{dims}.padding"] = {"padding": "same"}
+        table[f"conv_transpose{dims}"] = own | {
             "weight": numbers(channels, 6, *kernel),
             "stride": 2,
             "groups": together(2, weight=numbers(channels, 3, *kernel)),
             "output_padding": together(1, stride=2),
         }
-    return found
+    return table
 
 
 def _pooled(x: torch.Tensor, dims: str) -> tuple[torch.Tensor, torch.Tensor]:
-    found: tuple[torch.Tensor, torch.Tensor] = getattr(F, f"max_pool{dims}")(x, 2, return_indices=True)
-    return found
+    pooled: tuple[torch.Tensor, torch.Tensor] = getattr(F, f"max_pool{dims}")(x, 2, return_indices=True)
+    return pooled
 
 
 def _unpools() -> dict[str, dict[str, Any]]:
-    found = {}
+    table = {}
     for i, (dims, shape) in enumerate(SPACES.items(), 1):
         pooled = tuple(n // 2 for n in shape[2:])
-        found[f"max_unpool{dims}"] = {
+        table[f"max_unpool{dims}"] = {
             "SHAPE": shape, "FIRST": lambda x, dims=dims: _pooled(x, dims)[0], "stride": [3] * i,
             "indices": lambda x, dims=dims: _pooled(x, dims)[1],
             "padding": together(1, output_size=[2 * n - 1 for n in pooled], indices=lambda x,
                 dims=dims: 0 * _pooled(x, dims)[1]),
             "output_size": [2 * n + 1 for n in pooled],
         }  # fmt: skip
-    return found
+    return table
 
 
 def _of_mask(x: torch.Tensor) -> torch.Tensor:

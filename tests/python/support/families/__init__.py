@@ -42,7 +42,7 @@ class Example:
         whole: axes of P_x along which the layer takes one worker alone.
         first_of: axes of P_x along which only the workers at place 0 have the result.
         balanced: axes of P_x along which the layer takes balanced blocks alone.
-        more: further arguments of ``from_sequential``.
+        options: further arguments of ``from_sequential``.
         call: further arguments of the call, which are the same on all ranks and no tensors in blocks.
         differentiable: which of the inputs have derivatives; by default all of floating point.
         second: whether torch has second derivatives.
@@ -58,7 +58,7 @@ class Example:
     whole: tuple[int, ...] = ()
     first_of: tuple[int, ...] = ()
     balanced: tuple[int, ...] = ()
-    more: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     call: Mapping[str, Any] = field(default_factory=dict)
     differentiable: tuple[int, ...] | None = None
     second: bool = True
@@ -69,7 +69,7 @@ class Example:
         """The layer with the twin's options and parameters."""
         if self.layer is not None:
             return self.layer(twin, P_x)
-        return dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x, **self.more)
+        return dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x, **self.options)
 
 
 def splits(example: Example, size: int = job.size) -> list[tuple[int, ...]]:
@@ -79,5 +79,5 @@ def splits(example: Example, size: int = job.size) -> list[tuple[int, ...]]:
     return full or [shapes[-1]]
 
 
-FAMILIES = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
-EXAMPLES: dict[str, Example] = {name: one for family in FAMILIES for name, one in family.EXAMPLES.items()}
+FAMILIES = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
+EXAMPLES: dict[str, Example] = {name: example for family in FAMILIES for name, example in family.EXAMPLES.items()}

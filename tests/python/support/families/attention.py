@@ -37,22 +37,22 @@ def renamed(module, names):
     """The module, called with its tensors by these names."""
     kind = type(module)
 
-    def forward(self, *tensors, **more):
-        return kind.forward(self, **dict(zip(names, tensors, strict=True)), **more)
+    def forward(self, *tensors, **options):
+        return kind.forward(self, **dict(zip(names, tensors, strict=True)), **options)
 
     module.forward = types.MethodType(forward, module)  # which a copy of the module has for itself
     return module
 
 
-def over_tokens(twin, batch_first, given, results, more=(), **options):
+def over_tokens(twin, batch_first, inputs, results, args=(), **options):
     """An example from tensors by name, those that are None left out. `results`: the cuts of the results."""
-    given = {name: x for name, x in given.items() if isinstance(x, torch.Tensor)}
-    first = next(iter(given.values()))
+    inputs = {name: x for name, x in inputs.items() if isinstance(x, torch.Tensor)}
+    first = next(iter(inputs.values()))
     dims = first.dim()
     batch, sequence = tokens(batch_first, dims)
     tokens_cut = (*sorted(axis for axis in (batch, sequence) if axis is not None), None)
     cuts, whole = [], {dims - 1}
-    for name, x in given.items():
+    for name, x in inputs.items():
         if "padding" in name:
             cuts.append((sequence,) if x.dim() == 1 else (batch, sequence))
         elif "mask" in name:
@@ -61,21 +61,21 @@ def over_tokens(twin, batch_first, given, results, more=(), **options):
                 whole.add(batch)  # its blocks are not those of all heads
         else:
             cuts.append(tokens_cut)
-    names = list(given)
+    names = list(inputs)
     renamed(twin(), names)  # a sample of PyTorch's is called as it is
 
     def layer(twin, P):
         kind = dnn.SEQUENTIAL[type(twin)]
-        return renamed(kind.from_sequential(twin, P, **dict(more)), names)
+        return renamed(kind.from_sequential(twin, P, **dict(args)), names)
 
-    found = [tokens_cut if cut == "tokens" else tuple({"batch": batch, "sequence": sequence}.get(c) for c in cut)
+    result_cuts = [tokens_cut if cut == "tokens" else tuple({"batch": batch, "sequence": sequence}.get(c) for c in cut)
              for cut in results]  # fmt: skip
     return Example(
         lambda: renamed(twin(), names),
-        lambda: tuple(x.detach().clone() for x in given.values()),
+        lambda: tuple(x.detach().clone() for x in inputs.values()),
         dims,
         tuple(cuts),
-        tuple(found),
+        tuple(result_cuts),
         whole=tuple(sorted(whole)),
         layer=layer,
         **options,
@@ -89,14 +89,14 @@ def multihead(twin, query, key, value, key_padding_mask=None, need_weights=True,
         heads = [] if call.get("average_attn_weights", True) else [None]
         batch = ["batch"] if query.dim() == 3 else []
         results.append([*batch, *heads, "sequence", None])
-    given = {
+    inputs = {
         "query": query,
         "key": key,
         "value": value,
         "key_padding_mask": key_padding_mask,
         "attn_mask": attn_mask,
     }
-    return over_tokens(lambda: twin, twin.batch_first, given, results, call={"need_weights": need_weights, **call})
+    return over_tokens(lambda: twin, twin.batch_first, inputs, results, call={"need_weights": need_weights, **call})
 
 
 def heads(rows=4, columns=4, batch=2, method=None, kdim=None, call=None, masks=(), second=None, **options):
@@ -121,21 +121,21 @@ def heads(rows=4, columns=4, batch=2, method=None, kdim=None, call=None, masks=(
     if call.get("need_weights", True):
         extra = [] if call.get("average_attn_weights", True) else [None]
         results.append([*(["batch"] if batch else []), *extra, "sequence", None])
-    given = {"query": query, "key": key, "value": value, **dict(masks)}
+    inputs = {"query": query, "key": key, "value": value, **dict(masks)}
     second = call.get("need_weights", True) if second is None else second
-    return over_tokens(twin, options["batch_first"], given, results, more={"method": method}, call=call, second=second)
+    return over_tokens(twin, options["batch_first"], inputs, results, args={"method": method}, call=call, second=second)
 
 
 def encoder_layer(twin, src, src_mask=None, src_key_padding_mask=None, is_causal=False):
     """With whatever masks there are."""
-    given = {"src": src, "src_mask": src_mask, "src_key_padding_mask": src_key_padding_mask}
-    return over_tokens(lambda: twin, twin.self_attn.batch_first, given, ["tokens"], second=False)
+    inputs = {"src": src, "src_mask": src_mask, "src_key_padding_mask": src_key_padding_mask}
+    return over_tokens(lambda: twin, twin.self_attn.batch_first, inputs, ["tokens"], second=False)
 
 
 def encoder(twin, src, mask=None, src_key_padding_mask=None, is_causal=None):
     """With whatever masks there are."""
-    given = {"src": src, "mask": mask, "src_key_padding_mask": src_key_padding_mask}
-    return over_tokens(lambda: twin, twin.layers[0].self_attn.batch_first, given, ["tokens"], second=False)
+    inputs = {"src": src, "mask": mask, "src_key_padding_mask": src_key_padding_mask}
+    return over_tokens(lambda: twin, twin.layers[0].self_attn.batch_first, inputs, ["tokens"], second=False)
 
 
 TRANSFORMED = (
@@ -152,8 +152,8 @@ TRANSFORMED = (
 
 def transformer(twin, *tensors, **masks):
     """With whatever masks there are."""
-    given = {**dict(zip(TRANSFORMED, tensors, strict=False)), **masks}
-    return over_tokens(lambda: twin, twin.batch_first, given, ["tokens"], second=False)
+    inputs = {**dict(zip(TRANSFORMED, tensors, strict=False)), **masks}
+    return over_tokens(lambda: twin, twin.batch_first, inputs, ["tokens"], second=False)
 
 
 DECODED = (
@@ -168,11 +168,11 @@ DECODED = (
 
 def decoder_layer(twin, *tensors, **masks):
     """With whatever masks there are."""
-    given = {**dict(zip(DECODED, tensors, strict=False)), **masks}
-    return over_tokens(lambda: twin, twin.self_attn.batch_first, given, ["tokens"], second=False)
+    inputs = {**dict(zip(DECODED, tensors, strict=False)), **masks}
+    return over_tokens(lambda: twin, twin.self_attn.batch_first, inputs, ["tokens"], second=False)
 
 
-def layers(kind, given, method=None, call=None, **options):
+def layers(kind, inputs, method=None, call=None, **options):
     """A layer of a transformer."""
     options = {"d_model": 4, "nhead": 2, "dim_feedforward": 5, "dropout": 0.0, "dtype": torch.float64, **options}
 
@@ -187,22 +187,22 @@ def layers(kind, given, method=None, call=None, **options):
         return made
 
     batch_first = options.get("batch_first", False)
-    return over_tokens(twin, batch_first, given, ["tokens"], more={"method": method}, call=call or {}, second=False)
+    return over_tokens(twin, batch_first, inputs, ["tokens"], args={"method": method}, call=call or {}, second=False)
 
 
-def stack(kind, layer, given, norm=torch.nn.LayerNorm):
+def stack(kind, layer, inputs, norm=torch.nn.LayerNorm):
     """A stack of two layers that differ."""
 
     def twin():
         torch.manual_seed(1)
-        one = layer(4, 2, 5, 0.0, dtype=torch.float64)
+        sublayer = layer(4, 2, 5, 0.0, dtype=torch.float64)
         plain = {"enable_nested_tensor": False} if kind is torch.nn.TransformerEncoder else {}
-        made = kind(one, 2, norm and norm(4, dtype=torch.float64), **plain)
+        made = kind(sublayer, 2, norm and norm(4, dtype=torch.float64), **plain)
         for parameter in made.parameters():
             torch.nn.init.uniform_(parameter, 0.1, 0.6)
         return made
 
-    return over_tokens(twin, False, given, ["tokens"], second=False)
+    return over_tokens(twin, False, inputs, ["tokens"], second=False)
 
 
 def ignored(*shape):
@@ -375,13 +375,13 @@ def rows() -> dict[str, Row]:
         table[f"nn.{kind.__name__}"] = Row(
             kind, lambda P: {"P_x": on_tokens(P), "d_model": 4, "nhead": 2, "dim_feedforward": 2}, layer, others
         )
-    for kind, name, one in (
+    for kind, name, make in (
         (dnn.DistributedTransformerEncoder, "encoder_layer", ENCODER),
         (dnn.DistributedTransformerDecoder, "decoder_layer", DECODER),
     ):
         table[f"nn.{kind.__name__}"] = Row(
             kind,
-            lambda P, name=name, one=one: {"P_x": on_tokens(P), name: one(4, 2, 2), "num_layers": 1},
+            lambda P, name=name, make=make: {"P_x": on_tokens(P), name: make(4, 2, 2), "num_layers": 1},
             {
                 "P_x": not_a_partition(),
                 name: [Wrong(v, TypeError, name) for v in (None, 3, torch.nn.Linear(1, 1))],

@@ -73,7 +73,7 @@ def rows() -> dict[str, Row]:
             for dims in (1, 2, 3):
                 like = known[f"nn.Distributed{kind}{dims}d"]
                 layer = getattr(dnn, f"DistributedChannel{form}{kind}{dims}d")
-                wrong = {name: one[:1] for name, one in like.wrong.items() if name not in ("P_y", "P_w")}
+                wrong = {name: misuses[:1] for name, misuses in like.wrong.items() if name not in ("P_y", "P_w")}
 
                 def good(P: Any, dims: int = dims) -> dict[str, Any]:
                     return {"P_x": grid_of(P, dims + 2), "in_channels": 4, "out_channels": 2, "kernel_size": 3}

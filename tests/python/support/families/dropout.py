@@ -19,8 +19,8 @@ def example(kind, shape, training=True, **options):
     every = tuple(range(len(shape)))
 
     def layer(twin, P_x):
-        more = {"as_sequential": True} if training else {}
-        return seeded(dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x, **more), training)
+        mode = {"as_sequential": True} if training else {}
+        return seeded(dnn.SEQUENTIAL[type(twin)].from_sequential(twin, P_x, **mode), training)
 
     # An option that changes its input in place gets a copy of it, which is no leaf.
     return Example(

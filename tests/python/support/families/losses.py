@@ -101,7 +101,7 @@ def weights(*shape, seed=7):
 
 def ctc(twin, log_probs, targets, input_lengths, target_lengths):
     """The batch in blocks, unless there is none, or the targets are put together."""
-    lengths = [torch.as_tensor(one) for one in (input_lengths, target_lengths)]
+    lengths = [torch.as_tensor(n) for n in (input_lengths, target_lengths)]
     split = targets.dim() == 2
     cuts = ((0, 1, 2), (1, None), (1,), (1,)) if split else (tuple(range(log_probs.dim())), (None,), *((),) * 2)
     if not split and log_probs.dim() == 3:
@@ -152,9 +152,9 @@ def good(shape):
 
 def in_two(P):
     """All ranks along the features, and all along the classes."""
-    one = P.create_cartesian_topology_partition
+    partition = P.create_cartesian_topology_partition
     options = {"in_features": P.size * 2, "num_classes": 2}
-    return {"P_x": one([1, P.size]), "P_y": one([1, 1]), "P_W": one([1, P.size]), **options}
+    return {"P_x": partition([1, P.size]), "P_y": partition([1, 1]), "P_W": partition([1, P.size]), **options}
 
 
 def in_clusters(P):
@@ -335,8 +335,8 @@ def rows() -> dict[str, Row]:
         kind = getattr(dnn, name)
         wrong = {"P_x": not_a_partition()}
         wrong["reduction"] = [Wrong(v, ValueError, "reduction") for v in ("average", None, 3, "")]
-        options = [one for one in inspect.signature(kind).parameters if one != "P_x"]
-        wrong |= {one: NOT[one] for one in options if one in NOT}
+        options = [option for option in inspect.signature(kind).parameters if option != "P_x"]
+        wrong |= {option: NOT[option] for option in options if option in NOT}
         if "Triplet" in name:
             wrong["margin"] = [*NOT["margin"], Wrong(0.0, ValueError, "margin"), Wrong(-1.0, ValueError, "margin")]
         if name == "DistributedTripletMarginLoss":
@@ -344,12 +344,12 @@ def rows() -> dict[str, Row]:
         if name == "DistributedMultiMarginLoss":
             wrong["p"] = [*not_an_int("p="), Wrong(3, ValueError, "1 or 2"), Wrong(0, ValueError, "1 or 2")]
         if name not in IN_FULL:
-            wrong = {one: misuses[:2] for one, misuses in wrong.items()}
-        other = {one: OTHER[one] for one in options if one in OTHER}
+            wrong = {option: misuses[:2] for option, misuses in wrong.items()}
+        other = {option: OTHER[option] for option in options if option in OTHER}
         if name == "DistributedTripletMarginLoss":
             other["p"] = 1.0
         if "Linear" in name:  # ignore_index may be None
-            wrong["ignore_index"] = [one for one in wrong["ignore_index"] if one.value is not None]
+            wrong["ignore_index"] = [misuse for misuse in wrong["ignore_index"] if misuse.value is not None]
             wrong |= {"label_smoothing": NOT["label_smoothing"], "out_features": NOT["out_features"]}
             table[f"nn.{name}"] = Row(kind, in_two, wrong, other)
             continue

@@ -63,8 +63,8 @@ def example(kind, shape, *arguments, training=True, **options):
                     tensor.copy_(torch.rand(tensor.shape) + 0.5)
         return made
 
-    one = described[kind.__name__](twin(), values(shape))
-    return dataclasses.replace(one, twin=twin, inputs=lambda: (values(shape),))
+    base = described[kind.__name__](twin(), values(shape))
+    return dataclasses.replace(base, twin=twin, inputs=lambda: (values(shape),))
 
 
 EXAMPLES = {

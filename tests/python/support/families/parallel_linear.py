@@ -74,7 +74,7 @@ def rows() -> dict[str, Row]:
         for name in ("in_features", "out_features", "in1_features", "in2_features")
     }
     numbers["in1_features"].append(Wrong(0, ValueError, "in1_features"))
-    more = {"P_x": not_a_partition(), "dtype": not_a_dtype(), "device": not_a_device()}
+    common = {"P_x": not_a_partition(), "dtype": not_a_dtype(), "device": not_a_device()}
     other = {"bias": False, "dtype": torch.float64, "device": "meta"}
     table = {
         "nn.DistributedBilinear": Row(
@@ -85,7 +85,7 @@ def rows() -> dict[str, Row]:
                 "in2_features": 2,
                 "out_features": 2,
             },
-            {**more, **{name: numbers[name] for name in ("in1_features", "in2_features", "out_features")}},
+            {**common, **{name: numbers[name] for name in ("in1_features", "in2_features", "out_features")}},
             {**other, "in1_features": 2, "in2_features": 3, "out_features": 4},
         )
     }
@@ -95,7 +95,7 @@ def rows() -> dict[str, Row]:
         table[f"nn.{kind.__name__}"] = Row(
             kind,
             lambda P: {"P_x": grid_of(P, 3), "in_features": 3, "out_features": 2},
-            {**more, "sequence_dim": tokens, **{name: numbers[name] for name in ("in_features", "out_features")}},
+            {**common, "sequence_dim": tokens, **{name: numbers[name] for name in ("in_features", "out_features")}},
             {**other, "in_features": 2, "out_features": 4, "sequence_dim": 1},
         )
     return table

@@ -13,19 +13,19 @@ from support.misuses.table import Row, Wrong, grid_of, not_a_partition, not_per_
 from support.tensors import values
 
 
-def along(x, twin, *more, **options):
+def along(x, twin, *tensors, **options):
     """Any dimension split; all tensors in the same way."""
     cut = tuple(range(x.dim()))
     results = 2 if getattr(twin, "return_indices", False) else 1
     make = partial(copy.deepcopy, twin)  # whose samples a test may convert
-    return Example(make, lambda: (x, *more), x.dim(), (cut,) * (1 + len(more)), (cut,) * results, **options)
+    return Example(make, lambda: (x, *tensors), x.dim(), (cut,) * (1 + len(tensors)), (cut,) * results, **options)
 
 
-def unpool(dims, shape, *options, output_size=None, **more):
+def unpool(dims, shape, *arguments, output_size=None, **options):
     """What max pooling has found."""
-    pooled, indices = getattr(F, f"max_pool{dims}d")(values(shape), *options, **more, return_indices=True)
+    pooled, indices = getattr(F, f"max_pool{dims}d")(values(shape), *arguments, **options, return_indices=True)
     call = {} if output_size is None else {"output_size": output_size}
-    return along(pooled + 1, getattr(torch.nn, f"MaxUnpool{dims}d")(*options, **more), indices, call=call)
+    return along(pooled + 1, getattr(torch.nn, f"MaxUnpool{dims}d")(*arguments, **options), indices, call=call)
 
 
 def fractional(twin, x):
@@ -62,9 +62,9 @@ described = {"FractionalMaxPool2d": fractional, "FractionalMaxPool3d": fractiona
 SAMPLES = {"FractionalMaxPool2d": 10, "FractionalMaxPool3d": 12}
 
 
-def good(dims: int, **more: Any) -> Any:
+def good(dims: int, **options: Any) -> Any:
     """The arguments of a good call."""
-    return partial(lambda P, dims: {"P_x": grid_of(P, dims + 2), **more}, dims=dims)
+    return partial(lambda P, dims: {"P_x": grid_of(P, dims + 2), **options}, dims=dims)
 
 
 def rows() -> dict[str, Row]:

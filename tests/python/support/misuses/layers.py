@@ -41,14 +41,14 @@ def not_blocks() -> list[Wrong]:
     return [Wrong(v, ValueError, "output_blocks") for v in ("even", None, 1, True)]
 
 
-def pool(**more: Any) -> dict[str, list[Wrong]]:
+def pool(**options: Any) -> dict[str, list[Wrong]]:
     """What pooling layers must not be passed."""
     return {
         "P_x": not_a_partition(),
         "kernel_size": [*not_per_dimension("kernel_size"), *not_positive("kernel_size")],
         "stride": [*not_per_dimension("stride", none=True), *not_positive("stride")],
         "output_blocks": not_blocks(),
-        **more,
+        **options,
     }
 
 
@@ -215,7 +215,7 @@ def convolutions() -> dict[str, Row]:
                 return {"P_x": x, **w, "in_channels": 4, "out_channels": 2, "kernel_size": 3}
 
             # torch.nn takes a convolution of no channels.
-            no_channels = [one for one in not_positive("in_channels") if one.value != 0 or kind == "ConvTranspose"]
+            no_channels = [bad for bad in not_positive("in_channels") if bad.value != 0 or kind == "ConvTranspose"]
             wrong = {
                 "P_x": not_a_partition(),
                 "in_channels": [*not_an_int("in_channels"), *no_channels],

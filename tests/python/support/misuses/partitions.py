@@ -11,8 +11,8 @@ from support.misuses.table import Row, Wrong
 def rows() -> dict[str, Row]:
     """By public name."""
 
-    def method(name: str, good: dict[str, Any], wrong: dict[str, list[Wrong]], other: Any = None, **more: Any) -> Row:
-        return Row(getattr(Partition, name), lambda P: {"self": P, **good}, wrong, other or {}, **more)
+    def method(name: str, good: dict[str, Any], wrong: dict[str, list[Wrong]], other: Any = None, **fields: Any) -> Row:
+        return Row(getattr(Partition, name), lambda P: {"self": P, **good}, wrong, other or {}, **fields)
 
     numbers = [Wrong(v, TypeError, "create_") for v in (3, None, "ab", [0.5], [None], [[0]])]
     shape = [*numbers, *[Wrong(v, ValueError, "at least 1") for v in ([0], [-1], [1 << 40], [5, 5])]]
@@ -75,7 +75,7 @@ def rows() -> dict[str, Row]:
         "slices": method("slices", {"shape": [4]}, {}, free=("shape",), alone=True),
         "deactivate": Row(Partition.deactivate, lambda P: {"self": Partition(MPI.COMM_WORLD)}, alone=True),
     }
-    found = {f"Partition.{name}": row for name, row in table.items()}
+    entries = {f"Partition.{name}": row for name, row in table.items()}
     comms = [Wrong(v, TypeError, "intracommunicator") for v in (None, 3, "comm", [0], MPI.COMM_WORLD.group)]
-    found["MPIPartition"] = Row(Partition, lambda P: {"comm": MPI.COMM_WORLD}, {"comm": comms}, alone=True)
-    return found
+    entries["MPIPartition"] = Row(Partition, lambda P: {"comm": MPI.COMM_WORLD}, {"comm": comms}, alone=True)
+    return entries

@@ -21,7 +21,7 @@ def primitives() -> dict[str, Row]:
     """The constructors of primitives, and the functions that construct and call."""
     flags = {"transpose_src": True, "transpose_dest": True, "preserve_batch": False}
     two = {"P_x": not_a_partition(), "P_y": not_a_partition()}
-    one = {"P_x": not_a_partition()}
+    no_partition = {"P_x": not_a_partition()}
     halo = [Wrong(v, TypeError, "HaloExchange") for v in (None, 1.5, [(1, 1.5), 1], [None, 1], float("nan"))]
     halo += [Wrong([1], ValueError, "2 dimensions"), Wrong([1, 1, 1], ValueError, "2 dimensions")]
     halo += [
@@ -41,7 +41,7 @@ def primitives() -> dict[str, Row]:
 
     def axes(name: str) -> dict[str, list[Wrong]]:
         keep = [Wrong(v, ValueError, "not both") for v in ([0], [])]
-        return {**one, name: not_axes(name), "axes_keep": keep}
+        return {**no_partition, name: not_axes(name), "axes_keep": keep}
 
     table = {}
     for make, call, name, wrong, other in (
@@ -62,7 +62,7 @@ def primitives() -> dict[str, Row]:
 
         if name:
             other = {name: [0], "axes_keep": None}
-        free = tuple(one for one in other if other[one] is None)
+        free = tuple(option for option in other if other[option] is None)
         other = {key: value for key, value in other.items() if value is not None}
         table[f"nn.{make.__name__}"] = Row(make, good, wrong, other, free)
         table[f"functional.{call.__name__}"] = Row(call, good_call, {**wrong, "x": not_a_tensor()}, other, free)
@@ -74,7 +74,7 @@ def primitives() -> dict[str, Row]:
     table["nn.HaloExchange"] = Row(
         dnn.HaloExchange,
         one_halo,
-        {**one, "halo": halo, **halo_options, "recv_buffer_shape": room},
+        {**no_partition, "halo": halo, **halo_options, "recv_buffer_shape": room},
         agreed,
         free=("send_buffer_shape",),
     )
@@ -96,7 +96,7 @@ def primitives() -> dict[str, Row]:
     table["functional.halo_exchange"] = Row(
         df.halo_exchange,
         lambda P: {"x": torch.ones(2, 2), **one_halo(P)},
-        {**one, "halo": halo, **halo_options, "x": not_a_tensor()},
+        {**no_partition, "halo": halo, **halo_options, "x": not_a_tensor()},
         agreed,
     )
     return table

@@ -144,13 +144,13 @@ def grid_of(P: Partition, dims: int) -> Partition:
 
 def public() -> dict[str, Any]:
     """Every public callable by its name. Aliases once."""
-    found: dict[str, Any] = {}
+    callables: dict[str, Any] = {}
     places = {"": distdl, "nn.": distdl.nn, "functional.": distdl.functional, "fft.": distdl.fft}
     for prefix, place in places.items():
         for name in place.__all__:
             thing = getattr(place, name)
-            if callable(thing) and not any(thing is known for known in found.values()):
-                found[prefix + name] = thing
+            if callable(thing) and not any(thing is known for known in callables.values()):
+                callables[prefix + name] = thing
     for module in (distdl.memory, distdl.progress, distdl.watchdog):
         for name, thing in vars(module).items():
             if (
@@ -158,10 +158,10 @@ def public() -> dict[str, Any]:
                 and thing.__module__ == module.__name__
                 and name[0] != "_"
                 and name != "install"
-                and not any(thing is known for known in found.values())
+                and not any(thing is known for known in callables.values())
             ):
-                found[f"{module.__name__.removeprefix('distdl.')}.{name}"] = thing
+                callables[f"{module.__name__.removeprefix('distdl.')}.{name}"] = thing
     for name, thing in inspect.getmembers(Partition, inspect.isfunction):
         if not name.startswith("_"):
-            found[f"Partition.{name}"] = thing
-    return found
+            callables[f"Partition.{name}"] = thing
+    return callables
