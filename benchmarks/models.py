@@ -17,6 +17,7 @@ import csv
 import math
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 import warnings
@@ -258,44 +259,22 @@ def page(rows: Sequence[Row]) -> str:
     """A page of the documentation, whatever the order in which models were compared."""
     rows = sorted(rows, key=lambda row: (row.model.startswith("MONAI"), row.model.lower()))
     models = list(dict.fromkeys(row.model for row in rows))
-    partitions = [shown(split) for split in PARTITIONS]
-    by_key = {row.key: row for row in rows}
-    reasons = list(dict.fromkeys(brief(row) for row in rows if row.status != "equal"))
-    lines = [_HEAD]
-    for partition in partitions:
-        pairs = [[by_key.get((model, partition, mode)) for mode in MODES] for model in models]
-        known = [[row for row in pair if row is not None] for pair in pairs if None not in pair]
-        equal = [pair for pair in known if all(row.status == "equal" for row in pair)]
-        split = [pair for pair in equal if not any(row.gathered for row in pair)]
-        if not known:
-            lines.append(f"- ``[{partition.replace('x', ', ')}]``: not compared yet.")
-            continue
-        lines.append(
-            f"- ``[{partition.replace('x', ', ')}]``: {len(equal)} of {len(known)} models are equal, {len(split)} of "
-            "them with all operations split."
-        )
-    lines += ["", ".. list-table::", "   :header-rows: 1", "", "   * - model", "     - operations"]
-    lines += [f"     - [{partition.replace('x', ', ')}]" for partition in partitions]
+    results = {model: [row for row in rows if row.model == model] for model in models}
+    equal = [model for model in models if all(row.status == "equal" for row in results[model])]
+    names = ", ".join(f"{model} ({max(row.operations for row in results[model])})" for model in equal)
+    reasons: dict[str, list[str]] = {}
     for model in models:
-        own = [row for row in rows if row.model == model]
-        lines += [f"   * - {model}", f"     - {max(row.operations for row in own) or ''}".rstrip()]
-        for partition in partitions:
-            pair = [by_key.get((model, partition, mode)) for mode in MODES]
-            lines.append(f"     - {cell(pair, reasons)}".rstrip())
-    lines += ["", *(f"({i}) {reason}\n" for i, reason in enumerate(reasons, 1))]
+        for row in results[model]:
+            if row.status != "equal":
+                reasons.setdefault(f"{row.status}: {brief(row)}", []).append(model)
+    lines = [_HEAD, f"{len(equal)} of {len(models)} models are equal on all of these partitions:", ""]
+    lines += textwrap.wrap(f"{names}.", 118, break_long_words=False, break_on_hyphens=False)
+    if reasons:
+        lines += ["", "The others, and why:", ""]
+    for reason, of_models in reasons.items():
+        text = f"* {', '.join(dict.fromkeys(of_models))}: {reason}"
+        lines += textwrap.wrap(text, 118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines).rstrip() + "\n"
-
-
-def cell(pair: Sequence[Row | None], reasons: Sequence[str]) -> str:
-    """What was found in both modes."""
-    texts = []
-    for row, mode in zip(pair, MODES, strict=True):
-        if row is not None:
-            says = "equal" if row.status == "equal" else f"{row.status} ({reasons.index(brief(row)) + 1})"
-            texts.append((says, mode))
-    if len({says for says, _ in texts}) == 1:
-        return texts[0][0]
-    return ", ".join(f"{says} in {mode}" for says, mode in texts)
 
 
 def brief(row: Row) -> str:
@@ -310,9 +289,16 @@ _HEAD = """Models
 ======
 
 Models of torchvision and MONAI, split by :func:`distdl.distribute` as they are, beside themselves in one process: in
-float64, on small images, with the same random numbers. "Equal" are models whose results are equal up to 1e-10, and
-whose gradients of all parameters up to 1e-8, relative to the largest element, in training and in evaluation. ``python
-benchmarks/models.py`` has made this page. Detection models cannot be captured: which boxes they keep depends on values.
+float64, on small images, with the same random numbers, in training and in evaluation, on the partitions [1, 1, 2, 1],
+[1, 1, 2, 2], [1, 1, 1, 3] and [2, 1, 1, 1]. A model is equal if its results are equal up to 1e-10, and the gradients of
+all parameters up to 1e-8, relative to the largest element. The number of its operations stands behind its name; all of
+them are split.
+
+What a model computes may not depend on values: the sizes of all tensors, and the branches that the model takes, are
+known before it runs. Detection models choose boxes by their scores, so they are refused, with the line of the model.
+
+``python benchmarks/models.py --table models.csv`` compares all models and
+``python benchmarks/models.py --table models.csv --page docs/models.rst`` makes this page.
 """
 
 
