@@ -98,7 +98,7 @@ def place_of(transposed, dims, kernel_size, stride=1, padding=0, dilation=1, **_
 
 
 def assert_like_twin(kind, dims, P, split, x, *arguments, sizes=None, output_blocks="balanced", **options):
-    """A layer Distributed{kind}{dims}d equals the sequential one up to the second derivatives.
+    """A layer Distributed{kind}{dims}d equals the sequential layer up to the second derivatives.
 
     Sums of small integers are exact, in any order. Along the batch the blocks stay as they are; the channels come out
     balanced, and so does space or aligned.
