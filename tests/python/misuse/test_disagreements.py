@@ -17,7 +17,7 @@ from support.ranks import job
 from support.tensors import values
 
 STEPS = 8
-SIZES = (1, 3, 40, 2000)  # the last one too large for a buffered send: see src/comm/buffered_send.hpp
+SIZES = (1, 3, 40, 2000)  # the last is too large for a buffered send: see src/comm/buffered_send.hpp
 MISTAKES = ("no tensor", "dimensions", "no_grad", "another call", "no backward")
 SEED = os.environ.get("DISTDL_SEED", "")
 DRAWS = int(os.environ.get("DISTDL_DRAWS", "100"))
@@ -41,7 +41,7 @@ class Calls:
         }
 
     def blocks(self, name, size):
-        """What the ranks pass."""
+        """The inputs of the ranks."""
         if name == "broadcast":
             return [values([size])] + [torch.empty(0, dtype=torch.float64)] * (self.ranks - 1)
         size *= self.ranks if name == "reduce_scatter" else 1
@@ -70,7 +70,7 @@ class Calls:
         return nothing if n and name in ("sum_reduce", "repartition") else whole
 
     def expected_gradient(self, name, x):
-        """This rank's, where the gradient of each result is ones."""
+        """The gradient of this rank's input, for gradients of 1."""
         if name in ("broadcast", "all_sum_reduce", "all_gather"):
             return torch.full_like(x, self.ranks)
         gradient = torch.ones_like(x)
@@ -115,7 +115,7 @@ def made(calls, name, size, recorded, mistake, other):
 
 
 def outcome_of(calls, *drawn):
-    """What this rank has to say of its call: nothing if all is well."""
+    """The exception of this rank's call, or None."""
     try:
         made(calls, *drawn)
     except Exception as error:
@@ -124,7 +124,7 @@ def outcome_of(calls, *drawn):
 
 
 def check(calls, seed):
-    """One draw. What ranks had to say is compared at its end, so that nothing but the calls keeps them in step."""
+    """A draw. Outcomes are compared at its end, so that nothing but the calls keeps ranks in step."""
     draw, said = random.Random(seed), []
     # Calls that are repeated send their data ahead of the votes.
     names = draw.choices([*calls.layers], k=draw.choice([1, 2, 8]))

@@ -129,7 +129,7 @@ def in_all_orders(programs):
 
 
 def programs(ranks, calls):
-    """What ranks do in up to so many calls. Ranks may change places."""
+    """The programs of all ranks in up to so many calls. Ranks may change places."""
     each = [program for n in range(calls + 1) for program in itertools.product(KINDS, repeat=n)]
     return itertools.combinations_with_replacement(each, ranks)
 

@@ -1,4 +1,4 @@
-"""What is wrong on one rank raises the same exception on all ranks within a second, and loses nothing."""
+"""A mistake on a rank raises the same exception on all ranks within a second, and loses nothing."""
 
 import pytest
 import torch
@@ -60,7 +60,7 @@ def test_wrong_shape(P_world, make):
     if rank is None or "broadcast" in make.__name__ or all(n == 1 for n in getattr(case.operator, "_shape", (2,))):
         return
     shape = list(case.shape)
-    # Of the dimensions, change one along which the blocks are not free: several workers share it.
+    # Changes a dimension along which the blocks are not free: several workers share it.
     shape = [n + 1 for n in shape]
     wrong = torch.ones(shape, dtype=torch.float64)
     if make.__name__ in ("repartition_fewer_elements", "halo_wide", "halo_cut"):
@@ -108,7 +108,7 @@ def test_a_second_backward_pass_of_a_graph_that_was_freed(P_world):
 @more_than_one_rank
 @pytest.mark.parametrize("letters", range(188, 200))
 def test_long_names_that_are_not_ascii(P_world, letters):
-    """What travels between ranks is cut between two letters."""
+    """Text that travels between ranks is cut between two letters."""
     layer, bad = dnn.AllSumReduce(P_world, [0]), type("x" + "\u00e9" * letters, (), {})()
     raises_everywhere(TypeError, "\u00e9", lambda: layer(bad if job.rank == 0 else torch.ones(2)))
     raises_everywhere(TypeError, "x\u00e9", lambda: layer(type("\u00e9x" + "\u00e9" * letters, (), {})()))
@@ -199,7 +199,7 @@ def test_create_graph_on_some_ranks(P_world):
     x = torch.ones(2, requires_grad=True)
     y = layer(x)
     gradient = torch.ones(2, requires_grad=True)
-    torch.autograd.grad(y, x, gradient, create_graph=True)  # the first one takes torch a second, elsewhere
+    torch.autograd.grad(y, x, gradient, create_graph=True)  # the first takes torch a second, elsewhere
     y = layer(x)
     raises_everywhere(
         RuntimeError,
@@ -289,7 +289,7 @@ def test_another_partition_on_one_rank(P_world, construct, other):
 @more_than_one_rank
 @every_construction
 def test_a_layer_constructed_on_some_ranks_only_meets_another(P_world, construct):
-    """One rank skips a construction and is at the next one."""
+    """A rank skips a construction and is at the next."""
     other = lambda: dnn.Broadcast(grid_of_one, P_world)  # noqa: E731
     grid_of_one = grid(P_world, [1])
     raises_everywhere(ValueError, "ask for different things", lambda: other() if job.rank == 0 else construct(P_world))
@@ -297,7 +297,7 @@ def test_a_layer_constructed_on_some_ranks_only_meets_another(P_world, construct
 
 @pytest.mark.parametrize("bad", [None, 3, "P", [0]], ids=str)
 def test_what_is_no_partition(P_world, bad):
-    """Told to the ranks of the partition that is one."""
+    """The ranks of the other partition are told."""
     last = job.rank == job.size - 1
     raises_everywhere(
         TypeError,

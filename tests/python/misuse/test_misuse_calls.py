@@ -1,4 +1,4 @@
-"""What layers must not be called with: on whichever rank, it raises the same on all ranks, and a good call follows."""
+"""Wrong calls of layers: on whichever rank, they raise the same on all ranks, and a good call follows."""
 
 import re
 
@@ -112,7 +112,7 @@ def of_example(example):
     return made
 
 
-# Every other layer that has an example, by one of its examples; what splits channels or features by one that is small.
+# Every other layer that has an example, by an example; layers that split channels or features by a small example.
 for _name, _example in EXAMPLES.items():
     _kind, _word = type(_example.twin()), _name.split(" ")[0]
     if _kind in dnn.SEQUENTIAL:
@@ -184,7 +184,7 @@ every_layer = pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
 
 @pytest.mark.ranks(1)
 def test_every_layer_is_called():
-    """Each layer has a row in LAYERS of this file, or an example; for layers in several dimensions one is enough."""
+    """Each layer has a row in LAYERS of this file, or an example; layers in several dimensions share it."""
     families = {name.rstrip("1234d") for name in LAYERS}
     chosen = re.compile("Distributed(Channel|Feature|General)Conv")
     layers = {name for name in dnn.__all__ if isinstance(getattr(dnn, name), type) and not chosen.fullmatch(name[:-2])}
@@ -193,7 +193,7 @@ def test_every_layer_is_called():
 
 
 def of_each(misuses):
-    """Parameters for a test: a layer and one of these misuses."""
+    """Parameters for a test: a layer and a misuse."""
     chosen = {
         f"{layer}-{name}": (make, *misuse)
         for layer, make in LAYERS.items()
@@ -204,7 +204,7 @@ def of_each(misuses):
 
 
 def check(P, make, kind, match, call):
-    """`call` of a layer and its arguments raises everywhere; what it was passed stays, and good calls are as before."""
+    """`call` of a layer and its arguments raises everywhere; its arguments stay, and good calls are as before."""
     layer, arguments = make(P)
     copies = [x.clone() for x in arguments]
 
@@ -269,7 +269,7 @@ def test_gradients_disabled_on_one_rank(P_world, make):
 @more_than_one_rank
 @every_layer
 def test_inference_tensors_on_one_rank(P_world, make):
-    """Which autograd does not save; the others ask for gradients."""
+    """Autograd does not save these tensors; the other ranks ask for gradients."""
     layer, arguments = make(P_world)
     for rank in {job.size - 1, 0}:
         inputs = [x.clone().requires_grad_(x.is_floating_point()) for x in arguments]
@@ -288,7 +288,7 @@ def test_inference_tensors_on_one_rank(P_world, make):
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
 def test_parameters_without_values_on_one_rank(P_world, split):
-    """Which travel from their owner, or are used where they are."""
+    """Parameters travel from their owner, or are used where they are."""
     kind, shape = (dnn.DistributedLayerNorm, (1, job.size)) if split else (dnn.DistributedRMSNorm, (job.size, 1))
     x = torch.ones(2, 4 // shape[1])
     for rank in range(job.size):

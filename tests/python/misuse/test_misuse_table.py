@@ -28,7 +28,7 @@ def misuse(row, P, kind, match, misused, without=""):
         good = row.good(P)
         bad = misused(good) if job.rank in wrong_ranks else good
         expected = (kind, match)
-        if len(wrong_ranks) < job.size:  # what cannot be judged by one argument alone is told as a difference
+        if len(wrong_ranks) < job.size:  # an argument that cannot be judged alone is told as a difference
             expected = (
                 (*([kind] if isinstance(kind, type) else kind), ValueError),
                 f"{match}|ask for different things",

@@ -19,7 +19,7 @@ class Mute:
 
 
 def by_rank(rank_0, rank_1):
-    """What this rank passes."""
+    """This rank's argument."""
     return rank_1 if job.rank else rank_0
 
 
@@ -46,7 +46,7 @@ def test_in_calls(P_world):
 
 
 def test_in_functions(P_world):
-    """Which keep a layer by its options."""
+    """Functions keep a layer by its options."""
     P_x, x = grid(P_world, [2, 1]), torch.ones(2, 3)
     expected = distdl.fft.fft(x, P_x)
     raises_everywhere(Exception, "FourierTransform|fft", lambda: distdl.fft.fft(x, P_x, norm=by_rank(None, Mute())))

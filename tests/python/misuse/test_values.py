@@ -17,14 +17,14 @@ INTEGERS = (-1, -2, -100, 3, 4, 9, 1000, -(1 << 62), 1 << 62)
 
 @pytest.fixture(autouse=True)
 def soon_ended():
-    """A rank that waits for one that raised alone ends the job, and says where."""
+    """A rank that waits for a rank that raised alone ends the job, and says where."""
     distdl.set_watchdog(20, end=True)
     yield
     distdl.set_watchdog(300)
 
 
 def of_odd_values(x):
-    """Variants of a tensor, by name: of each value one in which the first element has it, and one in which all have."""
+    """Variants of a tensor, by name: each value in the first element, and in all elements."""
     if x.dtype.is_complex or x.dtype == torch.bool or not x.numel():
         return
     for value in FLOATS if x.is_floating_point() else INTEGERS:
@@ -37,7 +37,7 @@ def of_odd_values(x):
 
 
 def outcome_of(layer, inputs, call):
-    """What this rank has to say of a call and its backward pass."""
+    """The outcome of this rank's call and its backward pass."""
     inputs = [x.clone().requires_grad_() if x.is_floating_point() else x for x in inputs]
     try:
         results = [y for y in as_tuple(layer(*inputs, **call)) if y.requires_grad]
@@ -50,7 +50,7 @@ def outcome_of(layer, inputs, call):
 @pytest.mark.shared
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
 def test_values_on_one_rank(P_world, example):
-    """What torch makes of them, it makes on this rank; what it refuses, all ranks refuse."""
+    """This rank has the results of torch; values that torch refuses, all ranks refuse."""
     P_x = grid(P_world, splits(example, job.size)[-1])
     layer = example.make(example.twin(), P_x)
     inputs = [block(x, P_x, cut) for x, cut in zip(example.inputs(), example.cuts, strict=True)]

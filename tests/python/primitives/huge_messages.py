@@ -16,7 +16,7 @@ pytestmark = pytest.mark.turns(2)
 
 rank = MPI.COMM_WORLD.rank
 ELEMENTS = 2**31 + 12_345
-# Of a byte each, so that there are as many elements; the second one has fewer, but as many bytes, and can be summed.
+# Of a byte each, so that there are as many elements; the second has fewer, but as many bytes, and can be summed.
 MANY = {"elements": (ELEMENTS, torch.int8), "bytes": (ELEMENTS // 8 + 1, torch.float64)}
 
 
@@ -79,7 +79,7 @@ def test_gather_and_its_adjoint(many, partitions):
 
 
 def test_repartition_and_its_adjoint(many, partitions):
-    """All of it from one rank to the other."""
+    """All of it from a rank to the other."""
     n, dtype = many
     P_0, _ = partitions
     P_1 = distdl.Partition().create_partition_inclusive([1])

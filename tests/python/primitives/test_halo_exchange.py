@@ -10,7 +10,7 @@ from support.tensors import same_bits, values
 
 
 def padded_slice(whole, P, halo, periodic, fill):
-    """What this worker is to see, by indexing the global tensor element by element."""
+    """The expected result of this worker, by indexing the global tensor element by element."""
     result = whole
     for d, (left, right) in enumerate(halo):
         n = whole.shape[d]

@@ -13,7 +13,7 @@ SUMMED = [dtype for dtype in ALL_DTYPES if dtype not in FLOAT8]
 
 
 def addends(dtype, n=N):
-    """What each rank has; sums of these are exact in every dtype."""
+    """The data of each rank; its sums are exact in every dtype."""
     return [values([n], dtype, seed=rank) for rank in range(job.size)]
 
 
@@ -60,7 +60,7 @@ def test_sum_for_one(P_world, dtype, root):
 
 
 def test_sum_for_one_that_adds_nothing(P_world):
-    """Of one rank, which is a copy, and of all ranks but the last."""
+    """Sums over a single rank, which are copies, and over all ranks but the last."""
     if job.size == 1:
         return
     last = job.size - 1
@@ -73,7 +73,7 @@ def test_sum_for_one_that_adds_nothing(P_world):
 
 
 def test_sums_in_a_ring(P_world):
-    """Everyone is the root of one sum and adds to another one: that of the next rank."""
+    """Each rank is the root of a sum, and adds to the sum of the next rank."""
     shift = [(r + 1) % job.size for r in range(job.size)]
     result = dnn.SumReduce(grid(P_world, [job.size]), grid(P_world, [job.size], shift))(
         addends(torch.float64)[job.rank]

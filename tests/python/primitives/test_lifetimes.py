@@ -31,7 +31,7 @@ def assert_apart(*tensors):
 
 
 def check(call, x):
-    """A call and its first two backward passes write nothing that they were given, and return memory of its own."""
+    """A call and its first two backward passes write to no argument, and return memory of its own."""
     before = x.clone()
     plain = call(x)
     assert_apart(x, plain)
@@ -172,7 +172,7 @@ def test_references_dropped_in_the_backward_pass(P_world, make):
 
 
 def test_an_exception_between_start_and_wait(P_world):
-    """The input goes with the frame. What was started arrives on the other ranks; all are told at the next call."""
+    """The input goes with the frame. The started message arrives on the other ranks; all are told at the next call."""
     layer = dnn.AllSumReduce(P_world, [0])
     expected = layer(torch.ones(1 << 16))
 

@@ -1,4 +1,4 @@
-"""What holds for every operator: adjointness, derivatives of any order, dtypes, strides, memory."""
+"""Properties of every operator: adjointness, derivatives of any order, dtypes, strides, memory."""
 
 import pytest
 import torch
@@ -65,7 +65,7 @@ def test_gradcheck_and_gradgradcheck(P_world, make, dtype):
     case = make(P_world)
     function, numel = as_one_function(case.operator, case.shape)
     x = torch.randn(numel, dtype=dtype, generator=torch.Generator().manual_seed(3)).requires_grad_()
-    # The fast mode compares along random directions, the same ones on all ranks: enough for a linear map.
+    # The fast mode compares along random directions, the same on all ranks: enough for a linear map.
     assert torch.autograd.gradcheck(function, (x,), fast_mode=True)
     y_bar = torch.ones_like(function(x)).requires_grad_()
     assert torch.autograd.gradgradcheck(function, (x,), grad_outputs=(y_bar,), fast_mode=True)

@@ -51,7 +51,7 @@ def derivatives(function, x, v, w):
 
 
 def check(layer, drawn, dtype, how, halves):
-    """One call: values, gradients and second gradients, and that the one is the adjoint of the other."""
+    """A call: values, gradients and second gradients, and that the call and its backward pass are adjoint."""
     function = (lambda x: distdl.functional.wait(layer.start(x))) if halves else layer
     x = [how(values(shape, dtype, seed)) for seed, shape in enumerate(drawn.shapes)]
     exact = [tensor.to(wide(dtype)) for tensor in x]
@@ -93,5 +93,5 @@ def test_equals_its_definition(partitions, drawn, made_calls):
     layer = drawn.construct(partitions)
     for call in made_calls:
         check(layer, drawn, *call)
-        together(None)  # or a rank on which this call failed would miss at the next one
+        together(None)  # or a rank on which this call failed would miss at the next call
         partitions.cases += 1

@@ -1,4 +1,4 @@
-"""Copies of regions, bit by bit what ATen copies: a block with a halo around it is one, from and to any strides."""
+"""Copies of regions equal those of ATen bit by bit, as of a block with a halo around it, from and to any strides."""
 
 import pytest
 import torch

@@ -98,7 +98,7 @@ def test_sum_reduce_code_example(P_world):
 
 @pytest.mark.mpi(min_size=12)
 def test_broadcast_is_the_way_back(P_world):
-    """The same examples, from the one to the many."""
+    """The same examples, from the roots to the many."""
     for roots, many, members, options in (
         ([1], [2, 3], lambda w: 0, {}),
         ([3, 1], [3, 4], lambda w: w // 4, {}),
@@ -161,7 +161,7 @@ def test_alltoall_of_sixteen(P_world):
 
 @pytest.mark.parametrize("preserve_batch", [True, False])
 def test_roles(P_world, preserve_batch):
-    """Active in both, in one, in none: what comes out where."""
+    """The results of ranks that are active in both partitions, in one of them, in none."""
     P_x, P_y = grid(P_world, [1], [0]), grid(P_world, [1], [min(1, job.size - 1)])
     for primitive in (dnn.Broadcast, dnn.SumReduce, dnn.Repartition):
         layer = primitive(P_x, P_y, preserve_batch=preserve_batch)

@@ -1,4 +1,4 @@
-"""What travels through memory of the host: the same bits. The CPU stands in for a device."""
+"""Messages through memory of the host: the same bits. The CPU stands in for a device."""
 
 import pytest
 import torch

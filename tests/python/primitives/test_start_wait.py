@@ -62,7 +62,7 @@ def test_several_under_way(P_world):
     results = {i: cases[i].operator.wait(started[i]) for i in order}
     assert same_bits(in_between, expected[1])
     assert all(same_bits(results[i], y) for i, y in enumerate(expected))
-    # Each rank made the results in an order of its own, so that the losses have to be taken one by one.
+    # Each rank made the results in an order of its own, so that the losses have to be taken singly.
     for i, (x, gradient) in enumerate(zip(inputs, expected_gradients, strict=True)):
         assert same_bits(torch.autograd.grad(results[i].square().sum(), x)[0], gradient)
 
@@ -78,7 +78,7 @@ def test_all_started_then_all_waited_for_in_the_backward_pass(P_world):
 
 
 def test_in_the_backward_pass_the_halves_swap(P_world):
-    """What was computed between start and wait is differentiated between the adjoint's two halves."""
+    """Computations between start and wait are differentiated between the adjoint's two halves."""
     layer = dnn.AllSumReduce(grid(P_world, [job.size]), [0])
     x = values([4], seed=job.rank).requires_grad_()
     weight = values([4], seed=7).requires_grad_()
@@ -215,7 +215,7 @@ def test_checkpointing_drops_what_it_does_not_need(P_world):
 
 
 def test_waited_for_in_inference_mode(P_world):
-    """What was recorded stays so: the other ranks have recorded it too."""
+    """A recorded call stays recorded: the other ranks have recorded it too."""
     layer = dnn.AllSumReduce(grid(P_world, [job.size]), [0])
     x = values([3], seed=job.rank).requires_grad_()
     started = layer.start(x)

@@ -1,7 +1,7 @@
 """The arithmetic of sums over ranks, in each operator that sums, in MPI's reductions and in blocks.
 
 It is that of PyTorch's `+` in the dtype, or in float32 for narrower ones: integers wrap around, infinities, NaN, signed
-zeros and subnormal numbers are what they are there. What is summed here has the same sum in every order.
+zeros and subnormal numbers are what they are there. The values here have the same sum in every order.
 """
 
 import functools
@@ -26,7 +26,7 @@ COLUMNS = 8
 
 
 def rows_of(P, rows):
-    """Those of this worker's balanced block."""
+    """The rows of this worker's balanced block."""
     return slice(*balanced(rows, P.size, P.rank))
 
 
@@ -75,7 +75,7 @@ every_path = pytest.mark.parametrize("rows", [3, 40_001])
 
 
 def special_values(dtype):
-    """What each rank has in each column."""
+    """The values of each rank in each column."""
     info = torch.finfo(dtype)
     table = torch.zeros(job.size, COLUMNS, dtype=torch.float64)
     table[:, 0] = 1
@@ -129,7 +129,7 @@ def test_special_values(P_world, add_up, rows, dtype):
 @every_path
 @pytest.mark.parametrize("dtype", COMPLEX, ids=str)
 def test_parts_of_complex_numbers_are_added_by_themselves(P_world, add_up, rows, dtype):
-    """An infinity or NaN in one part leaves the other part alone, as in torch's sum."""
+    """An infinity or NaN in a part leaves the other part alone, as in torch's sum."""
     real = special_values(torch.zeros((), dtype=dtype).real.dtype)
     table = torch.complex(*(part.to(torch.float64) for part in (real, real.flip(1)))).to(dtype)
     assert_adds_up(add_up, P_world, rows, table, added(table.unbind()), same_numbers)

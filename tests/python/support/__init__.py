@@ -1,1 +1,1 @@
-"""What tests share. Nothing here is a test."""
+"""Shared by the tests. Nothing here is a test."""

@@ -12,13 +12,13 @@ from support.ranks import together
 
 
 def grid(P, shape, ranks=None):
-    """A Cartesian partition of these workers of P; of the first ones if none are given."""
+    """A Cartesian partition of these workers of P; of the first if there are none."""
     chosen = range(int(np.prod(shape))) if ranks is None else ranks
     return P.create_partition_inclusive(list(chosen)).create_cartesian_topology_partition(shape)
 
 
 def balanced(n, p, i):
-    """(start, stop) of block i: the first n mod p of p blocks have one more. The definition, computed the long way."""
+    """(start, stop) of block i: the first n mod p of p blocks are larger by 1. Computed the long way."""
     sizes = [n // p + (1 if j < n % p else 0) for j in range(p)]
     return sum(sizes[:i]), sum(sizes[: i + 1])
 
@@ -53,7 +53,7 @@ def for_each(value, dims):
 
 
 def middle_of_window(dims, kernel_size, stride=1, padding=0, dilation=1):
-    """The input in the middle of a window, the left one of two: its place, for spatial_sizes."""
+    """The input in the middle of a window, the left of two: its place, for spatial_sizes."""
     kernels, strides, dilations = (for_each(value, dims) for value in (kernel_size, stride, dilation))
     reaches = [d * (k - 1) for k, d in zip(kernels, dilations, strict=True)]
     before = {"same": [reach // 2 for reach in reaches], "valid": [0] * dims}
@@ -62,7 +62,7 @@ def middle_of_window(dims, kernel_size, stride=1, padding=0, dilation=1):
 
 
 def block_slices(P, shape, sizes=None):
-    """The slices of this worker's block: balanced, or in each dimension of the given sizes unless these are None."""
+    """The slices of this worker's block: balanced, or in each dimension of these sizes unless they are None."""
     slices = []
     for d, i in enumerate(P.index):
         if sizes is None or sizes[d] is None:
@@ -105,7 +105,7 @@ def grid_shapes(dim, size, fixed=()):
 
 @strategies.composite
 def blocks_of(draw, shape, workers):
-    """Sizes of blocks in each dimension: None for balanced ones, or any, of which some are 0."""
+    """Sizes of blocks in each dimension: None for balanced blocks, or any sizes, some of them 0."""
 
     def along(n, p):
         cuts = sorted(draw(strategies.lists(strategies.integers(0, n), min_size=p - 1, max_size=p - 1)))

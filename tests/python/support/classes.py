@@ -52,7 +52,7 @@ EXAMPLES = {
 
 
 def of_shapes(make, *shapes):
-    """What makes a module, and what makes the tensors of a call."""
+    """Makers of a module and of the tensors of a call."""
     return make, lambda: tuple(values(shape, seed=seed) / 2 for seed, shape in enumerate(shapes))
 
 
@@ -74,7 +74,7 @@ class WithParameters(torch.nn.Module):
 
 
 class WithModules(torch.nn.Module):
-    """A list or a dict of modules that run one behind the other."""
+    """A list or a dict of modules that run in turn."""
 
     def __init__(self, held):
         super().__init__()
@@ -124,4 +124,4 @@ CALLS = {
         for dims in (1, 2, 3)
     },
 }  # fmt: skip
-"""For each class of torch.nn what makes a module of it, or a model that has one, and what makes the whole tensors."""
+"""By class of torch.nn: makers of a module of it, or of a model around it, and of the whole tensors."""

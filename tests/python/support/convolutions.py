@@ -1,4 +1,4 @@
-"""What the tests of convolutions share: partitions of batch, channels and space, and who owns the parameters."""
+"""Shared by the tests of convolutions: partitions of batch, channels and space, and who owns the parameters."""
 
 import math
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class Split:
 
     @property
     def shapes(self) -> list[list[int]]:
-        """Those of P_x, P_y and P_w."""
+        """The shapes of P_x, P_y and P_w."""
         w = [*self.batch, self.p_out, self.p_in, *self.space]
         if self.short and self.batch in ([], [1]):
             w = w[len(self.batch) :] if set(self.space) != {1} else [self.p_out, self.p_in]
@@ -85,7 +85,7 @@ def inputs(draw: Any, split: Split, channels: int) -> tuple[list[int], Any]:
 
 def place_of(transposed, dims, kernel_size, stride=1, padding=0, dilation=1, **_):
     """Where among the inputs an output stands, for spatial_sizes. A transposed one is with the window whose middle is
-    nearest, the left one of two."""
+    nearest, the left of two."""
     if not transposed:
         return middle_of_window(dims, kernel_size, stride, padding, dilation)
     kernels, strides, paddings, dilations = (for_each(v, dims) for v in (kernel_size, stride, padding, dilation))
@@ -98,7 +98,7 @@ def place_of(transposed, dims, kernel_size, stride=1, padding=0, dilation=1, **_
 
 
 def assert_like_twin(kind, dims, P, split, x, *arguments, sizes=None, output_blocks="balanced", **options):
-    """A layer Distributed{kind}{dims}d equals the sequential one up to the second derivatives.
+    """A layer Distributed{kind}{dims}d equals the sequential layer up to the second derivatives.
 
     Sums of small integers are exact, in any order. Along the batch the blocks stay as they are; the channels come out
     balanced, and so does space or aligned.

@@ -37,7 +37,7 @@ class Grid:
 
 
 def matches(roots: Grid, many: Grid, transpose_roots: bool, transpose_many: bool) -> dict[int, int]:
-    """By rank of `many`, the rank of the worker of `one` that stands for it where shapes are broadcast."""
+    """By rank of `many`, the rank of the worker of `roots` that stands for it where shapes are broadcast."""
     extents = roots.shape[::-1] if transpose_roots else roots.shape
     at = {index[::-1] if transpose_roots else index: rank for index, rank in roots.workers}
     root_of = {}
@@ -49,7 +49,7 @@ def matches(roots: Grid, many: Grid, transpose_roots: bool, transpose_many: bool
 
 
 def by_role(tensors: Tensors, P_x: Grid, results: Mapping[int, torch.Tensor], preserve_batch: bool = True) -> Tensors:
-    """A result where there is one; of the other ranks, those in P_x get zero volume, and the rest what they passed."""
+    """A result where there is one; of the other ranks, those in P_x get zero volume, and the rest their input."""
 
     def nothing(x):
         return x.flatten()[:0].reshape([x.shape[0], 0] if preserve_batch and x.dim() else [0])

@@ -13,7 +13,7 @@ P_world = distdl.Partition(job)
 
 
 def partitions(dims):
-    """Ways to split the batch and space over all ranks of the job, and over one less."""
+    """Ways to split the batch and space over all ranks of the job, and over all but one."""
     shapes = []
     for size in sorted({P_world.size, max(1, P_world.size - 1)}):
         shapes += [[size if i == d else 1 for i in range(dims)] for d in (0, *range(2, dims))]
@@ -23,12 +23,12 @@ def partitions(dims):
 
 
 def noise(shape, seed=0):
-    """Numbers that no operation maps to equal ones."""
+    """Numbers that no operation maps to equal numbers."""
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def off(ours, expected, tolerance=1e-10):
-    """What is wrong with a tensor on the first rank: "" if it is the expected one up to rounding."""
+    """The error of a tensor on the first rank: "" if it is as expected up to rounding."""
     if job.rank:
         return ""
     if ours.shape != expected.shape:
@@ -45,7 +45,7 @@ def assert_none(problems):
 
 
 def step(model, x, gather=lambda y: y):
-    """What a model returns, and the loss of it."""
+    """The results of a model, and the loss of them."""
     leaves = [leaf for leaf in tree_leaves(gather(model(x))) if isinstance(leaf, torch.Tensor)]
     loss = sum((leaf * noise(leaf.shape, seed=i)).sum() for i, leaf in enumerate(leaves))
     return leaves, loss

@@ -50,7 +50,7 @@ class Dense(torch.nn.Module):
 
 
 class Tokens(torch.nn.Module):
-    """Patches as tokens with a further one in front, attention by hand, and the first token's scores."""
+    """Patches as tokens with a further token in front, attention by hand, and the first token's scores."""
 
     def __init__(self, features=8, heads=2):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the tests of pooling and interpolation share: tensors in any blocks, and layers beside their torch.nn twins."""
+"""Shared by the tests of pooling and interpolation: tensors in any blocks, and layers beside their torch.nn twins."""
 
 import torch
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ from support.ranks import job
 from support.tensors import same_bits
 from support.twins import assert_equals_twin
 
-# What the integers of the input stand for: numbers with ties, or what compares in its own ways.
+# The values that the integers of the input stand for: numbers with ties, or values that compare in their own ways.
 CONTENTS = {
     "ties": (0, 1, 2, 3),
     "lowest": (-torch.inf, -torch.inf, -torch.inf, 1),
@@ -37,7 +37,7 @@ def split_tensors(draw, P_world, dims, leading=([1], [3], [0, 1], [1, 2], [3, 1]
 
 
 def refused_by_both(name, P_x, x, sizes, options):
-    """Whether torch.nn's layer refuses the options or the input; the distributed one has to then, in the same way."""
+    """Whether torch.nn's layer refuses the options or the input; the distributed layer has to then, in the same way."""
     sequential, distributed = twins(name)
     try:
         sequential(**options)(x)
@@ -90,7 +90,7 @@ def powers_close(windows, dtype):
     """How derivatives of power-average pooling are compared, and values where torch's powers are not exact."""
 
     def close(result, whole):
-        """Sums of one term for each window, in another order. A term is a product of less than 20 factors, each of
+        """Sums of a term for each window, in another order. A term is a product of less than 20 factors, each of
         which is rounded once; the largest terms are below a hundred times the largest sum, or a hundred where all
         terms cancel."""
         scale = max(1.0, float(whole.abs().max())) if whole.numel() else 0.0

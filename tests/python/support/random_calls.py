@@ -79,11 +79,11 @@ def grids(draw, dims=None):
 
 @st.composite
 def matching(draw):
-    """Two grids by the matching rules: the one, the many, and how each is read."""
+    """Two grids by the matching rules: the roots, the many, and how each is read."""
     many = draw(st.sampled_from(SHAPES[draw(st.integers(1, 4))]))
     collapsed = draw(st.lists(st.booleans(), min_size=len(many), max_size=len(many)))
     roots = [1 if alone else n for alone, n in zip(collapsed, many, strict=True)]
-    roots = roots[draw(st.integers(0, len(many) - 1)) :]  # what the extension to the left adds are ones
+    roots = roots[draw(st.integers(0, len(many) - 1)) :]  # the extension to the left adds extents of 1
     transposed = draw(st.booleans()), draw(st.booleans())
     pair = [
         dense.Grid(tuple(shape[:: -1 if backwards else 1]), draw(st.sampled_from(ORDERS))[: math.prod(shape)])
@@ -94,7 +94,7 @@ def matching(draw):
 
 @st.composite
 def outside(draw):
-    """What ranks pass that have no part of the input."""
+    """The inputs of ranks that have no part of the tensor."""
     return draw(st.sampled_from([(0,), (0,), (3, 0)]))
 
 
@@ -129,7 +129,7 @@ def sum_reductions(draw):
 
 @st.composite
 def axes_of(draw, P):
-    """Some axes of a grid, as they are given to the primitives: themselves or the others, from either end."""
+    """Some axes of a grid, as the primitives take them: these or the others, from either end."""
     dims = len(P.shape)
     along = [d for d in range(dims) if draw(st.booleans())]
     axes = along if (themselves := draw(st.booleans())) else [d for d in range(dims) if d not in along]
@@ -197,7 +197,7 @@ def repartitions(draw):
 
 @st.composite
 def beyond(draw, dims):
-    """What lies beyond a tensor of so many dimensions: in which of them it wraps, and the value elsewhere."""
+    """The surroundings of a tensor of so many dimensions: where it wraps, and the value elsewhere."""
     return [draw(st.booleans()) for _ in range(dims)], draw(st.sampled_from([0.0, 0.0, 0.0, 2.0]))
 
 

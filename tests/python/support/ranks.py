@@ -1,4 +1,4 @@
-"""What ranks say to each other in the tests: a failure on one of them is one on all, and none waits."""
+"""Outcomes that ranks tell each other in the tests: a failure on a rank is a failure on all, and none waits."""
 
 import functools
 import os
@@ -27,7 +27,7 @@ def raises_everywhere(kind, match, action, seconds=20.0, involved=True):
     except Exception as raised:
         error = raised
     elapsed = time.perf_counter() - start
-    # First what all ranks have to say, then the judgement, which is then the same on all of them.
+    # First the outcomes of all ranks, then the judgement, which is the same on all of them.
     problem = None if error is None else (type(error).__name__, str(error).split(" (raised on rank")[0])
     outcomes = job.allgather((involved, problem, elapsed))
     assert all((outcome is not None) == took_part for took_part, outcome, _ in outcomes), outcomes
@@ -51,7 +51,7 @@ def draws(number):
 
 
 class SomewhereError(Exception):
-    """What failed on some ranks, in a test on_all_ranks: all ranks know it."""
+    """A failure on some ranks, in a test on_all_ranks: all ranks know it."""
 
 
 def exchanged(failure, value=None):
@@ -69,9 +69,9 @@ def together(value):
 
 
 def on_all_ranks(test):
-    """For tests that repeat their body (hypothesis): an exception on one rank is one on all, so they stay in step.
+    """For tests that repeat their body (hypothesis): an exception on a rank is raised on all, so they stay in step.
 
-    A rank that fails says so in place of what it would have said next, be it in `together` or at the end.
+    A rank that fails says so in place of its next message, be it in `together` or at the end.
     """
 
     @functools.wraps(test)

@@ -11,7 +11,7 @@ from support.tensors import values
 
 
 def slices_of(P, shape, cut, sizes=None):
-    """The slices of this worker's block: balanced along each axis of P, or of the given sizes unless these are None."""
+    """The slices of this worker's block: balanced along each axis of P, or of these sizes unless they are None."""
     slices = []
     for n, axis in zip(shape, cut, strict=True):
         if axis is None:
@@ -41,7 +41,7 @@ def has_block(P, first_of=()):
 
 
 def block(whole, P, cut, sizes=None, first_of=()):
-    """This worker's block of a tensor that all ranks have; a zero-volume tensor on ranks without one."""
+    """This worker's block of a tensor that all ranks have; a zero-volume tensor on the other ranks."""
     if cut is None:
         return whole.clone()
     if not has_block(P, first_of):
@@ -88,7 +88,7 @@ def as_tuple(results):
 
 
 def derivatives(results, leaves, cotangents, directions, second):
-    """The gradients of <results, cotangents>, and those of <these gradients, directions>, with the cotangents' too."""
+    """The gradients of <results, cotangents>, and of <these gradients, directions>, by the cotangents too."""
     cotangents = [c.reshape(y.shape).requires_grad_() for c, y in zip(cotangents, results, strict=True)]
     first = torch.autograd.grad(
         results, leaves, cotangents, create_graph=second, allow_unused=True, materialize_grads=True
@@ -102,7 +102,7 @@ def derivatives(results, leaves, cotangents, directions, second):
 
 
 def close(result, whole, tolerance):
-    """Equality up to roundings, relative to the largest element; what is not finite is equal."""
+    """Equality up to roundings, relative to the largest element; values that are not finite are equal."""
     if result is None:
         return whole.numel() == 0
     if result.dtype != whole.dtype or result.shape != whole.shape:
@@ -113,9 +113,9 @@ def close(result, whole, tolerance):
 
 
 def assert_equals_sequential(example, P, sizes=None, layout="owner"):
-    """The layer on P gives, put together, what its twin gives. `sizes`: of the blocks along the axes of P.
+    """The results of the layer on P, put together, are its twin's. `sizes`: of the blocks along the axes of P.
 
-    Compared are the results, the gradients of all inputs and parameters, the second derivatives, and what is in
+    Compared are the results, the gradients of all inputs and parameters, the second derivatives, and
     ``state_dict()`` afterwards. Returns the layer.
     """
     twin = example.twin()

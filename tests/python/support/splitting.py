@@ -16,12 +16,12 @@ P_world = distdl.Partition(job)
 
 @functools.cache  # so that a recorded function finds a constant
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
-    """Numbers that no operation maps to equal ones."""
+    """Numbers that no operation maps to equal numbers."""
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def splits(dims: int) -> list[list[int]]:
-    """Along each dimension over all ranks, the last but one over fewer, and two over all ranks together."""
+    """Along each dimension over all ranks, the second to last over fewer, and two over all ranks together."""
     size = P_world.size
     shapes = [[size if d == i else 1 for i in range(dims)] for d in range(dims)]
     shapes.append([max(1, size - 1) if i == dims - 2 else 1 for i in range(dims)])
@@ -39,7 +39,7 @@ def step(call: Callable[[torch.Tensor], Any], x: torch.Tensor) -> tuple[list[tor
 
 
 def wrong(ours: torch.Tensor | None, expected: torch.Tensor | None) -> str:
-    """What is wrong with a tensor: "" if it is the expected one up to rounding."""
+    """The error of a tensor: "" if it is as expected up to rounding."""
     if ours is None or expected is None:
         return "" if ours is expected else f"{ours}, not {expected}"
     if ours.shape != expected.shape or ours.dtype != expected.dtype:
@@ -53,7 +53,7 @@ def wrong(ours: torch.Tensor | None, expected: torch.Tensor | None) -> str:
 def off_when_split(
     make: Callable[[], torch.nn.Module], whole: torch.Tensor, split: list[int], derived: bool = True, **options: Any
 ) -> list[str]:
-    """What is wrong with the results and gradients of a distributed model, on rank 0.
+    """The errors of the results and gradients of a distributed model, on rank 0.
 
     Args:
         make: the model of torch, the same each time.

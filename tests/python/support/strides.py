@@ -48,4 +48,4 @@ def zeros(x):
 
 
 PLAIN = (everyday, transposed, every_other, within_a_larger_one, expanded, channels_last)
-STRIDES = (*PLAIN, conjugated, negated, zeros)  # the last ones of dtypes that have derivatives
+STRIDES = (*PLAIN, conjugated, negated, zeros)  # the last of dtypes that have derivatives

@@ -63,7 +63,7 @@ class Twins:
         return (torch.randn(7, n, generator=generator, dtype=torch.float64).to(self.dtype) for n in (6, 3))
 
     def both(self, make):
-        """What a function of (model, step) makes for the twin and for the model; step(number) gives the loss."""
+        """The results of a function of (model, step) for the twin and for the model; step(number) gives the loss."""
         return make(self.twin, self.twin_loss), make(self.model, self.own_loss)
 
     def twin_loss(self, number, model=None):

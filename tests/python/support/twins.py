@@ -8,10 +8,10 @@ from support.tensors import values
 
 
 def derivatives(layer, x, parameters, cotangent, directions, look_at=lambda y: None):
-    """What the layer gives, the gradients of <result, cotangent>, and those of <these gradients, directions>.
+    """The result, the gradients of <result, cotangent>, and of <these gradients, directions>.
 
     The gradients are with respect to x and the parameters, the second ones also to the cotangent. The sequential layer
-    takes whole tensors; a distributed one takes blocks, and the sums over all ranks are what is differentiated.
+    takes whole tensors; a distributed layer takes blocks, and the sums over all ranks are differentiated.
     `look_at` sees the result before it is differentiated.
     """
     leaves = [x.requires_grad_(), *parameters]
@@ -36,10 +36,10 @@ def assert_equals_twin(
     equal=torch.equal,
     equal_derivatives=None,
 ):
-    """A distributed layer gives, put together, what its sequential twin gives, up to the second derivatives.
+    """A distributed layer's results, put together, are its sequential twin's, up to the second derivatives.
 
-    x is the whole input, of which each worker passes its block, balanced or of the given sizes; y_sizes are those of
-    the result. The layer gets the twin's parameters, of which each is in balanced blocks on its partition.
+    x is the whole input, of which each worker passes its block, balanced or of these sizes; y_sizes are the sizes of
+    the result. The layer gets the twin's parameters, each in balanced blocks on its partition.
     """
     partitions = [P_x, *parameter_partitions]
     wholes = [x, *(p.detach() for p in twin.parameters())]

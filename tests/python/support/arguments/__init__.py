@@ -1,4 +1,4 @@
-"""The arguments of torch's functions: what each of them is called with, and calls that give each one another value.
+"""The arguments of torch's functions: their values, and calls that change each of them.
 
 - ``signatures.py`` reads the arguments of a function off torch: their names, types and defaults.
 - ``values.py`` is the table of values. An argument without a value there raises KeyError, so that no new one is missed.

@@ -17,8 +17,8 @@ class Call:
     """A call of a function.
 
     Attributes:
-        argument: the one that has another value than its default; "" for none.
-        how: says how the arguments are given.
+        argument: has another value than its default; "" for none.
+        how: says how the arguments are passed.
         may_be_refused: whether the function itself may refuse the call.
     """
 
@@ -45,7 +45,7 @@ def _made(value: Any, x: torch.Tensor) -> Any:
 
 
 def calls_of(function: Callable[..., Any]) -> list[Call]:
-    """A call with what is required, and for each further argument a call by its name and one by its position."""
+    """A call with required arguments alone, and for each other argument calls by its name and by its position."""
     overloads = [overload for overload in signatures(function) if not _needs_what_is_left_out(overload)]
     return [call for signature in overloads for call in _calls(signature)]
 
@@ -90,12 +90,12 @@ def _calls(signature: Signature) -> Iterator[Call]:
 
 
 def _first_of(signature: Signature) -> int:
-    """How many arguments cannot be given by name: the tensor of a method."""
+    """The number of arguments that cannot be passed by name: the tensor of a method."""
     return int(not isinstance(signature.function, types.FunctionType | types.BuiltinFunctionType))
 
 
 def _with_first(values: dict[str, Any], first: str, table: dict[str, Any]) -> dict[str, Any]:
-    """The same with what is split in place of the first tensor."""
+    """The same with the split tensor in place of the first."""
     values = dict(values)
     make = values.pop("FIRST", table.get("FIRST"))
     if first and not (isinstance(values.get(first), list) or first == "tensors"):

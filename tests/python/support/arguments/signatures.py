@@ -26,8 +26,8 @@ class Argument:
 
     Attributes:
         kind: its type, as schemas of torch name it; "" where only a signature in Python is known.
-        default: REQUIRED without one.
-        by_name: whether it can be given by name alone.
+        default: REQUIRED if there is none.
+        by_name: whether it can be passed by name alone.
     """
 
     name: str
@@ -37,13 +37,13 @@ class Argument:
 
     @property
     def is_tensor(self) -> bool:
-        """Whether a tensor has to be given, or several."""
+        """Whether a tensor is required, or several."""
         return self.kind in ("Tensor", "List[Tensor]") and self.default is REQUIRED
 
 
 @dataclass(frozen=True)
 class Signature:
-    """A function with one of its overloads.
+    """An overload of a function.
 
     Attributes:
         name: of the function, and behind a dot of the overload.
@@ -55,7 +55,7 @@ class Signature:
 
 
 def functions() -> dict[str, Callable[..., Any]]:
-    """The functions of torch that have a rule, by name: those of each signature once."""
+    """The functions of torch that have a rule, by name: each signature once."""
     known = RULES.keys() | SPLITTING | SHAPED_AS.keys() | DECOMPOSITIONS.keys()
     by_name: dict[str, Callable[..., Any]] = {}
     seen: set[str] = set()
@@ -77,7 +77,7 @@ def functions() -> dict[str, Callable[..., Any]]:
 
 
 def signatures(function: Callable[..., Any]) -> list[Signature]:
-    """The overloads of a function, without those of numbers alone and those that write into given tensors."""
+    """The overloads of a function that have tensors as results, without those with ``out``."""
     name = function.__name__
     parameters = _of_python(function)
     if parameters is not None:
@@ -117,7 +117,7 @@ def _schemas(name: str) -> list[Any]:
 
 
 def _makes_tensors(schema: Any) -> bool:
-    """Whether it has tensors as results, and writes into no others than the first one."""
+    """Whether it has tensors as results, and writes into none but the first argument."""
     is_internal = re.search(r"Dimname|\bt\[|AnyEnum|prim_|Storage", str(schema))
     kinds = [str(result.real_type) for result in schema.returns]
     return any("Tensor" in kind for kind in kinds) and not is_internal and not any(a.is_out for a in schema.arguments)

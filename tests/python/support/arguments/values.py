@@ -1,4 +1,4 @@
-"""What the arguments of torch's functions are called with: by function, by name, and by type."""
+"""Values of the arguments of torch's functions: by function, by name, and by type."""
 
 import types
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Of = Callable[[torch.Tensor], Any]
 
 @dataclass(frozen=True)
 class Together:
-    """A value of an argument that counts, or fits, if others are given as well."""
+    """A value of an argument that counts, or fits, only beside values of others."""
 
     value: Any
     others: dict[str, Any]
@@ -122,7 +122,7 @@ def _a_dimension(argument: Argument) -> Any:
 
 
 def entry(signature: Signature) -> dict[str, Any]:
-    """What the table has for a function or for one of its overloads."""
+    """The entry of the table for a function or an overload."""
     plain, _, _ = signature.name.partition(".")
     own = f"F.{plain}" if isinstance(signature.function, types.FunctionType) else signature.name
     return OF.get(plain, {}) | OF.get(own, {})

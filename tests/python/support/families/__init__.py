@@ -2,7 +2,7 @@
 
 A module of this folder has
 
-- ``EXAMPLES``: :class:`Example` by name. Every layer that has a twin in torch.nn has one here, and more than one where
+- ``EXAMPLES``: :class:`Example` by name. Every layer that has a twin in torch.nn has an example here, and several where
   its options take different ways;
 - ``described``: functions by the name of a class of torch.nn, from a module of that class and the arguments of its call
   to the :class:`Example`, or None where the layer refuses what the module takes. PyTorch's own samples go through it;
@@ -46,7 +46,7 @@ class Example:
         call: further arguments of the call, which are the same on all ranks and no tensors in blocks.
         differentiable: which of the inputs have derivatives; by default all of floating point.
         second: whether torch has second derivatives.
-        tolerance: the relative one, of the largest element.
+        tolerance: relative to the largest element.
         layer: makes the layer in place of ``from_sequential``, from the twin and P_x.
     """
 

@@ -83,7 +83,7 @@ def over_tokens(twin, batch_first, inputs, results, args=(), **options):
 
 
 def multihead(twin, query, key, value, key_padding_mask=None, need_weights=True, attn_mask=None, **call):
-    """With whatever masks there are."""
+    """An example with any masks."""
     results = ["tokens"]
     if need_weights:
         heads = [] if call.get("average_attn_weights", True) else [None]
@@ -127,13 +127,13 @@ def heads(rows=4, columns=4, batch=2, method=None, kdim=None, call=None, masks=(
 
 
 def encoder_layer(twin, src, src_mask=None, src_key_padding_mask=None, is_causal=False):
-    """With whatever masks there are."""
+    """An example with any masks."""
     inputs = {"src": src, "src_mask": src_mask, "src_key_padding_mask": src_key_padding_mask}
     return over_tokens(lambda: twin, twin.self_attn.batch_first, inputs, ["tokens"], second=False)
 
 
 def encoder(twin, src, mask=None, src_key_padding_mask=None, is_causal=None):
-    """With whatever masks there are."""
+    """An example with any masks."""
     inputs = {"src": src, "mask": mask, "src_key_padding_mask": src_key_padding_mask}
     return over_tokens(lambda: twin, twin.layers[0].self_attn.batch_first, inputs, ["tokens"], second=False)
 
@@ -151,7 +151,7 @@ TRANSFORMED = (
 
 
 def transformer(twin, *tensors, **masks):
-    """With whatever masks there are."""
+    """An example with any masks."""
     inputs = {**dict(zip(TRANSFORMED, tensors, strict=False)), **masks}
     return over_tokens(lambda: twin, twin.batch_first, inputs, ["tokens"], second=False)
 
@@ -167,7 +167,7 @@ DECODED = (
 
 
 def decoder_layer(twin, *tensors, **masks):
-    """With whatever masks there are."""
+    """An example with any masks."""
     inputs = {**dict(zip(DECODED, tensors, strict=False)), **masks}
     return over_tokens(lambda: twin, twin.self_attn.batch_first, inputs, ["tokens"], second=False)
 

@@ -64,7 +64,7 @@ SAMPLES: dict[str, int] = {}
 
 
 def rows() -> dict[str, Row]:
-    """By public name: those of the other convolutions, without their further partitions."""
+    """By public name: as for the other convolutions, without their further partitions."""
     from support.misuses.layers import rows as of_layers
 
     table, known = {}, of_layers()

@@ -52,7 +52,7 @@ SAMPLES = {}
 
 
 def rows() -> dict[str, Row]:
-    """Those of the constructors."""
+    """The rows of the constructors."""
     eps = [Wrong(v, TypeError, "eps") for v in ("a", None, 1j)]
     return {
         "nn.DistributedCosineSimilarity": Row(

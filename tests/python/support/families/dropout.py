@@ -15,7 +15,7 @@ def seeded(module, training):
 
 
 def example(kind, shape, training=True, **options):
-    """A layer that draws as its twin does, or one in evaluation."""
+    """A layer that draws as its twin does, or a layer in evaluation."""
     every = tuple(range(len(shape)))
 
     def layer(twin, P_x):

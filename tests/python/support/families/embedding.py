@@ -77,7 +77,7 @@ EXAMPLES["Embedding with few rows"] = example((2, 3, 2), rows=2, split=in_rows)
 
 
 def bag(split=None, **options):
-    """Bags of one size. The table is split as for :func:`example`."""
+    """Bags of equal sizes. The table is split as for :func:`example`."""
 
     def twin():
         torch.manual_seed(1)

@@ -18,7 +18,7 @@ def linear(number):
 
 
 def tanh(number):
-    """Another one."""
+    """Another expert."""
     return torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh())
 
 

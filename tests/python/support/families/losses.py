@@ -68,7 +68,7 @@ def of_labels(twin, input, target):
 
 
 def of_classes(twin, input, target):
-    """The classes are in the second dimension, or in the only one."""
+    """The classes are in the second dimension, or in the only dimension."""
     second = not isinstance(twin, nn.MultiMarginLoss)
     return of_features(twin, input, target, axis=min(input.dim() - 1, 1), second=second)
 
@@ -129,7 +129,7 @@ def linear(twin, input, target):
 
 
 def linear_twin(*arguments, **options):
-    """With the same weights on all ranks."""
+    """A twin with the same weights on all ranks."""
     torch.manual_seed(4)
     return nn.LinearCrossEntropyLoss(*arguments, dtype=torch.float64, **options)
 
@@ -162,7 +162,7 @@ def in_clusters(P):
     return {**good([-1, 1])(P), "in_features": 4, "n_classes": 5, "cutoffs": [2]}
 
 
-# Those whose misuses are all tried. The others share their code.
+# Losses whose misuses are all tried. The others share their code.
 IN_FULL = ("DistributedCrossEntropyLoss", "DistributedTripletMarginLoss", "DistributedSmoothL1Loss")
 spoken = (
     floats(6, 3, 4).log_softmax(2),
@@ -329,7 +329,7 @@ OTHER = {
 
 
 def rows() -> dict[str, Row]:
-    """Those of the constructors."""
+    """The rows of the constructors."""
     table = {}
     for name in loss.__all__:
         kind = getattr(dnn, name)

@@ -36,7 +36,7 @@ of_nothing = described_by(lambda twin, x: [])
 
 
 def of_instance(dims):
-    """With or without a batch."""
+    """An example with or without a batch."""
     return described_by(lambda twin, x: [x.dim() - dims - 1])
 
 

@@ -19,7 +19,7 @@ def shuffle(twin, x):
 
 
 def flatten(twin, x):
-    """Of the flattened dimensions the first one that has several elements."""
+    """The first of the flattened dimensions that has several elements."""
     first, last = (d % x.dim() for d in (twin.start_dim, twin.end_dim))
     split = next((d for d in range(first, last + 1) if x.shape[d] > 1), first)
     whole = tuple(d for d in range(first, last + 1) if d != split)
@@ -53,7 +53,7 @@ SAMPLES = {}
 
 
 def factor(name, dims=4):
-    """A row for a layer with one number."""
+    """A row for a layer with a single number."""
     wrong = [*not_an_int(name), Wrong(0, RuntimeError, "at least 1"), Wrong(-1, RuntimeError, "at least 1")]
     blocks = [Wrong(v, ValueError, "output_blocks") for v in ("even", None, 1, True)]
     return (

@@ -34,7 +34,7 @@ SAMPLES = {"Softmax": 6, "LogSoftmax": 8, "Softmin": 8, "Softmax2d": 4}
 
 
 def rows() -> dict[str, Row]:
-    """Those of the constructors."""
+    """The rows of the constructors."""
     dim = [Wrong(v, TypeError, "dim") for v in ("a", 1.5, [1])]
     dim += [Wrong(v, ValueError, "has 2 dimensions") for v in (2, -3)]
     table = {

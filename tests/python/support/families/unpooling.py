@@ -22,7 +22,7 @@ def along(x, twin, *tensors, **options):
 
 
 def unpool(dims, shape, *arguments, output_size=None, **options):
-    """What max pooling has found."""
+    """Unpooling of the results of max pooling."""
     pooled, indices = getattr(F, f"max_pool{dims}d")(values(shape), *arguments, **options, return_indices=True)
     call = {} if output_size is None else {"output_size": output_size}
     return along(pooled + 1, getattr(torch.nn, f"MaxUnpool{dims}d")(*arguments, **options), indices, call=call)
@@ -68,7 +68,7 @@ def good(dims: int, **options: Any) -> Any:
 
 
 def rows() -> dict[str, Row]:
-    """Of a family that shares its code, one has the whole table."""
+    """In a family that shares its code, one layer has the whole table."""
     table = {}
     kernel = [*not_per_dimension("kernel_size"), *not_positive("kernel_size")]
     for dims in (1, 2, 3):

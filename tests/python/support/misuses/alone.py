@@ -1,4 +1,4 @@
-"""The table of misuses: what concerns one rank only."""
+"""The table of misuses: calls that concern one rank only."""
 
 from typing import Any
 

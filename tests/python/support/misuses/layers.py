@@ -1,4 +1,4 @@
-"""The table of misuses: constructors of layers. What they are called with is in test_misuse_calls.py."""
+"""The table of misuses: constructors of layers. Their calls are in test_misuse_calls.py."""
 
 from functools import partial
 from typing import Any
@@ -37,12 +37,12 @@ def rows() -> dict[str, Row]:
 
 
 def not_blocks() -> list[Wrong]:
-    """What no layer's outputs come in."""
+    """Values that output_blocks does not take."""
     return [Wrong(v, ValueError, "output_blocks") for v in ("even", None, 1, True)]
 
 
 def pool(**options: Any) -> dict[str, list[Wrong]]:
-    """What pooling layers must not be passed."""
+    """Wrong arguments of pooling layers."""
     return {
         "P_x": not_a_partition(),
         "kernel_size": [*not_per_dimension("kernel_size"), *not_positive("kernel_size")],
@@ -198,7 +198,7 @@ def layers() -> dict[str, Row]:
 
 
 def convolutions() -> dict[str, Row]:
-    """The constructors of convolutions, of which all have the same options."""
+    """The constructors of convolutions, all with the same options."""
     table = {}
     for dims in (1, 2, 3):
         for kind in ("Conv", "FeatureConv", "ChannelConv", "GeneralConv", "ConvTranspose"):

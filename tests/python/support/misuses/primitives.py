@@ -104,7 +104,7 @@ def primitives() -> dict[str, Row]:
 
 @functools.wraps(df.start)
 def start_and_wait(*arguments: Any, **options: Any) -> torch.Tensor:
-    """So that nothing stays under way."""
+    """Both halves, so that nothing stays under way."""
     return df.wait(df.start(*arguments, **options))
 
 

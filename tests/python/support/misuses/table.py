@@ -1,4 +1,4 @@
-"""The table of misuses: for each public call one that is good, and for each argument what must not be passed for it."""
+"""The table of misuses: for each public call good arguments, and for each argument wrong values."""
 
 import inspect
 from collections.abc import Callable
@@ -49,7 +49,7 @@ class Row:
     alone: bool = False
 
     def parameters(self) -> list[inspect.Parameter]:
-        """Those of the signature."""
+        """The parameters of the signature."""
         return list(inspect.signature(self.call).parameters.values())
 
 
@@ -68,7 +68,7 @@ def is_partition(name: str) -> bool:
     return name.startswith("P_")
 
 
-# What must not be passed, by what is asked for.
+# Wrong values, by the expected kind.
 
 
 def not_a_further_partition(none: str = "") -> list[Wrong]:
@@ -99,12 +99,12 @@ def not_an_int(name: str) -> list[Wrong]:
 
 
 def not_positive(name: str, kind: Any = RuntimeError) -> list[Wrong]:
-    """For a number of elements that is at least one, and not without bound."""
+    """For a number of elements that is at least 1, and not without bound."""
     return [Wrong(0, kind, name), Wrong(-1, kind, name), Wrong(1 << 70, RuntimeError, name)]
 
 
 def not_per_dimension(name: str, none: bool = False) -> list[Wrong]:
-    """For an int, or one for each spatial dimension."""
+    """For an int, or an int for each spatial dimension."""
     wrong = [Wrong(v, TypeError, name) for v in ("a", 1.5, (1, 1.5), float("inf"), np.ones(2), {"a": 1})]
     wrong += [Wrong((1,) * 7, RuntimeError, "7 values"), Wrong((), RuntimeError, "0 values")]
     wrong += [Wrong(1 << 40, RuntimeError, name)]
