@@ -24,13 +24,13 @@ class Nested(torch.nn.Module):
 
     def forward(self, x):
         x = self.stem(x)
-        for one in self.rest:
-            x = one(x)
+        for module in self.rest:
+            x = module(x)
         return self.heads["first"](x)
 
 
 class Doubled(torch.nn.Module):
-    """A weight that is computed from another one."""
+    """A weight computed from another."""
 
     def forward(self, x):
         return 2 * x
@@ -79,12 +79,12 @@ def test_what_tools_look_at(P_world):
     model, ours = made(P_world, lambda: Nested(computed))
     assert list(ours.state_dict()) == list(model.state_dict())
     assert [name for name, _ in ours.named_parameters()] == [name for name, _ in model.named_parameters()]
-    for path, one in model.named_modules():
+    for path, module in model.named_modules():
         if path:
-            mine = ours.get_submodule(path)
-            assert repr(mine) == repr(one)
-            assert type(mine) is type(one)
-            assert len(mine._forward_pre_hooks) == len(one._forward_pre_hooks)
+            distributed = ours.get_submodule(path)
+            assert repr(distributed) == repr(module)
+            assert type(distributed) is type(module)
+            assert len(distributed._forward_pre_hooks) == len(module._forward_pre_hooks)
     assert ours.rest[0].weight.dim() == 2  # which is computed when somebody looks at it
 
 

@@ -17,11 +17,11 @@ from support.ranks import together
 from support.splitting import numbers, off_when_split, splits, step
 
 FUNCTIONS = functions()
-pytestmark = pytest.mark.filterwarnings("ignore")  # those of torch, of arguments that are deprecated
+pytestmark = pytest.mark.filterwarnings("ignore")  # of torch, about deprecated arguments
 
 
 def problems_of(call):
-    """What is wrong with a distributed model that makes a call."""
+    """Problems of a distributed model that makes a call."""
     whole = numbers(*call.shape, seed=9)
     try:
         _, loss = step(call, whole.clone().requires_grad_())
@@ -32,16 +32,16 @@ def problems_of(call):
     options = {"as_sequential": True} if draws else {}
     problems = []
     for split in splits(len(call.shape))[: len(call.shape)]:
-        found, refusal = [], None
+        wrong, refusal = [], None
         try:
-            found = off_when_split(lambda: Function(call), whole, split, derived, **options)
+            wrong = off_when_split(lambda: Function(call), whole, split, derived, **options)
         except Exception as error:
             refusal = f"{type(error).__name__}: {error}"
         refusals = together(refusal)
         if len(set(refusals)) > 1:
             problems.append(f"{call}: {split}: {refusals}")
         elif refusal is None:
-            problems += [f"{call}: {one}" for one in together(found)[0]]
+            problems += [f"{call}: {problem}" for problem in together(wrong)[0]]
         elif not names(refusal, call.key) and not names(refusal, call.argument):
             problems.append(f"{call}: {split}: {refusal}")
     return problems
@@ -56,7 +56,7 @@ def names(refusal, name):
 
 
 def has_derivatives(loss):
-    """Whether torch has those of a loss."""
+    """Whether torch has derivatives of a loss."""
     try:
         loss.backward()
     except (AttributeError, RuntimeError):

@@ -21,9 +21,9 @@ def over_rows(model):
     return distdl.distribute(model, P_x), P_x
 
 
-def whole(ours, *inputs, **more):
-    """What a distributed model returns, on rank 0."""
-    return distdl.gather(ours(*inputs, **more), ours.output_partition)
+def whole(ours, *inputs, **arguments):
+    """The result of a distributed model, on rank 0."""
+    return distdl.gather(ours(*inputs, **arguments), ours.output_partition)
 
 
 # Inputs with fewer dimensions
@@ -52,19 +52,19 @@ def test_inputs_with_fewer_dimensions_are_whole_on_each_worker():
         ours = distdl.distribute(model, P_x)
         times, scale = noise((3,)).requires_grad_(), torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
         with torch.no_grad():
-            times.add_(job.rank)  # those of the first worker count
-        found = whole(ours, distdl.scatter(image, P_x), times, classes, scale=scale)
-        sum(one.square().sum() for one in found).backward()
+            times.add_(job.rank)  # the values of the first worker count
+        results = whole(ours, distdl.scatter(image, P_x), times, classes, scale=scale)
+        sum(result.square().sum() for result in results).backward()
         gradients, problems = distdl.sequential_gradients(ours), []
         own = [times.grad, scale.grad]
         if job.rank == 0:
-            inputs = [one.detach().clone().requires_grad_() for one in (times, scale)]
+            inputs = [tensor.detach().clone().requires_grad_() for tensor in (times, scale)]
             model.zero_grad()
             expected = model(image, inputs[0], classes, inputs[1])
-            sum(one.square().sum() for one in expected).backward()
-            problems += [off(*both) for both in zip(found, expected, strict=True)]
-            problems += [off(one, other.grad, 1e-9) for one, other in zip(own, inputs, strict=True)]
-            problems += [off(gradients[name], one.grad, 1e-9) for name, one in model.named_parameters()]
+            sum(result.square().sum() for result in expected).backward()
+            problems += [off(*both) for both in zip(results, expected, strict=True)]
+            problems += [off(gradient, leaf.grad, 1e-9) for gradient, leaf in zip(own, inputs, strict=True)]
+            problems += [off(gradients[name], parameter.grad, 1e-9) for name, parameter in model.named_parameters()]
         assert_none([" ".join(filter(None, problems))])
 
 
@@ -103,13 +103,13 @@ def test_tensors_that_say_a_shape_or_a_dtype(function):
         P_x = grid(P_world, split)
         ours = distdl.distribute(Model(), P_x)
         x = distdl.scatter(image, P_x).detach().requires_grad_()
-        found = whole(ours, x)
-        found.square().sum().backward()
+        output = whole(ours, x)
+        output.square().sum().backward()
         expected, gradient = image.clone().requires_grad_(), distdl.gather(x.grad, P_x)
         result = function(expected)
         result.square().sum().backward()
         tolerance = 1e-6 if result.dtype == torch.float32 else 1e-10
-        problems = [off(found, result, tolerance), off(gradient, expected.grad, tolerance)] if job.rank == 0 else []
+        problems = [off(output, result, tolerance), off(gradient, expected.grad, tolerance)] if job.rank == 0 else []
         assert_none([" ".join(filter(None, [str(split), *problems])) if any(problems) else ""])
 
 
@@ -143,12 +143,12 @@ def test_torch_has_no_derivative_by_a_target(function):
         P_x = grid(P_world, split)
         ours = distdl.distribute(Weighted(function), P_x)
         x, target = distdl.scatter(image, P_x).detach().requires_grad_(), distdl.scatter(labels, P_x).detach()
-        found = whole(ours, x, target)
-        found.sum().backward()
+        output = whole(ours, x, target)
+        output.sum().backward()
         expected, gradient = image.clone().requires_grad_(), distdl.gather(x.grad, P_x)
         result = function(expected, labels)
         result.sum().backward()
-        problems = [off(found, result), off(gradient, expected.grad)] if job.rank == 0 else []
+        problems = [off(output, result), off(gradient, expected.grad)] if job.rank == 0 else []
         assert_none([" ".join(filter(None, [str(split), *problems])) if any(problems) else ""])
         target.requires_grad_()
         raises_everywhere(RuntimeError, "no derivative of", lambda y=(x, target), f=ours: f(*y), seconds=20.0)
@@ -177,11 +177,11 @@ def test_buffers_that_are_in_no_state_come_from_the_first_worker(within, device)
     ours, P_x = over_rows(model)
     assert not ours.state_dict()
     x = torch.rand(1, 2, 5, 7)
-    found = whole(ours, distdl.scatter(x, P_x))
-    assert_none([off(found, x * torch.arange(7.0)) if job.rank == 0 else ""])
+    output = whole(ours, distdl.scatter(x, P_x))
+    assert_none([off(output, x * torch.arange(7.0)) if job.rank == 0 else ""])
 
 
-# What is assigned after the first call
+# Assignments after the first call
 
 
 class Tempered(torch.nn.Module):
@@ -195,7 +195,7 @@ class Tempered(torch.nn.Module):
         return self.norm(self.leaky(x) / self.temperature)
 
 
-def doubled(module, given, result):
+def doubled(module, inputs, result):
     return 2 * result
 
 
@@ -215,11 +215,11 @@ def test_what_is_assigned_after_the_first_call_counts(change):
     x = distdl.scatter(image, P_x)
     problems = []
     for changes in ([], [change], []):
-        for one in changes:
-            one(ours)
-            one(model)
-        found, expected = whole(ours, x), model(image)
-        problems += [off(found, expected), *(off(*both) for both in zip(ours.buffers(), model.buffers(), strict=True))]
+        for assign in changes:
+            assign(ours)
+            assign(model)
+        output, expected = whole(ours, x), model(image)
+        problems += [off(output, expected), *(off(*both) for both in zip(ours.buffers(), model.buffers(), strict=True))]
     assert_none([" ".join(filter(None, problems))])
 
 
@@ -261,10 +261,10 @@ def test_a_dataclass_is_returned():
     model = Returning(lambda model, y: {"results": [Result(y, 7), Result(y.mean())]})
     ours, P_x = over_rows(model)
     image = torch.rand(2, 2, 5, 7)
-    found = whole(ours, distdl.scatter(image, P_x))["results"]
-    assert [(type(one), one.count) for one in found] == [(Result, 7), (Result, 0)]
+    results = whole(ours, distdl.scatter(image, P_x))["results"]
+    assert [(type(result), result.count) for result in results] == [(Result, 7), (Result, 0)]
     expected = model(image)["results"]
-    assert_none([off(found[i].scores, expected[i].scores, 1e-5) for i in range(2)])
+    assert_none([off(results[i].scores, expected[i].scores, 1e-5) for i in range(2)])
 
 
 @pytest.mark.parametrize(
@@ -282,8 +282,8 @@ def test_results_without_derivatives_ask_for_none():
     model = Returning(lambda model, y: (y, y.detach(), torch.zeros_like(y) + 1, model.ones, y > 0))
     ours, P_x = over_rows(model)
     image = torch.rand(2, 2, 5, 7)
-    found, expected = ours(distdl.scatter(image, P_x)), model(image)
-    assert [one.requires_grad for one in found] == [one.requires_grad for one in expected]
+    results, expected = ours(distdl.scatter(image, P_x)), model(image)
+    assert [tensor.requires_grad for tensor in results] == [tensor.requires_grad for tensor in expected]
 
 
 def test_values_as_arrays_are_refused_with_the_line():

@@ -1,4 +1,4 @@
-"""Changes of a distributed model, or of the one that it was made from, that cannot count: raised on all ranks."""
+"""Changes of a distributed model, or of its original, that cannot count: raised on all ranks."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def change_class(model):
 
 
 def hook_backward(model):
-    model.second.register_full_backward_hook(lambda *given: None)
+    model.second.register_full_backward_hook(lambda *arguments: None)
 
 
 CHANGES = {
@@ -78,10 +78,10 @@ def test_parameters_that_one_rank_freezes():
 @pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
 def test_hooks_of_parameters_belong_to_the_result(register):
     model, seen = Tied(), []
-    getattr(model.first.bias, register)(lambda one: None)
+    getattr(model.first.bias, register)(lambda tensor: None)
     raises_everywhere(NotImplementedError, "parameter first.bias has a hook", lambda: distdl.distribute(model, P_x))
     ours = distdl.distribute(Tied(), P_x)
-    getattr(ours.first.bias, register)(lambda one: seen.append(one.shape))
+    getattr(ours.first.bias, register)(lambda tensor: seen.append(tensor.shape))
     ours(distdl.scatter(torch.ones(4, 3), P_x)).sum().backward()
     assert seen == [ours.first.bias.shape]
 
@@ -89,7 +89,7 @@ def test_hooks_of_parameters_belong_to_the_result(register):
 @pytest.mark.parametrize("before", [False, True])
 def test_hooks_on_backward_passes_of_the_given_model_are_refused(before):
     model = Tied()
-    getattr(model.between, f"register_full_backward_{'pre_' if before else ''}hook")(lambda *given: None)
+    getattr(model.between, f"register_full_backward_{'pre_' if before else ''}hook")(lambda *arguments: None)
     raises_everywhere(
         NotImplementedError, "between has a hook on its backward pass", lambda: distdl.distribute(model, P_x)
     )

@@ -41,7 +41,7 @@ def counted_square(x):
 
 
 class Checkpointed(torch.nn.Module):
-    """A convolution in a checkpoint, and a head in another one; without any for None."""
+    """A convolution in a checkpoint and a head in another; no checkpoints for None."""
 
     def __init__(self, reentrant, function=F.relu):
         super().__init__()
@@ -70,15 +70,15 @@ def test_a_first_call_within_a_checkpoint(options):
     P_x = grid(P_world, [1, 1, job.size, 1])
     model = Residual().double().eval()
     x = distdl.scatter(noise((3, 2, 8, 8)), P_x)
-    found = []
+    results = []
     for within in (True, False):
         ours, block = distdl.distribute(model, P_x), x.clone().requires_grad_()
         y = checkpoint(ours, block, **options) if within else ours(block)
         y.square().sum().backward()
-        found.append((y.detach(), block.grad, distdl.sequential_gradients(ours)))
-    (y, slope, gradients), (expected, wanted, of_parameters) = found
+        results.append((y.detach(), block.grad, distdl.sequential_gradients(ours)))
+    (y, slope, gradients), (expected, wanted, of_parameters) = results
     assert all(together(torch.equal(y, expected) and torch.equal(slope, wanted)))
-    assert all(together(all(torch.equal(gradients[name], one) for name, one in of_parameters.items())))
+    assert all(together(all(torch.equal(gradients[name], gradient) for name, gradient in of_parameters.items())))
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_checkpoints_give_the_numbers_of_the_model(reentrant):
     for shape in ((2, 2, 7, 5), (1, 2, 1, 3)):
         for split in partitions(4):
             ours = assert_equal_models(Checkpointed(reentrant).double(), shape, split)
-            assert sum(type(one.run).__name__ == "Segment" for one in ours.program.steps) == 2
+            assert sum(type(step.run).__name__ == "Segment" for step in ours.program.steps) == 2
 
 
 def test_what_is_in_a_checkpoint_is_computed_twice(counted):
@@ -117,7 +117,7 @@ def test_wrappers_of_torch():
     torch.manual_seed(0)
     for make, shape in ((Residual, (2, 2, 8, 6)), (Tokens, (2, 2, 9, 10))):
         model = make().double()
-        apply_activation_checkpointing(model, check_fn=lambda one: isinstance(one, torch.nn.Conv2d | torch.nn.Linear))
+        apply_activation_checkpointing(model, check_fn=lambda m: isinstance(m, torch.nn.Conv2d | torch.nn.Linear))
         assert_equal_models(model, shape, [1, 1, P_world.size, 1])
 
 
@@ -136,7 +136,7 @@ def test_functions_with_derivatives_of_their_own():
     expected.sum().backward()
     wrong = [off(y, expected)]
     if job.rank == 0:
-        wrong += [off(gradients[name], one.grad, 1e-9) for name, one in model.named_parameters()]
+        wrong += [off(gradients[name], parameter.grad, 1e-9) for name, parameter in model.named_parameters()]
     assert_none(["".join(wrong)])
 
 
@@ -174,7 +174,7 @@ def test_compiled_models(fullgraph):
             assert_none([off(y, expected)])
         gradients = distdl.sequential_gradients(ours)
         named = model.named_parameters() if job.rank == 0 else ()
-        wrong = [off(gradients[name], one.grad, 1e-9) for name, one in named]
+        wrong = [off(gradients[name], parameter.grad, 1e-9) for name, parameter in named]
         assert not any(together("".join(wrong)))
     finally:
         torch._dynamo.reset()

@@ -1,4 +1,4 @@
-"""What distributed models say about themselves, for a model with each class of torch.nn."""
+"""Reports of distributed models, for a model with each class of torch.nn."""
 
 import copy
 import xml.etree.ElementTree
@@ -31,7 +31,7 @@ class Around(torch.nn.Module):
 
 
 def tensors_in(results):
-    return [one for one in tree_flatten(results)[0] if isinstance(one, torch.Tensor)]
+    return [leaf for leaf in tree_flatten(results)[0] if isinstance(leaf, torch.Tensor)]
 
 
 def distributed(P_world, model, inputs):
@@ -69,19 +69,19 @@ REFUSED = {
     torch.nn.CTCLoss: "ctc_loss looks at the values",
     torch.nn.AdaptiveLogSoftmaxWithLoss: "nonzero looks at the values",
 }
-"""What cannot be distributed, and what the message says of it."""
+"""Classes that cannot be distributed, and words of the messages."""
 
 
 def outcome(action):
-    """What an action returns, or what it raises: the same exception on all ranks."""
-    error, found = None, None
+    """The result of an action, and its error as text: the same on all ranks."""
+    error, result = None, None
     try:
-        found = action()
+        result = action()
     except Exception as raised:
         error = raised
     texts = together(f"{type(error).__name__}: {error}".split(" (raised on rank")[0] if error else "")
     assert len(set(texts)) == 1, texts
-    return found, texts[0]
+    return result, texts[0]
 
 
 @pytest.mark.ranks(2)
@@ -92,25 +92,25 @@ def test_a_model_of_each_class(P_world, kind, tmp_path):
     make, inputs = CALLS[kind][0], CALLS[kind][1]()
     torch.manual_seed(0)
     model = Around(make()).double()
-    found, refusal = outcome(lambda: distributed(P_world, model, inputs))
+    pair, refusal = outcome(lambda: distributed(P_world, model, inputs))
     if refusal:
         assert kind in REFUSED, refusal
         assert REFUSED[kind] in refusal
         return
     assert kind not in REFUSED
-    ours, results = found
+    ours, results = pair
     expected = tensors_in(model(*inputs))
-    assert [sum(counts) for counts in zip(*together([one.numel() for one in results]), strict=True)] == [
-        one.numel() for one in expected
+    assert [sum(counts) for counts in zip(*together([tensor.numel() for tensor in results]), strict=True)] == [
+        tensor.numel() for tensor in expected
     ]
     report = distdl.report(ours)
-    assert report.parameters == sum(one.numel() * one.element_size() for one in model.parameters())
+    assert report.parameters == sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     assert tuple(expected[0].shape) in {row.shape for row in report.rows} | {tuple(x.shape) for x in inputs}
     assert all(row.sent >= 0 and row.memory >= 0 for row in report.rows)
     assert report.sent == sum(row.sent for row in report.rows)
     if job.rank == 0:
         report.picture(tmp_path / "model.svg")
-        drawn = [one.tag for one in xml.etree.ElementTree.parse(tmp_path / "model.svg").iter()]
+        drawn = [element.tag for element in xml.etree.ElementTree.parse(tmp_path / "model.svg").iter()]
         assert sum(tag.endswith("rect") for tag in drawn) == len(report.rows) + 1
     assert distdl.check(ours) == []
 
@@ -125,20 +125,20 @@ def test_plans_of_a_model_of_each_class(P_world, kind):
         return  # plans are made for numbers
     torch.manual_seed(0)
     model = Around(make()).double()
-    found, refusal = outcome(lambda: distdl.plans(model, P_world, [list(x.shape) for x in inputs], most=1000))
+    proposals, refusal = outcome(lambda: distdl.plans(model, P_world, [list(x.shape) for x in inputs], most=1000))
     if kind in REFUSED:
         assert refusal
         assert not issubclass(kind, LazyModuleMixin) or REFUSED[kind] in refusal
         return
     assert not refusal
-    alone = next(one for one in found if one.P_x.size == 1 and not one.plan)
+    alone = next(proposal for proposal in proposals if proposal.P_x.size == 1 and not proposal.plan)
     assert alone.sent == 0
-    assert alone.memory >= 2 * sum(one.numel() * one.element_size() for one in model.parameters())
-    assert all(one.sent > 0 for one in found if one.P_x.size > 1 and list(model.parameters()))
+    assert alone.memory >= 2 * sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    assert all(proposal.sent > 0 for proposal in proposals if proposal.P_x.size > 1 and list(model.parameters()))
 
 
 def derived(module):
-    """The module as one of a class that derives from its own, and has the name of another one."""
+    """The module, with a class that derives from its own and has the name of another."""
     if not isinstance(module, LazyModuleMixin):  # torch copies none of them
         module = copy.deepcopy(module)  # which others may have
     module.__class__ = type("GroupNorm" if type(module) is torch.nn.LayerNorm else "LayerNorm", (type(module),), {})
@@ -154,6 +154,6 @@ def test_the_name_of_a_class_says_nothing(P_world, kind):
     rows = []
     for change in (lambda module: module, derived):
         torch.manual_seed(0)
-        found, refusal = outcome(lambda change=change: distributed(P_world, Around(change(make())).double(), inputs))
-        rows.append(refusal.split(":")[0] if refusal else distdl.report(found[0]).rows)
+        pair, refusal = outcome(lambda change=change: distributed(P_world, Around(change(make())).double(), inputs))
+        rows.append(refusal.split(":")[0] if refusal else distdl.report(pair[0]).rows)
     assert rows[0] == rows[1]

@@ -20,7 +20,7 @@ pytestmark = [
 
 
 class Statistics(torch.nn.Module):
-    """Writes into buffers as users do: counts, averages, one that is read as well, and one that is in no state."""
+    """Writes into buffers as users do: counts, averages, a buffer that is read as well, and a buffer in no state."""
 
     def __init__(self):
         super().__init__()
@@ -69,11 +69,11 @@ MODELS = [normalized, by_instances, Statistics, OneBufferOfTwo, spectral]
 
 
 def wrong_in(ours, model):
-    """What is wrong with the buffers of a model over partitions, in its state and on this rank."""
+    """Problems in the buffers of a model over partitions, in its state and on this rank."""
     state = distdl.sequential_state_dict(ours)
-    wrong = [off(state[name], one) for name, one in model.state_dict().items() if job.rank == 0]
+    wrong = [off(state[name], tensor) for name, tensor in model.state_dict().items() if job.rank == 0]
     here, expected = dict(ours.named_buffers()), dict(model.named_buffers())
-    wrong += [f"{name} here" for name, one in expected.items() if not torch.allclose(here[name].double(), one.double())]
+    wrong += [f"{name} here" for name, b in expected.items() if not torch.allclose(here[name].double(), b.double())]
     return "".join(wrong)
 
 
@@ -88,7 +88,7 @@ def calls(ours, model, call, inputs):
             expected.square().sum().backward()
             gradients = distdl.sequential_gradients(ours)
             named = model.named_parameters() if job.rank == 0 else ()
-            assert_none(["".join(off(gradients[name], one.grad, 1e-9) for name, one in named)])
+            assert_none(["".join(off(gradients[name], parameter.grad, 1e-9) for name, parameter in named)])
         assert_none([off(distdl.gather(y.detach(), ours.output_partition), expected)])
         assert not any(together(wrong_in(ours, model)))
 
@@ -100,7 +100,7 @@ def images(*batches):
 @pytest.mark.parametrize("gradients", [True, False])
 @pytest.mark.parametrize("make", MODELS)
 def test_buffers(make, gradients):
-    """The first call is one of the compiler, on zeros; so is that with tensors of another structure."""
+    """The compiler makes the first call with each structure of tensors, on zeros."""
     torch.manual_seed(0)
     model = make().double()
     ours = distdl.distribute(model, grid(P_world, [1, 1, job.size, 1]))
@@ -155,11 +155,11 @@ def test_buffers_that_are_assigned():
     model = normalized().double()
     ours = distdl.distribute(model, grid(P_world, [1, 1, job.size, 1]))
     for seed in range(2):
-        for one in (model, ours.module):
-            one[0].running_mean = noise((3,), seed)
+        for module in (model, ours.module):
+            module[0].running_mean = noise((3,), seed)
         calls(ours, model, ours, images(2))
     model.eval(), ours.eval()
-    state = {name: one.clone() for name, one in model.state_dict().items()}
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     state["0.running_mean"] += 1
     model.load_state_dict(state)
     with torch.no_grad():

@@ -38,7 +38,7 @@ def test_models_equal_themselves_in_one_process(name, training):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_parameters_that_travel_apart(monkeypatch, name):
-    """As those of large models do, of which tests have none."""
+    """As parameters of large models do."""
     monkeypatch.setattr("distdl.models.run.parameter_buckets._BUCKET", 1)
     make, shape = MODELS[name]
     torch.manual_seed(0)
@@ -105,7 +105,7 @@ def test_gradients_of_parameters_leave_before_earlier_ones_are_computed():
     for name, parameter in ours.named_parameters():
         parameter.register_post_accumulate_grad_hook(lambda parameter, name=name: seen.append(name))
     (y.sum() + between.sum()).backward()
-    position = [seen.index(one) for one in ("second.weight", "between", "first.weight")]
+    position = [seen.index(event) for event in ("second.weight", "between", "first.weight")]
     assert all(together(position == sorted(position))), seen
 
 
@@ -128,15 +128,15 @@ class Heads(torch.nn.Module):
 @pytest.mark.parametrize("layout", ["owner", "sharded", "replicated"])
 @pytest.mark.parametrize("taken", [[0], [1], [0, 1]], ids=str)
 def test_parameters_that_a_loss_does_not_depend_on_have_no_gradient(taken, layout):
-    """Not one of zeros, by which optimizers that decay weights would change them."""
+    """By a gradient of zeros, optimizers that decay weights would change them."""
     model, P_x = Heads(), grid(P_world, [P_world.size, 1])
     with distdl.parameter_layout(layout):
         ours = distdl.distribute(model, P_x)
-    for one, x in ((model, torch.ones(4, 3)), (ours, distdl.scatter(torch.ones(4, 3), P_x))):
-        results = one(x)
+    for network, x in ((model, torch.ones(4, 3)), (ours, distdl.scatter(torch.ones(4, 3), P_x))):
+        results = network(x)
         sum(results[i].sum() for i in taken).backward()
-    found, expected = ({name for name, p in one.named_parameters() if p.grad is not None} for one in (ours, model))
-    assert all(together(found == expected)), found
+    names, expected = ({name for name, p in net.named_parameters() if p.grad is not None} for net in (ours, model))
+    assert all(together(names == expected)), names
 
 
 class Mixed(torch.nn.Module):
@@ -164,16 +164,16 @@ def test_parameters_of_different_dtypes(layout):
         results, expected = distdl.gather(ours(distdl.scatter(x, P_x)), ours.output_partition), model(x)
         pairs = zip(results, expected, strict=True)
         problems += [f"{a.dtype}" for a, b in pairs if job.rank == 0 and (a.dtype != b.dtype or not a.allclose(b))]
-        for one in (ours, model):
-            one.low.half()  # a module within alone
-            one.low.bfloat16()
-            one.norm.float().double()
+        for network in (ours, model):
+            network.low.half()  # a module within alone
+            network.low.bfloat16()
+            network.norm.float().double()
     assert_none([" ".join(problems)])
 
 
 @pytest.mark.parametrize("step", [1, -1])
 def test_weights_come_from_the_first_worker(step):
-    """Which need not be rank 0, and is not where each replica has ranks of its own."""
+    """The first worker need not be rank 0: each replica may have ranks of its own."""
     torch.manual_seed(job.rank)
     model = Residual().double()
     P = grid(P_world, [1, 1, P_world.size, 1], range(job.size)[::step])
@@ -215,14 +215,14 @@ def test_second_derivatives():
     def second(network, x, parameters, gather=lambda y: y):
         loss = gather(network(x)).tanh().sum()
         first = torch.autograd.grad(loss, parameters, create_graph=True)
-        torch.stack([one.square().sum() for one in first]).sum().backward()
+        torch.stack([gradient.square().sum() for gradient in first]).sum().backward()
 
     whole = noise((2, 2, 6, 9))
     second(ours, distdl.scatter(whole, P_x), [*ours.parameters()], lambda y: distdl.gather(y, ours.output_partition))
     second(model, whole, [*model.parameters()])
     gradients = distdl.sequential_gradients(ours)
-    given = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
-    assert_none([off(gradients.get(name), gradient, 1e-8) for name, gradient in given.items()])
+    expected = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert_none([off(gradients.get(name), gradient, 1e-8) for name, gradient in expected.items()])
 
 
 def test_modes_converted_and_copied_models():
@@ -296,7 +296,7 @@ def test_buffers_that_a_model_writes():
         for i in range(3):
             whole = noise((2, 2, 5), seed=i)
             y = distdl.gather(ours(distdl.scatter(whole, P_x)), ours.output_partition)
-            assert_none([off(one, other) for one, other in zip(y, model(whole), strict=True)])
+            assert_none([off(result, expected) for result, expected in zip(y, model(whole), strict=True)])
         state = distdl.sequential_state_dict(ours)
         assert_none([off(state[name], buffer) if job.rank == 0 else "" for name, buffer in model.named_buffers()])
         for name, buffer in ours.module.named_buffers() if P_x.active else ():
@@ -313,7 +313,7 @@ def test_output_partition_has_the_structure_of_the_results():
 
 def tree_leaves_replaced(partitions):
     """Partitions are leaves, like tensors."""
-    return torch.utils._pytree.tree_map(lambda one: 0, partitions)
+    return torch.utils._pytree.tree_map(lambda partition: 0, partitions)
 
 
 def test_checkpoints_go_to_the_sequential_model_and_back(tmp_path):
@@ -335,7 +335,7 @@ def test_checkpoints_go_to_the_sequential_model_and_back(tmp_path):
 
 
 class Named(torch.nn.Module):
-    """Children by the names of what layers have themselves, one of them under two names."""
+    """Children under names that layers use themselves, and a child under two names."""
 
     def __init__(self):
         super().__init__()
@@ -369,5 +369,5 @@ def test_a_sequential_is_indexed_counted_and_iterated():
     assert [*ours[:2]] == [ours[0], ours[1]]
     ours[0].requires_grad_(False)
     ours(distdl.scatter(noise((2, 2, 9, 7)), ours.P_x)).sum().backward()
-    assert all(one.grad is None for one in ours[0].parameters())
-    assert all(one.grad is not None for one in ours[2].parameters())
+    assert all(parameter.grad is None for parameter in ours[0].parameters())
+    assert all(parameter.grad is not None for parameter in ours[2].parameters())

@@ -1,4 +1,4 @@
-"""Random numbers in models that distdl.distribute has split: those of one process, or the same on every partition."""
+"""Random numbers in models that distdl.distribute has split: as in one process, or the same on every partition."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def stochastic_depth(x):
 
 
 def filled(x, records):
-    """Something that is filled: its derivative becomes 0, and without gradients stays as it was."""
+    """A filled tensor: its derivative becomes 0, and without gradients stays as it was."""
     y = x.sin()
     with torch.set_grad_enabled(records):
         y.uniform_()
@@ -84,10 +84,10 @@ FUNCTIONS = {
 SHAPE = (3, 2, 5, 4)
 
 
-def whole_result(function, split, **more):
-    """What a distributed model gives, and the gradient of its input, on rank 0."""
+def whole_result(function, split, **options):
+    """The result of a distributed model, the gradient of its input, both on rank 0, and the next random number."""
     P_x = grid(P_world, split)
-    ours = distdl.distribute(Function(function), P_x, **more)
+    ours = distdl.distribute(Function(function), P_x, **options)
     whole = torch.linspace(-1.0, 2.0, 120, dtype=torch.float64).reshape(SHAPE)
     x = distdl.scatter(whole, P_x).detach().requires_grad_()
     torch.manual_seed(5)
@@ -100,8 +100,8 @@ def whole_result(function, split, **more):
 def splits():
     """On one worker, along some dimensions over all ranks, and over one less."""
     size = P_world.size
-    found = [[1, 1, 1, 1], [size, 1, 1, 1], [1, 1, 1, size], [1, 1, size - 1, 1]]
-    return found[: 4 if size > 2 else 3 if size == 2 else 1]
+    choices = [[1, 1, 1, 1], [size, 1, 1, 1], [1, 1, 1, size], [1, 1, size - 1, 1]]
+    return choices[: 4 if size > 2 else 3 if size == 2 else 1]
 
 
 @pytest.mark.shared
@@ -127,9 +127,9 @@ def test_numbers_of_every_partition(name):
     first, *others = (whole_result(FUNCTIONS[name], split) for split in splits())
     for other in others:
         assert other[2] == first[2]
-        for one, given in zip(other[:2], first[:2], strict=True):
+        for tensor, expected in zip(other[:2], first[:2], strict=True):
             if job.rank == 0:
-                torch.testing.assert_close(one, given, rtol=1e-12, atol=1e-13)
+                torch.testing.assert_close(tensor, expected, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_calls_and_operations_draw_different_numbers():
     x = torch.zeros(1, 3)
     first, second = ours(x), ours(x)
     pairs = first, second, (first[0], second[0])
-    assert all(together(all(not torch.equal(one, other) for one, other in pairs)))
+    assert all(together(all(not torch.equal(draw, other) for draw, other in pairs)))
 
 
 def test_generators_in_step_beside_ranks_without_a_part():
@@ -214,15 +214,15 @@ def test_dropout_of_attention_as_in_one_process(need_weights, training):
             ours = distdl.distribute(model, P_x, as_sequential=True)
             whole = torch.linspace(-1.0, 2.0, 60, dtype=torch.float64).reshape(shape)
             results = []
-            for one in (model, ours):
-                x = whole.clone() if one is model else distdl.scatter(whole, P_x).detach()
+            for network in (model, ours):
+                x = whole.clone() if network is model else distdl.scatter(whole, P_x).detach()
                 x.requires_grad_()
                 torch.manual_seed(5)
-                y = one(x)
-                y = y if one is model else distdl.gather(y, ours.output_partition)
+                y = network(x)
+                y = y if network is model else distdl.gather(y, ours.output_partition)
                 (y * y.detach()).sum().backward()
                 after = torch.rand(())
-                gradient = x.grad if one is model else distdl.gather(x.grad, P_x)
+                gradient = x.grad if network is model else distdl.gather(x.grad, P_x)
                 results.append([y.detach(), gradient, after])
             gradients = distdl.sequential_gradients(ours)
             assert results[0][2] == results[1][2]

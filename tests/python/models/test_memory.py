@@ -22,7 +22,7 @@ def plain(x):
 
 
 def one_sample(x):
-    """A batch of one in channels-last, but for the stride of the batch, which no element depends on."""
+    """A batch of a single sample in channels-last, but for the stride of the batch, which no element depends on."""
     return x[:1].flatten(2).transpose(1, 2).contiguous().transpose(1, 2).view(1, *x.shape[1:])
 
 
@@ -40,12 +40,12 @@ def in_order(shape, order, seed=9):
 
 
 def strides_of(results):
-    return [one.stride() if isinstance(one, torch.Tensor) else one.strides for one in tree_leaves(results)
-            if hasattr(one, "dtype")]  # fmt: skip
+    return [leaf.stride() if isinstance(leaf, torch.Tensor) else leaf.strides for leaf in tree_leaves(results)
+            if hasattr(leaf, "dtype")]  # fmt: skip
 
 
 def outcome(call):
-    """The strides of what a call gives, or that it raises."""
+    """The strides of the results of a call, or "raises"."""
     try:
         return strides_of(call())
     except (RuntimeError, ValueError, IndexError, TypeError, AssertionError):  # without values, torch raises others
@@ -53,18 +53,18 @@ def outcome(call):
 
 
 def recorded(model, whole, order):
-    given = ((whole,), {}), [(tuple(whole.shape), whole.dtype)]
-    return Skeleton(model, torch.device("cpu")).record(*given, key_of_layer, [order], real_strides=True).results
+    arguments = ((whole,), {}), [(tuple(whole.shape), whole.dtype)]
+    return Skeleton(model, torch.device("cpu")).record(*arguments, key_of_layer, [order], real_strides=True).results
 
 
 def misrecorded(function, shape, order, form):
-    """What is wrong with the strides of the results; "" if nothing."""
+    """The problem with the strides of the results; "" if none."""
     make = function if function.__name__ == "made" else lambda: Function(function)
     sequence = lambda: Function(lambda model, x: model(form(x)), make())  # noqa: E731
     whole = in_order(shape, order)
     expected = outcome(lambda: sequence()(whole.clone().requires_grad_().clone()))
-    found = outcome(lambda: recorded(sequence(), whole, order))
-    return "" if expected in ("raises", found) else f"{found}, not {expected}"
+    strides = outcome(lambda: recorded(sequence(), whole, order))
+    return "" if expected in ("raises", strides) else f"{strides}, not {expected}"
 
 
 @pytest.mark.ranks(1)
@@ -129,9 +129,9 @@ def test_dropout_in_the_order_of_memory(name, samples):
             block = distdl.scatter(whole, P_x)
             y = ours(in_order(block.shape, order).copy_(block))
             assert torch.rand(()) == after
-            found = distdl.gather(y, ours.output_partition)
+            result = distdl.gather(y, ours.output_partition)
             if job.rank == 0:
-                torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
+                torch.testing.assert_close(result, expected, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.ranks(2)
@@ -144,9 +144,9 @@ def test_inputs_in_another_order_are_noticed():
         expected = F.dropout(whole, 0.5)
         torch.manual_seed(4)
         block = distdl.scatter(whole, P_x)
-        found = distdl.gather(ours(in_order(block.shape, order).copy_(block)), P_x)
+        result = distdl.gather(ours(in_order(block.shape, order).copy_(block)), P_x)
         if job.rank == 0:
-            assert torch.equal(found, expected)
+            assert torch.equal(result, expected)
 
 
 def test_orders():

@@ -61,8 +61,8 @@ def test_values_and_derivatives_are_those_of_torch(P_world, name, value, kind):
     whole = noise((4, 5)).requires_grad_()
     x = distdl.scatter(whole.detach(), P_x).detach().requires_grad_()
     y, first = twice(model, whole)
-    mine, mine_first = twice(ours, x)
-    for part, expected in ((mine, y), (mine_first[0], first[0]), (x.grad, whole.grad)):
+    our_y, our_first = twice(ours, x)
+    for part, expected in ((our_y, y), (our_first[0], first[0]), (x.grad, whole.grad)):
         assert close(torch.cat(together(part)), expected, 1e-10), (part, expected)
     gradients, state = distdl.sequential_gradients(ours), distdl.sequential_state_dict(ours)
     for key, parameter in model.named_parameters() if job.rank == 0 else ():

@@ -16,7 +16,7 @@ P_world = distdl.Partition(job)
 def workers_of(model, path):
     """The workers along each dimension, and the ranks, of each operation in a module."""
     steps = model.program.plan.steps
-    return {(one.workers.splits, one.workers.ranks) for one in steps if one.node.path == path}
+    return {(step.workers.splits, step.workers.ranks) for step in steps if step.node.path == path}
 
 
 def test_plans_say_which_workers_compute_a_module():
@@ -41,7 +41,7 @@ def test_plans_say_which_workers_compute_a_module():
 
 
 class Channels(torch.nn.Module):
-    """Convolutions one behind the other."""
+    """A chain of convolutions."""
 
     def __init__(self, *convolutions):
         super().__init__()
@@ -88,8 +88,8 @@ def test_buffers_are_those_of_all_workers_where_one_computes(at):
         if wrapped:  # norms are computed twice
             apply_activation_checkpointing(model)
         ours = assert_equal_models(model, (3, 2, 9, 7), [1, 1, P_world.size, 1], plan=plan)
-        found = together({name: one.tolist() for name, one in ours.module.named_buffers()})
-        assert all(one == found[0] for one in found)
+        all_buffers = together({name: buffer.tolist() for name, buffer in ours.module.named_buffers()})
+        assert all(buffers == all_buffers[0] for buffers in all_buffers)
 
 
 def test_plans_are_checked_on_all_ranks():
@@ -101,9 +101,9 @@ def test_plans_are_checked_on_all_ranks():
         outside = grid(P_world, [1], [P_world.size - 1])
         raises_everywhere(ValueError, "workers of P_x", lambda: distdl.distribute(
             Residual(), grid(P_world, [1, 1, 1, 1], [0]), plan={"head": outside}))  # fmt: skip
-        mine = alone if job.rank else outside
+        head = alone if job.rank else outside
         raises_everywhere(ValueError, "different things", lambda: distdl.distribute(
-            Residual(), P_x, plan={"head": mine}))  # fmt: skip
+            Residual(), P_x, plan={"head": head}))  # fmt: skip
 
 
 def test_plans_that_cannot_be_followed_are_refused_on_all_ranks():

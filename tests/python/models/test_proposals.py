@@ -25,29 +25,29 @@ def of(model, shape):
 def test_every_proposal_gives_the_numbers_of_the_model(make, shape):
     torch.manual_seed(0)
     model = make().double()
-    found = of(model, shape)
-    kinds = {(tuple(one.P_x.shape), tuple(one.plan)): one for one in found}
-    for one in [*kinds.values()][:: max(1, len(kinds) // 8)]:
-        assert_equal_models(model, shape, [*map(int, one.P_x.shape)], plan=one.plan)
+    splits = of(model, shape)
+    kinds = {(tuple(split.P_x.shape), tuple(split.plan)): split for split in splits}
+    for split in [*kinds.values()][:: max(1, len(kinds) // 8)]:
+        assert_equal_models(model, shape, [*map(int, split.P_x.shape)], plan=split.plan)
 
 
 def test_proposals_are_ordered_and_the_same_on_all_ranks():
     with torch.device("meta"):
         model = Residual()
-    found = of(model, (4, 2, 64, 64))
-    assert len(set(together(str([(str(one), one.memory, one.sent, one.seconds) for one in found])))) == 1
-    assert [one.seconds for one in found] == sorted(one.seconds for one in found)
-    assert len({str(one) for one in found}) == len(found)
-    assert len(str(found).splitlines()) == len(found) + 1
-    assert len(distdl.plans(model, P_world, (4, 2, 64, 64), most=2)) == min(2, len(found))
-    alone = next(one for one in found if one.P_x.size == 1 and not one.plan)
+    splits = of(model, (4, 2, 64, 64))
+    assert len(set(together(str([(str(split), split.memory, split.sent, split.seconds) for split in splits])))) == 1
+    assert [split.seconds for split in splits] == sorted(split.seconds for split in splits)
+    assert len({str(split) for split in splits}) == len(splits)
+    assert len(str(splits).splitlines()) == len(splits) + 1
+    assert len(distdl.plans(model, P_world, (4, 2, 64, 64), most=2)) == min(2, len(splits))
+    alone = next(split for split in splits if split.P_x.size == 1 and not split.plan)
     assert alone.sent == 0
     results = 4 * (6 * 4 * 4 * 32 * 32 + 4 * 4 + 4 * 3)  # six of the size of the stem's, the mean, the scores
-    assert alone.memory == results + 2 * 4 * sum(one.numel() for one in model.parameters())
-    for one in found:
-        if one.P_x.size == P_world.size > 1 and not one.plan:
-            assert one.sent > 0
-            assert one.memory < alone.memory
+    assert alone.memory == results + 2 * 4 * sum(parameter.numel() for parameter in model.parameters())
+    for split in splits:
+        if split.P_x.size == P_world.size > 1 and not split.plan:
+            assert split.sent > 0
+            assert split.memory < alone.memory
 
 
 def test_mistakes_raise_on_all_ranks():

@@ -63,7 +63,7 @@ class WithSum(torch.autograd.Function):
 
 
 def test_fallback_of_a_function_with_several_results():
-    model = Function(lambda x: [one.sin() for one in WithSum.apply(x)])
+    model = Function(lambda x: [tensor.sin() for tensor in WithSum.apply(x)])
     for split in ([P_world.size, 1], [1, P_world.size]):
         assert_equal_models(model, (4, 3), split, fallback="gather")
 

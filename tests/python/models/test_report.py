@@ -1,4 +1,4 @@
-"""What a model over partitions says about itself: a table and a picture."""
+"""Reports of models over partitions: a table and a picture."""
 
 import math
 import xml.etree.ElementTree
@@ -19,18 +19,18 @@ def test_report():
     raises_everywhere(RuntimeError, "called before", lambda: distdl.report(ours))
     raises_everywhere(TypeError, "Residual", lambda: distdl.report(Residual()))
     ours(distdl.scatter(torch.rand(2, 2, 8, 8), P_x))
-    found = distdl.report(ours)
-    assert [row.operation for row in found.rows] == ["Conv2d", "relu", "Conv2d", "BatchNorm2d", "add", "relu", "mean",
+    report = distdl.report(ours)
+    assert [row.operation for row in report.rows] == ["Conv2d", "relu", "Conv2d", "BatchNorm2d", "add", "relu", "mean",
                                                      "Linear"]  # fmt: skip
-    assert found.rows[0].shape == (2, 4, 4, 4)
-    assert found.rows[0].splits == (1, 1, P_world.size, 1)
+    assert report.rows[0].shape == (2, 4, 4, 4)
+    assert report.rows[0].splits == (1, 1, P_world.size, 1)
     rows = math.ceil(4 / P_world.size)
-    assert found.rows[0].memory == 2 * 4 * rows * 4 * 4
+    assert report.rows[0].memory == 2 * 4 * rows * 4 * 4
     halo = 2 * (2 * 2 * 8) * 4  # of a kernel of 3: two rows of the input, in bytes
-    assert found.rows[0].sent == (halo * P_world.size if P_world.size > 1 else 0)
-    assert found.parameters == 4 * sum(one.numel() for one in Residual().parameters())
-    assert len(set(together(str(found)))) == 1
-    assert "Conv2d" in str(found)
+    assert report.rows[0].sent == (halo * P_world.size if P_world.size > 1 else 0)
+    assert report.parameters == 4 * sum(parameter.numel() for parameter in Residual().parameters())
+    assert len(set(together(str(report)))) == 1
+    assert "Conv2d" in str(report)
 
 
 def test_pictures_are_svg(tmp_path):
@@ -38,15 +38,15 @@ def test_pictures_are_svg(tmp_path):
     ours = distdl.distribute(Tokens(), P_x)
     ours(distdl.scatter(torch.rand(1, 2, 9, 9), P_x))
     distdl.report(ours).picture(tmp_path / "model.svg")
-    texts = [one.text for one in xml.etree.ElementTree.parse(tmp_path / "model.svg").iter() if one.text]
-    assert any("softmax" in one for one in texts)
+    texts = [element.text for element in xml.etree.ElementTree.parse(tmp_path / "model.svg").iter() if element.text]
+    assert any("softmax" in text for text in texts)
 
 
 def test_report_of_windows_that_read_whole_images():
     P_x = grid(P_world, [P_world.size, 1, 1, 1])
     ours = distdl.distribute(torch.nn.Sequential(torch.nn.Unfold(2), torch.nn.Fold((5, 5), 2)), P_x)
     ours(distdl.scatter(torch.rand(2, 3, 5, 5), P_x))
-    found = distdl.report(ours)
-    assert [(row.operation, row.sent) for row in found.rows] == [("Unfold", 0), ("Fold", 0)]
+    report = distdl.report(ours)
+    assert [(row.operation, row.sent) for row in report.rows] == [("Unfold", 0), ("Fold", 0)]
     plans = distdl.plans(torch.nn.Sequential(torch.nn.Unfold(2)), P_world, (2, 3, 5, 5))
     assert len(plans) > 0

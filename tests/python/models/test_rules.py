@@ -1,4 +1,4 @@
-"""The rules of operations, one by one: a small function split in all ways, beside itself in one process."""
+"""The rules of operations: for each a small function, split in all ways, beside itself in one process."""
 
 import numpy as np
 import pytest
@@ -63,7 +63,7 @@ SHAPES = {
     "chunk": (lambda x: torch.chunk(x, 3, 2), IMAGE),
     "split": (lambda x: x.split([1, 5], -2), IMAGE),
     "unbind": (lambda x: x.unbind(1), IMAGE),
-    "chunk of rows in uneven parts": (lambda x: [one * 2 for one in x.chunk(4, dim=2)], IMAGE),
+    "chunk of rows in uneven parts": (lambda x: [part * 2 for part in x.chunk(4, dim=2)], IMAGE),
     "split of columns by name": (lambda x: torch.split(x, split_size_or_sections=2, dim=-1), IMAGE),
     "tensor_split": (lambda x: torch.tensor_split(x, (1, 1, 4), 2), IMAGE),
     "unbind of the last": (lambda x: x.unbind(dim=-1)[1:4], IMAGE),
@@ -393,7 +393,7 @@ def multihead(options=None, **call):
     others = call.pop("others", lambda x: (x, x))
     made = layer(
         lambda: torch.nn.MultiheadAttention(8, 2, **options),
-        lambda module, x: [one for one in module(x, *others(x), **call) if one is not None],
+        lambda module, x: [result for result in module(x, *others(x), **call) if result is not None],
     )
     return made, TOKENS
 
@@ -451,7 +451,7 @@ ATTENTION = {
 
 
 def pooled(pool, x, *window):
-    """What max pooling gives, and the arguments that put it back."""
+    """The results of max pooling, and the arguments that put them back."""
     return *pool(x, *window, return_indices=True), *window
 
 
@@ -528,7 +528,7 @@ RECURRENT = {
 
 
 def unrecorded(part, write):
-    """What becomes of a part that is written into without gradients: it has other values, and the same derivative."""
+    """A case that writes into a part without gradients: other values, and the same derivative."""
 
     def call(x):
         y = part(x).sin()
@@ -596,7 +596,7 @@ WITHOUT_A_RULE = {
 }  # fmt: skip
 """Functions of torch.nn.functional that are refused by name."""
 OF_OTHERS = {"assert_int_or_pair", "boolean_dispatch", "upsample", "upsample_bilinear", "upsample_nearest"}
-"""What calls other functions alone."""
+"""Functions that only call others."""
 
 
 @pytest.mark.ranks(1)

@@ -55,7 +55,7 @@ class BatchNormAct(torch.nn.BatchNorm2d):
 @pytest.mark.parametrize(
     ("function", "shape"),
     [*((F.batch_norm, shape) for shape in SHAPES), *((F.instance_norm, shape) for shape in SHAPES[1:])],
-    ids=lambda one: getattr(one, "__name__", str(one)),
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_functions_with_running_statistics(function, shape, affine, training):
     for split in partitions(len(shape)):

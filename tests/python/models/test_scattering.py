@@ -32,6 +32,6 @@ def test_gather_takes_structures():
     P_x, P_one = grid(P_world, [P_world.size, 1]), grid(P_world, [1])
     y = {"blocks": torch.full((2, 1), float(job.rank)) if P_x.active else distdl.zero_volume_tensor(), "n": 3}
     y["one"] = torch.ones(2) if P_one.active else distdl.zero_volume_tensor()
-    found = distdl.gather(y, {"blocks": P_x, "n": None, "one": P_one})
-    assert found["n"] == 3
-    assert found["blocks"].numel() == (2 * P_world.size if job.rank == 0 else 0)
+    result = distdl.gather(y, {"blocks": P_x, "n": None, "one": P_one})
+    assert result["n"] == 3
+    assert result["blocks"].numel() == (2 * P_world.size if job.rank == 0 else 0)

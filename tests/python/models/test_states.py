@@ -19,8 +19,8 @@ class WithMetadata(torch.nn.Sequential):
     """Adds to its state with which options it was made, and gives names of its own."""
 
     def state_dict(self, *args, prefix="", **kwargs):
-        found = super().state_dict(*args, prefix=prefix, **kwargs)
-        return {f"net_{name}": one for name, one in found.items()} | {"_metadata": {"made": "here"}}
+        state = super().state_dict(*args, prefix=prefix, **kwargs)
+        return {f"net_{name}": value for name, value in state.items()} | {"_metadata": {"made": "here"}}
 
 
 class Calibrated(torch.nn.Conv2d):
@@ -66,7 +66,7 @@ def weights_of(model):
 def test_states_that_a_class_has_changed():
     model = made()
     state = distdl.sequential_state_dict(over_rows(model))
-    problems = [off(state[name], one) for name, one in weights_of(model).items()] if job.rank == 0 else []
+    problems = [off(state[name], tensor) for name, tensor in weights_of(model).items()] if job.rank == 0 else []
     assert not any(job.bcast(problems))
     assert job.rank or state.keys() == weights_of(model).keys()
 
@@ -78,15 +78,15 @@ def test_such_a_model_within_another_one():
         parameter.zero_()
     distdl.load_sequential(other, distdl.sequential_state_dict(ours) | ({"_metadata": {}} if job.rank == 0 else {}))
     state = distdl.sequential_state_dict(other)
-    problems = [off(state[name], one) for name, one in weights_of(model).items()] if job.rank == 0 else []
+    problems = [off(state[name], tensor) for name, tensor in weights_of(model).items()] if job.rank == 0 else []
     assert not any(job.bcast(problems))
 
 
 @pytest.mark.parametrize("within", [False, True], ids=["alone", "within"])
 def test_extra_state(tmp_path, within):
     def model(seen):
-        one = Calibrated(3, 2, 3, seen=seen)
-        return (torch.nn.Sequential(one) if within else one).double()
+        layer = Calibrated(3, 2, 3, seen=seen)
+        return (torch.nn.Sequential(layer) if within else layer).double()
 
     name = "0._extra_state" if within else "_extra_state"
     ours, second, third = over_rows(model(7)), over_rows(model(1)), over_rows(model(2))
@@ -96,8 +96,8 @@ def test_extra_state(tmp_path, within):
     path = job.bcast(tmp_path / "model")
     distdl.save(path, ours, epoch=3)
     assert distdl.load(path, third) == {"epoch": 3}
-    for one in (second, third):
-        kept = one.module[0] if within else one.module
+    for network in (second, third):
+        kept = network.module[0] if within else network.module
         assert kept.seen == 7
     plain = over_rows(torch.nn.Conv2d(3, 2, 3).double())
     raises_everywhere(

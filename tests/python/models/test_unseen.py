@@ -122,7 +122,7 @@ def derived(model, y):
         (seeded, "seeds torch's random numbers"),
         (derived, "derivatives within"),
     ],
-    ids=lambda one: getattr(one, "__name__", ""),
+    ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_what_a_recording_would_not_show_is_refused(function, words):
     ours = distdl.distribute(Model(function), grid(P_world, [P_world.size, 1]))
@@ -240,19 +240,17 @@ def test_autocast_changed_within_a_model(outer):
     whole = noise((5, 3)).float()
     ours = distdl.distribute(model, P_x)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=outer):
-        found = distdl.gather(ours(distdl.scatter(whole, P_x)), ours.output_partition)
+        results = distdl.gather(ours(distdl.scatter(whole, P_x)), ours.output_partition)
         expected = model(whole)
-    sum(one.float().sum() for one in found).backward()
-    sum(one.float().sum() for one in expected).backward()
+    sum(result.float().sum() for result in results).backward()
+    sum(result.float().sum() for result in expected).backward()
     gradients = distdl.sequential_gradients(ours)
     eps = 4 * torch.finfo(torch.bfloat16).eps
-    wrong = [off(*pair, eps) for pair in zip(found, expected, strict=True)]
+    wrong = [off(*pair, eps) for pair in zip(results, expected, strict=True)]
     if job.rank == 0:
-        wrong += [
-            "" if one.dtype == other.dtype else f"{one.dtype}" for one, other in zip(found, expected, strict=True)
-        ]
+        wrong += ["" if a.dtype == b.dtype else f"{a.dtype}" for a, b in zip(results, expected, strict=True)]
         named = model.named_parameters()
-        wrong += [off(gradients[name], one.grad, eps) for name, one in named if one.grad is not None]
+        wrong += [off(gradients[name], parameter.grad, eps) for name, parameter in named if parameter.grad is not None]
     assert_none([" ".join(filter(None, wrong))])
 
 
