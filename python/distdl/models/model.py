@@ -119,13 +119,13 @@ class DistributedModel(WrappedModule):
         """Convert parameters and buffers, as ``to()`` and ``half()`` do; programs use the new ones."""
         super()._apply(fn, recurse)
         self._programs.clear()
-        self.is_set_up = False
+        self._distdl_is_setup = False
         return self
 
     def __getstate__(self) -> dict[str, object]:
         """The state without programs, which belong to these parameters: a copy makes its own."""
-        none: dict[str, object] = {"_programs": {}, "program": None, "_snapshot": None, "_held": [], "is_set_up": False}
-        return self.__dict__ | none
+        none: dict[str, object] = {"_programs": {}, "program": None, "_snapshot": None, "_held": []}
+        return self.__dict__ | none | {"_distdl_is_setup": False}
 
     @property
     def output_partition(self) -> object:

@@ -67,7 +67,7 @@ class HookedModule(VotingModule):
         self._distdl_forward_pre_hook(self, args)
 
     def _set_up_if_changed(self, input: tuple[object, ...]) -> None:
-        if not self.is_set_up:
+        if not self._distdl_is_setup:
             self._observe_input(input)  # an overridden _distdl_input_changed() may need the set-up
         elif self._distdl_input_changed(input):
             self._distdl_module_teardown(input)

@@ -23,17 +23,15 @@ class VotingModule(torch.nn.Module):
     """A module whose ranks call it together, and vote on the structure of its tensors.
 
     Attributes:
-        agreement: the vote of the ranks on a call; None where ranks hold none, and on ranks outside.
-        is_set_up: whether the module is prepared for the structure of the last vote.
         first_values: facts about the parameters for checks in the first call; None after it.
     """
 
-    agreement: _core.LayerAgreement | None = None
-    is_set_up = False
     first_values: FirstValues | None = None
 
     def __init__(self) -> None:
         super().__init__()
+        self._distdl_agreement: _core.LayerAgreement | None = None
+        self._distdl_is_setup = False  # programs written for DistDL read and write it
         self._voters: Grid | None = None  # the ranks of the agreement, in a row
         self._copy_id = CopyId()
 
@@ -45,8 +43,13 @@ class VotingModule(torch.nn.Module):
         """A shallow copy shares the parameters, but sets up and votes by itself."""
         result = type(self).__new__(type(self))
         result.__setstate__(dict(self.__dict__))
-        result.agreement = copy.deepcopy(self.agreement)
+        result._distdl_agreement = copy.deepcopy(self._distdl_agreement)
         return result
+
+    @property
+    def agreement(self) -> _core.LayerAgreement | None:
+        """The vote of the ranks on a call; None where ranks hold none, and on ranks outside."""
+        return self._distdl_agreement
 
     def vote_among(self, partitions: Sequence[PartitionLike], tensors: Sequence[str] = ("input",)) -> None:
         """Let the ranks of these partitions vote before each call.
@@ -57,8 +60,8 @@ class VotingModule(torch.nn.Module):
         grids = [grid_of(P) for P in partitions]
         ranks = tuple(dict.fromkeys(rank for grid in grids for rank in grid.ranks))
         self._voters = grids[0].line(ranks)
-        root = grids[0].root
-        self.agreement = None if root is None else _core.LayerAgreement(type(self).__name__, root, [*ranks], [*tensors])
+        if (root := grids[0].root) is not None:
+            self._distdl_agreement = _core.LayerAgreement(type(self).__name__, root, [*ranks], [*tensors])
 
     def vote(
         self, tensors: Sequence[object], parameters: Sequence[torch.Tensor], compared: str = "", key: int | None = None
@@ -71,7 +74,7 @@ class VotingModule(torch.nn.Module):
             compared: text that must be equal on all ranks; the module is set up again where it changes.
             key: for calls with random numbers. All ranks get the key of the rank that passes one; the others pass 0.
         """
-        agreement, group, which = self.agreement, self._voters, self._copy_id.text
+        agreement, group, which = self._distdl_agreement, self._voters, self._copy_id.text
         assert agreement is not None
         if which is None and agreement.active and group is not None:
             agreement.forget()  # the structure that the ranks know from the original
@@ -111,7 +114,7 @@ class VotingModule(torch.nn.Module):
         Later, differentiated calls use what a set-up makes, so inference mode and hooks on saved tensors are off. A
         ``torch.device`` context of this rank would make it raise alone.
         """
-        self.is_set_up = False
+        self._distdl_is_setup = False
         try:
             with torch.inference_mode(False), without_functions(), hide_saved_tensors():
                 yield
@@ -119,4 +122,4 @@ class VotingModule(torch.nn.Module):
             if self.agreement is not None:
                 self.agreement.forget()
             raise
-        self.is_set_up = True
+        self._distdl_is_setup = True

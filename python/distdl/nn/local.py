@@ -61,7 +61,8 @@ class Local(WrappedModule):
         super().__init__(locals())
 
     def check_options(self) -> None:
-        self._check_outputs()
+        if isinstance(self.module, torch.nn.Module):
+            self._check_outputs()
         super().check_options()
         own_classes = {type(part).__module__.startswith("torch.nn.modules.") for part in self.module.modules()}
         self._may_skip_tensors = own_classes != {True} and self.grid.size > 1

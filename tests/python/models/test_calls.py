@@ -2,6 +2,7 @@
 
 import dataclasses
 import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -290,3 +291,30 @@ def test_values_as_arrays_are_refused_with_the_line():
     ours, P_x = over_rows(Returning(lambda model, y: y * y.detach().numpy().sum()))
     x = distdl.scatter(torch.rand(2, 2, 5, 7), P_x)
     raises_everywhere(NotImplementedError, r"numpy looks at the values .*test_calls.py", lambda: ours(x), seconds=20.0)
+
+
+class OwnNames(torch.nn.Module):
+    """A model whose attributes have names that layers use, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.agreement, self.is_set_up = torch.nn.Linear(6, 6), 3
+
+    def forward(self, x):
+        return self.agreement(x) * self.is_set_up
+
+
+def test_models_may_have_attributes_of_any_name():
+    torch.manual_seed(0)
+    model, x = OwnNames(), torch.ones(2 * job.size, 6)
+    P_x = grid(P_world, [job.size, 1])
+    for ours in (distdl.distribute(model, P_x), distdl.nn.Local(P_x, model)):
+        for _ in range(2):
+            y = ours(distdl.scatter(x, P_x))
+        assert torch.allclose(y, model(x[: len(y)]))
+
+
+def test_the_line_of_a_model_of_torch_is_that_of_the_program():
+    model = distdl.distribute(torch.nn.Sequential(torch.nn.Linear(4, 4)), grid(P_world, [job.size, 1]))
+    model(torch.ones(2, 4))
+    assert Path(__file__).name in str(model.program.plan.recording.nodes[0].source)

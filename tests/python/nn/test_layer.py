@@ -278,3 +278,26 @@ def test_a_tensor_that_one_rank_wraps_for_functionalization(P_world):
     layer(x).sum().backward()
     wrapped = torch._to_functional_tensor(x) if job.rank == 0 else x
     raises_everywhere(TypeError, "is wrapped for functionalization", lambda: layer(wrapped))
+
+
+def test_set_up_hooks_run_in_layers_too(P_world):
+    """Programs written for DistDL derive from layers, override the hooks, and say that a layer is not set up."""
+    calls = []
+
+    class Hooked(dnn.DistributedLinear):
+        def _distdl_module_setup(self, input):
+            calls.append("setup")
+            super()._distdl_module_setup(input)
+
+        def _distdl_module_teardown(self, input):
+            calls.append("teardown")
+
+    P = grid(P_world, [job.size, 1])
+    layer, x = Hooked(P, 3, 2), torch.ones(2, 3)
+    for changed in (x, x, torch.ones(4, 3)):
+        layer(changed)
+    layer._distdl_is_setup = False
+    layer(torch.ones(4, 3))
+    assert calls == ["setup", "teardown", "setup", "setup"]
+    with pytest.raises(TypeError, match="does not call _distdl_input_changed"):
+        type("Other", (dnn.Layer,), {"_distdl_input_changed": lambda self, input: False})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-_LIBRARIES = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}", "<")  # not torchvision
+_LIBRARIES = (f"{Path(torch.__file__).parent}{os.sep}", f"{Path(__file__).parents[2]}{os.sep}", "<")  # not torchvision
 
 
 def source_line() -> str:

@@ -26,7 +26,6 @@ class Observation(NamedTuple):
     Attributes:
         tensors: the tensors of the call; an exception in the place of a tensor is raised on all ranks.
         compared: text that must be equal on all ranks.
-        modules: the layer and the modules within, if they never change; None if they may change.
     """
 
     tensors: Sequence[object]
@@ -34,7 +33,6 @@ class Observation(NamedTuple):
     buffers: Sequence[torch.Tensor] = ()
     compared: str = ""
     is_random: bool = False
-    modules: Iterable[torch.nn.Module] | None = None
 
 
 def tensor_or_problem(tensor: object, is_optional: bool) -> object:
@@ -44,7 +42,21 @@ def tensor_or_problem(tensor: object, is_optional: bool) -> object:
     return problem_without_memory(tensor) or tensor
 
 
-def transformed(layer: torch.nn.Module, observed: Observation) -> Exception | None:
+def parametrized(
+    layer: torch.nn.Module, tensors: Sequence[object], modules: Iterable[torch.nn.Module] | None
+) -> Exception | None:
+    """A parametrization that needs a whole weight would compute each block from itself.
+
+    It is refused first, before the weights are computed. ``modules`` are those of the layer, if they never change.
+    """
+    attributes = layer.__dict__
+    if not (attributes["_modules"] or attributes["_forward_pre_hooks"]) or has_problem(tensors):
+        return None
+    problem = next(problem_of_parametrizations(layer, modules), None)
+    return None if problem is None else ValueError(f"cannot be passed on: {problem}")
+
+
+def transformed(observed: Observation) -> Exception | None:
     """Transforms of torch.func call a layer once for many tensors, so parameters on other ranks would not match."""
     if innermost_transform() is None:
         return None
@@ -52,31 +64,18 @@ def transformed(layer: torch.nn.Module, observed: Observation) -> Exception | No
     return _TRANSFORMED if meets else None
 
 
-def functional(layer: torch.nn.Module, observed: Observation) -> Exception | None:
+def functional(observed: Observation) -> Exception | None:
     """Functionalization wraps tensors, and the wrappers have no memory."""
     return _FUNCTIONAL if any(map(is_functional, observed.tensors)) else None
 
 
-def without_values(layer: torch.nn.Module, observed: Observation) -> Exception | None:
+def without_values(observed: Observation) -> Exception | None:
     """Parameters that are sparse, fake or on the meta device have no memory, either."""
     return _NO_VALUES if any(map(_has_no_values, (*observed.parameters, *observed.buffers))) else None
 
 
-def parametrized(layer: torch.nn.Module, observed: Observation) -> Exception | None:
-    """A parametrization that computes a weight from the whole of it would compute each block from itself."""
-    attributes = layer.__dict__
-    if not (attributes["_modules"] or attributes["_forward_pre_hooks"]) or has_problem(observed.tensors):
-        return None
-    problem = next(problem_of_parametrizations(layer, observed.modules), None)
-    return None if problem is None else ValueError(f"cannot be passed on: {problem}")
-
-
-GUARDS: tuple[Callable[[torch.nn.Module, Observation], Exception | None], ...] = (
-    transformed,
-    functional,
-    without_values,
-    parametrized,
-)
+GUARDS: tuple[Callable[[Observation], Exception | None], ...] = (transformed, functional, without_values)
+"""After :func:`parametrized`, in this order."""
 
 
 def has_problem(tensors: Sequence[object]) -> bool:

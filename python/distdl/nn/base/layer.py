@@ -20,7 +20,7 @@ from distdl.modules.graph import (
 )
 from distdl.nn.base.compile import call_in_graph, check_sizes, new_key
 from distdl.nn.base.declared_layer import DeclaredLayer
-from distdl.nn.base.guards import GUARDS, Observation, has_problem, tensor_or_problem
+from distdl.nn.base.guards import GUARDS, Observation, has_problem, parametrized, tensor_or_problem
 from distdl.nn.base.option_types import FirstPartition, common_options
 from distdl.nn.base.random_numbers import draw_key
 from distdl.nn.base.voted_layer import VotedLayer
@@ -64,6 +64,9 @@ class Layer(VotedLayer):
         super().__init_subclass__()
         if "__init__" in vars(cls):
             cls.__init__ = constructor(cls.__init__)  # type: ignore[method-assign]
+        for hook in ("_distdl_input_changed", "_distdl_forward_pre_hook"):
+            if hook in vars(cls):
+                raise TypeError(f"{cls.__name__}: a Layer votes, and does not call {hook}; distdl.nn.Module does")
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
         super().__init__(arguments)
@@ -94,7 +97,7 @@ class Layer(VotedLayer):
         """Do the work of :meth:`forward`, also while a compiler traces."""
         if kwargs or len(args) != len(self.tensors):
             args = self._in_order(args, kwargs)
-        agreement = self.agreement
+        agreement = self._distdl_agreement
         if agreement is None or not agreement.active:
             return self._call_outside(args)
         try:
@@ -105,10 +108,10 @@ class Layer(VotedLayer):
                 self._vote_and_set_up(args)
             if self.first_values is not None:
                 self._check_first_call(args)
-            if not self.is_differentiated:
-                return self._of_all_ranks(self.compute(*args))
-            result = self._of_all_ranks(self.compute(*differentiable(args)))
-            self.ask_for_gradients(result)
+            is_differentiated = self.is_differentiated
+            result = self._of_all_ranks(self.compute(*(differentiable(args) if is_differentiated else args)))
+            if is_differentiated:
+                self.ask_for_gradients(result)
             return recompute_together(result)
         finally:
             agreement.leave()
@@ -129,9 +132,11 @@ class Layer(VotedLayer):
 
     def _vote_and_set_up(self, args: tuple[object, ...]) -> None:
         changed = self.vote_on(self._observe(args), args)
-        if changed or not self.is_set_up:
+        if changed or not self._distdl_is_setup:
+            if self._distdl_is_setup:
+                self._distdl_module_teardown(args)
             with self.setting_up():
-                self.set_up_for(args)
+                self._distdl_module_setup(args)
 
     def _observe(self, args: tuple[object, ...]) -> Observation:
         """Facts of this rank about a call. Each error becomes a part of the vote, and is raised on all ranks."""
@@ -140,6 +145,8 @@ class Layer(VotedLayer):
             compared = [self._text_of_others(args)] if len(args) > len(self.tensors) else []
             for name, tensor in zip(self.tensors, self.compared_tensors(args[: len(self.tensors)]), strict=False):
                 tensors.append(tensor_or_problem(tensor, name in self.optional))
+            if (problem := parametrized(self, tensors, self.known_modules())) is not None:
+                return Observation([problem])
             buffers = self.buffers_in_use()
             compared += [self.changed_options(), self._text_of_buffers(buffers), self.compared_each_call()]
             observed = Observation(
@@ -148,10 +155,9 @@ class Layer(VotedLayer):
                 buffers,
                 ", ".join(filter(None, compared)),
                 self.is_random(),
-                self.known_modules(),
             )
             for guard in GUARDS:
-                if (problem := guard(self, observed)) is not None:
+                if (problem := guard(observed)) is not None:
                     return Observation([problem])
             return observed
         except Exception as error:  # of an argument, or of an option with a bad value
@@ -170,6 +176,9 @@ class Layer(VotedLayer):
         changed = self.vote(observed.tensors, observed.parameters, observed.compared, key if self.grid.rank == 0 else 0)
         self.random_key = self.agreement.broadcast
         return changed
+
+    def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
+        self.set_up_for(input)
 
     def set_up_for(self, args: tuple[object, ...]) -> None:
         """Set up for the arguments of a call. Exceptions must be raised on all ranks."""

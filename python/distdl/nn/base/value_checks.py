@@ -44,7 +44,7 @@ class CheckedLayer(Layer):
         if agreement is None or self.is_checked_around:
             return inputs
         agreement.vote_within()  # the vote of an outer layer does not include values
-        if self.is_set_up and (why := self._local_error(inputs)):
+        if self._distdl_is_setup and (why := self._local_error(inputs)):
             if not _core.structure_check():
                 raise self._error_of(self.holders()[1].rank, why)
             agreement.forget()
