@@ -87,7 +87,10 @@ def rows() -> dict[str, Row]:
             "P_x": not_a_partition(),
             "kernel_size": kernel,
             "output_size": [*not_per_dimension("output_size", none=True), *not_positive("output_size")],
-            "output_ratio": [Wrong(0.5, ValueError, "exactly one"), Wrong("a", ValueError, "exactly one|could not convert")],
+            "output_ratio": [
+                Wrong(0.5, ValueError, "exactly one"),
+                Wrong("a", ValueError, "exactly one|could not convert"),
+            ],
             "_random_samples": [Wrong(v, TypeError, "_random_samples") for v in (3, "a", [0.5])],
             "output_blocks": [Wrong(v, ValueError, "output_blocks") for v in ("even", None, 1)],
         }
