@@ -74,7 +74,8 @@ def loader(
     Raises:
         ValueError: on all ranks, if their arguments or the lengths of their datasets differ, if root is not a worker,
             or if batch_size is not positive.
-        TypeError: on all ranks, if P holds anything but partitions and None, or ``dataset`` has no length or is missing.
+        TypeError: on all ranks, if P holds anything but partitions and None, or ``dataset`` has no length or is
+            missing.
 
     Errors of the dataset are raised on all ranks. Collective over the communicator that P comes from, or over
     P_replicas. So is each step of an iteration.

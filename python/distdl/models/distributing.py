@@ -24,14 +24,14 @@ def distribute(
 
     Args:
         model: any ``torch.nn.Module``, or a function of whole tensors, such as a loss, a metric or an augmentation. The
-            computation must not depend on the values of tensors. A module is copied; it is the same on all ranks but for
-            its weights: worker 0's count.
+            computation must not depend on the values of tensors. A module is copied; it is the same on all ranks but
+            for its weights: worker 0's count.
         P_x: how the inputs are split, with as many dimensions as they have, such as ``[1, 1, 2, 2]``.
         plan: the partitions of certain modules, by their names or by patterns such as ``"layer[34].*"``, with ranks of
-            P_x; ``[1, 1, 1, 4]`` is a partition of the first workers. A partition with as many dimensions as a tensor says how it is split, if the operation can be split
-            so; other operations are split so that the least is redistributed among its workers. The innermost module
-            counts, and of several patterns for it the last. Parameters are held as without a plan, and travel to all
-            workers.
+            P_x; ``[1, 1, 1, 4]`` is a partition of the first workers. A partition with as many dimensions as a tensor
+            says how it is split, if the operation can be split so; other operations are split so that the least is
+            redistributed among its workers. The innermost module counts, and of several patterns for it the last.
+            Parameters are held as without a plan, and travel to all workers.
         fallback: for operations that cannot be split: "error" lists all of them before anything is communicated,
             "gather" computes them on one worker.
         as_sequential: draw the random numbers that the model draws in one process with the same seed, for dropout and

@@ -46,8 +46,8 @@ class DistributedModel(WrappedModule):
     Shape:
         Tensors with as many dimensions as P_x, in any blocks; and tensors with fewer dimensions, such as times of
         diffusion, which each worker passes whole: the values of worker 0 count, and it receives the gradients.
-        ``input_partitions`` names other partitions. The result has the structure that the model returns, with a block of
-        each tensor. A result without dimensions, such as a loss, is the same on every rank.
+        ``input_partitions`` names other partitions. The result has the structure that the model returns, with a block
+        of each tensor. A result without dimensions, such as a loss, is the same on every rank.
 
     Attributes:
         module: a copy of the model, whose parameters and buffers are this module's own.
@@ -192,7 +192,8 @@ class DistributedModel(WrappedModule):
         changed = super().vote_on(observed, args)
         if not self.as_sequential:
             return changed
-        before, self._orders = self._orders, memory_orders(self, placed_inputs(self, self._inputs, args[0]), args[0])
+        call = cast(ModuleCall, args[0])
+        before, self._orders = self._orders, memory_orders(self, placed_inputs(self, self._inputs, call), call)
         return changed or before != self._orders
 
     def set_up_for(self, args: tuple[object, ...]) -> None:

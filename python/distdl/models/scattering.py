@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import index
-from typing import Any
+from typing import overload
 
 import torch
 
@@ -16,8 +16,12 @@ from distdl.partitions.structure import zero_volume_tensor
 from distdl.torch_compat.trees import tree_flatten, tree_unflatten
 
 
+@overload
+def scatter(x: torch.Tensor | None, P_x: PartitionLike, root: int = 0) -> torch.Tensor: ...
+@overload
+def scatter(x: object, P_x: object, root: int = 0) -> object: ...
 @constructor
-def scatter(x: Any, P_x: Any, root: int = 0) -> Any:
+def scatter(x: object, P_x: object, root: int = 0) -> object:
     """Scatter a tensor of one rank in balanced blocks.
 
     Args:
@@ -36,7 +40,7 @@ def scatter(x: Any, P_x: Any, root: int = 0) -> Any:
     Collective over the communicator that the partitions come from; over MPI.COMM_WORLD without partitions.
     """
     if is_partition(P_x):
-        return _scattered(x, P_x, root)
+        return _scattered(x, grid_of(P_x), root)
     places, structure = tree_flatten(P_x, is_leaf=is_partition)
     first = next(filter(is_partition, places), None) or Partition()
     all_ranks = grid_of(first).constructing_ranks()
@@ -49,33 +53,40 @@ def scatter(x: Any, P_x: Any, root: int = 0) -> Any:
             tensors = [None] * len(places)
         elif structure_of_x != structure:
             raise TypeError(f"scatter: x and P_x have different structures: {structure_of_x} and {structure}")
-    parts = [_scattered(tensor, P, root, all_ranks) for tensor, P in zip(tensors, places, strict=True)]
+    parts = [
+        _scattered(tensor, all_ranks, root, is_whole=True) if P is None else _scattered(tensor, grid_of(P), root)
+        for tensor, P in zip(tensors, places, strict=True)
+    ]
     return tree_unflatten(parts, structure)
 
 
-def _scattered(x: object, P_x: Any, root: int, all_ranks: Grid | None = None) -> torch.Tensor:
-    """The block of a tensor; with None for P_x the whole tensor, on all ranks."""
+def _scattered(x: object, P: Grid, root: int, is_whole: bool = False) -> torch.Tensor:
+    """The block of a tensor; or the whole tensor, for the ranks of a line."""
 
     def problem_of(grid: Grid) -> Exception | None:
         is_root = grid.known and grid.me == root
         if not isinstance(x, torch.Tensor) and (x is not None or is_root):
             return TypeError(f"scatter: x is of type {type(x).__name__}; it has to be a torch.Tensor")
-        if P_x is not None and isinstance(x, torch.Tensor) and is_root and x.dim() != grid.dim:
+        if not is_whole and isinstance(x, torch.Tensor) and is_root and x.dim() != grid.dim:
             return ValueError(
                 f"scatter: x has shape {list(x.shape)} and P_x has shape {list(grid.shape)}; they need as many "
                 "dimensions"
             )
         return None
 
-    grid, at = _with_root("scatter", all_ranks if P_x is None else P_x, root, problem_of)
+    grid, at = _with_root("scatter", P, root, problem_of)
     block = x if at.active and isinstance(x, torch.Tensor) else zero_volume_tensor()
-    if P_x is None:
+    if is_whole:
         return operators.broadcast(at, grid, preserve_batch=False)(block)
     return operators.repartition(at, grid, preserve_batch=False)(block)
 
 
+@overload
+def gather(y: torch.Tensor, P_y: PartitionLike, root: int = 0) -> torch.Tensor: ...
+@overload
+def gather(y: object, P_y: object, root: int = 0) -> object: ...
 @constructor
-def gather(y: object, P_y: object, root: int = 0) -> Any:
+def gather(y: object, P_y: object, root: int = 0) -> object:
     """Gather a tensor in blocks on one rank.
 
     Args:

@@ -174,7 +174,7 @@ def test_what_to_write_in_place_of_shapes_that_values_say(function, words):
 def test_mistakes_raise_on_all_ranks():
     P_x = grid(P_world, [1, 1, P_world.size, 1])
     raises_everywhere(ValueError, "fallback", lambda: distdl.distribute(Residual(), P_x, fallback="no"))
-    raises_everywhere(TypeError, "torch.nn.Module", lambda: distdl.distribute(F.relu, P_x))
+    raises_everywhere(TypeError, "torch.nn.Module", lambda: distdl.distribute(torch.nn.ReLU, P_x))
     last = P_world.size - 1
     if last:
         fallback = "gather" if job.rank == last else "error"
