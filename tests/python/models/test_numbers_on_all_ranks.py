@@ -51,7 +51,7 @@ def test_the_same_numbers_and_the_gradients_of_one_process(first):
         size = torch.Size(split).numel()
         P_x = grid(P_world, split, [(first + i) % job.size for i in range(size)])
         ours = distdl.distribute(model, P_x)
-        for optimizer_step in range(2):
+        for _optimizer_step in range(2):
             for network in (ours, sequential):
                 network.zero_grad()
             wholes = _whole()
@@ -64,7 +64,8 @@ def test_the_same_numbers_and_the_gradients_of_one_process(first):
             gradients = distdl.sequential_gradients(ours)
             problems += [off(gradients[name], p.grad) for name, p in sequential.named_parameters() if job.rank == 0]
             assert_none([" ".join(filter(None, problems))])
-        assert ours.output_partition[0] is None and ours.output_partition[1]["any"] is None
+        assert ours.output_partition[0] is None
+        assert ours.output_partition[1]["any"] is None
         assert distdl.gather((loss, y), (None, ours.output_partition[3]))[0] is loss
         assert y.numel() < wholes[1].numel() or size == 1
 

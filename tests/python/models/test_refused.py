@@ -197,3 +197,20 @@ def test_a_recorder_of_torch_around_a_model(called):
     if called:
         ours(x)
     raises_everywhere(RuntimeError, "torch.export", lambda: torch.jit.trace(ours, x))
+
+
+class Misfit(torch.nn.Module):
+    def forward(self, x):
+        return x + torch.ones(x.shape[-1] + 1)
+
+
+def test_errors_of_torch_name_the_line_of_the_program(capfd):
+    P_x = grid(P_world, [job.size, 1])
+    ours = distdl.distribute(Misfit(), P_x)
+    line = r"test_refused.py:\d+: return x \+ torch.ones"
+    raises_everywhere(RuntimeError, line, lambda: ours(torch.ones(2, 3)))
+    assert "Traceback" not in capfd.readouterr().err
+    ours = distdl.distribute(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.RReLU()), P_x, fallback="error")
+    with pytest.raises(NotImplementedError) as error:
+        ours(torch.ones(2, 3))
+    assert "%" not in str(error.value)
