@@ -1,20 +1,21 @@
 """Trains a 3-d U-Net to find faults in seismic volumes, of which each rank reads a block of rows.
 
-    python examples/programs/make_volumes.py && mpiexec -n 4 python -m mpi4py examples/programs/volumes.py
+    python examples/programs/make_data.py && mpiexec -n 4 python -m mpi4py examples/programs/volumes.py
 
-It goes on where it was stopped, on any number of ranks. At the end it writes the weights of the average for plain torch.
+It goes on where it was stopped, on any number of ranks. At the end it writes the weights of the average for torch.
 """
 
 import numpy as np
 import torch
+from common import settings
 from torch.nn.functional import cross_entropy
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from volumes_network import UNet3d
 
 import distdl
-from common import UNet3d, settings
 from distdl import clip_grad_norm_
 
-chosen = settings("volumes")
+chosen = settings(volumes=8, channels=4, epochs=4)
 P = distdl.Partition()
 P_x = P.create_cartesian_topology_partition([1, 1, 1, P.size, 1])  # batch, channels, depth, rows, columns
 P_faults = P.create_cartesian_topology_partition([1, 1, P.size, 1])
@@ -25,7 +26,8 @@ class Volumes(torch.utils.data.Dataset):
 
     def __init__(self, numbers):
         self.numbers = numbers
-        self.images, self.faults = (np.load(path, mmap_mode="r") for path in (chosen.images, chosen.faults))
+        files = (chosen.folder / "images.npy", chosen.folder / "faults.npy")
+        self.images, self.faults = (np.load(file, mmap_mode="r") for file in files)
 
     def __len__(self):
         return len(self.numbers)
@@ -61,7 +63,7 @@ model = distdl.distribute(UNet3d(chosen.channels, 2).to(chosen.dtype), P_x)
 average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.98)
-training, held_out = Volumes(range(0, chosen.volumes - 2)), Volumes(range(chosen.volumes - 2, chosen.volumes))
+training, held_out = Volumes(range(chosen.volumes - 2)), Volumes(range(chosen.volumes - 2, chosen.volumes))
 batches, held_out_batches = (
     distdl.data.loader(data, (P_x, P_faults), batch_size=2, shuffle=True) for data in (training, held_out)
 )

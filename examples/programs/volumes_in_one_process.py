@@ -1,21 +1,21 @@
 """Trains a 3-d U-Net to find faults in seismic volumes, in one process. volumes.py is the same program over blocks.
 
-    python examples/programs/make_volumes.py && python examples/programs/volumes_in_one_process.py
+    python examples/programs/make_data.py && python examples/programs/volumes_in_one_process.py
 
 It goes on where it was stopped. At the end it writes the weights of the average.
 """
 
 import numpy as np
 import torch
+from common import settings
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
+from volumes_network import UNet3d
 
-from common import UNet3d, settings
-
-chosen = settings("volumes")
+chosen = settings(volumes=8, channels=4, epochs=4)
 
 
 class Volumes(torch.utils.data.Dataset):
@@ -23,7 +23,8 @@ class Volumes(torch.utils.data.Dataset):
 
     def __init__(self, numbers):
         self.numbers = numbers
-        self.images, self.faults = (np.load(path, mmap_mode="r") for path in (chosen.images, chosen.faults))
+        files = (chosen.folder / "images.npy", chosen.folder / "faults.npy")
+        self.images, self.faults = (np.load(file, mmap_mode="r") for file in files)
 
     def __len__(self):
         return len(self.numbers)
@@ -56,10 +57,8 @@ model = UNet3d(chosen.channels, 2).to(chosen.dtype)
 average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.98)
-training, held_out = Volumes(range(0, chosen.volumes - 2)), Volumes(range(chosen.volumes - 2, chosen.volumes))
-batches, held_out_batches = (
-    DataLoader(data, batch_size=2, shuffle=True) for data in (training, held_out)
-)
+training, held_out = Volumes(range(chosen.volumes - 2)), Volumes(range(chosen.volumes - 2, chosen.volumes))
+batches, held_out_batches = (DataLoader(data, batch_size=2, shuffle=True) for data in (training, held_out))
 both = torch.nn.ModuleDict({"model": model, "average": average})
 first = 0
 if chosen.checkpoint.exists():

@@ -11,7 +11,12 @@ import pytest
 from support.ranks import job
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "programs"
-SMALL = {"volumes": ["--volumes", "6", "--size", "12", "--channels", "2"]}
+DATA = ["--volumes", "6", "--size", "12", "--times", "25", "--rows", "12", "--letters", "1600"]
+SMALL = {
+    "volumes": ["--volumes", "6", "--channels", "2"],
+    "weather": ["--times", "25", "--channels", "4", "--modes", "3"],
+    "text": ["--letters", "1600", "--length", "24", "--features", "8", "--heads", "2"],
+}
 MOST_LINES = 15
 
 
@@ -34,7 +39,7 @@ def run(folder, monkeypatch, capsys):
 def test_a_program_over_blocks_says_what_it_says_in_one_process(name, run):
     expected = None
     if job.rank == 0:
-        run(f"make_{name}", *SMALL[name])
+        run("make_data", *DATA)
         expected = run(f"{name}_in_one_process", "--epochs", "3", *SMALL[name])
         assert len(expected) == 3
     job.barrier()
