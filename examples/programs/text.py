@@ -7,13 +7,13 @@ It goes on where it was stopped, on any number of ranks. At the end it writes th
 
 import numpy as np
 import torch
+from common import settings
+from text_network import GPT
 from torch.nn.functional import cross_entropy
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import distdl
-from common import settings
 from distdl import clip_grad_norm_
-from text_network import GPT
 
 chosen = settings(letters=8192, length=64, features=32, heads=4, epochs=4)
 P = distdl.Partition()

@@ -7,14 +7,13 @@ It goes on where it was stopped. At the end it writes the weights of the average
 
 import numpy as np
 import torch
+from common import settings
 from safetensors.torch import save_file
+from text_network import GPT
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
-
-from common import settings
-from text_network import GPT
 
 chosen = settings(letters=8192, length=64, features=32, heads=4, epochs=4)
 

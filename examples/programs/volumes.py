@@ -64,9 +64,8 @@ average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffe
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.98)
 training, held_out = Volumes(range(chosen.volumes - 2)), Volumes(range(chosen.volumes - 2, chosen.volumes))
-batches, held_out_batches = (
-    distdl.data.loader(data, (P_x, P_faults), batch_size=2, shuffle=True) for data in (training, held_out)
-)
+options = {"batch_size": 2, "shuffle": True}
+batches, held_out_batches = (distdl.data.loader(data, (P_x, P_faults), **options) for data in (training, held_out))
 both = torch.nn.ModuleDict({"model": model, "average": average})
 first = 0
 if chosen.checkpoint.exists():

@@ -9,12 +9,12 @@ import math
 
 import numpy as np
 import torch
+from common import settings
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from weather_network import Forecast
 
 import distdl
-from common import settings
 from distdl import clip_grad_norm_
-from weather_network import Forecast
 
 chosen = settings(times=65, channels=8, modes=6, epochs=4)
 P = distdl.Partition()
@@ -50,8 +50,7 @@ def error_of(forecast, states):
 noisy = distdl.distribute(noisy, P_x, as_sequential=True)
 error_of = distdl.distribute(error_of, P_x)
 torch.manual_seed(0)
-model = Forecast(2, chosen.channels, chosen.modes)
-model = distdl.distribute(model.double() if chosen.double else model, P_x)
+model = distdl.distribute(Forecast(2, chosen.channels, chosen.modes).to(chosen.dtype), P_x)
 average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)

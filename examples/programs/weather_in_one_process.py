@@ -9,12 +9,11 @@ import math
 
 import numpy as np
 import torch
+from common import settings
 from safetensors.torch import save_file
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader
-
-from common import settings
 from weather_network import Forecast
 
 chosen = settings(times=65, channels=8, modes=6, epochs=4)
@@ -47,15 +46,12 @@ def error_of(forecast, states):
 
 
 torch.manual_seed(0)
-model = Forecast(2, chosen.channels, chosen.modes)
-model = model.double() if chosen.double else model
+model = Forecast(2, chosen.channels, chosen.modes).to(chosen.dtype)
 average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
 training, held_out = Steps(range(chosen.times - 9)), Steps(range(chosen.times - 9, chosen.times - 1))
-batches, held_out_batches = (
-    DataLoader(data, batch_size=4, shuffle=data is training) for data in (training, held_out)
-)
+batches, held_out_batches = (DataLoader(data, batch_size=4, shuffle=data is training) for data in (training, held_out))
 both = torch.nn.ModuleDict({"model": model, "average": average})
 first = 0
 if chosen.checkpoint.exists():

@@ -13,13 +13,13 @@ class SpectralConv(torch.nn.Module):
     def __init__(self, channels, modes):
         super().__init__()
         self.modes = modes
-        self.weight = torch.nn.Parameter(torch.randn(channels, channels, modes, modes, dtype=torch.cfloat) / channels)
+        self.weight = torch.nn.Parameter(torch.randn(channels, channels, modes, modes, 2) / channels)
 
     def forward(self, x):
-        coefficients = torch.fft.rfft2(x.to(self.weight.real.dtype))
+        coefficients = torch.fft.rfft2(x.to(self.weight.dtype))
         result = torch.zeros_like(coefficients)
         low = (slice(None), slice(None), slice(self.modes), slice(self.modes))
-        result[low] = torch.einsum("bixy,ioxy->boxy", coefficients[low], self.weight)
+        result[low] = torch.einsum("bixy,ioxy->boxy", coefficients[low], torch.view_as_complex(self.weight))
         return torch.fft.irfft2(result, s=x.shape[-2:])
 
 
