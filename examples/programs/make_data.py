@@ -27,6 +27,7 @@ def write_weather(chosen):
     rows = chosen.rows
     latitude = torch.linspace(-0.5, 0.5, rows).mul(math.pi * 0.95)[:, None]
     longitude = torch.arange(2 * rows) * (math.pi / rows)
+    shape = (chosen.times, 2, rows, 2 * rows)
     states = np.lib.format.open_memmap(
         chosen.folder / "weather.npy", "w+", np.float32, (chosen.times, 2, rows, 2 * rows)
     )
