@@ -28,9 +28,7 @@ def write_weather(chosen):
     latitude = torch.linspace(-0.5, 0.5, rows).mul(math.pi * 0.95)[:, None]
     longitude = torch.arange(2 * rows) * (math.pi / rows)
     shape = (chosen.times, 2, rows, 2 * rows)
-    states = np.lib.format.open_memmap(
-        chosen.folder / "weather.npy", "w+", np.float32, (chosen.times, 2, rows, 2 * rows)
-    )
+    states = np.lib.format.open_memmap(chosen.folder / "weather.npy", "w+", np.float32, shape)
     for time in range(chosen.times):
         east = longitude - 0.1 * time * latitude.cos()
         wave = (3 * east).sin() * latitude.cos() + 0.5 * (2 * east + latitude * 4).cos()
