@@ -105,24 +105,21 @@ def gather(y: object, P_y: object, root: int = 0) -> object:
     Collective over the communicator that the partitions come from.
     """
     leaves, structure = tree_flatten(y)
-    is_tensor = [isinstance(leaf, torch.Tensor) for leaf in leaves]
     places = tree_flatten(P_y, is_leaf=is_partition)[0]
-    if len(places) == sum(is_tensor) < len(leaves):  # P_y leaves out what is no tensor
-        rest = iter(places)
-        places = [next(rest) if here else None for here in is_tensor]
-    fits = [P is None or (is_partition(P) and tensor) for P, tensor in zip(places, is_tensor, strict=False)]
-    if len(places) != len(leaves) or not all(fits):
-        partitions = sum(map(is_partition, places))
-        problem = TypeError(f"gather: {sum(is_tensor)} tensors and {partitions} partitions")
-        tell("gather", problem, places)
+    in_blocks = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    if len(places) == len(leaves):
+        in_blocks = [i for i in in_blocks if places[i] is not None]
+    elif sum(map(is_partition, places)) < len(in_blocks):  # a dataclass leaves out what is None
+        in_blocks = [i for i in in_blocks if leaves[i].dim()]
+    partitions = [P for P in places if is_partition(P)]
+    if len(partitions) != len(in_blocks):
+        problem = TypeError(f"gather: {len(in_blocks)} tensors and {len(partitions)} partitions")
+        tell("gather", problem, partitions)
         raise problem
-    wholes = []
-    for leaf, P in zip(leaves, places, strict=True):
-        if P is not None:
-            grid, at = _with_root("gather", P, root, lambda grid: None)
-            leaf = operators.repartition(grid, at, preserve_batch=False)(leaf)
-        wholes.append(leaf)
-    return tree_unflatten(wholes, structure)
+    for i, P in zip(in_blocks, partitions, strict=True):
+        grid, at = _with_root("gather", P, root, lambda grid: None)
+        leaves[i] = operators.repartition(grid, at, preserve_batch=False)(leaves[i])
+    return tree_unflatten(leaves, structure)
 
 
 def _with_root(
