@@ -42,7 +42,7 @@ release = distdl.__version__
 version = release
 
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "myst_parser"]
-exclude_patterns = ["_build", "_generated", "programs"]
+exclude_patterns = ["_build", "_generated", "notes", "programs"]
 source_suffix = {".rst": "restructuredtext", ".md": "markdown"}
 highlight_language = "python"
 suppress_warnings = ["myst.xref_missing"]
