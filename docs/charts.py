@@ -91,7 +91,9 @@ def replicas(theme: Theme) -> Figure:
             sheet.text((x + side / 2, top + 1.2), f"rank {4 * replica + block}")
             sheet.text((x + side / 2, top + 2.3), f"block {block}", SMALL)
             if block < 3:
-                sheet.arrow((x + side + 0.1, top + side / 2), (x + side + gap - 0.1, top + side / 2), arrowstyle="<|-|>")
+                sheet.arrow(
+                    (x + side + 0.1, top + side / 2), (x + side + gap - 0.1, top + side / 2), arrowstyle="<|-|>"
+                )
                 if replica == 0:
                     sheet.text((x + side + gap / 2, top + side / 2 - 0.7), "halo", SMALL)
             if replica == 0:

@@ -28,6 +28,7 @@ try:
     mpi4py.rc.initialize = False  # where pages are made, MPI need not be able to start
     import performance
     import pictures
+    import window_layers
 
     import distdl
 except ImportError as error:
@@ -110,6 +111,7 @@ def write_families(folder: Path) -> None:
 def setup(app: Sphinx) -> None:
     pictures.draw_all(here / "_generated")
     performance.write_all(here / "_generated")
+    window_layers.write_all(here / "_generated")
     write_families(here / "_generated")
     app.add_directive("picture", Picture)
     app.add_html_math_renderer("mathml", (write_inline_math, None), (write_math_block, None))

@@ -68,7 +68,9 @@ class Sheet:
 
     def line(self, *points: Point, color: str | None = None, **options: float | str) -> None:
         x, y = zip(*points, strict=True)
-        self.axes.plot(x, y, **{"color": color or self.theme.ink, "linewidth": 1.1, "solid_capstyle": "butt", **options})
+        self.axes.plot(
+            x, y, **{"color": color or self.theme.ink, "linewidth": 1.1, "solid_capstyle": "butt", **options}
+        )
 
     def grid(self, at: Point, shape: Span, fill: Callable[[int, int], str | None]) -> None:
         """The elements of a matrix."""

@@ -25,13 +25,13 @@ Variable = tuple[str, str]  # the default, and the effect
 RUNNING: dict[str, Variable] = {
     "DISTDL_DEBUG": (
         "``0``",
-        "With ``1``, each operator votes by itself, and a rank that waits too long raises the watchdog's report. Slower. "
-        "Ranks with different values raise. See :doc:`when_a_job_hangs`.",
+        "With ``1``, each operator votes by itself, and a rank that waits too long raises the watchdog's report. "
+        "Slower. Ranks with different values raise. See :doc:`when_a_job_hangs`.",
     ),
     "DISTDL_HOSTS": (
         "``names``",
-        "Where the ranks are, which decides how small data travels: on ``one`` host, on ``several``, or as the ``names`` "
-        "of the hosts say. See :doc:`round_trips`.",
+        "Where the ranks are, which decides how small data travels: on ``one`` host, on ``several``, or as the "
+        "``names`` of the hosts say. See :doc:`round_trips`.",
     ),
     "DISTDL_PROGRESS_THREAD": (
         "``1``",
@@ -43,8 +43,8 @@ RUNNING: dict[str, Variable] = {
     ),
     "DISTDL_WATCHDOG": (
         "``300``; ``60`` with ``DISTDL_DEBUG=1``",
-        "A rank that has waited for this number of seconds reports who waits for whom. ``0`` turns the reports off. See "
-        ":doc:`when_a_job_hangs`.",
+        "A rank that has waited for this number of seconds reports who waits for whom. ``0`` turns the reports off. "
+        "See :doc:`when_a_job_hangs`.",
     ),
     "DISTDL_WATCHDOG_END": ("``0``", "``1`` ends the job after the first report."),
     "MPI4PY_LIBMPI": ("the library that mpi4py finds", "The MPI library to load, which must be the extension's, too."),
@@ -89,9 +89,9 @@ HEAD = """\
 Environment variables
 =====================
 
-A program reads its variables when it imports ``distdl``. Set them alike on all ranks: ``mpiexec`` of MPICH passes on the
-whole environment, that of Open MPI with ``-x NAME``, and ``srun`` by default. ``docs/environment_variables.py`` writes this
-page, and a test compares it with the sources.
+A program reads its variables when it imports ``distdl``. Set them alike on all ranks: MPICH's ``mpiexec`` and ``srun``
+pass on the whole environment, Open MPI's ``mpiexec`` what ``-x NAME`` names. ``docs/environment_variables.py`` writes
+this page, and a test compares it with the sources.
 
 .. list-table::
    :header-rows: 1

@@ -31,9 +31,7 @@ def blocks(shape: Span, workers: Span) -> Iterable[tuple[int, Span, Span]]:
             yield rank, rows, columns
 
 
-def borders(
-    sheet: Sheet, at: Point, shape: Span, workers: Span, edge: str | None = None, line: float = 1.6
-) -> None:
+def borders(sheet: Sheet, at: Point, shape: Span, workers: Span, edge: str | None = None, line: float = 1.6) -> None:
     """The borders of the workers' blocks."""
     for _, (top, bottom), (left, right) in blocks(shape, workers):
         sheet.cell((at[0] + left, at[1] + top), (right - left, bottom - top), None, edge or sheet.theme.ink, line)
