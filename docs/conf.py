@@ -26,6 +26,7 @@ try:
     import mpi4py
 
     mpi4py.rc.initialize = False  # where pages are made, MPI need not be able to start
+    import habits
     import performance
     import pictures
     import window_layers
@@ -112,6 +113,7 @@ def setup(app: Sphinx) -> None:
     pictures.draw_all(here / "_generated")
     performance.write_all(here / "_generated")
     window_layers.write_all(here / "_generated")
+    habits.write(here / "_generated" / "habits.rst")
     write_families(here / "_generated")
     app.add_directive("picture", Picture)
     app.add_html_math_renderer("mathml", (write_inline_math, None), (write_math_block, None))

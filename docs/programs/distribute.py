@@ -12,7 +12,7 @@ P_world = distdl.Partition(MPI.COMM_WORLD)
 P_x = P_world.create_cartesian_topology_partition([1, 1, P_world.size, 1])  # batch, channels, height, width
 model = distdl.distribute(model, P_x)  # the same model, over blocks
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-images, targets = torch.rand(16, 3, 100, 100), torch.randint(10, (16,))  # those of rank 0 count
+images, targets = torch.rand(16, 3, 100, 100), torch.randint(10, (16,))  # only those of rank 0 are used
 
 for step in range(3):
     y = model(distdl.scatter(images, P_x))
