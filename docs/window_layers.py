@@ -1,7 +1,7 @@
 """The tables of window_layers.rst: what each layer does, its options, and the tests that show it.
 
-`write_all(folder)` writes them; the page includes them. tests/python/nn/test_documented_options.py checks that the options
-are those of torch.nn and that the tests exist.
+`write_all(folder)` writes them, and the page includes them. tests/python/nn/test_documented_options.py checks that the
+options are those of torch.nn, and that the tests exist.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
