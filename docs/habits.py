@@ -1,6 +1,7 @@
 """The table of habits.rst: what programs of one process do, what happens on blocks, and what to use instead.
 
-`write(path)` writes it, and the page includes it. tests/python/test_habits.py checks that it has all that distdl.check sees.
+`write(path)` writes it, and the page includes it. tests/python/test_habits.py checks that it has what
+`distdl.check` sees.
 """
 
 from pathlib import Path
@@ -38,7 +39,7 @@ HABITS = [
     ),
     (
         "``spectral_norm``, ``orthogonal``, ``weight_norm``",
-        "They would compute each block from itself. A layer refuses them on all ranks when it is called. Parametrizations that treat each number by itself work.",
+        "They would compute each block from itself, so that layers refuse them. Parametrizations of single numbers work.",
         "Parametrize the sequential model, and load its weights.",
     ),
     (
@@ -63,8 +64,8 @@ HABITS = [
     ),
     (
         "``torch.autograd.grad`` with other inputs on different ranks",
-        "A backward pass runs on a rank only through calls on which its inputs depend. The others wait for this rank, until it makes another call or comes to its end: then all of them raise.",
-        "The same inputs on all ranks: this rank's block, such as ``scatter`` has returned, and not the whole tensor that was passed to it.",
+        "A backward pass runs only through calls on which these inputs depend. The others wait, or all raise.",
+        "The same inputs on all ranks: blocks as ``scatter`` returns them, not the whole tensor behind them.",
     ),
 ]
 
