@@ -39,7 +39,7 @@ HABITS = [
     ),
     (
         "``spectral_norm``, ``orthogonal``, ``weight_norm``",
-        "They would compute each block from itself, so that layers refuse them. Parametrizations of single numbers work.",
+        "They would compute each block from itself, so layers refuse them. Parametrizations of single numbers work.",
         "Parametrize the sequential model, and load its weights.",
     ),
     (
