@@ -31,8 +31,8 @@ from distdl.partitions.partition import Partition
 from distdl.partitions.structure import zero_volume_tensor
 
 TensorList: TypeAlias = list[torch.Tensor]
-Partitions: TypeAlias = Partition | Sequence["Partitions"] | Mapping[str, "Partitions"]
-"""A partition for each tensor of a sample, in the structure of a sample."""
+Partitions: TypeAlias = Partition | Sequence["Partitions | None"] | Mapping[str, "Partitions | None"]
+"""A partition for each tensor of a sample, in the structure of a sample; None for tensors that every rank has whole."""
 
 
 @constructor
@@ -54,7 +54,8 @@ def loader(
     Args:
         dataset: a dataset of ``torch.utils.data`` with ``len`` and samples that are indexed by numbers.
         P: the partition of a batch, with the samples along the first dimension; or a tuple or dict of partitions, for
-            samples of that structure. A partition may have further dimensions of extent 1.
+            samples of that structure. A partition may have further dimensions of extent 1. None in place of a partition
+            gives every rank the whole tensor, such as the labels of all images.
         batch_size: the number of samples in a batch; with P_replicas, in a batch of each replica.
         root: None if every rank has the dataset: its samples are this rank's blocks of samples (see
             :func:`distdl.data.read_block`), and a rank reads only the samples in its block of a batch. Otherwise the
@@ -73,7 +74,8 @@ def loader(
     Raises:
         ValueError: on all ranks, if their arguments or the lengths of their datasets differ, if root is not a worker,
             or if batch_size is not positive.
-        TypeError: on all ranks, if P holds anything but partitions, or ``dataset`` has no length or is missing.
+        TypeError: on all ranks, if P holds anything but partitions and None, or ``dataset`` has no length or is
+            missing.
 
     Errors of the dataset are raised on all ranks. Collective over the communicator that P comes from, or over
     P_replicas. So is each step of an iteration.
@@ -91,8 +93,9 @@ def loader(
     replicas_of = P_replicas.grid.ranks if isinstance(P_replicas, Partition) else P_replicas
     together = {"structure": structure, "P_replicas": replicas_of}
     with constructing("loader", named, compared | together):
-        partitions = [leaf for leaf in leaves if isinstance(leaf, Partition) and leaf.grid.known]
-        _check_arguments(leaves, partitions, batch_size, root)
+        places = [leaf for leaf in leaves if leaf is None or (isinstance(leaf, Partition) and leaf.grid.known)]
+        partitions = [place for place in places if place is not None]
+        _check_arguments(leaves, places, batch_size, root)
         if not isinstance(P_replicas, Partition | None):
             raise TypeError(f"loader: P_replicas is a {type(P_replicas).__name__}; it has to be a distdl.Partition")
         if not isinstance(generator, torch.Generator | None):
@@ -110,7 +113,7 @@ def loader(
     with agreed("loader", voters, lambda: repr(compared)):  # torch checks the options, which may differ among ranks
         if len(lengths) != 1:
             raise ValueError(f"loader: the ranks have datasets of the lengths {sorted(lengths)}; they must be equal")
-        shares = [_batch_share(partition, root) for partition in partitions]
+        shares = [_batch_share(place, root) for place in places]
         batches = Batches(lengths.pop(), index(batch_size), replicas, replica, shares, bool(drop_last))
         if reads and dataset is not None:
             reader = DataLoader[TensorList](
@@ -120,25 +123,29 @@ def loader(
         else:
             reader = DataLoader[TensorList](EmptyReader(), batch_size=None, sampler=batches, collate_fn=_identity)
     order = SampleOrder(voters, shuffle, generator)
-    return Loader(reader, batches, order, BatchScatter(partitions, all_ranks, root, structure))
+    reading_rank = None if root is None else partitions[0].ranks[root]
+    return Loader(reader, batches, order, BatchScatter(places, all_ranks, reading_rank, structure))
 
 
 def _check_arguments(
-    leaves: Sequence[object], partitions: Sequence[Partition], batch_size: int, root: int | None
+    leaves: Sequence[object], places: Sequence[Partition | None], batch_size: int, root: int | None
 ) -> None:
-    if wrong := [type(leaf).__name__ for leaf in leaves if not isinstance(leaf, Partition)]:
-        raise TypeError(f"loader: P holds a {wrong[0]}; it has to hold a distdl.Partition for each tensor of a sample")
-    if len(partitions) < len(leaves) or not leaves:
+    if wrong := [type(leaf).__name__ for leaf in leaves if not isinstance(leaf, Partition | None)]:
+        raise TypeError(
+            f"loader: P holds a {wrong[0]}; for each tensor of a sample it has to hold a distdl.Partition, or None"
+        )
+    first = next((P for P in places if P is not None), None)
+    if len(places) < len(leaves) or first is None:
         raise ValueError("loader: P is a partition that this rank does not know; only its own ranks can load from it")
     if index(batch_size) < 1:
         raise ValueError(f"loader: batch_size={batch_size}; it must be at least 1")
-    if root is not None and not 0 <= index(root) < partitions[0].size:
-        raise ValueError(f"loader: root={root} is not a worker of {partitions[0]}")
+    if root is not None and not 0 <= index(root) < first.size:
+        raise ValueError(f"loader: root={root} is not a worker of {first}")
 
 
-def _batch_share(P: Partition, root: int | None) -> BatchShare:
+def _batch_share(P: Partition | None, root: int | None) -> BatchShare:
     """The block of a batch that this rank reads: the whole batch on a root."""
-    if root is not None or P.dim == 0:
+    if root is not None or P is None or P.dim == 0:
         return BatchShare(1, 0)
     return BatchShare(P.grid.shape[0], P.grid.place[0] if P.active else None)
 
@@ -175,19 +182,19 @@ class SampleOrder:
 
 
 class BatchScatter:
-    """Sends batches from the root to the blocks of all ranks; without a root, batches stay as they are."""
+    """Sends batches from a rank to the blocks of all ranks; if every rank reads, batches stay as they are."""
 
     def __init__(
-        self, partitions: Sequence[Partition], all_ranks: Grid, root: int | None, structure: SampleStructure
+        self, places: Sequence[Partition | None], all_ranks: Grid, root: int | None, structure: SampleStructure
     ) -> None:
-        self._grids, self._all_ranks, self._structure = [P.grid for P in partitions], all_ranks, structure
-        self._root = None if root is None else self._grids[0].ranks[root]
+        self._grids = [None if P is None else P.grid for P in places]
+        self._all_ranks, self._root, self._structure = all_ranks, root, structure
         self._operators: dict[tuple[int, int], Operator] = {}
 
     def check(self, tensors: Sequence[torch.Tensor]) -> None:
         """Raise ValueError if a partition cuts dimensions that its tensor does not have."""
         for tensor, grid in zip(tensors, self._grids, strict=False):
-            if any(extent > 1 for extent in grid.shape[tensor.dim() :]):
+            if grid is not None and any(extent > 1 for extent in grid.shape[tensor.dim() :]):
                 raise ValueError(
                     f"loader: a tensor of {tensor.dim()} dimensions does not fit a partition of shape "
                     f"{list(grid.shape)}, which cuts more of them"
@@ -207,9 +214,13 @@ class BatchScatter:
         return fill_structure(self._structure, blocks)
 
     def _operator(self, root: int, i: int, dim: int) -> Operator:
-        """The operator that brings tensor i from the root to its blocks."""
+        """The operator that brings tensor i from the root to its blocks, or to all ranks."""
         if (i, dim) not in self._operators:
             grid = self._grids[i]
+            if grid is None:
+                source = self._all_ranks.line((root,))
+                self._operators[i, dim] = operators.broadcast(source, self._all_ranks, preserve_batch=False)
+                return self._operators[i, dim]
             extents = grid.shape + (1,) * (dim - grid.dim)
             source, blocks = grid.related((root,), (1,) * dim), grid.reshaped(extents[:dim])
             self._operators[i, dim] = operators.repartition(source, blocks)

@@ -16,6 +16,7 @@ from distdl.diagnostics.detectors import (
     repeated_blocks,
     unsafe_modules,
 )
+from distdl.models import DistributedModel
 from distdl.modules.first_values import checksum
 from distdl.nn import SEQUENTIAL, Module
 from distdl.nn.wrapped_module import WrappedModule
@@ -68,7 +69,8 @@ def check(
             raise TypeError(f"check: model is of type {type(model).__name__}; it has to be a torch.nn.Module")
         code = _code_findings(model, names_in_code(model, depth=2))
         findings = [*unsafe_modules(model), *code, *_optimizer_findings(optimizer)]
-        view = {"findings": findings, "random": checksum(torch.get_rng_state()), "input": _first_tensor(inputs)}
+        random = checksum(torch.get_rng_state()) if _needs_equal_seeds(model) else 0
+        view = {"findings": findings, "random": random, "input": _first_tensor(inputs)}
         view["blocks"] = {name: (intervals, checksum(block)) for name, intervals, block in blocks_of(model)}
     text = json.dumps(view).encode()
     texts = all_ranks.gather(text) if all_ranks.active else [text]
@@ -84,6 +86,14 @@ def _grids_of(module: torch.nn.Module) -> list[Grid]:
 
 
 # On this rank
+
+
+def _needs_equal_seeds(model: torch.nn.Module) -> bool:
+    """Whether weights or random numbers depend on the generators of all ranks, as those of most layers do."""
+    return any(
+        isinstance(module, Module) and (module.as_sequential if isinstance(module, DistributedModel) else True)
+        for module in model.modules()
+    )
 
 
 def _code_findings(model: torch.nn.Module, code: Mapping[str, tuple[object, ...]]) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from distdl.models.capture import unrecorded
 from distdl.models.capture.assignments import AttributeSnapshot
 from distdl.models.capture.recording import Value
 from distdl.models.capture.skeleton import Skeleton
-from distdl.models.inputs import input_blocks, memory_orders, tensors_in, text_of_others
+from distdl.models.inputs import InputPartitions, memory_orders, placed_inputs, tensors_in, text_of_others
 from distdl.models.plan.requested import requested_grids
 from distdl.models.program_builder import ProgramBuilder
 from distdl.models.run.program import Program
@@ -23,7 +23,7 @@ from distdl.nn.base.compile.calls import place_of
 from distdl.nn.base.guards import Observation
 from distdl.nn.base.layer import Layer
 from distdl.nn.base.random_numbers import draw_key
-from distdl.nn.wrapped_module import WrappedModule
+from distdl.nn.wrapped_module import ModuleCall, WrappedModule
 from distdl.partitions.construction import PartitionLike
 from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition
@@ -44,18 +44,20 @@ class DistributedModel(WrappedModule):
     """A model over partitions, which :func:`distdl.distribute` makes.
 
     Shape:
-        Tensors with as many dimensions as P_x, in any blocks; and tensors with fewer dimensions, such as labels or
-        times of diffusion, which each worker passes whole: the values of worker 0 count, and it receives the gradients.
-        The result has the structure that the model returns.
+        Tensors with as many dimensions as P_x, in any blocks; and tensors with fewer dimensions, such as times of
+        diffusion, which each worker passes whole: the values of worker 0 count, and it receives the gradients.
+        ``input_partitions`` names other partitions. The result has the structure that the model returns, with a block
+        of each tensor. A result without dimensions, such as a loss, is the same on every rank.
 
     Attributes:
         module: a copy of the model, whose parameters and buffers are this module's own.
         program: the program of the last call; None before the first call.
     """
 
-    plan: Mapping[str, PartitionLike] | None
+    plan: Mapping[str, object] | None
     fallback: str
     as_sequential: bool
+    input_partitions: Mapping[str | int, object] | None
     needs_one_name = False
     brings_parameters = False  # programs do, each just before its first use
     program: Program | None
@@ -65,9 +67,10 @@ class DistributedModel(WrappedModule):
         self,
         P_x: PartitionLike,
         module: torch.nn.Module,
-        plan: Mapping[str, PartitionLike] | None = None,
+        plan: Mapping[str, object] | None = None,
         fallback: str = "error",
         as_sequential: bool = False,
+        input_partitions: Mapping[str | int, object] | None = None,
     ) -> None:
         Layer.__init__(self, locals())
 
@@ -84,6 +87,7 @@ class DistributedModel(WrappedModule):
         super().check_options()
         forbid_submodule_calls(self.module)
         requested = requested_grids(self.plan, self.module, self.grid)
+        self._inputs = InputPartitions(self.input_partitions, self.module.forward, self.grid)
         skeleton = Skeleton(self.__dict__["_given"], self.P_x.device)
         self._builder = ProgramBuilder(skeleton, self.grid, requested, self.fallback, self.as_sequential)
         self._programs: dict[tuple[object, ...], Program] = {}
@@ -92,8 +96,9 @@ class DistributedModel(WrappedModule):
         self.program = None
 
     def options_to_compare(self) -> dict[str, object]:
-        """The shapes and ranks of the plan's partitions, which are the same on all ranks."""
-        return {"plan": {pattern: (grid.shape, grid.ranks) for pattern, grid in self._builder.requested.items()}}
+        """The shapes and ranks of the requested partitions, which are the same on all ranks."""
+        plan = {pattern: (grid.shape, grid.ranks) for pattern, grid in self._builder.requested.items()}
+        return {"plan": plan, "input_partitions": self._inputs.compared()}
 
     @classmethod
     def from_sequential(
@@ -131,14 +136,19 @@ class DistributedModel(WrappedModule):
     def output_partition(self) -> object:
         """The partitions of the results of the last call, in the structure that the model returns.
 
+        None for a result without dimensions, which every rank has.
+
         Raises:
             RuntimeError: before the first call.
         """
         if self.program is None:
             raise _NotCalledError
-        grids = {value: blocks.grid(self.grid) for value, blocks in self.program.placements.items()}
-        results = self.program.plan.recording.results
-        return tree_map_only(Value, lambda value: Partition.of_grid(grids[value], like=self.P_x), results)
+        blocks, results = self.program.placements, self.program.plan.recording.results
+
+        def partition(value: Value) -> Partition | None:
+            return Partition.of_grid(blocks[value].grid(self.grid), like=self.P_x) if value.shape else None
+
+        return tree_map_only(Value, partition, results)
 
     def __getattr__(self, name: str) -> Any:
         """Look up the model's own attributes, then torch's, also after a property has raised an AttributeError."""
@@ -182,7 +192,8 @@ class DistributedModel(WrappedModule):
         changed = super().vote_on(observed, args)
         if not self.as_sequential:
             return changed
-        before, self._orders = self._orders, memory_orders(self, args[0])
+        call = cast(ModuleCall, args[0])
+        before, self._orders = self._orders, memory_orders(self, placed_inputs(self, self._inputs, call), call)
         return changed or before != self._orders
 
     def set_up_for(self, args: tuple[object, ...]) -> None:
@@ -190,14 +201,15 @@ class DistributedModel(WrappedModule):
         if self._problem is not None:
             raise self._problem
         self.module.training = self.training  # it is no child of this module, which has the same children
-        blocks = [input_blocks(self, i) for i in range(len(tensors_in(args[0])))]
-        inputs = [(whole.shape, self.structure(self.grid, i)[0][1]) for i, whole in enumerate(blocks)]
+        placed = placed_inputs(self, self._inputs, cast(ModuleCall, args[0]))
+        blocks = [input.blocks for input in placed]
+        inputs = [(input.blocks.shape, self.structure(input.workers, i)[0][1]) for i, input in enumerate(placed)]
         modes = tuple(module.training for module in self.known_modules())
         dtypes = tuple(parameter.dtype for parameter in self.parameters())  # a submodule may have been converted
         key = (tuple(blocks), tuple(inputs), dtypes, modes, self.autocast, text_of_others(args[0]), self._changes,
                self._frozen, str(self._orders))  # fmt: skip
         if key not in self._programs:
-            program = self._builder.build(self.module, args[0], inputs, blocks, self._orders, self.layouts)
+            program = self._builder.build(self.module, args[0], inputs, placed, self._orders, self.layouts)
             self._programs[key] = program
             if len(self._programs) > _MOST_PROGRAMS:
                 del self._programs[next(iter(self._programs))]

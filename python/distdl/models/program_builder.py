@@ -12,7 +12,7 @@ import torch
 from distdl.models.capture.listing import listing
 from distdl.models.capture.recording import Recording
 from distdl.models.capture.skeleton import Skeleton
-from distdl.models.operations.placement import Blocks, input_placement
+from distdl.models.inputs import PlacedInput
 from distdl.models.plan.planning import Plan
 from distdl.models.rules.applied_layer import key_of_layer
 from distdl.models.run.buffers import Buffers
@@ -44,7 +44,7 @@ class ProgramBuilder:
         model: torch.nn.Module,
         call: object,
         inputs: Sequence[tuple[tuple[int, ...], torch.dtype]],
-        blocks: Sequence[Blocks],
+        placed: Sequence[PlacedInput],
         orders: Sequence[Sequence[int]] | None,
         layouts: Mapping[str, Layout],
     ) -> Program:
@@ -54,12 +54,12 @@ class ProgramBuilder:
             model: the model with this rank's part of the parameters.
             call: the arguments of this rank.
             inputs: shapes and dtypes of the whole tensors of the call.
-            blocks: the blocks of these tensors on the workers.
+            placed: where these tensors are.
             orders: the orders of their dimensions in memory.
             layouts: of the parameters, by name.
         """
         self.skeleton.follow(model)
-        placements = [input_placement(self.grid.ranks, self.grid.shape, shape) for shape, _ in inputs]
+        placements = [input.planned for input in placed]
         with torch.random.fork_rng(devices=[]):  # the layers draw first values, which are never used
             planned = partial(
                 Plan, base=self.grid.among(self.grid.constructors), inputs=placements, fallback=self.fallback,
@@ -70,7 +70,7 @@ class ProgramBuilder:
                 # Numbers are drawn in the order of strides.
                 plan = planned(self._record(call, inputs, orders, real_strides=True))
             plan.choice.refuse_unfollowed()
-            return Program(plan, blocks, Buffers(model), layouts)
+            return Program(plan, [input.blocks for input in placed], Buffers(model), layouts)
 
     def _record(
         self,

@@ -4,45 +4,95 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import index
+from typing import overload
 
 import torch
 
 from distdl import operators
-from distdl.partitions.construction import PartitionLike, constructing, constructor, is_partition, tell
+from distdl.partitions.construction import PartitionLike, constructing, constructor, grid_of, is_partition, tell
 from distdl.partitions.grid import Grid
+from distdl.partitions.partition import Partition
 from distdl.partitions.structure import zero_volume_tensor
-from distdl.torch_compat.trees import tree_flatten, tree_map_only
+from distdl.torch_compat.trees import tree_flatten, tree_unflatten
 
 
+@overload
+def scatter(x: torch.Tensor | None, P_x: PartitionLike, root: int = 0) -> torch.Tensor: ...
+@overload
+def scatter(x: object, P_x: object, root: int = 0) -> object: ...
 @constructor
-def scatter(x: torch.Tensor | None, P_x: PartitionLike, root: int = 0) -> torch.Tensor:
+def scatter(x: object, P_x: object, root: int = 0) -> object:
     """Scatter a tensor of one rank in balanced blocks.
 
     Args:
-        x: on the root a tensor with as many dimensions as P_x; other ranks may pass None.
-        P_x: the partition of the result.
-        root: a rank of the communicator that P_x comes from.
+        x: on the root a tensor with as many dimensions as P_x, or a structure of tensors; other ranks may pass None.
+        P_x: the partition of the result, or the same structure of partitions. None in place of a partition gives every
+            rank the whole tensor.
+        root: a rank of the communicator that the partitions come from.
 
     Returns:
-        This worker's block; zero volume on ranks outside of P_x. The gradients of all blocks return to the root.
+        This worker's block; zero volume on ranks outside of P_x. In a backward pass the root receives the gradients of
+        all blocks, and the sum of all ranks' gradients of a whole tensor.
 
     Raises:
         TypeError, ValueError: on all ranks, if an argument is not as described.
 
-    Collective over the communicator that P_x comes from.
+    Collective over the communicator that the partitions come from; over MPI.COMM_WORLD without partitions.
     """
-    grid, at = _with_root("scatter", P_x, root, lambda grid: _problem_of_input(x, grid, root))
-    block = x if at.active and x is not None else zero_volume_tensor()
+    if is_partition(P_x):
+        return _scattered(x, grid_of(P_x), root)
+    places, structure = tree_flatten(P_x, is_leaf=is_partition)
+    first = next(filter(is_partition, places), None) or Partition()
+    all_ranks = grid_of(first).constructing_ranks()
+    with constructing("scatter", {"P": first}, {"root": root, "P_x": str(structure)}):
+        wrong = [type(P).__name__ for P in places if P is not None and not is_partition(P)]
+        if wrong:
+            raise TypeError(f"scatter: P_x holds a {wrong[0]}; it has to hold partitions, or None for whole tensors")
+        tensors, structure_of_x = tree_flatten(x)
+        if x is None and all_ranks.me != root:
+            tensors = [None] * len(places)
+        elif structure_of_x != structure:
+            raise TypeError(f"scatter: x and P_x have different structures: {structure_of_x} and {structure}")
+    parts = [
+        _scattered(tensor, all_ranks, root, is_whole=True) if P is None else _scattered(tensor, grid_of(P), root)
+        for tensor, P in zip(tensors, places, strict=True)
+    ]
+    return tree_unflatten(parts, structure)
+
+
+def _scattered(x: object, P: Grid, root: int, is_whole: bool = False) -> torch.Tensor:
+    """The block of a tensor; or the whole tensor, for the ranks of a line."""
+
+    def problem_of(grid: Grid) -> Exception | None:
+        is_root = grid.known and grid.me == root
+        if not isinstance(x, torch.Tensor) and (x is not None or is_root):
+            return TypeError(f"scatter: x is of type {type(x).__name__}; it has to be a torch.Tensor")
+        if not is_whole and isinstance(x, torch.Tensor) and is_root and x.dim() != grid.dim:
+            return ValueError(
+                f"scatter: x has shape {list(x.shape)} and P_x has shape {list(grid.shape)}; they need as many "
+                "dimensions"
+            )
+        return None
+
+    grid, at = _with_root("scatter", P, root, problem_of)
+    block = x if at.active and isinstance(x, torch.Tensor) else zero_volume_tensor()
+    if is_whole:
+        return operators.broadcast(at, grid, preserve_batch=False)(block)
     return operators.repartition(at, grid, preserve_batch=False)(block)
 
 
+@overload
+def gather(y: torch.Tensor, P_y: PartitionLike, root: int = 0) -> torch.Tensor: ...
+@overload
+def gather(y: object, P_y: object, root: int = 0) -> object: ...
 @constructor
 def gather(y: object, P_y: object, root: int = 0) -> object:
     """Gather a tensor in blocks on one rank.
 
     Args:
         y: a tensor in blocks, or a structure of tensors, such as the results of :func:`distdl.distribute`'s models.
-        P_y: its partition, or the same structure of partitions, such as the model's ``output_partition``.
+        P_y: its partition, or the same structure of partitions, such as the model's ``output_partition``. None in place
+            of a partition leaves a tensor as it is, whole on every rank.
         root: a rank of the communicator that the partitions come from.
 
     Returns:
@@ -54,30 +104,25 @@ def gather(y: object, P_y: object, root: int = 0) -> object:
 
     Collective over the communicator that the partitions come from.
     """
-    partitions = tree_flatten(P_y, is_leaf=is_partition)[0]
-    tensors = [leaf for leaf in tree_flatten(y)[0] if isinstance(leaf, torch.Tensor)]
-    grids = [leaf for leaf in partitions if is_partition(leaf)]
-    if len(tensors) != len(grids):
-        problem = TypeError(f"gather: {len(tensors)} tensors and {len(grids)} partitions")
-        tell("gather", problem, grids)
+    leaves, structure = tree_flatten(y)
+    is_tensor = [isinstance(leaf, torch.Tensor) for leaf in leaves]
+    places = tree_flatten(P_y, is_leaf=is_partition)[0]
+    if len(places) == sum(is_tensor) < len(leaves):  # P_y leaves out what is no tensor
+        rest = iter(places)
+        places = [next(rest) if here else None for here in is_tensor]
+    fits = [P is None or (is_partition(P) and tensor) for P, tensor in zip(places, is_tensor, strict=False)]
+    if len(places) != len(leaves) or not all(fits):
+        partitions = sum(map(is_partition, places))
+        problem = TypeError(f"gather: {sum(is_tensor)} tensors and {partitions} partitions")
+        tell("gather", problem, places)
         raise problem
     wholes = []
-    for tensor, P in zip(tensors, grids, strict=True):
-        grid, at = _with_root("gather", P, root, lambda grid: None)
-        wholes.append(operators.repartition(grid, at, preserve_batch=False)(tensor))
-    rest = iter(wholes)
-    return tree_map_only(torch.Tensor, lambda tensor: next(rest), y)
-
-
-def _problem_of_input(x: object, grid: Grid, root: int) -> Exception | None:
-    is_root = grid.known and grid.me == root
-    if not isinstance(x, torch.Tensor) and (x is not None or is_root):
-        return TypeError(f"scatter: x is of type {type(x).__name__}; it has to be a torch.Tensor")
-    if isinstance(x, torch.Tensor) and is_root and x.dim() != grid.dim:
-        return ValueError(
-            f"scatter: x has shape {list(x.shape)} and P_x has shape {list(grid.shape)}; they need as many dimensions"
-        )
-    return None
+    for leaf, P in zip(leaves, places, strict=True):
+        if P is not None:
+            grid, at = _with_root("gather", P, root, lambda grid: None)
+            leaf = operators.repartition(grid, at, preserve_batch=False)(leaf)
+        wholes.append(leaf)
+    return tree_unflatten(wholes, structure)
 
 
 def _with_root(

@@ -219,11 +219,17 @@ def error_for_all(operation: str, options: Mapping[str, object], error: Exceptio
         text = f"{type(error).__name__}: {text}"
     if type(error) is kind and operation in text and not advice:
         return error
-    values = ", ".join(f"{name}={_cut(safe_text(value))}" for name, value in options.items())
+    values = ", ".join(f"{name}={_cut(_line(value))}" for name, value in options.items())
     named = kind(text if operation in text else f"{operation}({values}): {text}" if values else f"{operation}: {text}")
     if error.__traceback__ is not None:
         named.__cause__ = error
     return named
+
+
+def _line(value: object) -> str:
+    """The text of a value; the type alone of what takes several lines, such as a model."""
+    text = safe_text(value)
+    return type(value).__name__ if "\n" in text else text
 
 
 def raise_together(

@@ -6,7 +6,7 @@ Every rank that takes part in the creation of a partition knows its shape and ra
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import index
 from typing import TYPE_CHECKING, Self
@@ -25,6 +25,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     IntArray = NDArray[np.int64]
+
+
+class _Numbers(np.ndarray[tuple[int], np.dtype[np.int64]]):
+    """An array whose list prints as numbers: ``[2, 2]``, not ``[np.int64(2), np.int64(2)]``."""
+
+    def __iter__(self) -> Iterator[int]:  # type: ignore[override]
+        return iter(self.tolist())
+
+
+def _array_of(values: Sequence[int]) -> IntArray:
+    return np.array(values, dtype=np.int64).view(_Numbers)
 
 
 class Partition(SmallData):
@@ -77,7 +88,7 @@ class Partition(SmallData):
     @property
     def shape(self) -> IntArray:
         """The number of workers along each dimension."""
-        return np.array(self.grid.shape, dtype=np.int64)
+        return _array_of(self.grid.shape)
 
     @property
     def dim(self) -> int:
@@ -115,7 +126,7 @@ class Partition(SmallData):
 
     def cartesian_index(self, rank: int) -> IntArray:
         """The place of worker ``rank`` in the grid, row-major. Raises ValueError for a rank that is not a worker."""
-        return np.array(self.grid.index(rank), dtype=np.int64)
+        return _array_of(self.grid.index(rank))
 
     def neighbor_ranks(self, rank: int) -> list[tuple[int, int]]:
         """(left, right) neighbor of worker ``rank`` in each dimension; ``MPI.PROC_NULL`` at the edges."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -11,7 +14,18 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 
-__all__ = ["FakeTensor", "FakeTensorMode", "errors_of_missing_values"]
+__all__ = ["FakeTensor", "FakeTensorMode", "errors_of_missing_values", "without_log"]
+
+
+@contextmanager
+def without_log() -> Iterator[None]:
+    """Keep torch from printing the traceback of each error on fake tensors, which is raised as well."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def errors_of_missing_values() -> tuple[type[Exception], ...]:

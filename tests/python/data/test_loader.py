@@ -48,6 +48,20 @@ def sequential(epochs=2, **options):
     return [[tuple(batch) for batch in loader] for _ in range(epochs)]
 
 
+@pytest.mark.parametrize("root", [None, 0])
+def test_labels_that_every_rank_has_whole(P_world, root):
+    P_x, _ = partitions(P_world)
+    dataset = Parts(P_x) if root is None else TensorDataset(IMAGES, LABELS) if job.rank == 0 else None
+    loader = distdl.data.loader(dataset, (P_x, None), 3, root=root)
+    batches = [batch for _ in range(2) for batch in loader]
+    expected = [batch for epoch in sequential() for batch in epoch]
+    equal = [
+        torch.equal(labels, whole_labels) and (torch.equal(images, block(whole, P_x, (0, 1, 2))) or not P_x.active)
+        for (images, labels), (whole, whole_labels) in zip(batches, expected, strict=True)
+    ]
+    assert all(together(all(equal))), equal
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("root", [None, 0])

@@ -174,7 +174,7 @@ def test_what_to_write_in_place_of_shapes_that_values_say(function, words):
 def test_mistakes_raise_on_all_ranks():
     P_x = grid(P_world, [1, 1, P_world.size, 1])
     raises_everywhere(ValueError, "fallback", lambda: distdl.distribute(Residual(), P_x, fallback="no"))
-    raises_everywhere(TypeError, "torch.nn.Module", lambda: distdl.distribute(F.relu, P_x))
+    raises_everywhere(TypeError, "torch.nn.Module", lambda: distdl.distribute(torch.nn.ReLU, P_x))
     last = P_world.size - 1
     if last:
         fallback = "gather" if job.rank == last else "error"
@@ -197,3 +197,20 @@ def test_a_recorder_of_torch_around_a_model(called):
     if called:
         ours(x)
     raises_everywhere(RuntimeError, "torch.export", lambda: torch.jit.trace(ours, x))
+
+
+class Misfit(torch.nn.Module):
+    def forward(self, x):
+        return x + torch.ones(x.shape[-1] + 1)
+
+
+def test_errors_of_torch_name_the_line_of_the_program(capfd):
+    P_x = grid(P_world, [job.size, 1])
+    ours = distdl.distribute(Misfit(), P_x)
+    line = r"test_refused.py:\d+: return x \+ torch.ones"
+    raises_everywhere(RuntimeError, line, lambda: ours(torch.ones(2, 3)))
+    assert "Traceback" not in capfd.readouterr().err
+    ours = distdl.distribute(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.RReLU()), P_x, fallback="error")
+    with pytest.raises(NotImplementedError) as error:
+        ours(torch.ones(2, 3))
+    assert "%" not in str(error.value)

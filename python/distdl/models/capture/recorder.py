@@ -47,6 +47,7 @@ _INSTEAD = {
     "where": ". Write torch.where(mask, x, other)",
 }
 """Replacements for functions whose results have a shape that depends on values."""
+_ERRORS_OF_TORCH = (RuntimeError, ValueError, TypeError, IndexError)
 
 
 class _Call(NamedTuple):
@@ -166,6 +167,10 @@ class Recorder(TorchFunctionMode):
                 f"{key} looks at the values of a tensor, at {source_line()}; they are not known before the model runs"
                 f"{_INSTEAD.get(key, '')}"
             ) from error
+        except Exception as error:
+            if type(error) in _ERRORS_OF_TORCH:
+                raise type(error)(f"{error}, at {source_line()}") from error
+            raise
         finally:
             self._is_in_call, self._underived = False, []
 

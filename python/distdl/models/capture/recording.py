@@ -149,7 +149,8 @@ class Node:
         return on_structure
 
     def __str__(self) -> str:
-        return f"{self.key} {', '.join(map(repr, self.inputs))} in {self.path or 'the model'} ({self.source})"
+        inputs = ", ".join(f"{value.name}{list(value.shape)}" for value in self.inputs)
+        return f"{self.key} of {inputs or 'no tensors'} in {self.path or 'the model'} ({self.source})"
 
 
 @dataclass

@@ -15,7 +15,7 @@ from distdl.models.capture.recorder import Recorder
 from distdl.models.capture.recording import Node, Recording, Value
 from distdl.modules.deep_copy import copied
 from distdl.torch_compat.autograd import autograd_again
-from distdl.torch_compat.fake import FakeTensorMode
+from distdl.torch_compat.fake import FakeTensorMode, without_log
 from distdl.torch_compat.modes import with_functions
 from distdl.torch_compat.parametrizations import computed_weights
 from distdl.torch_compat.trees import tree_map_only
@@ -151,7 +151,7 @@ class Skeleton:
         # Function modes such as this recorder must not see the calls that set up layers.
         with (
             with_functions(), torch.inference_mode(False), autograd_again(), torch.enable_grad(),
-            torch.compiler.set_stance("force_eager"), self._mode, recorder.around_modules(),
+            torch.compiler.set_stance("force_eager"), self._mode, recorder.around_modules(), without_log(),
         ):  # fmt: skip
             with recorder:
                 results = self.model(*args, **kwargs)

@@ -14,6 +14,7 @@ from distdl.models.plan.redistribution import ReadRegions, Redistribution, conne
 from distdl.models.run.buffers import BufferBroadcast
 from distdl.models.run.computation import local_computation, on_a_copy
 from distdl.models.run.parameter_buckets import results_reached, with_transports
+from distdl.models.run.result_on_all_ranks import ResultOnAllRanks
 from distdl.models.run.steps import Step, free_after_last_use, group_checkpoints, run_steps
 from distdl.nn.base.random_numbers import key_of_part
 from distdl.parameters.layout import Layout
@@ -70,6 +71,9 @@ class Program:
         self._checkpoint = 0
         self._written = [(self._replicated(value), name) for name, value in recording.written.items()]
         self.placements = {value: self._result_blocks(value) for value in outputs}
+        for value in self.placements:
+            if not value.shape:
+                self._step(ResultOnAllRanks(self.placements[value], self._like), *[(self._slots[value],)] * 2)
         self.results = [(leaf, self._slots[leaf] if isinstance(leaf, Value) else -1) for leaf in leaves]
         steps = with_transports(self.steps, self._parameters, results_reached(plan.steps, leaves), layouts)
         kept = {slot for _, slot in self.results if slot >= 0} | {slot for slot, _ in self._written}

@@ -1,0 +1,24 @@
+"""Functions as modules, so that they can be distributed as models are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+
+def module_of(function: Callable[..., object]) -> torch.nn.Module:
+    """A module without parameters that calls the function, and has its name and arguments.
+
+    Raises:
+        TypeError: if the function belongs to a module, whose parameters would be left out.
+    """
+    owner = getattr(function, "__self__", None)
+    name = getattr(function, "__name__", type(function).__name__)
+    if isinstance(owner, torch.nn.Module):
+        raise TypeError(
+            f"distribute: {name} is a method of the module {type(owner).__name__}; distribute the module, with this "
+            "method as its forward()"
+        )
+    kind: type[torch.nn.Module] = type(name, (torch.nn.Module,), {"forward": staticmethod(function)})
+    return kind()
