@@ -26,8 +26,10 @@ try:
     import mpi4py
 
     mpi4py.rc.initialize = False  # where pages are made, MPI need not be able to start
+    import habits
     import performance
     import pictures
+    import window_layers
 
     import distdl
 except ImportError as error:
@@ -42,7 +44,7 @@ release = distdl.__version__
 version = release
 
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "myst_parser"]
-exclude_patterns = ["_build", "_generated", "programs"]
+exclude_patterns = ["_build", "_generated", "notes", "programs"]
 source_suffix = {".rst": "restructuredtext", ".md": "markdown"}
 highlight_language = "python"
 suppress_warnings = ["myst.xref_missing"]
@@ -110,6 +112,8 @@ def write_families(folder: Path) -> None:
 def setup(app: Sphinx) -> None:
     pictures.draw_all(here / "_generated")
     performance.write_all(here / "_generated")
+    window_layers.write_all(here / "_generated")
+    habits.write(here / "_generated" / "habits.rst")
     write_families(here / "_generated")
     app.add_directive("picture", Picture)
     app.add_html_math_renderer("mathml", (write_inline_math, None), (write_math_block, None))

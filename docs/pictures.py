@@ -8,85 +8,17 @@ import io
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
+import charts
 import matplotlib as mpl
+from drawing import DARK, LARGE, LIGHT, SMALL, Point, Sheet, Span, Theme
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.patches import FancyBboxPatch
 
 from distdl import _core
 from distdl.nn.fourier.pencils import Task, plan
-
-UNIT = 0.27  # inches per tensor element, by default
-SMALL, NORMAL, LARGE = 7.5, 9.0, 10.0  # points
-
-Point = tuple[float, float]
-Span = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Theme:
-    """Colors that are readable on one background."""
-
-    name: str
-    ink: str
-    faint: str
-    blank: str
-    accent: str
-    hues: tuple[str, ...]
-
-
-LIGHT = Theme(
-    "light",
-    ink="#24292f",
-    faint="#aeb5bd",
-    blank="#f1f3f5",
-    accent="#c9302c",
-    hues=("#a5c8f0", "#f7c58b", "#a9dba9", "#f2aca6", "#cbb6ea", "#93d8d3"),
-)
-DARK = Theme(
-    "dark",
-    ink="#e3e6ea",
-    faint="#636a73",
-    blank="#22262b",
-    accent="#ff8f87",
-    hues=("#2d5f94", "#96601f", "#36743c", "#93433d", "#644d90", "#22706c"),
-)
-
-
-class Sheet:
-    """A figure whose size is in units. y points downwards, like the rows of a matrix."""
-
-    def __init__(self, theme: Theme, width: float, height: float, unit: float = UNIT) -> None:
-        self.theme = theme
-        self.figure = Figure(figsize=(width * unit, height * unit))
-        self.axes = self.figure.add_axes((0, 0, 1, 1))
-        self.axes.set(xlim=(0, width), ylim=(height, 0))
-        self.axes.axis("off")
-
-    def cell(self, at: Point, size: Point, fill: str | None, edge: str | None = None, line: float = 0.6) -> None:
-        edge = edge or self.theme.faint
-        self.axes.add_patch(Rectangle(at, *size, facecolor=fill or "none", edgecolor=edge, linewidth=line))
-
-    def text(self, at: Point, text: str, size: float = NORMAL, **options: str) -> None:
-        style = {"ha": "center", "va": "center", "color": self.theme.ink, "fontsize": size, **options}
-        self.axes.text(*at, text, **style)
-
-    def arrow(self, start: Point, stop: Point, color: str | None = None) -> None:
-        style = {"arrowstyle": "-|>", "mutation_scale": 9, "linewidth": 1.1, "shrinkA": 0, "shrinkB": 0}
-        self.axes.add_patch(FancyArrowPatch(start, stop, color=color or self.theme.ink, **style))
-
-    def grid(self, at: Point, shape: Span, fill: Callable[[int, int], str | None]) -> None:
-        """The elements of a matrix."""
-        for row, column in product(range(shape[0]), range(shape[1])):
-            self.cell((at[0] + column, at[1] + row), (1, 1), fill(row, column))
-
-    def borders(self, at: Point, shape: Span, workers: Span, edge: str | None = None, line: float = 1.6) -> None:
-        """The borders of the workers' blocks."""
-        for _, (top, bottom), (left, right) in blocks(shape, workers):
-            self.cell((at[0] + left, at[1] + top), (right - left, bottom - top), None, edge or self.theme.ink, line)
 
 
 def blocks(shape: Span, workers: Span) -> Iterable[tuple[int, Span, Span]]:
@@ -99,6 +31,12 @@ def blocks(shape: Span, workers: Span) -> Iterable[tuple[int, Span, Span]]:
             yield rank, rows, columns
 
 
+def borders(sheet: Sheet, at: Point, shape: Span, workers: Span, edge: str | None = None, line: float = 1.6) -> None:
+    """The borders of the workers' blocks."""
+    for _, (top, bottom), (left, right) in blocks(shape, workers):
+        sheet.cell((at[0] + left, at[1] + top), (right - left, bottom - top), None, edge or sheet.theme.ink, line)
+
+
 def balanced(theme: Theme) -> Figure:
     """Balanced blocks of two vectors and of a matrix."""
     sheet = Sheet(theme, 22.2, 7.3)
@@ -108,7 +46,7 @@ def balanced(theme: Theme) -> Figure:
             for i in range(*_core.balanced_block(n, 4, rank)):
                 sheet.cell((0.2 + i, y), (1, 1), theme.hues[rank])
                 sheet.text((0.7 + i, y + 0.5), str(i), SMALL)
-        sheet.borders((0.2, y), (1, n), (1, 4))
+        borders(sheet, (0.2, y), (1, n), (1, 4))
         spans = [_core.balanced_block(n, 4, rank) for rank in range(4)]
         sheet.text((0.2, y + 1.65), f"blocks of {', '.join(str(b - a) for a, b in spans)}", SMALL, ha="left")
 
@@ -116,7 +54,7 @@ def balanced(theme: Theme) -> Figure:
     sheet.text((at[0], at[1] - 0.7), "5 × 7 elements over 2 × 3 workers", ha="left")
     owner = {(i, j): rank for rank, rows, cols in blocks(shape, workers) for i in range(*rows) for j in range(*cols)}
     sheet.grid(at, shape, lambda i, j: theme.hues[owner[i, j]])
-    sheet.borders(at, shape, workers)
+    borders(sheet, at, shape, workers)
     for rank, rows, columns in blocks(shape, workers):
         middle = (at[0] + sum(columns) / 2, at[1] + sum(rows) / 2)
         index = _core.grid_index(workers, rank)
@@ -176,9 +114,9 @@ def repartition(theme: Theme) -> Figure:
         sheet.text((at[0], 0.8), title, ha="left")
         sheet.grid(at, shape, lambda i, j, k=k: theme.hues[0] if k == 0 and (i, j) in hue else hue.get((i, j)))
         if k > 0:
-            sheet.borders(at, shape, target, edge=theme.accent)
+            borders(sheet, at, shape, target, edge=theme.accent)
         if k < 2:
-            sheet.borders(at, shape, source)
+            borders(sheet, at, shape, source)
     return sheet.figure
 
 
@@ -199,7 +137,7 @@ def pencils(theme: Theme) -> Figure:
         for rank, rows, columns in blocks(shape, (stage.shape[0], stage.shape[1])):
             owner.update(dict.fromkeys(product(range(*rows), range(*columns)), rank))
         sheet.grid(at, shape, lambda i, j, owner=owner: theme.hues[owner[i, j]])
-        sheet.borders(at, shape, (stage.shape[0], stage.shape[1]))
+        borders(sheet, at, shape, (stage.shape[0], stage.shape[1]))
         if k + 1 < len(stages):
             sheet.arrow((at[0] + 9.4, at[1] + 4), (at[0] + 11.8, at[1] + 4))
     return sheet.figure
@@ -227,7 +165,7 @@ def windows(n: int, workers: int, window: _core.Window) -> Callable[[Theme], Fig
 
         sheet.text((0.3, 0.9), "input", ha="left")
         row(0.4, (0, n), None)
-        sheet.borders((left, 0.4), (1, n), (1, workers), line=1.8)
+        borders(sheet, (left, 0.4), (1, n), (1, workers), line=1.8)
         sheet.text((left + high + 0.6, 0.9), "computes", ha="left")
         for w in range(workers):
             y = 2.35 + 1.55 * w
@@ -244,7 +182,7 @@ def windows(n: int, workers: int, window: _core.Window) -> Callable[[Theme], Fig
 
 def linear(theme: Theme) -> Figure:
     """A linear layer over a 2 x 3 partition of the weight."""
-    sheet = Sheet(theme, 18.4, 11.3)
+    sheet = Sheet(theme, 20.4, 11.3)
     wide, high, at = 3.4, 2.3, (0.3, 5.4)
     rows, columns = 2, 3
     for j in range(columns):
@@ -253,7 +191,7 @@ def linear(theme: Theme) -> Figure:
         sheet.text((x + wide / 2, 2.1), f"$x_{j}$")
         sheet.arrow((x + wide / 2, 2.9), (x + wide / 2, at[1] - 0.3))
     sheet.text((at[0], 0.8), "$P_x$: 1 × 3", ha="left")
-    sheet.text((at[0] + columns * wide + 0.4, 3.9), "Broadcast", SMALL, ha="left")
+    sheet.text((at[0] + wide * 1.5 + 0.3, 3.9), "Broadcast", SMALL, ha="left")
     sheet.text((at[0], at[1] + rows * high + 0.8), "$P_W$: 2 × 3", ha="left")
     for i, j in product(range(rows), range(columns)):
         corner = (at[0] + j * wide, at[1] + i * high)
@@ -261,13 +199,15 @@ def linear(theme: Theme) -> Figure:
         name = f"$x_{j} W_{{{i}{j}}}^T$" + (f" $+\\, b_{i}$" if j == 0 else "")
         sheet.text((corner[0] + wide / 2, corner[1] + high / 2), name)
     right = at[0] + columns * wide
-    for i in range(rows):
-        y = at[1] + i * high + high / 2
-        sheet.arrow((right + 0.3, y), (right + 2.9, y))
-        sheet.cell((right + 3.3, y - high / 2), (1.6, high), theme.hues[3 + i], theme.ink, 1.3)
-        sheet.text((right + 4.1, y), f"$y_{i}$")
-    sheet.text((right + 1.6, at[1] + rows * high + 0.1), "SumReduce", SMALL, va="top")
-    sheet.text((right + 3.3, at[1] + rows * high + 0.8), "$P_y$: 1 × 2", ha="left")
+    left = right + 2.4
+    for i in range(rows):  # along the row, then up to its block of y
+        x, y = left + i * wide, at[1] + i * high + high / 2
+        sheet.cell((x, 1.6), (wide, 1), theme.hues[3 + i], theme.ink, 1.3)
+        sheet.text((x + wide / 2, 2.1), f"$y_{i}$")
+        sheet.line((right + 0.3, y), (x + wide / 2, y))
+        sheet.arrow((x + wide / 2, y), (x + wide / 2, 2.7))
+    sheet.text((right + 0.3, at[1] + high / 2 - 0.6), "SumReduce", SMALL, ha="left")
+    sheet.text((left, 0.8), "$P_y$: 1 × 2", ha="left")
     return sheet.figure
 
 
@@ -309,6 +249,9 @@ PICTURES: dict[str, Callable[[Theme], Figure]] = {
     "halo_stride": windows(11, 4, _core.Window(2, 2)),
     "pencils": pencils,
     "linear": linear,
+    "replicas": charts.replicas,
+    "start_wait": charts.start_wait,
+    "vote": charts.vote,
     "layers": layers,
 }
 

@@ -14,7 +14,7 @@ P_labels = P_world.create_cartesian_topology_partition([1, rows, 1])  # labels h
 model = distdl.distribute(model, P_x)  # the same model, over blocks
 loss_of = distdl.distribute(torch.nn.functional.cross_entropy, P_x, input_partitions={"target": P_labels})
 optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-data = torch.rand(16, 3, 100, 100), torch.randint(4, (16, 100, 100))  # those of rank 0 count
+data = torch.rand(16, 3, 100, 100), torch.randint(4, (16, 100, 100))  # only those of rank 0 are used
 images, labels = distdl.scatter(data, (P_x, P_labels))
 
 for step in range(3):

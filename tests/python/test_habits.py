@@ -1,6 +1,8 @@
 """distdl.check finds what gives other numbers on blocks than in one process."""
 
 import copy
+import importlib
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from torch.nn.utils import parametrizations
 
 import distdl
 import distdl.nn as dnn
+from distdl.diagnostics import api_scan
 from support.blocks import grid
 from support.ranks import job, raises_everywhere, together
 
@@ -92,12 +95,19 @@ def test_code(P_world):
 
 
 def test_the_page_has_all_habits():
-    """With what to use instead."""
-    page = (Path(__file__).parents[2] / "docs" / "habits.rst").read_text()
-    names = ["BatchNorm2d", "x.flatten", "x.view", "x.reshape", "F.mse_loss", "torch.nn.init", "isinstance", "seeds"]
-    names += ["spectral_norm", "orthogonal", "weight_norm", "whole tensor on every rank", "LBFGS", "Adafactor", "Muon"]
-    names += ["clip_grad_norm_", "torch.autograd.grad", "distdl.clip_grad_norm_", "distdl.nn.init", "torch.manual_seed"]
-    assert [name for name in names if name not in page] == []
+    """Those of code and optimizers that `check` looks for, and what it says to use."""
+    spec = importlib.util.spec_from_file_location("habits", Path(__file__).parents[2] / "docs" / "habits.py")
+    page = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(page)
+    habits = " ".join(habit for habit, _, _ in page.HABITS)
+    optimizers = importlib.import_module("distdl.diagnostics.check")._OPTIMIZERS
+    names = [*api_scan._RESHAPING, *(kind.__name__ for kind in optimizers), "isinstance", "clip_grad_norm_"]
+    names += [function.__name__ for function in api_scan._PARAMETRIZATIONS]
+    names += ["norms", "dropout", "mse_loss", "torch.nn.init", "seeds", "whole tensor on every rank"]
+    assert [name for name in names if name not in habits] == []
+    replacements = " ".join(instead for _, _, instead in page.HABITS)
+    names = ["distdl.nn", "distdl.nn.init", "distdl.clip_grad_norm_", "DistributedFlatten", "torch.manual_seed"]
+    assert [name for name in names if name not in replacements] == []
 
 
 def test_values_and_ranks(P_world):
