@@ -64,6 +64,8 @@ class DeclaredLayer(FromSequential):
             pass
         self._draw_parameters()
         self.prepare()
+        self._searched: list[tuple[dict[str, torch.nn.Module | None], list[torch.nn.Module | None]]] = []
+        self._within: list[DeclaredLayer] = []
         self._first_options = {option: vars(self)[option] for option in self.options if option in vars(self)}
 
     def _draw_parameters(self) -> None:
@@ -156,9 +158,15 @@ class DeclaredLayer(FromSequential):
     def changed_options(self) -> str:
         texts = self.own_changed_options()
         if self._modules:
-            within = [layer for layer in self.modules() if layer is not self and isinstance(layer, DeclaredLayer)]
-            texts += [f"within {text}" for layer in within for text in layer.own_changed_options()]
+            texts += [f"within {text}" for layer in self._layers_within() for text in layer.own_changed_options()]
         return ", ".join(texts)
+
+    def _layers_within(self) -> list[DeclaredLayer]:
+        """The layers within, searched for again only if a module was replaced: the search takes long."""
+        if any([*held.values()] != modules for held, modules in self._searched) or not self._searched:
+            self._searched = [(part._modules, [*part._modules.values()]) for part in self.modules()]
+            self._within = [part for part in self.modules() if part is not self and isinstance(part, DeclaredLayer)]
+        return self._within
 
     def own_changed_options(self) -> list[str]:
         first, values, texts = self._first_options, self.__dict__, []
