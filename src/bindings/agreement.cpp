@@ -149,8 +149,7 @@ void bind_agreement(py::module_& m) {
       .def("name_copy", &LayerAgreement::name_copy, py::arg("copy"), "Tells a copy of a layer from other copies.")
       .def("agree", &agree, py::arg("inputs"), py::arg("parameters"), py::arg("own") = "",
            py::arg("broadcast") = py::none(), py::arg("buffers") = py::tuple(), py::arg("own_buffers") = 0,
-           py::arg("problem") = py::none(),
-           "Begins a call; whether the structure changed on any rank. Collective.")
+           py::arg("problem") = py::none(), "Begins a call; whether the structure changed on any rank. Collective.")
       .def_property_readonly("broadcast", &LayerAgreement::broadcast)
       .def("set_caller", &LayerAgreement::set_caller, py::arg("caller"), "Who makes the next calls on this rank.")
       .def_property_readonly("sizes_are_in_question", &LayerAgreement::sizes_are_in_question,

@@ -90,6 +90,7 @@ def recompute_together(result: object) -> object:
     Non-reentrant activation checkpointing recomputes a call only on ranks that saved a tensor, and up to their last
     saved tensor. So all ranks communicate again.
     """
+
     def saved(x: object) -> object:
         asks = isinstance(x, torch.Tensor) and x.requires_grad
         return x * x.new_ones(()) if asks else x  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 innermost_transform = torch._C._functorch.peek_interpreter_stack
 """The innermost transform that is active, or None."""
 

@@ -184,7 +184,7 @@ class Recorder(TorchFunctionMode):
             self.tensors.note_writes([*target.buffers()])
         if not tensors or key in _QUERIES:
             return result
-        written = [tensor for tensor in tensors if versions.get(id(tensor), number_of_writes(tensor)) != number_of_writes(tensor)]
+        written = [x for x in tensors if versions.get(id(x), number_of_writes(x)) != number_of_writes(x)]
         if not written and all(id(tensor) in versions for tensor in tensors):
             return result  # an argument as it is
         if key in SPLITTING:

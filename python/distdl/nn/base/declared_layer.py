@@ -134,6 +134,15 @@ class DeclaredLayer(FromSequential):
         """The result of :meth:`parameters_in_use`, by the declared names."""
         return dict(zip(self._parameter_names, self.parameters_in_use(), strict=True))
 
+    def hint_at_parameters(self, error: RuntimeError) -> None:
+        """Add a note to torch's error in ``compute`` if that has never called :meth:`parameters_in_use`."""
+        if not (self._transport.is_identity or self._transport.was_called):
+            names = ", ".join(f"self.{name}" for name in self._parameter_names)
+            error.add_note(
+                f"{type(self).__name__}: compute() has not called parameters_in_use(), which brings the parameters to "
+                f"the workers that use them; {names} hold what this rank owns"
+            )
+
     def start_parameters(self) -> Callable[[], Sequence[torch.Tensor]]:
         """Start moving the parameters, for computation meanwhile; the returned function waits for them."""
         return self._transport.start(self._declared_parameters())
@@ -164,7 +173,8 @@ class DeclaredLayer(FromSequential):
     def _layers_within(self) -> list[DeclaredLayer]:
         """The layers within, searched for again only if a module was replaced: the search takes long."""
         if any([*held.values()] != modules for held, modules in self._searched) or not self._searched:
-            self._searched = [(part._modules, [*part._modules.values()]) for part in self.modules()]
+            held_by_parts = [vars(part)["_modules"] for part in self.modules()]
+            self._searched = [(held, [*held.values()]) for held in held_by_parts]
             self._within = [part for part in self.modules() if part is not self and isinstance(part, DeclaredLayer)]
         return self._within
 

@@ -103,7 +103,11 @@ class Layer(VotedLayer):
             is_differentiated = agreement.is_differentiated
             if is_differentiated and agreement.meets_inference_tensors:
                 args = differentiable(args)
-            result = self.compute(*args)
+            try:
+                result = self.compute(*args)
+            except RuntimeError as error:
+                self.hint_at_parameters(error)
+                raise
             if self._dims_of_nothing:
                 result = reshape_empty(result, self._dims_of_nothing)
             if agreement.sizes_are_in_question:
@@ -143,7 +147,9 @@ class Layer(VotedLayer):
         Errors that this rank meets take part in the vote, and are raised on all ranks. The vote itself refuses tensors,
         parameters and buffers without values, and transforms of torch: see ``src/agreement/layer_facts.cpp``.
         """
-        tensors, parameters, buffers = (), (), ()
+        tensors: Sequence[object] = ()
+        parameters: Sequence[torch.Tensor] = ()
+        buffers: Sequence[torch.Tensor] = ()
         text, key, problem = "", None, None
         try:
             others = self._text_of_others(args) if len(args) > len(self.tensors) else ""
