@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import _disable_current_modes as without_modes
 __all__ = [
     "active_modes",
     "is_compiling",
-    "is_recorded",
     "outside_of_compilers",
     "unseen_by_modes",
     "with_functions",
@@ -31,7 +30,7 @@ _AS_BEFORE = contextlib.nullcontext()
 _PROXY = torch._C._TorchDispatchModeKey.PROXY
 
 
-def is_recorded() -> bool:
+def _is_recorded() -> bool:
     """Whether a recorder of ``torch.fx`` sees operators."""
     return torch._C._get_dispatch_mode(_PROXY) is not None
 
@@ -41,7 +40,7 @@ def unseen_by_modes() -> contextlib.AbstractContextManager[object]:
 
     Selective activation checkpointing counts them. Recorders still see all; a vote refuses them.
     """
-    return without_modes() if active_modes() and not is_recorded() else _AS_BEFORE
+    return without_modes() if active_modes() and not _is_recorded() else _AS_BEFORE
 
 
 @contextlib.contextmanager
