@@ -45,6 +45,22 @@ def pieces(extent: int, workers: int, wanted: tuple[int, int]) -> list[tuple[int
 
 def set_structure_check(on: bool) -> None: ...
 def structure_check() -> bool: ...
+def require_gradients(results: object) -> None:
+    """Let results require gradients if results of other ranks do, because of tensors of those ranks.
+
+    So ``backward()`` can be called on every rank. It regards a tensor, or the tensors in a tuple.
+    """
+
+def check_input_unmodified(layer: str, input: torch.Tensor, result: torch.Tensor) -> None:
+    """Make the backward pass of a layer raise if the input was written, as torch.nn's layers do that save their inputs.
+
+    Workers may compute from a copy of the input, which a write does not change, or from parts of it, which torch's
+    message would name. The input is not kept alive.
+
+    Raises:
+        RuntimeError: in the backward pass, on every rank that has written its input.
+    """
+
 def votes() -> int:
     """How many votes and exchanges of structure this process took part in with other ranks."""
 
@@ -292,9 +308,17 @@ class LayerAgreement:
         layer: the layer's name, for messages.
         root, ranks: the communicator, and its ranks that call the layer together.
         tensors: the names of a call's tensors in messages, for example ["input", "target"].
+        optional: the names among them of tensors that may be None.
     """
 
-    def __init__(self, layer: str, root: MPI.Comm | None, ranks: Sequence[int], tensors: Sequence[str]) -> None: ...
+    def __init__(
+        self,
+        layer: str,
+        root: MPI.Comm | None,
+        ranks: Sequence[int],
+        tensors: Sequence[str],
+        optional: Sequence[str] = (),
+    ) -> None: ...
     def set_caller(self, caller: Caller) -> None:
         """Say who makes the next calls of agree() on this rank.
 
@@ -325,16 +349,22 @@ class LayerAgreement:
             may_be_empty: whether a tensor of zero volume and any shape is right as well.
         """
 
+    def name_copy(self, copy: str) -> None:
+        """Tell a copy of the layer from other copies: a text that ranks compare in each call."""
+
     def agree(
         self,
-        inputs: Sequence[torch.Tensor | Exception | None],
+        inputs: Sequence[object],
         parameters: Sequence[torch.Tensor],
         own: str = "",
         broadcast: int | None = None,
+        buffers: Sequence[torch.Tensor] = (),
+        own_buffers: int = 0,
+        problem: Exception | None = None,
     ) -> bool:
         """Begin a call: True if the structure changed on any rank since the last call.
 
-        The structure is the shape, dtype, device type and presence of each input, the dtypes of the parameters,
+        The structure is the shape, dtype, device type and presence of each input, the dtypes of parameters and buffers,
         autocast, and `own`. Until leave(), operators that this thread calls on some or all of these ranks do not vote,
         and other threads' calls on these ranks wait. An agreement within another one's call does not vote either where
         nothing changed; the outer one has to be given the parameters of both.
@@ -347,9 +377,14 @@ class LayerAgreement:
             own: a text of the layer that has to be equal on all ranks.
             broadcast: None, or for a call that draws random numbers the number of one rank, and 0 on all others: see
                 the attribute of this name. Whether it is None has to be equal on all ranks.
+            buffers: further tensors that the layer uses.
+            own_buffers: the number of buffers of the layer itself.
+            problem: an error that this rank met before it knew all of this; raised on all ranks, like an exception in
+                place of an input, after these.
 
         Raises:
-            TypeError: on all ranks, if an input on any of them is not a tensor, or its values cannot be sent.
+            TypeError: on all ranks, if an input on any of them is not a tensor, or its values cannot be sent; if
+                parameters or buffers have no values, or meet the transforms of torch.func.
             ValueError: on all ranks, if on any of them a parameter has another shape than expected; or if dtypes of
                 parameters, autocast or `own` differ among the ranks.
             RuntimeError: on all ranks, if some ranks ask for gradients and others disabled them, or some ranks are in
@@ -374,6 +409,14 @@ class LayerAgreement:
     @property
     def requires_grad(self) -> bool:
         """Whether a tensor or a parameter of any rank required a gradient, as of the last vote."""
+
+    @property
+    def is_differentiated(self) -> bool:
+        """Whether gradients are recorded now, and :attr:`requires_grad`."""
+
+    @property
+    def meets_inference_tensors(self) -> bool:
+        """Whether a tensor of this rank was made in inference mode, as of the last agree()."""
 
     @property
     def has_tangent(self) -> bool:

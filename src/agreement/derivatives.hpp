@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 namespace distdl::agreement {
 
@@ -22,6 +23,11 @@ struct Derivatives {
 
 /// Whether torch records what is called now: neither under no_grad nor in inference mode.
 inline bool records_gradients() { return c10::GradMode::is_enabled() && !c10::InferenceMode::is_enabled(); }
+
+/// Whether a transform of torch.func is active.
+inline bool in_transform() {
+  return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+}
 
 /// The derivatives of a tensor as torch would record it now; none if the tensor is not defined.
 inline Derivatives derivatives_of(const at::Tensor& tensor) {

@@ -35,20 +35,19 @@ std::string reason_against(const at::Tensor& tensor) {
   return {};
 }
 
-/// Whether torch traces the operators of its dispatcher. Our calls are not among them, so a trace would miss them.
+}  // namespace
+
 bool is_recorded() {
   using c10::impl::TorchDispatchModeKey;
   return at::tracer::impl::is_dispatch_enabled() ||
          c10::impl::TorchDispatchModeTLS::get_mode(TorchDispatchModeKey::PROXY).has_value();
 }
 
-}  // namespace
-
 Structure Input::structure() const {
   Structure structure;
-  if (!tensor.defined()) {
+  if (!is_usable()) {
     structure.sizes = {0};
-    structure.present = !error.empty();
+    structure.present = !is_absent();
     if (structure.present) structure.refuse(error_kind, error);
     return structure;
   }

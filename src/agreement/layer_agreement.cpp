@@ -26,12 +26,12 @@ class Hash {
   std::uint64_t value_ = 0xcbf29ce484222325U;
 };
 
-at::DeviceType device_of(const std::vector<Input>& inputs, const std::vector<at::Tensor>& parameters) {
-  for (const auto& input : inputs) {
-    if (input.tensor.defined()) return input.tensor.device().type();
+at::DeviceType device_of(const LayerFacts& facts) {
+  for (const auto* const inputs : {&facts.tensors, &facts.parameters}) {
+    const auto first = std::ranges::find_if(*inputs, &Input::is_usable);
+    if (first != inputs->end()) return first->tensor.device().type();
   }
-  const auto first = std::find_if(parameters.begin(), parameters.end(), [](const auto& p) { return p.defined(); });
-  return first == parameters.end() ? at::kCPU : first->device().type();
+  return at::kCPU;
 }
 
 std::optional<c10::ScalarType> autocast_of(at::DeviceType device) {
@@ -39,44 +39,77 @@ std::optional<c10::ScalarType> autocast_of(at::DeviceType device) {
   return at::autocast::get_autocast_dtype(device);
 }
 
-std::string torch_name(c10::ScalarType dtype) { return "torch." + std::string(c10::getDtypeNames(dtype).first); }
-
-/// Hash of what has to be equal on all ranks. It is never negative.
-std::int64_t options_of(const std::vector<at::Tensor>& parameters, std::optional<c10::ScalarType> autocast,
-                        std::string_view own, bool is_random, bool by_compiler) {
-  Hash hash;
-  hash.add(parameters.size()).add(autocast ? 1 + static_cast<std::uint64_t>(*autocast) : 0);
-  for (const auto& parameter : parameters) {
-    hash.add(parameter.defined() ? static_cast<std::uint64_t>(parameter.scalar_type()) : ~0U);
+/// The dtypes of the buffers of floating point: a rank may have converted the layer.
+std::vector<c10::ScalarType> buffer_dtypes(const LayerFacts& facts) {
+  std::vector<c10::ScalarType> dtypes;
+  for (const auto& buffer : facts.buffers) {
+    if (buffer.is_usable() && at::isFloatingType(buffer.tensor.scalar_type())) {
+      dtypes.push_back(buffer.tensor.scalar_type());
+    }
   }
-  hash.add(std::hash<std::string_view>{}(own)).add(is_random ? 1 : 0).add(by_compiler ? 1 : 0);
+  return dtypes;
+}
+
+/// The facts that have to be equal on all ranks.
+struct Compared {
+  const LayerFacts& facts;
+  std::optional<c10::ScalarType> autocast;
+  bool by_compiler;
+  const std::string& copy;
+
+  /// Never negative.
+  std::int64_t hash() const;
+  std::string text() const;
+};
+
+std::int64_t Compared::hash() const {
+  Hash hash;
+  hash.add(facts.parameters.size()).add(autocast ? 1 + static_cast<std::uint64_t>(*autocast) : 0);
+  for (const auto& parameter : facts.parameters) {
+    hash.add(parameter.is_usable() ? static_cast<std::uint64_t>(parameter.tensor.scalar_type()) : ~0U);
+  }
+  hash.add(facts.broadcast ? 1 : 0).add(by_compiler ? 1 : 0).add(facts.own_buffers);
+  for (const auto dtype : buffer_dtypes(facts)) hash.add(static_cast<std::uint64_t>(dtype));
+  hash.add(std::hash<std::string>{}(copy)).add(std::hash<std::string>{}(facts.own));
   return static_cast<std::int64_t>(hash.value() >> 1);
 }
 
-/// The same as a text.
-std::string text_of(const std::vector<at::Tensor>& parameters, std::optional<c10::ScalarType> autocast,
-                    std::string_view own, bool is_random, bool by_compiler) {
-  std::string text = "parameters of [";
-  for (const auto& parameter : parameters) {
-    if (text.back() != '[') text += ", ";
-    text += parameter.defined() ? torch_name(parameter.scalar_type()) : "none";
+std::string torch_name(c10::ScalarType dtype) { return "torch." + std::string(c10::getDtypeNames(dtype).first); }
+
+std::string Compared::text() const {
+  std::vector<std::string> parameters, buffers;
+  for (const auto& parameter : facts.parameters) {
+    parameters.push_back(parameter.is_usable() ? torch_name(parameter.tensor.scalar_type()) : "none");
   }
-  text += "], autocast " + (autocast ? torch_name(*autocast) : "off");
-  if (is_random) text += ", with random numbers";
+  for (const auto dtype : buffer_dtypes(facts)) buffers.push_back(torch_name(dtype));
+  std::string text = "parameters of [" + base::joined(parameters) + "], autocast ";
+  text += autocast ? torch_name(*autocast) : "off";
+  if (facts.broadcast) text += ", with random numbers";
   if (by_compiler) text += ", traced by a compiler";
-  return own.empty() ? text : text + ", " + std::string(own);
+  if (facts.own_buffers > 0 || !buffers.empty()) {
+    text += ", " + std::to_string(facts.own_buffers) + " own buffers, of [" + base::joined(buffers) + "]";
+  }
+  if (!copy.empty()) text += ", " + copy;
+  return facts.own.empty() ? text : text + (copy.empty() ? ", " : " ") + facts.own;
 }
 
 }  // namespace
 
 LayerAgreement::LayerAgreement(const std::string& layer, MPI_Comm root, const std::vector<int>& ranks,
-                               std::vector<std::string> tensors)
+                               std::vector<std::string> tensors, const std::vector<std::string>& optional)
     : agreement_(std::make_shared<OperatorId>(layer, rank_set_of(root, ranks)), std::move(tensors)) {
   if (agreement_.tensors() == 0) throw std::invalid_argument(layer + ": an agreement is on at least one tensor");
+  for (std::size_t i = 0; i < agreement_.tensors(); ++i) {
+    optional_.push_back(std::ranges::find(optional, agreement_.name(i)) != optional.end());
+  }
 }
 
 LayerAgreement::LayerAgreement(const LayerAgreement& other)
-    : expected_(other.expected_), agreement_(other.agreement_), local_(other.local_), generation_(new_generation()) {
+    : expected_(other.expected_),
+      optional_(other.optional_),
+      agreement_(other.agreement_),
+      local_(other.local_),
+      generation_(new_generation()) {
   agreement_.memory() = {};
 }
 
@@ -84,30 +117,29 @@ void LayerAgreement::expect(std::string name, Shape shape, bool may_be_empty) {
   expected_.push_back({std::move(name), std::move(shape), may_be_empty});
 }
 
-std::string LayerAgreement::problem_of(const std::vector<at::Tensor>& parameters) const {
+std::string LayerAgreement::problem_of(const std::vector<Input>& parameters) const {
   for (std::size_t i = 0; i < expected_.size(); ++i) {
     const auto& [name, shape, may_be_empty] = expected_[i];
-    if (i >= parameters.size() || !parameters[i].defined()) return "meets no " + name;
-    if (parameters[i].sizes() == at::IntArrayRef(shape) || (may_be_empty && parameters[i].numel() == 0)) continue;
-    return "meets a " + name + " of shape " + base::text(parameters[i].sizes().vec()) + "; it must be " +
-           base::text(shape);
+    if (i >= parameters.size() || !parameters[i].is_usable()) return "meets no " + name;
+    const auto& tensor = parameters[i].tensor;
+    if (tensor.sizes() == at::IntArrayRef(shape) || (may_be_empty && tensor.numel() == 0)) continue;
+    return "meets a " + name + " of shape " + base::text(tensor.sizes().vec()) + "; it must be " + base::text(shape);
   }
   return {};
 }
 
-std::vector<Structure> LayerAgreement::structures_of(const std::vector<Input>& inputs,
-                                                     const std::vector<at::Tensor>& parameters) {
+std::vector<Structure> LayerAgreement::structures_of(const LayerFacts& facts) const {
   std::vector<Structure> tensors;
   tensors.reserve(agreement_.tensors());
   for (std::size_t i = 0; i < agreement_.tensors(); ++i) {
-    tensors.push_back(i < inputs.size() ? inputs[i].structure() : Input{}.structure());
+    tensors.push_back(i < facts.tensors.size() ? facts.tensors[i].structure() : Input{}.structure());
   }
   auto& first = tensors.front();
   if (first.error_kind != Structure::Error::none) return tensors;
-  auto problem = problem_of(parameters);
-  if (problem.empty() && inputs.size() > tensors.size()) {
-    problem =
-        "is one of " + std::to_string(inputs.size()) + "; at most " + std::to_string(tensors.size()) + " are expected";
+  auto problem = problem_of(facts.parameters);
+  if (problem.empty() && facts.tensors.size() > tensors.size()) {
+    problem = "is one of " + std::to_string(facts.tensors.size()) + "; at most " + std::to_string(tensors.size()) +
+              " are expected";
   }
   if (!problem.empty()) first.refuse(Structure::Error::value, std::move(problem));
   return tensors;
@@ -118,22 +150,27 @@ Change LayerAgreement::change_of(const Local& now) const {
   return now.differentiation != local_.differentiation ? Change::derivatives : Change::none;
 }
 
-bool LayerAgreement::agree(const std::vector<Input>& inputs, const std::vector<at::Tensor>& parameters,
-                           std::string_view own, std::optional<std::int64_t> broadcast) {
+bool LayerAgreement::agree(LayerFacts facts) {
   if (!active()) return false;
   auto lock = id().rank_set.lock();
-  auto tensors = structures_of(inputs, parameters);
-  Local now{.autocast = autocast_of(device_of(inputs, parameters))};
-  const bool by_compiler = caller_ == Caller::compiler;
-  now.options = options_of(parameters, now.autocast, own, broadcast.has_value(), by_compiler);
+  facts = refused_or_kept(std::move(facts), optional_);
+  auto tensors = structures_of(facts);
+  Local now{.autocast = autocast_of(device_of(facts))};
+  const Compared compared{facts, now.autocast, caller_ == Caller::compiler, copy_};
+  now.options = compared.hash();
   Derivatives any;
   Hash differentiation;
-  const auto include = [&](Derivatives derivatives) {
+  meets_inference_tensors_ = false;
+  const auto include = [&](const Input& input) {
+    const auto derivatives = input.derivatives();
     any |= derivatives;
     differentiation.add(flags_of(derivatives));
   };
-  for (const auto& input : inputs) include(input.derivatives());
-  for (const auto& parameter : parameters) include(derivatives_of(parameter));
+  for (const auto& input : facts.tensors) {
+    include(input);
+    meets_inference_tensors_ |= input.is_usable() && input.tensor.is_inference();
+  }
+  for (const auto& parameter : facts.parameters) include(parameter);
   now.differentiation = differentiation.add(records_gradients() ? 1 : 0).value();
 
   auto change = std::max(agreement_.change_of(tensors), change_of(now));
@@ -142,12 +179,12 @@ bool LayerAgreement::agree(const std::vector<Input>& inputs, const std::vector<a
   const auto* const outer = agreement_.memory().enter(id().rank_set);
   if (outer == nullptr || !agreement_.memory().remembers(outer->generation) || change != Change::none) {
     Agreement::take_deferred_error_to(tensors.front());
-    const auto text = [&] { return text_of(parameters, now.autocast, own, broadcast.has_value(), by_compiler); };
+    const auto text = [&] { return compared.text(); };
     const auto compiled = caller_ == Caller::compiled_program ? kCompiled : 0U;
     const auto agreed = agreement_.agree(tensors,
                                          {.value = now.options,
                                           .flags = flags_of(any) | flags_of(change_of(now)) | compiled,
-                                          .broadcast = broadcast.value_or(0)},
+                                          .broadcast = facts.broadcast.value_or(0)},
                                          text);
     change = agreed.change;
     received = agreed.broadcast;
@@ -157,7 +194,7 @@ bool LayerAgreement::agree(const std::vector<Input>& inputs, const std::vector<a
   // With the structure check off the others did not hear of a change of derivatives: that is for the next vote.
   if (structure_check() || change == Change::structure) local_ = now;
   if (change != Change::none) generation_ = new_generation();
-  if (broadcast) broadcast_ = received ? *received : receive_broadcast(*broadcast);
+  if (facts.broadcast) broadcast_ = received ? *received : receive_broadcast(*facts.broadcast);
   begin_layer_call(this, agreement_.id(), generation_, std::move(lock));
   return change == Change::structure;
 }

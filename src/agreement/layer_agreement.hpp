@@ -5,18 +5,18 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "agreement/agreement.hpp"
-#include "agreement/input.hpp"
+#include "agreement/layer_facts.hpp"
 
 namespace distdl::agreement {
 
 class LayerAgreement {
  public:
+  /// `optional` has the names among `tensors` that a call may leave out.
   LayerAgreement(const std::string& layer, MPI_Comm root, const std::vector<int>& ranks,
-                 std::vector<std::string> tensors);
+                 std::vector<std::string> tensors, const std::vector<std::string>& optional);
   /// The agreement of a copied layer, which has calls of its own.
   LayerAgreement(const LayerAgreement& other);
   LayerAgreement& operator=(const LayerAgreement&) = delete;
@@ -32,18 +32,16 @@ class LayerAgreement {
   /// in the same order.
   void expect(std::string name, Shape shape, bool may_be_empty);
 
-  /// Begins a call, with these tensors and parameters; `own` is what else has to be equal on all ranks. Until leave()
-  /// the operators that this thread calls on these ranks, or on some of them, do not vote, and calls of other threads
-  /// on these ranks wait. Throws on all ranks what is wrong on one of them; then no call has begun. Returns whether
-  /// the structure changed on any rank. Collective.
+  /// Tells the calls of a copy of a layer from those of other copies.
+  void name_copy(std::string copy) { copy_ = std::move(copy); }
+
+  /// Begins a call. Until leave() the operators that this thread calls on these ranks, or on some of them, do not vote,
+  /// and calls of other threads on these ranks wait. Throws on all ranks what is wrong on one of them; then no call has
+  /// begun. Returns whether the structure changed on any rank. Collective.
   ///
   /// Within the call of an outer layer it does not vote, if nothing changed: neither here nor in what the outer layer
   /// agreed on, which has to include the parameters of the inner layer.
-  ///
-  /// A call that draws random numbers passes a number to broadcast: the number of one rank, and 0 on all others. It is
-  /// broadcast() on all ranks afterwards.
-  bool agree(const std::vector<Input>& inputs, const std::vector<at::Tensor>& parameters, std::string_view own,
-             std::optional<std::int64_t> broadcast = std::nullopt);
+  bool agree(LayerFacts facts);
 
   /// The number of the last agree() that had one; the same on all ranks.
   std::int64_t broadcast() const { return broadcast_; }
@@ -68,6 +66,11 @@ class LayerAgreement {
 
   /// The derivatives of any rank's tensors and parameters, as of the last vote.
   Derivatives derivatives() const { return agreement_.derivatives(); }
+
+  /// Whether gradients are recorded now, and a tensor or parameter of any rank requires them, as of the last vote.
+  bool is_differentiated() const { return derivatives().requires_grad && c10::GradMode::is_enabled(); }
+  /// Whether a tensor of this rank was made in inference mode, as of the last agree().
+  bool meets_inference_tensors() const { return meets_inference_tensors_; }
 
   /// The dtype of autocast, as of the last agree(); none if it is off.
   std::optional<c10::ScalarType> autocast() const { return local_.autocast; }
@@ -94,18 +97,21 @@ class LayerAgreement {
   };
 
   const OperatorId& id() const { return *agreement_.id(); }
-  std::vector<Structure> structures_of(const std::vector<Input>& inputs, const std::vector<at::Tensor>& parameters);
-  std::string problem_of(const std::vector<at::Tensor>& parameters) const;
+  std::vector<Structure> structures_of(const LayerFacts& facts) const;
+  std::string problem_of(const std::vector<Input>& parameters) const;
   /// Broadcasts the number in a call that holds no other vote. Collective.
   std::int64_t receive_broadcast(std::int64_t broadcast) const;
   Change change_of(const Local& now) const;
 
   std::vector<Expected> expected_;
+  std::vector<bool> optional_;  // by tensor
   Agreement agreement_;
   Local local_;
   std::int64_t generation_ = 0;
   std::int64_t broadcast_ = 0;
   Caller caller_ = Caller::program;
+  std::string copy_;  // empty for a layer that is no copy
+  bool meets_inference_tensors_ = false;
   bool sizes_are_in_question_ = false;
 };
 

@@ -19,6 +19,13 @@ std::string text(const Sequence& values) {
   return result + "]";
 }
 
+/// "a, b".
+inline std::string joined(const std::vector<std::string>& texts) {
+  std::string result;
+  for (const auto& text : texts) result += (result.empty() ? "" : ", ") + text;
+  return result;
+}
+
 /// The beginning of a text in UTF-8, at most so many bytes, which does not end within a character.
 inline std::string_view cut_to(std::string_view text, std::size_t bytes) {
   if (text.size() <= bytes) return text;

@@ -18,32 +18,42 @@ using agreement::LayerAgreement;
 
 namespace {
 
-/// None stands for an optional tensor that is absent.
+/// None stands for a tensor that is absent.
+Input input_or_none(py::handle x) { return x.is_none() ? Input{} : input_of(x); }
+
 std::vector<Input> inputs_of(const py::sequence& tensors) {
   std::vector<Input> inputs;
   inputs.reserve(tensors.size());
-  for (const auto& tensor : tensors) inputs.push_back(tensor.is_none() ? Input{} : input_of(tensor));
+  for (const auto& tensor : tensors) inputs.push_back(input_or_none(tensor));
   return inputs;
 }
 
-/// An object that is not a tensor becomes an undefined tensor, which is thrown as an error on all ranks of the layer.
-std::vector<at::Tensor> parameters_of(const py::sequence& objects) {
-  std::vector<at::Tensor> parameters;
-  parameters.reserve(objects.size());
-  for (const auto& object : objects) {
-    parameters.push_back(THPVariable_Check(object.ptr()) ? THPVariable_Unpack(object.ptr()) : at::Tensor());
-  }
-  return parameters;
-}
-
-bool agree(LayerAgreement& self, const py::sequence& inputs, const py::sequence& parameters, std::string_view own,
-           std::optional<std::int64_t> broadcast) {
+bool agree(LayerAgreement& self, const py::sequence& inputs, const py::sequence& parameters, std::string own,
+           std::optional<std::int64_t> broadcast, const py::sequence& buffers, std::size_t own_buffers,
+           const py::object& problem) {
   const comm::HeldSignals held;
   begin_call();
-  const auto unpacked = inputs_of(inputs);
-  const auto unpacked_parameters = parameters_of(parameters);
+  agreement::LayerFacts facts{.tensors = inputs_of(inputs),
+                              .parameters = inputs_of(parameters),
+                              .own = std::move(own),
+                              .broadcast = broadcast,
+                              .buffers = inputs_of(buffers),
+                              .own_buffers = own_buffers,
+                              .problem = input_or_none(problem)};
   const py::gil_scoped_release release;
-  return self.agree(unpacked, unpacked_parameters, own, broadcast);
+  return self.agree(std::move(facts));
+}
+
+/// Lets results require gradients if results of other ranks do, because of tensors of those ranks, so that backward()
+/// can be called on every rank.
+void require_gradients(const py::object& results) {
+  const auto require = [](py::handle x) {
+    if (!THPVariable_Check(x.ptr())) return;
+    const auto& tensor = THPVariable_Unpack(x.ptr());
+    if (!tensor.requires_grad() && (tensor.is_floating_point() || tensor.is_complex())) tensor.set_requires_grad(true);
+  };
+  if (!py::isinstance<py::tuple>(results)) return require(results);
+  for (const auto& x : py::reinterpret_borrow<py::tuple>(results)) require(x);
 }
 
 using Described = std::optional<std::pair<std::vector<std::int64_t>, c10::ScalarType>>;
@@ -58,23 +68,11 @@ std::vector<Described> structure(const LayerAgreement& self, std::size_t tensor,
 
 }  // namespace
 
-Input input_of(py::handle x) {
-  if (THPVariable_Check(x.ptr())) return {THPVariable_Unpack(x.ptr()), ""};
-  if (PyExceptionInstance_Check(x.ptr()) != 0) {
-    using Error = agreement::Structure::Error;
-    const auto is = [&](PyObject* type) { return py::isinstance(x, py::reinterpret_borrow<py::object>(type)); };
-    auto text = py::str(x).cast<std::string>();
-    if (text.empty()) text = py::str(py::type::handle_of(x).attr("__name__")).cast<std::string>();
-    const auto kind = is(PyExc_ValueError) ? Error::value : is(PyExc_RuntimeError) ? Error::state : Error::type;
-    return {at::Tensor(), std::move(text), kind};
-  }
-  const auto type = py::str(py::type::handle_of(x).attr("__name__")).cast<std::string>();
-  return {at::Tensor(), "is of type " + type + "; it has to be a torch.Tensor"};
-}
-
 void bind_agreement(py::module_& m) {
   m.def("set_structure_check", &agreement::set_structure_check, py::arg("on"));
   m.def("structure_check", &agreement::structure_check);
+  m.def("require_gradients", &require_gradients, py::arg("results"),
+        "Lets a tensor, or the tensors in a tuple, require gradients, as results of other ranks do.");
   m.def("votes", &comm::votes, "How many votes and exchanges of structure this process took part in with other ranks.");
   m.def("live_communicators", &comm::live_communicators, "How many private communicators this process holds.");
 
@@ -139,16 +137,19 @@ void bind_agreement(py::module_& m) {
 
   py::class_<LayerAgreement>(m, "LayerAgreement", "What the ranks of a layer agree on before each call, in one vote.")
       .def(py::init([](const std::string& layer, const py::object& root, const std::vector<int>& ranks,
-                       std::vector<std::string> tensors) {
+                       std::vector<std::string> tensors, const std::vector<std::string>& optional) {
              const auto handle = communicator_handle(root);
              const py::gil_scoped_release release;
-             return std::make_unique<LayerAgreement>(layer, handle, ranks, std::move(tensors));
+             return std::make_unique<LayerAgreement>(layer, handle, ranks, std::move(tensors), optional);
            }),
-           py::arg("layer"), py::arg("root"), py::arg("ranks"), py::arg("tensors"))
+           py::arg("layer"), py::arg("root"), py::arg("ranks"), py::arg("tensors"),
+           py::arg("optional") = std::vector<std::string>())
       .def_property_readonly("active", &LayerAgreement::active)
       .def("expect", &LayerAgreement::expect, py::arg("name"), py::arg("shape"), py::arg("may_be_empty"))
+      .def("name_copy", &LayerAgreement::name_copy, py::arg("copy"), "Tells a copy of a layer from other copies.")
       .def("agree", &agree, py::arg("inputs"), py::arg("parameters"), py::arg("own") = "",
-           py::arg("broadcast") = py::none(), "Begins a call; whether the structure changed on any rank. Collective.")
+           py::arg("broadcast") = py::none(), py::arg("buffers") = py::tuple(), py::arg("own_buffers") = 0,
+           py::arg("problem") = py::none(), "Begins a call; whether the structure changed on any rank. Collective.")
       .def_property_readonly("broadcast", &LayerAgreement::broadcast)
       .def("set_caller", &LayerAgreement::set_caller, py::arg("caller"), "Who makes the next calls on this rank.")
       .def_property_readonly("sizes_are_in_question", &LayerAgreement::sizes_are_in_question,
@@ -159,6 +160,8 @@ void bind_agreement(py::module_& m) {
            "Makes the next call vote within the call of a layer around this one, too; on all ranks or on none.")
       .def_property_readonly("requires_grad",
                              [](const LayerAgreement& self) { return self.derivatives().requires_grad; })
+      .def_property_readonly("is_differentiated", &LayerAgreement::is_differentiated)
+      .def_property_readonly("meets_inference_tensors", &LayerAgreement::meets_inference_tensors)
       .def_property_readonly("has_tangent", [](const LayerAgreement& self) { return self.derivatives().has_tangent; })
       .def_property_readonly("autocast", &LayerAgreement::autocast)
       .def_property_readonly("spans_hosts", &LayerAgreement::spans_hosts)

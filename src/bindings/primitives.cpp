@@ -7,6 +7,7 @@
 
 #include "autograd/apply.hpp"
 #include "autograd/planned.hpp"
+#include "autograd/unmodified.hpp"
 #include "bindings/bindings.hpp"
 #include "bindings/input.hpp"
 #include "operators/all_gather.hpp"
@@ -108,6 +109,8 @@ void bind_along_axes(py::module_& m, const char* name, const char* axes_name) {
 }  // namespace
 
 void bind_primitives(py::module_& m) {
+  m.def("check_input_unmodified", &autograd::check_input_unmodified, py::arg("layer"), py::arg("input"),
+        py::arg("result"), "Makes the backward pass raise RuntimeError if the input was written before.");
   py::class_<Primitive>(m, "Primitive", "A linear operator between distributed tensors, with autograd.")
       .def("__call__", &call, py::arg("x"), "Applies it. Collective over the ranks of its partitions.")
       .def("start", &start, py::arg("x"), "The first half of a call. Collective over the ranks of its partitions.")

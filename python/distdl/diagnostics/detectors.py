@@ -10,6 +10,7 @@ import torch
 
 from distdl.modules.module import Module
 from distdl.modules.parametrized import problem_of_parametrizations
+from distdl.nn.base.layer import Layer
 from distdl.nn.base.split_checks import problem_of, shape_after
 from distdl.partitions.partition import Partition
 
@@ -50,10 +51,19 @@ def unsafe_modules(model: torch.nn.Module) -> Iterator[Finding]:
             shape = shape if workers is None else workers[1]
             for problem in () if name.startswith(inside) and name else problem_of_parametrizations(part):
                 yield Finding(name, problem, "parametrize the weight of the whole, on one process, and load it")
+            if isinstance(part, Layer) and part.all_ranks.size > 1:
+                yield from _undeclared_parameters(name, part)
         elif shape is not None and not name.startswith(inside) and not _contains(part):
             if math.prod(shape) > 1:
                 yield from _findings_of_torch_module(name, part, shape, getattr(model, "sums_all_gradients", False))
             shape = shape_after(part, shape)
+
+
+def _undeclared_parameters(name: str, layer: Layer) -> Iterator[Finding]:
+    for key, parameter in layer.named_parameters(recurse=False):
+        if key not in layer.layouts and parameter.requires_grad:
+            what = f"nobody declared the parameter {key}, whose gradient is that of this rank's block alone"
+            yield Finding(name or type(layer).__name__, what, "declare it in check_options() by declare_parameter()")
 
 
 def _workers_of(module: torch.nn.Module) -> tuple[Sequence[int], Sequence[int] | None] | None:

@@ -74,9 +74,10 @@ def _local_facts(layer: Layer, first: FirstValues, args: Sequence[object], warns
     model, where = _model_around(layer)
     if warns:
         facts = {"where": where, "said": sorted(said), "modules": []}
-        if model is not None and model not in _checked_models:
-            _checked_models.add(model)
-            facts["modules"] = list(unsafe_modules(model))
+        checked: torch.nn.Module = layer if model is None else model
+        if checked not in _checked_models:
+            _checked_models.add(checked)
+            facts["modules"] = list(unsafe_modules(checked))
     x = next((leaf for leaf in tree_leaves(list(args)) if isinstance(leaf, torch.Tensor)), None)
     if layer.grid.active and x is not None and x.is_floating_point() and x.grad_fn is None:
         facts["input"] = [list(x.shape), checksum(_sample(x), LEAST)]

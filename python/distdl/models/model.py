@@ -8,6 +8,7 @@ from typing import Any, Self, cast
 
 import torch
 
+from distdl import _core
 from distdl.models.capture import unrecorded
 from distdl.models.capture.assignments import AttributeSnapshot
 from distdl.models.capture.recording import Value
@@ -17,10 +18,8 @@ from distdl.models.plan.requested import requested_grids
 from distdl.models.program_builder import ProgramBuilder
 from distdl.models.run.program import Program
 from distdl.models.submodule_calls import forbid_submodule_calls
-from distdl.modules.graph import ask_for_gradients
 from distdl.modules.module import refuse_distributed
 from distdl.nn.base.compile.calls import place_of
-from distdl.nn.base.guards import Observation
 from distdl.nn.base.layer import Layer
 from distdl.nn.base.random_numbers import draw_key
 from distdl.nn.wrapped_module import ModuleCall, WrappedModule
@@ -187,9 +186,9 @@ class DistributedModel(WrappedModule):
 
     # Call
 
-    def vote_on(self, observed: Observation, args: tuple[object, ...]) -> bool:
+    def vote_on(self, agreement: _core.LayerAgreement, args: tuple[object, ...]) -> bool:
         """Vote; with as_sequential, the order of the inputs in memory counts as well."""
-        changed = super().vote_on(observed, args)
+        changed = super().vote_on(agreement, args)
         if not self.as_sequential:
             return changed
         call = cast(ModuleCall, args[0])
@@ -268,7 +267,7 @@ class DistributedModel(WrappedModule):
         assert self.program is not None
         for tensor, (value, _) in zip(tree_flatten(result)[0], self.program.results, strict=True):
             if isinstance(value, Value) and value.is_differentiable:
-                ask_for_gradients(tensor)
+                _core.require_gradients(tensor)
 
     def _drawn_key(self) -> int:
         """The number that worker 0 draws from torch's default generator. Every rank draws one."""

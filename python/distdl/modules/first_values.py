@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import torch
 
+from distdl.torch_compat.autograd import number_of_writes
+
 
 class FirstValues(NamedTuple):
     """The checksum of the generator's state before parameters were drawn, and their versions afterwards."""
@@ -31,7 +33,7 @@ def checksum(tensor: torch.Tensor, least: int = 2) -> int:
 
 def versions(module: torch.nn.Module) -> list[int]:
     """The number of writes to each parameter."""
-    return [getattr(parameter, "_version", 0) for parameter in module.parameters()]
+    return [number_of_writes(parameter) for parameter in module.parameters()]
 
 
 def forget_draws(module: torch.nn.Module) -> None:

@@ -10,7 +10,6 @@ import torch
 
 from distdl import _core
 from distdl.parameters.transport import zero_of
-from distdl.torch_compat.autograd import saved_tensors_hooks
 from distdl.torch_compat.trees import tree_map
 
 
@@ -85,24 +84,12 @@ def differentiable(args: tuple[object, ...]) -> tuple[object, ...]:
     return tuple(clone_inference(x) if isinstance(x, torch.Tensor) else tree_map(clone_inference, x) for x in args)
 
 
-def ask_for_gradients(results: object) -> None:
-    """Let results require gradients if results of other ranks do, because of tensors of those ranks.
-
-    So ``backward()`` can be called on every rank.
-    """
-    for x in results if isinstance(results, tuple) else (results,):
-        if isinstance(x, torch.Tensor) and not x.requires_grad and (x.is_floating_point() or x.is_complex()):
-            x.requires_grad_(True)
-
-
 def recompute_together(result: object) -> object:
-    """The result of a layer. Under hooks on saved tensors, each rank saves a tensor after all communication.
+    """The result of a layer under hooks on saved tensors: each rank saves a tensor after all communication.
 
     Non-reentrant activation checkpointing recomputes a call only on ranks that saved a tensor, and up to their last
     saved tensor. So all ranks communicate again.
     """
-    if saved_tensors_hooks() is None:
-        return result
 
     def saved(x: object) -> object:
         asks = isinstance(x, torch.Tensor) and x.requires_grad

@@ -1,4 +1,8 @@
-"""Modules of users that set themselves up on first use, by hooks; layers of this package do not use them."""
+"""The hooks by which modules of DistDL set themselves up on first use.
+
+torch calls them before ``forward`` of a module of a user. A :class:`distdl.nn.Layer` votes, and calls the hooks for
+set-up and teardown only.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,11 @@ import torch
 from distdl.modules.voting import VotingModule
 from distdl.partitions.construction import PartitionLike, grid_of
 from distdl.partitions.structure import TensorStructure
-from distdl.torch_compat.modes import active_modes, is_recorded, without_modes
+from distdl.torch_compat.modes import unseen_by_modes
 
 
 class HookedModule(VotingModule):
-    """A module with the set-up hooks of DistDL.
-
-    A derived class overrides the hooks :meth:`_distdl_module_setup`, :meth:`_distdl_module_teardown` and, if necessary,
-    :meth:`_distdl_input_changed`. A constructor that calls :meth:`_distdl_agree_among` lets the ranks vote on a change
-    of the input, in one small reduction a call; otherwise each rank looks at its own tensor only.
-    """
+    """A module with the set-up hooks of DistDL; :class:`distdl.nn.Module` says how they are used."""
 
     uses_hooks: ClassVar[bool] = True
     """Whether torch calls the hooks before forward(). They cost some microseconds a call."""
@@ -52,11 +51,7 @@ class HookedModule(VotingModule):
 
     def _distdl_forward_pre_hook(self, module: torch.nn.Module, input: tuple[object, ...]) -> None:
         """Set the module up if necessary. Runs before each call."""
-        if not active_modes() or is_recorded():  # the vote refuses recorders
-            self._set_up_if_changed(input)
-            return
-        # Modes must see the same operators in each call: selective checkpointing counts them.
-        with without_modes():
+        with unseen_by_modes():
             self._set_up_if_changed(input)
 
     def _before_call(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:

@@ -51,43 +51,46 @@ class VotingModule(torch.nn.Module):
         """The vote of the ranks on a call; None where ranks hold none, and on ranks outside."""
         return self._distdl_agreement
 
-    def vote_among(self, partitions: Sequence[PartitionLike], tensors: Sequence[str] = ("input",)) -> None:
+    def vote_among(
+        self,
+        partitions: Sequence[PartitionLike],
+        tensors: Sequence[str] = ("input",),
+        optional: Sequence[str] = ("input",),
+    ) -> None:
         """Let the ranks of these partitions vote before each call.
 
         Args:
             tensors: the names of the tensors of a call.
+            optional: the names of the tensors that may be None.
         """
         grids = [grid_of(P) for P in partitions]
         ranks = tuple(dict.fromkeys(rank for grid in grids for rank in grid.ranks))
         self._voters = grids[0].line(ranks)
         if (root := grids[0].root) is not None:
-            self._distdl_agreement = _core.LayerAgreement(type(self).__name__, root, [*ranks], [*tensors])
+            name = type(self).__name__
+            self._distdl_agreement = _core.LayerAgreement(name, root, [*ranks], [*tensors], [*optional])
 
-    def vote(
-        self, tensors: Sequence[object], parameters: Sequence[torch.Tensor], compared: str = "", key: int | None = None
-    ) -> bool:
+    def vote(self, tensors: Sequence[object], parameters: Sequence[torch.Tensor]) -> bool:
         """Vote on a call: whether the structure changed on any rank, since the last call. Collective.
 
-        An exception in place of a tensor is raised on all ranks. Copies of a module are told apart.
-
-        Args:
-            compared: text that must be equal on all ranks; the module is set up again where it changes.
-            key: for calls with random numbers. All ranks get the key of the rank that passes one; the others pass 0.
+        An exception in place of a tensor is raised on all ranks.
         """
-        agreement, group, which = self._distdl_agreement, self._voters, self._copy_id.text
-        assert agreement is not None
-        if which is None and agreement.active and group is not None:
-            agreement.forget()  # the structure that the ranks know from the original
-            changed, copied_alike = self._copy_id.first_call(
-                type(self).__name__,
-                group,
-                self.first_values is not None,
-                lambda which: agreement.agree(tensors, parameters, f"{which} {compared}", key),
-            )
-            if not copied_alike:  # copied before the original's first call, and after it
-                self.first_values = None
-            return changed
-        return agreement.agree(tensors, parameters, f"{which} {compared}" if which else compared, key)
+        assert self._distdl_agreement is not None
+        if self._copy_id.is_new:
+            self.begin_copy()
+        return self._distdl_agreement.agree(tensors, parameters)
+
+    def begin_copy(self) -> None:
+        """Tell this copy from the original and from other copies, before its first vote. Collective."""
+        agreement = self._distdl_agreement
+        if agreement is None or not agreement.active or self._voters is None:
+            return
+        agreement.forget()  # the structure that the ranks know from the original
+        is_checked = self.first_values is not None
+        text, copied_alike = self._copy_id.begin_first_call(type(self).__name__, self._voters, is_checked)
+        agreement.name_copy(text)
+        if not copied_alike:  # copied before the original's first call, and after it
+            self.first_values = None
 
     def voted_parameters(self) -> list[torch.Tensor]:
         """The parameters that a vote is about."""

@@ -7,18 +7,15 @@ dispatcher, with shape functions, which are each other's derivatives. The transf
 
 from __future__ import annotations
 
-import itertools
-import random
-import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 import torch
 
 from distdl.partitions.grid import belongs_to_its_job
 from distdl.torch_compat.autograd import Context
-from distdl.torch_compat.memory import problem_without_memory
-from distdl.torch_compat.modes import active_modes, is_compiling, is_recorded, without_modes
+from distdl.torch_compat.compilers import new_key, of_key
+from distdl.torch_compat.modes import is_compiling, unseen_by_modes
 from distdl.torch_compat.operators import keep_in_order
 from distdl.torch_compat.transforms import innermost_transform
 
@@ -26,11 +23,8 @@ if TYPE_CHECKING:
     from distdl import _core
 
 
-_operators: weakref.WeakValueDictionary[int, Operator] = weakref.WeakValueDictionary()
 # Operators in compiled programs are kept for ever: programs have only keys, and may outlive the layers.
 _compiled: set[Operator] = set()
-# torch keeps compiled programs on disk, where keys of other processes must not match: the first key is random.
-_next_keys = itertools.count(random.SystemRandom().getrandbits(52) << 10)
 
 
 class Started(Protocol):
@@ -68,8 +62,7 @@ class Operator:
         self.name: str = core.name
         self._lift = lift
         self._lifted: Operator | None = None
-        self._key = next(_next_keys)
-        _operators[self._key] = self
+        self._key = new_key(self)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Apply the operator to this rank's tensor. Collective over the ranks of its partitions."""
@@ -81,20 +74,13 @@ class Operator:
             return result
         if innermost_transform() is not None:
             return _Apply.apply(x, self, False) if self.active else x.clone()
-        if type(x) is not torch.Tensor and (problem := problem_without_memory(x)) is not None and self.active:
-            self.refuse(problem)
-        if active_modes() and not is_recorded():  # a recorder is refused in the call
-            # The first call makes a plan, so modes would count more operators than in later calls.
-            with without_modes():
-                return self.core(x)
-        return self.core(x)
+        with unseen_by_modes():  # the first call makes a plan
+            return self.core(x)
 
     def start(self, x: torch.Tensor) -> Started:
         """Begin to apply the operator; under a compiler or a transform, apply it. Collective like a call."""
         if is_compiling() or innermost_transform() is not None:
             return CompletedCall(self.name, self(x))
-        if type(x) is not torch.Tensor and (problem := problem_without_memory(x)) is not None and self.active:
-            self.refuse(problem)
         return self.core.start(x)
 
     def plan(self, x: torch.Tensor) -> _core.PlannedOperator:
@@ -243,20 +229,25 @@ _distdl_library.define("apply(Tensor x, int operator, bool linear, bool differen
 _distdl_library.define("apply_adjoint(Tensor y, int operator, SymInt[] sizes) -> Tensor")
 
 
+def _operator_of(key: int) -> Operator:
+    return cast(Operator, of_key(key))
+
+
 @torch.library.impl(_distdl_library, "apply", "CompositeExplicitAutograd")
 def _apply(x: torch.Tensor, operator: int, linear: bool, differentiated: bool) -> torch.Tensor:
-    return _operators[operator].core.call_traced(x, linear, differentiated)
+    return _operator_of(operator).core.call_traced(x, linear, differentiated)
 
 
 @torch.library.impl(_distdl_library, "apply_adjoint", "CompositeExplicitAutograd")
 def _apply_adjoint(y: torch.Tensor, operator: int, sizes: Sequence[int]) -> torch.Tensor:
-    return _operators[operator].core.adjoint(y.new_empty(()).expand(sizes), y)
+    return _operator_of(operator).core.adjoint(y.new_empty(()).expand(sizes), y)
 
 
 @torch.library.register_fake("distdl::apply", lib=_distdl_library)
 def _apply_fake(x: torch.Tensor, operator: int, linear: bool, differentiated: bool) -> torch.Tensor:
-    _compiled.add(_operators[operator])
-    sizes, dtype = _operators[operator].core.trace([int(size) for size in x.shape], x.dtype)
+    traced = _operator_of(operator)
+    _compiled.add(traced)
+    sizes, dtype = traced.core.trace([int(size) for size in x.shape], x.dtype)
     return x.new_empty(sizes, dtype=dtype)
 
 

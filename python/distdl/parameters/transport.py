@@ -183,6 +183,10 @@ class ParameterTransport:
         layouts: the layouts of the parameters, in order.
         dtypes: their dtypes, since a message has a single dtype; None if all are equal.
 
+    Attributes:
+        is_identity: whether each worker has the parameters that it uses, so that nothing travels.
+        was_called: whether parameters were ever brought.
+
     Constructing and calling are collective over the workers of the layouts.
     """
 
@@ -194,12 +198,14 @@ class ParameterTransport:
             together.setdefault((layout.grid.ranks, layout.grid.shape, layout.replica_axes, *kind, alone), []).append(i)
         self._transports = [(members, Transport.of([layouts[i] for i in members])) for members in together.values()]
         self.is_identity = all(type(transport) is Transport for _, transport in self._transports)
+        self.was_called = False
 
     def __call__(self, parameters: TensorSequence) -> TensorSequence:
         """The blocks that this worker uses; see :class:`Transport`."""
         if self.is_identity:
             return parameters
         if len(self._transports) == 1:
+            self.was_called = True
             return self._transports[0][1](parameters)
         return self.start(parameters)()
 
@@ -207,6 +213,7 @@ class ParameterTransport:
         """Start the transport; see :class:`Transport`."""
         if self.is_identity:
             return lambda: parameters
+        self.was_called = True
         started = [
             (members, transport.start([parameters[i] for i in members])) for members, transport in self._transports
         ]

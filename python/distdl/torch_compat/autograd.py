@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -23,10 +24,17 @@ __all__ += ["is_checkpoint_hook", "is_in_backward", "number_of_writes", "saved_t
 Context: TypeAlias = torch.autograd.function.FunctionCtx
 """The first argument of an autograd function's methods."""
 SingleLevelFunction = _SingleLevelFunction
-number_of_writes = torch.Tensor._version.__get__
-"""The number of writes to a tensor."""
+saved_tensors_hooks: Callable[[], tuple[Callable[..., object], Callable[..., object]] | None] = functools.partial(
+    torch._C._autograd._top_saved_tensors_default_hooks, True
+)
+"""The innermost hooks on tensors that autograd saves, or None."""
 
 _AUTOGRAD_KEYS = ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor", "ADInplaceOrView")
+
+
+def number_of_writes(tensor: torch.Tensor) -> int:
+    """The number of writes to a tensor; 0 if it was made in inference mode, where torch does not count."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def is_in_backward() -> bool:
@@ -37,14 +45,6 @@ def is_in_backward() -> bool:
 def at_end_of_backward(call: Callable[[], None]) -> None:
     """Call a function at the end of the current backward pass."""
     torch.autograd.Variable._execution_engine.queue_callback(call)
-
-
-def saved_tensors_hooks() -> tuple[Callable[..., object], Callable[..., object]] | None:
-    """The innermost hooks on tensors that autograd saves, or None."""
-    hooks: tuple[Callable[..., object], Callable[..., object]] | None = (
-        torch._C._autograd._top_saved_tensors_default_hooks(True)
-    )
-    return hooks
 
 
 def is_checkpoint_hook(name: str) -> bool:

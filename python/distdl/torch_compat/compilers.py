@@ -1,11 +1,30 @@
-"""A mark for torch's compiler, without importing the compiler, which takes a second."""
+"""Names for torch's compiler, without importing the compiler, which takes a second."""
 
 from __future__ import annotations
 
+import itertools
+import random
+import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., object])
+
+_by_key: weakref.WeakValueDictionary[int, object] = weakref.WeakValueDictionary()
+# torch keeps compiled programs on disk, where keys of other processes must not match: the first key is random.
+_next_keys = itertools.count(random.SystemRandom().getrandbits(52) << 10)
+
+
+def new_key(x: object) -> int:
+    """Give an operator or a layer a number, by which compiled programs find it as long as it lives."""
+    key = next(_next_keys)
+    _by_key[key] = x
+    return key
+
+
+def of_key(key: int) -> object | None:
+    """The operator or layer of this number; None if it was deleted."""
+    return _by_key.get(key)
 
 
 def assume_constant_result(function: AnyFunction) -> AnyFunction:

@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import _disable_current_modes as without_modes
 __all__ = [
     "active_modes",
     "is_compiling",
-    "is_recorded",
     "outside_of_compilers",
+    "unseen_by_modes",
     "with_functions",
     "without_functions",
     "without_modes",
@@ -26,12 +26,21 @@ with_functions = torch._C._EnableTorchFunction
 without_functions = torch._C.DisableTorchFunction
 """A context in which no mode or tensor class sees functions of torch."""
 
+_AS_BEFORE = contextlib.nullcontext()
 _PROXY = torch._C._TorchDispatchModeKey.PROXY
 
 
-def is_recorded() -> bool:
+def _is_recorded() -> bool:
     """Whether a recorder of ``torch.fx`` sees operators."""
     return torch._C._get_dispatch_mode(_PROXY) is not None
+
+
+def unseen_by_modes() -> contextlib.AbstractContextManager[object]:
+    """A context in which modes see no operators: they must see the same ones in each call, and a first call has more.
+
+    Selective activation checkpointing counts them. Recorders still see all; a vote refuses them.
+    """
+    return without_modes() if active_modes() and not _is_recorded() else _AS_BEFORE
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from support.ranks import job, raises_everywhere
 
 
 def agreement_on(P, *tensors):
-    return _core.LayerAgreement("Layer", P.grid.root, list(P.ranks), list(tensors or ["input"]))
+    return _core.LayerAgreement("Layer", P.grid.root, list(P.ranks), list(tensors or ["input"]), ["mask"])
 
 
 @contextmanager

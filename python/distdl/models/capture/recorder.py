@@ -28,7 +28,7 @@ from distdl.models.capture.recording import Arguments, Function, Node, Options, 
 from distdl.models.capture.selections import UNKNOWN_NUMBER, Selections
 from distdl.models.capture.source_line import source_line
 from distdl.models.capture.tensors import RecordedTensors
-from distdl.models.capture.unrecorded import version_of
+from distdl.torch_compat.autograd import number_of_writes
 from distdl.torch_compat.fake import errors_of_missing_values
 from distdl.torch_compat.memory import is_view
 from distdl.torch_compat.trees import tree_flatten, tree_map_only
@@ -157,7 +157,7 @@ class Recorder(TorchFunctionMode):
         try:
             unrecorded.refuse_call(key, target, args, kwargs)
             tensors = [tensor for tensor in tree_flatten((args, kwargs))[0] if isinstance(tensor, torch.Tensor)]
-            versions = {id(tensor): version_of(tensor) for tensor in tensors}
+            versions = {id(tensor): number_of_writes(tensor) for tensor in tensors}
             result, self._underived = call_detaching(run, args, kwargs)
             if self._real_strides:
                 result = with_real_strides(target, run, args, kwargs, result)
@@ -189,7 +189,7 @@ class Recorder(TorchFunctionMode):
             self.tensors.note_writes([*target.buffers()])
         if not tensors or key in _QUERIES:
             return result
-        written = [tensor for tensor in tensors if versions.get(id(tensor), version_of(tensor)) != version_of(tensor)]
+        written = [x for x in tensors if versions.get(id(x), number_of_writes(x)) != number_of_writes(x)]
         if not written and all(id(tensor) in versions for tensor in tensors):
             return result  # an argument as it is
         if key in SPLITTING:

@@ -12,7 +12,7 @@ from distdl.models.capture import unrecorded
 from distdl.models.capture.recording import Arguments, Value
 from distdl.models.capture.selections import UNKNOWN_NUMBER, Selections
 from distdl.models.capture.source_line import source_line
-from distdl.models.capture.unrecorded import version_of
+from distdl.torch_compat.autograd import number_of_writes
 from distdl.torch_compat.fake import FakeTensor
 from distdl.torch_compat.trees import register_dataclass, tree_flatten, tree_map_only
 
@@ -34,7 +34,7 @@ class RecordedTensors:
         self._names, self._attributes, self._selections = names, attributes, selections
         self._values: dict[int, Value] = {}
         self._alive: list[torch.Tensor] = []  # so that no id is used twice
-        self._versions = {id(tensor): version_of(tensor) for tensor in (*model.parameters(), *model.buffers())}
+        self._versions = {id(tensor): number_of_writes(tensor) for tensor in (*model.parameters(), *model.buffers())}
         self._where = ""
         self.stale: set[int] = set()
         self.versions_before: Mapping[int, int] = {}  # of the tensors of a call that has written into some of them
@@ -50,7 +50,7 @@ class RecordedTensors:
 
     def note_writes(self, tensors: Sequence[torch.Tensor]) -> None:
         """Note that all writes into tensors so far are recorded."""
-        self._versions.update({id(tensor): version_of(tensor) for tensor in tensors})
+        self._versions.update({id(tensor): number_of_writes(tensor) for tensor in tensors})
 
     def current(self, tensor: torch.Tensor) -> Value:
         """The value of a tensor that has one."""
@@ -152,5 +152,5 @@ class RecordedTensors:
         return self._where or f"at {source_line()}"
 
     def _has_unrecorded_writes(self, tensor: torch.Tensor) -> bool:
-        now = self.versions_before.get(id(tensor), version_of(tensor))
+        now = self.versions_before.get(id(tensor), number_of_writes(tensor))
         return self._versions.get(id(tensor), now) != now

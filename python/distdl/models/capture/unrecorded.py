@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from distdl.models.capture.source_line import source_line
-from distdl.torch_compat.autograd import number_of_writes, saved_tensors_hooks
+from distdl.torch_compat.autograd import saved_tensors_hooks
 from distdl.torch_compat.fake import FakeTensor
 from distdl.torch_compat.memory import address_of_storage
 from distdl.torch_compat.parametrizations import computed_weights
@@ -119,11 +119,6 @@ def _written(key: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     in_place = name.endswith("_") and not name.endswith("__") and name != "requires_grad_"
     augmented = name.startswith("__i") and name == f"__i{key}__"
     return args[0] if args and (in_place or augmented or name == "__setitem__") else None
-
-
-def version_of(tensor: torch.Tensor) -> int:
-    """The number of writes into a tensor."""
-    return 0 if tensor.is_inference() else number_of_writes(tensor)
 
 
 def storage_of(tensor: torch.Tensor) -> int:

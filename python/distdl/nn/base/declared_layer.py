@@ -64,6 +64,8 @@ class DeclaredLayer(FromSequential):
             pass
         self._draw_parameters()
         self.prepare()
+        self._searched: list[tuple[dict[str, torch.nn.Module | None], list[torch.nn.Module | None]]] = []
+        self._within: list[DeclaredLayer] = []
         self._first_options = {option: vars(self)[option] for option in self.options if option in vars(self)}
 
     def _draw_parameters(self) -> None:
@@ -132,6 +134,15 @@ class DeclaredLayer(FromSequential):
         """The result of :meth:`parameters_in_use`, by the declared names."""
         return dict(zip(self._parameter_names, self.parameters_in_use(), strict=True))
 
+    def hint_at_parameters(self, error: RuntimeError) -> None:
+        """Add a note to torch's error in ``compute`` if that has never called :meth:`parameters_in_use`."""
+        if not (self._transport.is_identity or self._transport.was_called):
+            names = ", ".join(f"self.{name}" for name in self._parameter_names)
+            error.add_note(
+                f"{type(self).__name__}: compute() has not called parameters_in_use(), which brings the parameters to "
+                f"the workers that use them; {names} hold what this rank owns"
+            )
+
     def start_parameters(self) -> Callable[[], Sequence[torch.Tensor]]:
         """Start moving the parameters, for computation meanwhile; the returned function waits for them."""
         return self._transport.start(self._declared_parameters())
@@ -156,9 +167,16 @@ class DeclaredLayer(FromSequential):
     def changed_options(self) -> str:
         texts = self.own_changed_options()
         if self._modules:
-            within = [layer for layer in self.modules() if layer is not self and isinstance(layer, DeclaredLayer)]
-            texts += [f"within {text}" for layer in within for text in layer.own_changed_options()]
+            texts += [f"within {text}" for layer in self._layers_within() for text in layer.own_changed_options()]
         return ", ".join(texts)
+
+    def _layers_within(self) -> list[DeclaredLayer]:
+        """The layers within, searched for again only if a module was replaced: the search takes long."""
+        if any([*held.values()] != modules for held, modules in self._searched) or not self._searched:
+            held_by_parts = [vars(part)["_modules"] for part in self.modules()]
+            self._searched = [(held, [*held.values()]) for held in held_by_parts]
+            self._within = [part for part in self.modules() if part is not self and isinstance(part, DeclaredLayer)]
+        return self._within
 
     def own_changed_options(self) -> list[str]:
         first, values, texts = self._first_options, self.__dict__, []

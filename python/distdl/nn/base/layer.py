@@ -9,24 +9,19 @@ from typing import ClassVar
 
 import torch
 
+from distdl import _core
 from distdl.modules.first_values import first_call_checks
-from distdl.modules.graph import (
-    ask_for_gradients,
-    connect_to,
-    differentiable,
-    empty_result,
-    recompute_together,
-    reshape_empty,
-)
+from distdl.modules.graph import connect_to, differentiable, empty_result, recompute_together, reshape_empty
+from distdl.modules.parametrized import problem_of_parametrizations
 from distdl.nn.base.compile import call_in_graph, check_sizes, new_key
 from distdl.nn.base.declared_layer import DeclaredLayer
-from distdl.nn.base.guards import GUARDS, Observation, has_problem, parametrized, tensor_or_problem
 from distdl.nn.base.option_types import FirstPartition, common_options
 from distdl.nn.base.random_numbers import draw_key
 from distdl.nn.base.voted_layer import VotedLayer
 from distdl.partitions.construction import constructor
 from distdl.texts import safe_text
-from distdl.torch_compat.modes import active_modes, is_compiling, is_recorded, without_modes
+from distdl.torch_compat.autograd import saved_tensors_hooks
+from distdl.torch_compat.modes import is_compiling, unseen_by_modes
 from distdl.torch_compat.subclasses import may_override, overridden
 
 
@@ -70,7 +65,7 @@ class Layer(VotedLayer):
 
     def __init__(self, arguments: Mapping[str, object]) -> None:
         super().__init__(arguments)
-        self.vote_among(self.calling_grids(), self.tensors)
+        self.vote_among(self.calling_grids(), self.tensors, self.optional)
         if self.agreement is not None:
             for key in self._parameter_names:
                 layout = self.layouts[key]
@@ -101,18 +96,25 @@ class Layer(VotedLayer):
         if agreement is None or not agreement.active:
             return self._call_outside(args)
         try:
-            if active_modes() and not is_recorded():  # the vote refuses recorders
-                with without_modes():  # which must see the same operators in each call
-                    self._vote_and_set_up(args)
-            else:
-                self._vote_and_set_up(args)
+            with unseen_by_modes():
+                self._vote_and_set_up(agreement, args)
             if self.first_values is not None:
                 self._check_first_call(args)
-            is_differentiated = self.is_differentiated
-            result = self._of_all_ranks(self.compute(*(differentiable(args) if is_differentiated else args)))
+            is_differentiated = agreement.is_differentiated
+            if is_differentiated and agreement.meets_inference_tensors:
+                args = differentiable(args)
+            try:
+                result = self.compute(*args)
+            except RuntimeError as error:
+                self.hint_at_parameters(error)
+                raise
+            if self._dims_of_nothing:
+                result = reshape_empty(result, self._dims_of_nothing)
+            if agreement.sizes_are_in_question:
+                check_sizes(self, result)
             if is_differentiated:
                 self.ask_for_gradients(result)
-            return recompute_together(result)
+            return result if saved_tensors_hooks() is None else recompute_together(result)
         finally:
             agreement.leave()
 
@@ -130,52 +132,49 @@ class Layer(VotedLayer):
             draw_key()  # to keep the ranks' generators equal
         return reshape_empty(self.compute(*args), self._dims_of_nothing)
 
-    def _vote_and_set_up(self, args: tuple[object, ...]) -> None:
-        changed = self.vote_on(self._observe(args), args)
-        if changed or not self._distdl_is_setup:
+    def _vote_and_set_up(self, agreement: _core.LayerAgreement, args: tuple[object, ...]) -> None:
+        if self._copy_id.is_new:
+            self.begin_copy()
+        if self.vote_on(agreement, args) or not self._distdl_is_setup:
             if self._distdl_is_setup:
                 self._distdl_module_teardown(args)
             with self.setting_up():
                 self._distdl_module_setup(args)
 
-    def _observe(self, args: tuple[object, ...]) -> Observation:
-        """Facts of this rank about a call. Each error becomes a part of the vote, and is raised on all ranks."""
-        tensors: list[object] = []
+    def vote_on(self, agreement: _core.LayerAgreement, args: tuple[object, ...]) -> bool:
+        """Vote on a call: whether the structure of any tensor changed, on any rank, since the last call.
+
+        Errors that this rank meets take part in the vote, and are raised on all ranks. The vote itself refuses tensors,
+        parameters and buffers without values, and transforms of torch: see ``src/agreement/layer_facts.cpp``.
+        """
+        tensors: Sequence[object] = ()
+        parameters: Sequence[torch.Tensor] = ()
+        buffers: Sequence[torch.Tensor] = ()
+        text, key, problem = "", None, None
         try:
-            compared = [self._text_of_others(args)] if len(args) > len(self.tensors) else []
-            for name, tensor in zip(self.tensors, self.compared_tensors(args[: len(self.tensors)]), strict=False):
-                tensors.append(tensor_or_problem(tensor, name in self.optional))
-            if (problem := parametrized(self, tensors, self.known_modules())) is not None:
-                return Observation([problem])
+            others = self._text_of_others(args) if len(args) > len(self.tensors) else ""
+            tensors = self.compared_tensors(args[: len(self.tensors)])
+            if self._modules or self._forward_pre_hooks:  # before weights are computed
+                self._refuse_parametrizations()
             buffers = self.buffers_in_use()
-            compared += [self.changed_options(), self._text_of_buffers(buffers), self.compared_each_call()]
-            observed = Observation(
-                tensors,
-                self.voted_parameters(),
-                buffers,
-                ", ".join(filter(None, compared)),
-                self.is_random(),
-            )
-            for guard in GUARDS:
-                if (problem := guard(observed)) is not None:
-                    return Observation([problem])
-            return observed
+            text = ", ".join(filter(None, (others, self.changed_options(), self.compared_each_call())))
+            parameters = self.voted_parameters()
+            if self.is_random():
+                key = draw_key()
+                key = key if self.grid.rank == 0 else 0
         except Exception as error:  # of an argument, or of an option with a bad value
-            if has_problem(tensors):
-                return Observation(tensors)
             deleted = isinstance(error, AttributeError)  # a parameter, perhaps deleted by a parametrization
             what = "meets a parameter that is not there" if deleted else "cannot be passed on"
-            return Observation([ValueError(f"{what}: {safe_text(error, str) or type(error).__name__}")])
-
-    def vote_on(self, observed: Observation, args: tuple[object, ...]) -> bool:
-        """Vote on a call: whether the structure of any tensor changed, on any rank, since the last call."""
-        if not observed.is_random:
-            return self.vote(observed.tensors, observed.parameters, observed.compared)
-        assert self.agreement is not None
-        key = draw_key()
-        changed = self.vote(observed.tensors, observed.parameters, observed.compared, key if self.grid.rank == 0 else 0)
-        self.random_key = self.agreement.broadcast
+            problem = ValueError(f"{what}: {safe_text(error, str) or type(error).__name__}")
+        changed = agreement.agree(tensors, parameters, text, key, buffers, len(self._buffers), problem)
+        if key is not None:
+            self.random_key = agreement.broadcast
         return changed
+
+    def _refuse_parametrizations(self) -> None:
+        """Raise if a parametrization needs a whole weight: it would compute each block from itself."""
+        for problem in problem_of_parametrizations(self, self.known_modules()):
+            raise ValueError(problem)
 
     def _distdl_module_setup(self, input: tuple[object, ...]) -> None:
         self.set_up_for(input)
@@ -191,24 +190,10 @@ class Layer(VotedLayer):
         for check in first_call_checks:
             check(self, first, args)
 
-    def _of_all_ranks(self, result: object) -> object:
-        """The result, in the dimensions and sizes that all ranks expect."""
-        assert self.agreement is not None
-        if self._dims_of_nothing:
-            result = reshape_empty(result, self._dims_of_nothing)
-        if self.agreement.sizes_are_in_question:
-            check_sizes(self, result)
-        return result
-
     def _text_of_others(self, args: tuple[object, ...]) -> str:
         """The arguments that are no tensors, for the vote."""
         names, others = _arguments_of(type(self).compute)[1 + len(self.tensors) :], args[len(self.tensors) :]
         return ", ".join(f"{name}={safe_text(value)}" for name, value in zip(names, others, strict=False))
-
-    def _text_of_buffers(self, buffers: Sequence[torch.Tensor]) -> str:
-        """The dtypes of buffers, for the vote: a rank may have converted the layer, or deleted a buffer."""
-        dtypes = [str(buffer.dtype) for buffer in buffers if buffer.is_floating_point()]
-        return f"{len(self._buffers)} own buffers, of [{', '.join(dtypes)}]" if self._buffers or dtypes else ""
 
     # Methods for derived classes
 
@@ -253,7 +238,7 @@ class Layer(VotedLayer):
 
     def ask_for_gradients(self, result: object) -> None:
         """Let results require gradients on ranks whose own tensors do not."""
-        ask_for_gradients(result)
+        _core.require_gradients(result)
 
     def without_part(self, input: torch.Tensor) -> torch.Tensor:
         """The result on a rank without work: its input, connected to the parameters.

@@ -32,7 +32,7 @@ from typing import (
 import torch
 
 from distdl.nn.base.documentation import completed
-from distdl.nn.base.options import flag, floating, integer, number, per_dimension
+from distdl.nn.base.options import check_choice, flag, floating, integer, number, per_dimension
 from distdl.partitions.construction import PartitionLike, constructor, partitions_behind_first
 from distdl.partitions.partition import Partition
 
@@ -67,7 +67,7 @@ def named(convert: Callable[..., object]) -> Check:
 
 
 def must(holds: Callable[..., bool], text: str, error: type[Exception] = ValueError) -> Check:
-    """A check that a value keeps a must; ``text`` follows "it must"."""
+    """A check that a value keeps a rule; ``text`` follows "it must"."""
 
     def check(layer: str, value: object, name: str) -> object:
         if not holds(value):
@@ -85,8 +85,7 @@ def at_least(least: int, error: type[Exception] = RuntimeError) -> Check:
 
 def choice(*choices: str, error: type[Exception] = ValueError) -> Check:
     """A check that a value is among these."""
-    *others, last = map(repr, choices)
-    return must(lambda value: value in choices, f"be {', '.join(others)} or {last}", error)
+    return named(lambda layer, value, name: check_choice(layer, name, value, choices, error))
 
 
 in_unit_interval = must(lambda value: 0 <= value <= 1, "be in [0, 1]")

@@ -117,9 +117,12 @@ def integers(layer: str, value: object, name: str) -> list[int]:
     return [integer(layer, number, name, value) for number in value]
 
 
-def check_choice(layer: str, name: str, value: object, choices: Iterable[str]) -> None:
-    """Raise ValueError if a value is none of the choices."""
+def check_choice(
+    layer: str, name: str, value: object, choices: Iterable[str], error: type[Exception] = ValueError
+) -> object:
+    """An option that is among the choices; otherwise raises the error."""
     choices = list(choices)
     if value not in choices:
         *others, last = map(repr, choices)
-        raise ValueError(f"{layer}: {name}={value!r}; it must be {', '.join(others)} or {last}")
+        raise error(f"{layer}: {name}={value!r}; it must be {', '.join(others)} or {last}")
+    return value

@@ -65,8 +65,7 @@ class VotedLayer(DeclaredLayer):
     @property
     def is_differentiated(self) -> bool:
         """Whether gradients are recorded, and a tensor or parameter of any rank requires them, as voted."""
-        agreement = self.agreement
-        return agreement is not None and agreement.requires_grad and torch.is_grad_enabled()
+        return self.agreement is not None and self.agreement.is_differentiated
 
     @property
     def has_tangent(self) -> bool:

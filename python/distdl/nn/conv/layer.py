@@ -8,10 +8,9 @@ from typing import ClassVar
 
 import torch
 
-from distdl import operators
+from distdl import _core, operators
 from distdl.modules.graph import connect_to
 from distdl.nn.base.option_types import Count, Integer, PositiveSizes, common_options, option
-from distdl.nn.base.overwritten import check_input_unmodified
 from distdl.nn.base.precision import HALF
 from distdl.nn.conv.grid import ConvGrid, check_groups
 from distdl.nn.conv.halo import HaloConvolution, Sliding, fit
@@ -106,7 +105,8 @@ class ConvLayer(_ConvOptions):
         self._inputs: list[Interval] = []
         self._padding: list[int] = []  # the padding by the local layer
         self._halo_convolution: HaloConvolution | None = None  # if it replaces the reader
-        self._read: BoxReader | None = None  # if a worker reads more than its own block
+        self._moves_at_once = False  # parameters and inputs
+        self._read: Callable[[torch.Tensor], torch.Tensor] | None = None  # if a worker reads more than its own block
 
     def _summation(self) -> operators.Operator | None:
         """The sum over input channels, if they are split, or the output moves."""
@@ -131,6 +131,7 @@ class ConvLayer(_ConvOptions):
         leading = [*blocks[: grid.batched], cut(self.in_channels, split)]
         smallest = min(sizes[0]) if grid.batched else 1
         self._halo_convolution, self._read = None, None
+        self._moves_at_once = self.agreement is not None and self.agreement.spans_hosts  # then it pays
         if self._may_add_halos(dtype) and fit(slidings, smallest * self.in_channels):
             self._place(sizes, slidings, [list(sliding.reads) for sliding in slidings])
             self._halo_convolution = HaloConvolution(name, self.grid, leading, slidings)
@@ -146,7 +147,8 @@ class ConvLayer(_ConvOptions):
                 extents.insert(grid.copied, 1)
                 P_x, workers = grid.input, grid.workers
             mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
-            self._read = BoxReader(name, P_x, workers, extents, wanted, mode)
+            reader = BoxReader(name, P_x, workers, extents, wanted, mode)
+            self._read = reader if reader.repeats else reader.exchange
 
     def _read_by(self, sliding: Sliding) -> list[Interval]:
         """The intervals read along a dimension: whole blocks if at most their last elements meet no window.
@@ -230,16 +232,16 @@ class ConvLayer(_ConvOptions):
     # The call
 
     def convolve_blocks(self, input: torch.Tensor) -> torch.Tensor:
-        return check_input_unmodified(type(self).__name__, input, self._convolved(input))
+        result = self._convolved(input)
+        _core.check_input_unmodified(type(self).__name__, input, result)
+        return result
 
     def _convolved(self, input: torch.Tensor) -> torch.Tensor:
         grid = self._grid
         if self._halo_convolution is not None:
             travelling = self.start_parameters()
             return self._halo_convolution(input, lambda: (*travelling(), None)[:2], self.convolve)
-        read, agreement = input, self.agreement
-        # Between hosts it pays to move parameters and inputs at once.
-        arrive = self.start_parameters() if agreement is not None and agreement.spans_hosts else self.parameters_in_use
+        read, arrive = input, self.start_parameters() if self._moves_at_once else self.parameters_in_use
         if self._read is not None:
             read = self._read(input.unsqueeze(grid.copied) if grid.copies and grid.P_x.active else input)
             read = read.squeeze(grid.copied) if grid.copies and grid.workers.active else read

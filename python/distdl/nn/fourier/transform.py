@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import torch
 
+from distdl import _core
 from distdl.nn.base.layer import Layer
 from distdl.nn.base.option_types import Count, FurtherPartition, option, with_options
-from distdl.nn.base.overwritten import check_input_unmodified
 from distdl.nn.fourier.kinds import FUNCTIONS, Dims, TransformSizes, resolve_transform
 from distdl.nn.fourier.pencils import Stage, Task, largest_blocks, plan
 from distdl.nn.fourier.pipeline import Pipeline
@@ -103,7 +103,7 @@ class FourierTransform(Layer):
             return input.clone()
         result = self._pipeline(input)
         if self.function in _SAVE_REAL_INPUT and not input.is_complex():
-            check_input_unmodified(type(self).__name__, input, result)
+            _core.check_input_unmodified(type(self).__name__, input, result)
         return result if result.dtype == self._dtype else result.to(self._dtype)  # if no dimension is transformed
 
 

@@ -10,10 +10,10 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
+from distdl import _core
 from distdl.modules.graph import connect_to, empty_result
 from distdl.nn.base.layer import Layer
 from distdl.nn.base.option_types import Device, Dtype, Float, HasBias, Natural, option, with_options
-from distdl.nn.base.overwritten import check_input_unmodified
 from distdl.nn.windows.blocks import naming_layer
 
 
@@ -60,7 +60,9 @@ class NormLayer(Layer):
         if kind not in self._result_dtypes:
             with torch.no_grad():
                 self._result_dtypes[kind] = self._sample(input.new_zeros(())).dtype
-        return check_input_unmodified(type(self).__name__, input, y.to(self._result_dtypes[kind]))
+        result = y.to(self._result_dtypes[kind])
+        _core.check_input_unmodified(type(self).__name__, input, result)
+        return result
 
     def with_samples(
         self, function: Callable[..., torch.Tensor], x: torch.Tensor, names: Sequence[str], **options: object

@@ -12,7 +12,6 @@ from distdl import _core
 from distdl.modules.graph import empty_result
 from distdl.nn.base.layer import Layer
 from distdl.nn.base.option_types import choice, common_options
-from distdl.nn.base.overwritten import check_input_unmodified
 from distdl.nn.base.precision import as_under_autocast
 from distdl.nn.windows.blocks import OUTPUT_BLOCKS, SPATIAL, Resizing, block_intervals, blocks_of_outputs
 from distdl.nn.windows.memory import check_memory
@@ -115,7 +114,8 @@ class WindowLayer(ResizingLayer):
         read = self._read(x) if self._read is not None else x if self.grid.active else empty_result(x)
         result = self.outputs(read) if self.grid.active else self.without_outputs(read)
         if self.saves_input:
-            check_input_unmodified(type(self).__name__, input, result[0] if isinstance(result, tuple) else result)
+            first = result[0] if isinstance(result, tuple) else result
+            _core.check_input_unmodified(type(self).__name__, input, first)
         return result
 
     def on_one_element(self, x: torch.Tensor) -> torch.Tensor:

@@ -36,6 +36,10 @@ class BoxReader:
         mode: the kind of padding, by its name in ``torch.nn.functional.pad``.
         fill_value: the value of the padding in mode 'constant'.
 
+    Attributes:
+        exchange: brings the boxes.
+        repeats: the dimensions where the padding repeats elements, and the positions in the received box.
+
     Constructed in a set-up, after a vote on all arguments. Calling is collective over P_x and P_y.
     """
 
@@ -50,7 +54,7 @@ class BoxReader:
         fill_value: float = 0.0,
     ) -> None:
         wanted: list[list[Interval]] = []
-        self._repeats: list[tuple[int, torch.Tensor]] = []  # (dimension, positions in the received box)
+        self.repeats: list[tuple[int, torch.Tensor]] = []
         for d, (n, along) in enumerate(zip(extents, reads, strict=True)):
             wanted.append([])
             for i, interval in enumerate(along):
@@ -58,13 +62,13 @@ class BoxReader:
                 source = interval if at is None else (int(at.min()), int(at.max()) + 1)
                 wanted[d].append(source)
                 if at is not None and P_y.active and P_y.place[d] == i:
-                    self._repeats.append((d, at - source[0]))
+                    self.repeats.append((d, at - source[0]))
         periodic = [mode == "circular"] * len(wanted)
-        self._exchange = operators.interval_exchange(layer, P_x, P_y, wanted, periodic, fill_value)
+        self.exchange = operators.interval_exchange(layer, P_x, P_y, wanted, periodic, fill_value)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """The box of this worker of P_y; zero volume on all other ranks."""
-        read = self._exchange(x)
-        for d, at in self._repeats:
+        read = self.exchange(x)
+        for d, at in self.repeats:
             read = read.index_select(d, at.to(read.device))
         return read

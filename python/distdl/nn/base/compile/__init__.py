@@ -6,7 +6,7 @@ as usual. All ranks make the same calls, compiled or not.
 """
 
 from distdl.nn.base.compile.calls import check_sizes
-from distdl.nn.base.compile.registry import new_key
 from distdl.nn.base.compile.torch_ops import call_in_graph
+from distdl.torch_compat.compilers import new_key
 
 __all__ = ["call_in_graph", "check_sizes", "new_key"]

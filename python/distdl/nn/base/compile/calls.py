@@ -17,7 +17,8 @@ from distdl.nn.base.compile.arguments import (
     result_form,
     result_tensors,
 )
-from distdl.nn.base.compile.registry import Record, SizesAndDtype, TracedLayer, new_key, records
+from distdl.nn.base.compile.registry import Record, SizesAndDtype, TracedLayer, records
+from distdl.torch_compat.compilers import new_key
 
 
 def call_with(layer: TracedLayer, tensors: Tensors, parameters: Tensors, call: str) -> list[torch.Tensor]:

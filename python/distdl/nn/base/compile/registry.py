@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, cast
 
 import torch
 
 from distdl import _core
 from distdl.partitions.grid import Grid
+from distdl.torch_compat.compilers import of_key
 
 SizesAndDtype: TypeAlias = tuple[tuple[int, ...], torch.dtype]
 """Sizes and dtype of a tensor."""
@@ -36,17 +35,7 @@ class TracedLayer(Protocol):
     def buffers(self) -> Iterator[torch.Tensor]: ...
 
 
-_layers: weakref.WeakValueDictionary[int, TracedLayer] = weakref.WeakValueDictionary()
 exported: list[TracedLayer] = []  # exported programs may outlive their models
-# torch caches compiled programs on disk. Keys must differ between processes: the first key is random.
-_layer_keys = itertools.count(random.SystemRandom().getrandbits(52) << 10)
-
-
-def new_key(layer: TracedLayer) -> int:
-    """Give a layer a number, by which compiled programs find it."""
-    key = next(_layer_keys)
-    _layers[key] = layer
-    return key
 
 
 @dataclass
@@ -71,7 +60,7 @@ records: weakref.WeakKeyDictionary[TracedLayer, Record] = weakref.WeakKeyDiction
 
 def registered_layer(key: int) -> TracedLayer:
     """The layer of this number."""
-    layer = _layers.get(key)
+    layer = cast(TracedLayer | None, of_key(key))
     if layer is None:
         raise RuntimeError(
             "a compiled program calls a layer that was deleted or compiled anew; keep the model as long as the program"

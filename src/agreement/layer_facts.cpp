@@ -1,0 +1,65 @@
+#include "agreement/layer_facts.hpp"
+
+#include <ATen/FunctionalTensorWrapper.h>
+
+#include <algorithm>
+
+namespace distdl::agreement {
+
+namespace {
+
+bool is_functional(const Input& input) {
+  return input.is_usable() && at::functionalization::impl::isFunctionalTensor(input.tensor);
+}
+
+bool is_wrapped(const Input& input) {
+  constexpr c10::DispatchKeySet transforms(
+      {c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper});
+  return is_functional(input) || (input.is_usable() && input.tensor.key_set().has_any(transforms));
+}
+
+bool has_no_values(const Input& input) {
+  return input.tensor.defined() &&
+         (!input.error.empty() || input.tensor.is_meta() || input.tensor.layout() != at::kStrided);
+}
+
+/// Transforms of torch.func call a layer once for many tensors, so parameters on other ranks would not match.
+bool is_transformed(const LayerFacts& facts) {
+  if (!in_transform()) return false;
+  return std::ranges::any_of(facts.tensors, is_functional) || std::ranges::any_of(facts.parameters, is_wrapped);
+}
+
+/// The reason to refuse a call whose tensors this rank can use; null if there is none. The order decides between
+/// several reasons.
+const char* reason_against(const LayerFacts& facts) {
+  if (is_transformed(facts)) {
+    return "meets parameters within the transforms of torch.func; these go through primitives only";
+  }
+  if (std::ranges::any_of(facts.tensors, is_functional)) {  // a wrapper has no memory
+    return "is wrapped for functionalization; it has to be a plain torch.Tensor";
+  }
+  if (std::ranges::any_of(facts.parameters, has_no_values) || std::ranges::any_of(facts.buffers, has_no_values)) {
+    return "meets a parameter or buffer that has no values: sparse, fake, or on the meta device";
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+LayerFacts refused_or_kept(LayerFacts facts, const std::vector<bool>& optional) {
+  for (std::size_t i = 0; i < facts.tensors.size(); ++i) {
+    auto& input = facts.tensors[i];
+    if (i < optional.size() && !optional[i] && input.is_absent()) {
+      input.error = "is of type NoneType; it has to be a torch.Tensor";
+    }
+  }
+  if (!facts.problem.error.empty()) {
+    const auto fails = [](const Input& input) { return !input.error.empty(); };
+    if (std::ranges::any_of(facts.tensors, fails)) return {.tensors = std::move(facts.tensors)};
+    return {.tensors = {std::move(facts.problem)}};
+  }
+  if (const auto* const reason = reason_against(facts)) return {.tensors = {{at::Tensor(), reason}}};
+  return facts;
+}
+
+}  // namespace distdl::agreement
