@@ -3,46 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from distdl.classic.arguments import FURTHER
 from distdl.classic.attributes import PartitionsOfParameters
 from distdl.classic.buffer import MPIBufferManager
 from distdl.classic.nothing import OldParameters
 from distdl.modules.first_values import FirstValues, versions
 from distdl.modules.sequential_state import load_sequential, sequential_state_dict
-from distdl.nn.base.layer import Layer
-from distdl.partitions.construction import PartitionLike, constructing, tell
+from distdl.nn.base.option_types import declared_options
+from distdl.parameters.layout import parameter_layout
+from distdl.partitions.construction import PartitionLike, constructing
 from distdl.partitions.structure import zero_volume_tensor
+
+Passed: TypeAlias = Any
+"""An argument of a constructor, before it is checked."""
 
 ALIASES = {
     "weight": ("weight", "sublinear.weight", "conv_layer.weight", "gamma"),
     "bias": ("bias", "sublinear.bias", "conv_layer.bias", "beta"),
 }
 """The keys under which a file may have a parameter, by its name in torch.nn."""
-
-_FURTHER = ("collect_state", "scale_backward", "auto_clear_buffer")
-_LEFT_ALONE = ("buffer_manager",)
-
-
-def parted(more: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    """The options of :meth:`OldLayer.take_further`, and all others. Buffer managers are left alone."""
-    further = {name: value for name, value in more.items() if name in _FURTHER}
-    return further, {name: value for name, value in more.items() if name not in (*further, *_LEFT_ALONE)}
-
-
-def only_torchs(layer: Layer, P: PartitionLike, others: Mapping[str, object]) -> dict[str, object]:
-    """device and dtype from the options of a layer; any other option is refused on all ranks that construct on P."""
-    known = {"device": None, "dtype": None}
-    if unknown := [name for name in others if name not in known]:
-        error = TypeError(f"got an unexpected keyword argument {unknown[0]!r}")
-        tell(type(layer).__name__, error, (P,))
-        raise error
-    return {**known, **others}
 
 
 class _Divided(torch.autograd.Function):
@@ -74,25 +60,26 @@ class OldLayer(OldParameters, PartitionsOfParameters):
     scale_backward: int | slice | Sequence[int] | bool | None = None
     auto_clear_buffer: bool = True
 
-    def construct(self, given: Mapping[str, object]) -> None:
-        """Call the constructor of our layer, where its arguments stand in another order.
+    def construct(self, *args: Passed, **options: Passed) -> None:
+        """Construct the layer from all options of an old constructor; see :func:`old_arguments`.
 
-        Args:
-            given: the local variables at the beginning of a constructor: arguments of ours by name, and ``more``.
+        Partitions that our layer does not have are left alone: parameters live on its own.
         """
-        options = {name: value for name, value in given.items() if name not in ("self", "__class__", "more")}
-        options |= given["more"]  # type: ignore[call-overload]
-        further, others = parted(options)
-        super().__init__(**others)  # type: ignore[arg-type]
-        self.take_further(**further)  # type: ignore[arg-type]
-        if "buffer_manager" in options:
-            self.__dict__["buffer_manager"] = options["buffer_manager"] or MPIBufferManager()
+        further = {name: options.pop(name) for name in FURTHER}
+        self.__dict__["buffer_manager"] = further.pop("buffer_manager") or MPIBufferManager()
+        declared = declared_options(type(self))
+        self.construct_ours(**{name: options[name] for name in options if name in declared or name[:2] != "P_"})
+        self.take_further(**further)
+
+    def construct_ours(self, **options: object) -> None:
+        """Call the constructor of our layer."""
+        super().__init__(**options)  # type: ignore[arg-type]
 
     def take_further(
         self,
-        collect_state: bool = False,
-        scale_backward: int | slice | Sequence[int] | bool | None = None,
-        auto_clear_buffer: bool = True,
+        collect_state: bool,
+        scale_backward: int | slice | Sequence[int] | bool | None,
+        auto_clear_buffer: bool,
     ) -> None:
         """Keep the options that the descendant has in all layers. Collective over the ranks that construct the layer.
 
@@ -284,6 +271,14 @@ class OldLayer(OldParameters, PartitionsOfParameters):
         if tuple(given.shape) == layout.shape and layout.intervals is not None:
             return self.in_order(name, given, False)[tuple(slice(*one) for one in layout.intervals)]
         return given.reshape(own.shape) if given.numel() == own.numel() else given
+
+
+class Sharded(OldLayer):
+    """A layer of which each worker keeps a part of the parameters, which are gathered for use."""
+
+    def construct(self, *args: Passed, **options: Passed) -> None:
+        with parameter_layout("sharded"):
+            super().construct(**options)
 
 
 @contextmanager

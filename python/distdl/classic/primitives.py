@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TypeAlias
 
 import numpy as np
@@ -37,34 +38,20 @@ class _BetweenTwo(OldAttributes):
         self.P_x, self.P_y = _as_partition(P_x), _as_partition(P_y)
 
 
-class Broadcast(_BetweenTwo, primitives.Broadcast):
+def _between_two(ours: type[primitives.Broadcast | primitives.SumReduce]) -> type:
     """Our operator, with its partitions as attributes."""
 
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        P_y: PartitionLike,
-        transpose_src: bool = False,
-        transpose_dest: bool = False,
-        preserve_batch: bool = True,
-    ) -> None:
-        super().__init__(P_x, P_y, transpose_src, transpose_dest, preserve_batch)
+    @functools.wraps(ours.__init__)
+    def construct(self: _BetweenTwo, P_x: PartitionLike, P_y: PartitionLike, *args: object, **kwargs: object) -> None:
+        ours.__init__(self, P_x, P_y, *args, **kwargs)  # type: ignore[arg-type]
         self.keep(P_x, P_y)
 
+    fields = {"__init__": construct, "__doc__": ours.__doc__, "__module__": __name__}
+    return type(ours.__name__, (_BetweenTwo, ours), fields)
 
-class SumReduce(_BetweenTwo, primitives.SumReduce):
-    """Our operator, with its partitions as attributes."""
 
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        P_y: PartitionLike,
-        transpose_src: bool = False,
-        transpose_dest: bool = False,
-        preserve_batch: bool = True,
-    ) -> None:
-        super().__init__(P_x, P_y, transpose_src, transpose_dest, preserve_batch)
-        self.keep(P_x, P_y)
+Broadcast = _between_two(primitives.Broadcast)
+SumReduce = _between_two(primitives.SumReduce)
 
 
 class Repartition(_BetweenTwo, primitives.Repartition):
