@@ -19,7 +19,7 @@ ORDER = "in_channels out_channels kernel_size stride padding padding_mode dilati
 
 
 class _OldConv(OldLayer):
-    """What the three forms have in common."""
+    """The base class of the three forms."""
 
     dims: ClassVar[int]
 
@@ -113,11 +113,11 @@ class _Selecting(type):
         return cls.general if splits_space else cls.channel, (P_y, P_w)
 
     def from_sequential(
-        cls, module: torch.nn.Module, P_x: PartitionLike, P_y: object = None, P_w: object = None, **more: object
+        cls, module: torch.nn.Module, P_x: PartitionLike, P_y: object = None, P_w: object = None, **options: object
     ) -> Layer:
-        """As :meth:`distdl.nn.Layer.from_sequential` of the class for these partitions."""
+        """Call :meth:`distdl.nn.Layer.from_sequential` of the class for these partitions."""
         made, partitions = cls._for(P_x, P_y, P_w)
-        return made.from_sequential(module, P_x, *partitions, **more)  # type: ignore[arg-type]
+        return made.from_sequential(module, P_x, *partitions, **options)  # type: ignore[arg-type]
 
     def __instancecheck__(cls, instance: object) -> bool:
         return super().__instancecheck__(instance) or issubclass(type(instance), cls._members())

@@ -39,12 +39,12 @@ class DistributedEmbedding(OldLayer, Table):
 
     def construct(self, _weight: torch.Tensor | None, _freeze: bool, **options: object) -> None:
         super().construct(**options)
-        given = None if _weight is None else list(_weight.shape)
+        shape_of_table = None if _weight is None else list(_weight.shape)
         with constructing(
-            type(self).__name__, {"P_x": self.grid}, {"_weight of shape": given, "_freeze": bool(_freeze)}
+            type(self).__name__, {"P_x": self.grid}, {"_weight of shape": shape_of_table, "_freeze": bool(_freeze)}
         ):
-            if given not in (None, expected := [self.num_embeddings, self.embedding_dim]):
-                raise ValueError(f"{type(self).__name__}: _weight has shape {given}; it must be {expected}")
+            if shape_of_table not in (None, expected := [self.num_embeddings, self.embedding_dim]):
+                raise ValueError(f"{type(self).__name__}: _weight has shape {shape_of_table}; it must be {expected}")
         if _weight is not None:
             whole = _weight.detach()
             fill(self.get_parameter("weight"), self.layouts["weight"], lambda table: table.copy_(whole))

@@ -97,7 +97,7 @@ class _Experts(_ExpertOptions):
         to = [balanced, _intervals(tokens), _intervals(features)]
         back = [_intervals(experts), _intervals(tokens), cut(self.out_features, workers)]
         name = type(self).__name__
-        return tuple(operators.interval_exchange(name, self.grid, self.grid, one) for one in (to, back))  # type: ignore[return-value]
+        return tuple(operators.interval_exchange(name, self.grid, self.grid, blocks) for blocks in (to, back))  # type: ignore[return-value]
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
         """Apply the layer to this rank's block of the input."""
@@ -112,7 +112,7 @@ class _Experts(_ExpertOptions):
 
     def _terms(self, x: torch.Tensor) -> torch.Tensor:
         """x times the weight of each expert, and the bias where this worker adds it."""
-        weight, bias = (*(one[: len(x)] for one in self.parameters_in_use()), None)[:2]
+        weight, bias = (*(parameter[: len(x)] for parameter in self.parameters_in_use()), None)[:2]
         assert weight is not None
         y = torch.matmul(x, weight.mT)
         if bias is None:

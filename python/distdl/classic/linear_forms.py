@@ -19,12 +19,12 @@ def other_than(layer: Layer, name: str, P: PartitionLike | None) -> PartitionLik
 
     Collective over the ranks that construct the layer, which raise ValueError together if they disagree.
     """
-    given: dict[str, object] = {name: None}
-    with constructing(type(layer).__name__, {"P_x": layer.grid}, given):
+    compared: dict[str, object] = {name: None}
+    with constructing(type(layer).__name__, {"P_x": layer.grid}, compared):
         if P is not None:
             own, grid = layer.grid, grid_of(P)
             is_own = own.known and (own.ranks, own.shape) == (grid.ranks, grid.shape)
-            given[name] = "the partition of the layer" if is_own else "another partition"
+            compared[name] = "the partition of the layer" if is_own else "another partition"
             P = None if is_own else P
     return P
 
