@@ -22,8 +22,8 @@ ALIASES = {
 class OldStates(OldParameters, PartitionsOfParameters):
     """A layer whose state a file may have under other names, or in whole tensors.
 
-    A file with the state of a rank may call a parameter by any of the names in ``ALIASES``. A value for a parameter that
-    this rank has nothing of is ignored, and of a whole tensor this rank takes its part.
+    A file with the state of a rank may call a parameter by any of the names in ``ALIASES``. A value for a parameter
+    that this rank has nothing of is ignored, and of a whole tensor this rank takes its part.
 
     Attributes:
         collect_state: whether ``state_dict()`` has whole tensors on rank 0, and ``load_state_dict()`` takes them
