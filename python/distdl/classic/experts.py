@@ -100,7 +100,6 @@ class _Experts(_ExpertOptions):
         return tuple(operators.interval_exchange(name, self.grid, self.grid, blocks) for blocks in (to, back))  # type: ignore[return-value]
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to this rank's block of the input."""
         if self._ways is None or not self.grid.active:
             return self.on_balanced(input)
         to, back = self._ways
@@ -153,16 +152,13 @@ class DistributedExpertAllGather(_Experts):
         self.declare_parameter("bias", self.grid, shape[:2], axes, initialize=of_bias, exists=exists)
 
     def prepare(self) -> None:
-        """Make the gathering."""
         self._gather = operators.all_gather(self.grid, [_FEATURES])
 
     def on_balanced(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to a block of this worker's experts."""
         x = self._gather(input)
         return self._terms(x) if self.grid.active else self.without_part(x)
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """Apply the layer to this rank's block of the input."""
         if self._from_input is not None and args:
             args = (self._from_input(args[0]), *args[1:])
         return super().forward(*args, **kwargs)
@@ -197,15 +193,12 @@ class DistributedExpertReduceScatter(_Experts):
         )
 
     def prepare(self) -> None:
-        """Make the sum."""
         self._scatter = operators.reduce_scatter(self.grid, [_FEATURES])
 
     def on_balanced(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to a block of this worker's experts."""
         y = self._terms(input) if self.grid.active else self.without_part(input)
         return self._scatter(y)
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """Apply the layer to this rank's block of the input."""
         result = super().forward(*args, **kwargs)
         return result if self._to_result is None else self._to_result(result)

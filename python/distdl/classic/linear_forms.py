@@ -72,7 +72,6 @@ class DistributedLinearAllGather(OrderedLayer, linear.DistributedLinearAllGather
         return order_of_parts(name, [(self.out_features // 2, 1)] * 2, workers)
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """Apply the layer to this rank's block of the input."""
         if self._from_input is not None and args:
             args = (self._from_input(args[0]), *args[1:])
         return super().forward(*args, **kwargs)
@@ -102,7 +101,6 @@ class DistributedLinearReduceScatter(OldLayer, linear.DistributedLinearReduceSca
         self._to_result = between(P_x, other_than(self, "P_y", P_y))
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """Apply the layer to this rank's block of the input."""
         result = super().forward(*args, **kwargs)
         return result if self._to_result is None else self._to_result(result)
 

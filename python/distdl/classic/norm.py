@@ -21,7 +21,6 @@ class _OldNorm(OldLayer):
     """
 
     def prepare(self) -> None:
-        """Make the broadcast."""
         super().prepare()
         layout = self.layouts.get(self.old_name("weight"))
         if layout is not None and layout.kind == "owner":

@@ -32,7 +32,6 @@ class OldResults(OldAttributes, Layer):
         return 0
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """Apply the layer to this rank's block of the input."""
         result = super().forward(*args, **kwargs)
         if (getattr(self, "P_y", None) or self.P_x).active or not isinstance(result, torch.Tensor) or not result.dim():
             return result
@@ -75,7 +74,6 @@ class OldParameters(OldResults):
         return self._absent
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """Apply the layer to this rank's block of the input."""
         if not self._absent or not torch.compiler.is_compiling():
             return super().forward(*args, **kwargs)
         # Compilers see tensors and parameters alone: by these the result depends on parameters of other ranks.
