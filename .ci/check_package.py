@@ -223,8 +223,6 @@ def problems_of(path: Path, tree: ast.Module) -> Iterator[tuple[int, str]]:
     yield from ((line, f"{text} names no device") for line, text in without_device(tree))
     if path.parent != TORCH:
         yield from ((line, f"{text} is private to another module") for line, text in private_accesses(tree))
-    if CLASSIC in path.parents:
-        return
     if path.parent != TORCH:
         yield from (
             (line, f"{text} is private to torch; {TORCH} has such names") for line, text in private_to_torch(tree)
@@ -232,7 +230,7 @@ def problems_of(path: Path, tree: ast.Module) -> Iterator[tuple[int, str]]:
     yield from ((line, f"{text!r} has to begin with a noun or a verb") for line, text in without_subject(tree))
     yield from ((line, f"{name} is no noun") for line, name in not_nouns(tree))
     yield from too_long(path, tree)
-    if path.parent not in MPI:
+    if path.parent not in (*MPI, CLASSIC):
         yield from ((line, "imports mpi4py") for line, module, _ in imports(tree) if module.startswith("mpi4py"))
 
 

@@ -86,32 +86,14 @@ class PartitionsOfParameters(Layer):
         """Whether this rank has a part of the bias."""
         return self.use_bias and math.prod(self.layouts[self.old_name("bias")].local_shape) > 0
 
-    @property
-    def P_weight(self) -> Partition:
-        """The workers on which blocks of the weight live."""
-        return self._stores("weight")
-
-    @property
-    def P_store_weight(self) -> Partition:
-        """The same as P_weight."""
-        return self._stores("weight")
-
-    @property
-    def P_apply_weight(self) -> Partition:
-        """The workers that use the weight."""
-        return self._applies("weight")
-
-    @property
-    def P_bias(self) -> Partition:
-        """The workers on which blocks of the bias live; inactive on all ranks without bias."""
-        return self._stores("bias")
-
-    @property
-    def P_store_bias(self) -> Partition:
-        """The same as P_bias."""
-        return self._stores("bias")
-
-    @property
-    def P_apply_bias(self) -> Partition:
-        """The workers that use the bias; inactive on all ranks without bias."""
-        return self._applies("bias")
+    P_weight = P_store_weight = property(
+        lambda self: self._stores("weight"), doc="The workers on which blocks of the weight live."
+    )
+    P_apply_weight = property(lambda self: self._applies("weight"), doc="The workers that use the weight.")
+    P_bias = P_store_bias = property(
+        lambda self: self._stores("bias"),
+        doc="The workers on which blocks of the bias live; inactive on all ranks without bias.",
+    )
+    P_apply_bias = property(
+        lambda self: self._applies("bias"), doc="The workers that use the bias; inactive on all ranks without bias."
+    )

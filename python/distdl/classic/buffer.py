@@ -38,7 +38,7 @@ class MPIExpandableBuffer:
         return self._memory[:size].reshape(shape)
 
     def get_view(self, view_shape: Sequence[int]) -> Array:
-        """As :meth:`allocate_view`."""
+        """Return the same as :meth:`allocate_view`."""
         return self.allocate_view(view_shape)
 
 

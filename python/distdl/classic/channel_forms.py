@@ -2,54 +2,20 @@
 
 from __future__ import annotations
 
+from distdl.classic.arguments import old_arguments
 from distdl.classic.keys import OldLayer
 from distdl.nn import conv
 from distdl.nn.base.layer import Layer
-from distdl.partitions.construction import PartitionLike
 
-Size = int | tuple[int, ...]
-
-
-class _Conv(OldLayer):
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Size,
-        stride: Size = 1,
-        padding: Size | str = 0,
-        dilation: Size = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        **more: object,
-    ) -> None:
-        self.construct(locals())
-
-
-class _ConvTranspose(OldLayer):
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Size,
-        stride: Size = 1,
-        padding: Size = 0,
-        output_padding: Size = 0,
-        groups: int = 1,
-        bias: bool = True,
-        dilation: Size = 1,
-        padding_mode: str = "zeros",
-        **more: object,
-    ) -> None:
-        self.construct(locals())
+_ORDER = "P_x in_channels out_channels kernel_size stride padding dilation groups bias padding_mode"
+_ORDER_OF_TRANSPOSED = (
+    "P_x in_channels out_channels kernel_size stride padding output_padding groups bias dilation padding_mode"
+)
 
 
 def _form(name: str, ours: type[Layer]) -> type[OldLayer]:
-    base = _ConvTranspose if "Transpose" in name else _Conv
-    return type(name, (base, ours), {"__doc__": ours.__doc__, "__module__": __name__})
+    order = _ORDER_OF_TRANSPOSED if "Transpose" in name else _ORDER
+    return old_arguments(order)(type(name, (OldLayer, ours), {"__doc__": ours.__doc__, "__module__": __name__}))
 
 
 def _channel_form(name: str) -> type[OldLayer]:

@@ -1,4 +1,4 @@
-"""Which backend a program asks for. There is one: MPI. What is set here is kept and has no effect."""
+"""The choice of a backend, which is kept and has no effect: there is MPI alone."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _set: dict[str, object] = {}
 
 
 def get_default_comm() -> object:
-    """What :func:`set_backend` was given, or the environment says; "mpi" by default."""
+    """The choice of :func:`set_backend`, or of the environment; "mpi" by default."""
     return _set.get("backend_comm", os.environ.get(BACKEND_COMM_ENV, "mpi"))
 
 
 def get_default_array() -> object:
-    """What :func:`set_backend` was given, or the environment says; "numpy" by default."""
+    """The choice of :func:`set_backend`, or of the environment; "numpy" by default."""
     return _set.get("backend_array", os.environ.get(BACKEND_ARRAY_ENV, "numpy"))
 
 
 def get_default_pre_hook_setting() -> bool:
-    """What :func:`set_backend` was given, or the environment says; True by default.
+    """The choice of :func:`set_backend`, or of the environment; True by default.
 
     Layers always ask whether their input changed: without this question, ranks that disagree wait for ever.
     """
@@ -48,5 +48,5 @@ def set_backend(
     backend_comm: object = None, backend_array: object = None, check_input_changed: bool | None = None
 ) -> None:
     """Accept any choice. Data moves over MPI, and is kept in the tensors of torch."""
-    given = {"backend_comm": backend_comm, "backend_array": backend_array, "check_input_changed": check_input_changed}
-    _set.update({name: value for name, value in given.items() if value is not None})
+    choices = {"backend_comm": backend_comm, "backend_array": backend_array, "check_input_changed": check_input_changed}
+    _set.update({name: value for name, value in choices.items() if value is not None})

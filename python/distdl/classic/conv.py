@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 
+from distdl.classic.arguments import old_arguments
 from distdl.classic.buffer import MPIBufferManager
 from distdl.classic.keys import OldLayer
 from distdl.nn import conv
@@ -14,11 +15,11 @@ from distdl.nn.base.layer import Layer
 from distdl.partitions.construction import PartitionLike, grid_of, is_partition
 from distdl.partitions.partition import Partition
 
-Size = int | tuple[int, ...]
+ORDER = "in_channels out_channels kernel_size stride padding padding_mode dilation groups bias"
 
 
 class _OldConv(OldLayer):
-    """What the three forms have in common."""
+    """The base class of the three forms."""
 
     dims: ClassVar[int]
 
@@ -28,62 +29,16 @@ class _OldConv(OldLayer):
         return self.partition_of(next(reversed(self.layouts.values())).owner_grid)
 
 
+@old_arguments(f"P_x {ORDER}", conv.DistributedConv2d, buffer_manager=None)
 class DistributedFeatureConvBase(_OldConv):
-    """A convolution that splits space: our layer, whose parameters are its own.
-
-    Args:
-        P_x: the partition of input and output.
-        in_channels and all others: as in torch.nn, in this order.
-        buffer_manager: taken, and left alone.
-        more: device, dtype, collect_state, scale_backward.
-    """
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Size,
-        stride: Size = 1,
-        padding: Size | str = 0,
-        padding_mode: str = "zeros",
-        dilation: Size = 1,
-        groups: int = 1,
-        bias: bool = True,
-        buffer_manager: MPIBufferManager | None = None,
-        **more: object,
-    ) -> None:
-        self.construct(locals())
+    """A convolution that splits space: our layer, whose parameters are its own. Arguments are those of torch.nn."""
 
 
+@old_arguments(f"P_x P_y P_w {ORDER}", conv.DistributedConv2d, buffer_manager=None)
 class _SplitsChannels(_OldConv):
-    """A convolution with three partitions.
-
-    Args:
-        P_x, P_y, P_w: the partitions of input and output, and the workers that compute.
-        in_channels and all others: as in :class:`DistributedFeatureConvBase`.
-    """
+    """A convolution with the partitions of input and output, and the workers that compute."""
 
     old_names = {"weight": "conv_layer.weight", "bias": "conv_layer.bias"}
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        P_y: PartitionLike,
-        P_w: PartitionLike,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Size,
-        stride: Size = 1,
-        padding: Size | str = 0,
-        padding_mode: str = "zeros",
-        dilation: Size = 1,
-        groups: int = 1,
-        bias: bool = True,
-        buffer_manager: MPIBufferManager | None = None,
-        **more: object,
-    ) -> None:
-        self.construct(locals())
 
     def layer_within(self, name: str) -> torch.nn.Module:
         kind = getattr(torch.nn, f"Conv{self.dims}d")
@@ -98,25 +53,26 @@ class DistributedGeneralConvBase(_SplitsChannels):
     """A convolution that splits channels and space, with its parameters in ``conv_layer``."""
 
 
-def _forms(kind: str, base: type[_OldConv]) -> tuple[type[_OldConv], type[_OldConv], type[_OldConv]]:
+def _forms(kind: str, base: type[_OldConv], partitions: str) -> tuple[type[_OldConv], type[_OldConv], type[_OldConv]]:
     """The classic classes of a form for one, two and three dimensions of space."""
 
     def member(dims: int) -> type[_OldConv]:
         name = f"Distributed{kind}{dims}d"
         ours = getattr(conv, name)
-        return type(name, (base, ours), {"__doc__": ours.__doc__, "__module__": __name__})
+        made = type(name, (base, ours), {"__doc__": ours.__doc__, "__module__": __name__})
+        return old_arguments(f"{partitions} {ORDER}", buffer_manager=None)(made)
 
     return member(1), member(2), member(3)
 
 
 DistributedFeatureConv1d, DistributedFeatureConv2d, DistributedFeatureConv3d = _forms(
-    "FeatureConv", DistributedFeatureConvBase
+    "FeatureConv", DistributedFeatureConvBase, "P_x"
 )
 DistributedChannelConv1d, DistributedChannelConv2d, DistributedChannelConv3d = _forms(
-    "ChannelConv", DistributedChannelConvBase
+    "ChannelConv", DistributedChannelConvBase, "P_x P_y P_w"
 )
 DistributedGeneralConv1d, DistributedGeneralConv2d, DistributedGeneralConv3d = _forms(
-    "GeneralConv", DistributedGeneralConvBase
+    "GeneralConv", DistributedGeneralConvBase, "P_x P_y P_w"
 )
 
 
@@ -157,11 +113,11 @@ class _Selecting(type):
         return cls.general if splits_space else cls.channel, (P_y, P_w)
 
     def from_sequential(
-        cls, module: torch.nn.Module, P_x: PartitionLike, P_y: object = None, P_w: object = None, **more: object
+        cls, module: torch.nn.Module, P_x: PartitionLike, P_y: object = None, P_w: object = None, **options: object
     ) -> Layer:
-        """As :meth:`distdl.nn.Layer.from_sequential` of the class for these partitions."""
+        """Call :meth:`distdl.nn.Layer.from_sequential` of the class for these partitions."""
         made, partitions = cls._for(P_x, P_y, P_w)
-        return made.from_sequential(module, P_x, *partitions, **more)  # type: ignore[arg-type]
+        return made.from_sequential(module, P_x, *partitions, **options)  # type: ignore[arg-type]
 
     def __instancecheck__(cls, instance: object) -> bool:
         return super().__instancecheck__(instance) or issubclass(type(instance), cls._members())

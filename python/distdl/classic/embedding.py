@@ -5,16 +5,21 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from distdl.classic.keys import OldLayer, only_torchs, parted
+from distdl.classic.arguments import old_arguments
+from distdl.classic.keys import OldLayer, Sharded
 from distdl.classic.nothing import nothing_for
 from distdl.nn.base.layer import Layer
+from distdl.nn.embedding import DistributedEmbedding as DistributedTable
 from distdl.nn.embedding.table import Table
 from distdl.parameters.initial import fill
-from distdl.parameters.layout import parameter_layout
-from distdl.partitions.construction import PartitionLike, constructing
+from distdl.partitions.construction import constructing
 from distdl.partitions.grid import Grid
 
 
+@old_arguments(
+    "P_x num_embeddings embedding_dim padding_idx max_norm norm_type scale_grad_by_freq sparse", DistributedTable,
+    _weight=None, _freeze=False,
+)  # fmt: skip
 class DistributedEmbedding(OldLayer, Table):
     """Looks up the rows of a table whose features are split over the last dimension of P_x.
 
@@ -22,7 +27,6 @@ class DistributedEmbedding(OldLayer, Table):
         P_x: the partition of the result: ``[*indices, p]``.
         num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, _weight, _freeze:
             as in ``torch.nn.Embedding``; ``_weight`` is the whole table, the same on all ranks.
-        more: device, dtype, collect_state, scale_backward, auto_clear_buffer.
 
     Shape:
         Indices in blocks over the leading dimensions of P_x; workers that differ along its last dimension alone pass
@@ -33,41 +37,21 @@ class DistributedEmbedding(OldLayer, Table):
         IndexError: on all ranks, if an index of any worker is out of range.
     """
 
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        num_embeddings: int,
-        embedding_dim: int,
-        padding_idx: int | None = None,
-        max_norm: float | None = None,
-        norm_type: float = 2.0,
-        scale_grad_by_freq: bool = False,
-        sparse: bool = False,
-        _weight: torch.Tensor | None = None,
-        _freeze: bool = False,
-        **more: object,
-    ) -> None:
-        further, others = parted(more)
-        options = {
-            "num_embeddings": num_embeddings, "embedding_dim": embedding_dim, "padding_idx": padding_idx,
-            "max_norm": max_norm, "norm_type": norm_type, "scale_grad_by_freq": scale_grad_by_freq, "sparse": sparse,
-        }  # fmt: skip
-        Layer.__init__(self, {"P_x": P_x, **options, **only_torchs(self, P_x, others)})
-        self.take_further(**further)  # type: ignore[arg-type]
-        given = None if _weight is None else list(_weight.shape)
+    def construct(self, _weight: torch.Tensor | None, _freeze: bool, **options: object) -> None:
+        super().construct(**options)
+        shape_of_table = None if _weight is None else list(_weight.shape)
         with constructing(
-            type(self).__name__, {"P_x": self.grid}, {"_weight of shape": given, "_freeze": bool(_freeze)}
+            type(self).__name__, {"P_x": self.grid}, {"_weight of shape": shape_of_table, "_freeze": bool(_freeze)}
         ):
-            if given not in (None, expected := [num_embeddings, embedding_dim]):
-                raise ValueError(f"{type(self).__name__}: _weight has shape {given}; it must be {expected}")
+            if shape_of_table not in (None, expected := [self.num_embeddings, self.embedding_dim]):
+                raise ValueError(f"{type(self).__name__}: _weight has shape {shape_of_table}; it must be {expected}")
         if _weight is not None:
             whole = _weight.detach()
             fill(self.get_parameter("weight"), self.layouts["weight"], lambda table: table.copy_(whole))
         self.get_parameter("weight").requires_grad_(not _freeze)
 
-    @classmethod
-    def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
-        return (torch.nn.Embedding,)
+    def construct_ours(self, **options: object) -> None:
+        Layer.__init__(self, options)
 
     def workers_of_table(self) -> Grid:
         """P_x: groups of workers with the same indices, each worker of which has all rows of its features."""
@@ -103,25 +87,5 @@ class DistributedEmbedding(OldLayer, Table):
         return F.embedding(input, table, self.padding_idx, sparse=self.sparse)
 
 
-class DistributedEmbeddingZero(DistributedEmbedding):
-    """As :class:`DistributedEmbedding`; each worker keeps a part of the table, which is gathered for use."""
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        num_embeddings: int,
-        embedding_dim: int,
-        padding_idx: int | None = None,
-        max_norm: float | None = None,
-        norm_type: float = 2.0,
-        scale_grad_by_freq: bool = False,
-        sparse: bool = False,
-        _weight: torch.Tensor | None = None,
-        _freeze: bool = False,
-        **more: object,
-    ) -> None:
-        with parameter_layout("sharded"):
-            super().__init__(
-                P_x, num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse,
-                _weight, _freeze, **more,
-            )  # fmt: skip
+class DistributedEmbeddingZero(Sharded, DistributedEmbedding):
+    """:class:`DistributedEmbedding` of which each worker keeps a part of the table, which is gathered for use."""

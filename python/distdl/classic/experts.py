@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import torch
 
 from distdl import operators
-from distdl.classic.keys import only_torchs, parted
+from distdl.classic.arguments import old_arguments
+from distdl.classic.keys import Passed
 from distdl.classic.linear_forms import between, other_than
 from distdl.classic.ordered import OrderedLayer, order_of_parts
 from distdl.nn.base.layer import Layer
-from distdl.nn.base.option_types import Natural, common_options
+from distdl.nn.base.option_types import Device, Dtype, HasBias, Natural, common_options, option
 from distdl.nn.linear.features import check_dtypes
 from distdl.operators.dispatch import Operator
 from distdl.parameters.initial import Initializer, like_linear
@@ -33,7 +34,9 @@ class _ExpertOptions(OrderedLayer):
     num_experts: Natural
     in_features: Natural
     out_features: Natural
-    geglu: bool
+    bias: HasBias = option(default=True)
+    device: Device = None
+    dtype: Dtype = None
 
 
 class _Experts(_ExpertOptions):
@@ -44,14 +47,15 @@ class _Experts(_ExpertOptions):
     """
 
     outputs_dim = 1
+    geglu: bool
     _ways: tuple[Operator, Operator] | None = None
 
-    def _construct(self, P: PartitionLike, options: dict[str, object], more: dict[str, object]) -> None:
-        """Let the base class construct the layer on P."""
-        further, others = parted(more)
-        Layer.__init__(self, {"P_x": P, **options, **only_torchs(self, P, others)})
-        self.take_further(**further)  # type: ignore[arg-type]
+    def construct(self, P_expert_emb: PartitionLike, *args: Passed, **options: Passed) -> None:
+        super().construct(P_x=P_expert_emb, **{"geglu": False, **options})
         self.__dict__["P_expert_emb"] = self.P_x
+
+    def construct_ours(self, **options: object) -> None:
+        Layer.__init__(self, options)
 
     def order(self) -> torch.Tensor | None:
         if not self.geglu:
@@ -93,10 +97,9 @@ class _Experts(_ExpertOptions):
         to = [balanced, _intervals(tokens), _intervals(features)]
         back = [_intervals(experts), _intervals(tokens), cut(self.out_features, workers)]
         name = type(self).__name__
-        return tuple(operators.interval_exchange(name, self.grid, self.grid, one) for one in (to, back))  # type: ignore[return-value]
+        return tuple(operators.interval_exchange(name, self.grid, self.grid, blocks) for blocks in (to, back))  # type: ignore[return-value]
 
     def compute(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to this rank's block of the input."""
         if self._ways is None or not self.grid.active:
             return self.on_balanced(input)
         to, back = self._ways
@@ -108,7 +111,7 @@ class _Experts(_ExpertOptions):
 
     def _terms(self, x: torch.Tensor) -> torch.Tensor:
         """x times the weight of each expert, and the bias where this worker adds it."""
-        weight, bias = (*(one[: len(x)] for one in self.parameters_in_use()), None)[:2]
+        weight, bias = (*(parameter[: len(x)] for parameter in self.parameters_in_use()), None)[:2]
         assert weight is not None
         y = torch.matmul(x, weight.mT)
         if bias is None:
@@ -116,6 +119,9 @@ class _Experts(_ExpertOptions):
         return y + (bias.unsqueeze(1) if len(bias) or not len(weight) else zero_of(bias))
 
 
+@old_arguments(
+    "P_expert_emb num_experts in_features out_features bias", P_weight=None, P_bias=None, P_expert_seq=None, geglu=False
+)
 class DistributedExpertAllGather(_Experts):
     """Gathers the features of the tokens, and computes this worker's features of the result.
 
@@ -126,7 +132,6 @@ class DistributedExpertAllGather(_Experts):
         P_weight, P_bias: taken, and left alone: parameters live on P_expert_emb.
         P_expert_seq: the partition of the input, P_expert_emb by default.
         geglu: the outputs are two halves, and each worker has its part of both.
-        more: device, dtype, collect_state, scale_backward, auto_clear_buffer.
 
     Shape:
         ``(num_experts, tokens, in_features)`` in blocks, of which those of the features are balanced; the result
@@ -137,21 +142,8 @@ class DistributedExpertAllGather(_Experts):
         ValueError: on all ranks, if the input is in no such blocks.
     """
 
-    def __init__(
-        self,
-        P_expert_emb: PartitionLike,
-        num_experts: int,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        P_weight: PartitionLike | None = None,
-        P_bias: PartitionLike | None = None,
-        P_expert_seq: PartitionLike | None = None,
-        geglu: bool = False,
-        **more: object,
-    ) -> None:
-        options = {"num_experts": num_experts, "in_features": in_features, "out_features": out_features}
-        self._construct(P_expert_emb, {**options, "bias": bias, "geglu": geglu}, more)
+    def construct(self, P_expert_emb: PartitionLike, P_expert_seq: PartitionLike | None, **options: object) -> None:
+        super().construct(P_expert_emb=P_expert_emb, **options)
         self._from_input = between(other_than(self, "P_expert_seq", P_expert_seq), P_expert_emb)
 
     def _declare_blocks(self, shape: tuple[int, int, int], of_weight: Initializer, of_bias: Initializer) -> None:
@@ -160,21 +152,25 @@ class DistributedExpertAllGather(_Experts):
         self.declare_parameter("bias", self.grid, shape[:2], axes, initialize=of_bias, exists=exists)
 
     def prepare(self) -> None:
-        """Make the gathering."""
         self._gather = operators.all_gather(self.grid, [_FEATURES])
 
     def on_balanced(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to a block of this worker's experts."""
         x = self._gather(input)
         return self._terms(x) if self.grid.active else self.without_part(x)
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """Apply the layer to this rank's block of the input."""
         if self._from_input is not None and args:
             args = (self._from_input(args[0]), *args[1:])
         return super().forward(*args, **kwargs)
 
 
+@old_arguments(
+    "P_expert_emb num_experts in_features out_features bias",
+    P_store_bias=None,
+    P_apply_bias=None,
+    P_weight=None,
+    P_expert_seq=None,
+)
 class DistributedExpertReduceScatter(_Experts):
     """Applies this worker's features of the tokens, and sums: each worker receives its features of the result.
 
@@ -182,24 +178,10 @@ class DistributedExpertReduceScatter(_Experts):
         P_expert_emb, num_experts, in_features, out_features, bias: as in :class:`DistributedExpertAllGather`.
         P_store_bias, P_apply_bias, P_weight: taken, and left alone: parameters live on P_expert_emb.
         P_expert_seq: the partition of the result, P_expert_emb by default.
-        more: device, dtype, collect_state, scale_backward, auto_clear_buffer.
     """
 
-    def __init__(
-        self,
-        P_expert_emb: PartitionLike,
-        num_experts: int,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        P_store_bias: PartitionLike | None = None,
-        P_apply_bias: PartitionLike | None = None,
-        P_weight: PartitionLike | None = None,
-        P_expert_seq: PartitionLike | None = None,
-        **more: object,
-    ) -> None:
-        options = {"num_experts": num_experts, "in_features": in_features, "out_features": out_features}
-        self._construct(P_expert_emb, {**options, "bias": bias, "geglu": False}, more)
+    def construct(self, P_expert_emb: PartitionLike, P_expert_seq: PartitionLike | None, **options: object) -> None:
+        super().construct(P_expert_emb=P_expert_emb, **options)
         self._to_result = between(P_expert_emb, other_than(self, "P_expert_seq", P_expert_seq))
 
     def _declare_blocks(self, shape: tuple[int, int, int], of_weight: Initializer, of_bias: Initializer) -> None:
@@ -211,15 +193,12 @@ class DistributedExpertReduceScatter(_Experts):
         )
 
     def prepare(self) -> None:
-        """Make the sum."""
         self._scatter = operators.reduce_scatter(self.grid, [_FEATURES])
 
     def on_balanced(self, input: torch.Tensor) -> torch.Tensor:
-        """Apply the layer to a block of this worker's experts."""
         y = self._terms(input) if self.grid.active else self.without_part(input)
         return self._scatter(y)
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """Apply the layer to this rank's block of the input."""
         result = super().forward(*args, **kwargs)
         return result if self._to_result is None else self._to_result(result)

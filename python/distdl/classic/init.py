@@ -5,8 +5,13 @@ Four of them take the partition of the parameter first. The parameter knows its 
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+
 import torch
 
+from distdl.nn import init as nn_init
 from distdl.nn.init import (
     calculate_gain,
     constant_,
@@ -18,10 +23,6 @@ from distdl.nn.init import (
     uniform_,
     zeros_,
 )
-from distdl.nn.init import kaiming_normal_ as _kaiming_normal_of_whole
-from distdl.nn.init import kaiming_uniform_ as _kaiming_uniform_of_whole
-from distdl.nn.init import xavier_normal_ as _xavier_normal_of_whole
-from distdl.nn.init import xavier_uniform_ as _xavier_uniform_of_whole
 from distdl.partitions.construction import PartitionLike
 
 __all__ = [
@@ -31,37 +32,26 @@ __all__ = [
 ]  # fmt: skip
 
 
-def xavier_uniform_(P_tensor: PartitionLike, tensor: torch.Tensor, gain: float = 1.0) -> torch.Tensor:
-    """Fill the whole parameter as ``torch.nn.init.xavier_uniform_`` does."""
-    return _xavier_uniform_of_whole(tensor, gain)
+Initializer = Callable[..., torch.Tensor]
 
 
-def xavier_normal_(P_tensor: PartitionLike, tensor: torch.Tensor, gain: float = 1.0) -> torch.Tensor:
-    """Fill the whole parameter as ``torch.nn.init.xavier_normal_`` does."""
-    return _xavier_normal_of_whole(tensor, gain)
+def _after_partition(function: Initializer) -> Initializer:
+    """The function, which takes the partition of the parameter first and leaves it alone."""
+
+    @functools.wraps(function)
+    def fill(P_tensor: PartitionLike, *args: object, **kwargs: object) -> torch.Tensor:
+        return function(*args, **kwargs)
+
+    own = inspect.signature(function)
+    first = inspect.Parameter("P_tensor", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="PartitionLike")
+    fill.__signature__ = own.replace(parameters=[first, *own.parameters.values()])  # type: ignore[attr-defined]
+    return fill
 
 
-def kaiming_uniform_(
-    P_tensor: PartitionLike,
-    tensor: torch.Tensor,
-    a: float = 0,
-    mode: str = "fan_in",
-    nonlinearity: str = "leaky_relu",
-) -> torch.Tensor:
-    """Fill the whole parameter as ``torch.nn.init.kaiming_uniform_`` does."""
-    return _kaiming_uniform_of_whole(tensor, a, mode, nonlinearity)
-
-
-def kaiming_normal_(
-    P_tensor: PartitionLike,
-    tensor: torch.Tensor,
-    a: float = 0,
-    mode: str = "fan_in",
-    nonlinearity: str = "leaky_relu",
-) -> torch.Tensor:
-    """Fill the whole parameter as ``torch.nn.init.kaiming_normal_`` does."""
-    return _kaiming_normal_of_whole(tensor, a, mode, nonlinearity)
-
+xavier_uniform_ = _after_partition(nn_init.xavier_uniform_)
+xavier_normal_ = _after_partition(nn_init.xavier_normal_)
+kaiming_uniform_ = _after_partition(nn_init.kaiming_uniform_)
+kaiming_normal_ = _after_partition(nn_init.kaiming_normal_)
 
 # Without the underscore, as torch had them before 0.4.
 uniform, normal, constant, eye, dirac = uniform_, normal_, constant_, eye_, dirac_

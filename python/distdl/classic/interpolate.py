@@ -47,8 +47,8 @@ class Interpolate(torch.nn.Module):
     ) -> None:
         super().__init__()
         self._kernel, self._mode = kernel_of(mode), mode
-        given = (x_local_start, x_global_shape, y_local_start, y_local_stop, y_global_shape)
-        self._along = [tuple(int(n) for n in one) for one in zip(*given, strict=True)]
+        places = (x_local_start, x_global_shape, y_local_start, y_local_stop, y_global_shape)
+        self._along = [tuple(int(n) for n in numbers) for numbers in zip(*places, strict=True)]
         self._factor, self._corners = scale_factor, bool(align_corners)
         self._size = [int(stop) - int(start) for start, stop in zip(x_local_start, x_local_stop, strict=True)]
 

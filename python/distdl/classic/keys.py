@@ -1,48 +1,25 @@
-"""Layers whose parameters have other names than in torch.nn, and whose states come in other forms."""
+"""Layers whose parameters have other names than in torch.nn, with the further options of the descendant."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from distdl.classic.attributes import PartitionsOfParameters
+from distdl.classic.arguments import FURTHER
 from distdl.classic.buffer import MPIBufferManager
-from distdl.classic.nothing import OldParameters
+from distdl.classic.old_states import OldStates, in_blocks
 from distdl.modules.first_values import FirstValues, versions
-from distdl.modules.sequential_state import load_sequential, sequential_state_dict
-from distdl.nn.base.layer import Layer
-from distdl.partitions.construction import PartitionLike, constructing, tell
-from distdl.partitions.structure import zero_volume_tensor
+from distdl.nn.base.option_types import declared_options
+from distdl.parameters.layout import parameter_layout
+from distdl.partitions.construction import PartitionLike, constructing
 
-ALIASES = {
-    "weight": ("weight", "sublinear.weight", "conv_layer.weight", "gamma"),
-    "bias": ("bias", "sublinear.bias", "conv_layer.bias", "beta"),
-}
-"""The keys under which a file may have a parameter, by its name in torch.nn."""
-
-_FURTHER = ("collect_state", "scale_backward", "auto_clear_buffer")
-_LEFT_ALONE = ("buffer_manager",)
-
-
-def parted(more: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    """The options of :meth:`OldLayer.take_further`, and all others. Buffer managers are left alone."""
-    further = {name: value for name, value in more.items() if name in _FURTHER}
-    return further, {name: value for name, value in more.items() if name not in (*further, *_LEFT_ALONE)}
-
-
-def only_torchs(layer: Layer, P: PartitionLike, others: Mapping[str, object]) -> dict[str, object]:
-    """device and dtype from the options of a layer; any other option is refused on all ranks that construct on P."""
-    known = {"device": None, "dtype": None}
-    if unknown := [name for name in others if name not in known]:
-        error = TypeError(f"got an unexpected keyword argument {unknown[0]!r}")
-        tell(type(layer).__name__, error, (P,))
-        raise error
-    return {**known, **others}
+Passed: TypeAlias = Any
+"""An argument of a constructor, before it is checked."""
 
 
 class _Divided(torch.autograd.Function):
@@ -58,41 +35,36 @@ class _Divided(torch.autograd.Function):
         return gradient / ctx.number, None
 
 
-class OldLayer(OldParameters, PartitionsOfParameters):
-    """What the classic form of a layer adds to ours: names, states, and further options of the descendant.
-
-    A file with the state of a rank may call a parameter by any of the names in ``ALIASES``. What it says of parameters
-    that this rank has nothing of is ignored, and of a whole tensor this rank takes its part.
+class OldLayer(OldStates):
+    """The base class of old layers with parameters: names, states, and further options of the descendant.
 
     Attributes:
-        collect_state: whether ``state_dict()`` has whole tensors on rank 0, and ``load_state_dict()`` takes them
-            from there. Both are collective then.
         scale_backward: dimensions of P_x, by the product of whose extents gradients of parameters are divided.
     """
 
-    collect_state: bool = False
     scale_backward: int | slice | Sequence[int] | bool | None = None
     auto_clear_buffer: bool = True
 
-    def construct(self, given: Mapping[str, object]) -> None:
-        """Call the constructor of our layer, where its arguments stand in another order.
+    def construct(self, *args: Passed, **options: Passed) -> None:
+        """Construct the layer from all options of an old constructor; see :func:`old_arguments`.
 
-        Args:
-            given: the local variables at the beginning of a constructor: arguments of ours by name, and ``more``.
+        Partitions that our layer does not have are left alone: parameters live on its own.
         """
-        options = {name: value for name, value in given.items() if name not in ("self", "__class__", "more")}
-        options |= given["more"]  # type: ignore[call-overload]
-        further, others = parted(options)
-        super().__init__(**others)  # type: ignore[arg-type]
-        self.take_further(**further)  # type: ignore[arg-type]
-        if "buffer_manager" in options:
-            self.__dict__["buffer_manager"] = options["buffer_manager"] or MPIBufferManager()
+        further = {name: options.pop(name) for name in FURTHER}
+        self.__dict__["buffer_manager"] = further.pop("buffer_manager") or MPIBufferManager()
+        declared = declared_options(type(self))
+        self.construct_ours(**{name: options[name] for name in options if name in declared or name[:2] != "P_"})
+        self.take_further(**further)
+
+    def construct_ours(self, **options: object) -> None:
+        """Call the constructor of our layer."""
+        super().__init__(**options)  # type: ignore[arg-type]
 
     def take_further(
         self,
-        collect_state: bool = False,
-        scale_backward: int | slice | Sequence[int] | bool | None = None,
-        auto_clear_buffer: bool = True,
+        collect_state: bool,
+        scale_backward: int | slice | Sequence[int] | bool | None,
+        auto_clear_buffer: bool,
     ) -> None:
         """Keep the options that the descendant has in all layers. Collective over the ranks that construct the layer.
 
@@ -116,17 +88,17 @@ class OldLayer(OldParameters, PartitionsOfParameters):
         return torch.nn.Module()
 
     def declare_parameter(
-        self, name: str, P: PartitionLike, shape: Sequence[int], axes: Sequence[int | None], **more: object
+        self, name: str, P: PartitionLike, shape: Sequence[int], axes: Sequence[int | None], **options: object
     ) -> None:
-        """As that of all layers, under the old name."""
+        """Declare a parameter under its old name."""
         old = self.old_name(name)
         within = old.rpartition(".")[0]
         if within and within not in self._modules:
             self.register_module(within, self.layer_within(within))
-        super().declare_parameter(old, P, shape, axes, **more)
+        super().declare_parameter(old, P, shape, axes, **options)
 
     def register_parameter(self, name: str, param: torch.nn.Parameter | None) -> None:
-        """As in torch.nn, under the old name."""
+        """Register a parameter under its old name."""
         within, _, own = self.old_name(name).rpartition(".")
         if within:
             self.get_submodule(within).register_parameter(own, param)
@@ -148,14 +120,19 @@ class OldLayer(OldParameters, PartitionsOfParameters):
         parameters, layouts = self._parameters, self.layouts  # type: ignore[has-type]
         within = {old.partition(".")[0] for old in self.old_names.values() if "." in old}
         own = {name: attrgetter(old)(self) for name, old in self.old_names.items() if hasattr(self, old.split(".")[0])}
-        here = {id(one) for one in own.values() if one is not None}
-        elsewhere = [one for name in within & set(modules) for one in modules[name].parameters() if id(one) not in here]
+        here = {id(parameter) for parameter in own.values() if parameter is not None}
+        elsewhere = [
+            parameter
+            for name in within & set(modules)
+            for parameter in modules[name].parameters()
+            if id(parameter) not in here
+        ]
         if not own or elsewhere:
             yield
             return
         old_names = {old: name for name, old in self.old_names.items()}
-        self._modules = {name: one for name, one in modules.items() if name not in within}
-        self._parameters = own | {name: one for name, one in parameters.items() if name not in old_names}
+        self._modules = {name: module for name, module in modules.items() if name not in within}
+        self._parameters = own | {name: parameter for name, parameter in parameters.items() if name not in old_names}
         self.layouts = {old_names.get(name, name): layout for name, layout in layouts.items()}
         try:
             yield
@@ -168,7 +145,7 @@ class OldLayer(OldParameters, PartitionsOfParameters):
         yield
 
     def take_weights(self, module: torch.nn.Module, root: int) -> None:
-        """As in our layers."""
+        """Take the parameters and buffers of a layer of torch.nn. Collective."""
         with as_in_torch(self):
             super().take_weights(module, root)
 
@@ -176,31 +153,31 @@ class OldLayer(OldParameters, PartitionsOfParameters):
 
     def _divisor(self) -> int:
         """By how much gradients are divided."""
-        given = self.scale_backward
-        if given is None or given is False or not self.grid.known:
+        scale = self.scale_backward
+        if scale is None or scale is False or not self.grid.known:
             return 1
-        if given is True:
+        if scale is True:
             return self.grid.size
         shape = self.grid.shape
-        if isinstance(given, slice):
-            dims: Sequence[int] = range(self.grid.dim)[given]
+        if isinstance(scale, slice):
+            dims: Sequence[int] = range(self.grid.dim)[scale]
         else:
-            dims = [given] if isinstance(given, int) else given
+            dims = [scale] if isinstance(scale, int) else scale
         try:
             return math.prod(shape[d] for d in dims)
         except (IndexError, TypeError) as error:
-            raise ValueError(f"{type(self).__name__}: scale_backward={given!r}; P_x has shape {list(shape)}") from error
+            raise ValueError(f"{type(self).__name__}: scale_backward={scale!r}; P_x has shape {list(shape)}") from error
 
     def _divided(self, parameters: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         divisor = self._divisor()
-        return parameters if divisor == 1 else [_Divided.apply(one, divisor) for one in parameters]
+        return parameters if divisor == 1 else [_Divided.apply(parameter, divisor) for parameter in parameters]
 
     def parameters_in_use(self) -> Sequence[torch.Tensor]:
-        """As in our layers, with gradients as ``scale_backward`` says."""
+        """The blocks that this worker uses, with gradients as ``scale_backward`` says."""
         return self._divided(super().parameters_in_use())
 
     def start_parameters(self) -> Callable[[], Sequence[torch.Tensor]]:
-        """As in our layers, with gradients as ``scale_backward`` says."""
+        """Start moving the parameters, with gradients as ``scale_backward`` says."""
         wait = super().start_parameters()
         return lambda: self._divided(wait())
 
@@ -213,90 +190,13 @@ class OldLayer(OldParameters, PartitionsOfParameters):
     def clear_weight_buffer(self) -> None:
         """Do nothing: gathered parameters are not kept."""
 
-    # States
 
-    def state_dict(self, *args: object, **kwargs: object) -> dict[str, torch.Tensor]:
-        """As in torch.nn; with ``collect_state`` whole tensors on rank 0, collective over all ranks of the layer."""
-        found: dict[str, torch.Tensor] = super().state_dict(*args, **kwargs)
-        prefix = kwargs.get("prefix", args[1] if len(args) > 1 else "")
-        return self.gather_state_dict(self, found, str(prefix)) if self.collect_state else found
+class Sharded(OldLayer):
+    """A layer of which each worker keeps a part of the parameters, which are gathered for use."""
 
-    def gather_state_dict(
-        self, module: torch.nn.Module, destination: dict[str, torch.Tensor], prefix: str = "", *more: object
-    ) -> dict[str, torch.Tensor]:
-        """Put whole tensors into a state on rank 0, and zero-volume ones on all others. Collective."""
-        with self.with_all_parameters(), in_blocks(self):
-            wholes, names = sequential_state_dict(self), list(self._own())
-        for name in names:
-            whole = wholes.get(name)
-            destination[prefix + name] = zero_volume_tensor() if whole is None else self.in_order(name, whole, True)
-        return destination
-
-    def scatter_state_dict(
-        self, module: torch.nn.Module, destination: dict[str, torch.Tensor], prefix: str = "", *more: object
-    ) -> dict[str, torch.Tensor]:
-        """Take whole tensors out of a state on rank 0, and put this rank's parts in place of them. Collective."""
-        with self.with_all_parameters(), in_blocks(self):
-            names = self._own()
-            wholes = {name: destination[prefix + name] for name in names if prefix + name in destination}
-            load_sequential(self, {name: self.in_order(name, one, False) for name, one in wholes.items()})
-            destination.update({prefix + name: one.detach().clone() for name, one in self._own().items()})
-        return destination
-
-    def in_order(self, name: str, whole: torch.Tensor, gathered: bool) -> torch.Tensor:
-        """A whole parameter in the order of the sequential layer, or in that of this layer's blocks."""
-        return whole
-
-    def _own(self) -> dict[str, torch.Tensor]:
-        """Parameters and buffers by their names in a state."""
-        kept = {name: one for name, one in self.named_buffers() if name not in self._non_persistent_buffers_set}
-        return {**dict(self.named_parameters(remove_duplicate=False)), **kept}
-
-    def _load_from_state_dict(self, state_dict: dict[str, torch.Tensor], prefix: str, *args: object) -> None:
-        absent = self.set_aside_names()
-        with self.with_all_parameters():
-            self._take_from(state_dict, prefix)
-            super()._load_from_state_dict(state_dict, prefix, *args)
-        for name in absent:  # which the layers within do not know here
-            state_dict.pop(prefix + name, None)
-
-    def _take_from(self, state_dict: dict[str, torch.Tensor], prefix: str) -> None:
-        """Put what this rank has of the tensors of a state in place of them, under this layer's names."""
-        in_torch = {old: name for name, old in self.old_names.items()}
-        for name in self._own():
-            others = [key for key in ALIASES.get(in_torch.get(name, name), ()) if prefix + key in state_dict]
-            if prefix + name not in state_dict and others:
-                state_dict[prefix + name] = state_dict.pop(prefix + others[0])
-        if self.collect_state:
-            self.scatter_state_dict(self, state_dict, prefix)
-            self.put_back()  # for the caller, which sets them aside
-        for name, own in self._own().items():
-            if own.numel() == 0:
-                state_dict[prefix + name] = own
-            elif prefix + name in state_dict:
-                state_dict[prefix + name] = self._part(name, own, state_dict[prefix + name])
-
-    def _part(self, name: str, own: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-        """What a file has for a parameter or buffer, in the shape that this rank has."""
-        layout = self.layouts.get(name)
-        if given.shape == own.shape or layout is None:
-            return given
-        if tuple(given.shape) == layout.shape and layout.intervals is not None:
-            return self.in_order(name, given, False)[tuple(slice(*one) for one in layout.intervals)]
-        return given.reshape(own.shape) if given.numel() == own.numel() else given
-
-
-@contextmanager
-def in_blocks(model: torch.nn.Module) -> Iterator[None]:
-    """Let the states of all layers of a model be those of their blocks, also of layers with ``collect_state``."""
-    collecting = [one for one in model.modules() if isinstance(one, OldLayer) and one.collect_state]
-    for one in collecting:
-        one.collect_state = False
-    try:
-        yield
-    finally:
-        for one in collecting:
-            one.collect_state = True
+    def construct(self, *args: Passed, **options: Passed) -> None:
+        with parameter_layout("sharded"):
+            super().construct(**options)
 
 
 @contextmanager
@@ -308,9 +208,9 @@ def as_in_torch(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None 
         optimizer: whose states are to have the same order.
     """
     with in_blocks(model), ExitStack() as shown:
-        for one in model.modules():
-            if isinstance(one, OldLayer):
-                shown.enter_context(one.with_all_parameters())
-                shown.enter_context(one.with_names_of_torch())
-                shown.enter_context(one.in_order_of_torch(optimizer))
+        for layer in model.modules():
+            if isinstance(layer, OldLayer):
+                shown.enter_context(layer.with_all_parameters())
+                shown.enter_context(layer.with_names_of_torch())
+                shown.enter_context(layer.in_order_of_torch(optimizer))
         yield

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import torch
 
-from distdl.classic.keys import OldLayer, parted
+from distdl.classic.arguments import old_arguments
+from distdl.classic.keys import OldLayer
 from distdl.nn import linear
 from distdl.nn.primitives import Broadcast, SumReduce
 from distdl.partitions.construction import PartitionLike
 from distdl.partitions.partition import Partition
 
 
+@old_arguments("P_x P_y P_w in_features out_features bias")
 class DistributedLinear(OldLayer, linear.DistributedLinear):
     """Our layer with its parameters in ``sublinear``.
 
     Args:
         P_x, P_y, P_w: the partitions of input and output, and the workers that compute: P_W of our layer.
         in_features, out_features, bias: as in ``torch.nn.Linear``.
-        more: device, dtype, collect_state, scale_backward.
 
     Attributes:
         sublinear: a ``torch.nn.Linear`` with this worker's block of weight and bias.
@@ -27,19 +28,8 @@ class DistributedLinear(OldLayer, linear.DistributedLinear):
     old_names = {"weight": "sublinear.weight", "bias": "sublinear.bias"}
     P_w: Partition
 
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        P_y: PartitionLike,
-        P_w: PartitionLike,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        **more: object,
-    ) -> None:
-        further, others = parted(more)
-        super().__init__(P_x, in_features, out_features, bias, P_y=P_y, P_W=P_w, **others)
-        self.take_further(**further)  # type: ignore[arg-type]
+    def construct(self, P_x: PartitionLike, P_y: PartitionLike, P_w: PartitionLike, **options: object) -> None:
+        super().construct(P_x=P_x, P_y=P_y, P_W=P_w, **options)
         self.__dict__["P_w"] = self.P_W
         self.x_broadcast = Broadcast(P_x, P_w)
         self.y_sum_reduce = SumReduce(P_w, P_y, transpose_dest=True)

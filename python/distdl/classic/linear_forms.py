@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from distdl.classic.keys import OldLayer, parted
+from distdl.classic.arguments import old_arguments
+from distdl.classic.keys import OldLayer, Passed, Sharded
 from distdl.classic.ordered import OrderedLayer, order_of_parts, parts_of_heads
 from distdl.nn import linear
 from distdl.nn.base.layer import Layer
 from distdl.nn.primitives import Repartition
-from distdl.parameters.layout import parameter_layout
 from distdl.partitions.construction import PartitionLike, constructing, grid_of
 
 
@@ -19,12 +19,12 @@ def other_than(layer: Layer, name: str, P: PartitionLike | None) -> PartitionLik
 
     Collective over the ranks that construct the layer, which raise ValueError together if they disagree.
     """
-    given: dict[str, object] = {name: None}
-    with constructing(type(layer).__name__, {"P_x": layer.grid}, given):
+    compared: dict[str, object] = {name: None}
+    with constructing(type(layer).__name__, {"P_x": layer.grid}, compared):
         if P is not None:
             own, grid = layer.grid, grid_of(P)
             is_own = own.known and (own.ranks, own.shape) == (grid.ranks, grid.shape)
-            given[name] = "the partition of the layer" if is_own else "another partition"
+            compared[name] = "the partition of the layer" if is_own else "another partition"
             P = None if is_own else P
     return P
 
@@ -34,6 +34,10 @@ def between(P_x: PartitionLike | None, P_y: PartitionLike | None) -> Repartition
     return None if P_x is None or P_y is None else Repartition(P_x, P_y)
 
 
+@old_arguments(
+    "P_y in_features out_features bias", P_x=None, P_store_weight=None, P_apply_weight=None, num_heads=None,
+    num_heads_kv=None, num_vars=3, geglu=False,
+)  # fmt: skip
 class DistributedLinearAllGather(OrderedLayer, linear.DistributedLinearAllGather):
     """Our layer, whose input may come from another partition, and whose outputs may be heads.
 
@@ -45,37 +49,21 @@ class DistributedLinearAllGather(OrderedLayer, linear.DistributedLinearAllGather
         num_heads, num_heads_kv, num_vars: with ``num_heads`` the outputs are ``num_vars`` projections, the first one of
             ``num_heads`` heads, all others of ``num_heads_kv``. Each worker has its heads of every projection.
         geglu: the outputs are two halves, and each worker has its part of both.
-        more: device, dtype, collect_state, scale_backward, auto_clear_buffer.
     """
 
-    def __init__(
-        self,
-        P_y: PartitionLike,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        P_x: PartitionLike | None = None,
-        P_store_weight: PartitionLike | None = None,
-        P_apply_weight: PartitionLike | None = None,
-        num_heads: int | None = None,
-        num_heads_kv: int | None = None,
-        num_vars: int = 3,
-        geglu: bool = False,
-        **more: object,
-    ) -> None:
-        further, others = parted(more)
-        self._parts = (num_heads, num_heads_kv, num_vars, geglu)
-        super().__init__(P_y, in_features, out_features, bias, **others)  # type: ignore[arg-type]
-        self.take_further(**further)  # type: ignore[arg-type]
+    _OWN = ("num_heads", "num_heads_kv", "num_vars", "geglu")
+
+    def construct(self, P_y: PartitionLike, P_x: PartitionLike | None, **options: object) -> None:
+        self._parts: dict[str, Passed] = {name: options.pop(name) for name in self._OWN}
+        super().construct(P_x=P_y, **options)
         self.__dict__["P_y"] = self.P_x
         self._from_input = between(other_than(self, "P_x", P_x), P_y)
 
     def options_to_compare(self) -> dict[str, object]:
-        names = ("num_heads", "num_heads_kv", "num_vars", "geglu")
-        return {**super().options_to_compare(), **dict(zip(names, self._parts, strict=True))}
+        return {**super().options_to_compare(), **self._parts}
 
     def order(self) -> torch.Tensor | None:
-        heads, heads_kv, variables, geglu = self._parts
+        heads, heads_kv, variables, geglu = self._parts.values()
         name, workers = type(self).__name__, self.grid.shape[-1] if self.grid.dim else 1
         if heads is None and not geglu:
             return None
@@ -84,40 +72,20 @@ class DistributedLinearAllGather(OrderedLayer, linear.DistributedLinearAllGather
         return order_of_parts(name, [(self.out_features // 2, 1)] * 2, workers)
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """Apply the layer to this rank's block of the input."""
         if self._from_input is not None and args:
             args = (self._from_input(args[0]), *args[1:])
         return super().forward(*args, **kwargs)
 
 
-class DistributedLinearAllGatherZero(DistributedLinearAllGather):
-    """As :class:`DistributedLinearAllGather`; each worker keeps a part of the weight, which is gathered for use."""
-
-    def __init__(
-        self,
-        P_y: PartitionLike,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        P_x: PartitionLike | None = None,
-        P_store_bias: PartitionLike | None = None,
-        P_weight: PartitionLike | None = None,
-        num_heads: int | None = None,
-        num_heads_kv: int | None = None,
-        num_vars: int = 3,
-        geglu: bool = False,
-        **more: object,
-    ) -> None:
-        with parameter_layout("sharded"):
-            super().__init__(
-                P_y, in_features, out_features, bias, P_x, None, None, num_heads, num_heads_kv, num_vars, geglu, **more
-            )
-
-    @classmethod
-    def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
-        return (torch.nn.Linear,)
+@old_arguments(
+    "P_y in_features out_features bias", P_x=None, P_store_bias=None, P_weight=None, num_heads=None, num_heads_kv=None,
+    num_vars=3, geglu=False,
+)  # fmt: skip
+class DistributedLinearAllGatherZero(Sharded, DistributedLinearAllGather):
+    """:class:`DistributedLinearAllGather` of which each worker keeps a part of the weight, gathered for use."""
 
 
+@old_arguments("P_x in_features out_features bias", P_y=None, P_weight=None, P_store_bias=None, P_apply_bias=None)
 class DistributedLinearReduceScatter(OldLayer, linear.DistributedLinearReduceScatter):
     """Our layer, whose result may go to another partition.
 
@@ -126,51 +94,20 @@ class DistributedLinearReduceScatter(OldLayer, linear.DistributedLinearReduceSca
         in_features, out_features, bias: as in ``torch.nn.Linear``.
         P_y: the partition of the result, P_x by default.
         P_weight, P_store_bias, P_apply_bias: taken, and left alone: parameters live on P_x.
-        more: device, dtype, collect_state, scale_backward, auto_clear_buffer.
     """
 
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        P_y: PartitionLike | None = None,
-        P_weight: PartitionLike | None = None,
-        P_store_bias: PartitionLike | None = None,
-        P_apply_bias: PartitionLike | None = None,
-        **more: object,
-    ) -> None:
-        further, others = parted(more)
-        super().__init__(P_x, in_features, out_features, bias, **others)  # type: ignore[arg-type]
-        self.take_further(**further)  # type: ignore[arg-type]
+    def construct(self, P_x: PartitionLike, P_y: PartitionLike | None, **options: object) -> None:
+        super().construct(P_x=P_x, **options)
         self._to_result = between(P_x, other_than(self, "P_y", P_y))
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """Apply the layer to this rank's block of the input."""
         result = super().forward(*args, **kwargs)
         return result if self._to_result is None else self._to_result(result)
 
 
-class DistributedLinearReduceScatterZero(DistributedLinearReduceScatter):
-    """As :class:`DistributedLinearReduceScatter`; each worker keeps a part of the weight, which is gathered for use."""
-
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        P_y: PartitionLike | None = None,
-        P_bias: PartitionLike | None = None,
-        **more: object,
-    ) -> None:
-        with parameter_layout("sharded"):
-            super().__init__(P_x, in_features, out_features, bias, P_y, **more)  # type: ignore[arg-type]
-
-    @classmethod
-    def sequential_classes(cls) -> tuple[type[torch.nn.Module], ...]:
-        return (torch.nn.Linear,)
+@old_arguments("P_x in_features out_features bias", P_y=None, P_bias=None)
+class DistributedLinearReduceScatterZero(Sharded, DistributedLinearReduceScatter):
+    """:class:`DistributedLinearReduceScatter` of which each worker keeps a part of the weight, gathered for use."""
 
 
 class LinearAllGatherZeROFunc(torch.autograd.Function):

@@ -21,14 +21,14 @@ class DistributedLossBase(OldResults):
     Args:
         P_x: the partition of the tensors.
         reduction: 'mean', 'sum' or 'none', and 'batchmean' of DistributedKLDivLoss.
-        more: the further options of torch.nn, by name.
+        options: the further options of torch.nn, by name.
     """
 
     _valid_reductions: ClassVar[tuple[str, ...]] = ("mean", "sum", "none")
     reduction: str
 
-    def __init__(self, P_x: PartitionLike, reduction: str = "mean", **more: object) -> None:
-        super().__init__(P_x, reduction=reduction, **more)  # type: ignore[call-arg, arg-type]
+    def __init__(self, P_x: PartitionLike, reduction: str = "mean", **options: object) -> None:
+        super().__init__(P_x, reduction=reduction, **options)  # type: ignore[call-arg, arg-type]
 
     @property
     def P_0(self) -> Partition:

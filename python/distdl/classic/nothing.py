@@ -1,4 +1,4 @@
-"""What ranks outside of a layer's partitions have in classic mode: no parameters, and results of zero volume."""
+"""Layers without parameters, and with results of zero volume, on ranks outside of their partitions."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def nothing_for(x: torch.Tensor) -> torch.Tensor:
     return x.flatten()[:0].reshape(x.shape[0], 0) if x.dim() > 1 else x.flatten()[:0]
 
 
-def _with(one: object, zero: torch.Tensor) -> object:
+def _with(value: object, zero: torch.Tensor) -> object:
     """A tensor of floating point in the graph of a zero; anything else as it is."""
-    return one + zero if isinstance(one, torch.Tensor) and one.is_floating_point() else one
+    return value + zero if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
 class OldResults(OldAttributes, Layer):
@@ -32,7 +32,6 @@ class OldResults(OldAttributes, Layer):
         return 0
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """Apply the layer to this rank's block of the input."""
         result = super().forward(*args, **kwargs)
         if (getattr(self, "P_y", None) or self.P_x).active or not isinstance(result, torch.Tensor) or not result.dim():
             return result
@@ -75,13 +74,12 @@ class OldParameters(OldResults):
         return self._absent
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        """Apply the layer to this rank's block of the input."""
         if not self._absent or not torch.compiler.is_compiling():
             return super().forward(*args, **kwargs)
         # Compilers see tensors and parameters alone: by these the result depends on parameters of other ranks.
-        zero = torch.stack([zero_of(one) for one in self._absent]).sum()
-        args = tuple(_with(one, zero) for one in args)
-        return _with(super().forward(*args, **{name: _with(one, zero) for name, one in kwargs.items()}), zero)
+        zero = torch.stack([zero_of(parameter) for parameter in self._absent]).sum()
+        args = tuple(_with(value, zero) for value in args)
+        return _with(super().forward(*args, **{name: _with(value, zero) for name, value in kwargs.items()}), zero)
 
     @contextmanager
     def with_all_parameters(self) -> Iterator[None]:

@@ -50,7 +50,7 @@ def parts_of_heads(name: str, outputs: int, heads: int, heads_kv: int | None, va
     units = [heads, *[heads if heads_kv is None else heads_kv] * (variables - 1)]
     if outputs % sum(units):
         raise ValueError(f"{name}: out_features={outputs} is not divisible by the {sum(units)} heads of {units}")
-    return [(one, outputs // sum(units)) for one in units]
+    return [(count, outputs // sum(units)) for count in units]
 
 
 class OrderedLayer(OldLayer):
@@ -66,13 +66,13 @@ class OrderedLayer(OldLayer):
         return None
 
     def declare_parameter(
-        self, name: str, P: PartitionLike, shape: Sequence[int], axes: Sequence[int | None], **more: object
+        self, name: str, P: PartitionLike, shape: Sequence[int], axes: Sequence[int | None], **options: object
     ) -> None:
-        """As that of all layers; first values are put in order."""
-        order, initialize = self.order(), more.get("initialize")
+        """Declare a parameter whose first values are put in order."""
+        order, initialize = self.order(), options.get("initialize")
         if order is not None and callable(initialize):
-            more["initialize"] = self._ordered(initialize, order)
-        super().declare_parameter(name, P, shape, axes, **more)
+            options["initialize"] = self._ordered(initialize, order)
+        super().declare_parameter(name, P, shape, axes, **options)
 
     def _ordered(self, initialize: Initializer, order: torch.Tensor) -> Initializer:
         def fill(whole: torch.Tensor) -> None:
@@ -101,9 +101,9 @@ class OrderedLayer(OldLayer):
         def kinds() -> bytes:
             for name, parameter in parameters.items():
                 states = {} if optimizer is None else optimizer.state.get(parameter, {})
-                for kind, one in {"gradient": parameter.grad, **states}.items():
-                    if isinstance(one, torch.Tensor) and one.shape == parameter.shape:
-                        kept.setdefault(kind, {})[name] = one
+                for kind, tensor in {"gradient": parameter.grad, **states}.items():
+                    if isinstance(tensor, torch.Tensor) and tensor.shape == parameter.shape:
+                        kept.setdefault(kind, {})[name] = tensor
             return json.dumps(list(kept)).encode()
 
         told = gather_or_raise(type(self).__name__, self.grid.constructing_ranks(), kinds)
@@ -118,7 +118,7 @@ class OrderedLayer(OldLayer):
     def _rearrange(self, gathered: bool) -> None:
         """Bring the parameters into the order of the sequential layer, or back into that of this layer's blocks."""
         wholes = sequential_state_dict(self)
-        load_sequential(self, {name: self.in_order(name, one, gathered) for name, one in wholes.items()})
+        load_sequential(self, {name: self.in_order(name, tensor, gathered) for name, tensor in wholes.items()})
 
     def in_order(self, name: str, whole: torch.Tensor, gathered: bool) -> torch.Tensor:
         order = self.order()

@@ -86,15 +86,15 @@ class MPIPartition(partition.Partition):
         return derived
 
     def create_partition_inclusive(self, ranks: Sequence[int], **backend: object) -> MPIPartition:
-        """As :meth:`distdl.Partition.create_partition_inclusive`."""
+        """See :meth:`distdl.Partition.create_partition_inclusive`."""
         return self._own(super().create_partition_inclusive(ranks))
 
     def create_partition_union(self, other: partition.Partition, **backend: object) -> MPIPartition:
-        """As :meth:`distdl.Partition.create_partition_union`."""
+        """See :meth:`distdl.Partition.create_partition_union`."""
         return self._own(super().create_partition_union(other))
 
     def create_cartesian_topology_partition(self, shape: Sequence[int], **backend: object) -> MPICartesianPartition:
-        """As :meth:`distdl.Partition.create_cartesian_topology_partition`."""
+        """See :meth:`distdl.Partition.create_cartesian_topology_partition`."""
         made = self._own(super().create_cartesian_topology_partition(shape), MPICartesianPartition)
         assert isinstance(made, MPICartesianPartition)
         return made
@@ -167,7 +167,7 @@ class MPIPartition(partition.Partition):
     # Small data
 
     def allreduce_data(self, data: ArrayLike, op: MPI.Op | str = MPI.SUM, **backend: object) -> Array | None:
-        """As :meth:`distdl.Partition.allreduce_data`; ``op`` may also be a name, such as "max"."""
+        """See :meth:`distdl.Partition.allreduce_data`; ``op`` may also be a name, such as "max"."""
         return super().allreduce_data(data, operation_map.get(op, op) if isinstance(op, str) else op)  # type: ignore[arg-type]
 
 
@@ -199,7 +199,7 @@ class MPICartesianPartition(MPIPartition):
         return self.cartesian_index(self.rank) if self.active else None
 
     def create_cartesian_subtopology_partition(self, keep: Sequence[bool], **backend: object) -> Self:
-        """As :meth:`distdl.Partition.create_cartesian_subtopology_partition`."""
+        """See :meth:`distdl.Partition.create_cartesian_subtopology_partition`."""
         made = self._own(super().create_cartesian_subtopology_partition(keep), type(self))
         assert isinstance(made, type(self))
         return made

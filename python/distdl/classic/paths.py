@@ -126,15 +126,15 @@ PATHS["distdl.nn"] = _names_of_nn()
 
 
 def contents(path: str) -> dict[str, object]:
-    """What a program finds at a path, by name."""
-    found: dict[str, object] = {}
+    """The values that a program finds at a path, by name."""
+    values: dict[str, object] = {}
     for source, names in PATHS.get(path, {}).items():
         if names == EVERYTHING:
             everything = vars(legacy_paths.module(source))
             names = " ".join(name for name in everything if not name.startswith("_") and name != "annotations")
         for name in names.split():
-            found[name] = _meaning(source, name)
-    return found
+            values[name] = _meaning(source, name)
+    return values
 
 
 def _meaning(source: str, name: str) -> object:

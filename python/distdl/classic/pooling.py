@@ -24,7 +24,7 @@ class DistributedPoolBase(OldResults):
         kernel_size, stride, padding, dilation: as in torch.nn, but that the stride is 1 by default. Average pooling has
             no dilation but 1.
         buffer_manager: taken, and left alone.
-        more: the further options of torch.nn, by name.
+        further: the further options of torch.nn, by name.
 
     Raises:
         ValueError: on all ranks, if average pooling is to have another dilation than 1.
@@ -41,9 +41,9 @@ class DistributedPoolBase(OldResults):
         padding: Size = 0,
         dilation: Size = 1,
         buffer_manager: MPIBufferManager | None = None,
-        **more: object,
+        **further: object,
     ) -> None:
-        options = {"dilation": dilation, **more} if self.takes_dilation else more
+        options = {"dilation": dilation, **further} if self.takes_dilation else further
         self._asked = dilation
         super().__init__(P_x, kernel_size, stride, padding, **options)  # type: ignore[call-arg, arg-type]
         self.__dict__["buffer_manager"] = buffer_manager or MPIBufferManager()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TypeAlias
 
 import numpy as np
@@ -37,34 +38,20 @@ class _BetweenTwo(OldAttributes):
         self.P_x, self.P_y = _as_partition(P_x), _as_partition(P_y)
 
 
-class Broadcast(_BetweenTwo, primitives.Broadcast):
+def _between_two(ours: type[primitives.Broadcast | primitives.SumReduce]) -> type:
     """Our operator, with its partitions as attributes."""
 
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        P_y: PartitionLike,
-        transpose_src: bool = False,
-        transpose_dest: bool = False,
-        preserve_batch: bool = True,
-    ) -> None:
-        super().__init__(P_x, P_y, transpose_src, transpose_dest, preserve_batch)
+    @functools.wraps(ours.__init__)
+    def construct(self: _BetweenTwo, P_x: PartitionLike, P_y: PartitionLike, *args: object, **kwargs: object) -> None:
+        ours.__init__(self, P_x, P_y, *args, **kwargs)  # type: ignore[arg-type]
         self.keep(P_x, P_y)
 
+    fields = {"__init__": construct, "__doc__": ours.__doc__, "__module__": __name__}
+    return type(ours.__name__, (_BetweenTwo, ours), fields)
 
-class SumReduce(_BetweenTwo, primitives.SumReduce):
-    """Our operator, with its partitions as attributes."""
 
-    def __init__(
-        self,
-        P_x: PartitionLike,
-        P_y: PartitionLike,
-        transpose_src: bool = False,
-        transpose_dest: bool = False,
-        preserve_batch: bool = True,
-    ) -> None:
-        super().__init__(P_x, P_y, transpose_src, transpose_dest, preserve_batch)
-        self.keep(P_x, P_y)
+Broadcast = _between_two(primitives.Broadcast)
+SumReduce = _between_two(primitives.SumReduce)
 
 
 class Repartition(_BetweenTwo, primitives.Repartition):
@@ -98,7 +85,7 @@ class Repartition(_BetweenTwo, primitives.Repartition):
         everyone = x.line(tuple(dict.fromkeys((*x.ranks, *y.ranks))))
         if everyone.active:
             shapes = everyone.gather(np.array(input.shape, dtype=np.int64).tobytes())[: x.size]
-            extents = np.array([np.frombuffer(one, dtype=np.int64) for one in shapes]).reshape(*x.shape, -1)
+            extents = np.array([np.frombuffer(shape, dtype=np.int64) for shape in shapes]).reshape(*x.shape, -1)
             self._check_that_all_have_a_part(extents)
             if x.active:
                 self.P_x_to_y_overlaps = [self._overlap(extents, y.index(worker), worker) for worker in range(y.size)]
@@ -138,7 +125,7 @@ class HaloExchange(OldAttributes, primitives.HaloExchange):
         P_x: the partition.
         halo_shape, recv_buffer_shape, send_buffer_shape: [dim, 2] widths; see :class:`distdl.nn.HaloExchange`.
         buffer_manager: taken, and left alone.
-        more: the further options of our operator, by name.
+        options: the further options of our operator, by name.
     """
 
     def __init__(
@@ -148,9 +135,9 @@ class HaloExchange(OldAttributes, primitives.HaloExchange):
         recv_buffer_shape: HaloWidths | None = None,
         send_buffer_shape: HaloWidths | None = None,
         buffer_manager: MPIBufferManager | None = None,
-        **more: object,
+        **options: object,
     ) -> None:
-        super().__init__(P_x, halo_shape, recv_buffer_shape, send_buffer_shape, **more)  # type: ignore[arg-type]
+        super().__init__(P_x, halo_shape, recv_buffer_shape, send_buffer_shape, **options)  # type: ignore[arg-type]
         self.P_x, self.buffer_manager = _as_partition(P_x), buffer_manager or MPIBufferManager()
         self.halo_shape = halo_shape
         if recv_buffer_shape is not None:

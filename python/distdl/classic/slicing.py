@@ -38,7 +38,7 @@ def compute_start_index(P_shape: Ints, index: Ints, shape: Ints) -> IntArray:
 
 
 def compute_stop_index(P_shape: Ints, index: Ints, shape: Ints) -> IntArray:
-    """One past the last global index of the balanced block of the worker at ``index``."""
+    """The global index after the last of the balanced block of the worker at ``index``."""
     return _block(P_shape, index, shape)[:, 1]
 
 
@@ -85,7 +85,7 @@ def compute_partition_intersection(
 
 def compute_nd_slice_shape(slices: Sequence[slice]) -> IntArray:
     """The shape of what slices with a start and a stop select."""
-    return np.array([max(one.stop - (one.start or 0), 0) for one in slices], dtype=INDEX_DTYPE)
+    return np.array([max(part.stop - (part.start or 0), 0) for part in slices], dtype=INDEX_DTYPE)
 
 
 def compute_nd_slice_volume(slices: Sequence[slice]) -> int:
@@ -117,8 +117,8 @@ def filtered_range_index(shape: Ints, filter: Callable[[Index], bool] | Sequence
 def _matching(pattern: Sequence[object]) -> Callable[[Index], bool]:
     def keeps(index: Index) -> bool:
         selected = [
-            i in range(*one.indices(i + 1)) if isinstance(one, slice) else i == one
-            for i, one in zip(index, pattern, strict=True)
+            i in range(*part.indices(i + 1)) if isinstance(part, slice) else i == part
+            for i, part in zip(index, pattern, strict=True)
         ]
         return all(selected)
 

@@ -12,36 +12,38 @@ from distdl.classic.keys import OldLayer, as_in_torch
 
 
 def _old_layers(model: object) -> list[OldLayer]:
-    return [one for one in model.modules() if isinstance(one, OldLayer)] if isinstance(model, torch.nn.Module) else []
+    modules = model.modules() if isinstance(model, torch.nn.Module) else ()
+    return [module for module in modules if isinstance(module, OldLayer)]
 
 
-def _names_of_torch(model: torch.nn.Module, given: object) -> object:
+def _names_of_torch(model: torch.nn.Module, value: object) -> object:
     """A state under the names of torch.nn, where it has old ones; anything else as it is."""
-    if not isinstance(given, Mapping) or not all(isinstance(one, torch.Tensor) for one in given.values()):
-        return given
+    if not isinstance(value, Mapping) or not all(isinstance(tensor, torch.Tensor) for tensor in value.values()):
+        return value
     names = {
         f"{prefix}.{old}".lstrip("."): f"{prefix}.{name}".lstrip(".")
         for prefix, module in model.named_modules()
         if isinstance(module, OldLayer)
         for name, old in module.old_names.items()
     }
-    return {names.get(key, key): value for key, value in given.items()}
+    return {names.get(key, key): tensor for key, tensor in value.items()}
 
 
 def with_names_of_torch(function: Callable[..., object]) -> Callable[..., object]:
     """The function, to which a model shows the names of the sequential model."""
 
     @functools.wraps(function)
-    def renaming(*args: object, **more: object) -> object:
-        model = next((one for one in (*args, *more.values()) if isinstance(one, torch.nn.Module)), None)
+    def renaming(*args: object, **options: object) -> object:
+        model = next((value for value in (*args, *options.values()) if isinstance(value, torch.nn.Module)), None)
         if model is None:
-            return function(*args, **more)
-        args = tuple(_names_of_torch(model, one) for one in args)
-        more = {key: _names_of_torch(model, one) for key, one in more.items()}
-        optimizer = next((one for one in (*args, *more.values()) if isinstance(one, torch.optim.Optimizer)), None)
-        absent = [one for layer in _old_layers(model) for one in layer.parameters_set_aside()]
+            return function(*args, **options)
+        args = tuple(_names_of_torch(model, value) for value in args)
+        options = {key: _names_of_torch(model, value) for key, value in options.items()}
+        values = (*args, *options.values())
+        optimizer = next((value for value in values if isinstance(value, torch.optim.Optimizer)), None)
+        absent = [parameter for layer in _old_layers(model) for parameter in layer.parameters_set_aside()]
         with as_in_torch(model, optimizer), _with_absent(optimizer, model, absent):
-            return function(*args, **more)
+            return function(*args, **options)
 
     return renaming
 
@@ -55,25 +57,26 @@ def _with_absent(
         yield
         return
     own = optimizer.param_groups[0]["params"]
-    all_of_them = {id(one) for one in (*own, *absent)}
-    optimizer.param_groups[0]["params"] = [one for one in model.parameters() if id(one) in all_of_them]
+    all_of_them = {id(parameter) for parameter in (*own, *absent)}
+    in_order = [parameter for parameter in model.parameters() if id(parameter) in all_of_them]
+    optimizer.param_groups[0]["params"] = in_order
     try:
         yield
     finally:
         optimizer.param_groups[0]["params"] = own
-        for one in absent:
-            optimizer.state.pop(one, None)
+        for parameter in absent:
+            optimizer.state.pop(parameter, None)
 
 
 def with_all_parameters(function: Callable[..., object]) -> Callable[..., object]:
     """The function, to which a model shows its parameters on all ranks alike."""
 
     @functools.wraps(function)
-    def showing(model: object, *args: object, **more: object) -> object:
+    def showing(model: object, *args: object, **options: object) -> object:
         with ExitStack() as shown:
-            for one in _old_layers(model):
-                shown.enter_context(one.with_all_parameters())
-            return function(model, *args, **more)
+            for layer in _old_layers(model):
+                shown.enter_context(layer.with_all_parameters())
+            return function(model, *args, **options)
 
     return showing
 

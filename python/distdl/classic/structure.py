@@ -48,7 +48,7 @@ def zero_volume_tensor(
     dtype: torch.dtype | bool | None = None,
     requires_grad: bool | torch.device | str = False,
     device: torch.device | str | bool | None = None,
-    **more: object,
+    **options: object,
 ) -> torch.Tensor:
     """A tensor for a rank that has no part of the global tensor, of shape [b, 0], or [0] without b.
 
@@ -60,9 +60,9 @@ def zero_volume_tensor(
         dtype, requires_grad = None, dtype
     if not isinstance(requires_grad, bool):  # (batch, dtype, device, requires_grad) of this library
         requires_grad, device = bool(device), requires_grad
-    b = more.pop("batch", b)  # type: ignore[assignment]
-    if more:
-        raise TypeError(f"zero_volume_tensor() got an unexpected keyword argument {next(iter(more))!r}")
+    b = options.pop("batch", b)  # type: ignore[assignment]
+    if options:
+        raise TypeError(f"zero_volume_tensor() got an unexpected keyword argument {next(iter(options))!r}")
     return structure.zero_volume_tensor(b, dtype, device, requires_grad)
 
 

@@ -1,4 +1,4 @@
-"""What ranks tell each other about the structure of a tensor."""
+"""Exchanges of the structures of tensors among ranks."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def broadcast_tensor_structure(
     # In the order of the senders, so that no two ranks wait for each other.
     known = {P.grid.ranks: P for P in (P_send, P_recv) if P.active}
     for ranks in sorted(known):
-        grid, mine = known[ranks].grid, ""
+        grid, text = known[ranks].grid, ""
         with agreed("broadcast_tensor_structure", grid, lambda: ""):
             if grid.rank == 0:
-                mine = json.dumps(_to_plain(input_tensor_structure))
-        everyone = grid.gather(mine.encode())
+                text = json.dumps(_to_plain(input_tensor_structure))
+        everyone = grid.gather(text.encode())
         if P_recv.active and ranks == P_recv.grid.ranks:
             _fill(received, json.loads(everyone[0]))
     return received
@@ -60,14 +60,14 @@ def assemble_global_tensor_structure(
 
     Collective over the workers of both partitions.
     """
-    found = TensorStructure()
+    structure = TensorStructure()
     everyone = _told("assemble_global_tensor_structure", local_tensor_structure, P_in, P_out)
     if everyone:
         shapes = np.array([shape for shape, _, _ in everyone], dtype=np.int64).reshape(len(everyone), -1)
         blocks = shapes.reshape(*P_in.grid.shape, -1)
         whole = [int(along_axis(blocks, d).sum()) for d in range(P_in.dim)]
-        _fill(found, (whole, everyone[0][1], any(asks for _, _, asks in everyone)))
-    return found
+        _fill(structure, (whole, everyone[0][1], any(asks for _, _, asks in everyone)))
+    return structure
 
 
 def compute_subtensor_shapes_unbalanced(
@@ -94,8 +94,8 @@ def _told(what: str, structure: Structure, P_in: Partition, P_out: Partition | N
     if not everyone.active:
         return []
     with agreed(what, everyone, lambda: ""):
-        mine = json.dumps(_to_plain(structure))
-    texts = everyone.gather(mine.encode())
+        text = json.dumps(_to_plain(structure))
+    texts = everyone.gather(text.encode())
     return [json.loads(text) for text in texts[: P_in.size]]
 
 

@@ -38,7 +38,7 @@ def compute_subtensor_shapes_balanced(global_tensor_structure: HasShape, P_tenso
 
 
 def compute_subtensor_stop_indices(shapes: IntArray) -> IntArray:
-    """One past the last global index of every worker's block, from the shapes of all blocks: ``[*shape, dim]``."""
+    """The global index after the last of every worker's block, from the shapes of all blocks: ``[*shape, dim]``."""
     return np.stack([np.cumsum(shapes[..., d], axis=d) for d in range(shapes.shape[-1])], axis=-1)
 
 

@@ -21,7 +21,7 @@ class DistributedUpsample(OldResults, resizing.DistributedUpsample):
         size: of the result; of the whole tensor with batch and channels, or of space alone.
         scale_factor, mode: as in torch.nn.
         align_corners: as in torch.nn; False goes with every mode.
-        more: the further options of our layer, by name.
+        options: the further options of our layer, by name.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class DistributedUpsample(OldResults, resizing.DistributedUpsample):
         scale_factor: float | tuple[float, ...] | None = None,
         mode: str = "linear",
         align_corners: bool | None = False,
-        **more: object,
+        **options: object,
     ) -> None:
         dim = grid_of(P_x).dim if is_partition(P_x) else 0
         mode = _OF_DIMENSIONS.get(dim - 2, mode) if mode == "linear" else mode
@@ -41,5 +41,5 @@ class DistributedUpsample(OldResults, resizing.DistributedUpsample):
             size = size[2:] if len(size) == dim else size
         if mode in ("nearest", "nearest-exact", "area") and not align_corners:
             align_corners = None
-        super().__init__(P_x, size, scale_factor, mode, align_corners, **more)  # type: ignore[arg-type]
+        super().__init__(P_x, size, scale_factor, mode, align_corners, **options)  # type: ignore[arg-type]
         self.__dict__["buffer_manager"] = buffer_manager or MPIBufferManager()

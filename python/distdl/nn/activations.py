@@ -30,7 +30,7 @@ class DistributedPReLU(Layer):
 
     Shape:
         Any dimensions of P_x, in any blocks; channels, dimension 1, in balanced blocks if there are several parameters.
-        The result is in the same blocks; zero volume on all other ranks.
+        The result is in the same blocks.
 
     Attributes:
         weight: a number for all channels, or this worker's balanced block of numbers by channel.
@@ -82,7 +82,7 @@ class DistributedGLU(Layer):
 
     Shape:
         Any dimensions of P_x, in any blocks. The result is half as long in ``dim``, in balanced blocks, and in the
-        input's blocks in other dimensions; zero volume on all other ranks.
+        input's blocks in other dimensions.
 
     Raises:
         ValueError: on all ranks, if the input is not in blocks of P_x, or has no dimension ``dim``.

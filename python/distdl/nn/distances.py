@@ -201,7 +201,7 @@ class DistributedCosineSimilarity(_Distance):
     Shape:
         Two inputs in blocks over P_x, of the same shape; in dimensions other than ``dim`` either may have extent 1 on
         all workers, to be broadcast. The output has no dimension ``dim``, and is on the workers with the first parts of
-        the vectors. Zero volume on all other ranks.
+        the vectors.
 
     Raises:
         ValueError: on all ranks, if ``dim`` is not a dimension of P_x, the inputs are not of floating point, or their
@@ -232,7 +232,7 @@ class DistributedPairwiseDistance(_Distance):
     Shape:
         Two inputs in blocks over P_x, of the same shape; in all dimensions but the last either may have extent 1 on all
         workers, to be broadcast. The output has no last dimension, or extent 1 there with ``keepdim``, and is on the
-        workers with the first parts of the vectors. Zero volume on all other ranks.
+        workers with the first parts of the vectors.
 
     Raises:
         ValueError: on all ranks, if P_x has no dimension, the inputs are not of floating point, or their blocks do not

@@ -72,8 +72,6 @@ class DistributedMixtureOfExperts(Layer):
         Exceptions of experts, and ValueError for random numbers in experts on several workers: on all workers, in any
             call. A call with a new structure also passes each expert a token of zeros.
 
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
     Source: N. Shazeer et al., "Outrageously large neural networks: the sparsely-gated mixture-of-experts layer" (2017);
     D. Lepikhin et al., "GShard" (2020), for the capacity.
     """

@@ -21,7 +21,7 @@ _SOFTMAX_SECTIONS = """
         P_x: the partition of the input; any dimension may be split, also the normalized dimension.{options}
 
     Shape:
-        Input and output have the dimensions of P_x, in any blocks; zero volume on all other ranks.
+        Input and output have the dimensions of P_x, in any blocks.
 
     Raises:
         ValueError: on all ranks, if the input is not of floating point, its blocks do not match, or ``dim`` is not a

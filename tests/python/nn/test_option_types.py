@@ -91,6 +91,23 @@ def test_documentation_ends_with_callers_and_source():
     assert Scale.__doc__ is None
 
 
+def test_documentation_says_what_other_ranks_return():
+    text = """Scales.
+
+    Args:
+        P_x: the partition.
+
+    Shape:
+        Any.{}
+
+    Source: a book.
+    """
+    ended = completed(text.format(""), "DistributedScale")
+    assert "Any.\n        Zero volume on all other ranks.\n\n    Collective" in ended
+    assert ended.endswith("calling over P_x.\n\n    Source: a book.\n    ")
+    assert "other ranks" not in completed(text.format(" The result is a scalar."), "DistributedScale")
+
+
 def test_attributes(P_world):
     P_x = grid(P_world, [job.size])
     layer = Scale(P_x, 4, torch.tensor(5), swap=True)

@@ -54,8 +54,6 @@ class DistributedScaledDotProductAttention(LayerWithDropout):
     again, in groups of heads if they are large. With dropout, or for second derivatives, it keeps all scores of its
     queries. A backward pass without dropout takes one vote.
 
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html;
     S. A. Jacobs et al., "DeepSpeed Ulysses" (2023); H. Liu et al., "Ring Attention with Blockwise Transformers" (2023).
     """

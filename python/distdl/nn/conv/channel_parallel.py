@@ -100,8 +100,6 @@ _CHANNEL_CONV_DOC = """Applies a {dims}-d {title} to blocks of channels: ``torch
         ValueError: on all ranks, if P_x or an option is not as described.
         RuntimeError: on all ranks, if the input has a wrong number of channels or dtype, or is smaller than the kernel.
 
-    Collective: constructing over P_x's parent communicator, calling over P_x.
-
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.{twin}.html.
     """
 _GATHERING = {

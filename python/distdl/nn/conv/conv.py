@@ -139,8 +139,7 @@ _CONV_DOC = """Applies a {dims}-d convolution to a partitioned tensor: ``torch.n
 
     Shape:
         ``(N, in_channels, *space)`` or ``(in_channels, *space)``, as P_x, in any blocks. The result of torch.nn is in
-        the same blocks of batch, in balanced blocks of channels, and in balanced or aligned blocks of space. Zero
-        volume on all other ranks.
+        the same blocks of batch, in balanced blocks of channels, and in balanced or aligned blocks of space.
 
     Attributes:
         weight: the balanced block of the weight that this worker owns; zero volume on all other ranks.{owner}

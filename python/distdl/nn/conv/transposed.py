@@ -145,8 +145,7 @@ _TRANSPOSE_DOC = """Applies a {dims}-d transposed convolution: ``torch.nn.ConvTr
 
     Shape:
         ``(N, in_channels, *space)`` or ``(in_channels, *space)``, as P_x, in any blocks. The result of torch.nn is in
-        the same blocks of batch, in balanced blocks of channels, and in balanced or aligned blocks of space. Zero
-        volume on all other ranks.
+        the same blocks of batch, in balanced blocks of channels, and in balanced or aligned blocks of space.
 
     Attributes:
         weight: the balanced block of the weight (in_channels, out_channels / groups, ...) that this worker owns; zero

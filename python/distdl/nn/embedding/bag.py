@@ -47,7 +47,7 @@ class DistributedEmbeddingBag(PartitionsFirst, Table):
     Shape:
         Indices (bags, size), int64 or int32, in blocks of any sizes over P_x; or the concatenated indices of this
         worker's bags, and offsets from the first index of this worker. ``per_sample_weights`` has the shape of the
-        indices. The result is (bags, embedding_dim) in blocks over the same workers; zero volume on all other ranks.
+        indices. The result is (bags, embedding_dim) in blocks over the same workers.
 
     Attributes:
         weight: this worker's part of the table (num_embeddings, embedding_dim).

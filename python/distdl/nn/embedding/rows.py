@@ -40,7 +40,7 @@ class DistributedEmbedding(PartitionsFirst, Table):
 
     Shape:
         Indices of any shape, int64 or int32, in blocks of any sizes over P_x; the result ``(*, embedding_dim)`` in the
-        same blocks on the same workers. Zero volume on all other ranks.
+        same blocks on the same workers.
 
     Attributes:
         weight: this worker's balanced block of the table (num_embeddings, embedding_dim).
@@ -51,8 +51,6 @@ class DistributedEmbedding(PartitionsFirst, Table):
             out of range, or sparse=True and several workers share a block of the table: their summed gradients are
             dense.
         RuntimeError: on all ranks, if the indices are of another dtype.
-
-    Collective: constructing over the partitions' parent communicator, calling over the partitions.
 
     Source: M. Shoeybi et al., "Megatron-LM" (2019), for split rows; the same seed gives the table of
     https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html.

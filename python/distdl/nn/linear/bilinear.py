@@ -26,7 +26,7 @@ class DistributedBilinear(Layer):
 
     Shape:
         ``(*leading, in1_features)`` and ``(*leading, in2_features)``, as P_x, both in the same blocks of any sizes. The
-        result ``(*leading, out_features)`` is in the same blocks; zero volume on all other ranks.
+        result ``(*leading, out_features)`` is in the same blocks.
 
     Attributes:
         weight, bias: as in ``torch.nn.Bilinear``, whole on worker 0: see :func:`distdl.parameter_layout`.

@@ -44,7 +44,7 @@ class DistributedLinear(PartitionsFirst, Layer):
 
     Shape:
         Features in balanced blocks, ``(*, in_features)`` over P_x and ``(*, out_features)`` over P_y. Leading
-        dimensions, if split, are in any blocks, as many as in P_x. Zero volume on all other ranks.
+        dimensions, if split, are in any blocks, as many as in P_x.
 
     Attributes:
         weight: this worker's balanced block of the weight (out_features, in_features). If leading dimensions are split,
@@ -54,8 +54,6 @@ class DistributedLinear(PartitionsFirst, Layer):
     Raises:
         ValueError: on all ranks, if the partitions do not match, or the input is not in such blocks.
         RuntimeError: on all ranks, if dtypes of input and parameters differ without autocast.
-
-    Collective: constructing over the partitions' parent communicator, calling over the partitions.
 
     Source: R. J. Hewett, T. J. Grady, "A Linear Algebraic Approach to Model Parallelism in Deep Learning" (2020); the
     same seed gives the parameters of https://docs.pytorch.org/docs/stable/generated/torch.nn.Linear.html.

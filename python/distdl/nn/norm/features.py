@@ -108,7 +108,7 @@ class DistributedLayerNorm(_FeatureNorm):
 
     Shape:
         ``(*leading, *normalized_shape)`` in any blocks; with parameters, features in balanced blocks. The result is in
-        the same blocks. Zero volume on all other ranks.
+        the same blocks.
 
     Attributes:
         weight, bias: this worker's block of the parameters of normalized_shape; None as in torch.nn. Workers with the
@@ -155,7 +155,7 @@ class DistributedRMSNorm(_FeatureNorm):
 
     Shape:
         ``(*leading, *normalized_shape)`` in any blocks; with parameters, features in balanced blocks. The result is in
-        the same blocks. Zero volume on all other ranks.
+        the same blocks.
 
     Attributes:
         weight: this worker's block of the parameter of normalized_shape; None as in torch.nn. Workers with the same

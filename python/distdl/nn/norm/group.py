@@ -28,7 +28,7 @@ class DistributedGroupNorm(NormLayer):
 
     Shape:
         ``(N, C, *others)`` in any blocks; with parameters, channels in balanced blocks. The result is in the same
-        blocks. Zero volume on all other ranks.
+        blocks.
 
     Attributes:
         weight, bias: this worker's block of the parameters of shape (num_channels,); None as in torch.nn. Workers with
@@ -39,8 +39,6 @@ class DistributedGroupNorm(NormLayer):
             input is not in such blocks, its dtypes differ, or the input is a single value.
         RuntimeError: on all ranks, for numbers of channels and groups, or dtypes of input and parameters, that torch.nn
             refuses.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: Y. Wu, K. He, "Group Normalization" (2018); options as in
     https://docs.pytorch.org/docs/stable/generated/torch.nn.GroupNorm.html.

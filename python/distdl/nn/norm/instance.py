@@ -106,7 +106,7 @@ _INSTANCE_NORM_DOC = """Normalizes each channel of each instance: ``torch.nn.Ins
 
     Shape:
         ``(N, C, *space)`` or ``(C, *space)``, with the dimensions of P_x, in any blocks; with parameters or running
-        statistics, channels in balanced blocks. The result is in the same blocks. Zero volume on all other ranks.
+        statistics, channels in balanced blocks. The result is in the same blocks.
 
     Attributes:
         weight, bias: this worker's block of the parameters of shape (num_features,); None as in torch.nn. Workers with

@@ -24,7 +24,7 @@ class DistributedLocalResponseNorm(Layer):
         size, alpha, beta, k: as in ``torch.nn.LocalResponseNorm``.
 
     Shape:
-        ``(N, C, *space)`` in any blocks. The result is in the same blocks. Zero volume on all other ranks.
+        ``(N, C, *space)`` in any blocks. The result is in the same blocks.
 
     Raises:
         ValueError: on all ranks, if P_x has fewer than three dimensions, or the input is not in blocks of P_x.

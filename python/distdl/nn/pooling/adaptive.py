@@ -116,7 +116,7 @@ _ADAPTIVE_POOL_DOC = """Applies {dims}-d adaptive {kind} pooling to a partitione
 
     Shape:
         ``(N, C, *space)`` or ``(C, *space)``, as P_x, in any blocks. The result of torch.nn is in the same blocks of
-        batch and channels, and in balanced or aligned blocks of space. Zero volume on all other ranks.
+        batch and channels, and in balanced or aligned blocks of space.
 
     Raises:
         ValueError: on all ranks, if the partition or output_blocks is invalid.

@@ -209,14 +209,12 @@ _FRACTIONAL_POOL_DOC = """Applies {dims}-d fractional max pooling: ``torch.nn.Fr
 
     Shape:
         ``(N, C, *space)`` or ``(C, *space)``, as P_x, in any blocks. The result of torch.nn is in the same blocks of
-        batch and channels, and in balanced or aligned blocks of space. Zero volume on all other ranks.
+        batch and channels, and in balanced or aligned blocks of space.
 
     Raises:
         ValueError: on all ranks, if the partition or output_blocks is invalid.
         ValueError, TypeError, RuntimeError, NotImplementedError: on all ranks, for options, an input size or a dtype
             that torch.nn refuses.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: B. Graham, "Fractional Max-Pooling" (2014);
     https://docs.pytorch.org/docs/stable/generated/torch.nn.FractionalMaxPool{dims}d.html.

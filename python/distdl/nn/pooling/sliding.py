@@ -211,13 +211,11 @@ _POOL_DOC = """Applies {dims}-d {kind} pooling to a partitioned tensor: ``torch.
 
     Shape:
         ``(N, C, *space)`` or ``(C, *space)``, as P_x, in any blocks. The result of torch.nn is in the same blocks of
-        batch and channels, and in balanced or aligned blocks of space. Zero volume on all other ranks.
+        batch and channels, and in balanced or aligned blocks of space.
 
     Raises:
         ValueError: on all ranks, if the partition or output_blocks is invalid.
         RuntimeError: on all ranks, for options or an input size that torch.nn refuses.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: R. J. Hewett, T. J. Grady, "A Linear Algebraic Approach to Model Parallelism in Deep Learning" (2020);
     https://docs.pytorch.org/docs/stable/generated/torch.nn.{twin}{dims}d.html.

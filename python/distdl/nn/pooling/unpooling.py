@@ -127,8 +127,7 @@ _UNPOOL_DOC = """Puts maxima back to their places: ``torch.nn.MaxUnpool{dims}d``
 
     Shape:
         ``(N, C, *space)`` or ``(C, *space)``, as P_x, in any blocks, and indices of the same shape. The result of
-        torch.nn is in the same blocks of batch and channels, and in balanced blocks of space. Zero volume on all other
-        ranks.
+        torch.nn is in the same blocks of batch and channels, and in balanced blocks of space.
 
     Raises:
         ValueError: on all ranks, if the partition is not as described, or torch.nn refuses output_size.

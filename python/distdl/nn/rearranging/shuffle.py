@@ -87,7 +87,7 @@ class DistributedPixelShuffle(_ChannelsAndSpace):
 
     Shape:
         ``(*, C * r**2, H, W)`` in any blocks. The result is ``(*, C, H * r, W * r)``: balanced or aligned in its last
-        three dimensions, in the input's blocks in all others. Zero volume on all other ranks.
+        three dimensions, in the input's blocks in all others.
 
     Raises:
         ValueError: on all ranks, if the partition or output_blocks is invalid.
@@ -119,7 +119,7 @@ class DistributedPixelUnshuffle(_ChannelsAndSpace):
 
     Shape:
         ``(*, C, H * r, W * r)`` in any blocks. The result is ``(*, C * r**2, H, W)``: balanced or aligned in its last
-        three dimensions, in the input's blocks in all others. Zero volume on all other ranks.
+        three dimensions, in the input's blocks in all others.
 
     Raises:
         ValueError: on all ranks, if the partition or output_blocks is invalid.
@@ -149,7 +149,7 @@ class DistributedChannelShuffle(Layer):
         groups: as in ``torch.nn.ChannelShuffle``.
 
     Shape:
-        ``(N, C, *space)`` in any blocks; the result is in the same blocks. Zero volume on all other ranks.
+        ``(N, C, *space)`` in any blocks; the result is in the same blocks.
 
     Raises:
         ValueError: on all ranks, if P_x has fewer than three dimensions.

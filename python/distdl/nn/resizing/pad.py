@@ -47,7 +47,7 @@ class DistributedPad(ResizingLayer):
 
     Shape:
         Any shape, in any blocks. The result is in balanced or aligned blocks in dimensions with widths in ``pad``, also
-        widths of 0, and in the input's blocks in all others. Zero volume on all other ranks.
+        widths of 0, and in the input's blocks in all others.
 
     Raises:
         ValueError: on all ranks, if partition and tensor differ in their number of dimensions, or output_blocks is

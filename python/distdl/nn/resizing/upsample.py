@@ -35,7 +35,7 @@ class DistributedUpsample(AdaptiveLayer):
 
     Shape:
         ``(N, C, *space)`` in any blocks. The result is in the same blocks of batch and channels, and in balanced or
-        aligned blocks of space. Zero volume on all other ranks.
+        aligned blocks of space.
 
     Raises:
         ValueError: on all ranks, if the partition or output_blocks is invalid.
@@ -46,8 +46,6 @@ class DistributedUpsample(AdaptiveLayer):
 
     Dimensions are interpolated in torch's order and with its rounding. Where torch picks other nearest inputs for
     channels_last tensors (double precision, fractional scale_factor), results are as for contiguous tensors.
-
-    Collective: constructing over P_x's parent communicator, calling over P_x.
 
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Upsample.html and
     https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.interpolate.html.
