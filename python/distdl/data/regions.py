@@ -31,7 +31,9 @@ class Region:
     reversed_dims: tuple[int, ...]
 
     @classmethod
-    def of(cls, operation: str, shape: Sequence[int], region: RegionLike | None, flip: int | Sequence[int] = ()) -> Self:
+    def of(
+        cls, operation: str, shape: Sequence[int], region: RegionLike | None, flip: int | Sequence[int] = ()
+    ) -> Self:
         """The region that a user asks for. Raises ValueError or TypeError if it does not fit the shape of the array."""
         bounds: Sequence[Bounds] = () if region is None else region
         if len(bounds) > len(shape):
@@ -76,7 +78,9 @@ def dims_of(operation: str, name: str, dims: int | Sequence[int], dim: int) -> t
     numbers = [index(d) for d in (dims if isinstance(dims, Sequence) else (dims,))]
     positive = tuple(d % dim if -dim <= d < dim else -1 for d in numbers)
     if -1 in positive or len(set(positive)) < len(positive):
-        raise ValueError(f"{operation}: {name}={dims}; it has to be distinct dimensions of an array of {dim} dimensions")
+        raise ValueError(
+            f"{operation}: {name}={dims}; it has to be distinct dimensions of an array of {dim} dimensions"
+        )
     return positive
 
 
