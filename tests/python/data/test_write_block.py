@@ -111,7 +111,11 @@ def test_chunks_across_blocks(P_world, tmp_path):
             zarr.create_array(store=str(folder), shape=SHAPE, dtype="f8", **options)[:] = BEFORE
         job.Barrier()
         array = zarr.open_array(str(folder), mode="r+")
-        raises_everywhere(ValueError, r"chunks of \[5, 3, 1\], and the blocks 0:2 and 2:[34] of dimension 1", lambda array=array: distdl.data.write_block(array, P, block))
+        raises_everywhere(
+            ValueError,
+            r"chunks of \[5, 3, 1\], and the blocks 0:2 and 2:[34] of dimension 1",
+            lambda array=array: distdl.data.write_block(array, P, block),
+        )
         np.testing.assert_array_equal(array[:], BEFORE)
         job.Barrier()
         distdl.data.write_block(array, P, block, root=0)
@@ -163,7 +167,9 @@ def test_mistakes_are_raised_everywhere(P_world):
     raises_everywhere(TypeError, "array is a NoneType", write(None if last else BEFORE))
     raises_everywhere(TypeError, "block is a list", write(block=[] if last else block))
     raises_everywhere(ValueError, "root=3 is not a worker", write(root=3))
-    raises_everywhere(ValueError, f"the block on rank {job.size - 1} has shape", write(block=block[:1, :1, :1] if last else block))
+    raises_everywhere(
+        ValueError, f"the block on rank {job.size - 1} has shape", write(block=block[:1, :1, :1] if last else block)
+    )
     raises_everywhere(ValueError, "region has 4 dimensions", write(region=[None] * 4))
     raises_everywhere(TypeError, "P is a int", write(P=3))
     raises_everywhere(TypeError, "unexpected keyword", write(**({"nonsense": 1} if last else {})))
