@@ -65,7 +65,7 @@ def write_block(
             that is not open for parallel writing. Nothing is written then.
         TypeError: on all ranks, if ``block`` is not a tensor, or ``array`` is missing where it is written.
 
-    An error of the array, such as a full disk, is raised on all ranks; other blocks may be written then. Collective over
+    An error of the array, such as a full disk, is raised on all ranks; other blocks may be written. Collective over
     the communicator that P comes from. After it, all blocks are in the array; flushing a file is left to the program.
     """
     compared = {"root": root, "region": region, "flip": flip}
@@ -90,8 +90,8 @@ def write_block(
     for call, box, rank in zip(calls, boxes, grid.ranks, strict=True):
         if call.block_shape != [b.stop - b.start for b in box]:
             raise ValueError(
-                f"write_block: the block on rank {rank} has shape {call.block_shape}; its place in the array, {box}, "
-                f"has shape {[b.stop - b.start for b in box]}"
+                f"write_block: the block on rank {rank} has shape {call.block_shape}; its place in the array, "
+                f"[{', '.join(f'{b.start}:{b.stop}' for b in box)}], has shape {[b.stop - b.start for b in box]}"
             )
     if root is None:
         _refuse_races(grid, part, calls)
