@@ -37,9 +37,9 @@ class Patches(torch.utils.data.Dataset[torch.Tensor]):
             along a dimension ends where the region ends, so that patches cover all of it.
         flip: dimensions along which a patch is reversed with probability 1/2.
         seed: the seed of places and reversals, at least 0. They are functions of the seed, the epoch and the sample's
-            number, and so the same on all ranks and for every partition, in worker processes and after a restart. Arrays
-            with the same extents in their last dimensions have the same places and reversals there, so that inputs and
-            targets fit together: ``torch.utils.data.StackDataset(x=Patches(...), y=Patches(...))``.
+            number: the same on all ranks, for every partition, in worker processes and after a restart. Arrays with the
+            same extents in their last dimensions have the same places and reversals there, so that inputs and targets
+            fit together: ``torch.utils.data.StackDataset(x=Patches(...), y=Patches(...))``.
         region: the part of the array from which patches are cut, as for :func:`distdl.data.read_block`.
         fill: the value of masked elements, as for :func:`distdl.data.read_block`.
 
@@ -96,13 +96,16 @@ class Patches(torch.utils.data.Dataset[torch.Tensor]):
     def place(self, number: int) -> tuple[tuple[slice, ...], tuple[int, ...]]:
         """The region of the array that is patch ``number``, and the dimensions along which it is reversed.
 
-        :func:`distdl.data.write_block` takes them as ``region`` and ``flip``. Random places are those of the
-        :func:`distdl.data.current_epoch`. Raises IndexError for a number that is not there. No other rank has to call it.
+        :func:`distdl.data.write_block` takes them as ``region`` and ``flip``. Random places are those of
+        :func:`distdl.data.current_epoch`. Raises IndexError for a number that is not there. No other rank has to call
+        it.
         """
         if not 0 <= number < len(self):
             raise IndexError(f"Patches: there is no patch {number} among {len(self)}")
         dim = len(self._shape)
-        words = np.random.SeedSequence([self._seed, current_epoch(), number]).generate_state(2 * dim, np.uint64).tolist()
+        words = (
+            np.random.SeedSequence([self._seed, current_epoch(), number]).generate_state(2 * dim, np.uint64).tolist()
+        )
         # The last dimensions come first, so that they are equal for arrays with other first dimensions.
         random_starts, random_bits = words[::2][::-1], words[1::2][::-1]
         if self._samples is None:

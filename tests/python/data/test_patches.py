@@ -54,7 +54,7 @@ def test_blocks_of_patches(P_world, kind, tmp_path):
     alone = distdl.data.Patches(WHOLE, distdl.Partition(), (2, 4, 5), **options)
     assert len(alone) == 7
     places = [alone.place(number) for number in range(7)]
-    assert all(1 <= rows.start and rows.stop <= 8 for (_, rows, _), _ in places)
+    assert all(rows.start >= 1 and rows.stop <= 8 for (_, rows, _), _ in places)
     assert len({str(place) for place in places}) > 3
     assert {flip for _, flip in places} <= {(), (1,), (2,), (1, 2)}
     for P in partitions(P_world):
