@@ -24,6 +24,7 @@ from distdl.statistics import CommStats, comm_stats, reset_comm_stats
 from distdl.training import optimizers
 from distdl.training.averaging import update_bn
 from distdl.training.clipping import clip_grad_norm_
+from distdl.training.metrics import sync_metric
 from distdl.training.scaling import GradScaler
 from distdl.training.stopping import request_stop, stop_requested
 from distdl.watchdog import set_watchdog
@@ -70,6 +71,7 @@ __all__ = [
     "set_watchdog",
     "stop_requested",
     "structure_check",
+    "sync_metric",
     "update_bn",
     "watchdog",
     "zero_volume_tensor",

@@ -6,17 +6,31 @@ This module does not communicate: a batch is described by numbers, which travel 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import torch
 from torch.utils.data import default_collate
 
+from distdl.data.order import Epoch
 from distdl.parameters.layout import Interval, cut
 
 Collate: TypeAlias = Callable[[list[object]], object]
 SampleStructure: TypeAlias = object
 """The structure of a sample: nested sequences and mappings of the numbers of its tensors."""
+
+
+_epoch: ContextVar[int] = ContextVar("epoch", default=0)
+
+
+def current_epoch() -> int:
+    """The number of the epoch for which a loader reads samples, from 0 on, for datasets that change with it.
+
+    A dataset asks for it in ``__getitem__``, in worker processes too. It is 0 where no loader of distdl reads. No other
+    rank has to call it.
+    """
+    return _epoch.get()
 
 
 class IndexedDataset(Protocol):
@@ -65,10 +79,12 @@ class Batch:
     Attributes:
         numbers: numbers of the samples; at least 1 sample, for the shapes.
         kept: for each tensor of a sample, (start, stop) of the samples that this rank keeps.
+        epoch: number of the epoch.
     """
 
     numbers: list[int]
     kept: list[Interval]
+    epoch: int
 
 
 @dataclass(frozen=True)
@@ -83,40 +99,46 @@ class Batches:
     """The batches of an epoch: the sampler of a DataLoader.
 
     Args:
+        epoch: the first epoch.
         size: the number of samples in a batch of a replica.
         replicas, replica: the number of replicas, and this rank's replica.
         shares: this rank's share for each tensor of a sample.
         drop_last: whether to leave out samples that do not fill the batches of all replicas.
 
     Attributes:
-        order: the numbers of all samples, in the order of this epoch.
+        epoch: the epoch of the next iteration.
     """
 
     def __init__(
-        self, samples: int, size: int, replicas: int, replica: int, shares: Sequence[BatchShare], drop_last: bool
+        self, epoch: Epoch, size: int, replicas: int, replica: int, shares: Sequence[BatchShare], drop_last: bool
     ) -> None:
-        self.order: Sequence[int] = range(samples)
+        self.epoch = epoch
         self._together = size * replicas
         self._replicas, self._replica, self._shares = replicas, replica, shares
         self._drop_last = drop_last
 
+    def intervals(self, start: int | None = None) -> list[Interval]:
+        """(start, stop) of the batches, by default of those that a run before this one has not taken."""
+        n, size = len(self.epoch.order), self._together
+        starts = range(self.epoch.taken if start is None else start, n - self._drop_last * (size - 1), size)
+        return [(start, min(start + size, n)) for start in starts]
+
     def __len__(self) -> int:
-        full, remaining = divmod(len(self.order), self._together)
-        return full + (remaining > 0 and not self._drop_last)
+        return len(self.intervals(0))
 
     def __iter__(self) -> Iterator[Batch]:
-        order = self.order  # another iteration may replace it before this iteration ends
-        for i in range(len(self)):
-            yield self._batch(list(order[i * self._together : (i + 1) * self._together]))
+        epoch = self.epoch  # another iteration may replace it before this iteration ends
+        for start, stop in self.intervals():
+            yield self._batch(epoch.number, list(epoch.order[start:stop]))
 
-    def _batch(self, together: list[int]) -> Batch:
+    def _batch(self, epoch: int, together: list[int]) -> Batch:
         start, stop = cut(len(together), self._replicas)[self._replica]
         blocks = [(0, 0) if s.place is None else cut(stop - start, s.parts)[s.place] for s in self._shares]
         nonempty = [(low, high) for low, high in blocks if high > low]
         first = min((low for low, _ in nonempty), default=0)
         last = max((high for _, high in nonempty), default=0)
         numbers = together[start + first : start + last] or together[:1]
-        return Batch(numbers, [(low - first, high - first) if high > low else (0, 0) for low, high in blocks])
+        return Batch(numbers, [(low - first, high - first) if high > low else (0, 0) for low, high in blocks], epoch)
 
 
 class BatchReader(torch.utils.data.Dataset[list[torch.Tensor]]):
@@ -126,6 +148,13 @@ class BatchReader(torch.utils.data.Dataset[list[torch.Tensor]]):
         self._dataset, self._structure, self._collate = dataset, structure, collate or default_collate
 
     def __getitem__(self, batch: Batch) -> list[torch.Tensor]:
+        token = _epoch.set(batch.epoch)
+        try:
+            return self._read(batch)
+        finally:
+            _epoch.reset(token)
+
+    def _read(self, batch: Batch) -> list[torch.Tensor]:
         read_many: Callable[[list[int]], list[object]] | None = getattr(self._dataset, "__getitems__", None)
         samples = read_many(batch.numbers) if read_many else [self._dataset[number] for number in batch.numbers]
         tensors = flatten_tensors(self._structure, self._collate(samples))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import torch
 
+from distdl.data.regions import Region, RegionLike, with_halo
 from distdl.operators.constructors import halo_widths
 from distdl.parameters.layout import cut
 
@@ -33,23 +34,36 @@ class Sliceable(Protocol):
     def __getitem__(self, key: tuple[slice, ...], /) -> NDArray[np.generic] | torch.Tensor: ...
 
 
-def read_block(array: Sliceable, P: Partition, halo: HaloWidths = 0, *, fill: complex | None = None) -> torch.Tensor:
-    """Read this rank's block of an array, as a new tensor. Only the block is read.
+def read_block(
+    array: Sliceable,
+    P: Partition,
+    halo: HaloWidths = 0,
+    *,
+    region: RegionLike | None = None,
+    flip: int | Sequence[int] = (),
+    fill: complex | None = None,
+) -> torch.Tensor:
+    """Read this rank's block of an array, or of a region of it, as a new tensor. Only the block is read.
 
     Args:
         array: anything with a shape that can be sliced: of NumPy, ``numpy.memmap``, h5py, zarr or torch.
         P: the partition, as for :meth:`distdl.Partition.slices`.
         halo: the number of further elements to read around the block: for all dimensions, or for each dimension a
-            number or a pair (left, right). The halo ends at the boundary of the array.
+            number or a pair (left, right). The halo ends at the boundary of the region.
+        region: the part of the array that is cut into blocks, by default all of it: for each dimension a slice without
+            a step, a pair (start, stop), or None for the whole dimension. Further dimensions are whole.
+        flip: dimensions along which the region is reversed before it is cut into blocks.
         fill: the value of masked elements. Without it, arrays that may have masked elements, such as those of
             ``numpy.ma`` and netCDF4, raise TypeError.
 
     Returns:
-        The block with its halo; on ranks outside of P a tensor of zero volume, with as many dimensions.
+        The block with its halo, as of the array ``np.flip(array[region], flip)``; on ranks outside of P a tensor of
+        zero volume, with as many dimensions.
 
     Raises:
-        ValueError: if P has more dimensions than the array, the halo does not fit the array's number of dimensions, or
-            a width is negative.
+        ValueError: on ranks with such arguments: if P or the region has more dimensions than the array, the region has
+            steps, ``flip`` names a dimension that is not there, the halo does not fit the array's number of dimensions,
+            or a width is negative.
         TypeError: on all ranks, also outside of P: if the array may mask elements and fill is missing, if fill does not
             fit, or if no tensor can have its elements, such as objects, dates, texts and quantities with units.
 
@@ -60,12 +74,22 @@ def read_block(array: Sliceable, P: Partition, halo: HaloWidths = 0, *, fill: co
     widths = halo_widths(halo, len(shape), "read_block")
     if any(width < 0 for width in itertools.chain(*widths)):
         raise ValueError(f"read_block: halo {halo}; widths must be at least 0")
-    block = P.slices(shape)
+    part = Region.of("read_block", shape, region, flip)
+    block = P.slices(part.shape)
     if P.active:
-        block = tuple(_with_halo(part, n, *width) for part, n, width in zip(block, shape, widths, strict=True))
+        block = tuple(map(with_halo, block, part.shape, widths))
     if P.rank == 0:
-        _warn_of_chunks(array, P, widths)
-    return _copy_to_tensor(_checked_values(array, array[block], fill))
+        _warn_of_chunks(array, P, part, widths)
+    return read_box(array, part.slices(block), part.reversed_dims, fill)
+
+
+def read_box(
+    array: Sliceable, box: tuple[slice, ...], reversed_dims: tuple[int, ...] = (), fill: complex | None = None
+) -> torch.Tensor:
+    """Read a box of an array as a new tensor, reversed along some dimensions."""
+    values = _checked_values(array, array[box], fill)
+    block = _copy_to_tensor(values)
+    return block.flip(reversed_dims) if reversed_dims else block  # HDF5 and zarr do not read backwards
 
 
 def _checked_values(array: Sliceable, part: object, fill: complex | None) -> NDArray[np.generic] | torch.Tensor:
@@ -90,11 +114,6 @@ def _checked_values(array: Sliceable, part: object, fill: complex | None) -> NDA
     return values
 
 
-def _with_halo(block: slice, n: int, left: int, right: int) -> slice:
-    """A slice with its halo within n elements; empty slices do not change."""
-    return slice(max(0, block.start - left), min(n, block.stop + right)) if block.stop > block.start else block
-
-
 def _copy_to_tensor(part: NDArray[np.generic] | torch.Tensor) -> torch.Tensor:
     """Copy to a contiguous, writable tensor that shares no memory with the array."""
     if isinstance(part, torch.Tensor):
@@ -106,28 +125,44 @@ def _copy_to_tensor(part: NDArray[np.generic] | torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(values)
 
 
-def _warn_of_chunks(array: Sliceable, P: Partition, widths: Sequence[HaloPair]) -> None:
-    """Warn if all ranks together read much more than the array, because storage is read by whole chunks."""
-    chunks: object = getattr(array, "chunks", None)
-    if not isinstance(chunks, tuple) or not all(isinstance(chunk, int) and chunk > 0 for chunk in chunks):
+def chunk_extents(array: object, name: str = "chunks") -> tuple[int, ...] | None:
+    """The extents of an array's chunks (zarr: or of its ``shards``); None if it is not stored in chunks."""
+    extents: object = getattr(array, name, None)
+    if isinstance(extents, tuple) and all(isinstance(extent, int) and extent > 0 for extent in extents):
+        return extents
+    return None
+
+
+def _warn_of_chunks(array: Sliceable, P: Partition, region: Region, widths: Sequence[HaloPair]) -> None:
+    """Warn if all ranks together read much more than the region, because storage is read by whole chunks."""
+    chunks = chunk_extents(array)
+    if chunks is None:
         return
     workers = P.grid.shape + (1,) * (len(array.shape) - P.dim)
-    factor = math.prod(map(_read_factor, array.shape, chunks, workers, widths))
+    factor = math.prod(
+        _read_factor(region, d, chunk, p, width)
+        for d, (chunk, p, width) in enumerate(zip(chunks, workers, widths, strict=True))
+    )
     if factor >= _READ_TOO_OFTEN:
+        part = "array" if region.shape == region.array_shape else "region, in whole chunks,"
         warnings.warn(
             f"read_block: the array of shape {list(array.shape)} is stored in chunks of {list(chunks)}, so that the "
-            f"{P.size} ranks of {P} read {factor:.1f} times as much as the array has; choose chunks that fit into the "
+            f"{P.size} ranks of {P} read {factor:.1f} times as much as the {part} has; choose chunks that fit into the "
             "blocks, or cut other dimensions",
             stacklevel=3,
         )
 
 
-def _read_factor(n: int, chunk: int, workers: int, width: HaloPair) -> float:
-    """How many times all workers read the elements of a dimension, in whole chunks."""
-    blocks = [_with_halo(slice(*block), n, *width) for block in cut(n, workers)]
-    read = (
-        min(n, -(-block.stop // chunk) * chunk) - block.start // chunk * chunk
-        for block in blocks
-        if block.stop > block.start
-    )
-    return sum(read) / n if n else 1.0
+def _read_factor(region: Region, dim: int, chunk: int, workers: int, width: HaloPair) -> float:
+    """How many times all workers read the whole chunks of a dimension in which a region lies."""
+    n = region.shape[dim]
+    blocks = [with_halo(slice(*block), n, width) for block in cut(n, workers)]
+    read = (_in_whole_chunks(region, dim, chunk, block) for block in blocks)
+    return sum(read) / _in_whole_chunks(region, dim, chunk, slice(0, n)) if n else 1.0
+
+
+def _in_whole_chunks(region: Region, dim: int, chunk: int, block: slice) -> int:
+    """How many elements are read for a part of one dimension of a region."""
+    part = region.slice(dim, block)
+    last = min(region.array_shape[dim], -(-part.stop // chunk) * chunk)
+    return last - part.start // chunk * chunk if part.stop > part.start else 0

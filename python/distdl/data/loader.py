@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from operator import index
 from typing import TypeAlias
@@ -23,6 +22,7 @@ from distdl.data.batches import (
     fill_structure,
     number_leaves,
 )
+from distdl.data.order import Epoch, LoaderState, SampleOrder
 from distdl.operators.dispatch import Operator
 from distdl.partitions.comparison import agreed
 from distdl.partitions.construction import constructing, constructor
@@ -114,7 +114,8 @@ def loader(
         if len(lengths) != 1:
             raise ValueError(f"loader: the ranks have datasets of the lengths {sorted(lengths)}; they must be equal")
         shares = [_batch_share(place, root) for place in places]
-        batches = Batches(lengths.pop(), index(batch_size), replicas, replica, shares, bool(drop_last))
+        samples = lengths.pop()
+        batches = Batches(Epoch(0, range(samples)), index(batch_size), replicas, replica, shares, bool(drop_last))
         if reads and dataset is not None:
             reader = DataLoader[TensorList](
                 BatchReader(dataset, structure, collate_fn), batch_size=None, sampler=batches,
@@ -122,7 +123,7 @@ def loader(
             )  # fmt: skip
         else:
             reader = DataLoader[TensorList](EmptyReader(), batch_size=None, sampler=batches, collate_fn=_identity)
-    order = SampleOrder(voters, shuffle, generator)
+    order = SampleOrder(voters, samples, bool(shuffle), generator)
     reading_rank = None if root is None else partitions[0].ranks[root]
     return Loader(reader, batches, order, BatchScatter(places, all_ranks, reading_rank, structure))
 
@@ -152,33 +153,6 @@ def _batch_share(P: Partition | None, root: int | None) -> BatchShare:
 
 def _identity(batch: object) -> object:
     return batch
-
-
-class SampleOrder:
-    """Draws the order of the samples of each epoch as torch's DataLoader, on all ranks."""
-
-    def __init__(self, voters: Grid, shuffle: bool, generator: torch.Generator | None) -> None:
-        self.voters, self._shuffle, self._generator = voters, shuffle, generator
-
-    def draw(self, samples: int) -> tuple[int, Sequence[int]]:
-        """A seed for the DataLoader's processes, and the numbers of the samples. Collective over the ranks."""
-        generator = self._generator
-        state = "" if generator is None else f"{zlib.crc32(generator.get_state().numpy().tobytes())}"
-        with agreed("loader", self.voters, lambda: f"a generator in the state {state}" if state else "no generator"):
-            pass
-        # torch's DataLoader draws this number first, and then RandomSampler draws the order.
-        base = int(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator).item())
-        if not self._shuffle:
-            return base, range(samples)
-        if generator is None:
-            seed = str(int(torch.empty((), dtype=torch.int64, device="cpu").random_().item()))
-            generator = torch.Generator().manual_seed(int(self.voters.gather(seed.encode())[0]))
-        return base, torch.randperm(samples, generator=generator, device="cpu").tolist()
-
-    def end(self, samples: int) -> None:
-        """Leave the generator as RandomSampler does, which draws another order at the end of an epoch."""
-        if self._shuffle and self._generator is not None:
-            torch.randperm(samples, generator=self._generator, device="cpu")
 
 
 class BatchScatter:
@@ -239,21 +213,53 @@ class Loader:
     ) -> None:
         self.dataloader = dataloader
         self._batches, self._order, self._scatter = batches, order, scatter
+        self._position: tuple[Epoch | None, int] = None, 0  # the epoch, and how many samples of it are taken
 
     def __len__(self) -> int:
         """The number of batches in an epoch."""
         return len(self._batches)
 
     def __iter__(self) -> Iterator[object]:
-        base, self._batches.order = self._order.draw(len(self._batches.order))
+        epoch = self._batches.epoch = self._order.begin()
         if isinstance(self.dataloader.generator, torch.Generator):
-            self.dataloader.generator.manual_seed(base)
+            self.dataloader.generator.manual_seed(epoch.base)
         read: Iterator[Sequence[torch.Tensor]] | None = None
-        for _ in range(len(self)):
+        for _, stop in self._batches.intervals():
             batch: Sequence[torch.Tensor] = ()
             with agreed("loader", self._order.voters, lambda: ""):  # an error in the dataset is raised on all ranks
                 read = iter(self.dataloader) if read is None else read
                 batch = next(read)
                 self._scatter.check(batch)
-            yield self._scatter(batch)
-        self._order.end(len(self._batches.order))
+            blocks = self._scatter(batch)
+            self._position = epoch, stop
+            yield blocks
+        self._order.end()
+        if self._position[0] is epoch:  # no other iteration has begun
+            self._position = None, 0
+
+    def state_dict(self) -> LoaderState:
+        """The place of a run in its samples, as numbers and tensors: behind the last batch that an iteration gave.
+
+        :func:`distdl.save` and ``torch.save`` can save it; the first rank's state is enough. Batches that worker
+        processes have read ahead do not count. Other ranks do not have to call it.
+
+        Source: https://meta-pytorch.org/data/main/torchdata.stateful_dataloader.html
+        """
+        return self._order.state(*self._position)
+
+    def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
+        """Go on from a state, on any number of ranks, replicas and worker processes.
+
+        The next iteration is the rest of the epoch in which the state was saved, or, if it was saved between epochs, a
+        new epoch. The generator that shuffles gets its state back; without ``generator=`` this is torch's default
+        generator, on every rank.
+
+        Raises:
+            ValueError: on all ranks, if the state is of another number of samples or another ``shuffle``, is not a
+                loader's, or differs among ranks.
+            TypeError: on all ranks, if a value in it is of another type.
+
+        Collective over the ranks of the loader.
+        """
+        self._order.load_state(state_dict)
+        self._position = self._order.position()

@@ -1,1 +1,1 @@
-"""All uses of names that torch keeps private, one file for each of its tools."""
+"""All uses of names that torch and torchmetrics keep private, one file for each of its tools."""

@@ -13,6 +13,8 @@ from support.ranks import job, raises_everywhere, together
 
 WHOLE = np.arange(7 * 5 * 3, dtype=">f4").reshape(7, 5, 3)  # not in the machine's order of bytes
 
+KINDS = ["numpy", "torch", "memmap", "h5py", "zarr"]
+
 
 def stored(kind, folder):
     """The array, as each rank opens it."""
@@ -31,7 +33,7 @@ def stored(kind, folder):
     return array
 
 
-@pytest.mark.parametrize("kind", ["numpy", "torch", "memmap", "h5py", "zarr"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("halo", [0, (2, 0, (1, 3))], ids=["no halo", "halo"])
 @pytest.mark.ranks(1, 3)
 @pytest.mark.filterwarnings("ignore:read_block")
@@ -48,6 +50,46 @@ def test_blocks(P_world, kind, halo, tmp_path):
     rows = P.slices(WHOLE.shape)[0]
     start, stop = (rows.start, rows.stop) if halo == 0 else (max(0, rows.start - 2), min(7, rows.stop + 2))
     np.testing.assert_array_equal(block.numpy(), WHOLE[start:stop])
+
+
+REGIONS = {
+    "all, reversed": (None, (0, -1)),
+    "slices": ((slice(2, 6), slice(None), slice(-2, None)), ()),
+    "pairs": (((1, 7), (4, 9)), 0),
+    "reversed": (((1, None), None, (0, 2)), (2, 0)),
+    "a row": ((slice(3, 4),), 1),
+    "nothing": (((5, 2),), (0, 1)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("halo", [0, (2, 0, (1, 3))], ids=["no halo", "halo"])
+@pytest.mark.filterwarnings("ignore:read_block")
+def test_regions(P_world, kind, halo, tmp_path):
+    """A block of a region is the block of the array that NumPy cuts out and reverses; some blocks are empty."""
+    array = stored(kind, tmp_path)
+    for shape in ([job.size], [1, job.size], [1, 1, job.size], [2, job.size // 2] if job.size > 1 else [1]):
+        P = P_world.create_cartesian_topology_partition(shape)
+        for region, flip in REGIONS.values():
+            cut = tuple(slice(*b) if isinstance(b, tuple) else b or slice(None) for b in region or ())
+            expected = distdl.data.read_block(np.flip(WHOLE[cut], flip), P, halo)
+            block = distdl.data.read_block(array, P, halo, region=region, flip=flip)
+            assert torch.equal(block, expected)
+            assert block.is_contiguous()
+
+
+@pytest.mark.ranks(1, 2)
+def test_regions_that_do_not_fit(P_world):
+    def read(**options):
+        return lambda: distdl.data.read_block(WHOLE, P_world, **options)
+
+    raises_everywhere(ValueError, "region has 4 dimensions", read(region=[None] * 4))
+    raises_everywhere(ValueError, "a region has no steps", read(region=(slice(None, None, -1),)))
+    raises_everywhere(ValueError, "a region has no steps", read(region=(slice(0, 7, 2),)))
+    for bounds in (3, (1, 2, 3)):
+        raises_everywhere(TypeError, "it has to hold slices, pairs", read(region=(bounds,)))
+    for flip in (3, (0, -3), -4):
+        raises_everywhere(ValueError, "distinct dimensions of an array of 3 dimensions", read(flip=flip))
 
 
 @pytest.mark.ranks(1, 3)
@@ -84,7 +126,13 @@ def test_chunks_across_blocks(P_world, tmp_path):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         distdl.data.read_block(array, rows)
+        distdl.data.read_block(array, rows, region=((0, 2), (3, 5)))  # any rank alone would read whole rows, too
         assert not caught
+        distdl.data.read_block(array, columns, region=((0, 2), (3, 5)))
+        assert [str(warning.message).count("as the region, in whole chunks, has") for warning in caught] == [1] * (
+            job.rank == 0
+        )
+        caught.clear()
         distdl.data.read_block(array, columns)
     assert [str(warning.message).count("read 2.0 times") for warning in caught] == [1] * (job.rank == 0)
 

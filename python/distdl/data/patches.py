@@ -1,0 +1,143 @@
+"""Datasets of patches that are cut out of one large array."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from operator import index
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import torch
+
+from distdl.data.batches import current_epoch
+from distdl.data.blocks import Sliceable, read_box
+from distdl.data.regions import Region, RegionLike
+from distdl.partitions.construction import constructing, constructor
+
+if TYPE_CHECKING:
+    from distdl.partitions.partition import Partition
+
+Source: TypeAlias = Sliceable | Callable[[], Sliceable]
+
+
+class Patches(torch.utils.data.Dataset[torch.Tensor]):
+    """Patches of an array, at random places or on a regular grid. Each rank reads its block of a patch.
+
+    Args:
+        array: an array, as for :func:`distdl.data.read_block`; or a function without arguments that opens it, which
+            each process calls by itself, as HDF5 needs with worker processes: ``lambda: h5py.File(path)["x"]``.
+        P: the partition of a batch, as for :func:`distdl.data.loader`: its first dimension counts samples, and the
+            next dimensions cut those of a patch.
+        shape: the shape of a patch, with as many dimensions as the array.
+        samples: the number of patches in an epoch, at random places, which differ in each epoch. None for all patches
+            of a regular grid.
+        stride: the steps of the regular grid, for all dimensions or for each; by default the shape. The last patch
+            along a dimension ends where the region ends, so that patches cover all of it.
+        flip: dimensions along which a patch is reversed with probability 1/2.
+        seed: the seed of places and reversals, at least 0. They are functions of the seed, the epoch and the sample's
+            number: the same on all ranks, for every partition, in worker processes and after a restart. Arrays with the
+            same extents in their last dimensions have the same places and reversals there, so that inputs and targets
+            fit together: ``torch.utils.data.StackDataset(x=Patches(...), y=Patches(...))``.
+        region: the part of the array from which patches are cut, as for :func:`distdl.data.read_block`.
+        fill: the value of masked elements, as for :func:`distdl.data.read_block`.
+
+    Raises:
+        ValueError: on all ranks, if their arguments or the shapes of their arrays differ, a patch does not fit into the
+            region, or an argument is out of range.
+        TypeError: on all ranks, if an argument is of another type.
+
+    Constructing is collective over the communicator that P comes from; reading a patch is not.
+    """
+
+    @constructor
+    def __init__(
+        self,
+        array: Source,
+        P: Partition,
+        shape: Sequence[int],
+        *,
+        samples: int | None = None,
+        stride: int | Sequence[int] | None = None,
+        flip: int | Sequence[int] = (),
+        seed: int = 0,
+        region: RegionLike | None = None,
+        fill: complex | None = None,
+    ) -> None:
+        compared: dict[str, object] = {"shape": shape, "samples": samples, "stride": stride, "flip": flip}
+        compared |= {"seed": seed, "region": region, "fill": fill}
+        self._array, self._fill = array, fill
+        self._opened: tuple[int, Sliceable] | None = None  # by a process with this number
+        with constructing("Patches", {"P": P}, compared) as (grid,):
+            whole = tuple((array() if callable(array) else array).shape)
+            compared["array of shape"] = whole
+            self._region = Region.of("Patches", whole, region, flip)
+            self._shape = tuple(map(index, shape))
+            if len(self._shape) != len(whole) or not all(
+                1 <= n <= extent for n, extent in zip(self._shape, self._region.shape, strict=True)
+            ):
+                raise ValueError(
+                    f"Patches: patches of shape {list(self._shape)} in a region of shape {list(self._region.shape)}; "
+                    "they need as many dimensions, and extents from 1 to those of the region"
+                )
+            steps = self._shape if stride is None else stride if isinstance(stride, Sequence) else [stride] * len(whole)
+            self._grid = [_starts(*sizes) for sizes in zip(self._region.shape, self._shape, steps, strict=True)]
+            self._samples = None if samples is None else index(samples)
+            self._seed = index(seed)
+            if self._seed < 0 or (self._samples or 0) < 0:
+                raise ValueError(f"Patches: seed={seed}, samples={samples}; they must be at least 0")
+            self._block = grid.slices((1, *self._shape))[1:]
+
+    def __len__(self) -> int:
+        """The number of patches in an epoch."""
+        return math.prod(map(len, self._grid)) if self._samples is None else self._samples
+
+    def place(self, number: int) -> tuple[tuple[slice, ...], tuple[int, ...]]:
+        """The region of the array that is patch ``number``, and the dimensions along which it is reversed.
+
+        :func:`distdl.data.write_block` takes them as ``region`` and ``flip``. Random places are those of
+        :func:`distdl.data.current_epoch`. Raises IndexError for a number that is not there. No other rank has to call
+        it.
+        """
+        if not 0 <= number < len(self):
+            raise IndexError(f"Patches: there is no patch {number} among {len(self)}")
+        dim = len(self._shape)
+        words = (
+            np.random.SeedSequence([self._seed, current_epoch(), number]).generate_state(2 * dim, np.uint64).tolist()
+        )
+        # The last dimensions come first, so that they are equal for arrays with other first dimensions.
+        random_starts, random_bits = words[::2][::-1], words[1::2][::-1]
+        if self._samples is None:
+            places = np.unravel_index(number, [len(starts) for starts in self._grid])
+            starts = [starts[int(place)] for starts, place in zip(self._grid, places, strict=True)]
+        else:
+            free = [extent - n + 1 for extent, n in zip(self._region.shape, self._shape, strict=True)]
+            starts = [word % n for word, n in zip(random_starts, free, strict=True)]
+        starts = [first + start for first, start in zip(self._region.starts, starts, strict=True)]
+        reversed_dims = tuple(d for d in self._region.reversed_dims if random_bits[d] % 2)
+        return tuple(slice(start, start + n) for start, n in zip(starts, self._shape, strict=True)), reversed_dims
+
+    def __getitem__(self, number: int) -> torch.Tensor:
+        """This rank's block of a patch; zero volume on ranks outside of P."""
+        box, reversed_dims = self.place(number)
+        patch = Region.of("Patches", self._region.array_shape, box, reversed_dims)
+        return read_box(self._open(), patch.slices(self._block), reversed_dims, self._fill)
+
+    def _open(self) -> Sliceable:
+        if not callable(self._array):
+            return self._array
+        if self._opened is None or self._opened[0] != os.getpid():  # files must not be shared by processes
+            self._opened = os.getpid(), self._array()
+        return self._opened[1]
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_opened": None}
+
+
+def _starts(extent: int, n: int, step: int) -> list[int]:
+    """Where the patches of a regular grid start."""
+    if index(step) < 1:
+        raise ValueError(f"Patches: stride {step}; steps must be at least 1")
+    last = extent - n
+    return [*range(0, last, step), last]
