@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,6 +51,10 @@ class ReadRegions:
         periodic = tuple(d for d, dim in enumerate(spec) if isinstance(dim, Sharded) and dim.periodic)
         return cls(workers.ranks, tuple(axes), tuple(intervals), slices, periodic)
 
+    def are_blocks(self, source: Blocks) -> bool:
+        """Whether each worker reads its own block. False may also mean that the grids differ."""
+        return self.ranks == source.ranks and self.intervals == source.intervals and self.axes == (*range(len(self.axes)),)
+
     @classmethod
     def whole(cls, ranks: tuple[int, ...]) -> ReadRegions:
         """The whole tensor for each rank."""
@@ -57,14 +62,19 @@ class ReadRegions:
 
     def box(self, rank: int, shape: Sequence[int]) -> tuple[Interval, ...] | None:
         """The box that a rank reads of a tensor of this shape."""
-        if rank not in self.ranks:
+        along = self._along.get(rank)
+        if along is None:
             return None
-        index = [*itertools.product(*(range(len(along)) for along in self.intervals))][self.ranks.index(rank)]
         box = self.common(shape)
-        for axis, dim in enumerate(self.axes):
+        for dim, interval in zip(self.axes, along, strict=True):
             if dim is not None:
-                box[dim] = self.intervals[axis][index[axis]]
+                box[dim] = interval
         return tuple(box)
+
+    @functools.cached_property
+    def _along(self) -> dict[int, tuple[Interval, ...]]:
+        """The interval that each rank reads along each axis of the grid."""
+        return dict(zip(self.ranks, itertools.product(*self.intervals), strict=True))
 
     def common(self, shape: Sequence[int]) -> list[Interval]:
         """The interval that all workers read, for each dimension that belongs to no axis."""
@@ -83,7 +93,7 @@ def unwrapped(box: Sequence[Interval], shape: Sequence[int]) -> list[tuple[Inter
 
 def received_elements(source: Placement, regions: ReadRegions, shape: Sequence[int]) -> dict[int, int]:
     """The number of elements that each rank receives from others."""
-    if isinstance(source, Replicated):
+    if isinstance(source, Replicated) or regions.are_blocks(source):
         return {}
     counts = {}
     for rank in regions.ranks:
@@ -126,9 +136,9 @@ class Redistribution:
         """Whether the region of any rank differs from its block."""
         if isinstance(source, Replicated):
             return any(regions.box(rank, shape) != tuple((0, n) for n in shape) for rank in regions.ranks)
-        return set(source.ranks) != set(regions.ranks) or any(
+        return not regions.are_blocks(source) and (set(source.ranks) != set(regions.ranks) or any(
             source.block(rank) != regions.box(rank, shape) for rank in regions.ranks
-        )
+        ))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """This worker's region; a tensor without elements on ranks that read nothing."""
