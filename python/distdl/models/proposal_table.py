@@ -101,14 +101,22 @@ class Proposals(tuple[Proposal, ...]):
         """Draw memory and time over the number of ranks as an SVG file."""
         Path(path).write_text(_picture_of(self))
 
-    def __str__(self) -> str:
-        table = [("ms a step", "MiB a rank", "MiB sent", "block", "partition")]
-        for proposal in self:
-            sizes = f"{proposal.memory / MIB:.1f}", f"{proposal.sent / MIB:.1f}"
+    def table_by_ranks(self) -> str:
+        """The first proposal for each number of ranks, as a table."""
+        return "\n".join(self._table([*self.by_ranks.values()]))
+
+    def _table(self, proposals: Sequence[Proposal]) -> list[str]:
+        table = [("ranks", "ms a step", "MiB a rank", "MiB sent", "block", "partition")]
+        for proposal in proposals:
             shown = str(proposal) + ("" if self.fits(proposal) else " (does not fit)")
-            table.append((f"{proposal.seconds * 1e3:.1f}", *sizes, numbers(proposal.block), shown))
+            sizes = f"{proposal.memory / MIB:.1f}", f"{proposal.sent / MIB:.1f}"
+            seconds = f"{proposal.seconds * 1e3:.1f}"
+            table.append((str(proposal.P_x.size), seconds, *sizes, numbers(proposal.block), shown))
+        return text_table(table, left=[4, 5])
+
+    def __str__(self) -> str:
         why = [f"Of times within {_ALIKE - 1:.0%} thicker blocks come first: their halos are smaller parts."]
-        return "\n".join([*text_table(table, left=[3, 4]), *(why if _is_reordered(self) else []), self.answer()])
+        return "\n".join([*self._table(self), *(why if _is_reordered(self) else []), self.answer()])
 
 
 def _ordered(proposals: Iterable[Proposal], machine: Machine) -> list[Proposal]:
