@@ -7,7 +7,7 @@ from distdl.process import load as _load  # noqa: F401  isort: skip  (first: it 
 from distdl import _core, data, fft, functional, memory, nn, progress, watchdog
 from distdl.checkpoint import load, save
 from distdl.diagnostics.check import Finding, check
-from distdl.models import DistributedModel, distribute, gather, plans, report, scatter
+from distdl.models import DistributedModel, Machine, distribute, gather, plans, report, scatter
 from distdl.modules.sequential_state import (
     load_sequential,
     parameter_count,
@@ -43,6 +43,7 @@ __all__ = [
     "HabitWarning",
     "MPIError",
     "MPIPartition",
+    "Machine",
     "Partition",
     "TensorStructure",
     "check",

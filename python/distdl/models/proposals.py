@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import cast
 
 import torch
 
 from distdl.models.capture.recording import Recording
-from distdl.models.capture.skeleton import Skeleton
-from distdl.models.operations.placement import input_placement, ways_to_split
-from distdl.models.plan.costs import MIB, cost
-from distdl.models.plan.machine import MachineProfile, measure
-from distdl.models.plan.planning import Plan
-from distdl.models.rules.applied_layer import key_of_layer
-from distdl.models.text_table import text_table
-from distdl.modules.module import refuse_distributed
-from distdl.nn.base.options import refuse_lazy
+from distdl.models.operations.placement import ways_to_split
+from distdl.models.plan.costs import cost
+from distdl.models.plan.machine import Machine
+from distdl.models.plan.measurement import measure
+from distdl.models.plan.memory import StepMemory
+from distdl.models.plan.training import Training
+from distdl.models.planned_model import Inputs, PlannedModel, Shape, first_of, inputs_of, refuse_unplanned
+from distdl.models.proposal_table import Proposal, Proposals
+from distdl.parameters.layout import current_kind
 from distdl.partitions.comparison import gather_or_raise
-from distdl.partitions.construction import PartitionLike, constructing, constructor
+from distdl.partitions.construction import PartitionLike, constructing, constructor, is_partition
 from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition
 
@@ -28,123 +29,144 @@ _TAILS = 4  # places in the model that are tried as the beginning of another spl
 _FIRST = 3  # the number of the best partitions that are tried with them
 _DEEPEST = 3  # modules within modules
 
-Shape = tuple[int, ...]
+Ways = dict[str, list[int]]
+"""The number of blocks along each dimension, by names of modules, on the first ranks."""
 
 
 @dataclass(frozen=True)
-class Proposal:
-    """A way to distribute a model: ``distdl.distribute(model, proposal.P_x, plan=proposal.plan)``.
+class _Costs:
+    """Ways to split the input and modules, and their costs."""
 
-    Attributes:
-        P_x: how the inputs are split.
-        plan: the partitions of modules that are split in another way.
-        memory: estimated bytes on the fullest rank in a step of training: results, parameters, gradients.
-        sent: estimated bytes that travel in a step, of all ranks.
-        seconds: estimated time of a step.
-    """
-
-    P_x: Partition
-    plan: Mapping[str, Partition]
-    memory: int
+    splits: list[int]
+    ways: Ways
+    parts: dict[str, int]
     sent: int
     seconds: float
-
-    def __str__(self) -> str:
-        text = str([*map(int, self.P_x.shape)])
-        for name, P in [*self.plan.items()][:1]:
-            text += f", from {name} on {[*map(int, P.shape)]}"
-        return text
-
-
-class Proposals(tuple[Proposal, ...]):
-    """Proposals, the fastest first. Printed, they are a table."""
-
-    __slots__ = ()
-
-    def __str__(self) -> str:
-        table = [("ms a step", "MiB a rank", "MiB sent", "partition")]
-        for proposal in self:
-            sizes = (f"{proposal.memory / MIB:.1f}", f"{proposal.sent / MIB:.1f}")
-            table.append((f"{proposal.seconds * 1e3:.1f}", *sizes, str(proposal)))
-        return "\n".join(text_table(table, left=[3]))
+    block: list[int]
 
 
 @constructor
 def plans(
-    model: torch.nn.Module, P_world: PartitionLike, input_shape: Sequence[int] | Sequence[Sequence[int]], most: int = 10
+    model: torch.nn.Module,
+    P_world: PartitionLike | Sequence[int] | Sequence[object] | None = None,
+    input_shape: Sequence[int] | Sequence[object] | None = None,
+    most: int = 10,
+    *,
+    shape: Sequence[int] | Sequence[object] | None = None,
+    ranks: int | None = None,
+    machine: Machine | None = None,
+    optimizer: str | float = "adam",
 ) -> Proposals:
     """Ways to split a model over ranks, with the estimated costs of a step of training, the fastest first.
 
-    All ways to split the input are tried with all ranks of P_world and with divisors of their number; the best of them
-    also with the later modules split along the batch, or on one worker. Time is estimated from speeds of this machine,
-    which are measured once for P_world, in about two seconds; memory is that of all results, parameters and gradients,
-    as if a backward pass needed all of them, without what the optimizer keeps.
+    ``plans(model, shape, ranks=512)`` plans for ranks that need not exist, in one process; ``plans(model, P_world,
+    shape)`` for the ranks of a job. All ways to split the input are tried with all ranks and with divisors of their
+    number; the best of them also with the later modules split along the batch, or on one worker. Partitions that need
+    more memory than the machine has come last; of partitions with times within 5 % those with thicker blocks come
+    first, since smaller parts of them are halos.
+
+    Memory is that of the fullest rank at the fullest moment: weights, gradients and the optimizer's state in the
+    layout of the context (:func:`distdl.parameter_layout`), what autograd keeps, with activation checkpoints and in the
+    dtypes of the context (``with torch.autocast("cpu", torch.bfloat16):``), halos and messages.
 
     Args:
         model: as for :func:`distdl.distribute`; also on the meta device, since values do not count.
-        P_world: the ranks.
-        input_shape: the shape of the whole input, or a list of the shapes of several inputs.
+        P_world: the ranks of a job; or, in the shorter form, the shape.
+        input_shape, shape: the shape of the whole input, or a list of the shapes of several inputs. A tensor, such as
+            ``torch.empty(8, 512, dtype=torch.long, device="meta")``, stands for its shape and its dtype.
         most: the largest number of proposals.
+        ranks: the number of ranks, if there is no P_world.
+        machine: its figures; by default those of this machine, which are measured once, in about two seconds.
+        optimizer: "sgd", "momentum", "rmsprop", "adagrad", "lion", "adam" or "adamw", or the number of copies of the
+            parameters that another optimizer keeps.
 
     Raises:
         TypeError, ValueError: on all ranks, if an argument is not as described.
         NotImplementedError: on all ranks, if the model cannot be distributed; the message says why.
 
-    Collective over the communicator that P_world comes from.
+    With P_world collective over the communicator that it comes from; with ``ranks`` not collective.
+
+    Example:
+        >>> found = distdl.plans(model, (1, 1, 512, 512, 512), ranks=64, machine=distdl.Machine(memory="40GiB"))
+        >>> print(found)
+        >>> found.picture("ranks.svg")
     """
-    with constructing("plans", {"P_world": P_world}, {"input_shape": input_shape, "most": most}) as (grid,):
-        if not isinstance(model, torch.nn.Module):
-            raise TypeError(f"plans: the model is of type {type(model).__name__}; it has to be a torch.nn.Module")
-        refuse_lazy("plans", model)
-        refuse_distributed("plans", model)
-        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-            raise ValueError(f"plans: most={most!r}; it has to be a positive number")
-        shapes = _shapes(input_shape)
-    device = Partition.of_grid(grid, like=P_world).device
-    profile = measure(grid, _dtype_of(model), device) if grid.active else None
+    options: dict[str, object] = {
+        "input_shape": input_shape, "most": most, "shape": shape, "ranks": ranks, "machine": machine,
+        "optimizer": optimizer,
+    }  # fmt: skip
+    if not is_partition(P_world):
+        of = P_world if shape is None else shape
+        inputs, training = _checked("shape", model, of, most, machine, optimizer)
+        if ranks is None or isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+            raise ValueError(f"plans: ranks={ranks!r}; without P_world it has to be a positive number")
+        grid = Grid.imagined(ranks)
+        known = machine or measure(Grid.alone(), inputs[0][1], torch.device("cpu"))
+        return _proposals(_proposed(model, grid, inputs, known, training), grid, grid, known, most)
+    like = cast(PartitionLike, P_world)
+    with constructing("plans", {"P_world": like}, options) as (grid,):
+        of = input_shape if shape is None else shape
+        inputs, training = _checked("input_shape", model, of, most, machine, optimizer)
+        if ranks is not None:
+            raise ValueError(f"plans: ranks={ranks}, and P_world; pass P_world or ranks")
+    if machine is None and grid.active:
+        machine = measure(grid, inputs[0][1], Partition.of_grid(grid, like=like).device)
     all_ranks = grid.constructing_ranks()
 
     def make() -> bytes:  # by one rank, so that all have the same
-        if profile is None or grid.rank:
+        if machine is None or grid.rank:
             return b""
-        return json.dumps(_proposed(model, grid, shapes, profile)[:most]).encode()
+        listed = [asdict(costs) for costs in _proposed(model, grid, inputs, machine, training)]
+        return json.dumps([asdict(replace(machine, speeds={})), listed]).encode()
 
     text = gather_or_raise("plans", all_ranks, make)[all_ranks.ranks.index(grid.ranks[0])]
-    proposals = []
-    for splits, ways, memory, sent, seconds in json.loads(text):
+    figures, listed = json.loads(text)
+    return _proposals([_Costs(**costs) for costs in listed], grid, like, Machine(**figures), most)
+
+
+def _checked(
+    name: str, model: object, shapes: object, most: object, machine: object, optimizer: str | float
+) -> tuple[Inputs, Training]:
+    refuse_unplanned("plans", model)
+    assert isinstance(model, torch.nn.Module)
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise ValueError(f"plans: most={most!r}; it has to be a positive number")
+    if not isinstance(machine, Machine | None):
+        raise TypeError(f"plans: machine is a {type(machine).__name__}; it has to be a distdl.Machine")
+    return inputs_of(f"plans: {name}", model, shapes), Training.of("plans", current_kind(), optimizer)
+
+
+def _proposals(listed: Sequence[_Costs], grid: Grid, like: PartitionLike, machine: Machine, most: int) -> Proposals:
+    made = []
+    for costs in listed:
         P_x, *others = (
-            Partition.of_grid(grid.related(grid.ranks[: math.prod(shape)], shape), like=P_world)
-            for shape in (splits, *ways.values())
+            Partition.of_grid(first_of(grid, splits), like=like) for splits in (costs.splits, *costs.ways.values())
         )
-        proposals.append(Proposal(P_x, dict(zip(ways, others, strict=True)), memory, sent, seconds))
-    return Proposals(proposals)
-
-
-Ways = dict[str, list[int]]
-"""The number of blocks along each dimension, by names of modules, on the first ranks."""
+        parts = StepMemory(**costs.parts)
+        made.append(
+            Proposal(P_x, dict(zip(costs.ways, others, strict=True)), parts.total, costs.sent, costs.seconds, parts,
+                     tuple(costs.block))
+        )  # fmt: skip
+    return Proposals(made, machine, most)
 
 
 def _proposed(
-    model: torch.nn.Module, grid: Grid, shapes: Sequence[Shape], profile: MachineProfile
-) -> list[tuple[list[int], Ways, int, int, float]]:
-    """The splits of the input and of modules, and their costs, the fastest first."""
-    skeleton = Skeleton(model, torch.device("cpu"))
-    inputs = [(shape, _dtype_of(model)) for shape in shapes]
-    call: object = tuple(torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in inputs), {}
-    recording = skeleton.record(call, inputs, key_of_layer)
-    work = {node: skeleton.operations_of(node) for node in recording.nodes}
+    model: torch.nn.Module, grid: Grid, inputs: Inputs, machine: Machine, training: Training
+) -> list[_Costs]:
+    """The splits of the input and of modules, and their costs."""
+    planned = PlannedModel(model, inputs)
+    shape = inputs[0][0]
 
-    def costs(splits: list[int], ways: Ways) -> tuple[list[int], Ways, int, int, float]:
-        base = grid.related(grid.ranks[: math.prod(splits)], splits)
-        placements = [input_placement(base.ranks, splits, shape) for shape in shapes]
-        requested = {name: grid.related(grid.ranks[: math.prod(way)], way) for name, way in ways.items()}
-        estimate = cost(Plan(recording, base, placements, requested=requested), profile, work)
-        return splits, ways, estimate.memory, estimate.sent, estimate.seconds
+    def costs(splits: list[int], ways: Ways) -> _Costs:
+        plan = planned.plan(first_of(grid, splits), {name: first_of(grid, way) for name, way in ways.items()})
+        estimate = cost(plan, machine, planned.works, training)
+        block = [-(-n // p) for n, p in zip(shape, splits, strict=True)]
+        return _Costs(splits, ways, asdict(estimate.memory), estimate.sent, estimate.seconds, block)
 
-    whole = [costs(splits, {}) for splits in _splits(grid.size, shapes[0])]
-    fastest = sorted(whole, key=lambda proposal: proposal[-1])[:_FIRST]
-    changed = [costs(splits, ways) for splits, *_ in fastest for ways in _tails(splits, recording, shapes[0])]
-    return sorted(whole + changed, key=lambda proposal: proposal[-1])
+    whole = [costs(splits, {}) for splits in _splits(grid.size, shape)]
+    fastest = sorted(whole, key=lambda costs: costs.seconds)[:_FIRST]
+    tails = ((costs.splits, ways) for costs in fastest for ways in _tails(costs.splits, planned.recording, shape))
+    return whole + [costs(splits, ways) for splits, ways in tails]
 
 
 def _splits(workers: int, shape: Shape) -> list[list[int]]:
@@ -169,18 +191,3 @@ def _tails(splits: list[int], recording: Recording, shape: Shape) -> Iterator[Wa
 def _names(recording: Recording, depth: int) -> list[str]:
     """The names of the modules at a depth in the model, in the order of their calls."""
     return list(dict.fromkeys(".".join(node.path.split(".")[:depth]) for node in recording.nodes if node.path))
-
-
-def _dtype_of(model: torch.nn.Module) -> torch.dtype:
-    return next((parameter.dtype for parameter in model.parameters()), torch.get_default_dtype())
-
-
-def _shapes(shapes: object) -> list[Shape]:
-    """The list of shapes in an argument that is a shape or a list of shapes."""
-    several = shapes if isinstance(shapes, list | tuple) and shapes and not isinstance(shapes[0], int) else [shapes]
-    checked = []
-    for shape in several:
-        if not isinstance(shape, list | tuple) or not shape or not all(type(n) is int and n >= 0 for n in shape):
-            raise ValueError(f"plans: input_shape={shapes!r}; it has to be a shape, or a list of shapes")
-        checked.append(tuple(shape))
-    return checked

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from html import escape
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
+from distdl.models.capture.node_work import works_of
 from distdl.models.capture.recording import Value
 from distdl.models.model import DistributedModel
 from distdl.models.operations.placement import Blocks, Placement
-from distdl.models.plan.costs import MIB, received_within, workers_of
+from distdl.models.plan.exchanges import received_within, workers_of
+from distdl.models.plan.memory import StepMemory, fullest_rank
 from distdl.models.plan.planning import Plan, PlanStep, Transfers
-from distdl.models.text_table import text_table
+from distdl.models.plan.requested import is_grid, requested_grids
+from distdl.models.plan.training import Training
+from distdl.models.planned_model import PlannedModel, inputs_of, refuse_unplanned
+from distdl.models.svg import document, text
+from distdl.models.text_table import MIB, numbers, text_table
+from distdl.parameters.layout import current_kind
+from distdl.partitions.construction import PartitionLike, grid_of
+from distdl.partitions.grid import Grid
 
 
 @dataclass(frozen=True)
@@ -29,6 +39,7 @@ class Row:
         sent: bytes that travel to the workers and within layers in a forward pass; halos are estimated by the kernel.
             As many travel back in a backward pass.
         memory: bytes of the largest block of its results.
+        kept: bytes that the fullest rank keeps for the backward pass; a tensor counts where it is kept first.
         gathered: whether one worker computes it for lack of a rule.
     """
 
@@ -40,6 +51,7 @@ class Row:
     sent: int
     memory: int
     gathered: bool
+    kept: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,11 +64,13 @@ class Report:
         rows: the operations.
         parameters: bytes of the parameters, which travel to each worker in a forward pass.
         workers: the number of workers.
+        step: the memory of the fullest rank at the fullest moment of a step of training.
     """
 
     rows: Sequence[Row]
     parameters: int
     workers: int
+    step: StepMemory = field(default_factory=StepMemory)
 
     @property
     def sent(self) -> int:
@@ -65,50 +79,104 @@ class Report:
 
     @property
     def memory(self) -> int:
-        """Bytes of the largest blocks of all results, which a backward pass may need."""
+        """Bytes of the largest blocks of all results."""
         return sum(row.memory for row in self.rows)
 
+    @property
+    def kept(self) -> int:
+        """Bytes that the fullest rank keeps for the backward pass."""
+        return sum(row.kept for row in self.rows)
+
     def __str__(self) -> str:
-        table = [("module", "operation", "shape", "blocks", "MiB sent", "MiB a rank")]
+        table = [("module", "operation", "shape", "blocks", "MiB sent", "MiB a rank", "MiB kept")]
         for row in self.rows:
             blocks = _blocks(row) + (" (gathered)" if row.gathered else "")
-            shape = "x".join(map(str, row.shape)) or "scalar"
-            table.append((row.path, row.operation, shape, blocks, _mib(row.sent), _mib(row.memory)))
-        table.append(("", f"{len(self.rows)} operations", "", "", _mib(self.sent), _mib(self.memory)))
+            shape = numbers(row.shape) or "scalar"
+            table.append((row.path, row.operation, shape, blocks, *map(_mib, (row.sent, row.memory, row.kept))))
+        total = map(_mib, (self.sent, self.memory, self.kept))
+        table.append(("", f"{len(self.rows)} operations", "", "", *total))
         lines = text_table(table, left=range(4))
         rule = "-" * len(lines[0])
         parameters = f"parameters: {_mib(self.parameters)} MiB, to each of {self.workers} workers"
-        return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1], parameters])
+        step = f"a step of training: {_mib(self.step.total)} MiB on the fullest rank: {self.step}"
+        return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1], parameters, step])
 
     def picture(self, path: str | Path) -> None:
         """Draw the operations as an SVG file: a bar for each, and a mark where data travels."""
         Path(path).write_text(_picture_of(self))
 
 
-def report(model: DistributedModel) -> Report:
-    """Describe each operation of a model over partitions, for a call like the last.
+def report(
+    model: torch.nn.Module,
+    P_x: PartitionLike | Sequence[int] | None = None,
+    shape: Sequence[int] | Sequence[object] | None = None,
+    plan: Mapping[str, object] | None = None,
+    fallback: str = "error",
+    optimizer: str | float = "adam",
+) -> Report:
+    """Describe each operation of a model over partitions, for a call like the last; or of a model of torch, as planned.
+
+    With P_x and shape the model is neither called nor distributed, and the ranks need not exist:
+    ``distdl.report(model, P_x=[1, 1, 8, 8], shape=(1, 3, 4096, 4096))``.
+
+    Args:
+        model: a model that :func:`distdl.distribute` has made, after its first call; or, with P_x and shape, any
+            ``torch.nn.Module``.
+        P_x: how the inputs would be split: the numbers of workers along each dimension, or a partition.
+        shape: the shape of the whole input, or a list of shapes or tensors, as for :func:`distdl.plans`.
+        plan, fallback: as in :func:`distdl.distribute`.
+        optimizer: as in :func:`distdl.plans`; layouts and autocast count likewise.
 
     Raises:
-        TypeError: if :func:`distdl.distribute` has not made the model.
+        TypeError, ValueError: if an argument is not as described.
         RuntimeError: before the first call.
 
     Not collective.
     """
+    if P_x is None and shape is None:
+        return _of_last_call(model, optimizer)
+    refuse_unplanned("report", model)
+    if P_x is None or shape is None:
+        raise ValueError("report: of a model that is not distributed it takes P_x and shape")
+    grid = _imagined(P_x)
+    planned = PlannedModel(model, inputs_of("report: shape", model, shape), fallback)
+    made = planned.plan(grid, requested_grids(plan, model, grid))
+    timeline = fullest_rank(made, planned.works, Training.of("report", current_kind(), optimizer))
+    return _report(made, timeline.kept, timeline.fullest)
+
+
+def _imagined(P_x: PartitionLike | Sequence[int]) -> Grid:
+    """The grid of numbers of workers, or of a partition."""
+    if not isinstance(P_x, list | tuple):
+        return grid_of(P_x)
+    if not is_grid(P_x) or min(P_x) < 1:
+        raise ValueError(f"report: P_x={P_x!r}; it has to be a partition, or numbers of workers")
+    return Grid.imagined(math.prod(P_x)).reshaped(P_x)
+
+
+def _of_last_call(model: object, optimizer: str | float) -> Report:
     if not isinstance(model, DistributedModel):
         raise TypeError(
-            f"report: the model is of type {type(model).__name__}; distdl.distribute makes models to report on"
+            f"report: the model is of type {type(model).__name__}; distdl.distribute makes models to report on, or say "
+            "P_x and shape"
         )
     if model.program is None:
         raise RuntimeError("report: the model has to be called before; only then are its shapes known")
     plan = model.program.plan
-    named = dict(model.layouts)
-    sizes = {name: model.module.get_parameter(name).element_size() for name in model.program.parameters}
-    parameters = sum(math.prod(named[name].shape) * size for name, size in sizes.items())
-    rows = [_row(plan, step, transfers) for step, transfers in zip(plan.steps, plan.transfers(), strict=True)]
-    return Report(rows, parameters, plan.base.size)
+    kinds = [layout.kind for name, layout in model.layouts.items() if name in model.program.parameters]
+    training = Training.of("report", max(kinds, key=kinds.count, default="owner"), optimizer)
+    timeline = fullest_rank(plan, works_of(plan.recording, model.autocast), training)
+    return _report(plan, timeline.kept, timeline.fullest)
 
 
-def _row(plan: Plan, step: PlanStep, transfers: Transfers) -> Row:
+def _report(plan: Plan, kept: Sequence[int], step: StepMemory) -> Report:
+    values = dict.fromkeys(value for each in plan.steps for value in each.node.inputs)
+    parameters = sum(value.nbytes for value in values if value.name and value.is_differentiable)
+    described = zip(plan.steps, plan.transfers(), kept, strict=True)
+    return Report([_row(plan, *each) for each in described], parameters, plan.base.size, step)
+
+
+def _row(plan: Plan, step: PlanStep, transfers: Transfers, kept: int) -> Row:
     node = step.node
     sent = sum(sum(counts.values()) * value.dtype.itemsize for value, counts in transfers)
     workers = len(workers_of(step, plan))
@@ -116,7 +184,7 @@ def _row(plan: Plan, step: PlanStep, transfers: Transfers) -> Row:
     first = plan.placement(node.outputs[0])
     splits = first.splits if isinstance(first, Blocks) else None
     memory = sum(_largest(plan.placement(value), value) for value in node.outputs)
-    return Row(node.path, node.key, node.outputs[0].shape, splits, workers, sent, memory, node in plan.gathered)
+    return Row(node.path, node.key, node.outputs[0].shape, splits, workers, sent, memory, node in plan.gathered, kept)
 
 
 def _largest(place: Placement, value: Value) -> int:
@@ -138,33 +206,25 @@ _LINE, _LEFT, _WIDTH = 16, 430, 260
 
 def _picture_of(shown: Report) -> str:
     most = max([row.memory for row in shown.rows] + [1])
-    height = _LINE * (len(shown.rows) + 3)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + _WIDTH + 220}" height="{height}" '
-        'font-family="monospace" font-size="11">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        _text(8, 1, "module"),
-        _text(_LEFT - 150, 1, "operation"),
-        _text(_LEFT, 1, "memory a rank"),
-        _text(_LEFT + _WIDTH + 10, 1, "blocks; MiB sent"),
+        text(8, _LINE, "module"),
+        text(_LEFT - 150, _LINE, "operation"),
+        text(_LEFT, _LINE, "memory a rank"),
+        text(_LEFT + _WIDTH + 10, _LINE, "blocks; MiB sent"),
     ]
     for i, row in enumerate(shown.rows, start=2):
         width = max(1, round(_WIDTH * row.memory / most))
         color = "#999999" if row.splits is None else "#d62728" if row.gathered else "#1f77b4"
         lines.append(f'<rect x="{_LEFT}" y="{i * _LINE - 10}" width="{width}" height="11" fill="{color}"/>')
-        lines.append(_text(8, i, row.path[-36:]))
-        lines.append(_text(_LEFT - 150, i, row.operation[:20]))
+        lines.append(text(8, i * _LINE, row.path[-36:]))
+        lines.append(text(_LEFT - 150, i * _LINE, row.operation[:20]))
         blocks, color_of_text = _blocks(row), "#d95f02" if row.sent else "black"
         sent = f"; {_mib(row.sent)} sent" if row.sent else ""
-        lines.append(_text(_LEFT + _WIDTH + 10, i, blocks + sent, color_of_text))
+        lines.append(text(_LEFT + _WIDTH + 10, i * _LINE, blocks + sent, color_of_text))
         if row.sent:
             lines.append(
                 f'<line x1="0" x2="{_LEFT + _WIDTH}" y1="{i * _LINE - 12}" y2="{i * _LINE - 12}" stroke="#d95f02"/>'
             )
     total = f"{len(shown.rows)} operations, {_mib(shown.sent)} MiB sent, {_mib(shown.parameters)} MiB of parameters"
-    lines.append(_text(8, len(shown.rows) + 2.3, total))
-    return "\n".join([*lines, "</svg>"])
-
-
-def _text(x: float, line: float, text: str, color: str = "black") -> str:
-    return f'<text x="{x}" y="{line * _LINE}" fill="{color}">{escape(text)}</text>'
+    lines.append(text(8, (len(shown.rows) + 2.3) * _LINE, total))
+    return document(_LEFT + _WIDTH + 220, _LINE * (len(shown.rows) + 3), lines)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+MIB = 1 << 20
+
 
 def text_table(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:
     """Lines with aligned columns: the columns `left` on their left sides, the others on their right sides."""
@@ -15,3 +17,8 @@ def text_table(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def numbers(shape: Sequence[int]) -> str:
+    """A shape as text, such as "4x3x8"."""
+    return "x".join(str(int(n)) for n in shape)

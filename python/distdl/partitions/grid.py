@@ -65,6 +65,12 @@ class Grid:
         return cls.of(MPI.COMM_WORLD)
 
     @classmethod
+    def imagined(cls, size: int) -> Grid:
+        """A line of ranks that need not exist, to plan for them in one process."""
+        ranks = tuple(range(size))
+        return cls(MPI.COMM_SELF, ranks, (size,), constructors=ranks, me=MPI.UNDEFINED, world=ranks)
+
+    @classmethod
     def unknown(cls, shape: Sequence[int] = ()) -> Grid:
         """The grid of a partition that this rank does not know, except perhaps its shape."""
         return cls(None, (), tuple(shape), (), MPI.UNDEFINED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
@@ -94,17 +95,17 @@ class Node:
         assert isinstance(self.target, torch.nn.Module)
         return self.target
 
-    @property
+    @functools.cached_property
     def inputs(self) -> list[Value]:
         """The tensors of the call, in order, followed by the parameters."""
         return [*self.arguments, *self.parameters.values()]
 
-    @property
+    @functools.cached_property
     def arguments(self) -> list[Value]:
         """The tensors of the call, in order."""
         return [leaf for leaf in tree_flatten((self.args, dict(self.kwargs)))[0] if isinstance(leaf, Value)]
 
-    @property
+    @functools.cached_property
     def outputs(self) -> list[Value]:
         """The tensors that the call returns, in order."""
         return [leaf for leaf in tree_flatten(self.results)[0] if isinstance(leaf, Value)]

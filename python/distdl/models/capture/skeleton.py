@@ -6,13 +6,12 @@ import itertools
 from collections.abc import Callable, Sequence
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from distdl.models.capture import unrecorded
 from distdl.models.capture.assignments import take_over
 from distdl.models.capture.memory_order import strides_in
 from distdl.models.capture.recorder import Recorder
-from distdl.models.capture.recording import Node, Recording, Value
+from distdl.models.capture.recording import Recording, Value
 from distdl.modules.deep_copy import copied
 from distdl.torch_compat.autograd import autograd_again
 from distdl.torch_compat.fake import FakeTensorMode, without_log
@@ -119,18 +118,6 @@ class Skeleton:
                 vars(module).update(attributes)
                 vars(module)["_buffers"].update(buffers)
         return recording
-
-    def operations_of(self, node: Node) -> float:
-        """The number of floating-point operations of a node in a forward pass, as torch counts them."""
-        call = node.target
-        if isinstance(call, torch.nn.Module):
-            module = call
-            call = lambda *args, **kwargs: torch.func.functional_call(module, parameters, args, kwargs)  # noqa: E731
-        with self._mode, torch.no_grad(), FlopCounterMode(display=False) as counter:
-            tensors = [torch.empty(value.shape, dtype=value.dtype, device=self.device) for value in node.inputs]
-            parameters = dict(zip(node.parameters, tensors[len(node.arguments) :], strict=True))
-            node.as_function(call)(*tensors[: len(node.arguments)])
-        return float(counter.get_total_flops())
 
     def _recorded(
         self,

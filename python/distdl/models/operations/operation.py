@@ -41,6 +41,8 @@ class Sharded:
         """The interval that a worker reads for its block."""
         if self.span is not None:
             return self.span(start, stop) if start < stop else (0, 0)
+        if self.scale == 1:
+            return start, stop
         first, last = start * self.scale, stop * self.scale
         assert first.denominator == last.denominator == 1
         return first.numerator, last.numerator

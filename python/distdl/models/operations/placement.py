@@ -80,6 +80,11 @@ class Blocks:
     def _block_of(self) -> dict[int, tuple[Interval, ...]]:
         return dict(zip(self.ranks, itertools.product(*self.intervals), strict=True))
 
+    @functools.cached_property
+    def place_of(self) -> dict[int, int]:
+        """The number of each rank among the workers."""
+        return {rank: place for place, rank in enumerate(self.ranks)}
+
     def local_shape(self, rank: int) -> tuple[int, ...]:
         """The shape of a rank's block; without elements for a rank that is no worker."""
         block = self.block(rank)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from distdl import operators
 from distdl.models.operations.operation import InputSpec, Sharded, Slice
@@ -15,6 +17,9 @@ from distdl.models.operations.placement import Blocks, Placement, Replicated, in
 from distdl.parameters.layout import Interval
 from distdl.parameters.transport import zero_of
 from distdl.partitions.grid import Grid
+
+
+Corners = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,10 @@ class ReadRegions:
         periodic = tuple(d for d, dim in enumerate(spec) if isinstance(dim, Sharded) and dim.periodic)
         return cls(workers.ranks, tuple(axes), tuple(intervals), slices, periodic)
 
+    def are_blocks(self, source: Blocks) -> bool:
+        """Whether each worker reads its own block. False may also mean that the grids differ."""
+        return self.ranks == source.ranks and self.intervals == source.intervals and self.axes == (*range(len(self.axes)),)
+
     @classmethod
     def whole(cls, ranks: tuple[int, ...]) -> ReadRegions:
         """The whole tensor for each rank."""
@@ -57,14 +66,28 @@ class ReadRegions:
 
     def box(self, rank: int, shape: Sequence[int]) -> tuple[Interval, ...] | None:
         """The box that a rank reads of a tensor of this shape."""
-        if rank not in self.ranks:
+        along = self._along.get(rank)
+        if along is None:
             return None
-        index = [*itertools.product(*(range(len(along)) for along in self.intervals))][self.ranks.index(rank)]
         box = self.common(shape)
+        for dim, interval in zip(self.axes, along, strict=True):
+            if dim is not None:
+                box[dim] = interval
+        return tuple(box)
+
+    def boxes(self, shape: Sequence[int]) -> tuple[Corners, Corners]:
+        """The first and the last corners of the boxes that the workers read, in order."""
+        starts, stops = (np.tile(corner, (len(self.ranks), 1)) for corner in np.array(self.common(shape)).reshape(-1, 2).T)
+        first, last = _corners(self.intervals)
         for axis, dim in enumerate(self.axes):
             if dim is not None:
-                box[dim] = self.intervals[axis][index[axis]]
-        return tuple(box)
+                starts[:, dim], stops[:, dim] = first[:, axis], last[:, axis]
+        return starts, stops
+
+    @functools.cached_property
+    def _along(self) -> dict[int, tuple[Interval, ...]]:
+        """The interval that each rank reads along each axis of the grid."""
+        return dict(zip(self.ranks, itertools.product(*self.intervals), strict=True))
 
     def common(self, shape: Sequence[int]) -> list[Interval]:
         """The interval that all workers read, for each dimension that belongs to no axis."""
@@ -83,8 +106,22 @@ def unwrapped(box: Sequence[Interval], shape: Sequence[int]) -> list[tuple[Inter
 
 def received_elements(source: Placement, regions: ReadRegions, shape: Sequence[int]) -> dict[int, int]:
     """The number of elements that each rank receives from others."""
-    if isinstance(source, Replicated):
+    if isinstance(source, Replicated) or regions.are_blocks(source):
         return {}
+    starts, stops = regions.boxes(shape)
+    if (starts < 0).any() or (stops > np.array(shape)).any():
+        return _received_periodically(source, regions, shape)
+    counts = np.prod(stops - starts, axis=1)
+    places = source.place_of
+    own = np.array([places.get(rank, -1) for rank in regions.ranks])
+    of_source = _corners(source.intervals)
+    shared = np.minimum(stops, of_source[1][own]) - np.maximum(starts, of_source[0][own])
+    counts -= np.where(own < 0, 0, np.prod(np.maximum(shared, 0), axis=1))
+    return {rank: count for rank, count in zip(regions.ranks, counts.tolist(), strict=True) if count}
+
+
+def _received_periodically(source: Blocks, regions: ReadRegions, shape: Sequence[int]) -> dict[int, int]:
+    """The same for boxes that wrap around the end of the tensor."""
     counts = {}
     for rank in regions.ranks:
         box = regions.box(rank, shape)
@@ -94,6 +131,17 @@ def received_elements(source: Placement, regions: ReadRegions, shape: Sequence[i
             overlap(piece, piece) - (overlap(piece, own) if own is not None else 0) for piece in unwrapped(box, shape)
         )
     return {rank: count for rank, count in counts.items() if count}
+
+
+def _corners(intervals: Sequence[Sequence[Interval]]) -> tuple[Corners, Corners]:
+    """The first and the last corners of the boxes of all workers, row-major, with a column for each axis."""
+    along = [np.array(each).reshape(-1, 2) for each in intervals]
+    places = np.indices([len(each) for each in along]).reshape(len(along), -1)
+    pairs = [each[place] for each, place in zip(along, places, strict=True)]
+    if not pairs:
+        return np.zeros((1, 0), dtype=np.int64), np.zeros((1, 0), dtype=np.int64)
+    both = np.stack(pairs, axis=1)
+    return both[..., 0], both[..., 1]
 
 
 class Redistribution:
@@ -124,11 +172,14 @@ class Redistribution:
     @staticmethod
     def is_needed(source: Placement, regions: ReadRegions, shape: Sequence[int]) -> bool:
         """Whether the region of any rank differs from its block."""
+        starts, stops = regions.boxes(shape)
         if isinstance(source, Replicated):
-            return any(regions.box(rank, shape) != tuple((0, n) for n in shape) for rank in regions.ranks)
-        return set(source.ranks) != set(regions.ranks) or any(
-            source.block(rank) != regions.box(rank, shape) for rank in regions.ranks
-        )
+            return bool((starts != 0).any() or (stops != np.array(shape)).any())
+        if set(source.ranks) != set(regions.ranks):
+            return True
+        own = np.array([source.place_of[rank] for rank in regions.ranks])
+        first, last = _corners(source.intervals)
+        return bool((starts != first[own]).any() or (stops != last[own]).any())
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """This worker's region; a tensor without elements on ranks that read nothing."""

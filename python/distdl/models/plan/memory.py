@@ -1,0 +1,313 @@
+"""Estimate the memory of a rank in a step of training: what lives when, forward, backward, and in the optimizer."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+
+from distdl.models.capture.node_work import NodeWork, Saved
+from distdl.models.capture.recording import Node, Value
+from distdl.models.operations.placement import Blocks, Placement
+from distdl.models.plan.exchanges import received_within
+from distdl.models.plan.planning import Plan, PlanStep
+from distdl.models.plan.training import Training
+from distdl.torch_compat.trees import tree_flatten
+
+PASSING_GRADIENTS = frozenset(("add", "iadd", "cat", "concat", "clone", "sub"))
+"""Functions whose gradients are the gradient of the result, or views of it."""
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Bytes of a rank at the fullest moment of a step of training.
+
+    Attributes:
+        weights: its part of the parameters.
+        optimizer: its part of what the optimizer keeps.
+        gradients: its part of the gradients of parameters that are known by then.
+        copies: parameters that have arrived from their owners, and their gradients on the way back.
+        kept: inputs and results that a backward pass still needs.
+        passing: other results, and gradients of results.
+    """
+
+    weights: int = 0
+    optimizer: int = 0
+    gradients: int = 0
+    copies: int = 0
+    kept: int = 0
+    passing: int = 0
+
+    @property
+    def total(self) -> int:
+        """The sum of all."""
+        return sum(vars(self).values())
+
+    def __str__(self) -> str:
+        named = {name: count for name, count in vars(self).items() if count}
+        return ", ".join(f"{name} {count / 2**20:.1f}" for name, count in named.items())
+
+
+def fullest_rank(plan: Plan, works: Mapping[Node, NodeWork], training: Training) -> RankTimeline:
+    """What the fullest rank holds. The first, a middle and the last worker are looked at.
+
+    Args:
+        works: the work of each node.
+    """
+    ranks, shape = plan.base.ranks, plan.base.shape
+    middle = plan.base.worker([p // 2 for p in shape])
+    looked_at = dict.fromkeys((ranks[0], ranks[middle], ranks[-1]))
+    timelines = [RankTimeline(plan, works, rank, training) for rank in looked_at]
+    return max(timelines, key=lambda timeline: timeline.fullest.total)
+
+
+class RankTimeline:
+    """What a rank holds at each moment. Step i is moment i, and its backward pass moment 2 n - 1 - i.
+
+    Attributes:
+        kept: bytes that each step keeps for its backward pass; a tensor counts at the first step that keeps it.
+        fullest: what the rank holds at the moment of the largest sum.
+    """
+
+    def __init__(self, plan: Plan, works: Mapping[Node, NodeWork], rank: int, training: Training) -> None:
+        self._plan, self._works, self._rank = plan, works, rank
+        self._n = len(plan.steps)
+        self._end = 2 * self._n  # the optimizer's step
+        self._changes: dict[str, Counter[int]] = {}
+        self._roots: dict[Value, Value] = {}  # values whose memory other values share
+        self._dtypes: dict[Value, torch.dtype] = {}
+        self._segments: dict[int, int] = {}  # the last step of each checkpoint
+        for i, step in enumerate(plan.steps):
+            work = works[step.node]
+            self._dtypes.update(work.dtypes)
+            self._roots.update({result: self._root(value) for result, value in work.shares.items()})
+            if step.node.checkpoint:
+                self._segments[step.node.checkpoint] = i
+        self.kept = [0] * self._n
+        self._parameters(training.layout, training.copies)
+        self._values()
+        self._gradients()
+        self.fullest = self._fullest()
+
+    def _fullest(self) -> StepMemory:
+        sums = dict.fromkeys(self._changes, 0)
+        best = StepMemory()
+        for moment in range(self._end + 1):
+            for part, changes in self._changes.items():
+                sums[part] += changes[moment]
+            now = StepMemory(**sums)
+            best = max(best, now, key=lambda memory: memory.total)
+        return best
+
+    def _hold(self, part: str, nbytes: float, first: int, last: int) -> None:
+        changes = self._changes.setdefault(part, Counter())
+        changes[first] += round(nbytes)
+        changes[last + 1] -= round(nbytes)
+
+    def _backward(self, i: int) -> int:
+        return 2 * self._n - 1 - i
+
+    def _root(self, value: Value) -> Value:
+        return self._roots.get(value, value)
+
+    # Sizes on this rank
+
+    def _bytes(self, value: Value) -> int:
+        return _elements(self._plan.placement(value), value, self._rank) * self._itemsize(value)
+
+    def _itemsize(self, value: Value) -> int:
+        return self._dtypes.get(value, value.dtype).itemsize
+
+    def _share(self, step: PlanStep) -> float:
+        workers = step.workers
+        if not isinstance(workers, Blocks):
+            return 1.0
+        return math.prod(workers.local_shape(self._rank)) / max(1, math.prod(workers.shape))
+
+    def _reads(self, step: PlanStep) -> dict[Value, tuple[Hashable, int]]:
+        """For the inputs that this rank receives: an identity, and bytes, halos included."""
+        reads: dict[Value, tuple[Hashable, int]] = {}
+        node = step.node
+        if isinstance(step.workers, Blocks) and self._rank not in step.workers.ranks:
+            return reads
+        for value, regions in zip(node.inputs, step.input_regions, strict=True):
+            if regions is not None:
+                box = regions.box(self._rank, value.shape)
+                count = 0 if box is None else math.prod(stop - start for start, stop in box)
+                reads[value] = (value, regions), count * self._itemsize(value)
+        within, exchanges = received_within(step)
+        if exchanges:
+            x = node.arguments[0]
+            nbytes = reads[x][1] if x in reads else self._bytes(x)
+            if within:
+                reads[x] = (node, x), nbytes + within * self._itemsize(x) // x.dtype.itemsize
+            elif self._itemsize(x) < 4:  # moments are taken in single precision
+                reads[x] = (node, x), nbytes * 4 // self._itemsize(x)
+        return reads
+
+    # What lives when
+
+    def _parameters(self, kind: str, copies: float) -> None:
+        first: dict[Value, int] = {}
+        last: dict[Value, int] = {}
+        kept: set[Value] = set()
+        for i, step in enumerate(self._plan.steps):
+            for value in step.node.inputs:
+                if value.name:
+                    first.setdefault(value, i)
+                    last[value] = i
+            kept.update(s.value for s in self._works[step.node].saved if s.value is not None and not s.is_own)
+        size = self._plan.base.size
+        owned = {"owner": float(self._rank == self._plan.base.ranks[0]), "sharded": 1 / size, "replicated": 1.0}[kind]
+        asking = {value for work in self._works.values() for value in work.differentiated}
+        largest = 0.0
+        for value in first:
+            nbytes = value.nbytes
+            known = self._backward(first[value])
+            self._hold("weights", nbytes * owned, 0, self._end)
+            if size > 1 and kind != "replicated":
+                self._hold("copies", nbytes, first[value], known if value in kept else last[value])
+            if value in asking:
+                self._hold("optimizer", copies * nbytes * owned, 0, self._end)
+                if size > 1:
+                    self._hold("copies", nbytes, self._backward(last[value]), known)
+                    self._hold("copies", nbytes, known, known)  # the message
+                    self._hold("gradients", nbytes * owned, known, self._end)
+                else:
+                    self._hold("gradients", nbytes, self._backward(last[value]), self._end)
+                largest = max(largest, nbytes * owned)
+        self._hold("passing", largest * min(copies, 2), self._end, self._end)
+
+    def _values(self) -> None:
+        """Hold inputs, results, and what is kept for backward passes."""
+        leaves = tree_flatten(self._plan.recording.results)[0]
+        uses: dict[Hashable, _Use] = {}
+        for value in self._plan.recording.inputs:
+            uses[value] = _Use(self._bytes(value), 0, self._end)
+        for i, step in enumerate(self._plan.steps):
+            node, work = step.node, self._works[step.node]
+            reads = self._reads(step)
+            for value in node.outputs:
+                if self._root(value) is value:
+                    uses[value] = _Use(self._bytes(value), i, i, node.checkpoint)
+            for key, nbytes in reads.values():
+                uses.setdefault(key, _Use(nbytes, i, i, node.checkpoint)).last = i
+            for value in node.inputs:
+                if (use := uses.get(self._root(value))) is not None:
+                    use.last = max(use.last, i)
+            for number, saved in enumerate(work.saved):
+                self._save(uses, i, step, (node, number), saved, reads)
+        for leaf in leaves:
+            if isinstance(leaf, Value) and (use := uses.get(self._root(leaf))) is not None:
+                use.last = self._end
+        for use in uses.values():
+            self._hold_use(use)
+            if use.savers:
+                self.kept[min(use.savers)] += use.nbytes
+
+    def _save(
+        self,
+        uses: dict[Hashable, _Use],
+        i: int,
+        step: PlanStep,
+        own: Hashable,
+        saved: Saved,
+        reads: Mapping[Value, tuple[Hashable, int]],
+    ) -> None:
+        """Note that step i keeps a tensor, if it is not a parameter, until its backward pass."""
+        value = saved.value
+        if value is not None and not saved.is_own:
+            key: Hashable = reads[value][0] if value in reads else self._root(value)
+            use = uses.get(key)
+            if use is not None:
+                use.savers.append(i)
+            return
+        share = self._share(step)
+        if value is not None:  # a copy in another dtype
+            whole = max(1, math.prod(value.shape)) * self._itemsize(value)
+            share = (reads[value][1] if value in reads else self._bytes(value)) / whole
+        uses[own] = _Use(round(saved.nbytes * share), i, i, step.node.checkpoint, [i])
+
+    def _hold_use(self, use: _Use) -> None:
+        again = self._backward(self._segments[use.checkpoint]) if use.checkpoint else None
+        inside = [i for i in use.savers if self._plan.steps[i].node.checkpoint == use.checkpoint]
+        last = use.last
+        for i in use.savers:
+            checkpoint = self._plan.steps[i].node.checkpoint
+            if not checkpoint:
+                last = max(last, self._backward(i))
+            elif checkpoint != use.checkpoint:  # an input of a checkpoint
+                last = max(last, self._backward(self._segments[checkpoint]))
+        if again is None or last >= self._n:
+            is_kept = last >= self._n and use.savers
+            self._hold("kept" if is_kept else "passing", use.nbytes, use.first, last)
+            return
+        self._hold("passing", use.nbytes, use.first, last)
+        if inside:
+            self._hold("kept", use.nbytes, again, self._backward(min(inside)))
+
+    def _gradients(self) -> None:
+        """Hold the gradients of results between the backward passes of the users and of the maker."""
+        groups: dict[Value, Value] = {}  # of values whose gradients are the same memory
+        makers: dict[Value, int] = {}
+        users: dict[Value, int] = {}
+        sizes: dict[Value, int] = {}
+
+        def group(value: Value) -> Value:
+            while value in groups:
+                value = groups[value]
+            return value
+
+        for i, step in enumerate(self._plan.steps):
+            node, differentiated = step.node, self._works[step.node].differentiated
+            if differentiated:
+                received = sum(nbytes for _, nbytes in self._reads(step).values())
+                self._hold("passing", received, self._backward(i), self._backward(i))
+            for value in node.inputs:
+                if value in differentiated and not value.name:
+                    users[group(value)] = i
+            for value in node.outputs:
+                if value not in differentiated:
+                    continue
+                makers[value], sizes[value] = i, self._bytes(value)
+                for other in self._with_same_gradient(node, value):
+                    other = group(other)
+                    if other in makers and other is not value:
+                        makers[value] = min(makers[value], makers.pop(other))
+                        sizes[value] = max(sizes[value], sizes.pop(other))
+                        groups[other] = value
+        for leaf in tree_flatten(self._plan.recording.results)[0]:
+            if isinstance(leaf, Value):
+                users[group(leaf)] = self._n - 1
+        for value, maker in makers.items():
+            if value in users:
+                self._hold("passing", sizes[value], self._backward(users[value]), self._backward(maker))
+
+    def _with_same_gradient(self, node: Node, result: Value) -> list[Value]:
+        """The inputs whose gradient is the gradient of the result, or a view of it."""
+        if node.key in PASSING_GRADIENTS:
+            return [value for value in node.arguments if value.shape == result.shape or node.key in ("cat", "concat")]
+        shared = self._works[node].shares.get(result)
+        return [] if shared is None or node.written else [shared]
+
+
+@dataclass
+class _Use:
+    """A tensor on this rank.
+
+    Attributes:
+        first, last: the first and the last moment of its use in the forward pass.
+        checkpoint: the checkpoint in which it is made; 0 for none.
+        savers: the steps whose backward passes need it.
+    """
+
+    nbytes: int
+    first: int
+    last: int
+    checkpoint: int = 0
+    savers: list[int] = field(default_factory=list)
+
+
+def _elements(place: Placement, value: Value, rank: int) -> int:
+    return math.prod(place.local_shape(rank)) if isinstance(place, Blocks) else math.prod(value.shape)

@@ -1,0 +1,89 @@
+"""A model that is recorded once, and planned on any number of ranks in one process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from distdl.models.capture.node_work import works_of
+from distdl.models.capture.skeleton import Skeleton
+from distdl.models.capture.unrecorded import autocast
+from distdl.models.operations.placement import input_placement
+from distdl.models.plan.planning import Plan
+from distdl.models.rules.applied_layer import key_of_layer
+from distdl.modules.module import refuse_distributed
+from distdl.nn.base.options import refuse_lazy
+from distdl.partitions.grid import Grid
+
+Shape = tuple[int, ...]
+Inputs = list[tuple[Shape, torch.dtype]]
+
+
+class PlannedModel:
+    """The recorded computation of a model, with the dtypes of autocast around it.
+
+    Args:
+        inputs: shapes and dtypes of the whole inputs.
+        fallback: as in :func:`distdl.distribute`.
+
+    Attributes:
+        inputs, recording: as recorded.
+        works: the work of each node.
+
+    Raises:
+        NotImplementedError: if the model cannot be recorded.
+    """
+
+    def __init__(self, model: torch.nn.Module, inputs: Inputs, fallback: str = "error") -> None:
+        self.inputs, self._fallback = inputs, fallback
+        skeleton = Skeleton(model, torch.device("cpu"))
+        call: object = tuple(torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in inputs), {}
+        self.recording = skeleton.record(call, inputs, key_of_layer)
+        self.works = works_of(self.recording, next(filter(None, autocast().values()), None))
+
+    def plan(self, base: Grid, requested: Mapping[str, Grid]) -> Plan:
+        """The plan on the workers of a grid.
+
+        Args:
+            requested: grids of modules, by patterns of their names.
+        """
+        placements = [input_placement(base.ranks, base.shape, shape) for shape, _ in self.inputs]
+        return Plan(self.recording, base, placements, fallback=self._fallback, requested=requested)
+
+
+def refuse_unplanned(name: str, model: object) -> None:
+    """Refuse what cannot be planned.
+
+    Raises:
+        TypeError, ValueError: if it is no model of torch, or has layers over partitions or without shapes.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"{name}: the model is of type {type(model).__name__}; it has to be a torch.nn.Module")
+    refuse_lazy(name, model)
+    refuse_distributed(name, model)
+
+
+def inputs_of(name: str, model: torch.nn.Module, shapes: object) -> Inputs:
+    """The inputs in an argument that is a shape or a list of shapes, some of which may be tensors instead.
+
+    Raises:
+        ValueError: that starts with the names of the function and the argument, if it is neither.
+    """
+    dtype = next((parameter.dtype for parameter in model.parameters()), torch.get_default_dtype())
+    several = isinstance(shapes, list | tuple) and shapes and not isinstance(shapes[0], int)
+    inputs: Inputs = []
+    for shape in shapes if several and isinstance(shapes, list | tuple) else [shapes]:
+        if isinstance(shape, torch.Tensor):
+            inputs.append((tuple(shape.shape), shape.dtype))
+        elif isinstance(shape, list | tuple) and shape and all(type(n) is int and n >= 0 for n in shape):
+            inputs.append((tuple(shape), dtype))
+        else:
+            raise ValueError(f"{name}={shapes!r}; it has to be a shape, or a list of shapes or tensors")
+    return inputs
+
+
+def first_of(grid: Grid, splits: Sequence[int]) -> Grid:
+    """The first ranks of a grid, in another shape."""
+    return grid.related(grid.ranks[: math.prod(splits)], splits)
