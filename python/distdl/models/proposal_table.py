@@ -126,7 +126,11 @@ def _ordered(proposals: Iterable[Proposal], machine: Machine) -> list[Proposal]:
     for proposal in sorted(proposals, key=lambda p: (fits[p.memory <= machine.bytes_of_rank], p.seconds)):
         first = groups[-1][0] if groups else proposal
         is_alike = proposal.seconds <= _ALIKE * first.seconds
-        if groups and is_alike and (first.memory <= machine.bytes_of_rank) == (proposal.memory <= machine.bytes_of_rank):
+        if (
+            groups
+            and is_alike
+            and (first.memory <= machine.bytes_of_rank) == (proposal.memory <= machine.bytes_of_rank)
+        ):
             groups[-1].append(proposal)
         else:
             groups.append([proposal])

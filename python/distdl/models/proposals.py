@@ -150,9 +150,7 @@ def _proposals(listed: Sequence[_Costs], grid: Grid, like: PartitionLike, machin
     return Proposals(made, machine, most)
 
 
-def _proposed(
-    model: torch.nn.Module, grid: Grid, inputs: Inputs, machine: Machine, training: Training
-) -> list[_Costs]:
+def _proposed(model: torch.nn.Module, grid: Grid, inputs: Inputs, machine: Machine, training: Training) -> list[_Costs]:
     """The splits of the input and of modules, and their costs."""
     planned = PlannedModel(model, inputs)
     shape = inputs[0][0]

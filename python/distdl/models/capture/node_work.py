@@ -68,7 +68,9 @@ def works_of(recording: Recording, autocast: torch.dtype | None) -> dict[Node, N
     return works
 
 
-def _work_of(node: Node, dtypes: dict[Value, torch.dtype], asking: set[Value], autocast: torch.dtype | None) -> NodeWork:
+def _work_of(
+    node: Node, dtypes: dict[Value, torch.dtype], asking: set[Value], autocast: torch.dtype | None
+) -> NodeWork:
     """The work of a node; notes the dtypes of its results, and which of them ask for gradients."""
     mode = _mode_of(node)
     packed: list[torch.Tensor] = []

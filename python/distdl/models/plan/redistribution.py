@@ -18,7 +18,6 @@ from distdl.parameters.layout import Interval
 from distdl.parameters.transport import zero_of
 from distdl.partitions.grid import Grid
 
-
 Corners = NDArray[np.int64]
 
 
@@ -57,7 +56,9 @@ class ReadRegions:
 
     def are_blocks(self, source: Blocks) -> bool:
         """Whether each worker reads its own block. False may also mean that the grids differ."""
-        return self.ranks == source.ranks and self.intervals == source.intervals and self.axes == (*range(len(self.axes)),)
+        return (
+            self.ranks == source.ranks and self.intervals == source.intervals and self.axes == (*range(len(self.axes)),)
+        )
 
     @classmethod
     def whole(cls, ranks: tuple[int, ...]) -> ReadRegions:
@@ -77,7 +78,9 @@ class ReadRegions:
 
     def boxes(self, shape: Sequence[int]) -> tuple[Corners, Corners]:
         """The first and the last corners of the boxes that the workers read, in order."""
-        starts, stops = (np.tile(corner, (len(self.ranks), 1)) for corner in np.array(self.common(shape)).reshape(-1, 2).T)
+        starts, stops = (
+            np.tile(corner, (len(self.ranks), 1)) for corner in np.array(self.common(shape)).reshape(-1, 2).T
+        )
         first, last = _corners(self.intervals)
         for axis, dim in enumerate(self.axes):
             if dim is not None:
@@ -136,11 +139,10 @@ def _received_periodically(source: Blocks, regions: ReadRegions, shape: Sequence
 def _corners(intervals: Sequence[Sequence[Interval]]) -> tuple[Corners, Corners]:
     """The first and the last corners of the boxes of all workers, row-major, with a column for each axis."""
     along = [np.array(each).reshape(-1, 2) for each in intervals]
-    places = np.indices([len(each) for each in along]).reshape(len(along), -1)
-    pairs = [each[place] for each, place in zip(along, places, strict=True)]
-    if not pairs:
+    if not along:  # a number
         return np.zeros((1, 0), dtype=np.int64), np.zeros((1, 0), dtype=np.int64)
-    both = np.stack(pairs, axis=1)
+    places = np.indices([len(each) for each in along]).reshape(len(along), -1)
+    both = np.stack([each[place] for each, place in zip(along, places, strict=True)], axis=1)
     return both[..., 0], both[..., 1]
 
 
