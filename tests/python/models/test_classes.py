@@ -40,7 +40,8 @@ def distributed(P_world, model, inputs):
     first = next(x for x in inputs if x.dim() == dims)
     along = next((d for d, n in enumerate(first.shape) if n > 1), 0)
     P_x = grid(P_world, [job.size if d == along else 1 for d in range(dims)])
-    ours = distdl.distribute(model, P_x)
+    whole = {i: None for i, x in enumerate(inputs) if x.dim() < dims}
+    ours = distdl.distribute(model, P_x, input_partitions=whole)
     return ours, tensors_in(ours(*(distdl.scatter(x, P_x) if x.dim() == dims else x for x in inputs)))
 
 
