@@ -13,6 +13,7 @@ from distdl.modules.parametrized import problem_of_parametrizations
 from distdl.nn.base.layer import Layer
 from distdl.nn.base.split_checks import problem_of, shape_after
 from distdl.partitions.partition import Partition
+from distdl.torch_compat.parametrizations import may_compute_weights
 
 
 class Finding(NamedTuple):
@@ -51,7 +52,7 @@ def unsafe_modules(model: torch.nn.Module) -> Iterator[Finding]:
             shape = shape if workers is None else workers[1]
             for problem in () if name.startswith(inside) and name else problem_of_parametrizations(part):
                 yield Finding(name, problem, "parametrize the weight of the whole, on one process, and load it")
-            if isinstance(part, Layer) and part.all_ranks.size > 1:
+            if isinstance(part, Layer) and part.all_ranks.size > 1 and not may_compute_weights(part):
                 yield from _undeclared_parameters(name, part)
         elif shape is not None and not name.startswith(inside) and not _contains(part):
             if math.prod(shape) > 1:
