@@ -51,7 +51,7 @@ def read_block(
         halo: the number of further elements to read around the block: for all dimensions, or for each dimension a
             number or a pair (left, right). The halo ends at the boundary of the region.
         region: the part of the array that is cut into blocks, by default all of it: for each dimension a slice without
-            a step, a pair (start, stop), or None for the whole dimension. Further dimensions are whole.
+            a step, a pair (start, stop) as in a slice, or None for the whole dimension. Further dimensions are whole.
         flip: dimensions along which the region is reversed before it is cut into blocks.
         fill: the value of masked elements. Without it, arrays that may have masked elements, such as those of
             ``numpy.ma`` and netCDF4, raise TypeError.

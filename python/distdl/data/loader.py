@@ -69,7 +69,7 @@ def loader(
 
     Returns:
         An iterable with a length. A batch has this rank's blocks in the structure of P: empty blocks on ranks outside
-        of a partition, or if the last batch has fewer samples than blocks.
+        of a partition, or if the last batch has fewer samples than blocks. It has ``state_dict()``.
 
     Raises:
         ValueError: on all ranks, if their arguments or the lengths of their datasets differ, if root is not a worker,

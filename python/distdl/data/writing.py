@@ -53,10 +53,11 @@ def write_block(
             converts the numbers to its dtype.
         P: the partition, as for :meth:`distdl.Partition.slices`.
         block: this rank's block, without a halo. Its gradient is left out. Ranks outside of P may pass None.
-        root: None if every rank writes its block, into an array that all of them have opened: a memory map of one file,
-            zarr, or HDF5 with ``driver="mpio"``. Otherwise the number of the worker of P that receives and writes all
-            blocks, one after another; other ranks may pass None as ``array``. This is for arrays in memory, files
-            that one rank opens, and chunks that lie across blocks.
+        root: None if every rank writes its block, into an array that all of them have opened: zarr, HDF5 with
+            ``driver="mpio"``, or a memory map of one file (on several nodes only if their file system keeps mapped
+            pages equal). Otherwise the number of the worker of P that receives and writes all blocks, one after
+            another; other ranks may pass None as ``array``. This is for arrays in memory, files that one rank opens,
+            and chunks that lie across blocks.
         region, flip: the part of the array that the blocks make up, as for :func:`distdl.data.read_block`.
 
     Raises:

@@ -1,6 +1,7 @@
 """Patches of one array in a file are the same on all ranks, and for every partition."""
 
 import functools
+import pickle
 
 import h5py
 import numpy as np
@@ -63,6 +64,7 @@ def test_blocks_of_patches(P_world, kind, tmp_path):
             assert patches.place(number) == place
             block = patches[number]
             assert torch.equal(block, torch.from_numpy(cut(place))[P.slices((1, 2, 4, 5))[1:]])
+        assert torch.equal(pickle.loads(pickle.dumps(patches))[6], patches[6])  # for worker processes that are spawned
         with pytest.raises(IndexError, match="no patch 7 among 7"):
             patches[7]
 
