@@ -13,7 +13,12 @@ from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.exchanges import received_within
 from distdl.models.plan.planning import Plan, PlanStep
 from distdl.models.plan.training import Training
+from distdl.models.rules.windows import CONVOLUTIONS
+from distdl.nn.base.by_dimensions import space_of
+from distdl.nn.conv.halo import SMALLEST
 from distdl.torch_compat.trees import tree_flatten
+
+_CHANNELS = 16  # of a block of channels, in kernels for CPUs
 
 PASSING_GRADIENTS = frozenset(("add", "iadd", "cat", "concat", "clone", "sub"))
 """Functions whose gradients are the gradient of the result, or views of it."""
@@ -27,7 +32,7 @@ class StepMemory:
         weights: its part of the parameters.
         optimizer: its part of what the optimizer keeps.
         gradients: its part of the gradients of parameters that are known by then.
-        copies: parameters that have arrived from their owners, and their gradients on the way back.
+        copies: parameters that have arrived from their owners, their gradients on the way back, and pooled messages.
         kept: inputs and results that a backward pass still needs.
         passing: other results, and gradients of results.
     """
@@ -88,6 +93,7 @@ class RankTimeline:
         self._parameters(training.layout, training.copies)
         self._values()
         self._gradients()
+        self._pool()
         self.fullest = self._fullest()
 
     def _fullest(self) -> StepMemory:
@@ -135,16 +141,38 @@ class RankTimeline:
             if regions is not None:
                 box = regions.box(self._rank, value.shape)
                 count = 0 if box is None else math.prod(stop - start for start, stop in box)
-                reads[value] = (value, regions), count * self._itemsize(value)
+                reads[value] = (value, regions), _capacity(count * self._itemsize(value))
         within, exchanges = received_within(step)
         if exchanges:
             x = node.arguments[0]
             nbytes = reads[x][1] if x in reads else self._bytes(x)
-            if within:
-                reads[x] = (node, x), nbytes + within * self._itemsize(x) // x.dtype.itemsize
-            elif self._itemsize(x) < 4:  # moments are taken in single precision
+            if within and not self._adds_halos(node, x):
+                reads[x] = (node, x), _capacity(nbytes + within * self._itemsize(x) // x.dtype.itemsize)
+            elif not within and self._itemsize(x) < 4:  # moments are taken in single precision
                 reads[x] = (node, x), nbytes * 4 // self._itemsize(x)
         return reads
+
+    def _adds_halos(self, node: Node, x: Value) -> bool:
+        """Whether a convolution adds what comes from halos to the result, and needs no copy of the block."""
+        is_convolution = node.key in CONVOLUTIONS and not node.module.transposed
+        is_wide = self._itemsize(node.outputs[0]) >= 4
+        return is_convolution and is_wide and self._bytes(x) >= SMALLEST * self._itemsize(x)
+
+    def _workspace(self, node: Node) -> float:
+        """Bytes that a kernel needs besides inputs and results."""
+        both = [*node.arguments, *node.outputs]
+        if "fft" in node.key:  # backward passes of real transforms transform complex numbers of the same shape
+            return max((2 if value.dtype.is_complex else 4) * self._bytes(value) for value in both)
+        if node.key not in CONVOLUTIONS:
+            return 0
+        sizes = [self._reordered(value, space_of(node.module) or 0) for value in (both[0], both[-1])]
+        return max(sizes) if self._itemsize(both[-1]) >= 4 else sum(sizes)
+
+    def _reordered(self, value: Value, space: int) -> float:
+        """Bytes in single precision, with channels in blocks as kernels for CPUs read and sum them."""
+        channels = value.shape[len(value.shape) - space - 1]
+        padded = -(-channels // _CHANNELS) * _CHANNELS if channels > 3 else channels
+        return 4 * self._bytes(value) / self._itemsize(value) * padded / max(1, channels)
 
     # What lives when
 
@@ -183,11 +211,16 @@ class RankTimeline:
         """Hold inputs, results, and what is kept for backward passes."""
         leaves = tree_flatten(self._plan.recording.results)[0]
         uses: dict[Hashable, _Use] = {}
+        again: dict[int, float] = {}  # the largest workspace of each checkpoint
         for value in self._plan.recording.inputs:
             uses[value] = _Use(self._bytes(value), 0, self._end)
         for i, step in enumerate(self._plan.steps):
             node, work = step.node, self._works[step.node]
             reads = self._reads(step)
+            workspace = self._workspace(node)
+            for moment in (i, self._backward(i)):
+                self._hold("passing", workspace, moment, moment)
+            again[node.checkpoint] = max(workspace, again.get(node.checkpoint, 0))
             for value in node.outputs:
                 if self._root(value) is value:
                     uses[value] = _Use(self._bytes(value), i, i, node.checkpoint)
@@ -201,6 +234,9 @@ class RankTimeline:
         for leaf in leaves:
             if isinstance(leaf, Value) and (use := uses.get(self._root(leaf))) is not None:
                 use.last = self._end
+        for number, workspace in again.items():
+            moment = self._backward(self._segments.get(number, -1))
+            self._hold("passing", workspace if number else 0, moment, moment)
         for use in uses.values():
             self._hold_use(use)
             if use.savers:
@@ -239,12 +275,9 @@ class RankTimeline:
                 last = max(last, self._backward(i))
             elif checkpoint != use.checkpoint:  # an input of a checkpoint
                 last = max(last, self._backward(self._segments[checkpoint]))
-        if again is None or last >= self._n:
-            is_kept = last >= self._n and use.savers
-            self._hold("kept" if is_kept else "passing", use.nbytes, use.first, last)
-            return
-        self._hold("passing", use.nbytes, use.first, last)
-        if inside:
+        is_kept = last >= self._n and len(use.savers) > len(inside if use.checkpoint else [])
+        self._hold("kept" if is_kept else "passing", use.nbytes, use.first, last)
+        if again is not None and inside:
             self._hold("kept", use.nbytes, again, self._backward(min(inside)))
 
     def _gradients(self) -> None:
@@ -284,6 +317,18 @@ class RankTimeline:
             if value in users:
                 self._hold("passing", sizes[value], self._backward(users[value]), self._backward(maker))
 
+    def _pool(self) -> None:
+        """Hold the messages of backward passes that the pool keeps for the next step, once of each size."""
+        arriving: set[int] = set()
+        returning: set[int] = set()
+        for step in self._plan.steps if self._plan.base.size > 1 else ():
+            for value, (_, nbytes) in self._reads(step).items():
+                if not value.name and nbytes != 4 // self._itemsize(value) * self._bytes(value):
+                    arriving.add(_capacity(nbytes))
+                    if value in self._works[step.node].differentiated:
+                        returning.add(_capacity(self._bytes(value)))
+        self._hold("copies", sum(returning - arriving), 0, self._end)
+
     def _with_same_gradient(self, node: Node, result: Value) -> list[Value]:
         """The inputs whose gradient is the gradient of the result, or a view of it."""
         if node.key in PASSING_GRADIENTS:
@@ -307,6 +352,12 @@ class _Use:
     last: int
     checkpoint: int = 0
     savers: list[int] = field(default_factory=list)
+
+
+def _capacity(nbytes: int) -> int:
+    """The bytes of the pool's memory for a message: four sizes to each power of two."""
+    step = max(1, (1 << max(0, nbytes.bit_length() - 1)) // 4)
+    return -(-nbytes // step) * step
 
 
 def _elements(place: Placement, value: Value, rank: int) -> int:
