@@ -29,10 +29,10 @@ from torch.utils.checkpoint import checkpoint
 import distdl
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "networks"))
-from gpt import SequentialGPT  # noqa: E402
-from unet import SequentialUNet3d  # noqa: E402
+from gpt import SequentialGPT
+from unet import SequentialUNet3d
 
-from distdl.nn.fourier.sequential import SpectralConv2d  # noqa: E402
+from distdl.nn.fourier.sequential import SpectralConv2d
 
 MIB = 1 << 20
 MODES = ("float32", "bfloat16", "checkpoints")
@@ -49,7 +49,9 @@ class Bottleneck(nn.Module):
         self.layers = nn.Sequential(*layers[:-1])
         self.shortcut = nn.Sequential()
         if stride > 1 or before != 4 * width:
-            self.shortcut = nn.Sequential(nn.Conv2d(before, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(before, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.layers(x) + self.shortcut(x))

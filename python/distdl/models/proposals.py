@@ -96,6 +96,11 @@ def plans(
         "optimizer": optimizer,
     }  # fmt: skip
     if not is_partition(P_world):
+        if not isinstance(P_world, list | tuple | None):
+            raise TypeError(
+                f"plans: P_world is a {type(P_world).__name__}; it has to be a distdl.Partition or an mpi4py "
+                "intracommunicator, or the shape of the input without P_world"
+            )
         of = P_world if shape is None else shape
         inputs, training = _checked("shape", model, of, most, machine, optimizer)
         if ranks is None or isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:

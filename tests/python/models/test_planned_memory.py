@@ -164,6 +164,6 @@ def test_mistakes():
 
 
 def test_the_command_leaves_the_function():
-    import distdl.plans  # noqa: F401, PLC0415
+    import distdl.plans
 
     assert callable(distdl.plans)
