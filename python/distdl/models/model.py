@@ -15,12 +15,14 @@ from distdl.models.capture.recording import Value
 from distdl.models.capture.skeleton import Skeleton
 from distdl.models.inputs import InputPartitions, memory_orders, placed_inputs, tensors_in, text_of_others
 from distdl.models.plan.requested import requested_grids
+from distdl.models.plan.rule_lookup import FALLBACKS
 from distdl.models.program_builder import ProgramBuilder
 from distdl.models.run.program import Program
 from distdl.models.submodule_calls import forbid_submodule_calls
 from distdl.modules.module import refuse_distributed
 from distdl.nn.base.compile.calls import place_of
 from distdl.nn.base.layer import Layer
+from distdl.nn.base.options import check_choice
 from distdl.nn.base.random_numbers import draw_key
 from distdl.nn.wrapped_module import ModuleCall, WrappedModule
 from distdl.partitions.construction import PartitionLike
@@ -28,7 +30,6 @@ from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition
 from distdl.torch_compat.trees import tree_flatten, tree_map_only
 
-_FALLBACKS = ("error", "gather")
 _MOST_PROGRAMS = 16
 
 
@@ -76,8 +77,7 @@ class DistributedModel(WrappedModule):
     # Constructing
 
     def check_options(self) -> None:
-        if self.fallback not in _FALLBACKS:
-            raise ValueError(f"distribute: fallback={self.fallback!r}; it must be one of {list(_FALLBACKS)}")
+        check_choice("distribute", "fallback", self.fallback, FALLBACKS)
         if not isinstance(self.as_sequential, bool):
             raise TypeError(f"distribute: as_sequential={self.as_sequential!r}; it has to be a bool")
         if isinstance(self.module, torch.nn.Module):

@@ -12,9 +12,10 @@ from distdl.models.capture.skeleton import Skeleton
 from distdl.models.capture.unrecorded import autocast
 from distdl.models.operations.placement import input_placement
 from distdl.models.plan.planning import Plan
+from distdl.models.plan.rule_lookup import FALLBACKS
 from distdl.models.rules.applied_layer import key_of_layer
 from distdl.modules.module import refuse_distributed
-from distdl.nn.base.options import refuse_lazy
+from distdl.nn.base.options import check_choice, refuse_lazy
 from distdl.partitions.grid import Grid
 
 Shape = tuple[int, ...]
@@ -37,6 +38,7 @@ class PlannedModel:
     """
 
     def __init__(self, model: torch.nn.Module, inputs: Inputs, fallback: str = "error") -> None:
+        check_choice("report", "fallback", fallback, FALLBACKS)
         self.inputs, self._fallback = inputs, fallback
         skeleton = Skeleton(model, torch.device("cpu"))
         call: object = tuple(torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in inputs), {}

@@ -22,7 +22,7 @@ from distdl.models.planned_model import PlannedModel, inputs_of, refuse_unplanne
 from distdl.models.svg import document, text
 from distdl.models.text_table import MIB, numbers, text_table
 from distdl.parameters.layout import current_kind
-from distdl.partitions.construction import PartitionLike, grid_of
+from distdl.partitions.construction import PartitionLike, grid_of, is_partition
 from distdl.partitions.grid import Grid
 
 
@@ -147,9 +147,9 @@ def report(
 
 def _imagined(P_x: PartitionLike | Sequence[int]) -> Grid:
     """The grid of numbers of workers, or of a partition."""
-    if not isinstance(P_x, list | tuple):
+    if is_partition(P_x):
         return grid_of(P_x)
-    if not is_grid(P_x) or min(P_x) < 1:
+    if not isinstance(P_x, list | tuple) or not is_grid(P_x) or min(P_x) < 1:
         raise ValueError(f"report: P_x={P_x!r}; it has to be a partition, or numbers of workers")
     return Grid.imagined(math.prod(P_x)).reshaped(P_x)
 

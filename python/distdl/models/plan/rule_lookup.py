@@ -12,6 +12,8 @@ from distdl.models.operations.table import whole
 from distdl.models.rules import RULES
 from distdl.models.rules.assignments import written
 
+FALLBACKS = ("error", "gather")
+
 
 def operations_of(recording: Recording, fallback: str, as_sequential: bool) -> tuple[list[Operation], list[Node]]:
     """The operations of all nodes, and the nodes that one worker computes for lack of a rule.
