@@ -190,7 +190,8 @@ def run_one(name: str, mode: str) -> None:
     if comm.rank == 0:
         ratio = told.step.total / grown
         print(
-            f"{name:10} {mode:12} {comm.size} {told.step.total / MIB:8.1f} {grown / MIB:9.1f} {ratio:6.2f}  {told.step}",
+            f"{name:10} {mode:12} {comm.size} {told.step.total / MIB:8.1f} {grown / MIB:9.1f} {ratio:6.2f}",
+            told.step,
             flush=True,
         )
 

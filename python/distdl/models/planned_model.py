@@ -19,7 +19,7 @@ from distdl.nn.base.options import check_choice, refuse_lazy
 from distdl.partitions.grid import Grid
 
 Shape = tuple[int, ...]
-Inputs = list[tuple[Shape, torch.dtype]]
+PlannedInputs = list[tuple[Shape, torch.dtype]]
 
 
 class PlannedModel:
@@ -37,7 +37,7 @@ class PlannedModel:
         NotImplementedError: if the model cannot be recorded.
     """
 
-    def __init__(self, model: torch.nn.Module, inputs: Inputs, fallback: str = "error") -> None:
+    def __init__(self, model: torch.nn.Module, inputs: PlannedInputs, fallback: str = "error") -> None:
         check_choice("report", "fallback", fallback, FALLBACKS)
         self.inputs, self._fallback = inputs, fallback
         skeleton = Skeleton(model, torch.device("cpu"))
@@ -67,7 +67,7 @@ def refuse_unplanned(name: str, model: object) -> None:
     refuse_distributed(name, model)
 
 
-def inputs_of(name: str, model: torch.nn.Module, shapes: object) -> Inputs:
+def inputs_of(name: str, model: torch.nn.Module, shapes: object) -> PlannedInputs:
     """The inputs in an argument that is a shape or a list of shapes, some of which may be tensors instead.
 
     Raises:
@@ -75,7 +75,7 @@ def inputs_of(name: str, model: torch.nn.Module, shapes: object) -> Inputs:
     """
     dtype = next((parameter.dtype for parameter in model.parameters()), torch.get_default_dtype())
     several = isinstance(shapes, list | tuple) and shapes and not isinstance(shapes[0], int)
-    inputs: Inputs = []
+    inputs: PlannedInputs = []
     for shape in shapes if several and isinstance(shapes, list | tuple) else [shapes]:
         if isinstance(shape, torch.Tensor):
             inputs.append((tuple(shape.shape), shape.dtype))

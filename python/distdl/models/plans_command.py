@@ -33,14 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         model = _model_of(options.model)
         machine = _machine_of(options)
         cast = torch.autocast("cpu", getattr(torch, options.autocast or "bfloat16"), enabled=bool(options.autocast))
-        inputs = [_input(text) for text in options.shape]
+        inputs = [_input_of(text) for text in options.shape]
         with parameter_layout(options.layout), cast:
-            found = plans(model, inputs, ranks=options.ranks, machine=machine, optimizer=options.optimizer)
+            proposals = plans(model, inputs, ranks=options.ranks, machine=machine, optimizer=options.optimizer)
     except (ImportError, AttributeError, TypeError, ValueError, NotImplementedError, RuntimeError) as error:
         raise SystemExit(f"python -m distdl.plans: {error}") from error
-    print(found.table_by_ranks(), found.answer(), sep="\n")
+    print(proposals.table_by_ranks(), proposals.answer(), sep="\n")
     if options.picture:
-        found.picture(options.picture)
+        proposals.picture(options.picture)
         print(f"picture: {options.picture}")
 
 
@@ -49,8 +49,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m distdl.plans", description="Say on how many ranks the training of a model fits."
     )
     parser.add_argument("model", help="program:make_model: a module or file, and a function or class without arguments")
-    parser.add_argument("--shape", action="append", required=True, metavar="N,N,...",
-                        help="of the whole input, such as 1,3,512,512 or 8,512:int64; repeated for several inputs")  # fmt: skip
+    shape = "of the whole input, such as 1,3,512,512 or 8,512:int64; repeated for several inputs"
+    parser.add_argument("--shape", action="append", required=True, metavar="N,N,...", help=shape)
     parser.add_argument("--ranks", type=int, required=True, help="the largest number of ranks; its divisors are tried")
     parser.add_argument("--memory", help="of a rank, such as 64GiB (default: this machine's, for each core)")
     parser.add_argument("--ranks-per-node", type=int, help="(default: the cores of this machine)")
@@ -88,7 +88,7 @@ def _machine_of(options: argparse.Namespace) -> Machine:
     return replace(machine, **changed)
 
 
-def _input(text: str) -> object:
+def _input_of(text: str) -> object:
     shape, _, dtype = text.partition(":")
     extents = [int(n) for n in shape.replace("x", ",").split(",")]
     return torch.empty(extents, dtype=getattr(torch, dtype), device="meta") if dtype else tuple(extents)

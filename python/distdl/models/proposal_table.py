@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from distdl.models.plan.machine import GIB, Machine
 from distdl.models.plan.memory import StepMemory
@@ -70,7 +71,7 @@ class Proposals(tuple[Proposal, ...]):
     machine: Machine
     by_ranks: Mapping[int, Proposal]
 
-    def __new__(cls, proposals: Iterable[Proposal], machine: Machine, most: int | None = None) -> Proposals:
+    def __new__(cls, proposals: Iterable[Proposal], machine: Machine, most: int | None = None) -> Self:
         """Put proposals in order; `most` of them are kept."""
         ordered = _ordered(proposals, machine)
         self = super().__new__(cls, ordered[:most])
@@ -89,7 +90,6 @@ class Proposals(tuple[Proposal, ...]):
         size = f"{self.machine.bytes_of_rank / GIB:.3g} GiB a rank"
         fitting = [ranks for ranks, proposal in self.by_ranks.items() if self.fits(proposal)]
         if not fitting:
-            last = [*self.by_ranks.values()][-1]
             least = min(self.by_ranks.values(), key=lambda proposal: proposal.memory)
             return f"does not fit in {size}: on {least.P_x.size} ranks it takes {_takes(least)}"
         first = self.by_ranks[fitting[0]]

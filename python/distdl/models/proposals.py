@@ -17,7 +17,7 @@ from distdl.models.plan.machine import Machine
 from distdl.models.plan.measurement import measure
 from distdl.models.plan.memory import StepMemory
 from distdl.models.plan.training import Training
-from distdl.models.planned_model import Inputs, PlannedModel, Shape, first_of, inputs_of, refuse_unplanned
+from distdl.models.planned_model import PlannedInputs, PlannedModel, Shape, first_of, inputs_of, refuse_unplanned
 from distdl.models.proposal_table import Proposal, Proposals
 from distdl.parameters.layout import current_kind
 from distdl.partitions.comparison import gather_or_raise
@@ -96,7 +96,7 @@ def plans(
         "optimizer": optimizer,
     }  # fmt: skip
     if not is_partition(P_world):
-        if not isinstance(P_world, list | tuple | None):
+        if not isinstance(P_world, list | tuple | torch.Tensor | None):
             raise TypeError(
                 f"plans: P_world is a {type(P_world).__name__}; it has to be a distdl.Partition or an mpi4py "
                 "intracommunicator, or the shape of the input without P_world"
@@ -131,7 +131,7 @@ def plans(
 
 def _checked(
     name: str, model: object, shapes: object, most: object, machine: object, optimizer: str | float
-) -> tuple[Inputs, Training]:
+) -> tuple[PlannedInputs, Training]:
     refuse_unplanned("plans", model)
     assert isinstance(model, torch.nn.Module)
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
@@ -155,7 +155,9 @@ def _proposals(listed: Sequence[_Costs], grid: Grid, like: PartitionLike, machin
     return Proposals(made, machine, most)
 
 
-def _proposed(model: torch.nn.Module, grid: Grid, inputs: Inputs, machine: Machine, training: Training) -> list[_Costs]:
+def _proposed(
+    model: torch.nn.Module, grid: Grid, inputs: PlannedInputs, machine: Machine, training: Training
+) -> list[_Costs]:
     """The splits of the input and of modules, and their costs."""
     planned = PlannedModel(model, inputs)
     shape = inputs[0][0]

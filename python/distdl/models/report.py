@@ -88,7 +88,9 @@ class Report:
         return sum(row.kept for row in self.rows)
 
     def __str__(self) -> str:
-        table = [("module", "operation", "shape", "blocks", "MiB sent", "MiB a rank", "MiB kept")]
+        table: list[tuple[str, ...]] = [
+            ("module", "operation", "shape", "blocks", "MiB sent", "MiB a rank", "MiB kept")
+        ]
         for row in self.rows:
             blocks = _blocks(row) + (" (gathered)" if row.gathered else "")
             shape = numbers(row.shape) or "scalar"
@@ -103,7 +105,7 @@ class Report:
 
     def picture(self, path: str | Path) -> None:
         """Draw the operations as an SVG file: a bar for each, and a mark where data travels."""
-        Path(path).write_text(_picture_of(self))
+        Path(path).write_text(_picture_of_report(self))
 
 
 def report(
@@ -204,7 +206,7 @@ def _mib(count: int) -> str:
 _LINE, _LEFT, _WIDTH = 16, 430, 260
 
 
-def _picture_of(shown: Report) -> str:
+def _picture_of_report(shown: Report) -> str:
     most = max([row.memory for row in shown.rows] + [1])
     lines = [
         text(8, _LINE, "module"),

@@ -48,8 +48,8 @@ def scatter(x: object, P_x: object, root: int = 0) -> object:
         wrong = [P for P in places if P is not None and not is_partition(P)]
         if wrong or not places:
             raise TypeError(
-                f"scatter: P_x is or holds a {type((wrong or [P_x])[0]).__name__}; it has to be a distdl.Partition or an "
-                "mpi4py intracommunicator, None for a whole tensor, or a structure of these"
+                f"scatter: P_x is or holds a {type((wrong or [P_x])[0]).__name__}; it has to be a distdl.Partition or "
+                "an mpi4py intracommunicator, None for a whole tensor, or a structure of these"
             )
         tensors, structure_of_x = tree_flatten(x)
         if x is None and all_ranks.me != root:

@@ -73,7 +73,7 @@ def parts(model, P_x=(1, 1), **options):
 def test_a_step_of_a_chain():
     step = parts(Chain(torch.nn.ReLU()))
     assert (step.weights, step.optimizer) == (2 * WEIGHT, 4 * WEIGHT)
-    # In the backward pass of the last layer: its input and that of the first; the result, its gradient, and the next one.
+    # In the backward pass of the last layer: its input and that of the first; the result, its gradient, and the next.
     assert (step.kept, step.passing, step.gradients) == (2 * BLOCK, 3 * BLOCK, WEIGHT)
     assert step.total == 7 * WEIGHT + 5 * BLOCK
     assert parts(Chain(), optimizer="sgd").optimizer == 0

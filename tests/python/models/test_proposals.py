@@ -36,14 +36,18 @@ def test_proposals_are_ordered_and_the_same_on_all_ranks():
         model = Residual()
     splits = of(model, (4, 2, 64, 64))
     assert len(set(together(str([(str(split), split.memory, split.sent, split.seconds) for split in splits])))) == 1
-    assert [split.seconds for split in splits] == sorted(split.seconds for split in splits)
+    times = [split.seconds for split in splits]
+    assert all(time >= 0.95 * max(times[: i + 1]) for i, time in enumerate(times))  # thicker blocks come first
     assert len({str(split) for split in splits}) == len(splits)
-    assert len(str(splits).splitlines()) == len(splits) + 1
+    lines = str(splits).splitlines()
+    assert len(lines) - len(splits) in (2, 3)  # the names of columns, why others come first, and the answer
+    assert lines[-1].startswith("fits in")
     assert len(distdl.plans(model, P_world, (4, 2, 64, 64), most=2)) == min(2, len(splits))
     alone = next(split for split in splits if split.P_x.size == 1 and not split.plan)
     assert alone.sent == 0
-    results = 4 * (6 * 4 * 4 * 32 * 32 + 4 * 4 + 4 * 3)  # six of the size of the stem's, the mean, the scores
-    assert alone.memory == results + 2 * 4 * sum(parameter.numel() for parameter in model.parameters())
+    weights = 4 * sum(parameter.numel() for parameter in model.parameters())
+    assert (alone.parts.weights, alone.parts.optimizer) == (weights, 2 * weights)  # of Adam
+    assert alone.memory == alone.parts.total
     for split in splits:
         if split.P_x.size == P_world.size > 1 and not split.plan:
             assert split.sent > 0

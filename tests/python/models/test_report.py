@@ -26,7 +26,7 @@ def test_report():
     assert report.rows[0].splits == (1, 1, P_world.size, 1)
     rows = math.ceil(4 / P_world.size)
     assert report.rows[0].memory == 2 * 4 * rows * 4 * 4
-    halo = 2 * (2 * 2 * 8) * 4  # of a kernel of 3: two rows of the input, in bytes
+    halo = (2 * 2 * 8) * 4  # of a kernel of 3 with a stride of 2: a row of the input, in bytes
     assert report.rows[0].sent == (halo * P_world.size if P_world.size > 1 else 0)
     assert report.parameters == 4 * sum(parameter.numel() for parameter in Residual().parameters())
     assert len(set(together(str(report)))) == 1

@@ -79,7 +79,7 @@ def _work_of(
         modes.enter_context(torch.autocast("cpu", autocast, enabled=autocast is not None, cache_enabled=False))
         modes.enter_context(torch.set_grad_enabled(node.records_gradients))
         modes.enter_context(mode)
-        tensors = [_tensor(value, dtypes.get(value, value.dtype), value in asking) for value in node.inputs]
+        tensors = [_fake_tensor(value, dtypes.get(value, value.dtype), value in asking) for value in node.inputs]
         storages = {storage_of(tensor): value for tensor, value in zip(tensors, node.inputs, strict=True)}
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -133,9 +133,9 @@ def _mode_of(node: Node) -> FakeTensorMode:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
-def _tensor(value: Value, dtype: torch.dtype, asks: bool) -> torch.Tensor:
+def _fake_tensor(value: Value, dtype: torch.dtype, asks: bool) -> torch.Tensor:
     """A tensor without values; no leaf, so that the call may write into it."""
-    tensor = torch.empty(value.shape, dtype=dtype)
+    tensor = torch.empty(value.shape, dtype=dtype, device="cpu")
     if not asks:
         return tensor
     tensor.requires_grad_()

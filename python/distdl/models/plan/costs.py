@@ -16,8 +16,6 @@ from distdl.models.plan.planning import Plan, PlanStep
 from distdl.models.plan.training import Training
 from distdl.models.rules.windows import CONVOLUTIONS
 
-MIB = 1 << 20
-
 
 @dataclass(frozen=True)
 class Cost:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 GIB = 1 << 30
 _UNITS = {"": 1, "B": 1, **{f"{p}B": 1000**i for i, p in enumerate("KMGT", 1)}}
 _UNITS |= {f"{p}IB": 1024**i for i, p in enumerate("KMGT", 1)}
-_STEP = 3.0  # operations of a forward and a backward pass, over those of the forward pass
+_FORWARD_AND_BACKWARD = 3.0  # operations of a forward and a backward pass, over those of the forward pass
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Machine:
         """
         if kind in self.speeds:
             return self.speeds[kind].seconds(units, busy)
-        return _STEP * units / (self.memory_bandwidth if kind == "bytes" else self.flops)
+        return _FORWARD_AND_BACKWARD * units / (self.memory_bandwidth if kind == "bytes" else self.flops)
 
     def transfer(self, received: float, ranks: int, exchanges: int = 1) -> float:
         """The seconds of exchanges among ranks that receive at most some bytes. Between nodes, all of it may travel."""

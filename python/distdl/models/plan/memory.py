@@ -7,18 +7,14 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
+import torch
+
 from distdl.models.capture.node_work import NodeWork, Saved
 from distdl.models.capture.recording import Node, Value
-from distdl.models.operations.placement import Blocks, Placement
-from distdl.models.plan.exchanges import received_within
 from distdl.models.plan.planning import Plan, PlanStep
+from distdl.models.plan.rank_sizes import RankSizes, capacity_of
 from distdl.models.plan.training import Training
-from distdl.models.rules.windows import CONVOLUTIONS
-from distdl.nn.base.by_dimensions import space_of
-from distdl.nn.conv.halo import SMALLEST
 from distdl.torch_compat.trees import tree_flatten
-
-_CHANNELS = 16  # of a block of channels, in kernels for CPUs
 
 PASSING_GRADIENTS = frozenset(("add", "iadd", "cat", "concat", "clone", "sub"))
 """Functions whose gradients are the gradient of the result, or views of it."""
@@ -55,7 +51,7 @@ class StepMemory:
 
 
 def fullest_rank(plan: Plan, works: Mapping[Node, NodeWork], training: Training) -> RankTimeline:
-    """What the fullest rank holds. The first, a middle and the last worker are looked at.
+    """The memory of the fullest among the first, a middle and the last worker.
 
     Args:
         works: the work of each node.
@@ -68,7 +64,7 @@ def fullest_rank(plan: Plan, works: Mapping[Node, NodeWork], training: Training)
 
 
 class RankTimeline:
-    """What a rank holds at each moment. Step i is moment i, and its backward pass moment 2 n - 1 - i.
+    """The memory of a rank at each moment: step i is moment i, and its backward pass moment 2 n - 1 - i.
 
     Attributes:
         kept: bytes that each step keeps for its backward pass; a tensor counts at the first step that keeps it.
@@ -81,14 +77,15 @@ class RankTimeline:
         self._end = 2 * self._n  # the optimizer's step
         self._changes: dict[str, Counter[int]] = {}
         self._roots: dict[Value, Value] = {}  # values whose memory other values share
-        self._dtypes: dict[Value, torch.dtype] = {}
+        dtypes: dict[Value, torch.dtype] = {}
         self._segments: dict[int, int] = {}  # the last step of each checkpoint
         for i, step in enumerate(plan.steps):
             work = works[step.node]
-            self._dtypes.update(work.dtypes)
+            dtypes.update(work.dtypes)
             self._roots.update({result: self._root(value) for result, value in work.shares.items()})
             if step.node.checkpoint:
                 self._segments[step.node.checkpoint] = i
+        self._sizes = RankSizes(plan, rank, dtypes)
         self.kept = [0] * self._n
         self._parameters(training.layout, training.copies)
         self._values()
@@ -116,65 +113,6 @@ class RankTimeline:
 
     def _root(self, value: Value) -> Value:
         return self._roots.get(value, value)
-
-    # Sizes on this rank
-
-    def _bytes(self, value: Value) -> int:
-        return _elements(self._plan.placement(value), value, self._rank) * self._itemsize(value)
-
-    def _itemsize(self, value: Value) -> int:
-        return self._dtypes.get(value, value.dtype).itemsize
-
-    def _share(self, step: PlanStep) -> float:
-        workers = step.workers
-        if not isinstance(workers, Blocks):
-            return 1.0
-        return math.prod(workers.local_shape(self._rank)) / max(1, math.prod(workers.shape))
-
-    def _reads(self, step: PlanStep) -> dict[Value, tuple[Hashable, int]]:
-        """For the inputs that this rank receives: an identity, and bytes, halos included."""
-        reads: dict[Value, tuple[Hashable, int]] = {}
-        node = step.node
-        if isinstance(step.workers, Blocks) and self._rank not in step.workers.ranks:
-            return reads
-        for value, regions in zip(node.inputs, step.input_regions, strict=True):
-            if regions is not None:
-                box = regions.box(self._rank, value.shape)
-                count = 0 if box is None else math.prod(stop - start for start, stop in box)
-                reads[value] = (value, regions), _capacity(count * self._itemsize(value))
-        within, exchanges = received_within(step)
-        if exchanges:
-            x = node.arguments[0]
-            nbytes = reads[x][1] if x in reads else self._bytes(x)
-            if within and not self._adds_halos(node, x):
-                reads[x] = (node, x), _capacity(nbytes + within * self._itemsize(x) // x.dtype.itemsize)
-            elif not within and self._itemsize(x) < 4:  # moments are taken in single precision
-                reads[x] = (node, x), nbytes * 4 // self._itemsize(x)
-        return reads
-
-    def _adds_halos(self, node: Node, x: Value) -> bool:
-        """Whether a convolution adds what comes from halos to the result, and needs no copy of the block."""
-        is_convolution = node.key in CONVOLUTIONS and not node.module.transposed
-        is_wide = self._itemsize(node.outputs[0]) >= 4
-        return is_convolution and is_wide and self._bytes(x) >= SMALLEST * self._itemsize(x)
-
-    def _workspace(self, node: Node) -> float:
-        """Bytes that a kernel needs besides inputs and results."""
-        both = [*node.arguments, *node.outputs]
-        if "fft" in node.key:  # backward passes of real transforms transform complex numbers of the same shape
-            return max((2 if value.dtype.is_complex else 4) * self._bytes(value) for value in both)
-        if node.key not in CONVOLUTIONS:
-            return 0
-        sizes = [self._reordered(value, space_of(node.module) or 0) for value in (both[0], both[-1])]
-        return max(sizes) if self._itemsize(both[-1]) >= 4 else sum(sizes)
-
-    def _reordered(self, value: Value, space: int) -> float:
-        """Bytes in single precision, with channels in blocks as kernels for CPUs read and sum them."""
-        channels = value.shape[len(value.shape) - space - 1]
-        padded = -(-channels // _CHANNELS) * _CHANNELS if channels > 3 else channels
-        return 4 * self._bytes(value) / self._itemsize(value) * padded / max(1, channels)
-
-    # What lives when
 
     def _parameters(self, kind: str, copies: float) -> None:
         first: dict[Value, int] = {}
@@ -213,17 +151,17 @@ class RankTimeline:
         uses: dict[Hashable, _Use] = {}
         again: dict[int, float] = {}  # the largest workspace of each checkpoint
         for value in self._plan.recording.inputs:
-            uses[value] = _Use(self._bytes(value), 0, self._end)
+            uses[value] = _Use(self._sizes.bytes_of(value), 0, self._end)
         for i, step in enumerate(self._plan.steps):
             node, work = step.node, self._works[step.node]
-            reads = self._reads(step)
-            workspace = self._workspace(node)
+            reads = self._sizes.reads(step)
+            workspace = self._sizes.workspace(node)
             for moment in (i, self._backward(i)):
                 self._hold("passing", workspace, moment, moment)
             again[node.checkpoint] = max(workspace, again.get(node.checkpoint, 0))
             for value in node.outputs:
                 if self._root(value) is value:
-                    uses[value] = _Use(self._bytes(value), i, i, node.checkpoint)
+                    uses[value] = _Use(self._sizes.bytes_of(value), i, i, node.checkpoint)
             for key, nbytes in reads.values():
                 uses.setdefault(key, _Use(nbytes, i, i, node.checkpoint)).last = i
             for value in node.inputs:
@@ -259,10 +197,10 @@ class RankTimeline:
             if use is not None:
                 use.savers.append(i)
             return
-        share = self._share(step)
+        share = self._sizes.share(step)
         if value is not None:  # a copy in another dtype
-            whole = max(1, math.prod(value.shape)) * self._itemsize(value)
-            share = (reads[value][1] if value in reads else self._bytes(value)) / whole
+            whole = max(1, math.prod(value.shape)) * self._sizes.itemsize(value)
+            share = (reads[value][1] if value in reads else self._sizes.bytes_of(value)) / whole
         uses[own] = _Use(round(saved.nbytes * share), i, i, step.node.checkpoint, [i])
 
     def _hold_use(self, use: _Use) -> None:
@@ -295,7 +233,7 @@ class RankTimeline:
         for i, step in enumerate(self._plan.steps):
             node, differentiated = step.node, self._works[step.node].differentiated
             if differentiated:
-                received = sum(nbytes for _, nbytes in self._reads(step).values())
+                received = sum(nbytes for _, nbytes in self._sizes.reads(step).values())
                 self._hold("passing", received, self._backward(i), self._backward(i))
             for value in node.inputs:
                 if value in differentiated and not value.name:
@@ -303,7 +241,7 @@ class RankTimeline:
             for value in node.outputs:
                 if value not in differentiated:
                     continue
-                makers[value], sizes[value] = i, self._bytes(value)
+                makers[value], sizes[value] = i, self._sizes.bytes_of(value)
                 for other in self._with_same_gradient(node, value):
                     other = group(other)
                     if other in makers and other is not value:
@@ -322,11 +260,11 @@ class RankTimeline:
         arriving: set[int] = set()
         returning: set[int] = set()
         for step in self._plan.steps if self._plan.base.size > 1 else ():
-            for value, (_, nbytes) in self._reads(step).items():
-                if not value.name and nbytes != 4 // self._itemsize(value) * self._bytes(value):
-                    arriving.add(_capacity(nbytes))
+            for value, (_, nbytes) in self._sizes.reads(step).items():
+                if not value.name and nbytes != 4 // self._sizes.itemsize(value) * self._sizes.bytes_of(value):
+                    arriving.add(capacity_of(nbytes))
                     if value in self._works[step.node].differentiated:
-                        returning.add(_capacity(self._bytes(value)))
+                        returning.add(capacity_of(self._sizes.bytes_of(value)))
         self._hold("copies", sum(returning - arriving), 0, self._end)
 
     def _with_same_gradient(self, node: Node, result: Value) -> list[Value]:
@@ -352,13 +290,3 @@ class _Use:
     last: int
     checkpoint: int = 0
     savers: list[int] = field(default_factory=list)
-
-
-def _capacity(nbytes: int) -> int:
-    """The bytes of the pool's memory for a message: four sizes to each power of two."""
-    step = max(1, (1 << max(0, nbytes.bit_length() - 1)) // 4)
-    return -(-nbytes // step) * step
-
-
-def _elements(place: Placement, value: Value, rank: int) -> int:
-    return math.prod(place.local_shape(rank)) if isinstance(place, Blocks) else math.prod(value.shape)

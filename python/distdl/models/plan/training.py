@@ -30,7 +30,7 @@ class Training:
         copies = OPTIMIZERS.get(optimizer.lower(), -1.0) if isinstance(optimizer, str) else optimizer
         if isinstance(copies, bool) or not isinstance(copies, int | float) or copies < 0:
             raise ValueError(
-                f"{name}: optimizer={optimizer!r}; it has to be one of {', '.join(map(repr, OPTIMIZERS))}, or the number "
-                "of copies of the parameters that it keeps"
+                f"{name}: optimizer={optimizer!r}; it has to be one of {', '.join(map(repr, OPTIMIZERS))}, or the "
+                "number of copies of the parameters that it keeps"
             )
         return cls(layout, copies)

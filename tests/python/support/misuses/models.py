@@ -55,7 +55,9 @@ def rows() -> dict[str, Row]:
             lambda P: {"model": torch.nn.Linear(2, 2), "P_world": P, "input_shape": (4, 2)},
             {
                 "model": [Wrong(3, TypeError, "torch.nn.Module")],
-                "P_world": [wrong for wrong in not_a_partition() if not isinstance(wrong.value, list | None)],
+                "P_world": [
+                    wrong for wrong in not_a_partition() if not isinstance(wrong.value, list | torch.Tensor | None)
+                ],
                 "input_shape": [Wrong("2x2", ValueError, "input_shape"), Wrong((4, -2), ValueError, "-2")],
                 "most": [Wrong(0, ValueError, "most=0"), Wrong("a", ValueError, "most='a'")],
                 "ranks": [Wrong(2, ValueError, "pass P_world or ranks")],

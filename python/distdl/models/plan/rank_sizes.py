@@ -1,0 +1,94 @@
+"""The bytes of tensors, messages and workspaces on a rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+
+import torch
+
+from distdl.models.capture.recording import Node, Value
+from distdl.models.operations.placement import Blocks, Placement
+from distdl.models.plan.exchanges import received_within
+from distdl.models.plan.planning import Plan, PlanStep
+from distdl.models.rules.windows import CONVOLUTIONS
+from distdl.nn.base.by_dimensions import space_of
+from distdl.nn.conv.halo import SMALLEST
+
+_CHANNEL_BLOCK = 16  # channels that kernels for CPUs keep side by side
+
+
+class RankSizes:
+    """The sizes of a plan on a rank, in bytes.
+
+    Args:
+        dtypes: of the values whose dtype autocast changes.
+    """
+
+    def __init__(self, plan: Plan, rank: int, dtypes: Mapping[Value, torch.dtype]) -> None:
+        self._plan, self._rank, self._dtypes = plan, rank, dtypes
+
+    def bytes_of(self, value: Value) -> int:
+        return elements_of(self._plan.placement(value), value, self._rank) * self.itemsize(value)
+
+    def itemsize(self, value: Value) -> int:
+        return self._dtypes.get(value, value.dtype).itemsize
+
+    def share(self, step: PlanStep) -> float:
+        workers = step.workers
+        if not isinstance(workers, Blocks):
+            return 1.0
+        return math.prod(workers.local_shape(self._rank)) / max(1, math.prod(workers.shape))
+
+    def reads(self, step: PlanStep) -> dict[Value, tuple[Hashable, int]]:
+        """For the inputs that this rank receives: an identity, and bytes, halos included."""
+        reads: dict[Value, tuple[Hashable, int]] = {}
+        node = step.node
+        if isinstance(step.workers, Blocks) and self._rank not in step.workers.ranks:
+            return reads
+        for value, regions in zip(node.inputs, step.input_regions, strict=True):
+            if regions is not None:
+                box = regions.box(self._rank, value.shape)
+                count = 0 if box is None else math.prod(stop - start for start, stop in box)
+                reads[value] = (value, regions), capacity_of(count * self.itemsize(value))
+        within, exchanges = received_within(step)
+        if exchanges:
+            x = node.arguments[0]
+            nbytes = reads[x][1] if x in reads else self.bytes_of(x)
+            if within and not self._adds_halos(node, x):
+                reads[x] = (node, x), capacity_of(nbytes + within * self.itemsize(x) // x.dtype.itemsize)
+            elif not within and self.itemsize(x) < 4:  # moments are taken in single precision
+                reads[x] = (node, x), nbytes * 4 // self.itemsize(x)
+        return reads
+
+    def _adds_halos(self, node: Node, x: Value) -> bool:
+        """Whether a convolution adds what comes from halos to the result, and needs no copy of the block."""
+        is_convolution = node.key in CONVOLUTIONS and not node.module.transposed
+        is_wide = self.itemsize(node.outputs[0]) >= 4
+        return is_convolution and is_wide and self.bytes_of(x) >= SMALLEST * self.itemsize(x)
+
+    def workspace(self, node: Node) -> float:
+        """Bytes that a kernel needs besides inputs and results."""
+        both = [*node.arguments, *node.outputs]
+        if "fft" in node.key:  # backward passes of real transforms transform complex numbers of the same shape
+            return max((2 if value.dtype.is_complex else 4) * self.bytes_of(value) for value in both)
+        if node.key not in CONVOLUTIONS:
+            return 0
+        sizes = [self._reordered(value, space_of(node.module) or 0) for value in (both[0], both[-1])]
+        return max(sizes) if self.itemsize(both[-1]) >= 4 else sum(sizes)
+
+    def _reordered(self, value: Value, space: int) -> float:
+        """Bytes in single precision, with channels in blocks as kernels for CPUs read and sum them."""
+        channels = value.shape[len(value.shape) - space - 1]
+        padded = -(-channels // _CHANNEL_BLOCK) * _CHANNEL_BLOCK if channels > 3 else channels
+        return 4 * self.bytes_of(value) / self.itemsize(value) * padded / max(1, channels)
+
+
+def capacity_of(nbytes: int) -> int:
+    """The bytes of the pool's memory for a message: four sizes to each power of two."""
+    step = max(1, (1 << max(0, nbytes.bit_length() - 1)) // 4)
+    return -(-nbytes // step) * step
+
+
+def elements_of(place: Placement, value: Value, rank: int) -> int:
+    return math.prod(place.local_shape(rank)) if isinstance(place, Blocks) else math.prod(value.shape)
