@@ -91,4 +91,5 @@ def capacity_of(nbytes: int) -> int:
 
 
 def elements_of(place: Placement, value: Value, rank: int) -> int:
+    """The number of elements of a value on a rank."""
     return math.prod(place.local_shape(rank)) if isinstance(place, Blocks) else math.prod(value.shape)
