@@ -90,7 +90,7 @@ class DistributedModel(WrappedModule):
         skeleton = Skeleton(self.__dict__["_given"], self.P_x.device)
         self._builder = ProgramBuilder(skeleton, self.grid, requested, self.fallback, self.as_sequential)
         self._programs: dict[tuple[object, ...], Program] = {}
-        self._snapshot: AttributeSnapshot | None = AttributeSnapshot(self.module)
+        self._snapshot: AttributeSnapshot | None = AttributeSnapshot(self.module, skeleton.model)
         self._orders: list[list[int]] | None = None
         self.program = None
 
@@ -237,7 +237,7 @@ class DistributedModel(WrappedModule):
     def compared_each_call(self) -> str:
         """Modes, arguments that are no tensors, attributes that were assigned, and frozen parameters."""
         if self._snapshot is None:
-            self._snapshot = AttributeSnapshot(self.module)
+            self._snapshot = AttributeSnapshot(self.module, self._builder.skeleton.model)
         try:
             self._changes, self._problem = self._snapshot.changes(), None
         except (TypeError, ValueError, NotImplementedError) as error:  # all ranks raise it, in their set-up
@@ -258,6 +258,8 @@ class DistributedModel(WrappedModule):
     def compute(self, call: object) -> object:
         """Run the program of these tensors."""
         assert self.program is not None
+        assert self._snapshot is not None
+        self.program.use_hooks(self._snapshot.hooks)
         key = self._drawn_key() if self.program.is_random and not self.as_sequential else None
         parameters = [held[leaf] for held, leaf in self._held]  # compiled programs replace them
         return self.program(tensors_in(call), parameters, key)

@@ -18,6 +18,20 @@ _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device
 _Place = tuple[Mapping[str, object], str, str]  # the dict that holds a parameter, its name there, and its full name
 
 
+class Hook(NamedTuple):
+    """A hook on a module, before its forward pass or after it.
+
+    Attributes:
+        takes_options: whether it is called with the keyword arguments of the module's call, too.
+    """
+
+    path: str
+    module: torch.nn.Module
+    is_after: bool
+    function: Callable[..., object]
+    takes_options: bool
+
+
 class _ModuleState(NamedTuple):
     """The state of a module when the model was distributed.
 
@@ -39,9 +53,18 @@ class _ModuleState(NamedTuple):
 
 
 class AttributeSnapshot:
-    """A snapshot of the modules of a model: attributes, hooks, children and tied parameters."""
+    """A snapshot of the modules of a model: attributes, hooks, children and tied parameters.
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    Args:
+        recorded: the copy of the model that is recorded. The hooks that it has belong to the model; others only look.
+
+    Attributes:
+        hooks: those that look at results of the last call.
+    """
+
+    def __init__(self, model: torch.nn.Module, recorded: torch.nn.Module) -> None:
+        held = [vars(module) for module in recorded.modules()]
+        self._recorded = [{kind: set(own[kind]) for kind in _OF_CALLS} for own in held]
         self._states: list[_ModuleState] = []
         places: dict[int, list[_Place]] = {}
         for path, module in model.named_modules():
@@ -57,8 +80,7 @@ class AttributeSnapshot:
                 if parameter is not None:
                     places.setdefault(id(parameter), []).append((held, name, f"{path}.{name}".removeprefix(".")))
         self._tied = [several for several in places.values() if len(several) > 1]
-        self._hooks = self._hooks_of_all()
-        self._version = 0
+        self.hooks: list[Hook] = []
 
     def changes(self) -> str:
         """Describe the attributes that were assigned, in the same order on all ranks; "" if there are none.
@@ -80,22 +102,27 @@ class AttributeSnapshot:
                 changes += _changed(path, module, dict(zip(names, values, strict=True)))
         for several in self._tied:
             _refuse_untied(several)
-        hooks = self._hooks_of_all()
-        if len(hooks) != len(self._hooks) or not all(map(operator.is_, hooks, self._hooks)):
-            self._hooks, self._version = hooks, self._version + 1
-        if self._version:
-            changes.append(f"other hooks, for the {self._version}. time")
-        return ", ".join(changes)
+        return ", ".join(changes + self._find_hooks())
 
-    def _hooks_of_all(self) -> list[Callable[..., object]]:
-        hooks: list[Callable[..., object]] = []
-        for path, module, *_ in self._states:
+    def _find_hooks(self) -> list[str]:
+        """Find the hooks that look at results, and describe hooks of the model that were removed."""
+        hooks, changes = list[Hook](), list[str]()
+        for (path, module, *_), recorded in zip(self._states, self._recorded, strict=True):
             held = vars(module)
             refuse_backward_hooks(module, path)
-            for kind in _OF_CALLS:
-                if held[kind]:
-                    hooks.extend(held[kind].values())
-        return hooks
+            for kind, keys in recorded.items():
+                if not held[kind] and not keys:
+                    continue
+                if gone := len(keys - held[kind].keys()):
+                    changes.append(f"{path or 'the model'} without {gone} of its hooks")
+                takes_options = held[f"{kind}_with_kwargs"]
+                hooks += [
+                    Hook(path, module, kind == "_forward_hooks", hook, key in takes_options)
+                    for key, hook in held[kind].items()
+                    if key not in keys
+                ]
+        self.hooks = hooks
+        return changes
 
 
 def _refuse_other_modules(path: str, now: Mapping[str, object], children: Mapping[str, object]) -> None:
@@ -119,14 +146,12 @@ def _refuse_untied(several: Sequence[_Place]) -> None:
 
 
 def take_over(own: torch.nn.Module, source: torch.nn.Module) -> None:
-    """Give a module the plain attributes and the hooks of another module."""
+    """Give a module the plain attributes of another module, and remove the hooks that the other has no more."""
     held, other = vars(own), vars(source)
     held.update({name: value for name, value in own_attributes(source) if _is_plain(value)})
     for kind in (*_OF_CALLS, *_ABOUT_HOOKS):
         for gone in held[kind].keys() - other[kind].keys():
             del held[kind][gone]
-        for key, hook in other[kind].items():
-            held[kind].setdefault(key, hook)
 
 
 def _is_plain(value: object) -> bool:

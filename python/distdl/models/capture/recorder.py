@@ -24,7 +24,7 @@ from distdl.models.capture.functions import key_of, with_lost_arguments, without
 from distdl.models.capture.interception import FunctionClass, apply_of, end_of_apply, intercepted_calls
 from distdl.models.capture.layers_of_functions import layer_of
 from distdl.models.capture.memory_order import with_real_strides
-from distdl.models.capture.recording import Arguments, Function, Node, Options, Recording, Target, Value
+from distdl.models.capture.recording import Arguments, Function, ModuleBoundary, Node, Options, Recording, Target, Value
 from distdl.models.capture.selections import UNKNOWN_NUMBER, Selections
 from distdl.models.capture.source_line import source_line
 from distdl.models.capture.tensors import RecordedTensors
@@ -136,13 +136,29 @@ class Recorder(TorchFunctionMode):
         unrecorded.refuse_scripted(module, f"a module called at {source_line()}")
         self._path.append(self._paths.get(id(module), self._path[-1]))
         try:
+            self._note(module, args, kwargs)
             may_record = not self._is_in_call and not self._selections.among((args, kwargs))
             if may_record and (key := self._key_of_layer(module)):
                 with without_a_count(module):
-                    return self._call(run, key, module, args, dict(kwargs))
-            return run(*args, **kwargs)
+                    results = self._call(run, key, module, args, dict(kwargs))
+            else:
+                results = run(*args, **kwargs)
+            self._note(module, args, kwargs, (results,))
+            return results
         finally:
             self._path.pop()
+
+    def _note(
+        self, module: torch.nn.Module, args: Arguments, kwargs: Options, results: tuple[object, ...] = ()
+    ) -> None:
+        """Note the beginning of a module's call, or its end with the results, for hooks."""
+        if self._is_in_call or id(module) not in self._paths:
+            return
+        seen = tree_map_only(torch.Tensor, self.tensors.known, (args, dict(kwargs), *results))
+        place, checkpoint = len(self.recording.nodes), self._checkpoints.current()
+        self.recording.boundaries.append(
+            ModuleBoundary(self._path[-1], place, bool(results), seen[0], seen[1], [*seen[2:], None][0], checkpoint)
+        )
 
     def _apply(self, function: FunctionClass, *args: object, **kwargs: object) -> object:
         if function is CheckpointFunction:

@@ -154,6 +154,26 @@ class Node:
         return f"{self.key} of {inputs or 'no tensors'} in {self.path or 'the model'} ({self.source})"
 
 
+@dataclass(frozen=True)
+class ModuleBoundary:
+    """The beginning or the end of a module's call.
+
+    Attributes:
+        place: the number of nodes that are recorded before it.
+        is_after: whether it is the end, where the results are known.
+        args, kwargs, results: with values in place of tensors, and None for tensors without a value.
+        checkpoint: the number of the activation checkpoint in which it stands; 0 for none.
+    """
+
+    path: str
+    place: int
+    is_after: bool
+    args: Arguments
+    kwargs: Options
+    results: object
+    checkpoint: int
+
+
 @dataclass
 class Recording:
     """The computation of a model for inputs of certain shapes.
@@ -161,12 +181,14 @@ class Recording:
     Attributes:
         inputs: the tensors of the call, in order.
         nodes: the calls, in order.
+        boundaries: the beginnings and ends of calls of modules, in order.
         results: the model's results, with values in place of tensors.
         written: the final values of buffers that the model writes into, by name.
     """
 
     inputs: list[Value]
     nodes: list[Node] = field(default_factory=list)
+    boundaries: list[ModuleBoundary] = field(default_factory=list)
     results: object = None
     written: dict[str, Value] = field(default_factory=dict)
     _producers: dict[Value, Node] = field(default_factory=dict, repr=False)

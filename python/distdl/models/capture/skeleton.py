@@ -47,7 +47,7 @@ class Skeleton:
         return self  # it has no values
 
     def follow(self, model: torch.nn.Module) -> None:
-        """Take over changes of a model: modes, numbers, texts, hooks, dtypes, and frozen parameters."""
+        """Take over changes of a model: modes, numbers, texts, removed hooks, dtypes, and frozen parameters."""
         for own, module in zip(self.model.modules(), model.modules(), strict=True):
             own.training = module.training
             take_over(own, module)

@@ -56,6 +56,10 @@ class RecordedTensors:
         """The value of a tensor that has one."""
         return self._values[id(tensor)]
 
+    def known(self, tensor: torch.Tensor) -> Value | None:
+        """The value of a tensor; None without one, or if it may not be used any more."""
+        return None if id(tensor) in self.stale else self._values.get(id(tensor))
+
     def value(self, tensor: torch.Tensor) -> Value:
         """The value of a tensor; a new one for parameters, buffers and constants at their first use.
 

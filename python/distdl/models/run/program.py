@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
 
-from distdl.models.capture.recording import Run, Value
+from distdl.models.capture.assignments import Hook
+from distdl.models.capture.recording import ModuleBoundary, Run, Value
 from distdl.models.operations.placement import Blocks, Placement
 from distdl.models.plan.planning import Plan, PlanStep
 from distdl.models.plan.redistribution import ReadRegions, Redistribution, connected_empty
 from distdl.models.run.buffers import BufferBroadcast
 from distdl.models.run.computation import local_computation, on_a_copy
+from distdl.models.run.hooks import HookFailures, ObservedCall
 from distdl.models.run.parameter_buckets import results_reached, with_transports
 from distdl.models.run.result_on_all_ranks import ResultOnAllRanks
 from distdl.models.run.steps import Step, free_after_last_use, group_checkpoints, run_steps
@@ -56,7 +59,9 @@ class Program:
         self._count = self._checkpoint = 0
         self._slots: dict[Value, int] = {}
         self._redistributed: dict[tuple[Value, ReadRegions], int] = {}
-        self._unshared: set[Value] = set()  # values in memory of their own
+        self._unshared: dict[
+            Value, int
+        ] = {}  # values in memory of their own, and their checkpoints, which return views
         self._keys: list[int] = []
         recording = plan.recording
         self.inputs = [self._slot(value) for value in recording.inputs]
@@ -65,9 +70,13 @@ class Program:
         leaves, self._structure = tree_flatten(recording.results)
         outputs = [leaf for leaf in leaves if isinstance(leaf, Value)]
         self._add_sources(outputs)
-        for step in plan.steps:
+        self._failures = HookFailures()
+        boundaries = deque(recording.boundaries)
+        for place, step in enumerate(plan.steps):
+            self._add_places_of_hooks(boundaries, place)
             self._checkpoint = step.node.checkpoint
             self._add(step)
+        self._add_places_of_hooks(boundaries, len(plan.steps))
         self._checkpoint = 0
         self._written = [(self._replicated(value), name) for name, value in recording.written.items()]
         self.placements = {value: self._result_blocks(value) for value in outputs}
@@ -75,9 +84,9 @@ class Program:
             if not value.shape:
                 self._step(ResultOnAllRanks(self.placements[value], self._like), *[(self._slots[value],)] * 2)
         self.results = [(leaf, self._slots[leaf] if isinstance(leaf, Value) else -1) for leaf in leaves]
-        steps = with_transports(self.steps, self._parameters, results_reached(plan.steps, leaves), layouts)
-        kept = {slot for _, slot in self.results if slot >= 0} | {slot for slot, _ in self._written}
-        self.steps = free_after_last_use(group_checkpoints(steps, kept), kept)
+        self._all = with_transports(self.steps, self._parameters, results_reached(plan.steps, leaves), layouts)
+        self._hooks: Sequence[Hook] | None = None
+        self.use_hooks(())
 
     def _slot(self, value: Value) -> int:
         if value not in self._slots:
@@ -165,13 +174,30 @@ class Program:
         outputs = tuple(self._slot(value) for value in node.outputs)
         run = local_computation(step, [self.plan.placement(value) for value in node.outputs], self._like, buffers)
         for i, value in enumerate(node.inputs):
-            if value in node.written and (step.input_regions[i] is not None or value not in self._unshared):
+            is_own = step.input_regions[i] is None and self._unshared.get(value) in (0, node.checkpoint)
+            if value in node.written and not is_own:
                 run = on_a_copy(run, i + len(inputs) - len(node.inputs))
         if node.written or node.key in _OWN_MEMORY:
-            self._unshared.update(node.outputs)
+            self._unshared.update(dict.fromkeys(node.outputs, node.checkpoint))
         self._step(run, tuple(inputs), outputs)
         if BufferBroadcast.is_needed(step, buffers, self._like):
             self._step(BufferBroadcast(step, buffers, self._like), (), ())
+
+    def _add_places_of_hooks(self, calls: deque[ModuleBoundary], place: int) -> None:
+        """Append what calls the hooks of modules whose calls begin or end here."""
+        while calls and calls[0].place == place:
+            self._checkpoint = calls[0].checkpoint
+            observed = ObservedCall(calls.popleft(), self._slots, self._failures)
+            self._step(observed, observed.reads, ())
+
+    def use_hooks(self, hooks: Sequence[Hook]) -> None:
+        """Call these hooks on modules in the next calls, and no others. Concerns this rank only."""
+        if self._hooks == hooks:
+            return
+        self._hooks = hooks
+        used = [step for step in self._all if not isinstance(step.run, ObservedCall) or step.run.choose(hooks)]
+        kept = {slot for _, slot in self.results if slot >= 0} | {slot for slot, _ in self._written}
+        self.steps = free_after_last_use(group_checkpoints(used, kept), kept)
 
     @property
     def is_random(self) -> bool:
@@ -199,6 +225,7 @@ class Program:
         for number, slot in enumerate(self._keys):
             values[slot] = None if key is None else key_of_part(key, number)
         run_steps(self.steps, values)
+        self._failures.raise_first()
         for slot, name in self._written:
             buffer = self._buffers[name]
             if values[slot] is not buffer and self._like.active:
