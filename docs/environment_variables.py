@@ -33,6 +33,10 @@ RUNNING: dict[str, Variable] = {
         "Where the ranks are, which decides how small data travels: on ``one`` host, on ``several``, or as the "
         "``names`` of the hosts say. See :doc:`round_trips`.",
     ),
+    "DISTDL_PROGRESS_BARS": (
+        "``1``",
+        "``0`` shows no progress of saving, loading and planning. See :func:`distdl.set_progress_bars`.",
+    ),
     "DISTDL_PROGRESS_THREAD": (
         "``1``",
         "``0`` turns off the thread that moves data between ``start`` and ``wait``. See :doc:`api/progress`.",

@@ -19,6 +19,7 @@ from distdl.partitions.comparison import HabitWarning
 from distdl.partitions.partition import Partition
 from distdl.partitions.structure import TensorStructure, structure_check, zero_volume_tensor
 from distdl.process import ending, environment, interrupts, legacy_paths
+from distdl.progress_bars import set_progress_bars
 from distdl.replicas import DataParallel
 from distdl.statistics import CommStats, comm_stats, reset_comm_stats
 from distdl.training import optimizers
@@ -69,6 +70,7 @@ __all__ = [
     "scatter",
     "sequential_gradients",
     "sequential_state_dict",
+    "set_progress_bars",
     "set_watchdog",
     "stop_requested",
     "structure_check",

@@ -12,6 +12,7 @@ from distdl.checkpoint.header import Header
 from distdl.checkpoint.load_plan import LoadPlan
 from distdl.partitions.comparison import agreed
 from distdl.partitions.grid import Grid
+from distdl.progress_bars import with_progress
 
 _PIECE = 1 << 18  # bytes; a piece is still in a near cache when its checksum is computed
 
@@ -26,7 +27,8 @@ def read_values(header: Header, plan: LoadPlan, all_ranks: Grid) -> None:
         descriptor = open_to_read(header.path)
     try:
         with ChunkExchange("load", all_ranks, tensors, chunks, plan.blocks) as exchange:
-            for turn in range(exchange.rounds):
+            is_first = all_ranks.me == all_ranks.ranks[0]
+            for turn in with_progress("load", range(exchange.rounds), is_first):
                 chunk = None
                 if turn < len(exchange.local_chunks):
                     number = exchange.local_chunks[turn]

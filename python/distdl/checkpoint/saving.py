@@ -34,6 +34,7 @@ from distdl.parameters.layout import Layout
 from distdl.partitions.comparison import agreed
 from distdl.partitions.construction import constructing
 from distdl.partitions.grid import Grid
+from distdl.progress_bars import with_progress
 
 MORE = "more/"
 MARK = "distdl"  # in the metadata of the file
@@ -181,7 +182,8 @@ class Saving:
         self._file = SharedFile(path, all_ranks)
         copied: list[tuple[int, torch.Tensor]] = []
         with ChunkExchange("save", all_ranks, self._tensors, self._chunks, blocks) as exchange:
-            for turn in range(exchange.rounds):
+            is_first = all_ranks.me == all_ranks.ranks[0]
+            for turn in with_progress("save", range(exchange.rounds), is_first):
                 chunk = exchange.gather(turn)
                 if chunk is not None and in_thread:
                     copied.append((chunk[0], chunk[1].clone()))

@@ -20,6 +20,7 @@ from distdl.models.run.program import Program
 from distdl.parameters.layout import Layout
 from distdl.partitions.comparison import gather_or_raise
 from distdl.partitions.grid import Grid
+from distdl.progress_bars import ProgressBar
 
 
 @dataclass
@@ -81,10 +82,14 @@ class ProgramBuilder:
     ) -> Recording:
         """Record the model, and compare the recordings: the programs of all ranks have to fit each other."""
         recordings: list[Recording] = []
+        bar = ProgressBar("first call, recorded operations", None, self.grid.rank == 0)
 
         def record() -> bytes:
             run = torch.compiler.disable(self.skeleton.record)  # compilers may be looking on
-            recordings.append(run(call, inputs, self._key_of_layer, orders, real_strides))
+            try:
+                recordings.append(run(call, inputs, self._key_of_layer, orders, real_strides, bar))
+            finally:
+                bar.close()
             return "\n".join(listing(recordings[0])).encode()
 
         all_ranks = self.grid.constructing_ranks()

@@ -24,6 +24,7 @@ from distdl.partitions.comparison import gather_or_raise
 from distdl.partitions.construction import PartitionLike, constructing, constructor, is_partition
 from distdl.partitions.grid import Grid
 from distdl.partitions.partition import Partition
+from distdl.progress_bars import with_progress
 
 _TAILS = 4  # places in the model that are tried as the beginning of another split
 _FIRST = 3  # the number of the best partitions that are tried with them
@@ -168,10 +169,11 @@ def _proposed(
         block = [-(-n // p) for n, p in zip(shape, splits, strict=True)]
         return _Costs(splits, ways, asdict(estimate.memory), estimate.sent, estimate.seconds, block)
 
-    whole = [costs(splits, {}) for splits in _splits(grid.size, shape)]
+    is_first = grid.rank == 0
+    whole = [costs(splits, {}) for splits in with_progress("plans", _splits(grid.size, shape), is_first)]
     fastest = sorted(whole, key=lambda costs: costs.seconds)[:_FIRST]
-    tails = ((costs.splits, ways) for costs in fastest for ways in _tails(costs.splits, planned.recording, shape))
-    return whole + [costs(splits, ways) for splits, ways in tails]
+    tails = [(costs.splits, ways) for costs in fastest for ways in _tails(costs.splits, planned.recording, shape)]
+    return whole + [costs(splits, ways) for splits, ways in with_progress("plans", tails, is_first)]
 
 
 def _splits(workers: int, shape: Shape) -> list[list[int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from distdl import _core, memory, progress, watchdog
+from distdl.progress_bars import set_progress_bars
 
 HOSTS = {name: getattr(_core.Hosts, name) for name in ("names", "one", "several")}
 
@@ -22,6 +23,7 @@ def apply() -> None:
         watchdog.set_watchdog(float(seconds or (60 if debugging else 300)), end=_is_set("DISTDL_WATCHDOG_END"))
     except ValueError:
         raise ValueError(f"DISTDL_WATCHDOG={seconds!r}; it has to be a number of seconds, at least 0") from None
+    set_progress_bars(os.environ.get("DISTDL_PROGRESS_BARS", "1") != "0")
     progress.set_progress_thread(os.environ.get("DISTDL_PROGRESS_THREAD", "1") != "0")
     hosts = os.environ.get("DISTDL_HOSTS") or "names"
     if hosts not in HOSTS:

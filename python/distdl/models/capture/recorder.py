@@ -28,6 +28,7 @@ from distdl.models.capture.recording import Arguments, Function, ModuleBoundary,
 from distdl.models.capture.selections import UNKNOWN_NUMBER, Selections
 from distdl.models.capture.source_line import source_line
 from distdl.models.capture.tensors import RecordedTensors
+from distdl.progress_bars import ProgressBar
 from distdl.torch_compat.autograd import number_of_writes
 from distdl.torch_compat.fake import errors_of_missing_values
 from distdl.torch_compat.memory import is_view
@@ -68,6 +69,7 @@ class Recorder(TorchFunctionMode):
         key_of_layer: the key of a module that becomes one node; "" if the functions that it calls do.
         attributes: names of attributes of modules, by the id of the objects that they hold.
         real_strides: whether each call also runs with zeros, so that values have the strides of real tensors.
+        bar: advances with each call that is recorded.
     """
 
     def __init__(
@@ -78,8 +80,10 @@ class Recorder(TorchFunctionMode):
         key_of_layer: Callable[[torch.nn.Module], str],
         attributes: Mapping[int, str],
         real_strides: bool = False,
+        bar: ProgressBar | None = None,
     ) -> None:
         super().__init__()
+        self._bar = bar
         self._key_of_layer, self._real_strides = key_of_layer, real_strides
         self._selections = Selections(ELEMENTWISE)
         self.tensors = RecordedTensors(model, names, attributes, self._selections)
@@ -252,6 +256,8 @@ class Recorder(TorchFunctionMode):
         buffers = {} if layer is None else tensors.names_of_buffers(layer)
         autocast = {kind: dtype for kind, dtype in unrecorded.autocast().items() if self._autocast[kind] != dtype}
         records, checkpoint = torch.is_grad_enabled(), self._checkpoints.current()
+        if self._bar is not None:
+            self._bar.advance()
         if records and any(value.is_differentiable for value in tree_flatten(results)[0] if isinstance(value, Value)):
             tensors.refuse_lost_gradients((call.args, call.kwargs, parameters))
         self.recording.add(

@@ -13,6 +13,7 @@ from distdl.models.capture.memory_order import strides_in
 from distdl.models.capture.recorder import Recorder
 from distdl.models.capture.recording import Recording, Value
 from distdl.modules.deep_copy import copied
+from distdl.progress_bars import ProgressBar
 from distdl.torch_compat.autograd import autograd_again
 from distdl.torch_compat.fake import FakeTensorMode, without_log
 from distdl.torch_compat.modes import with_functions
@@ -69,6 +70,7 @@ class Skeleton:
         key_of_layer: Callable[[torch.nn.Module], str],
         orders: Sequence[Sequence[int]] | None = None,
         real_strides: bool = False,
+        bar: ProgressBar | None = None,
     ) -> Recording:
         """Record the computation of the model.
 
@@ -78,6 +80,7 @@ class Skeleton:
             key_of_layer: the key of a module that becomes one node; "" if the functions that it calls do.
             orders: the orders of the dimensions of the inputs in memory; by default row-major.
             real_strides: whether each call also runs with zeros, so that values have the strides of real tensors.
+            bar: advances with each call that is recorded.
 
         Raises:
             NotImplementedError: if the computation depends on the values of a tensor, or the model changes itself in a
@@ -91,7 +94,7 @@ class Skeleton:
             (shape, strides_in(order, shape), dtype) for (shape, dtype), order in zip(inputs, orders, strict=True)
         ]
         try:
-            recording = self._recorded(call, described, key_of_layer, real_strides)
+            recording = self._recorded(call, described, key_of_layer, real_strides, bar)
             if unrecorded.drawn_outside_of_torch() != drawn:
                 raise NotImplementedError(
                     "the model draws random numbers of Python or NumPy, and a call is recorded once; draw them by torch"
@@ -105,7 +108,7 @@ class Skeleton:
             if noted != numbers or not self._tensors() <= tensors:
                 for module, _, buffers in before:
                     vars(module)["_buffers"].update(buffers)
-                recording = self._recorded(call, described, key_of_layer, real_strides)
+                recording = self._recorded(call, described, key_of_layer, real_strides, bar)
                 for (path, name), value in self._numbers().items():
                     if noted.get((path, name)) != value:
                         raise NotImplementedError(
@@ -125,6 +128,7 @@ class Skeleton:
         inputs: Sequence[tuple[Sequence[int], Sequence[int], torch.dtype]],
         key_of_layer: Callable[[torch.nn.Module], str],
         real_strides: bool,
+        bar: ProgressBar | None,
     ) -> Recording:
         with self._mode, torch.inference_mode(False):
             fakes = [_input(shape, strides, dtype, self.device) for shape, strides, dtype in inputs]
@@ -134,7 +138,7 @@ class Skeleton:
             id(attribute): f"{path}.{name}".removeprefix(".")
             for (path, name), attribute in unrecorded.attributes_of(self.model)
         }
-        recorder = Recorder(self.model, fakes, self._names, key_of_layer, plain, real_strides)
+        recorder = Recorder(self.model, fakes, self._names, key_of_layer, plain, real_strides, bar)
         # Function modes such as this recorder must not see the calls that set up layers.
         with (
             with_functions(), torch.inference_mode(False), autograd_again(), torch.enable_grad(),

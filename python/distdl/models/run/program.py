@@ -21,6 +21,7 @@ from distdl.models.run.result_on_all_ranks import ResultOnAllRanks
 from distdl.models.run.steps import Step, free_after_last_use, group_checkpoints, run_steps
 from distdl.nn.base.random_numbers import key_of_part
 from distdl.parameters.layout import Layout
+from distdl.progress_bars import with_progress
 from distdl.torch_compat.trees import tree_flatten, tree_unflatten
 
 _OWN_MEMORY = frozenset(
@@ -72,7 +73,7 @@ class Program:
         self._add_sources(outputs)
         self._failures = HookFailures()
         boundaries = deque(recording.boundaries)
-        for place, step in enumerate(plan.steps):
+        for place, step in enumerate(with_progress("first call, set-up", plan.steps, self._like.rank == 0)):
             self._add_places_of_hooks(boundaries, place)
             self._checkpoint = step.node.checkpoint
             self._add(step)
